@@ -1,0 +1,174 @@
+//! The answer: what is sent again on a replay, and how it is stored.
+
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+
+use crate::planted::{self, Bug};
+use crate::scope::RecordId;
+
+/// A response as bytes: status, end-to-end headers in order, body, trailers.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Answer {
+    /// The status code, or any small number of a caller without HTTP.
+    pub status: u16,
+    /// Header fields in the order they are sent; same-named ones keep their order.
+    pub headers: Vec<(String, Bytes)>,
+    /// The body, undecoded.
+    pub body: Bytes,
+    /// Trailer fields, as gRPC sends them.
+    pub trailers: Vec<(String, Bytes)>,
+}
+
+/// A stored answer that must not be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AnswerError {
+    /// The bytes are not the ones that were stored, or were stored for another record.
+    #[error("the stored answer does not match its checksum")]
+    Checksum,
+    /// Written by a version this one cannot read.
+    #[error("the stored answer has format {0}, which this version does not know")]
+    Format(u8),
+    /// The checksum holds, but the content makes no sense: a bug of the writer.
+    #[error("the stored answer is malformed")]
+    Malformed,
+}
+
+const FORMAT: u8 = 1;
+const CHECKSUM_BYTES: usize = 16;
+
+impl Answer {
+    /// An answer without headers: what a caller without HTTP keeps.
+    pub fn new(status: u16, body: impl Into<Bytes>) -> Self {
+        Answer { status, body: body.into(), ..Answer::default() }
+    }
+
+    /// The stored form: format, checksum, then each field behind its length.
+    ///
+    /// The checksum covers the record's id, so that an answer that strayed to another record is not sent either.
+    pub fn encode(&self, id: &RecordId) -> Vec<u8> {
+        let mut bytes = vec![0; 1 + CHECKSUM_BYTES];
+        bytes[0] = FORMAT;
+        bytes.extend(self.status.to_be_bytes());
+        put_fields(&mut bytes, &self.headers);
+        put_fields(&mut bytes, &self.trailers);
+        bytes.extend(&self.body);
+        let checksum = checksum(id, &bytes[1 + CHECKSUM_BYTES..]);
+        bytes[1..=CHECKSUM_BYTES].copy_from_slice(&checksum);
+        bytes
+    }
+
+    /// Reads the stored form of this record's answer.
+    pub fn decode(id: &RecordId, stored: &[u8]) -> Result<Answer, AnswerError> {
+        match stored.first() {
+            None => return Err(AnswerError::Checksum),
+            Some(&FORMAT) => {}
+            Some(&other) => return Err(AnswerError::Format(other)),
+        }
+        let (sum, content) = stored[1..].split_at_checked(CHECKSUM_BYTES).ok_or(AnswerError::Checksum)?;
+        if sum != checksum(id, content) && !planted::is(Bug::ChecksumIgnored) {
+            return Err(AnswerError::Checksum);
+        }
+        let mut rest = content;
+        let status = u16::from_be_bytes(take_array(&mut rest)?);
+        let headers = take_fields(&mut rest)?;
+        let trailers = take_fields(&mut rest)?;
+        Ok(Answer { status, headers, trailers, body: Bytes::copy_from_slice(rest) })
+    }
+
+    /// Roughly how much memory the answer takes.
+    pub fn weight(&self) -> usize {
+        let fields = |fields: &[(String, Bytes)]| fields.iter().map(|(n, v)| n.len() + v.len() + 64).sum::<usize>();
+        self.body.len() + fields(&self.headers) + fields(&self.trailers)
+    }
+}
+
+fn checksum(id: &RecordId, content: &[u8]) -> [u8; CHECKSUM_BYTES] {
+    let digest = Sha256::new_with_prefix(id.as_bytes()).chain_update(content).finalize();
+    std::array::from_fn(|i| digest[i])
+}
+
+fn put_fields(bytes: &mut Vec<u8>, fields: &[(String, Bytes)]) {
+    put_len(bytes, fields.len());
+    for (name, value) in fields {
+        put_len(bytes, name.len());
+        bytes.extend(name.as_bytes());
+        put_len(bytes, value.len());
+        bytes.extend(value);
+    }
+}
+
+fn put_len(bytes: &mut Vec<u8>, len: usize) {
+    let len = u32::try_from(len).expect("answers are bounded far below 4 GiB");
+    bytes.extend(len.to_be_bytes());
+}
+
+fn take_fields(rest: &mut &[u8]) -> Result<Vec<(String, Bytes)>, AnswerError> {
+    let count = u32::from_be_bytes(take_array(rest)?);
+    let mut fields = Vec::new();
+    for _ in 0..count {
+        let name = String::from_utf8(take_counted(rest)?.to_vec()).map_err(|_| AnswerError::Malformed)?;
+        let value = Bytes::copy_from_slice(take_counted(rest)?);
+        fields.push((name, value));
+    }
+    Ok(fields)
+}
+
+fn take_counted<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], AnswerError> {
+    let len = u32::from_be_bytes(take_array(rest)?) as usize;
+    let (taken, left) = rest.split_at_checked(len).ok_or(AnswerError::Malformed)?;
+    *rest = left;
+    Ok(taken)
+}
+
+fn take_array<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], AnswerError> {
+    let (taken, left) = rest.split_first_chunk().ok_or(AnswerError::Malformed)?;
+    *rest = left;
+    Ok(*taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Answer {
+        Answer {
+            status: 201,
+            headers: vec![
+                ("link".into(), Bytes::from_static(b"<a>")),
+                ("x".into(), Bytes::from_static(b"\xff")),
+                ("link".into(), Bytes::from_static(b"<b>")),
+            ],
+            body: Bytes::from_static(b"{\"id\":1}"),
+            trailers: vec![("grpc-status".into(), Bytes::from_static(b"0"))],
+        }
+    }
+
+    #[test]
+    fn answers_survive_storage() {
+        let id = RecordId::from_bytes([1; 32]);
+        for answer in [sample(), Answer::default(), Answer::new(204, "")] {
+            assert_eq!(Answer::decode(&id, &answer.encode(&id)), Ok(answer));
+        }
+    }
+
+    #[test]
+    fn a_changed_bit_anywhere_is_noticed() {
+        let id = RecordId::from_bytes([1; 32]);
+        let stored = sample().encode(&id);
+        for at in 0..stored.len() * 8 {
+            let mut bad = stored.clone();
+            bad[at / 8] ^= 1 << (at % 8);
+            assert!(Answer::decode(&id, &bad).is_err(), "bit {at}");
+        }
+        for len in 0..stored.len() {
+            assert!(Answer::decode(&id, &stored[..len]).is_err(), "cut at {len}");
+        }
+    }
+
+    #[test]
+    fn an_answer_of_another_record_is_noticed() {
+        let stored = sample().encode(&RecordId::from_bytes([1; 32]));
+        assert_eq!(Answer::decode(&RecordId::from_bytes([2; 32]), &stored), Err(AnswerError::Checksum));
+    }
+}

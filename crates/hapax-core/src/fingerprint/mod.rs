@@ -1,0 +1,273 @@
+//! The fingerprint: a digest that says whether two requests are the same request.
+//!
+//! It covers the scope, the raw target, chosen headers and the body, each part behind its length. How the body is read is the
+//! [`BodyMode`]: raw bytes unless a route says otherwise. The policy a fingerprint was made with is stored beside it, so that a
+//! repeat is compared under the policy of the *first* request: changing a route's policy never turns an old repeat into a 422.
+//!
+//! ```
+//! use hapax_core::fingerprint::{FingerprintPolicy, Fingerprinter, RequestHead};
+//! use hapax_core::{Principal, Scope};
+//!
+//! let scope = Scope { namespace: "shop".into(), principal: Principal::Anonymous, method: "POST".into(), path: "/orders".into() };
+//! let head = RequestHead { scope: &scope, target: "/orders?dry=1", headers: vec![("content-type", b"application/json")] };
+//! let policy = FingerprintPolicy::json().into();
+//!
+//! let mut first = Fingerprinter::new(&policy, &head);
+//! first.update(br#"{"amount": 5, "#);
+//! first.update(br#""currency": "EUR"}"#);
+//!
+//! let mut second = Fingerprinter::new(&policy, &head);
+//! second.update(br#"{"currency":"\u0045UR","amount":5}"#);
+//! assert_eq!(first.finish(), second.finish());
+//! ```
+
+mod json;
+mod multipart;
+mod pointer;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
+use crate::digest::{Parts, hex};
+use crate::scope::Scope;
+
+pub use pointer::{Pointer, PointerError};
+
+/// A digest, and the policy it was made with. Two requests are the same iff both are equal.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Fingerprint {
+    /// SHA-256 over the parts.
+    pub digest: [u8; 32],
+    /// What the digest covers.
+    pub policy: Arc<FingerprintPolicy>,
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fingerprint({}…)", hex(&self.digest[..6]))
+    }
+}
+
+/// What a fingerprint covers besides scope and target.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FingerprintPolicy {
+    /// How the body is read.
+    pub body: BodyMode,
+    /// Lower-case names of the headers that count. Content type and content coding do unless taken out.
+    headers: BTreeSet<Box<str>>,
+}
+
+/// How a body is read into the fingerprint.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum BodyMode {
+    /// Byte for byte.
+    Raw,
+    /// As a JSON text: spacing, member order and the spelling of escapes do not count; numbers count by their exact spelling.
+    /// A body that is not one well-formed JSON text, or has duplicate names, lone surrogates, a byte order mark or excessive depth
+    /// or width, is read byte for byte.
+    Json(Selection),
+    /// As multipart parts: the boundary's spelling does not count. A body that is not well-formed multipart is read byte for byte.
+    Multipart,
+}
+
+/// Which values of a JSON text count.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Selection {
+    /// All of them.
+    All,
+    /// All but these: neither their presence nor their value counts.
+    Omit(Vec<Pointer>),
+    /// Only these, and whatever scalar stands where one of them would need an object or array.
+    Only(Vec<Pointer>),
+}
+
+impl Default for FingerprintPolicy {
+    fn default() -> Self {
+        let headers = ["content-encoding", "content-type"].map(Box::from);
+        FingerprintPolicy { body: BodyMode::Raw, headers: headers.into() }
+    }
+}
+
+impl FingerprintPolicy {
+    /// JSON mode, every value counting.
+    pub fn json() -> Self {
+        FingerprintPolicy { body: BodyMode::Json(Selection::All), ..Self::default() }
+    }
+
+    /// JSON mode, leaving out the values at `pointers`.
+    pub fn json_without<'a>(pointers: impl IntoIterator<Item = &'a str>) -> Result<Self, PointerError> {
+        let pointers = pointers.into_iter().map(str::parse).collect::<Result<_, _>>()?;
+        Ok(FingerprintPolicy { body: BodyMode::Json(Selection::Omit(pointers)), ..Self::default() })
+    }
+
+    /// JSON mode, taking only the values at `pointers`.
+    pub fn json_only<'a>(pointers: impl IntoIterator<Item = &'a str>) -> Result<Self, PointerError> {
+        let pointers = pointers.into_iter().map(str::parse).collect::<Result<_, _>>()?;
+        Ok(FingerprintPolicy { body: BodyMode::Json(Selection::Only(pointers)), ..Self::default() })
+    }
+
+    /// Multipart mode.
+    pub fn multipart() -> Self {
+        FingerprintPolicy { body: BodyMode::Multipart, ..Self::default() }
+    }
+
+    /// Counts this header too.
+    #[must_use]
+    pub fn with_header(mut self, name: &str) -> Self {
+        self.headers.insert(name.to_ascii_lowercase().into());
+        self
+    }
+
+    /// Leaves this header out, be it one of the two that count by default.
+    #[must_use]
+    pub fn without_header(mut self, name: &str) -> Self {
+        self.headers.remove(name.to_ascii_lowercase().as_str());
+        self
+    }
+}
+
+/// The stored form: a version and the mode on the first line, then a line for each header and pointer.
+impl fmt::Display for FingerprintPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (mode, word, pointers): (_, _, &[Pointer]) = match &self.body {
+            BodyMode::Raw => ("raw", "", &[]),
+            BodyMode::Multipart => ("multipart", "", &[]),
+            BodyMode::Json(Selection::All) => ("json", "", &[]),
+            BodyMode::Json(Selection::Omit(pointers)) => ("json-omit", "omit", pointers),
+            BodyMode::Json(Selection::Only(pointers)) => ("json-only", "only", pointers),
+        };
+        write!(f, "1 sha256 {mode}")?;
+        self.headers.iter().try_for_each(|name| write!(f, "\nheader {name}"))?;
+        pointers.iter().try_for_each(|pointer| write!(f, "\n{word} {pointer}"))
+    }
+}
+
+/// The text is not a fingerprint policy this version knows.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown fingerprint policy {0:?}: made by a newer version?")]
+pub struct UnknownPolicy(String);
+
+impl FromStr for FingerprintPolicy {
+    type Err = UnknownPolicy;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let unknown = || UnknownPolicy(text.to_owned());
+        let mut lines = text.lines();
+        let first = lines.next().ok_or_else(unknown)?;
+        let (mut headers, mut pointers) = (BTreeSet::new(), Vec::new());
+        for line in lines {
+            match line.split_once(' ').ok_or_else(unknown)? {
+                ("header", name) => drop(headers.insert(name.into())),
+                ("omit" | "only", pointer) => pointers.push(pointer.parse().map_err(|_| unknown())?),
+                _ => return Err(unknown()),
+            }
+        }
+        let body = match first {
+            "1 sha256 raw" => BodyMode::Raw,
+            "1 sha256 multipart" => BodyMode::Multipart,
+            "1 sha256 json" => BodyMode::Json(Selection::All),
+            "1 sha256 json-omit" => BodyMode::Json(Selection::Omit(pointers)),
+            "1 sha256 json-only" => BodyMode::Json(Selection::Only(pointers)),
+            _ => return Err(unknown()),
+        };
+        Ok(FingerprintPolicy { body, headers })
+    }
+}
+
+/// The part of a request that comes before its body.
+#[derive(Clone, Debug)]
+pub struct RequestHead<'a> {
+    /// Whose request, for which operation.
+    pub scope: &'a Scope,
+    /// The request target as sent: path and query, undecoded.
+    pub target: &'a str,
+    /// All header fields in order, names in lower case. Only those the policy names are read.
+    pub headers: Vec<(&'a str, &'a [u8])>,
+}
+
+/// Makes one fingerprint; the body is fed in chunks of any size.
+pub struct Fingerprinter {
+    policy: Arc<FingerprintPolicy>,
+    parts: Parts,
+    body: Body,
+}
+
+enum Body {
+    Raw(Sha256),
+    Json(Box<json::Reader>),
+    Multipart(Box<multipart::Reader>),
+}
+
+/// How a finished body enters the digest: the tag keeps, say, a canonical JSON digest apart from a raw one.
+pub(crate) struct BodyDigest {
+    tag: &'static str,
+    digest: [u8; 32],
+}
+
+impl BodyDigest {
+    fn raw(bytes: Sha256) -> Self {
+        BodyDigest { tag: "raw", digest: bytes.finalize().into() }
+    }
+}
+
+impl Fingerprinter {
+    /// Begins a fingerprint with everything but the body.
+    pub fn new(policy: &Arc<FingerprintPolicy>, head: &RequestHead<'_>) -> Self {
+        let policy = Arc::clone(policy);
+        let content_type = values(head, "content-type").next().unwrap_or_default();
+        let boundary = matches!(policy.body, BodyMode::Multipart).then(|| multipart::Boundary::find(content_type)).flatten();
+
+        let mut parts = Parts::new("hapax fingerprint 1");
+        head.scope.push_to(&mut parts);
+        parts.push(head.target.as_bytes());
+        for name in &policy.headers {
+            parts.push(name.as_bytes());
+            parts.push_count(values(head, name).count());
+            for value in values(head, name) {
+                match &boundary {
+                    Some(boundary) if &**name == "content-type" => parts.push(&boundary.content_type_without),
+                    _ => parts.push(value),
+                }
+            }
+        }
+        let body = match (&policy.body, boundary) {
+            (BodyMode::Json(selection), _) => Body::Json(Box::new(json::Reader::new(selection.clone()))),
+            (BodyMode::Multipart, Some(boundary)) => Body::Multipart(Box::new(multipart::Reader::new(&boundary))),
+            (BodyMode::Raw | BodyMode::Multipart, _) => Body::Raw(Sha256::new()),
+        };
+        Fingerprinter { policy, parts, body }
+    }
+
+    /// The next bytes of the body.
+    pub fn update(&mut self, chunk: &[u8]) {
+        match &mut self.body {
+            Body::Raw(sha) => sha.update(chunk),
+            Body::Json(reader) => reader.update(chunk),
+            Body::Multipart(reader) => reader.update(chunk),
+        }
+    }
+
+    /// The body has ended.
+    pub fn finish(self) -> Fingerprint {
+        let body = match self.body {
+            Body::Raw(sha) => BodyDigest::raw(sha),
+            Body::Json(reader) => reader.finish(),
+            Body::Multipart(reader) => reader.finish(),
+        };
+        let mut parts = self.parts;
+        parts.push(body.tag.as_bytes());
+        parts.push(&body.digest);
+        Fingerprint { digest: parts.finish(), policy: self.policy }
+    }
+}
+
+fn values<'a>(head: &'a RequestHead<'_>, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+    head.headers.iter().filter(move |(n, _)| n.eq_ignore_ascii_case(name)).map(|&(_, value)| value)
+}
+
+#[cfg(test)]
+mod tests;

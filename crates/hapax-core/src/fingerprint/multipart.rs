@@ -1,0 +1,160 @@
+//! Multipart bodies (RFC 2046 section 5.1) with the boundary's spelling left out.
+//!
+//! The body is cut at its delimiters and each piece is hashed as it is, preamble and epilogue included: two bodies are the same iff
+//! they differ in nothing but the boundary. A boundary inside a nested multipart counts like any other byte.
+
+use memchr::memmem;
+use sha2::{Digest, Sha256};
+
+use super::BodyDigest;
+
+/// What a content type says about its boundary.
+pub(super) struct Boundary {
+    delimiter: Vec<u8>,
+    /// The content type as it enters the fingerprint.
+    pub(super) content_type_without: Vec<u8>,
+}
+
+impl Boundary {
+    /// The boundary of a `multipart/…` content type, if it has exactly one that RFC 2046 allows.
+    pub(super) fn find(content_type: &[u8]) -> Option<Boundary> {
+        let text = std::str::from_utf8(content_type).ok()?;
+        let mut pieces = parameters(text).into_iter();
+        let media_type = pieces.next()?.trim();
+        if !media_type.get(..10)?.eq_ignore_ascii_case("multipart/") {
+            return None;
+        }
+        let mut rest = media_type.to_ascii_lowercase();
+        let mut found = None;
+        for parameter in pieces {
+            match parameter.split_once('=') {
+                Some((name, value)) if name.trim().eq_ignore_ascii_case("boundary") => {
+                    if found.replace(unquote(value.trim())?).is_some() {
+                        return None;
+                    }
+                }
+                _ => {
+                    rest.push(';');
+                    rest.push_str(parameter);
+                }
+            }
+        }
+        let boundary = found.filter(|boundary| (1..=70).contains(&boundary.len()))?;
+        Some(Boundary { delimiter: [b"\r\n--", boundary.as_bytes()].concat(), content_type_without: rest.into_bytes() })
+    }
+}
+
+/// Splits at semicolons outside quotes.
+fn parameters(text: &str) -> Vec<&str> {
+    let (mut quoted, mut escaped) = (false, false);
+    text.split(|c| {
+        let is_quote = c == '"' && !escaped;
+        escaped = c == '\\' && quoted && !escaped;
+        quoted ^= is_quote;
+        c == ';' && !quoted
+    })
+    .collect()
+}
+
+/// A quoted boundary without its quotes. One with escapes is refused rather than guessed at.
+fn unquote(value: &str) -> Option<&str> {
+    match value.strip_prefix('"') {
+        None => (!value.contains('"')).then_some(value),
+        Some(rest) => rest.strip_suffix('"').filter(|inner| !inner.contains(['"', '\\'])),
+    }
+}
+
+/// Reads a multipart body in chunks.
+pub(super) struct Reader {
+    raw: Sha256,
+    delimiter: Vec<u8>,
+    /// Bytes that may be the beginning of a delimiter.
+    pending: Vec<u8>,
+    pieces: Sha256,
+    piece: Sha256,
+    count: u64,
+    follows: Follows,
+}
+
+/// What has been seen since the last delimiter. Only white space to the end of the line, or two dashes, may follow one; anything
+/// else means that this boundary is a prefix of some other text, and two such bodies must not be taken for one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Follows {
+    Delimiter,
+    Padding,
+    Return,
+    Dash,
+    /// A part, or the preamble.
+    Content,
+    /// After the closing delimiter.
+    Epilogue,
+    Odd,
+}
+
+impl Reader {
+    pub(super) fn new(boundary: &Boundary) -> Self {
+        Reader {
+            raw: Sha256::new(),
+            delimiter: boundary.delimiter.clone(),
+            // The first delimiter may stand at the very beginning, where no line end precedes it.
+            pending: b"\r\n".to_vec(),
+            pieces: Sha256::new(),
+            piece: Sha256::new(),
+            count: 0,
+            follows: Follows::Content,
+        }
+    }
+
+    pub(super) fn update(&mut self, chunk: &[u8]) {
+        self.raw.update(chunk);
+        self.pending.extend_from_slice(chunk);
+        let pending = std::mem::take(&mut self.pending);
+        let mut rest = &pending[..];
+        while let Some(at) = memmem::find(rest, &self.delimiter) {
+            self.content(&rest[..at]);
+            self.end_piece();
+            if self.follows != Follows::Content {
+                self.follows = Follows::Odd;
+            } else {
+                self.follows = Follows::Delimiter;
+            }
+            rest = &rest[at + self.delimiter.len()..];
+        }
+        let keep = rest.len().min(self.delimiter.len() - 1);
+        let (certain, uncertain) = rest.split_at(rest.len() - keep);
+        self.content(certain);
+        self.pending = uncertain.to_vec();
+    }
+
+    pub(super) fn finish(mut self) -> BodyDigest {
+        let pending = std::mem::take(&mut self.pending);
+        self.content(&pending);
+        self.end_piece();
+        if self.follows != Follows::Epilogue {
+            return BodyDigest::raw(self.raw);
+        }
+        self.pieces.update(self.count.to_be_bytes());
+        BodyDigest { tag: "multipart", digest: self.pieces.finalize().into() }
+    }
+
+    fn content(&mut self, bytes: &[u8]) {
+        self.piece.update(bytes);
+        for byte in bytes {
+            self.follows = match (self.follows, byte) {
+                (Follows::Content | Follows::Epilogue | Follows::Odd, _) => return,
+                (Follows::Delimiter, b'-') => Follows::Dash,
+                (Follows::Dash, b'-') => Follows::Epilogue,
+                (Follows::Delimiter | Follows::Padding, b' ' | b'\t') => Follows::Padding,
+                (Follows::Delimiter | Follows::Padding, b'\r') => Follows::Return,
+                (Follows::Return, b'\n') => Follows::Content,
+                _ => Follows::Odd,
+            };
+        }
+    }
+
+    fn end_piece(&mut self) {
+        let piece = std::mem::take(&mut self.piece);
+        self.pieces.update(piece.finalize());
+        self.count += 1;
+    }
+}

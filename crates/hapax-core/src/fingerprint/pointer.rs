@@ -1,0 +1,91 @@
+//! JSON Pointers (RFC 6901) with `*` for any member or element.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The place of a value in a JSON text, such as `/items/*/updated_at`.
+///
+/// A token `*` stands for every member name and every index; a member literally named `*` cannot be singled out.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Pointer(Box<[Token]>);
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Token {
+    Any,
+    Name(Box<str>),
+}
+
+/// Why a text is not a pointer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PointerError {
+    /// The whole document would be meant; use no pointer at all.
+    #[error("a JSON Pointer here must name a value inside the document, such as /amount")]
+    Empty,
+    /// It does not begin with a slash.
+    #[error("a JSON Pointer begins with a slash, such as /amount")]
+    NoSlash,
+    /// `~` followed by something other than 0 or 1.
+    #[error("in a JSON Pointer ~ is written ~0 and / is written ~1")]
+    BadEscape,
+    /// It could not be stored on a line.
+    #[error("a JSON Pointer here may not hold control characters")]
+    Control,
+}
+
+impl Pointer {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether the token at `depth` matches this member name, or this index written out.
+    pub(super) fn matches(&self, depth: usize, step: &Step<'_>) -> bool {
+        match (self.0.get(depth), step) {
+            (None, _) => false,
+            (Some(Token::Any), _) => true,
+            (Some(Token::Name(name)), Step::Member(member)) => **name == **member,
+            (Some(Token::Name(name)), Step::Index(index)) => name.parse() == Ok(*index) && (*index == 0 || !name.starts_with('0')),
+        }
+    }
+}
+
+/// One step down into a JSON text.
+pub(super) enum Step<'a> {
+    Member(&'a str),
+    Index(u64),
+}
+
+impl FromStr for Pointer {
+    type Err = PointerError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.is_empty() {
+            return Err(PointerError::Empty);
+        }
+        if text.chars().any(char::is_control) {
+            return Err(PointerError::Control);
+        }
+        let tokens = text.strip_prefix('/').ok_or(PointerError::NoSlash)?.split('/');
+        Ok(Pointer(tokens.map(token).collect::<Result<_, _>>()?))
+    }
+}
+
+fn token(text: &str) -> Result<Token, PointerError> {
+    if text == "*" {
+        return Ok(Token::Any);
+    }
+    let without_escapes = text.replace("~0", "").replace("~1", "");
+    if without_escapes.contains('~') {
+        return Err(PointerError::BadEscape);
+    }
+    Ok(Token::Name(text.replace("~1", "/").replace("~0", "~").into()))
+}
+
+impl fmt::Display for Pointer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|token| match token {
+            Token::Any => f.write_str("/*"),
+            Token::Name(name) => write!(f, "/{}", name.replace('~', "~0").replace('/', "~1")),
+        })
+    }
+}

@@ -1,0 +1,227 @@
+use super::*;
+use crate::scope::Principal;
+
+fn scope() -> Scope {
+    Scope { namespace: "n".into(), principal: Principal::named("p"), method: "POST".into(), path: "/orders".into() }
+}
+
+fn fingerprint(policy: &FingerprintPolicy, headers: &[(&'static str, &'static str)], body: &[u8], chunk: usize) -> [u8; 32] {
+    let scope = scope();
+    let headers = headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
+    let head = RequestHead { scope: &scope, target: "/orders?x=1", headers };
+    let mut fingerprinter = Fingerprinter::new(&Arc::new(policy.clone()), &head);
+    body.chunks(chunk).for_each(|chunk| fingerprinter.update(chunk));
+    fingerprinter.finish().digest
+}
+
+#[track_caller]
+fn check(policy: &FingerprintPolicy, a: &str, b: &str, same: bool) {
+    let digest = |body: &str, chunk| fingerprint(policy, &[], body.as_bytes(), chunk);
+    assert_eq!(digest(a, usize::MAX) == digest(b, usize::MAX), same, "{a:?} and {b:?}");
+    for text in [a, b] {
+        for chunk in 1..8 {
+            assert_eq!(digest(text, usize::MAX), digest(text, chunk), "{text:?} in chunks of {chunk}");
+        }
+    }
+}
+
+#[test]
+fn raw_mode_merges_nothing() {
+    let raw = FingerprintPolicy::default();
+    check(&raw, "abc", "abc", true);
+    check(&raw, r#"{"a":1}"#, r#"{"a": 1}"#, false);
+    check(&raw, "", "\0", false);
+}
+
+#[test]
+fn the_digest_is_pinned() {
+    // A change here would turn every repeat across an upgrade into a 422.
+    let hex = |policy: FingerprintPolicy, body: &str| {
+        hex(&fingerprint(&policy, &[("content-type", "application/json")], body.as_bytes(), 3))
+    };
+    assert_eq!(hex(FingerprintPolicy::default(), "{}"), "27c721047eeee9b82474679a0a86e22fe742209b8f25f69c6fef9a70fd841833");
+    assert_eq!(
+        hex(FingerprintPolicy::json(), r#"{"b":[1,"x",null],"a":true}"#),
+        "bea468cc682d105711b0703d7f094ac5d98b00bcad3ecbd2a20defe6bf8585be"
+    );
+}
+
+#[test]
+fn each_part_of_the_request_counts() {
+    let base = scope();
+    let digest = |scope: &Scope, target: &str, headers: &[(&str, &[u8])], body: &[u8]| {
+        let head = RequestHead { scope, target, headers: headers.to_vec() };
+        let mut fingerprinter = Fingerprinter::new(&Arc::new(FingerprintPolicy::default().with_header("X-Tenant")), &head);
+        fingerprinter.update(body);
+        fingerprinter.finish().digest
+    };
+    let other = Scope { principal: Principal::named("q"), ..base.clone() };
+    let digests = [
+        digest(&base, "/orders", &[], b"x"),
+        digest(&other, "/orders", &[], b"x"),
+        digest(&base, "/orders?a", &[], b"x"),
+        digest(&base, "/orders", &[("content-type", b"text/plain")], b"x"),
+        digest(&base, "/orders", &[("content-encoding", b"text/plain")], b"x"),
+        digest(&base, "/orders", &[("x-tenant", b"1")], b"x"),
+        digest(&base, "/orders", &[("x-tenant", b"1"), ("x-tenant", b"2")], b"x"),
+        digest(&base, "/orders", &[("x-tenant", b"1, 2")], b"x"),
+        digest(&base, "/orders", &[], b"y"),
+    ];
+    let distinct: BTreeSet<_> = digests.iter().collect();
+    assert_eq!(distinct.len(), digests.len());
+    assert_eq!(digest(&base, "/orders", &[("accept", b"a")], b"x"), digests[0], "a header that was not chosen does not count");
+}
+
+#[test]
+fn json_mode_merges_the_published_equivalences_and_nothing_else() {
+    let json = FingerprintPolicy::json();
+    for (a, b, same) in [
+        // Spacing, member order, the spelling of escapes.
+        (r#"{"a":1,"b":[1,2]}"#, "{ \"b\" : [ 1 ,\n2 ] ,\t\"a\":1 }\r\n", true),
+        (r#"{"a":{"x":1,"y":2}}"#, r#"{"a":{"y":2,"x":1}}"#, true),
+        (r#""\u0041\/\u00e9""#, r#""A/é""#, true),
+        (r#"{"\u0061":1}"#, r#"{"a":1}"#, true),
+        (r#""\ud83d\ude00""#, r#""😀""#, true),
+        // Array order, kinds, structure.
+        ("[1,2]", "[2,1]", false),
+        ("[[1],2]", "[1,[2]]", false),
+        ("[]", "{}", false),
+        ("[]", "[[]]", false),
+        ("null", r#""null""#, false),
+        ("1", r#""1""#, false),
+        ("true", "false", false),
+        (r#"{"a":null}"#, "{}", false),
+        // Numbers count by their spelling.
+        ("9007199254740993", "9007199254740992", false),
+        ("1", "1.0", false),
+        ("1", "1e0", false),
+        ("1e1", "1E1", false),
+        ("0", "-0", false),
+        ("0.1", "0.10", false),
+        // Unicode normalisation is not ours to do.
+        ("\"\u{e9}\"", "\"e\u{301}\"", false),
+        // What readers disagree about counts byte for byte.
+        (r#"{"a":1,"a":2}"#, r#"{"a":2,"a":1}"#, false),
+        (r#"{"a":1,"a":1}"#, r#"{"a":1}"#, false),
+        (r#"{"a":1,"a":1}"#, r#"{"a":1, "a":1}"#, false),
+        (r#"{"a":1,"\u0061":1}"#, r#"{"a":1,"a":1}"#, false),
+        (r#""\ud800""#, r#" "\ud800""#, false),
+        (r#""\ud800""#, r#""\uD800""#, false),
+        ("\u{feff}1", "1", false),
+        ("1 2", "1  2", false),
+        ("{", " {", false),
+        ("01", " 01", false),
+        ("", " ", false),
+    ] {
+        check(&json, a, b, same);
+    }
+}
+
+#[test]
+fn excessive_depth_width_and_tokens_are_never_merged() {
+    let json = FingerprintPolicy::json();
+    let same = |a: &str, b: &str| fingerprint(&json, &[], a.as_bytes(), 4096) == fingerprint(&json, &[], b.as_bytes(), 1000);
+    let deep = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+    assert!(same(&deep(128), &format!(" {}", deep(128))));
+    assert!(!same(&deep(129), &format!(" {}", deep(129))));
+
+    let wide = |members: usize| format!("{{{}}}", (0..members).map(|i| format!("\"{i}\":0")).collect::<Vec<_>>().join(","));
+    assert!(same(&wide(16_384), &format!(" {}", wide(16_384))));
+    assert!(!same(&wide(16_385), &format!(" {}", wide(16_385))));
+
+    let long = |bytes: usize| format!("\"{}\"", "x".repeat(bytes));
+    assert!(same(&long(1 << 19), &format!(" {}", long(1 << 19))));
+    assert!(!same(&long(1 << 22), &format!(" {}", long(1 << 22))));
+}
+
+#[test]
+fn volatile_fields_are_left_out() {
+    let policy = FingerprintPolicy::json_without(["/sent_at", "/items/*/nonce", "/meta/~1~0", "/list/1"]).unwrap();
+    for (a, b, same) in [
+        (r#"{"amount":5,"sent_at":1}"#, r#"{"sent_at":{"x":[2]},"amount":5}"#, true),
+        (r#"{"amount":5,"sent_at":1}"#, r#"{"amount":5}"#, true),
+        (r#"{"amount":5,"sent_at":1}"#, r#"{"amount":6,"sent_at":1}"#, false),
+        (r#"{"items":[{"id":1,"nonce":1},{"id":2,"nonce":2}]}"#, r#"{"items":[{"id":1,"nonce":3},{"nonce":4,"id":2}]}"#, true),
+        (r#"{"items":[{"id":1},{"id":2}]}"#, r#"{"items":[{"id":2},{"id":1}]}"#, false),
+        (r#"{"nonce":1}"#, r#"{"nonce":2}"#, false),
+        (r#"{"meta":{"/~":1,"k":2}}"#, r#"{"meta":{"/~":9,"k":2}}"#, true),
+        (r#"{"list":[1,2,3]}"#, r#"{"list":[1,9,3]}"#, true),
+        (r#"{"list":[1,2,3]}"#, r#"{"list":[1,3]}"#, false),
+        // A duplicate inside what is left out still makes the text odd.
+        (r#"{"sent_at":{"a":1,"a":2}}"#, r#"{"sent_at":1}"#, false),
+    ] {
+        check(&policy, a, b, same);
+    }
+}
+
+#[test]
+fn only_named_fields_are_taken() {
+    let policy = FingerprintPolicy::json_only(["/amount", "/card/number", "/items/*/id"]).unwrap();
+    for (a, b, same) in [
+        (r#"{"amount":5,"note":"a"}"#, r#"{"note":"b","amount":5}"#, true),
+        (r#"{"amount":5}"#, r#"{"amount":6}"#, false),
+        (r#"{"card":{"number":1,"cvc":2}}"#, r#"{"card":{"number":1,"cvc":3}}"#, true),
+        (r#"{"card":{"number":1}}"#, r#"{"card":{"number":2}}"#, false),
+        (r#"{"card":1}"#, r#"{"card":2}"#, false),
+        (r#"{"items":[{"id":1,"x":1}]}"#, r#"{"items":[{"id":1,"x":2}]}"#, true),
+        (r#"{"items":[{"id":1},{"id":2}]}"#, r#"{"items":[{"id":2},{"id":1}]}"#, false),
+    ] {
+        check(&policy, a, b, same);
+    }
+}
+
+#[test]
+fn multipart_mode_ignores_the_boundary_and_nothing_else() {
+    let policy = FingerprintPolicy::multipart();
+    let body = |boundary: &str, value: &str| {
+        format!("--{boundary}\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n{value}\r\n--{boundary}--\r\n")
+    };
+    let digest = |boundary: &str, body: &str, chunk| {
+        let content_type = format!("multipart/form-data; boundary={boundary}").leak();
+        fingerprint(&policy, &[("content-type", content_type)], body.as_bytes(), chunk)
+    };
+    let first = digest("xyz", &body("xyz", "1"), usize::MAX);
+    for chunk in 1..80 {
+        assert_eq!(first, digest("\"other-boundary\"", &body("other-boundary", "1"), chunk));
+    }
+    assert_ne!(first, digest("xyz", &body("xyz", "2"), usize::MAX));
+    assert_ne!(first, digest("xyz", &body("zyx", "1"), usize::MAX), "a body without its delimiter counts byte for byte");
+    assert_ne!(first, digest("xyz", &body("xyz", "1").replace("xyz--", "xyz"), usize::MAX), "so does one that is not closed");
+
+    // The boundary is a prefix of a line inside a part: two parts that differ there must not be taken for one.
+    let tricky = |boundary: &str| body(boundary, &format!("one\r\n--{boundary}more\r\ntwo"));
+    assert_ne!(digest("xyz", &tricky("xyz"), usize::MAX), digest("abc", &tricky("abc"), usize::MAX));
+    // Nor two content types that differ in more than the boundary.
+    let typed = |content_type: &'static str| fingerprint(&policy, &[("content-type", content_type)], body("b", "1").as_bytes(), 7);
+    assert_eq!(typed("multipart/form-data; boundary=b"), typed("Multipart/Form-Data;boundary=\"b\""));
+    assert_ne!(typed("multipart/form-data; boundary=b"), typed("multipart/mixed; boundary=b"));
+    assert_ne!(typed("multipart/form-data; boundary=b"), typed("multipart/form-data; boundary=b; charset=x"));
+}
+
+#[test]
+fn policies_survive_storage() {
+    for policy in [
+        FingerprintPolicy::default(),
+        FingerprintPolicy::json().with_header("X-Tenant").without_header("Content-Type"),
+        FingerprintPolicy::json_without(["/a~1b/*/c d", "/", "/x~0"]).unwrap(),
+        FingerprintPolicy::json_only(["/é"]).unwrap(),
+        FingerprintPolicy::multipart(),
+    ] {
+        assert_eq!(policy.to_string().parse(), Ok(policy));
+    }
+    assert!("2 sha256 raw".parse::<FingerprintPolicy>().is_err());
+    assert!("1 sha256 raw\ncolour blue".parse::<FingerprintPolicy>().is_err());
+    assert!("".parse::<FingerprintPolicy>().is_err());
+}
+
+#[test]
+fn pointers_that_are_none_are_refused() {
+    for (text, error) in [
+        ("", PointerError::Empty),
+        ("a", PointerError::NoSlash),
+        ("/a~2", PointerError::BadEscape),
+        ("/a\nb", PointerError::Control),
+    ] {
+        assert_eq!(text.parse::<Pointer>(), Err(error));
+    }
+}

@@ -1,0 +1,206 @@
+//! The guard: under which condition a record may change, and what it then becomes.
+//!
+//! Every change of every record in every store is one of the transitions here. A store calls [`judge`] inside the step that makes
+//! the change atomic, with its own clock; the model checker calls the same function.
+
+use crate::planted::{self, Bug};
+use crate::record::{Fence, Head, Last, State};
+use crate::store::{Change, Claim, Condition, Finish, Lifetime, Put, Renewal, Swept};
+use crate::time::Timestamp;
+
+/// The condition did not hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused;
+
+/// Judges one write: the head the record takes, or a refusal.
+///
+/// `floor` is the highest fence of any record the store has ever removed.
+pub fn judge(current: Option<&Head>, put: &Put, now: Timestamp, floor: Fence) -> Result<Head, Refused> {
+    match (&put.change, put.condition) {
+        (Change::Claim(claim), Condition::Absent) => {
+            if current.is_some_and(|head| !head.is_gone(now)) && !planted::is(Bug::CheckThenAct) {
+                return Err(Refused);
+            }
+            Ok(first_claim(put, claim, current.map_or(Fence::ZERO, |head| head.fence), now, floor))
+        }
+        (Change::Claim(claim), Condition::Lapsed { fence }) => {
+            let head = current.filter(|head| is_over(head, fence, now)).ok_or(Refused)?;
+            Ok(next_claim(head, claim, now, floor))
+        }
+        (Change::Finish(finish), Condition::Held { fence }) => {
+            let head = current.filter(|head| is_held(head, fence) || skips_ownership(finish)).ok_or(Refused)?;
+            Ok(ended(head, finish, now))
+        }
+        (Change::Lose(lifetime), Condition::Lapsed { fence }) => {
+            let head = current.filter(|head| head.state == State::Running && is_over(head, fence, now)).ok_or(Refused)?;
+            Ok(lost(head, *lifetime, now))
+        }
+        (Change::Settle(finish), Condition::Version { version }) => {
+            let head = current.filter(|head| head.version == version && is_unresolved(head, now)).ok_or(Refused)?;
+            let fence = Fence::mint(head.fence, floor, now);
+            Ok(Head { fence, ..ended(head, finish, now) })
+        }
+        (Change::Forget(lifetime), Condition::Version { version }) => {
+            let head = current.filter(|head| head.version == version && head.state_at(now) != State::Running).ok_or(Refused)?;
+            Ok(forgotten(head, *lifetime, now, floor))
+        }
+        // No other pair is a transition.
+        _ => Err(Refused),
+    }
+}
+
+/// Judges one renewal: a live attempt keeps its lease while it owns its fence. One that lapsed but was not acted upon gets it back.
+pub fn renew(current: Option<&Head>, renewal: &Renewal, now: Timestamp) -> Result<Head, Refused> {
+    let head = current.filter(|head| head.fence == renewal.fence && head.state == State::Running).ok_or(Refused)?;
+    let fence = if planted::is(Bug::RenewalBumpsFence) { Fence::mint(head.fence, Fence::ZERO, now) } else { head.fence };
+    Ok(Head { lease_until: now.after(renewal.lease), version: head.version + 1, fence, ..head.clone() })
+}
+
+/// What time has brought to a record, for a sweep to write down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// The lease is over: the record becomes this.
+    Lost(Box<Head>),
+    /// Retention is over: the answer goes, the record becomes this.
+    Buried(Box<Head>),
+    /// The tombstone is over: the record goes.
+    Removed,
+}
+
+/// What a sweep finds to do with a record at `now`. `lifetime` is what a lost attempt gets, since its policy is not at hand.
+pub fn due(head: &Head, lifetime: Lifetime, now: Timestamp) -> Option<Due> {
+    if head.is_gone(now) {
+        return Some(Due::Removed);
+    }
+    match (head.state, head.state_at(now)) {
+        (State::Running, State::Unknown) => Some(Due::Lost(Box::new(lost(head, lifetime, now)))),
+        (State::Expired(_), _) => None,
+        (_, State::Expired(last)) => Some(Due::Buried(Box::new(buried(head, last)))),
+        _ => None,
+    }
+}
+
+/// When a sweep should look at this record next; never, for a tombstone that must not go.
+pub fn due_at(head: &Head) -> Option<Timestamp> {
+    match head.state {
+        State::Running => Some(head.lease_until),
+        State::Expired(Last::Unknown) => None,
+        State::Expired(_) => Some(head.tombstone_until),
+        _ => Some(head.expires_at),
+    }
+}
+
+impl Swept {
+    /// Counts one record.
+    pub fn count(&mut self, due: &Due) {
+        match due {
+            Due::Lost(_) => self.lost += 1,
+            Due::Buried(_) => self.buried += 1,
+            Due::Removed => self.removed += 1,
+        }
+    }
+}
+
+/// `Held`: running, or given up for lost with nobody having acted on it. Neither lease nor retention matters: late is not lost.
+fn is_held(head: &Head, fence: Fence) -> bool {
+    head.fence == fence && matches!(head.state, State::Running | State::Unknown | State::Expired(Last::Unknown))
+}
+
+/// `Lapsed`: the attempt is over, by the store's clock or by its own word. A completed record is never lapsed, though its fence is
+/// the same: between the reading and this write the late attempt may have completed.
+fn is_over(head: &Head, fence: Fence, now: Timestamp) -> bool {
+    let lease_is_over = head.lease_until <= now || planted::is(Bug::UnconditionalTakeover) || planted::is(Bug::LapseByNodeClock);
+    let is_over = match head.state {
+        State::Running => lease_is_over,
+        State::Unknown | State::Retryable => head.expires_at > now,
+        State::Completed | State::Failed | State::Expired(_) => false,
+    };
+    head.fence == fence && is_over
+}
+
+fn is_unresolved(head: &Head, now: Timestamp) -> bool {
+    // A tombstone that `forget` left has no fingerprint: a settled answer could be replayed to anybody who guesses the key.
+    matches!(head.state_at(now), State::Unknown | State::Expired(Last::Unknown)) && head.fingerprint.is_some()
+}
+
+fn skips_ownership(finish: &Finish) -> bool {
+    match finish.state {
+        State::Retryable => planted::is(Bug::UnownedRelease),
+        State::Completed => planted::is(Bug::UnfencedCompletion),
+        _ => false,
+    }
+}
+
+fn first_claim(put: &Put, claim: &Claim, previous: Fence, now: Timestamp, floor: Fence) -> Head {
+    Head {
+        id: put.id,
+        scope: claim.scope.clone(),
+        key: claim.key.clone(),
+        state: State::Running,
+        fence: Fence::mint(previous, floor, now),
+        token: claim.token,
+        version: 1,
+        attempts: 1,
+        lease_until: now.after(claim.lease),
+        fingerprint: Some(claim.fingerprint.clone()),
+        created_at: now,
+        claimed_at: now,
+        finished_at: Timestamp::ZERO,
+        expires_at: Timestamp::ZERO,
+        tombstone_until: Timestamp::ZERO,
+        status: None,
+        kept: false,
+    }
+}
+
+/// A further attempt. The fingerprint stays the first one's: a repeat is compared with what was asked first, under its policy.
+fn next_claim(head: &Head, claim: &Claim, now: Timestamp, floor: Fence) -> Head {
+    Head {
+        state: State::Running,
+        fence: Fence::mint(head.fence, floor, now),
+        token: claim.token,
+        version: head.version + 1,
+        attempts: head.attempts.saturating_add(1),
+        lease_until: now.after(claim.lease),
+        claimed_at: now,
+        status: None,
+        kept: false,
+        ..head.clone()
+    }
+}
+
+fn ended(head: &Head, finish: &Finish, now: Timestamp) -> Head {
+    Head {
+        state: finish.state,
+        status: finish.status,
+        kept: finish.answer.is_some(),
+        version: head.version + 1,
+        finished_at: now,
+        expires_at: now.after(finish.lifetime.retention),
+        tombstone_until: now.after(finish.lifetime.retention).after(finish.lifetime.tombstone),
+        ..head.clone()
+    }
+}
+
+fn lost(head: &Head, lifetime: Lifetime, now: Timestamp) -> Head {
+    ended(head, &Finish { state: State::Unknown, status: None, answer: None, lifetime }, now)
+}
+
+fn buried(head: &Head, last: Last) -> Head {
+    Head { state: State::Expired(last), kept: false, version: head.version + 1, ..head.clone() }
+}
+
+fn forgotten(head: &Head, lifetime: Lifetime, now: Timestamp, floor: Fence) -> Head {
+    Head {
+        state: State::Expired(head.state_at(now).last()),
+        fence: Fence::mint(head.fence, floor, now),
+        fingerprint: None,
+        status: None,
+        kept: false,
+        version: head.version + 1,
+        finished_at: now,
+        expires_at: now,
+        tombstone_until: now.after(lifetime.tombstone),
+        ..head.clone()
+    }
+}

@@ -1,0 +1,142 @@
+//! The key: what the caller sends to say "this is the same request as before".
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::field;
+
+/// A caller's key: 1 to 255 bytes of printable ASCII.
+///
+/// ```
+/// use hapax_core::Key;
+///
+/// let quoted = Key::from_field(b"\"order-17\"")?;
+/// let bare = Key::from_field(b"order-17")?;
+/// assert_eq!(quoted, bare);
+/// # Ok::<(), hapax_core::key::KeyError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(Arc<str>);
+
+/// Why a key was not accepted. The text is safe to show to the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// Nothing between the quotes, or no value at all.
+    #[error("the key is empty")]
+    Empty,
+    /// Over [`Key::BYTES_MAX`].
+    #[error("the key is longer than {} bytes", Key::BYTES_MAX)]
+    TooLong,
+    /// Neither `"abc"` nor a bare run of visible ASCII without comma, semicolon, quote and backslash.
+    #[error(
+        "the key must be one quoted string (\"abc\") or bare visible ASCII without space, comma, semicolon, quote or backslash"
+    )]
+    Malformed,
+    /// More than one field line carried a key.
+    #[error("the key field was sent more than once")]
+    Repeated,
+    /// The route accepts only the quoted form.
+    #[error("this route accepts only a quoted key (\"abc\")")]
+    NotQuoted,
+}
+
+impl Key {
+    /// The longest key, in bytes.
+    pub const BYTES_MAX: usize = 255;
+
+    /// A key made by this program rather than read from a request.
+    pub fn new(text: impl Into<Arc<str>>) -> Result<Key, KeyError> {
+        let text = text.into();
+        match text.len() {
+            0 => Err(KeyError::Empty),
+            len if len > Key::BYTES_MAX => Err(KeyError::TooLong),
+            _ if text.bytes().all(|b| matches!(b, 0x20..=0x7e)) => Ok(Key(text)),
+            _ => Err(KeyError::Malformed),
+        }
+    }
+
+    /// Reads one field value, quoted or bare. Both spellings are the same key.
+    pub fn from_field(value: &[u8]) -> Result<Key, KeyError> {
+        let value = field::trim(value);
+        if value.first() == Some(&b'"') {
+            return Key::from_quoted_field(value);
+        }
+        if !value.iter().all(|&b| is_bare(b)) {
+            return Err(KeyError::Malformed);
+        }
+        Key::new(String::from_utf8_lossy(value))
+    }
+
+    /// Reads one field value that must be a structured-field string.
+    pub fn from_quoted_field(value: &[u8]) -> Result<Key, KeyError> {
+        if field::trim(value).first().is_some_and(|&b| b != b'"') {
+            return Err(KeyError::NotQuoted);
+        }
+        Key::new(field::string(value).ok_or(KeyError::Malformed)?)
+    }
+
+    /// How the key travels onward: bare, or quoted where it holds what a bare key cannot.
+    pub fn to_field(&self) -> Cow<'_, str> {
+        if self.0.bytes().all(is_bare) { Cow::Borrowed(&self.0) } else { Cow::Owned(field::quote(&self.0)) }
+    }
+
+    /// The key itself, without quotes.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+fn is_bare(byte: u8) -> bool {
+    matches!(byte, 0x21..=0x7e) && !matches!(byte, b',' | b';' | b'"' | b'\\')
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({:?})", &*self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_spellings_are_one_key() {
+        assert_eq!(Key::from_field(b"abc"), Key::from_field(b" \"abc\"\t"));
+        assert_eq!(
+            Key::from_field(b"8e03978e-40d5-43e8-bc93-6894a57f9324").unwrap().to_field(),
+            "8e03978e-40d5-43e8-bc93-6894a57f9324"
+        );
+        assert_eq!(Key::from_field(br#""a b""#).unwrap().to_field(), r#""a b""#);
+    }
+
+    #[test]
+    fn what_is_not_one_key_is_refused() {
+        let long = [b'k'; 256];
+        let cases: [(&[u8], KeyError); 10] = [
+            (b"", KeyError::Empty),
+            (b"   ", KeyError::Empty),
+            (br#""""#, KeyError::Empty),
+            (b"a b", KeyError::Malformed),
+            (b"a,b", KeyError::Malformed),
+            (b"a;p=1", KeyError::Malformed),
+            (br#""a";p=1"#, KeyError::Malformed),
+            (br#"a\b"#, KeyError::Malformed),
+            (b"\xc3\xa9", KeyError::Malformed),
+            (&long, KeyError::TooLong),
+        ];
+        for (value, error) in cases {
+            assert_eq!(Key::from_field(value), Err(error), "{}", value.escape_ascii());
+        }
+        assert!(Key::from_field(&long[..255]).is_ok());
+        assert_eq!(Key::from_quoted_field(b"abc"), Err(KeyError::NotQuoted));
+    }
+}

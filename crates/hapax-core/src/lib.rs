@@ -1,0 +1,45 @@
+//! The rules of Hapax, as pure code.
+//!
+//! This crate *decides* and never *does*: it has no I/O, no clock, no randomness and no runtime. Time is an argument, storage is a
+//! trait with a written contract, and every rule is a function from values to a value.
+//!
+//! Read in this order:
+//!
+//! 1. [`decide`](mod@decide): what to do with a request, given what is remembered. The product in a page.
+//! 2. [`guard`]: the four conditions under which a record may change, and what it then becomes.
+//! 3. [`record`], [`policy`], [`outcome`], [`rejection`]: the words those two speak in.
+//! 4. [`store`]: the contract every store keeps, and [`memory`], the store that shows it in the fewest lines.
+//! 5. [`key`], [`scope`], [`operation`], [`fingerprint`]: what identifies a request, and what says whether two are the same.
+
+pub mod answer;
+pub mod decide;
+mod digest;
+pub mod field;
+pub mod fingerprint;
+pub mod guard;
+pub mod key;
+pub mod memory;
+pub mod operation;
+pub mod outcome;
+pub mod planted;
+pub mod policy;
+pub mod record;
+pub mod rejection;
+pub mod scope;
+pub mod store;
+pub mod time;
+pub mod token;
+
+pub use answer::Answer;
+pub use decide::{Ask, Decision, decide};
+pub use fingerprint::{Fingerprint, FingerprintPolicy, Fingerprinter};
+pub use key::Key;
+pub use memory::Memory;
+pub use operation::{OperationId, Secret};
+pub use outcome::{Class, Outcome};
+pub use policy::{KeyRule, Mode, Policy};
+pub use record::{AttemptToken, Fence, Head, Record, State};
+pub use rejection::Rejection;
+pub use scope::{Principal, RecordId, Scope};
+pub use store::{Condition, Put, Store, StoreError};
+pub use time::{Clock, Timestamp};

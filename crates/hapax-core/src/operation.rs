@@ -1,0 +1,92 @@
+//! The operation id: what an upstream sees instead of the scope, and the keys derived from it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+use crate::digest::{Parts, hex};
+use crate::key::Key;
+use crate::scope::RecordId;
+
+/// The secret that makes operation ids and issued tokens unguessable. Kept by the store, so that every node has the same one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Secret([u8; 32]);
+
+impl Secret {
+    /// A secret from a good source of randomness, which this crate does not have.
+    pub const fn from_bytes(bytes: [u8; 32]) -> Secret {
+        Secret(bytes)
+    }
+
+    pub(crate) fn sign(&self, digest: &[u8; 32]) -> [u8; 32] {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes a key of any length");
+        mac.update(digest);
+        mac.finalize().into_bytes().into()
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// Opaque, unguessable, and the same for every attempt of one scope and key.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OperationId(Arc<str>);
+
+impl OperationId {
+    /// The operation a record stands for.
+    pub fn of(record: &RecordId, secret: &Secret) -> OperationId {
+        let mut parts = Parts::new("hapax operation 1");
+        parts.push(record.as_bytes());
+        OperationId(hex(&secret.sign(&parts.finish())[..16]).into())
+    }
+
+    /// The key under which this operation calls the next service in `step`: the same one each time it is derived, so that a repeat
+    /// of this operation is a repeat there too. Spelled as a UUID, the shape every API accepts.
+    pub fn derive(&self, step: &str) -> Key {
+        let mut parts = Parts::new("hapax derived key 1");
+        parts.push(self.0.as_bytes());
+        parts.push(step.as_bytes());
+        let digest = parts.finish();
+        let bytes: [u8; 16] = std::array::from_fn(|i| digest[i]);
+        Key::new(uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()).expect("a UUID is a key")
+    }
+
+    /// The id as it travels in `Hapax-Operation`.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for OperationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for OperationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OperationId({})", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn derived_keys_are_stable_and_apart() {
+        let record = RecordId::from_bytes([7; 32]);
+        let operation = OperationId::of(&record, &Secret::from_bytes([1; 32]));
+        assert_eq!(operation.derive("charge"), OperationId::of(&record, &Secret::from_bytes([1; 32])).derive("charge"));
+        assert_ne!(operation.derive("charge"), operation.derive("mail"));
+        assert_ne!(operation, OperationId::of(&record, &Secret::from_bytes([2; 32])));
+        // Pinned: a change here would make every repeat of an old operation a new request downstream.
+        assert_eq!(operation.as_str(), "5f1431b64923577f960a634e5ca01612");
+        assert_eq!(operation.derive("charge").as_str(), "225a6eb4-a8e6-8706-9dc1-76ed9367653d");
+    }
+}

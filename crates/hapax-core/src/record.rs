@@ -1,0 +1,192 @@
+//! The record: what is remembered of one scope and key.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::answer::Answer;
+use crate::fingerprint::Fingerprint;
+use crate::key::Key;
+use crate::scope::{RecordId, Scope};
+use crate::time::Timestamp;
+
+/// The number of an attempt. For one scope and key it only ever grows, and stays below 2^53 so that any language can compare it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Fence(u64);
+
+impl Fence {
+    /// Below every fence a store mints.
+    pub const ZERO: Fence = Fence(0);
+
+    /// A fence read back from a store or a header.
+    pub const fn from_u64(number: u64) -> Fence {
+        Fence(number)
+    }
+
+    /// The number.
+    pub const fn as_u64(self) -> u64 {
+        self.0
+    }
+
+    /// The next fence: above the previous one of this record, above everything the store has removed, and near the store's clock, so
+    /// that it grows even where nothing of the past is left.
+    pub fn mint(previous: Fence, floor: Fence, now: Timestamp) -> Fence {
+        let fence = (previous.0.max(floor.0) + 1).max(now.as_micros());
+        assert!(fence < 1 << 53, "fences outgrew 2^53: the store's clock is wrong");
+        Fence(fence)
+    }
+}
+
+impl fmt::Display for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Who made a claim. A driver may re-send a claim whose reply was lost; "exists with my token" then means mine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct AttemptToken([u8; 16]);
+
+impl AttemptToken {
+    /// A token from a good source of randomness, which this crate does not have.
+    pub const fn from_bytes(bytes: [u8; 16]) -> AttemptToken {
+        AttemptToken(bytes)
+    }
+
+    /// The token as a store keeps it.
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+/// Where a record stands. See the table in `docs/concepts.md`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum State {
+    /// An attempt holds a lease. Once the lease is over it counts as [`State::Unknown`].
+    Running,
+    /// The effect is done.
+    Completed,
+    /// A definitive refusal.
+    Failed,
+    /// The attempt ended and is known not to count.
+    Retryable,
+    /// The attempt was lost after it may have had its effect.
+    Unknown,
+    /// A tombstone: retention is over, or an operator had the record forgotten.
+    Expired(Last),
+}
+
+/// What a tombstone remembers of the record it stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Last {
+    /// The effect was done.
+    Completed,
+    /// It was definitively refused.
+    Failed,
+    /// It is known not to have happened.
+    Retryable,
+    /// Nobody ever found out.
+    Unknown,
+}
+
+impl State {
+    /// The word for it, as commands and metrics print it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            State::Running => "running",
+            State::Completed => "completed",
+            State::Failed => "failed",
+            State::Retryable => "retryable",
+            State::Unknown => "unknown",
+            State::Expired(_) => "expired",
+        }
+    }
+
+    /// What a tombstone remembers of it.
+    pub const fn last(self) -> Last {
+        match self {
+            State::Completed => Last::Completed,
+            State::Failed => Last::Failed,
+            State::Retryable => Last::Retryable,
+            State::Running | State::Unknown => Last::Unknown,
+            State::Expired(last) => last,
+        }
+    }
+}
+
+impl Last {
+    /// The word for it, as problem bodies print it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Last::Completed => "completed",
+            Last::Failed => "failed",
+            Last::Retryable => "retryable",
+            Last::Unknown => "unknown",
+        }
+    }
+}
+
+/// The small part of a record: all that deciding needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// The record's name in its store.
+    pub id: RecordId,
+    /// Whose record, for which operation.
+    pub scope: Arc<Scope>,
+    /// The caller's key.
+    pub key: Key,
+    /// Where it stands.
+    pub state: State,
+    /// The number of the latest attempt.
+    pub fence: Fence,
+    /// Who made the latest claim.
+    pub token: AttemptToken,
+    /// Counts every write; what an operator's change is conditional on.
+    pub version: u64,
+    /// How many attempts were begun.
+    pub attempts: u32,
+    /// Until when the attempt may run, by the store's clock. Means nothing unless running.
+    pub lease_until: Timestamp,
+    /// What the first request looked like. `None` only in a tombstone left by `forget`.
+    pub fingerprint: Option<Fingerprint>,
+    /// When the key was first claimed.
+    pub created_at: Timestamp,
+    /// When the latest attempt was claimed.
+    pub claimed_at: Timestamp,
+    /// When the latest terminal write was made.
+    pub finished_at: Timestamp,
+    /// When replay ends. Means nothing while running.
+    pub expires_at: Timestamp,
+    /// When the tombstone goes. Means nothing while running.
+    pub tombstone_until: Timestamp,
+    /// The status the effect was answered with, kept or not.
+    pub status: Option<u16>,
+    /// Whether the answer was kept.
+    pub kept: bool,
+}
+
+/// A record whole: the head, and the answer where one was kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// All that deciding needs.
+    pub head: Head,
+    /// What a replay sends. `Some` iff `head.kept`.
+    pub answer: Option<Arc<Answer>>,
+}
+
+impl Head {
+    /// The state as it is at `now`, whether or not a sweep has come by to write it down.
+    pub fn state_at(&self, now: Timestamp) -> State {
+        match self.state {
+            State::Running if self.lease_until <= now => State::Unknown,
+            State::Running => State::Running,
+            finished if self.expires_at <= now => State::Expired(finished.last()),
+            finished => finished,
+        }
+    }
+
+    /// Whether the record is as good as absent: its tombstone is over. One that was never resolved stays for good.
+    pub fn is_gone(&self, now: Timestamp) -> bool {
+        !matches!(self.state_at(now), State::Unknown | State::Expired(Last::Unknown) | State::Running)
+            && self.tombstone_until <= now
+    }
+}

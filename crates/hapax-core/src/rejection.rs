@@ -1,0 +1,171 @@
+//! The rejections: every answer Hapax gives by itself, in one table.
+
+use std::time::Duration;
+
+use crate::key::KeyError;
+use crate::record::Last;
+use crate::time::Timestamp;
+
+/// An answer Hapax gives by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Rejection {
+    /// The route requires a key and there was none.
+    KeyMissing,
+    /// The key field could not be read as one key.
+    KeyMalformed(KeyError),
+    /// A key stood in the query string, where logs and proxies keep it.
+    KeyInUrl,
+    /// The route takes only keys this server issued, and this is not one.
+    TokenInvalid,
+    /// Who is asking could not be established.
+    PrincipalMissing,
+    /// The request body ended in an error.
+    BodyUnreadable,
+    /// The request body is over the limit.
+    BodyTooLarge {
+        /// The limit.
+        bytes_max: u64,
+    },
+    /// An attempt is running, or has just ended retryable.
+    InFlight {
+        /// When to ask again.
+        retry_after: Duration,
+    },
+    /// The outcome of an earlier attempt is not known.
+    OutcomeUnknown,
+    /// The effect is done, but its answer was not kept.
+    AnswerNotKept {
+        /// What it was answered with.
+        status: Option<u16>,
+        /// When.
+        at: Timestamp,
+    },
+    /// The same key with another request.
+    KeyReused,
+    /// Past its retention, or a token past its life.
+    KeyExpired {
+        /// What became of it; `None` if it never began.
+        last: Option<Last>,
+    },
+    /// The key has begun as many attempts as it may.
+    AttemptsExhausted,
+    /// The caller's own deadline has passed, and nothing was begun.
+    DeadlinePassed,
+    /// More operations are running than this node takes on.
+    TooManyKeys,
+    /// The upstream was never reached: nothing happened. For the first caller.
+    UpstreamUnreachable,
+    /// The upstream was reached and lost. For the first caller.
+    Lost {
+        /// It did not answer in time, rather than breaking off.
+        timed_out: bool,
+        /// Whether the route's mode makes a repeat safe.
+        repeat: bool,
+    },
+    /// The store did not answer in time.
+    StoreUnavailable,
+    /// A stored answer does not match its checksum.
+    AnswerCorrupt,
+}
+
+/// What a caller is told about trying again with the same key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    /// It would not help, or is for a person to decide.
+    No,
+    /// After this long.
+    After(Duration),
+}
+
+/// A row of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The HTTP status.
+    pub status: u16,
+    /// The last part of the problem type.
+    pub slug: &'static str,
+    /// The problem's title.
+    pub title: &'static str,
+    /// What the caller is told about trying again.
+    pub retry: Retry,
+}
+
+/// When to ask again where nothing better is known.
+const SOON: Retry = Retry::After(Duration::from_secs(1));
+
+impl Rejection {
+    /// The row of the table this rejection is.
+    pub fn row(&self) -> Row {
+        use Rejection as R;
+        let row = |status, slug, title, retry| Row { status, slug, title, retry };
+        match self {
+            R::KeyMissing => row(400, "key-missing", "This operation requires an idempotency key", Retry::No),
+            R::KeyMalformed(_) => row(400, "key-malformed", "The idempotency key is malformed", Retry::No),
+            R::KeyInUrl => row(400, "key-in-url", "An idempotency key does not belong in the URL", Retry::No),
+            R::TokenInvalid => row(400, "token-invalid", "The idempotency key was not issued by this server", Retry::No),
+            R::PrincipalMissing => row(400, "principal-missing", "The request does not say who is asking", Retry::No),
+            R::BodyUnreadable => row(400, "body-unreadable", "The request body could not be read", Retry::No),
+            R::InFlight { retry_after } => {
+                row(409, "in-flight", "The same request is still being worked on", Retry::After(*retry_after))
+            }
+            R::OutcomeUnknown => row(409, "outcome-unknown", "The outcome of this request is not known", Retry::No),
+            R::AnswerNotKept { .. } => row(409, "answer-not-kept", "The request was done, but its answer was not kept", Retry::No),
+            R::AttemptsExhausted => row(409, "attempts-exhausted", "This key has been tried as often as it may be", Retry::No),
+            R::KeyExpired { .. } => row(410, "key-expired", "The idempotency key has expired", Retry::No),
+            R::DeadlinePassed => row(412, "deadline-passed", "The caller's deadline passed before the work began", Retry::No),
+            R::BodyTooLarge { .. } => row(413, "body-too-large", "The request body is too large", Retry::No),
+            R::KeyReused => row(422, "key-reused", "The idempotency key was used for another request", Retry::No),
+            R::TooManyKeys => row(429, "too-many-keys", "Too many operations are under way", SOON),
+            R::AnswerCorrupt => row(500, "answer-corrupt", "The stored answer is damaged", Retry::No),
+            R::UpstreamUnreachable => row(502, "upstream-unreachable", "The service was not reached; nothing happened", SOON),
+            R::Lost { timed_out, repeat } => {
+                let status = if *timed_out { 504 } else { 502 };
+                let retry = if *repeat { SOON } else { Retry::No };
+                row(status, "outcome-unknown", "The outcome of this request is not known", retry)
+            }
+            R::StoreUnavailable => row(503, "store-unavailable", "The record of this request could not be reached", SOON),
+        }
+    }
+
+    /// What a person reads about this very case. Holds nothing of the request, the record or the store.
+    pub fn detail(&self) -> String {
+        use Rejection as R;
+        match self {
+            R::KeyMissing => "Send an Idempotency-Key header: one unique value per operation, the same one on every retry.".into(),
+            R::KeyMalformed(error) => format!("Send one key per request: {error}."),
+            R::KeyInUrl => "Send the key in its header; URLs end up in logs.".into(),
+            R::TokenInvalid => "Ask this server for a key, and send it as the caller it was issued to.".into(),
+            R::PrincipalMissing => "Send the credentials this operation needs.".into(),
+            R::BodyUnreadable => "The body broke off before it was complete; nothing was begun.".into(),
+            R::BodyTooLarge { bytes_max } => format!("The limit is {bytes_max} bytes; nothing was begun."),
+            R::InFlight { .. } => "Repeat the same request with the same key later to get its answer.".into(),
+            R::OutcomeUnknown => "An earlier attempt was lost and may have had its effect. Do not send it again under a new key; find out what happened.".into(),
+            R::AnswerNotKept { .. } => "The effect happened once. Look up its result; do not send it again under a new key.".into(),
+            R::KeyReused => "Use a new key for a new request, or repeat the first one unchanged.".into(),
+            R::KeyExpired { last } => expired_detail(*last).into(),
+            R::AttemptsExhausted => "Every attempt is known not to have counted. Use a new key to try again.".into(),
+            R::DeadlinePassed => "Nothing was begun.".into(),
+            R::TooManyKeys => "Nothing was begun. Repeat the same request with the same key later.".into(),
+            R::UpstreamUnreachable => "Repeat the same request with the same key later.".into(),
+            R::Lost { repeat: true, .. } => "The attempt was lost. Repeating it with the same key is safe.".into(),
+            R::Lost { repeat: false, .. } => "The attempt was lost after it may have had its effect. Do not send it again under a new key; find out what happened.".into(),
+            R::StoreUnavailable => "Repeat the same request with the same key later; it still has one effect.".into(),
+            R::AnswerCorrupt => "The effect happened once, but its stored answer cannot be trusted. Do not send it again under a new key.".into(),
+        }
+    }
+}
+
+fn expired_detail(last: Option<Last>) -> &'static str {
+    match last {
+        None => "The key was too old when it was first sent; nothing was begun. Use a new key.",
+        Some(Last::Completed) => {
+            "The effect happened once, too long ago for its answer to be kept. Do not send it again under a new key."
+        }
+        Some(Last::Failed) => "The request was refused, too long ago for the answer to be kept.",
+        Some(Last::Retryable) => "No attempt ever counted. Use a new key to try again.",
+        Some(Last::Unknown) => {
+            "An attempt was lost and may have had its effect. Do not send it again under a new key; find out what happened."
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! The scope: whose key it is, and for which operation.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::digest::{Parts, hex, unhex};
+use crate::key::Key;
+
+/// Who is asking, as far as keys are concerned. Two principals never share a record.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Principal {
+    /// Nobody in particular: every anonymous caller of a namespace is the same principal.
+    Anonymous,
+    /// Somebody, by a name that an authentication step vouches for.
+    Named(Arc<str>),
+}
+
+impl Principal {
+    /// Somebody, by name.
+    pub fn named(name: impl Into<Arc<str>>) -> Self {
+        Principal::Named(name.into())
+    }
+
+    pub(crate) fn push_to(&self, parts: &mut Parts) {
+        match self {
+            Principal::Anonymous => parts.push_count(0),
+            Principal::Named(name) => {
+                parts.push_count(1);
+                parts.push(name.as_bytes());
+            }
+        }
+    }
+}
+
+impl fmt::Display for Principal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Principal::Anonymous => f.write_str("(anonymous)"),
+            Principal::Named(name) => f.write_str(name),
+        }
+    }
+}
+
+/// Namespace, principal and operation; a key means something only inside one.
+///
+/// The operation is the method and the *concrete* path, never a route's pattern or name: renaming a route forgets nothing.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Scope {
+    /// What sets apart two services that share a store.
+    pub namespace: Arc<str>,
+    /// Who asks.
+    pub principal: Principal,
+    /// The request method, or any verb of a caller without HTTP.
+    pub method: Arc<str>,
+    /// The concrete path as sent, without its query.
+    pub path: Arc<str>,
+}
+
+impl Scope {
+    pub(crate) fn push_to(&self, parts: &mut Parts) {
+        parts.push(self.namespace.as_bytes());
+        self.principal.push_to(parts);
+        parts.push(self.method.as_bytes());
+        parts.push(self.path.as_bytes());
+    }
+}
+
+/// The name of a record in a store: a digest of scope and key, so that records of two scopes have nothing in common.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RecordId([u8; 32]);
+
+impl RecordId {
+    /// The id of the record that remembers `key` in `scope`.
+    pub fn of(scope: &Scope, key: &Key) -> RecordId {
+        let mut parts = Parts::new("hapax record 1");
+        scope.push_to(&mut parts);
+        parts.push(key.as_str().as_bytes());
+        RecordId(parts.finish())
+    }
+
+    /// An id read back from a store.
+    pub const fn from_bytes(bytes: [u8; 32]) -> RecordId {
+        RecordId(bytes)
+    }
+
+    /// The id as a store keeps it.
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Display for RecordId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex(&self.0))
+    }
+}
+
+impl fmt::Debug for RecordId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RecordId({})", hex(&self.0[..6]))
+    }
+}
+
+impl std::str::FromStr for RecordId {
+    type Err = NotARecordId;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        unhex(text).map(RecordId).ok_or(NotARecordId)
+    }
+}
+
+/// The text is not 64 lower-case hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a record id is 64 lower-case hexadecimal digits")]
+pub struct NotARecordId;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scope(namespace: &str, principal: Principal, method: &str, path: &str) -> Scope {
+        Scope { namespace: namespace.into(), principal, method: method.into(), path: path.into() }
+    }
+
+    #[test]
+    fn no_two_scopes_share_an_id() {
+        let key = Key::new("k").unwrap();
+        let scopes = [
+            scope("n", Principal::Anonymous, "POST", "/a"),
+            scope("n", Principal::named(""), "POST", "/a"),
+            scope("n", Principal::named("POST"), "", "/a"),
+            scope("nP", Principal::Anonymous, "OST", "/a"),
+            scope("n", Principal::named("p"), "POST", "/a"),
+            scope("n", Principal::named("p"), "PATCH", "/a"),
+            scope("n", Principal::named("p"), "POST", "/a/"),
+            scope("n", Principal::named("p"), "POST/", "a"),
+        ];
+        for (i, a) in scopes.iter().enumerate() {
+            for b in &scopes[..i] {
+                assert_ne!(RecordId::of(a, &key), RecordId::of(b, &key), "{a:?} {b:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn ids_survive_their_text() {
+        let id = RecordId::of(&scope("n", Principal::Anonymous, "POST", "/"), &Key::new("k").unwrap());
+        assert_eq!(id.to_string().parse(), Ok(id));
+        assert_eq!("xyz".parse::<RecordId>(), Err(NotARecordId));
+    }
+}

@@ -1,0 +1,319 @@
+//! The store: what keeps records, and the contract it keeps.
+//!
+//! # The contract
+//!
+//! 1. **One atomic write.** [`Store::put_if`] judges the condition and writes the change as one step: between the two nothing else
+//!    happens to that record. [`guard::judge`](crate::guard::judge) *is* the judgement; a store that cannot call it inside its
+//!    transaction must do the same in its own language, and the contract suite of `hapax-testkit` holds it to that.
+//! 2. **Losing tells.** A write whose condition does not hold changes nothing and returns the current record.
+//! 3. **Durable before visible.** When `put_if` returns [`Written::Won`], the write survives the loss of the process and, for a store
+//!    that says so, of the machine. Nothing that is not yet durable is ever returned by `get` or by a losing `put_if`.
+//! 4. **One clock.** The store has one clock. Leases, retention and fences are judged and stamped by it, inside the deciding step.
+//!    It does not run backwards while the store is open.
+//! 5. **Fences grow.** A claim, a settlement and a forgetting mint a fence above every earlier one of the same id, also after the
+//!    record was removed and the store restarted.
+//! 6. **Errors are ambiguous.** After an `Err` the write may have happened, may not have, or may still happen. A caller who must know
+//!    sends the same put again: a claim that is there with the caller's [`AttemptToken`] is the caller's own.
+//! 7. **Cancel-safe.** Dropping a future leaves the store usable; the write it asked for may or may not happen.
+
+use std::error::Error;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::answer::Answer;
+use crate::fingerprint::Fingerprint;
+use crate::key::Key;
+use crate::operation::Secret;
+use crate::record::{AttemptToken, Fence, Head, Record, State};
+use crate::scope::{RecordId, Scope};
+use crate::time::Timestamp;
+
+/// What a verb of a store returns. Boxed, so that a store can be chosen at run time.
+pub type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// Keeps records. See the [module's contract](self).
+pub trait Store: Send + Sync + 'static {
+    /// Whether no other process can write here while this one has it open. Then nothing needs to be polled for.
+    fn is_exclusive(&self) -> bool;
+
+    /// Reads records, answers included, in the order of `ids`, with the store's time of reading.
+    fn get(&self, ids: Vec<RecordId>) -> Reply<'_, Reading>;
+
+    /// Changes one record if the condition holds.
+    fn put_if(&self, put: Put) -> Reply<'_, Written>;
+
+    /// Extends the leases of running attempts that still own their fence; says of each whether it did.
+    fn renew(&self, renewals: Vec<Renewal>) -> Reply<'_, Vec<bool>>;
+
+    /// A page of heads in the order of their ids.
+    fn list(&self, query: ListQuery) -> Reply<'_, Vec<Head>>;
+
+    /// Writes down up to `limit` changes that time has brought: lapsed attempts, ended retentions, ended tombstones.
+    fn sweep(&self, limit: usize) -> Reply<'_, Swept>;
+
+    /// The store's time, its forget-epoch and its secret.
+    fn pulse(&self) -> Reply<'_, Pulse>;
+}
+
+/// Under which condition a record may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Condition {
+    /// There is no record, or only one whose tombstone is over by the store's clock.
+    Absent,
+    /// The attempt with this fence still owns the record: it is running, or was given up for lost and nobody has acted on that.
+    Held {
+        /// The attempt's fence.
+        fence: Fence,
+    },
+    /// The attempt with this fence is over: its lease by the store's clock, or by its own word.
+    Lapsed {
+        /// The fence that was read.
+        fence: Fence,
+    },
+    /// Nothing has changed since an operator looked.
+    Version {
+        /// The version that was read.
+        version: u64,
+    },
+}
+
+/// One conditional write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Put {
+    /// Which record.
+    pub id: RecordId,
+    /// Under which condition.
+    pub condition: Condition,
+    /// What it becomes.
+    pub change: Change,
+}
+
+/// What a write makes of a record. Times are durations, because only the store knows what time it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A new attempt begins: under `Absent` or `Lapsed`.
+    Claim(Claim),
+    /// The attempt ends: under `Held`.
+    Finish(Finish),
+    /// The attempt's lease is over and it did not end: under `Lapsed`.
+    Lose(Lifetime),
+    /// Somebody who knows says what became of an unknown: under `Version`. Mints a fence, so that the lost attempt can no longer end.
+    Settle(Finish),
+    /// The answer and the fingerprint are erased, a tombstone stays: under `Version`. Raises the forget-epoch in the same step.
+    Forget(Lifetime),
+}
+
+/// A new attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Whose record, for which operation.
+    pub scope: Arc<Scope>,
+    /// The caller's key.
+    pub key: Key,
+    /// What the request looks like.
+    pub fingerprint: Fingerprint,
+    /// Who claims.
+    pub token: AttemptToken,
+    /// How long the attempt may go without renewing.
+    pub lease: Duration,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finish {
+    /// `Completed`, `Failed`, `Retryable` or `Unknown`.
+    pub state: State,
+    /// The status it was answered with.
+    pub status: Option<u16>,
+    /// The answer, where it is kept.
+    pub answer: Option<Arc<Answer>>,
+    /// How long all this is remembered.
+    pub lifetime: Lifetime,
+}
+
+/// How long a finished record is remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lifetime {
+    /// How long it replays.
+    pub retention: Duration,
+    /// How long the tombstone stands after that.
+    pub tombstone: Duration,
+}
+
+impl Change {
+    /// The answer that is stored with the head; every other change leaves the record without one.
+    pub fn answer(&self) -> Option<&Arc<Answer>> {
+        match self {
+            Change::Finish(finish) | Change::Settle(finish) => finish.answer.as_ref(),
+            Change::Claim(_) | Change::Lose(_) | Change::Forget(_) => None,
+        }
+    }
+}
+
+/// A day and a week, as in [`Policy`](crate::Policy).
+impl Default for Lifetime {
+    fn default() -> Self {
+        let day = Duration::from_secs(24 * 60 * 60);
+        Lifetime { retention: day, tombstone: day * 7 }
+    }
+}
+
+/// What became of a write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// The condition held; this is the record's head now. Durable.
+    Won(Won),
+    /// The condition did not hold; nothing changed, and this is what is there.
+    Lost(Seen),
+}
+
+/// A write that took place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Won {
+    /// The head as written.
+    pub head: Head,
+    /// The store's time of the write.
+    pub now: Timestamp,
+}
+
+/// One record as it was at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The record, if there is one.
+    pub record: Option<Record>,
+    /// The store's time of the reading.
+    pub now: Timestamp,
+}
+
+/// Several records as they were at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// The records, in the order they were asked for.
+    pub records: Vec<Option<Record>>,
+    /// The store's time of the reading.
+    pub now: Timestamp,
+}
+
+/// One lease to extend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Renewal {
+    /// Which record.
+    pub id: RecordId,
+    /// The attempt that holds the lease.
+    pub fence: Fence,
+    /// How long from now.
+    pub lease: Duration,
+}
+
+/// Which heads to list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListQuery {
+    /// Only records in a state with this word (see [`State::word`]).
+    pub state: Option<&'static str>,
+    /// Only ids after this one.
+    pub after: Option<RecordId>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// What a sweep did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Swept {
+    /// Attempts whose lease was over, now unknown.
+    pub lost: usize,
+    /// Records whose retention was over, now tombstones.
+    pub buried: usize,
+    /// Tombstones removed.
+    pub removed: usize,
+}
+
+impl Swept {
+    /// How many records were touched.
+    pub fn total(self) -> usize {
+        self.lost + self.buried + self.removed
+    }
+}
+
+/// What a node asks of its store each second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pulse {
+    /// The store's time.
+    pub now: Timestamp,
+    /// Counts every `forget`: an in-process copy is good only under the epoch it was made in.
+    pub epoch: u64,
+    /// The store's secret, the same for every node.
+    pub secret: Secret,
+}
+
+/// What a program would act on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StoreErrorKind {
+    /// Not reachable, too slow, full: it may come back.
+    Unavailable,
+    /// What is stored cannot be trusted. It will not come back by itself.
+    Corrupt,
+    /// What is stored was written by a newer version.
+    Unsupported,
+}
+
+/// A store that could not do what it was asked; whether it did it all the same is not known.
+#[derive(Clone)]
+pub struct StoreError {
+    kind: StoreErrorKind,
+    message: Arc<str>,
+    source: Option<Arc<dyn Error + Send + Sync>>,
+}
+
+impl StoreError {
+    /// An error with a text for the log. Callers of a service never see it.
+    pub fn new(kind: StoreErrorKind, message: impl Into<Arc<str>>) -> Self {
+        StoreError { kind, message: message.into(), source: None }
+    }
+
+    /// Not reachable, too slow, full.
+    pub fn unavailable(message: impl Into<Arc<str>>) -> Self {
+        StoreError::new(StoreErrorKind::Unavailable, message)
+    }
+
+    /// What is stored cannot be trusted.
+    pub fn corrupt(message: impl Into<Arc<str>>) -> Self {
+        StoreError::new(StoreErrorKind::Corrupt, message)
+    }
+
+    /// Keeps the cause.
+    #[must_use]
+    pub fn because(mut self, source: impl Error + Send + Sync + 'static) -> Self {
+        self.source = Some(Arc::new(source));
+        self
+    }
+
+    /// What a program would act on.
+    pub fn kind(&self) -> StoreErrorKind {
+        self.kind
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl fmt::Debug for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreError")
+            .field("kind", &self.kind)
+            .field("message", &self.message)
+            .field("source", &self.source)
+            .finish()
+    }
+}
+
+impl Error for StoreError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_deref().map(|source| source as _)
+    }
+}
