@@ -20,6 +20,11 @@ impl Secret {
         Secret(bytes)
     }
 
+    /// The secret as a store keeps it.
+    pub const fn to_bytes(&self) -> [u8; 32] {
+        self.0
+    }
+
     pub(crate) fn sign(&self, digest: &[u8; 32]) -> [u8; 32] {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes a key of any length");
         mac.update(digest);

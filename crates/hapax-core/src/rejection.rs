@@ -65,6 +65,10 @@ pub enum Rejection {
     },
     /// The store did not answer in time.
     StoreUnavailable,
+    /// This node is shutting down and begins nothing new.
+    Draining,
+    /// `Idempotency-Deadline` could not be read.
+    DeadlineMalformed,
     /// A stored answer does not match its checksum.
     AnswerCorrupt,
 }
@@ -124,6 +128,8 @@ impl Rejection {
                 let retry = if *repeat { SOON } else { Retry::No };
                 row(status, "outcome-unknown", "The outcome of this request is not known", retry)
             }
+            R::Draining => row(503, "draining", "This node is shutting down", SOON),
+            R::DeadlineMalformed => row(400, "deadline-malformed", "The deadline is malformed", Retry::No),
             R::StoreUnavailable => row(503, "store-unavailable", "The record of this request could not be reached", SOON),
         }
     }
@@ -151,6 +157,8 @@ impl Rejection {
             R::Lost { repeat: true, .. } => "The attempt was lost. Repeating it with the same key is safe.".into(),
             R::Lost { repeat: false, .. } => "The attempt was lost after it may have had its effect. Do not send it again under a new key; find out what happened.".into(),
             R::StoreUnavailable => "Repeat the same request with the same key later; it still has one effect.".into(),
+            R::Draining => "Nothing was begun. Repeat the same request with the same key; another node will take it.".into(),
+            R::DeadlineMalformed => "Send Idempotency-Deadline as a structured-field date, such as @1893456000.".into(),
             R::AnswerCorrupt => "The effect happened once, but its stored answer cannot be trusted. Do not send it again under a new key.".into(),
         }
     }

@@ -1,0 +1,118 @@
+//! From response to answer and back: what is kept, and what a replay sends.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use hapax_core::answer::Answer;
+use hapax_core::planted::{self, Bug};
+use hapax_core::policy::Policy;
+use hapax_core::record::Head;
+use http::header::{AGE, CONNECTION, CONTENT_LENGTH, DATE, SET_COOKIE};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use http_body_util::BodyExt;
+
+use super::BoxError;
+use super::body::Body;
+use super::headers::{EXPIRES, HOP_BY_HOP, KEEP, OURS, REPLAYED};
+
+/// A response body, read as far as it may be kept.
+pub(super) enum Collected {
+    /// All of it.
+    Whole { body: Bytes, trailers: Option<HeaderMap> },
+    /// Too large to keep: what was read, and the rest.
+    Over(Body),
+}
+
+/// Reads a body up to `bytes_max`. An error means that the answer is not complete, and never will be.
+pub(super) async fn collect<B>(mut body: B, bytes_max: usize) -> Result<Collected, BoxError>
+where
+    B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<BoxError>,
+{
+    // A copy, not a view: a view would keep the whole buffer it was read into alive for as long as the answer is kept.
+    let (mut read, mut trailers) = (BytesMut::new(), None);
+    while let Some(frame) = body.frame().await {
+        match frame.map_err(Into::into)?.into_data() {
+            Ok(data) if read.len() + data.len() > bytes_max => {
+                read.extend_from_slice(&data);
+                return Ok(Collected::Over(Body::chained(read.freeze(), body)));
+            }
+            Ok(data) => read.extend_from_slice(&data),
+            Err(frame) => trailers = frame.into_trailers().ok(),
+        }
+    }
+    Ok(Collected::Whole { body: read.freeze(), trailers })
+}
+
+/// Whether the inner service wants its answer kept.
+pub(super) fn wants_keeping(headers: &HeaderMap) -> bool {
+    !headers.get(KEEP).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"no"))
+}
+
+/// What of a response is kept. `docs/http.md` publishes the list of what is not.
+pub(super) fn keep(status: StatusCode, headers: &HeaderMap, body: &Bytes, trailers: Option<&HeaderMap>, policy: &Policy) -> Answer {
+    let named_by_connection = connection_options(headers);
+    let is_kept = |name: &HeaderName, value: &HeaderValue| match *name {
+        SET_COOKIE => policy.replay_cookies || planted::is(Bug::CookieToWaiters),
+        DATE | AGE => false,
+        // One that does not tell the truth would break the replay.
+        CONTENT_LENGTH => value.to_str().ok().and_then(|length| length.parse().ok()) == Some(body.len()),
+        _ => !HOP_BY_HOP.contains(name) && !OURS.contains(name) && !named_by_connection.contains(name),
+    };
+    let fields = |map: &HeaderMap| {
+        let kept = map.iter().filter(|(name, value)| is_kept(name, value));
+        kept.map(|(name, value)| (name.as_str().to_owned(), Bytes::copy_from_slice(value.as_bytes()))).collect()
+    };
+    Answer {
+        status: status.as_u16(),
+        headers: fields(headers),
+        body: body.clone(),
+        trailers: trailers.map(fields).unwrap_or_default(),
+    }
+}
+
+fn connection_options(headers: &HeaderMap) -> Vec<HeaderName> {
+    let lines = headers.get_all(CONNECTION).iter().filter_map(|line| line.to_str().ok());
+    lines.flat_map(|line| line.split(',')).filter_map(|option| option.trim().parse().ok()).collect()
+}
+
+/// The stored answer, sent again.
+pub(super) fn replay(head: &Head, answer: &Arc<Answer>) -> Response<Body> {
+    let trailers = (!answer.trailers.is_empty()).then(|| fields(&answer.trailers));
+    let mut response = Response::new(Body::whole(answer.body.clone(), trailers));
+    *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    *response.headers_mut() = fields(&answer.headers);
+    response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    note_expiry(response.headers_mut(), head);
+    response
+}
+
+/// The first caller's answer: what the inner service said, without words that are ours to say, and with ours.
+pub(super) fn mark_first(headers: &mut HeaderMap, head: &Head) {
+    strip_ours(headers);
+    if head.kept {
+        note_expiry(headers, head);
+    }
+}
+
+pub(super) fn strip_ours(headers: &mut HeaderMap) {
+    for name in OURS {
+        headers.remove(name);
+    }
+}
+
+fn note_expiry(headers: &mut HeaderMap, head: &Head) {
+    let date = httpdate::fmt_http_date(head.expires_at.to_system_time());
+    headers.insert(EXPIRES, HeaderValue::try_from(date).expect("a date is a header value"));
+}
+
+fn fields(stored: &[(String, Bytes)]) -> HeaderMap {
+    let mut map = HeaderMap::with_capacity(stored.len());
+    for (name, value) in stored {
+        // What was a header when it was stored is one now.
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name.as_str()), HeaderValue::from_bytes(value)) {
+            map.append(name, value);
+        }
+    }
+    map
+}

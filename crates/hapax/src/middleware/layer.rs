@@ -1,0 +1,72 @@
+//! The layer, and how it is put together.
+
+use std::sync::Arc;
+
+use hapax_core::policy::{Policy, PolicyError};
+use hapax_core::scope::Principal;
+use http::request::Parts;
+use tower_layer::Layer;
+
+use super::service::Idempotency;
+use crate::Hapax;
+
+/// A layer that does not know yet who is asking. Keys mean something only for somebody, so this must be said, even if it is "nobody".
+pub struct LayerBuilder {
+    hapax: Hapax,
+    policy: Arc<Policy>,
+}
+
+impl LayerBuilder {
+    pub(crate) fn new(hapax: Hapax) -> Self {
+        LayerBuilder { hapax, policy: Arc::default() }
+    }
+
+    /// Sets what the guarded routes promise. A policy that contradicts itself is refused here.
+    pub fn policy(mut self, policy: Policy) -> Result<Self, PolicyError> {
+        policy.validate()?;
+        self.policy = Arc::new(policy);
+        Ok(self)
+    }
+
+    /// Who is asking, from the request. `None` is answered with `principal-missing`.
+    ///
+    /// Whatever the closure reads must have been checked before this layer: an unchecked header lets anybody ask as anybody.
+    pub fn principal(self, source: impl Fn(&Parts) -> Option<Principal> + Send + Sync + 'static) -> IdempotencyLayer {
+        let shared = Shared { hapax: self.hapax, policy: self.policy, principal: Box::new(source) };
+        IdempotencyLayer(Arc::new(shared))
+    }
+
+    /// Who is asking, from what an authentication layer outside this one left in the request's extensions. A request without it,
+    /// because that layer is missing or stands inside, is answered with `principal-missing`.
+    pub fn principal_from<T>(self, name: impl Fn(&T) -> Principal + Send + Sync + 'static) -> IdempotencyLayer
+    where
+        T: Clone + Send + Sync + 'static,
+    {
+        self.principal(move |parts| parts.extensions.get::<T>().map(&name))
+    }
+
+    /// All callers are one: whoever knows a key gets its answer. For services without users.
+    pub fn anonymous(self) -> IdempotencyLayer {
+        self.principal(|_| Some(Principal::Anonymous))
+    }
+}
+
+/// Makes [`Idempotency`] out of a service.
+#[derive(Clone)]
+pub struct IdempotencyLayer(Arc<Shared>);
+
+pub(super) struct Shared {
+    pub(super) hapax: Hapax,
+    pub(super) policy: Arc<Policy>,
+    pub(super) principal: Box<PrincipalSource>,
+}
+
+type PrincipalSource = dyn Fn(&Parts) -> Option<Principal> + Send + Sync;
+
+impl<S> Layer<S> for IdempotencyLayer {
+    type Service = Idempotency<S>;
+
+    fn layer(&self, inner: S) -> Idempotency<S> {
+        Idempotency::new(inner, self.0.clone())
+    }
+}

@@ -1,0 +1,129 @@
+//! Reading a request: what it asks of Hapax, before its body.
+
+use std::time::Duration;
+
+use hapax_core::field;
+use hapax_core::key::{Key, KeyError};
+use hapax_core::policy::{KeyRule, Policy};
+use hapax_core::rejection::Rejection;
+use hapax_core::time::Timestamp;
+use http::HeaderMap;
+use http::request::Parts;
+
+use super::headers;
+
+/// The key of a guarded request; `None` if it may pass without one.
+pub(super) fn key(parts: &Parts, policy: &Policy) -> Result<Option<Key>, Rejection> {
+    if has_key_in_url(parts.uri.query().unwrap_or_default()) {
+        return Err(Rejection::KeyInUrl);
+    }
+    let mut lines = parts.headers.get_all(&*policy.key_field).iter();
+    let key = match (lines.next(), lines.next()) {
+        (None, _) if policy.key == KeyRule::Optional => return Ok(None),
+        (None, _) => return Err(Rejection::KeyMissing),
+        (Some(_), Some(_)) => Err(KeyError::Repeated),
+        (Some(line), None) if policy.strict_key => Key::from_quoted_field(line.as_bytes()),
+        (Some(line), None) => Key::from_field(line.as_bytes()),
+    };
+    key.map(Some).map_err(Rejection::KeyMalformed)
+}
+
+/// Names under which keys have been seen in query strings, where logs and proxies keep them.
+fn has_key_in_url(query: &str) -> bool {
+    query.split('&').map(|pair| pair.split('=').next().unwrap_or_default()).any(|name| {
+        let name = decoded(name).to_ascii_lowercase();
+        matches!(name.as_str(), "idempotency_key" | "idempotency-key" | "idem")
+    })
+}
+
+/// Undoes percent-encoding, as far as an ASCII name needs it.
+fn decoded(name: &str) -> String {
+    let mut decoded = String::with_capacity(name.len());
+    let mut rest = name;
+    while let Some((before, after)) = rest.split_once('%') {
+        decoded.push_str(before);
+        match after.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => {
+                decoded.push(char::from(byte));
+                rest = &after[2..];
+            }
+            None => {
+                decoded.push('%');
+                rest = after;
+            }
+        }
+    }
+    decoded + rest
+}
+
+/// The caller's deadline. One that cannot be read is refused: ignoring it could begin what the caller wanted left alone.
+pub(super) fn deadline(headers: &HeaderMap) -> Result<Option<Timestamp>, Rejection> {
+    let mut lines = headers.get_all(headers::DEADLINE).iter();
+    match (lines.next(), lines.next()) {
+        (None, _) => Ok(None),
+        (Some(line), None) => field::date(line.as_bytes()).map(Some).ok_or(Rejection::DeadlineMalformed),
+        (Some(_), Some(_)) => Err(Rejection::DeadlineMalformed),
+    }
+}
+
+/// How long the caller is ready to wait (`Prefer: wait=10`, RFC 7240), within the route's limit.
+pub(super) fn wait(headers: &HeaderMap, policy: &Policy) -> Duration {
+    let values = headers.get_all(headers::PREFER).iter().filter_map(|line| line.to_str().ok());
+    // Of a repeated preference the first counts.
+    let wait = values.flat_map(|line| line.split(',')).find_map(preferred_wait);
+    wait.unwrap_or(policy.wait).min(policy.wait_max)
+}
+
+fn preferred_wait(preference: &str) -> Option<Duration> {
+    let preference = preference.split(';').next()?.trim();
+    let (name, value) = preference.split_once('=').map_or((preference, None), |(name, value)| (name.trim(), Some(value.trim())));
+    if !name.eq_ignore_ascii_case("wait") {
+        return None;
+    }
+    match value {
+        // Without a number: as long as the route allows.
+        None => Some(Duration::MAX),
+        Some(seconds) => seconds.trim_matches('"').parse().ok().map(Duration::from_secs),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wait_of(lines: &[&str]) -> Duration {
+        let mut headers = HeaderMap::new();
+        for line in lines {
+            headers.append(headers::PREFER, line.parse().unwrap());
+        }
+        wait(&headers, &Policy::default())
+    }
+
+    #[test]
+    fn prefer_wait_is_read_and_bounded() {
+        let seconds = Duration::from_secs;
+        for (lines, expected) in [
+            (&[][..], seconds(0)),
+            (&["wait=10"], seconds(10)),
+            (&["respond-async, Wait = 7; x=1"], seconds(7)),
+            (&["return=minimal", "wait=\"3\""], seconds(3)),
+            (&["wait=1", "wait=9"], seconds(1)),
+            (&["wait"], seconds(30)),
+            (&["wait=99999"], seconds(30)),
+            (&["wait=-1"], seconds(0)),
+            (&["waiting=5"], seconds(0)),
+        ] {
+            assert_eq!(wait_of(lines), expected, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn keys_in_urls_are_found_however_they_are_spelled() {
+        for query in ["idem=1", "a=1&idempotency_key=x", "idempotency-key", "Idempotency%5fKey=x", "%69dem="] {
+            assert!(has_key_in_url(query), "{query}");
+        }
+        for query in ["", "a=idem", "idempotent=1", "idempotency_key_2=x", "%"] {
+            assert!(!has_key_in_url(query), "{query}");
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! The service: the path of one request, from top to bottom.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use hapax_core::key::Key;
+use hapax_core::outcome::{Class, Outcome, classify};
+use hapax_core::policy::{KeyRule, Policy};
+use hapax_core::rejection::Rejection;
+use hapax_core::scope::Scope;
+use hapax_core::token;
+use http::header::ACCEPT_ENCODING;
+use http::request::Parts;
+use http::{HeaderName, HeaderValue, Request, Response};
+use tower_service::Service;
+
+use super::answer::{self, Collected};
+use super::body::{Body, Buffered};
+use super::layer::Shared;
+use super::{BoxError, headers, problem, request};
+use crate::observe::{Event, Subject};
+use crate::once::{Call, Ended, Operation, Reply, lost};
+
+/// A service whose guarded requests have one effect per key. Made by [`IdempotencyLayer`](super::IdempotencyLayer).
+#[derive(Clone)]
+pub struct Idempotency<S> {
+    inner: S,
+    shared: Arc<Shared>,
+}
+
+/// What an inner service returns when it knows that nothing happened: the request never left. The key is released and the caller
+/// told to try again. Any other error is held as unknown.
+#[derive(Debug)]
+pub struct NeverDispatched(pub BoxError);
+
+impl fmt::Display for NeverDispatched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the request was never dispatched: {}", self.0)
+    }
+}
+
+impl std::error::Error for NeverDispatched {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&*self.0)
+    }
+}
+
+impl<S> Idempotency<S> {
+    pub(super) fn new(inner: S, shared: Arc<Shared>) -> Self {
+        Idempotency { inner, shared }
+    }
+}
+
+impl<S, B, RB> Service<Request<B>> for Idempotency<S>
+where
+    S: Service<Request<Body>, Response = Response<RB>> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError> + Send + 'static,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError> + Send,
+    RB: http_body::Body<Data = Bytes> + Send + 'static,
+    RB::Error: Into<BoxError>,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        // The clone that is ready is the one to use.
+        let next = self.inner.clone();
+        let inner = std::mem::replace(&mut self.inner, next);
+        let shared = self.shared.clone();
+        Box::pin(async move {
+            let (mut parts, body) = request.into_parts();
+            // Whoever calls us cannot speak as us to what stands behind.
+            answer::strip_ours(&mut parts.headers);
+            match shared.read_head(&parts) {
+                Ok(None) => pass(inner, parts, Body::streamed(body)).await,
+                Ok(Some(asked)) => shared.guard(inner, parts, body, asked).await,
+                Err(rejection) => {
+                    shared.hapax.observe(&Event::Rejected { subject: None, rejection: &rejection });
+                    Ok(problem::response(&rejection))
+                }
+            }
+        })
+    }
+}
+
+/// An unguarded request: untouched, both ways.
+async fn pass<S, RB>(mut inner: S, parts: Parts, body: Body) -> Result<Response<Body>, S::Error>
+where
+    S: Service<Request<Body>, Response = Response<RB>>,
+    RB: http_body::Body<Data = Bytes> + Send + 'static,
+    RB::Error: Into<BoxError>,
+{
+    let response = inner.call(Request::from_parts(parts, body)).await?;
+    Ok(response.map(Body::streamed))
+}
+
+/// What the head of a guarded request says.
+struct Asked {
+    key: Key,
+    scope: Arc<Scope>,
+    target: String,
+}
+
+impl Shared {
+    /// Whether the request is guarded, and by which key.
+    fn read_head(&self, parts: &Parts) -> Result<Option<Asked>, Rejection> {
+        if !self.policy.guards(parts.method.as_str()) {
+            return Ok(None);
+        }
+        let Some(key) = request::key(parts, &self.policy)? else { return Ok(None) };
+        let principal = (self.principal)(parts).ok_or(Rejection::PrincipalMissing)?;
+        let uri = original_uri(parts);
+        let scope = Scope {
+            namespace: self.hapax.namespace.clone(),
+            principal,
+            method: parts.method.as_str().into(),
+            path: uri.path().into(),
+        };
+        let target = uri.path_and_query().map_or_else(|| uri.path().to_owned(), ToString::to_string);
+        Ok(Some(Asked { key, scope: Arc::new(scope), target }))
+    }
+
+    async fn guard<S, B, RB>(self: Arc<Self>, inner: S, mut parts: Parts, body: B, asked: Asked) -> Result<Response<Body>, S::Error>
+    where
+        S: Service<Request<Body>, Response = Response<RB>> + Clone + Send + 'static,
+        S::Future: Send + 'static,
+        S::Error: Into<BoxError> + Send + 'static,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Send,
+        RB: http_body::Body<Data = Bytes> + Send + 'static,
+        RB::Error: Into<BoxError>,
+    {
+        let (call, buffered) = match self.prepare(&parts, body, asked).await {
+            Ok(prepared) => prepared,
+            Err(rejection) => {
+                self.hapax.observe(&Event::Rejected { subject: None, rejection: &rejection });
+                return Ok(problem::response(&rejection));
+            }
+        };
+        self.rewrite(&mut parts, &call.key);
+
+        let dispatched = Arc::new(AtomicBool::new(false));
+        let work = {
+            let (inner, parts, buffered) = (inner.clone(), parts.clone(), buffered.clone());
+            let (policy, dispatched) = (self.policy.clone(), dispatched.clone());
+            move |operation: Operation| {
+                dispatched.store(true, Ordering::SeqCst);
+                run(inner, parts, buffered.body(), operation, policy)
+            }
+        };
+        let subject = call.clone();
+        match self.hapax.engine().drive(call, work).await {
+            Ok(Reply::First { head, live }) => Ok(match live {
+                Ok(mut response) => {
+                    answer::mark_first(response.headers_mut(), &head);
+                    response
+                }
+                Err(rejection) => problem::response(&rejection),
+            }),
+            Ok(Reply::Replay { head, answer }) => Ok(answer::replay(&head, &answer)),
+            Err(Rejection::StoreUnavailable) if self.policy.fail_open && !dispatched.load(Ordering::SeqCst) => {
+                let subject = Subject { scope: &subject.scope, id: subject.id() };
+                self.hapax.observe(&Event::FailedOpen(subject));
+                pass(inner, parts, buffered.body()).await
+            }
+            Err(rejection) => Ok(problem::response(&rejection)),
+        }
+    }
+
+    /// Everything that can be refused before anything is asked of the store's records.
+    async fn prepare<B>(&self, parts: &Parts, body: B, asked: Asked) -> Result<(Call, Arc<Buffered>), Rejection>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Send,
+    {
+        let Asked { key, scope, target } = asked;
+        let deadline = request::deadline(&parts.headers)?;
+        let token_until = match self.policy.key {
+            KeyRule::Issued => {
+                let secret = self.hapax.engine().secret(self.policy.store_timeout).await?;
+                let until = token::verify(&secret, &scope.namespace, &scope.principal, &key);
+                Some(until.ok_or(Rejection::TokenInvalid)?)
+            }
+            _ => None,
+        };
+        let buffered = Arc::new(Buffered::read(parts, scope.clone(), &target, body, &self.policy).await?);
+        let wait = request::wait(&parts.headers, &self.policy);
+        let call = Call { scope, key, policy: self.policy.clone(), request: buffered.clone(), wait, deadline, token_until };
+        Ok((call, buffered))
+    }
+
+    /// What the inner service sees of a guarded request: the key bare, and no wish for a coding that a later caller may not share.
+    fn rewrite(&self, parts: &mut Parts, key: &Key) {
+        let name = HeaderName::try_from(&*self.policy.key_field).expect("the policy was validated");
+        let key = HeaderValue::try_from(&*key.to_field()).expect("a key is a header value");
+        parts.headers.insert(name, key);
+        parts.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    }
+}
+
+/// The work of an operation: calls the inner service and reads its answer as an outcome.
+async fn run<S, RB>(
+    mut inner: S,
+    mut parts: Parts,
+    body: Body,
+    operation: Operation,
+    policy: Arc<Policy>,
+) -> Ended<Result<Response<Body>, Rejection>>
+where
+    S: Service<Request<Body>, Response = Response<RB>>,
+    S::Error: Into<BoxError>,
+    RB: http_body::Body<Data = Bytes> + Send + 'static,
+    RB::Error: Into<BoxError>,
+{
+    parts.headers.insert(headers::FENCE, HeaderValue::from(operation.fence().as_u64()));
+    parts
+        .headers
+        .insert(headers::OPERATION, HeaderValue::try_from(operation.id().as_str()).expect("an operation id is a header value"));
+    parts.extensions.insert(operation);
+
+    let response = match inner.call(Request::from_parts(parts, body)).await {
+        Ok(response) => response,
+        Err(error) => return failed(&error.into(), &policy),
+    };
+    let class = response.extensions().get::<Class>().copied().unwrap_or_else(|| classify(response.status().as_u16(), &policy));
+    let status = response.status().as_u16();
+    match class {
+        Class::Keep => kept(response, &policy).await,
+        Class::Release => Ended { outcome: Outcome::Released { status: Some(status) }, live: Ok(response.map(Body::streamed)) },
+        Class::Unknown => Ended { outcome: Outcome::Lost, live: Err(lost(&policy, status == 504)) },
+    }
+}
+
+/// The service returned no response at all.
+fn failed(error: &BoxError, policy: &Policy) -> Ended<Result<Response<Body>, Rejection>> {
+    if error.is::<NeverDispatched>() {
+        return Ended { outcome: Outcome::Released { status: None }, live: Err(Rejection::UpstreamUnreachable) };
+    }
+    tracing::error!(%error, "the service failed on a guarded request; its outcome is unknown");
+    Ended { outcome: Outcome::Lost, live: Err(lost(policy, false)) }
+}
+
+/// A definitive response: read whole and kept, or passed on with a mark that it was not.
+async fn kept<RB>(response: Response<RB>, policy: &Policy) -> Ended<Result<Response<Body>, Rejection>>
+where
+    RB: http_body::Body<Data = Bytes> + Send + 'static,
+    RB::Error: Into<BoxError>,
+{
+    let (parts, body) = response.into_parts();
+    let status = parts.status.as_u16();
+    let ended =
+        |answer, body| Ended { outcome: Outcome::Kept { status, answer }, live: Ok(Response::from_parts(parts.clone(), body)) };
+    if !policy.keep_answers || !answer::wants_keeping(&parts.headers) {
+        return ended(None, Body::streamed(body));
+    }
+    match answer::collect(Box::pin(body), policy.answer_bytes_max).await {
+        Ok(Collected::Whole { body, trailers }) => {
+            let answer = answer::keep(parts.status, &parts.headers, &body, trailers.as_ref(), policy);
+            ended(Some(answer), Body::whole(body, trailers))
+        }
+        Ok(Collected::Over(body)) => ended(None, body),
+        Err(error) => {
+            tracing::error!(%error, "an answer broke off; its outcome is unknown");
+            Ended { outcome: Outcome::Lost, live: Err(lost(policy, false)) }
+        }
+    }
+}
+
+/// The path as the client sent it: inside a nested axum router the request's own has lost its prefix, and two nests would share keys.
+fn original_uri(parts: &Parts) -> &http::Uri {
+    #[cfg(feature = "axum")]
+    if let Some(original) = parts.extensions.get::<axum::extract::OriginalUri>() {
+        return &original.0;
+    }
+    &parts.uri
+}

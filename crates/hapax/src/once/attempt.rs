@@ -1,0 +1,217 @@
+//! The life of an attempt: dispatched, finished, written down. It outlives the request that began it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hapax_core::outcome::Outcome;
+use hapax_core::planted::{self, Bug};
+use hapax_core::record::{Head, Record};
+use hapax_core::rejection::Rejection;
+use hapax_core::store::{Change, Condition, Finish, Put, Seen, Written};
+use tokio::task::JoinError;
+use tokio::time::Instant;
+use tracing::Instrument;
+
+use super::call::{Call, Ended, Operation, Reply};
+use super::engine::{Engine, Room, lifetime, lost};
+use super::flights::Seat;
+use super::renew;
+use crate::observe::Event;
+
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// A claim that was won.
+pub(super) struct Claimed {
+    pub(super) head: Head,
+    pub(super) operation: Operation,
+    /// Held until the attempt has ended, however long that takes.
+    pub(super) _room: Room,
+}
+
+/// One run of the effect.
+pub(super) struct Attempt {
+    pub(super) engine: Arc<Engine>,
+    pub(super) call: Call,
+    pub(super) claimed: Box<Claimed>,
+    pub(super) epoch: Option<u64>,
+}
+
+/// Runs the work and writes down what it ended in. `tell` is called once, with what the first caller gets.
+pub(super) async fn run<T, W, F>(attempt: Attempt, seat: Seat, work: W, tell: impl FnOnce(Result<Reply<T>, Rejection>))
+where
+    T: Send + 'static,
+    W: FnOnce(Operation) -> F + Send + 'static,
+    F: Future<Output = Ended<T>> + Send + 'static,
+{
+    let mut desk = Desk { seat: Some(seat), tell: Some(tell), since: Instant::now() };
+    if let (Some(seat), Some(fingerprint)) = (&desk.seat, attempt.claimed.head.fingerprint.clone()) {
+        seat.running(fingerprint, desk.since);
+    }
+    let Claimed { head, operation, .. } = &*attempt.claimed;
+    let policy = &attempt.call.policy;
+    let renewed = renew::keep(&attempt.engine, head.id, operation, policy);
+
+    attempt.observe(&Event::Dispatching(attempt.call.subject(head.id)));
+    let span = tracing::info_span!("hapax.attempt", operation = %operation.id(), fence = %head.fence, attempt = head.attempts);
+    // A task of its own for the work, so that its panic is an outcome and not the end of this one.
+    let mut task = attempt.engine.tasks.spawn(work(operation.clone()).instrument(span));
+    let late = tokio::time::timeout(policy.longest_attempt, &mut task).await;
+    let joined = match late {
+        Ok(joined) => joined,
+        Err(_) => {
+            attempt.give_up(&mut desk).await;
+            task.await
+        }
+    };
+    attempt.finish(joined, &mut desk).await;
+    drop(renewed);
+}
+
+/// Who is still to be told what: the first caller, and those who joined.
+struct Desk<F> {
+    seat: Option<Seat>,
+    tell: Option<F>,
+    since: Instant,
+}
+
+impl<F> Desk<F> {
+    fn tell<T>(&mut self, reply: Result<Reply<T>, Rejection>)
+    where
+        F: FnOnce(Result<Reply<T>, Rejection>),
+    {
+        if let Some(tell) = self.tell.take() {
+            tell(reply);
+        }
+    }
+
+    fn land(&mut self, seen: Seen) {
+        if let Some(seat) = self.seat.take() {
+            seat.land_seen(seen, true);
+        }
+    }
+}
+
+impl Attempt {
+    fn observe(&self, event: &Event<'_>) {
+        self.engine.observer.on(event);
+    }
+
+    /// The attempt has run for as long as one may: from now on it counts as lost, unless it ends after all.
+    async fn give_up<T, F: FnOnce(Result<Reply<T>, Rejection>)>(&self, desk: &mut Desk<F>) {
+        self.engine.renewals.stop(self.claimed.head.id, self.claimed.head.fence);
+        let put = self.put(&Outcome::Lost);
+        let written = self.engine.ask_in(self.call.policy.store_timeout, self.engine.store.put_if(put)).await;
+        desk.tell(Err(lost(&self.call.policy, true)));
+        match written {
+            Ok(Written::Won(won)) => desk.land(Seen { record: Some(Record { head: won.head, answer: None }), now: won.now }),
+            Ok(Written::Lost(seen)) => desk.land(seen),
+            // Unrenewed, the lease lapses by itself; joiners look for themselves.
+            Err(_) => drop(desk.seat.take()),
+        }
+    }
+
+    async fn finish<T, F>(&self, joined: Result<Ended<T>, JoinError>, desk: &mut Desk<F>)
+    where
+        F: FnOnce(Result<Reply<T>, Rejection>),
+    {
+        let (outcome, live) = match joined {
+            Ok(ended) => (ended.outcome, Some(ended.live)),
+            Err(error) => {
+                tracing::error!(%error, "the work of an operation broke off");
+                (Outcome::Lost, None)
+            }
+        };
+        let subject = self.call.subject(self.claimed.head.id);
+        self.observe(&Event::Finishing { subject, state: outcome.state() });
+        let put = self.put(&outcome);
+        if planted::is(Bug::AnswerBeforeDurable) {
+            let (head, live) = (Box::new(self.claimed.head.clone()), live);
+            desk.tell(live.map(|live| Reply::First { head, live }).ok_or_else(|| lost(&self.call.policy, false)));
+            return drop(self.write(put, desk).await);
+        }
+        match self.write(put, desk).await {
+            Ok(seen) => {
+                self.note_finished(&seen, desk.since);
+                if let Some(epoch) = self.epoch {
+                    self.engine.cache.keep(&seen, epoch);
+                }
+                let head = Box::new(seen.record.as_ref().expect("what was written is there").head.clone());
+                desk.land(seen);
+                desk.tell(live.map(|live| Reply::First { head, live }).ok_or_else(|| lost(&self.call.policy, false)));
+            }
+            Err(seen) => {
+                self.observe(&Event::FencedOut(subject));
+                tracing::warn!(record = %self.claimed.head.id, fence = %self.claimed.head.fence, "an attempt ended after it had lost its fence");
+                let reply = self.engine.after_fence_lost(&self.call, &seen).await;
+                desk.land(seen);
+                desk.tell(reply);
+            }
+        }
+    }
+
+    /// Writes the end of the attempt, for as long as that takes. `Err` with what is there, if the attempt no longer owns its fence.
+    async fn write<T, F: FnOnce(Result<Reply<T>, Rejection>)>(&self, mut put: Put, desk: &mut Desk<F>) -> Result<Seen, Seen> {
+        let timeout = self.call.policy.store_timeout;
+        let patience = Instant::now() + timeout;
+        let (mut pause, mut reserved) = (PAUSE_MIN, None);
+        loop {
+            match self.engine.ask_in(timeout, self.engine.store.put_if(put.clone())).await {
+                Ok(Written::Won(won)) => {
+                    return Ok(Seen {
+                        record: Some(Record { head: won.head, answer: put.change.answer().cloned() }),
+                        now: won.now,
+                    });
+                }
+                // An earlier try had won, and only its reply was lost.
+                Ok(Written::Lost(seen)) if self.is_done(&seen, &put) => return Ok(seen),
+                Ok(Written::Lost(seen)) => return Err(seen),
+                Err(_) => {}
+            }
+            if Instant::now() >= patience && reserved.is_none() {
+                desk.tell(Err(Rejection::StoreUnavailable));
+                reserved = Some(self.reserve(&mut put));
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// Room in memory for an answer whose record cannot be written now. Without it only the mark is written that the effect is done.
+    fn reserve(&self, put: &mut Put) -> Option<tokio::sync::OwnedSemaphorePermit> {
+        let Change::Finish(finish) = &mut put.change else { return None };
+        let weight = u32::try_from(finish.answer.as_ref()?.weight()).unwrap_or(u32::MAX);
+        let room = self.engine.unwritten.clone().try_acquire_many_owned(weight).ok();
+        if room.is_none() {
+            finish.answer = None;
+        }
+        room
+    }
+
+    fn is_done(&self, seen: &Seen, put: &Put) -> bool {
+        let Change::Finish(finish) = &put.change else { return false };
+        let mine = &self.claimed.head;
+        seen.record
+            .as_ref()
+            .map(|record| &record.head)
+            .is_some_and(|head| head.token == mine.token && head.fence == mine.fence && head.state == finish.state)
+    }
+
+    fn note_finished(&self, seen: &Seen, since: Instant) {
+        let Some(record) = &seen.record else { return };
+        // Given up for lost in between: its lease was over before it ended, or it had run for too long.
+        let late = self.claimed.operation.has_lost_lease();
+        let subject = self.call.subject(record.head.id);
+        self.observe(&Event::Finished { subject, state: record.head.state, elapsed: since.elapsed(), late });
+    }
+
+    fn put(&self, outcome: &Outcome) -> Put {
+        let answer = match outcome {
+            Outcome::Kept { answer, .. } => answer.clone().map(Arc::new),
+            Outcome::Released { .. } | Outcome::Lost => None,
+        };
+        let finish = Finish { state: outcome.state(), status: outcome.status(), answer, lifetime: lifetime(&self.call.policy) };
+        let Head { id, fence, .. } = self.claimed.head;
+        Put { id, condition: Condition::Held { fence }, change: Change::Finish(finish) }
+    }
+}

@@ -1,0 +1,82 @@
+//! Finished records in memory: a replay without a round trip.
+//!
+//! An entry is good only under the forget-epoch it was read in, and only while that epoch is known to be current: read from the
+//! store no longer than [`EPOCH_GOOD_FOR`] ago. `forget` raises the epoch and waits that long, so that when it returns no node can
+//! serve the answer.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use hapax_core::planted::{self, Bug};
+use hapax_core::record::Record;
+use hapax_core::scope::RecordId;
+use hapax_core::store::{Pulse, Seen};
+use hapax_core::time::Timestamp;
+use tokio::time::Instant;
+
+/// How long a reading of the forget-epoch is good for.
+pub(crate) const EPOCH_GOOD_FOR: Duration = Duration::from_secs(1);
+
+/// Roughly what an entry takes besides its answer.
+const ENTRY_BYTES: usize = 512;
+
+pub(crate) struct Cache {
+    entries: moka::sync::Cache<RecordId, Entry>,
+    epoch: Mutex<Option<(Instant, u64)>>,
+}
+
+#[derive(Clone)]
+struct Entry {
+    record: Arc<Record>,
+    epoch: u64,
+    /// The store's time, and ours, when the record was read.
+    seen: Timestamp,
+    at: Instant,
+}
+
+impl Cache {
+    pub(crate) fn new(bytes_max: u64) -> Self {
+        let weight = |_: &RecordId, entry: &Entry| {
+            let answer = entry.record.answer.as_ref().map_or(0, |answer| answer.weight());
+            u32::try_from(answer + ENTRY_BYTES).unwrap_or(u32::MAX)
+        };
+        Cache { entries: moka::sync::Cache::builder().max_capacity(bytes_max).weigher(weight).build(), epoch: Mutex::new(None) }
+    }
+
+    /// The epoch, if it is known well enough to serve or fill entries under it.
+    pub(crate) fn epoch(&self) -> Option<u64> {
+        let known = *self.epoch.lock().unwrap_or_else(PoisonError::into_inner);
+        known.filter(|(read_at, _)| read_at.elapsed() < EPOCH_GOOD_FOR).map(|(_, epoch)| epoch)
+    }
+
+    /// Takes note of a pulse that was asked for at `asked_at`; counting from then errs on the safe side.
+    pub(crate) fn learn(&self, pulse: &Pulse, asked_at: Instant) {
+        let mut known = self.epoch.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.is_none_or(|(read_at, _)| read_at < asked_at) {
+            *known = Some((asked_at, pulse.epoch));
+        }
+    }
+
+    /// A record that may be replayed, and what time it is by the store's clock.
+    pub(crate) fn get(&self, id: &RecordId, epoch: u64) -> Option<(Arc<Record>, Timestamp)> {
+        let entry = self.entries.get(id)?;
+        let now = entry.seen.after(entry.at.elapsed());
+        let is_good = entry.epoch == epoch || planted::is(Bug::ForgetKeepsCache);
+        (is_good && entry.record.head.expires_at > now).then_some((entry.record, now))
+    }
+
+    /// Keeps a record that has an answer. `epoch` must have been read before the record was.
+    pub(crate) fn keep(&self, seen: &Seen, epoch: u64) {
+        let Some(record) = seen.record.as_ref().filter(|record| record.answer.is_some()) else { return };
+        let entry = Entry { record: Arc::new(record.clone()), epoch, seen: seen.now, at: Instant::now() };
+        self.entries.insert(record.head.id, entry);
+    }
+
+    /// Drops a record that was forgotten here.
+    pub(crate) fn forget(&self, id: &RecordId) {
+        if !planted::is(Bug::ForgetKeepsCache) {
+            self.entries.invalidate(id);
+            *self.epoch.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! What goes into the engine and what comes out.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hapax_core::answer::Answer;
+use hapax_core::fingerprint::{Fingerprint, FingerprintPolicy, Fingerprinter, RequestHead};
+use hapax_core::key::Key;
+use hapax_core::operation::OperationId;
+use hapax_core::outcome::Outcome;
+use hapax_core::policy::Policy;
+use hapax_core::record::{Fence, Head};
+use hapax_core::scope::{RecordId, Scope};
+use hapax_core::time::Timestamp;
+
+use crate::observe::Subject;
+
+/// One request, as the engine sees it.
+#[derive(Clone)]
+pub(crate) struct Call {
+    pub(crate) scope: Arc<Scope>,
+    pub(crate) key: Key,
+    pub(crate) policy: Arc<Policy>,
+    pub(crate) request: Arc<dyn Request>,
+    /// How long to wait for a running attempt.
+    pub(crate) wait: Duration,
+    /// The caller wants nothing begun after this.
+    pub(crate) deadline: Option<Timestamp>,
+    /// The key is a token that may begin nothing after this.
+    pub(crate) token_until: Option<Timestamp>,
+}
+
+impl Call {
+    pub(crate) fn id(&self) -> RecordId {
+        RecordId::of(&self.scope, &self.key)
+    }
+
+    pub(crate) fn subject(&self, id: RecordId) -> Subject<'_> {
+        Subject { scope: &self.scope, id }
+    }
+}
+
+pub(crate) type Fingerprinting<'a> = Pin<Box<dyn Future<Output = std::io::Result<Fingerprint>> + Send + 'a>>;
+
+/// A request that can be fingerprinted again, under the policy a record was made with.
+pub(crate) trait Request: Send + Sync + 'static {
+    fn fingerprint<'a>(&'a self, policy: &'a Arc<FingerprintPolicy>) -> Fingerprinting<'a>;
+}
+
+/// A request of bytes in memory.
+pub(crate) struct Plain {
+    pub(crate) scope: Arc<Scope>,
+    pub(crate) body: Bytes,
+}
+
+impl Request for Plain {
+    fn fingerprint<'a>(&'a self, policy: &'a Arc<FingerprintPolicy>) -> Fingerprinting<'a> {
+        let head = RequestHead { scope: &self.scope, target: &self.scope.path, headers: Vec::new() };
+        let mut fingerprinter = Fingerprinter::new(policy, &head);
+        fingerprinter.update(&self.body);
+        Box::pin(std::future::ready(Ok(fingerprinter.finish())))
+    }
+}
+
+/// How the work ended, and what only the first caller gets of it.
+pub(crate) struct Ended<T> {
+    pub(crate) outcome: Outcome,
+    pub(crate) live: T,
+}
+
+/// What a caller gets.
+pub(crate) enum Reply<T> {
+    /// The work ran for this caller.
+    First {
+        /// The record as it was written. Of a released attempt too.
+        head: Box<Head>,
+        live: T,
+    },
+    /// The work ran before.
+    Replay { head: Box<Head>, answer: Arc<Answer> },
+}
+
+/// The operation that the current code is an attempt of. Handed to the work; with axum, an extractor.
+#[derive(Clone)]
+pub struct Operation(Arc<Inside>);
+
+struct Inside {
+    id: OperationId,
+    fence: Fence,
+    attempt: u32,
+    key: Key,
+    scope: Arc<Scope>,
+    lost_lease: AtomicBool,
+}
+
+impl Operation {
+    pub(crate) fn new(id: OperationId, head: &Head) -> Self {
+        Operation(Arc::new(Inside {
+            id,
+            fence: head.fence,
+            attempt: head.attempts,
+            key: head.key.clone(),
+            scope: head.scope.clone(),
+            lost_lease: AtomicBool::new(false),
+        }))
+    }
+
+    /// Opaque and unguessable, and the same for every attempt.
+    pub fn id(&self) -> &OperationId {
+        &self.0.id
+    }
+
+    /// The number of this attempt: higher than that of every attempt before it.
+    pub fn fence(&self) -> Fence {
+        self.0.fence
+    }
+
+    /// Which attempt of this key this is, from one.
+    pub fn attempt(&self) -> u32 {
+        self.0.attempt
+    }
+
+    /// The caller's key.
+    pub fn key(&self) -> &Key {
+        &self.0.key
+    }
+
+    /// Whose operation, and which.
+    pub fn scope(&self) -> &Scope {
+        &self.0.scope
+    }
+
+    /// The key under which to call the next service in this step: the same one on every attempt.
+    pub fn derive(&self, step: &str) -> Key {
+        self.0.id.derive(step)
+    }
+
+    /// Whether this attempt is known to have lost its lease. Its outcome may be discarded; long work may stop early.
+    pub fn has_lost_lease(&self) -> bool {
+        self.0.lost_lease.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn lose_lease(&self) {
+        self.0.lost_lease.store(true, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Operation").field("id", &self.0.id).field("fence", &self.0.fence).field("attempt", &self.0.attempt).finish()
+    }
+}

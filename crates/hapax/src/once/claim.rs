@@ -1,0 +1,96 @@
+//! Claims whose reply was lost: adopted where there is still a caller, released where there is none.
+//!
+//! The attempt token tells ours from theirs. Sending the same claim again settles the matter either way: it wins, or it finds itself
+//! there already, or it finds somebody else; and after it the lost original can no longer land, for its condition is gone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hapax_core::planted::{self, Bug};
+use hapax_core::policy::Policy;
+use hapax_core::record::{AttemptToken, Head, Record, State};
+use hapax_core::rejection::Rejection;
+use hapax_core::store::{Change, Condition, Finish, Lifetime, Put, Seen, Won, Written};
+use tokio::time::Instant;
+
+use super::engine::{Engine, Room, lifetime};
+
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// After so many tries the claim is left to lapse, and the key to be held as unknown.
+const RELEASE_TRIES_MAX: usize = 1_000;
+
+impl Engine {
+    /// Sends a claim until it is answered or time is up.
+    pub(super) async fn claim(
+        self: &Arc<Self>,
+        put: Put,
+        token: AttemptToken,
+        policy: &Policy,
+        room: Room,
+    ) -> Result<(Written, Room), Rejection> {
+        let deadline = Instant::now() + policy.store_timeout;
+        let mut pause = PAUSE_MIN;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.ask_in(left, self.store.put_if(put.clone())).await {
+                Ok(written) => return Ok((self.adopt(written, token, policy).await?, room)),
+                Err(Rejection::StoreUnavailable) if Instant::now() + pause < deadline => tokio::time::sleep(pause).await,
+                Err(Rejection::StoreUnavailable) if !planted::is(Bug::LateClaimForgotten) => {
+                    // The room goes along: claims in limbo are bounded like attempts.
+                    self.tasks.spawn(self.clone().release_later(put, token, lifetime(policy), policy.store_timeout, room));
+                    return Err(Rejection::StoreUnavailable);
+                }
+                Err(rejection) => return Err(rejection),
+            }
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// "Exists with my token" means mine: an earlier try had won after all.
+    async fn adopt(&self, written: Written, token: AttemptToken, policy: &Policy) -> Result<Written, Rejection> {
+        let Written::Lost(seen) = written else { return Ok(written) };
+        let Some(head) = mine(&seen, token) else { return Ok(Written::Lost(seen)) };
+        if head.state_at(seen.now) == State::Running {
+            return Ok(Written::Won(Won { head: head.clone(), now: seen.now }));
+        }
+        // Ours, but its lease is over already. It was never dispatched, so it need not be held as unknown.
+        let put = release(head, lifetime(policy));
+        match self.ask_in(policy.store_timeout, self.store.put_if(put)).await? {
+            Written::Won(won) => Ok(Written::Lost(Seen { record: Some(Record { head: won.head, answer: None }), now: won.now })),
+            lost @ Written::Lost(_) => Ok(lost),
+        }
+    }
+
+    /// Nobody is waiting for this claim any more: makes sure that it does not hold the key.
+    async fn release_later(self: Arc<Self>, put: Put, token: AttemptToken, lifetime: Lifetime, timeout: Duration, _room: Room) {
+        let mut pause = PAUSE_MIN;
+        for _ in 0..RELEASE_TRIES_MAX {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+            let head = match self.ask_in(timeout, self.store.put_if(put.clone())).await {
+                Err(_) => continue,
+                Ok(Written::Won(won)) => won.head,
+                Ok(Written::Lost(seen)) => match mine(&seen, token) {
+                    Some(head) => head.clone(),
+                    None => return,
+                },
+            };
+            if self.ask_in(timeout, self.store.put_if(release(&head, lifetime))).await.is_ok() {
+                return;
+            }
+        }
+        tracing::warn!(record = %put.id, "a claim whose reply was lost could not be released");
+    }
+}
+
+/// The head of a claim that is ours and has not ended.
+fn mine(seen: &Seen, token: AttemptToken) -> Option<&Head> {
+    let head = seen.record.as_ref().map(|record| &record.head)?;
+    (head.token == token && matches!(head.state, State::Running | State::Unknown)).then_some(head)
+}
+
+fn release(head: &Head, lifetime: Lifetime) -> Put {
+    let finish = Finish { state: State::Retryable, status: None, answer: None, lifetime };
+    Put { id: head.id, condition: Condition::Held { fence: head.fence }, change: Change::Finish(finish) }
+}

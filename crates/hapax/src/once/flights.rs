@@ -1,0 +1,162 @@
+//! Flights: what this node is working on, so that repeats join instead of asking the store.
+//!
+//! The first request of a key to arrive takes the seat and leads; others join its flight and are woken by push when it lands. A
+//! flight may also follow an attempt of another node: then one poll of the store, for all such keys together, lands it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hapax_core::fingerprint::Fingerprint;
+use hapax_core::rejection::Rejection;
+use hapax_core::scope::RecordId;
+use hapax_core::store::Seen;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+#[derive(Default)]
+pub(crate) struct Flights {
+    flights: Mutex<HashMap<RecordId, Arc<Flight>>>,
+    waiters: AtomicUsize,
+}
+
+/// One key that this node is working on.
+pub(crate) struct Flight {
+    phase: watch::Sender<Phase>,
+    waiters: AtomicUsize,
+}
+
+/// How far it has come.
+#[derive(Clone)]
+pub(crate) enum Phase {
+    /// Asking the store.
+    Claiming,
+    /// An attempt is running, here or elsewhere.
+    Running(Arc<Running>),
+    /// It is over.
+    Landed(Landing),
+}
+
+/// What a joiner needs to know of a running attempt.
+pub(crate) struct Running {
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) since: Instant,
+}
+
+/// How a flight ended.
+#[derive(Clone)]
+pub(crate) enum Landing {
+    /// With this record; `ran` if an attempt ended, rather than one being refused.
+    Seen { seen: Arc<Seen>, ran: bool },
+    /// With nothing to show: joiners are told the same.
+    Failed(Rejection),
+    /// Without finding out anything: joiners look for themselves.
+    Again,
+}
+
+/// What a request finds when it arrives.
+pub(crate) enum Entry {
+    /// Nobody is at it: lead.
+    Lead(Seat),
+    /// Somebody is: join.
+    Join(Arc<Flight>),
+}
+
+impl Flights {
+    fn lock(&self) -> MutexGuard<'_, HashMap<RecordId, Arc<Flight>>> {
+        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn enter(self: &Arc<Self>, id: RecordId) -> Entry {
+        use std::collections::hash_map::Entry as Slot;
+        match self.lock().entry(id) {
+            Slot::Occupied(flight) => Entry::Join(flight.get().clone()),
+            Slot::Vacant(slot) => {
+                let flight = Arc::new(Flight { phase: watch::Sender::new(Phase::Claiming), waiters: AtomicUsize::new(0) });
+                slot.insert(flight.clone());
+                Entry::Lead(Seat { flights: self.clone(), id, flight, landing: Landing::Again })
+            }
+        }
+    }
+}
+
+/// The leader's place. Leaving it lands the flight, however the leader ends.
+pub(crate) struct Seat {
+    flights: Arc<Flights>,
+    id: RecordId,
+    flight: Arc<Flight>,
+    landing: Landing,
+}
+
+impl Seat {
+    pub(crate) fn id(&self) -> RecordId {
+        self.id
+    }
+
+    /// An attempt is running.
+    pub(crate) fn running(&self, fingerprint: Fingerprint, since: Instant) {
+        self.flight.phase.send_replace(Phase::Running(Arc::new(Running { fingerprint, since })));
+    }
+
+    /// Leaves, with this to tell.
+    pub(crate) fn land(mut self, landing: Landing) {
+        self.landing = landing;
+    }
+
+    /// Leaves with a record.
+    pub(crate) fn land_seen(self, seen: Seen, ran: bool) {
+        self.land(Landing::Seen { seen: Arc::new(seen), ran });
+    }
+
+    pub(crate) fn has_waiters(&self) -> bool {
+        self.flight.waiters.load(Ordering::SeqCst) > 0
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        // First off the board, then the news: who is woken and looks again must not find this flight.
+        self.flights.lock().remove(&self.id);
+        let landing = std::mem::replace(&mut self.landing, Landing::Again);
+        self.flight.phase.send_replace(Phase::Landed(landing));
+    }
+}
+
+impl Flight {
+    /// The phase after the claim is decided.
+    pub(crate) async fn decided(&self) -> Phase {
+        let mut phase = self.phase.subscribe();
+        let decided = phase.wait_for(|phase| !matches!(phase, Phase::Claiming)).await;
+        decided.map_or(Phase::Landed(Landing::Again), |phase| phase.clone())
+    }
+
+    /// The landing, by push.
+    pub(crate) async fn landed(&self) -> Landing {
+        let mut phase = self.phase.subscribe();
+        match phase.wait_for(|phase| matches!(phase, Phase::Landed(_))).await.as_deref() {
+            Ok(Phase::Landed(landing)) => landing.clone(),
+            _ => Landing::Again,
+        }
+    }
+
+    /// A place among the waiters, unless too many wait for this key or on this node.
+    pub(crate) fn wait(self: Arc<Self>, flights: &Arc<Flights>, per_key_max: usize, max: usize) -> Option<Waiter> {
+        let waiter = Waiter { flights: flights.clone(), flight: self };
+        let of_key = waiter.flight.waiters.fetch_add(1, Ordering::SeqCst);
+        let of_node = flights.waiters.fetch_add(1, Ordering::SeqCst);
+        (of_key < per_key_max && of_node < max).then_some(waiter)
+    }
+}
+
+/// A request that waits, counted.
+pub(crate) struct Waiter {
+    flights: Arc<Flights>,
+    pub(crate) flight: Arc<Flight>,
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.flight.waiters.fetch_sub(1, Ordering::SeqCst);
+        self.flights.waiters.fetch_sub(1, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,184 @@
+//! Once: the only driver of [`decide`](hapax_core::decide).
+//!
+//! A request becomes a [`Call`]; the [`Engine`] finds out what is remembered of it, and has its work run once. `engine.rs` is the
+//! path of a call, `attempt.rs` the life of an attempt; the other files are what those two lean on.
+//!
+//! Without HTTP, use [`Once`]:
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use hapax::{Hapax, Key};
+//!
+//! let hapax = Hapax::new(hapax::store::memory());
+//! let once = hapax.once("send-invoice");
+//! let send = async |key: &str| once.run(Key::new(key)?, "invoice 17", async |_operation| Ok("sent".into())).await;
+//!
+//! let first = send("2026-11/17").await?;
+//! let again = send("2026-11/17").await?;
+//! assert_eq!((first.replayed, again.replayed), (false, true));
+//! assert_eq!(first.body, again.body);
+//! # Ok(()) }
+//! ```
+
+mod attempt;
+mod cache;
+mod call;
+mod claim;
+mod engine;
+mod flights;
+mod operators;
+mod remote;
+mod renew;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hapax_core::answer::Answer;
+use hapax_core::key::{Key, KeyError};
+use hapax_core::outcome::Outcome;
+use hapax_core::policy::{Policy, PolicyError};
+use hapax_core::rejection::Rejection;
+use hapax_core::scope::{Principal, Scope};
+
+pub use call::Operation;
+pub(crate) use call::{Call, Ended, Reply, Request};
+pub(crate) use engine::Engine;
+pub(crate) use engine::lost;
+pub use engine::{Drained, Limits};
+pub use operators::{Audit, OperatorError, Settlement};
+
+/// Runs named work once per key, without HTTP: for jobs, queues and command-line tools.
+#[derive(Clone)]
+pub struct Once {
+    engine: Arc<Engine>,
+    policy: Arc<Policy>,
+    scope: Scope,
+}
+
+/// What came of [`Once::run`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ran {
+    /// What the work returned, now or the first time.
+    pub body: Bytes,
+    /// The work did not run now.
+    pub replayed: bool,
+    /// The work refused, definitively.
+    pub refused: bool,
+}
+
+/// How work can end other than well.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Failure {
+    /// It may have had its effect. What every `?` becomes.
+    Lost(Box<dyn std::error::Error + Send + Sync>),
+    /// It is known to have had no effect: a repeat may run it again.
+    NotDone(Box<dyn std::error::Error + Send + Sync>),
+    /// A definitive refusal, kept and replayed like a result.
+    Refused(Bytes),
+}
+
+impl<E: std::error::Error + Send + Sync + 'static> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Failure::Lost(Box::new(error))
+    }
+}
+
+/// Why [`Once::run`] has no result.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The key is none.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// Hapax answered by itself; [`Rejection::row`] says whether to try again.
+    #[error("{}", .0.detail())]
+    Rejected(Rejection),
+}
+
+impl From<Rejection> for RunError {
+    fn from(rejection: Rejection) -> Self {
+        RunError::Rejected(rejection)
+    }
+}
+
+const DONE: u16 = 200;
+const REFUSED: u16 = 400;
+
+impl Once {
+    pub(crate) fn new(engine: Arc<Engine>, namespace: Arc<str>, name: &str) -> Self {
+        let scope = Scope { namespace, principal: Principal::Anonymous, method: "RUN".into(), path: name.into() };
+        Once { engine, policy: Arc::default(), scope }
+    }
+
+    /// Keeps this principal's keys apart from everybody else's.
+    #[must_use]
+    pub fn principal(mut self, principal: Principal) -> Self {
+        self.scope.principal = principal;
+        self
+    }
+
+    /// Sets mode, retention and limits.
+    pub fn policy(mut self, policy: Policy) -> Result<Self, PolicyError> {
+        policy.validate()?;
+        self.policy = Arc::new(policy);
+        Ok(self)
+    }
+
+    /// Runs `work` unless it ran under this key before; then returns what it returned.
+    ///
+    /// `request` is what the work is asked to do: the same key with another request is refused. The work runs on a task of its own:
+    /// dropping this future does not stop it. An `Err` or a panic is held as unknown unless the error says otherwise.
+    pub async fn run<W, F>(&self, key: Key, request: impl Into<Bytes>, work: W) -> Result<Ran, RunError>
+    where
+        W: FnOnce(Operation) -> F + Send + 'static,
+        F: Future<Output = Result<Bytes, Failure>> + Send + 'static,
+    {
+        let scope = Arc::new(self.scope.clone());
+        let call = Call {
+            request: Arc::new(call::Plain { scope: scope.clone(), body: request.into() }),
+            scope,
+            key,
+            policy: self.policy.clone(),
+            wait: self.policy.wait,
+            deadline: None,
+            token_until: None,
+        };
+        let bytes_max = self.policy.answer_bytes_max;
+        let keep = self.policy.keep_answers;
+        let reply = self.engine.drive(call, move |operation| async move {
+            let kept = |status, body: Bytes| {
+                let answer = (keep && body.len() <= bytes_max).then(|| Answer::new(status, Bytes::copy_from_slice(&body)));
+                Ended { outcome: Outcome::Kept { status, answer }, live: Ok((status, body)) }
+            };
+            match work(operation).await {
+                Ok(body) => kept(DONE, body),
+                Err(Failure::Refused(body)) => kept(REFUSED, body),
+                Err(Failure::NotDone(_)) => {
+                    let rejection = Rejection::UpstreamUnreachable;
+                    Ended { outcome: Outcome::Released { status: None }, live: Err(rejection) }
+                }
+                Err(Failure::Lost(_)) => Ended { outcome: Outcome::Lost, live: Err(Rejection::OutcomeUnknown) },
+            }
+        });
+        match reply.await? {
+            Reply::First { live, .. } => {
+                let (status, body) = live?;
+                Ok(Ran { body, replayed: false, refused: status == REFUSED })
+            }
+            Reply::Replay { answer, .. } => {
+                Ok(Ran { body: answer.body.clone(), replayed: true, refused: answer.status == REFUSED })
+            }
+        }
+    }
+
+    /// Waits so long for a running attempt before giving up with `in-flight`.
+    #[must_use]
+    pub fn wait(mut self, wait: Duration) -> Self {
+        let mut policy = Policy::clone(&self.policy);
+        policy.wait = wait.min(policy.wait_max);
+        self.policy = Arc::new(policy);
+        self
+    }
+}

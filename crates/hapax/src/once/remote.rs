@@ -1,0 +1,81 @@
+//! Following attempts of other nodes: one poll of the store for all of them together, however many wait.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use hapax_core::record::{Fence, State};
+use hapax_core::scope::RecordId;
+use hapax_core::store::{Reading, Seen};
+
+use super::engine::Engine;
+use super::flights::Seat;
+use crate::observe::Event;
+
+/// How often the store is asked while somebody waits for another node.
+const INTERVAL: Duration = Duration::from_millis(50);
+
+#[derive(Default)]
+pub(crate) struct Remote {
+    followed: Mutex<Followed>,
+}
+
+#[derive(Default)]
+struct Followed {
+    seats: HashMap<RecordId, (Seat, Fence)>,
+    polling: bool,
+}
+
+/// Lands this flight when the attempt with this fence is over, or when nobody waits any more.
+pub(crate) fn follow(engine: &Arc<Engine>, seat: Seat, fence: Fence) {
+    let mut followed = engine.remote.lock();
+    followed.seats.insert(seat.id(), (seat, fence));
+    if !std::mem::replace(&mut followed.polling, true) {
+        tokio::spawn(poll(Arc::downgrade(engine)));
+    }
+}
+
+async fn poll(engine: Weak<Engine>) {
+    loop {
+        tokio::time::sleep(INTERVAL).await;
+        let Some(engine) = engine.upgrade() else { return };
+        let ids = engine.remote.still_followed();
+        if ids.is_empty() {
+            return;
+        }
+        match tokio::time::timeout(engine.limits.poll_timeout, engine.store.get(ids.clone())).await {
+            Ok(Ok(reading)) => engine.remote.land(&ids, reading),
+            Ok(Err(error)) => engine.observer.on(&Event::StoreFailed(&error)),
+            // Those who wait run out of patience by themselves.
+            Err(_) => {}
+        }
+    }
+}
+
+impl Remote {
+    fn lock(&self) -> MutexGuard<'_, Followed> {
+        self.followed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The ids somebody still waits for. Without any, polling ends.
+    fn still_followed(&self) -> Vec<RecordId> {
+        let mut followed = self.lock();
+        followed.seats.retain(|_, (seat, _)| seat.has_waiters());
+        followed.polling = !followed.seats.is_empty();
+        followed.seats.keys().copied().collect()
+    }
+
+    fn land(&self, ids: &[RecordId], reading: Reading) {
+        for (id, record) in ids.iter().zip(reading.records) {
+            let mut followed = self.lock();
+            let fence = followed.seats.get(id).map(|(_, fence)| *fence);
+            let is_running = |head: &hapax_core::Head| head.state_at(reading.now) == State::Running && Some(head.fence) == fence;
+            if !record.as_ref().is_some_and(|record| is_running(&record.head))
+                && let Some((seat, _)) = followed.seats.remove(id)
+            {
+                drop(followed);
+                seat.land_seen(Seen { record, now: reading.now }, true);
+            }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Renewals: one statement per node and interval, and only for attempts that outlive a third of their lease.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use hapax_core::policy::Policy;
+use hapax_core::record::Fence;
+use hapax_core::scope::RecordId;
+use hapax_core::store::Renewal;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::call::Operation;
+use super::engine::Engine;
+use crate::observe::Event;
+
+/// Renewals in one statement.
+const BATCH_MAX: usize = 1024;
+
+#[derive(Default)]
+pub(crate) struct Renewals {
+    inside: Mutex<Inside>,
+    earlier: Notify,
+}
+
+#[derive(Default)]
+struct Inside {
+    leases: HashMap<(RecordId, Fence), Lease>,
+    /// When the task will look next; `None` while there is no task.
+    next_look: Option<Instant>,
+}
+
+struct Lease {
+    operation: Operation,
+    policy: Arc<Policy>,
+    due: Instant,
+}
+
+/// Keeps a lease renewed until dropped.
+pub(crate) struct Renewed {
+    engine: Arc<Engine>,
+    lease: (RecordId, Fence),
+}
+
+impl Drop for Renewed {
+    fn drop(&mut self) {
+        self.engine.renewals.lock().leases.remove(&self.lease);
+    }
+}
+
+/// Keeps the lease of this attempt renewed for as long as the result lives.
+pub(crate) fn keep(engine: &Arc<Engine>, id: RecordId, operation: &Operation, policy: &Arc<Policy>) -> Renewed {
+    let key = (id, operation.fence());
+    let due = Instant::now() + policy.lease / 3;
+    let mut inside = engine.renewals.lock();
+    inside.leases.insert(key, Lease { operation: operation.clone(), policy: policy.clone(), due });
+    match inside.next_look {
+        None => {
+            inside.next_look = Some(due);
+            tokio::spawn(run(Arc::downgrade(engine)));
+        }
+        Some(next) if due < next => engine.renewals.earlier.notify_one(),
+        Some(_) => {}
+    }
+    Renewed { engine: engine.clone(), lease: key }
+}
+
+/// Renews what is due, again and again, until nothing is running.
+async fn run(engine: Weak<Engine>) {
+    loop {
+        let Some(next_look) = engine.upgrade().and_then(|engine| engine.renewals.plan()) else { return };
+        let Some(strong) = engine.upgrade() else { return };
+        tokio::select! {
+            () = tokio::time::sleep_until(next_look) => {}
+            () = strong.renewals.earlier.notified() => continue,
+        }
+        strong.renew_due().await;
+    }
+}
+
+impl Renewals {
+    fn lock(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets the lease of this attempt lapse; the attempt counts as lost from here on.
+    pub(crate) fn stop(&self, id: RecordId, fence: Fence) {
+        if let Some(lease) = self.lock().leases.remove(&(id, fence)) {
+            lease.operation.lose_lease();
+        }
+    }
+
+    /// The attempts that are running here.
+    pub(crate) fn running(&self) -> Vec<(RecordId, Fence, Arc<Policy>)> {
+        self.lock().leases.iter().map(|(&(id, fence), lease)| (id, fence, lease.policy.clone())).collect()
+    }
+
+    /// When to look next. Without a lease there is nothing to look for, and the task ends.
+    fn plan(&self) -> Option<Instant> {
+        let mut inside = self.lock();
+        inside.next_look = inside.leases.values().map(|lease| lease.due).min();
+        inside.next_look
+    }
+
+    fn due(&self) -> Vec<Renewal> {
+        let now = Instant::now();
+        let mut inside = self.lock();
+        let due = inside.leases.iter_mut().filter(|(_, lease)| lease.due <= now).take(BATCH_MAX);
+        due.map(|(&(id, fence), lease)| {
+            // Should the store not answer, there is time for another try before the lease is over.
+            lease.due = now + lease.policy.lease / 3;
+            Renewal { id, fence, lease: lease.policy.lease }
+        })
+        .collect()
+    }
+}
+
+impl Engine {
+    async fn renew_due(&self) {
+        let due = self.renewals.due();
+        if due.is_empty() {
+            return;
+        }
+        let timeout = due.iter().map(|renewal| renewal.lease / 3).min().unwrap_or_default();
+        match tokio::time::timeout(timeout, self.store.renew(due.clone())).await {
+            Ok(Ok(renewed)) => self.note_renewals(&due, &renewed),
+            Ok(Err(error)) => self.observer.on(&Event::StoreFailed(&error)),
+            // Unanswered for a third of the lease: the next round tries again.
+            Err(_) => {}
+        }
+    }
+
+    fn note_renewals(&self, due: &[Renewal], renewed: &[bool]) {
+        let mut inside = self.renewals.lock();
+        let lost = due.iter().zip(renewed).filter(|(_, renewed)| !**renewed);
+        let mut count = 0;
+        for (renewal, _) in lost {
+            if let Some(lease) = inside.leases.remove(&(renewal.id, renewal.fence)) {
+                lease.operation.lose_lease();
+                count += 1;
+            }
+        }
+        drop(inside);
+        self.observer.on(&Event::Renewed { renewed: due.len() - count, lost: count });
+    }
+}

@@ -1,0 +1,23 @@
+//! Stores: where records are kept.
+
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+
+use std::sync::Arc;
+
+use hapax_core::{Memory, Secret};
+
+use crate::clock::BootClock;
+
+/// Records in memory, by this machine's clock: for development, and for services that can bear to forget when they restart.
+pub fn memory() -> Memory {
+    Memory::new(Arc::new(BootClock::default()), random_secret())
+}
+
+pub(crate) fn random_secret() -> Secret {
+    let (a, b) = (uuid::Uuid::new_v4(), uuid::Uuid::new_v4());
+    let mut bytes = [0; 32];
+    bytes[..16].copy_from_slice(a.as_bytes());
+    bytes[16..].copy_from_slice(b.as_bytes());
+    Secret::from_bytes(bytes)
+}

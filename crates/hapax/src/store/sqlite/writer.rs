@@ -1,0 +1,249 @@
+//! Writing: one thread, and a commit for whatever has gathered while the last one was on its way to the disk.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+
+use hapax_core::guard::{self, Due};
+use hapax_core::record::{Fence, Head};
+use hapax_core::store::{Change, Lifetime, Put, Renewal, Reply, Seen, StoreError, Swept, Won, Written};
+use hapax_core::time::Clock;
+use rusqlite::{Connection, Transaction, TransactionBehavior, params};
+use tokio::sync::oneshot;
+
+use super::owner::Owner;
+use super::row::{self, Leases, Stored};
+use super::schema::Meta;
+use super::store_error;
+
+/// Commands that may wait; further ones are refused, which a caller sees as a store that is unavailable.
+const QUEUE_MAX: usize = 4096;
+/// Commands in one commit: bounds how long the first of them waits for the last.
+const BATCH_MAX: usize = 256;
+
+type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
+
+pub(super) enum Command {
+    Put(Put, Answer<Written>),
+    Renew(Vec<Renewal>, Answer<Vec<bool>>),
+    Sweep(usize, Answer<Swept>),
+}
+
+/// The writing thread.
+pub(super) struct Writer {
+    commands: Option<SyncSender<Command>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Writer {
+    pub(super) fn start(connection: Connection, clock: Arc<dyn Clock>, leases: Leases, owner: Owner) -> Writer {
+        let (commands, queue) = sync_channel(QUEUE_MAX);
+        let thread = std::thread::Builder::new().name("hapax-writer".into());
+        let thread = thread.spawn(move || {
+            // Held until the last write is done, and released only then.
+            let _owner = owner;
+            let mut desk = Desk { connection, clock, leases };
+            while let Some(batch) = gather(&queue) {
+                desk.commit(batch);
+            }
+        });
+        Writer { commands: Some(commands), thread: Some(thread.expect("a thread can be started")) }
+    }
+
+    pub(super) fn ask<T: Send + 'static>(&self, command: impl FnOnce(Answer<T>) -> Command) -> Reply<'_, T> {
+        let (reply, answer) = oneshot::channel();
+        let sent = self.commands.as_ref().expect("open until dropped").try_send(command(reply));
+        Box::pin(async move {
+            sent.map_err(|error| match error {
+                TrySendError::Full(_) => StoreError::unavailable("too many writes are waiting for the disk"),
+                TrySendError::Disconnected(_) => StoreError::unavailable("the store's writer has stopped"),
+            })?;
+            answer.await.map_err(|_| StoreError::unavailable("the store's writer has stopped"))?
+        })
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.commands = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The next batch: one command as soon as there is one, and with it all that are there already. `None` when nobody can ask any more.
+fn gather(queue: &Receiver<Command>) -> Option<Vec<Command>> {
+    let mut batch = vec![queue.recv().ok()?];
+    while batch.len() < BATCH_MAX
+        && let Ok(command) = queue.try_recv()
+    {
+        batch.push(command);
+    }
+    Some(batch)
+}
+
+/// What a command came to, to be told once it is durable.
+type Told = Box<dyn FnOnce(Option<StoreError>)>;
+
+struct Desk {
+    connection: Connection,
+    clock: Arc<dyn Clock>,
+    leases: Leases,
+}
+
+impl Desk {
+    /// Carries out a batch in one transaction and tells nobody anything before it is durable.
+    fn commit(&mut self, batch: Vec<Command>) {
+        let mut told: Vec<Told> = Vec::with_capacity(batch.len());
+        let result = self.carry_out(batch, &mut told);
+        let error = result.err();
+        for tell in told {
+            tell(error.clone());
+        }
+    }
+
+    fn carry_out(&mut self, batch: Vec<Command>, told: &mut Vec<Told>) -> Result<(), StoreError> {
+        let begun = self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(store_error);
+        let begun = begun.and_then(|transaction| {
+            let meta = Meta::read(&transaction).map_err(store_error)?;
+            Ok((transaction, meta.floor))
+        });
+        let (transaction, floor) = match begun {
+            Ok(begun) => begun,
+            Err(error) => {
+                batch.into_iter().for_each(|command| told.push(refuse(command)));
+                return Err(error);
+            }
+        };
+        let mut page = Page { transaction, clock: &*self.clock, leases: self.leases, floor, broken: None };
+        for command in batch {
+            match command {
+                // A caller who gave up is not surprised by a write it no longer expects.
+                Command::Put(_, reply) if reply.is_closed() => {}
+                Command::Put(put, reply) => told.push(tell(reply, page.put_if(&put))),
+                Command::Renew(renewals, reply) => told.push(tell(reply, page.renew(&renewals))),
+                Command::Sweep(limit, reply) => told.push(tell(reply, page.sweep(limit))),
+            }
+        }
+        match page.broken {
+            // A command that broke off may have written half of what it meant to: none of the batch counts.
+            Some(error) => Err(error),
+            None => page.transaction.commit().map_err(store_error),
+        }
+    }
+}
+
+/// A result that is good only if the commit is.
+fn tell<T: 'static>(reply: Answer<T>, result: Result<T, StoreError>) -> Told {
+    Box::new(move |error| {
+        let _ = reply.send(error.map_or(result, Err));
+    })
+}
+
+fn refuse(command: Command) -> Told {
+    let never = StoreError::unavailable("the write was not begun");
+    match command {
+        Command::Put(_, reply) => tell(reply, Err(never)),
+        Command::Renew(_, reply) => tell(reply, Err(never)),
+        Command::Sweep(_, reply) => tell(reply, Err(never)),
+    }
+}
+
+/// One open transaction.
+struct Page<'a> {
+    transaction: Transaction<'a>,
+    clock: &'a dyn Clock,
+    leases: Leases,
+    floor: Fence,
+    broken: Option<StoreError>,
+}
+
+impl Page<'_> {
+    /// Notes that a write failed, which dooms the whole transaction.
+    fn written<T>(&mut self, result: rusqlite::Result<T>) -> Result<T, StoreError> {
+        result.map_err(store_error).inspect_err(|error| self.broken = Some(error.clone()))
+    }
+
+    fn put_if(&mut self, put: &Put) -> Result<Written, StoreError> {
+        let current = row::find(&self.transaction, &put.id, self.leases)?;
+        let now = self.clock.now();
+        match guard::judge(current.as_ref().map(|stored| &stored.head), put, now, self.floor) {
+            Err(guard::Refused) => {
+                let record = current.map(|stored| row::with_answer(&self.transaction, stored)).transpose()?;
+                Ok(Written::Lost(Seen { record, now }))
+            }
+            Ok(head) => {
+                let result = self.write_record(put, current.as_ref(), &head);
+                self.written(result)?;
+                Ok(Written::Won(Won { head, now }))
+            }
+        }
+    }
+
+    fn renew(&mut self, renewals: &[Renewal]) -> Result<Vec<bool>, StoreError> {
+        let mut renewed = Vec::with_capacity(renewals.len());
+        for renewal in renewals {
+            let current = row::find(&self.transaction, &renewal.id, self.leases)?;
+            let judged = guard::renew(current.as_ref().map(|stored| &stored.head), renewal, self.clock.now());
+            renewed.push(judged.is_ok());
+            if let (Ok(head), Some(stored)) = (judged, current) {
+                let result = self.write(Some(stored.row), &head);
+                self.written(result)?;
+            }
+        }
+        Ok(renewed)
+    }
+
+    fn sweep(&mut self, limit: usize) -> Result<Swept, StoreError> {
+        let now = self.clock.now();
+        let mut swept = Swept::default();
+        for Stored { row, head } in row::due(&self.transaction, now, limit, self.leases)? {
+            let Some(due) = guard::due(&head, Lifetime::default(), now) else { continue };
+            swept.count(&due);
+            let result = self.write_due(row, head.fence, &due);
+            self.written(result)?;
+        }
+        // The clock's reading too, so that after a restart it does not begin before this.
+        let clock = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
+        let floor = self.floor.as_u64() as i64;
+        let sql = "UPDATE meta SET floor = ?1, clock_us = max(clock_us, ?2), boot_us = boot_us + max(0, ?2 - clock_us)";
+        let result = self.transaction.execute(sql, params![floor, clock]);
+        self.written(result)?;
+        Ok(swept)
+    }
+
+    fn write_record(&self, put: &Put, before: Option<&Stored>, head: &Head) -> rusqlite::Result<()> {
+        let place = self.write(before.map(|stored| stored.row), head)?;
+        if let Some(answer) = put.change.answer() {
+            let mut statement = self.transaction.prepare_cached("INSERT OR REPLACE INTO answers (row, content) VALUES (?1, ?2)")?;
+            statement.execute(params![place, answer.encode(&put.id)])?;
+        } else if before.is_some_and(|stored| stored.head.kept) {
+            self.delete_answer(place)?;
+        }
+        if matches!(put.change, Change::Forget(_)) {
+            self.transaction.execute("UPDATE meta SET epoch = epoch + 1", [])?;
+        }
+        Ok(())
+    }
+
+    fn write_due(&mut self, place: i64, fence: Fence, due: &Due) -> rusqlite::Result<()> {
+        self.delete_answer(place)?;
+        match due {
+            Due::Lost(head) | Due::Buried(head) => self.write(Some(place), head).map(drop),
+            Due::Removed => {
+                self.floor = self.floor.max(fence);
+                self.transaction.prepare_cached("DELETE FROM heads WHERE row = ?1")?.execute([place]).map(drop)
+            }
+        }
+    }
+
+    fn write(&self, place: Option<i64>, head: &Head) -> rusqlite::Result<i64> {
+        let Leases::Of(incarnation) = self.leases else { unreachable!("a writer is an owner") };
+        row::write(&self.transaction, place, head, incarnation)
+    }
+
+    fn delete_answer(&self, place: i64) -> rusqlite::Result<()> {
+        self.transaction.prepare_cached("DELETE FROM answers WHERE row = ?1")?.execute([place]).map(drop)
+    }
+}

@@ -1,0 +1,58 @@
+//! Sweeping: writing down what time has brought, in bounded batches.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use hapax_core::store::{StoreError, Swept};
+
+use crate::observe::Event;
+use crate::once::Engine;
+
+/// When and how much to sweep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sweep {
+    /// Rest between rounds.
+    pub interval: Duration,
+    /// Records in one batch: bounds how long a sweep holds up other writes.
+    pub batch: usize,
+}
+
+impl Default for Sweep {
+    fn default() -> Self {
+        // Within a second of a lapsed lease the record shows as unknown.
+        Sweep { interval: Duration::from_secs(1), batch: 256 }
+    }
+}
+
+/// One bounded batch.
+pub(crate) async fn run_once(engine: &Engine) -> Result<Swept, StoreError> {
+    let swept = engine.store.sweep(engine.sweep.unwrap_or_default().batch).await;
+    match &swept {
+        Ok(swept) if swept.total() > 0 => engine.observer.on(&Event::Swept(*swept)),
+        Ok(_) => {}
+        Err(error) => engine.observer.on(&Event::StoreFailed(error)),
+    }
+    swept
+}
+
+/// Batch after batch, at rest when there is nothing to do, until the engine is gone.
+pub(crate) async fn run(engine: Weak<Engine>, sweep: Sweep) {
+    loop {
+        let swept = match engine.upgrade() {
+            None => return,
+            Some(engine) => run_once(&engine).await.unwrap_or_default(),
+        };
+        if swept.total() < sweep.batch {
+            tokio::time::sleep(sweep.interval).await;
+        }
+    }
+}
+
+impl Engine {
+    /// Starts sweeping in the background, once, on the runtime of the first call.
+    pub(crate) fn start_sweeping(self: &Arc<Self>) {
+        if let Some(sweep) = self.sweep {
+            self.sweeping.get_or_init(|| drop(tokio::spawn(run(Arc::downgrade(self), sweep))));
+        }
+    }
+}
