@@ -21,13 +21,13 @@ pub fn judge(current: Option<&Head>, put: &Put, now: Timestamp, floor: Fence) ->
             if current.is_some_and(|head| !head.is_gone(now)) && !planted::is(Bug::CheckThenAct) {
                 return Err(Refused);
             }
-            Ok(first_claim(put, claim, current.map_or(Fence::ZERO, |head| head.fence), now, floor))
+            Ok(first_claim(put, claim, current, now, floor))
         }
         (Change::Claim(claim), Condition::Lapsed { fence }) => {
             let head = current.filter(|head| is_over(head, fence, now)).ok_or(Refused)?;
             Ok(next_claim(head, claim, now, floor))
         }
-        (Change::Finish(finish), Condition::Held { fence }) => {
+        (Change::Finish(finish), Condition::Held { fence }) if is_end(finish.state) => {
             let head = current.filter(|head| is_held(head, fence) || skips_ownership(finish)).ok_or(Refused)?;
             Ok(ended(head, finish, now))
         }
@@ -35,7 +35,8 @@ pub fn judge(current: Option<&Head>, put: &Put, now: Timestamp, floor: Fence) ->
             let head = current.filter(|head| head.state == State::Running && is_over(head, fence, now)).ok_or(Refused)?;
             Ok(lost(head, *lifetime, now))
         }
-        (Change::Settle(finish), Condition::Version { version }) => {
+        // "Unknown" settles nothing: somebody who knows must say what they know.
+        (Change::Settle(finish), Condition::Version { version }) if is_end(finish.state) && finish.state != State::Unknown => {
             let head = current.filter(|head| head.version == version && is_unresolved(head, now)).ok_or(Refused)?;
             let fence = Fence::mint(head.fence, floor, now);
             Ok(Head { fence, ..ended(head, finish, now) })
@@ -101,9 +102,15 @@ impl Swept {
     }
 }
 
+/// What an attempt can end in.
+fn is_end(state: State) -> bool {
+    matches!(state, State::Completed | State::Failed | State::Retryable | State::Unknown)
+}
+
 /// `Held`: running, or given up for lost with nobody having acted on it. Neither lease nor retention matters: late is not lost.
 fn is_held(head: &Head, fence: Fence) -> bool {
-    head.fence == fence && matches!(head.state, State::Running | State::Unknown | State::Expired(Last::Unknown))
+    let is_open = matches!(head.state, State::Running | State::Unknown | State::Expired(Last::Unknown));
+    head.fence == fence && is_open && head.fingerprint.is_some()
 }
 
 /// `Lapsed`: the attempt is over, by the store's clock or by its own word. A completed record is never lapsed, though its fence is
@@ -131,15 +138,18 @@ fn skips_ownership(finish: &Finish) -> bool {
     }
 }
 
-fn first_claim(put: &Put, claim: &Claim, previous: Fence, now: Timestamp, floor: Fence) -> Head {
+fn first_claim(put: &Put, claim: &Claim, gone: Option<&Head>, now: Timestamp, floor: Fence) -> Head {
+    let (fence, version) = gone.map_or((Fence::ZERO, 0), |head| (head.fence, head.version));
+    let fence = Fence::mint(fence, floor, now);
     Head {
         id: put.id,
         scope: claim.scope.clone(),
         key: claim.key.clone(),
         state: State::Running,
-        fence: Fence::mint(previous, floor, now),
+        fence,
         token: claim.token,
-        version: 1,
+        // Above every version of an earlier record of this id, so that an operator who looked at that one cannot change this one.
+        version: fence.as_u64().max(version + 1),
         attempts: 1,
         lease_until: now.after(claim.lease),
         fingerprint: Some(claim.fingerprint.clone()),

@@ -124,6 +124,9 @@ impl Default for Policy {
     }
 }
 
+/// Longer than any of this is meant for, and short enough for every store's and runtime's arithmetic.
+const DURATION_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
 /// A policy that contradicts itself. Found at start, never at a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -150,6 +153,9 @@ pub enum PolicyError {
         /// The whole, as set.
         all: u64,
     },
+    /// Nothing is remembered for that long.
+    #[error("`{0}` is over a hundred years")]
+    TooLong(&'static str),
     /// The field name is not one HTTP allows.
     #[error("`key_field` is not the name of a header field: {0:?}")]
     KeyField(Arc<str>),
@@ -177,6 +183,17 @@ impl Policy {
         ];
         if let Some((name, _)) = zeros.into_iter().find(|(_, is_zero)| *is_zero) {
             return Err(PolicyError::Zero(name));
+        }
+        let durations = [
+            ("lease", self.lease),
+            ("retention", self.retention),
+            ("tombstone", self.tombstone),
+            ("longest_attempt", self.longest_attempt),
+            ("wait_max", self.wait_max),
+            ("store_timeout", self.store_timeout),
+        ];
+        if let Some((name, _)) = durations.into_iter().find(|(_, duration)| *duration > DURATION_MAX) {
+            return Err(PolicyError::TooLong(name));
         }
         if self.lease > self.retention {
             return Err(PolicyError::LeaseOverRetention { lease: self.lease, retention: self.retention });
@@ -223,6 +240,7 @@ mod tests {
             (Policy { retention: second, ..Policy::default() }, "lease (10s) is longer than retention (1s)"),
             (Policy { fail_open: true, ..Policy::default() }, "`fail_open` lets repeats through"),
             (Policy { attempts_max: 0, ..Policy::default() }, "`attempts_max` is zero"),
+            (Policy { tombstone: Duration::MAX, ..Policy::default() }, "`tombstone` is over a hundred years"),
             (Policy { methods: vec![], ..Policy::default() }, "`methods` is zero"),
             (Policy { body_bytes_max: 10, ..Policy::default() }, "`body_memory_bytes_max` (1048576) is over"),
             (Policy { wait: second * 60, ..Policy::default() }, "`wait` (60s) is over"),

@@ -94,14 +94,15 @@ where
     }
 }
 
-/// An unguarded request: untouched, both ways.
+/// An unguarded request: streamed through, both ways.
 async fn pass<S, RB>(mut inner: S, parts: Parts, body: Body) -> Result<Response<Body>, S::Error>
 where
     S: Service<Request<Body>, Response = Response<RB>>,
     RB: http_body::Body<Data = Bytes> + Send + 'static,
     RB::Error: Into<BoxError>,
 {
-    let response = inner.call(Request::from_parts(parts, body)).await?;
+    let mut response = inner.call(Request::from_parts(parts, body)).await?;
+    answer::strip_ours(response.headers_mut());
     Ok(response.map(Body::streamed))
 }
 
@@ -244,11 +245,16 @@ where
 
 /// The service returned no response at all.
 fn failed(error: &BoxError, policy: &Policy) -> Ended<Result<Response<Body>, Rejection>> {
-    if error.is::<NeverDispatched>() {
+    if was_never_dispatched(&**error) {
         return Ended { outcome: Outcome::Released { status: None }, live: Err(Rejection::UpstreamUnreachable) };
     }
     tracing::error!(%error, "the service failed on a guarded request; its outcome is unknown");
     Ended { outcome: Outcome::Lost, live: Err(lost(policy, false)) }
+}
+
+/// Whether the error is, or comes from, a [`NeverDispatched`]: layers in between like to wrap errors.
+fn was_never_dispatched(error: &(dyn std::error::Error + 'static)) -> bool {
+    std::iter::successors(Some(error), |error| error.source()).any(|error| error.is::<NeverDispatched>())
 }
 
 /// A definitive response: read whole and kept, or passed on with a mark that it was not.

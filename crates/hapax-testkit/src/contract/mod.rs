@@ -1,0 +1,224 @@
+//! The store contract as a suite.
+//!
+//! Every promise of [`hapax_core::store`] that can be seen from outside is a [`Case`]: a name that is a sentence, and a function
+//! that panics when a store breaks it. [`store_contract!`](crate::store_contract) makes a test of each; a program that checks a
+//! live store goes through [`CASES`] itself.
+//!
+//! Every case works on records of its own, so all of them can share one store. What is meant to last does so for an hour and what is
+//! meant to end does so within milliseconds: a slow store in real time gives the same verdict as a fast one under a hand-turned clock.
+
+mod bench;
+mod subject;
+
+mod claim;
+mod fence;
+mod held;
+mod lapsed;
+mod operator;
+mod race;
+mod reading;
+mod renew;
+mod storage;
+mod sweep;
+
+use std::pin::Pin;
+
+pub use bench::Bench;
+
+/// One promise of the contract.
+#[derive(Clone, Copy)]
+pub struct Case {
+    /// The promise as a sentence, spelled as a test's name.
+    pub name: &'static str,
+    /// Panics if the store does not keep it.
+    pub run: fn(Bench) -> Verdict,
+}
+
+/// What a case returns: it ends, or it panics.
+pub type Verdict = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Runs the case of this name; what the tests of [`store_contract!`](crate::store_contract) call.
+pub async fn run(name: &str, bench: Bench) {
+    let case = CASES.iter().find(|case| case.name == name).unwrap_or_else(|| panic!("the contract has no case {name:?}"));
+    (case.run)(bench).await;
+}
+
+/// Makes a module `store_contract` with a test for every case.
+///
+/// `make` is an async function or closure without arguments that returns a [`Bench`]; each case calls it once. See the
+/// [crate's example](crate).
+#[macro_export]
+macro_rules! store_contract {
+    ($make:expr) => {
+        $crate::__store_contract_cases! { [$crate::__store_contract_tests] [$make] }
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __store_contract_tests {
+    ([$make:expr] $($module:ident { $($case:ident)* })*) => {
+        mod store_contract {
+            #[allow(unused_imports)]
+            use super::*;
+
+            $($(
+                // Several threads, so that the races are races.
+                #[::tokio::test(flavor = "multi_thread", worker_threads = 4)]
+                async fn $case() {
+                    $crate::contract::run(stringify!($case), ($make)().await).await;
+                }
+            )*)*
+        }
+    };
+}
+
+/// Gives `[$then]` the list of cases by module, after `[$with]`. The one place where cases are declared.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __store_contract_cases {
+    ([$($then:tt)*] [$($with:tt)*]) => {
+        $($then)*! {
+            [$($with)*]
+            claim {
+                a_first_claim_wins
+                a_second_claim_loses_and_sees_the_first
+                a_claim_of_a_completed_record_loses_and_sees_its_answer
+                a_claim_sent_twice_finds_its_own_token
+                a_lapsed_or_released_record_is_not_absent
+                a_standing_tombstone_is_not_absent
+                a_record_whose_tombstone_is_over_is_as_good_as_absent
+                an_unresolved_record_is_never_as_good_as_absent
+                records_of_two_scopes_do_not_meet
+            }
+            held {
+                an_attempt_completes_its_record
+                an_attempt_ends_in_nothing_but_an_end
+                a_definitive_refusal_is_kept_as_failed
+                an_answer_that_is_not_kept_leaves_its_status
+                an_attempt_releases_its_record
+                an_attempt_may_say_that_it_does_not_know
+                a_finish_with_a_wrong_fence_is_refused
+                a_finish_of_an_absent_record_is_refused
+                a_finish_after_a_takeover_is_refused
+                a_lapsed_attempt_may_still_complete
+                a_lost_attempt_may_still_complete
+                a_lost_attempt_may_still_complete_after_retention
+                a_lost_attempt_may_still_release
+                a_released_attempt_cannot_complete
+                a_completion_sent_twice_is_refused_and_finds_its_own
+                a_completed_answer_is_never_replaced
+            }
+            lapsed {
+                a_live_lease_cannot_be_taken_over
+                a_lapsed_lease_can_be_taken_over
+                a_released_record_can_be_taken_over
+                an_unknown_record_can_be_taken_over
+                nothing_is_taken_over_after_retention
+                a_completed_record_is_never_lapsed
+                a_takeover_with_a_wrong_fence_is_refused
+                a_takeover_of_an_absent_record_is_refused
+                a_takeover_leaves_nothing_of_what_was_kept
+                a_lease_is_over_by_the_stores_own_now
+                a_lapsed_attempt_is_written_down_as_lost
+                a_live_attempt_is_not_written_down_as_lost
+                only_a_running_record_is_written_down_as_lost
+            }
+            operator {
+                an_unknown_is_settled_as_completed
+                an_unknown_settled_as_retryable_may_be_tried_again
+                a_lapsed_attempt_nobody_wrote_down_can_be_settled
+                an_unknown_past_retention_can_be_settled
+                a_settlement_bars_the_lost_attempt
+                what_is_not_unknown_cannot_be_settled
+                a_settlement_must_state_an_outcome
+                a_settlement_of_a_stale_version_is_refused
+                a_forgotten_record_keeps_only_its_tombstone
+                forgetting_raises_the_epoch
+                nothing_but_forgetting_raises_the_epoch
+                a_running_record_cannot_be_forgotten
+                a_lapsed_record_can_be_forgotten_but_stays_unknown
+                a_forgetting_of_a_stale_version_is_refused
+                a_forgotten_record_bars_new_claims_while_its_tombstone_stands
+                a_forgotten_unknown_can_neither_be_settled_nor_completed
+                no_other_pair_of_condition_and_change_is_a_transition
+            }
+            renew {
+                a_renewal_extends_the_lease_and_nothing_else
+                a_renewed_lease_cannot_be_taken_over
+                a_renewed_attempt_completes
+                a_lapsed_lease_nobody_acted_on_can_be_renewed
+                a_renewal_after_a_takeover_is_refused
+                a_renewal_after_the_end_is_refused
+                a_renewal_of_an_absent_record_is_refused
+                renewals_of_a_batch_are_answered_one_by_one
+            }
+            fence {
+                a_fence_is_near_the_stores_clock_and_fits_any_language
+                fences_grow_with_every_takeover_settlement_and_forgetting
+                fences_grow_faster_than_the_clock_if_they_must
+                fences_grow_when_an_expired_record_is_claimed_anew
+                versions_grow_when_an_expired_record_is_claimed_anew
+                an_attempt_keeps_its_fence_to_its_end
+            }
+            storage {
+                answers_survive_byte_for_byte
+                a_loser_sees_the_answer_byte_for_byte
+                fingerprints_survive_with_their_policies
+                scopes_survive_whatever_they_are_made_of
+                keys_survive_whatever_they_are_made_of
+                attempt_tokens_survive
+            }
+            reading {
+                records_are_read_in_the_order_asked
+                many_records_are_read_at_once
+                heads_are_listed_by_id_in_pages
+                heads_are_listed_by_state
+                a_list_has_as_many_heads_as_asked_for
+                the_stores_time_never_runs_back
+                the_secret_stays_the_same
+            }
+            race {
+                of_64_claims_one_wins
+                of_64_takeovers_one_wins
+                of_64_completions_only_the_holders_wins
+                a_completion_and_a_takeover_never_both_win
+                a_completion_and_a_settlement_never_both_win
+                claims_of_different_records_all_win
+                a_dropped_future_leaves_the_store_usable
+            }
+            sweep {
+                a_sweep_writes_down_lapsed_attempts
+                a_sweep_buries_what_is_past_its_retention
+                a_sweep_removes_what_is_past_its_tombstone
+                a_sweep_leaves_what_is_not_due
+                a_sweep_never_removes_what_was_never_resolved
+                a_sweep_touches_no_more_than_its_limit
+                a_second_sweep_finds_nothing
+                a_swept_attempt_may_still_complete
+                a_buried_unknown_can_still_be_completed
+                a_buried_unknown_can_still_be_settled
+                a_forgotten_record_goes_when_its_tombstone_is_over
+                fences_grow_across_removal
+                fences_grow_across_removal_though_the_clock_stands
+            }
+        }
+    };
+}
+
+macro_rules! list {
+    ([] $($module:ident { $($case:ident)* })*) => {
+        /// Every case of the contract.
+        pub const CASES: &[Case] = &[$($(
+            Case {
+                name: stringify!($case),
+                run: |bench| Box::pin(async move {
+                    let _turn = bench.turn(stringify!($module) == "sweep").await;
+                    $module::$case(&bench).await;
+                }),
+            },
+        )*)*];
+    };
+}
+
+__store_contract_cases! { [list] [] }

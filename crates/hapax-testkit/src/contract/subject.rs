@@ -1,0 +1,165 @@
+//! The subject: one record under test, and the laws that every write to it obeys.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hapax_core::fingerprint::FingerprintPolicy;
+use hapax_core::store::{Change, Claim, Finish, Lifetime, Renewal, Seen, Won, Written};
+use hapax_core::{
+    Answer, AttemptToken, Condition, Fence, Fingerprint, Head, Key, Principal, Put, Record, RecordId, Scope, State, Store,
+};
+
+use super::bench::unique;
+
+/// For what must end while a case waits.
+pub(super) const SHORT: Duration = Duration::from_millis(20);
+/// For what must not end however slow the store is.
+pub(super) const LONG: Duration = Duration::from_secs(60 * 60);
+
+/// Replays for as long as a case runs.
+pub(super) const KEPT: Lifetime = Lifetime { retention: LONG, tombstone: LONG };
+/// After `SHORT` a tombstone that stands.
+pub(super) const FADING: Lifetime = Lifetime { retention: SHORT, tombstone: LONG };
+/// After twice `SHORT` as good as absent.
+pub(super) const FLEETING: Lifetime = Lifetime { retention: SHORT, tombstone: SHORT };
+
+/// A record of a scope and key that nobody else uses. Clones are the same record.
+#[derive(Clone)]
+pub(super) struct Subject {
+    store: Arc<dyn Store>,
+    pub(super) id: RecordId,
+    pub(super) scope: Arc<Scope>,
+    pub(super) key: Key,
+}
+
+impl Subject {
+    pub(super) fn new(store: Arc<dyn Store>) -> Self {
+        let scope = Scope {
+            namespace: unique_namespace(),
+            principal: Principal::named("somebody"),
+            method: "POST".into(),
+            path: "/v1/charges".into(),
+        };
+        Subject::of(store, scope, Key::new("order-17").expect("a key"))
+    }
+
+    pub(super) fn of(store: Arc<dyn Store>, scope: Scope, key: Key) -> Self {
+        Subject { store, id: RecordId::of(&scope, &key), scope: Arc::new(scope), key }
+    }
+
+    /// A claim by somebody new.
+    pub(super) fn claim(&self, lease: Duration) -> Claim {
+        Claim { scope: self.scope.clone(), key: self.key.clone(), fingerprint: fingerprint(1), token: new_token(), lease }
+    }
+
+    /// Writes, and holds the store to nothing yet.
+    pub(super) async fn put(&self, condition: Condition, change: Change) -> Written {
+        self.store.put_if(Put { id: self.id, condition, change }).await.expect("put_if")
+    }
+
+    /// Writes what must win. A write that won is what the next reading shows, head and answer.
+    pub(super) async fn wins(&self, condition: Condition, change: Change) -> Won {
+        let answer = change.answer().cloned();
+        match self.put(condition, change).await {
+            Written::Lost(seen) => panic!("{condition:?} should hold of {seen:?}"),
+            Written::Won(won) => {
+                assert_eq!(won.head.kept, answer.is_some(), "an answer is kept iff the change has one");
+                assert_same(Some(&Record { head: won.head.clone(), answer }), self.read().await.as_ref(), "what was won is read");
+                won
+            }
+        }
+    }
+
+    /// Writes what must lose. A write that lost has shown what is there and has changed none of it.
+    pub(super) async fn loses(&self, condition: Condition, change: Change) -> Seen {
+        let before = self.read().await;
+        match self.put(condition, change).await {
+            Written::Won(won) => panic!("{condition:?} should not hold; it made {before:?} into {won:?}"),
+            Written::Lost(seen) => {
+                assert_same(before.as_ref(), seen.record.as_ref(), "the loser is shown what is there");
+                assert_same(before.as_ref(), self.read().await.as_ref(), "a lost write changes nothing");
+                seen
+            }
+        }
+    }
+
+    pub(super) async fn renew(&self, fence: Fence, lease: Duration) -> bool {
+        let renewed = self.store.renew(vec![Renewal { id: self.id, fence, lease }]).await.expect("renew");
+        assert_eq!(renewed.len(), 1, "one renewal, one reply");
+        renewed[0]
+    }
+
+    pub(super) async fn read(&self) -> Option<Record> {
+        let mut reading = self.store.get(vec![self.id]).await.expect("get");
+        assert_eq!(reading.records.len(), 1, "one id, one reply");
+        reading.records.pop().flatten()
+    }
+
+    /// What is there, where something must be.
+    pub(super) async fn record(&self) -> Record {
+        self.read().await.expect("there is a record")
+    }
+
+    /// The first attempt, running.
+    pub(super) async fn running(&self, lease: Duration) -> Head {
+        self.wins(Condition::Absent, Change::Claim(self.claim(lease))).await.head
+    }
+
+    /// A first attempt that ended so.
+    pub(super) async fn ended(&self, change: Change) -> Head {
+        let fence = self.running(LONG).await.fence;
+        self.wins(Condition::Held { fence }, change).await.head
+    }
+
+    /// A further attempt after the one with this fence.
+    pub(super) async fn taken_over(&self, fence: Fence, lease: Duration) -> Head {
+        self.wins(Condition::Lapsed { fence }, Change::Claim(self.claim(lease))).await.head
+    }
+}
+
+/// Compares records without printing answers, which may be large.
+fn assert_same(expected: Option<&Record>, found: Option<&Record>, law: &str) {
+    assert_eq!(expected.map(|record| &record.head), found.map(|record| &record.head), "{law}");
+    let (expected, found) = (expected.and_then(|record| record.answer.as_ref()), found.and_then(|record| record.answer.as_ref()));
+    let brief = |answer: &Arc<Answer>| (answer.status, answer.headers.len(), answer.body.len(), answer.trailers.len());
+    assert!(expected == found, "{law}: answer {:?} came back as {:?}", expected.map(brief), found.map(brief));
+}
+
+/// A namespace no other case, process or run uses.
+pub(super) fn unique_namespace() -> Arc<str> {
+    let (random, count) = unique();
+    format!("contract-{random:016x}-{count}").into()
+}
+
+pub(super) fn new_token() -> AttemptToken {
+    let (random, count) = unique();
+    AttemptToken::from_bytes((u128::from(random) << 64 | u128::from(count)).to_be_bytes())
+}
+
+pub(super) fn fingerprint(number: u8) -> Fingerprint {
+    Fingerprint { digest: [number; 32], policy: Arc::new(FingerprintPolicy::default()) }
+}
+
+pub(super) fn answer(body: &str) -> Arc<Answer> {
+    Arc::new(Answer::new(201, body.to_owned()))
+}
+
+pub(super) fn completion(body: &str, lifetime: Lifetime) -> Finish {
+    Finish { state: State::Completed, status: Some(201), answer: Some(answer(body)), lifetime }
+}
+
+pub(super) fn without_answer(state: State, lifetime: Lifetime) -> Finish {
+    Finish { state, status: None, answer: None, lifetime }
+}
+
+pub(super) fn completed(body: &str) -> Change {
+    Change::Finish(completion(body, KEPT))
+}
+
+pub(super) fn released(lifetime: Lifetime) -> Change {
+    Change::Finish(without_answer(State::Retryable, lifetime))
+}
+
+pub(super) fn unknown(lifetime: Lifetime) -> Change {
+    Change::Finish(without_answer(State::Unknown, lifetime))
+}

@@ -1,0 +1,202 @@
+//! `sweep`: what time has brought is written down, a bounded piece at a time.
+
+use std::time::Duration;
+
+use hapax_core::record::Last;
+use hapax_core::store::{Change, Lifetime, Swept};
+use hapax_core::{Condition, Head, State};
+
+use super::Bench;
+use super::fence::{assert_growing, attempts};
+use super::subject::{FADING, FLEETING, KEPT, LONG, SHORT, Subject, completed, completion, released, unknown};
+
+pub(super) async fn a_sweep_writes_down_lapsed_attempts(bench: &Bench) {
+    let subject = bench.subject();
+    let running = subject.running(SHORT).await;
+    bench.pass(SHORT).await;
+    bench.sweep_expecting(Swept { lost: 1, ..Swept::default() }).await;
+
+    let head = subject.record().await.head;
+    assert_eq!((head.state, head.fence, head.version), (State::Unknown, running.fence, running.version + 1));
+    assert!(head.finished_at >= running.lease_until);
+    assert!(head.expires_at > head.finished_at && head.tombstone_until >= head.expires_at, "{head:?}");
+}
+
+pub(super) async fn a_sweep_buries_what_is_past_its_retention(bench: &Bench) {
+    let (paid, retryable) = (bench.subject(), bench.subject());
+    let before = [paid.ended(Change::Finish(completion("paid", FADING))).await, retryable.ended(released(FADING)).await];
+    bench.pass(FADING.retention).await;
+    bench.sweep_expecting(Swept { buried: 2, ..Swept::default() }).await;
+
+    for (subject, before) in [paid, retryable].into_iter().zip(before) {
+        let record = subject.record().await;
+        let expected = Head { state: State::Expired(before.state.last()), kept: false, version: before.version + 1, ..before };
+        assert_eq!((record.head, record.answer), (expected, None));
+    }
+}
+
+/// Whether it was buried on the way or not.
+pub(super) async fn a_sweep_removes_what_is_past_its_tombstone(bench: &Bench) {
+    let (buried, not_buried) = (bench.subject(), bench.subject());
+    buried.ended(Change::Finish(completion("paid", FLEETING))).await;
+    bench.pass(FLEETING.retention).await;
+    bench.sweep().await;
+    not_buried.ended(released(FLEETING)).await;
+    bench.pass(FLEETING.retention + FLEETING.tombstone).await;
+    bench.sweep().await;
+
+    for subject in [buried, not_buried] {
+        assert_eq!(subject.read().await, None);
+        assert_eq!(subject.running(LONG).await.attempts, 1);
+    }
+}
+
+pub(super) async fn a_sweep_leaves_what_is_not_due(bench: &Bench) {
+    let subjects: [Subject; 6] = std::array::from_fn(|_| bench.subject());
+    let [tombstone, forgotten, running, renewed, paid, lost] = &subjects;
+    tombstone.ended(Change::Finish(completion("paid", FADING))).await;
+    bench.pass(FADING.retention).await;
+    bench.sweep().await;
+    let version = forgotten.ended(completed("paid")).await.version;
+    forgotten.wins(Condition::Version { version }, Change::Forget(KEPT)).await;
+    running.running(LONG).await;
+    assert!(renewed.renew(renewed.running(SHORT).await.fence, LONG).await);
+    paid.ended(completed("paid")).await;
+    lost.ended(unknown(KEPT)).await;
+
+    let mut before = Vec::new();
+    for subject in &subjects {
+        before.push(subject.record().await);
+    }
+    bench.pass(SHORT).await;
+    bench.sweep().await;
+    for (subject, before) in subjects.iter().zip(before) {
+        assert_eq!(subject.record().await, before);
+    }
+}
+
+/// Removing it would turn "nobody knows" into "never happened".
+pub(super) async fn a_sweep_never_removes_what_was_never_resolved(bench: &Bench) {
+    let (lost, forgotten) = (bench.subject(), bench.subject());
+    lost.ended(unknown(FLEETING)).await;
+    let version = forgotten.ended(unknown(KEPT)).await.version;
+    forgotten.wins(Condition::Version { version }, Change::Forget(FLEETING)).await;
+    for _ in 0..3 {
+        bench.pass(FLEETING.retention + FLEETING.tombstone).await;
+        bench.sweep().await;
+    }
+    for subject in [lost, forgotten] {
+        assert_eq!(subject.record().await.head.state, State::Expired(Last::Unknown));
+        subject.loses(Condition::Absent, Change::Claim(subject.claim(LONG))).await;
+    }
+}
+
+pub(super) async fn a_sweep_touches_no_more_than_its_limit(bench: &Bench) {
+    bench.sweep().await;
+    let subjects: [Subject; 5] = std::array::from_fn(|_| bench.subject());
+    for (number, subject) in subjects.iter().enumerate() {
+        match number {
+            0 => drop(subject.running(SHORT).await),
+            1 | 2 => drop(subject.ended(Change::Finish(completion("paid", FADING))).await),
+            _ => drop(subject.ended(released(FLEETING)).await),
+        }
+    }
+    bench.pass(FLEETING.retention + FLEETING.tombstone).await;
+
+    assert_eq!(bench.store.sweep(0).await.expect("sweep"), Swept::default());
+    assert_eq!(touched(&subjects).await, 0);
+    let swept = bench.store.sweep(2).await.expect("sweep");
+    assert_eq!(swept.total(), 2, "there was enough to do");
+    assert!(touched(&subjects).await <= 2);
+    let rest = bench.sweep().await;
+    assert!(bench.is_shared || rest.total() == 3, "{rest:?}");
+    assert_eq!(touched(&subjects).await, 5);
+}
+
+pub(super) async fn a_second_sweep_finds_nothing(bench: &Bench) {
+    let (running, paid, lost) = (bench.subject(), bench.subject(), bench.subject());
+    running.running(SHORT).await;
+    paid.ended(Change::Finish(completion("paid", FADING))).await;
+    lost.ended(unknown(FLEETING)).await;
+    bench.pass(FLEETING.retention + FLEETING.tombstone).await;
+    bench.sweep_expecting(Swept { lost: 1, buried: 2, removed: 0 }).await;
+    if !bench.is_shared {
+        assert_eq!(bench.store.sweep(100).await.expect("sweep"), Swept::default());
+    }
+}
+
+pub(super) async fn a_swept_attempt_may_still_complete(bench: &Bench) {
+    let subject = bench.subject();
+    let fence = subject.running(SHORT).await.fence;
+    bench.pass(SHORT).await;
+    bench.sweep().await;
+    assert_eq!(subject.record().await.head.state, State::Unknown);
+    subject.wins(Condition::Held { fence }, completed("late")).await;
+}
+
+pub(super) async fn a_buried_unknown_can_still_be_completed(bench: &Bench) {
+    let (subject, head) = buried_unknown(bench).await;
+    let won = subject.wins(Condition::Held { fence: head.fence }, completed("very late")).await;
+    assert_eq!(won.head.state_at(won.now), State::Completed);
+}
+
+pub(super) async fn a_buried_unknown_can_still_be_settled(bench: &Bench) {
+    let (subject, head) = buried_unknown(bench).await;
+    let settlement = Change::Settle(completion("found in the books", KEPT));
+    subject.wins(Condition::Version { version: head.version }, settlement).await;
+    subject.loses(Condition::Held { fence: head.fence }, completed("too late")).await;
+}
+
+pub(super) async fn a_forgotten_record_goes_when_its_tombstone_is_over(bench: &Bench) {
+    let subject = bench.subject();
+    let version = subject.ended(completed("paid")).await.version;
+    subject.wins(Condition::Version { version }, Change::Forget(FLEETING)).await;
+    bench.pass(FLEETING.tombstone).await;
+    bench.sweep_expecting(Swept { removed: 1, ..Swept::default() }).await;
+    assert_eq!(subject.read().await, None);
+}
+
+pub(super) async fn fences_grow_across_removal(bench: &Bench) {
+    let subject = bench.subject();
+    let mut heads = Vec::new();
+    for _ in 0..3 {
+        heads.push(subject.running(LONG).await);
+        subject.wins(Condition::Held { fence: heads[heads.len() - 1].fence }, released(FLEETING)).await;
+        bench.pass(FLEETING.retention + FLEETING.tombstone).await;
+        bench.sweep().await;
+        assert_eq!(subject.read().await, None);
+    }
+    assert_growing(&heads);
+}
+
+/// Nothing of the record is left, and the clock is behind its fences: something else must remember how far they had got.
+pub(super) async fn fences_grow_across_removal_though_the_clock_stands(bench: &Bench) {
+    let subject = bench.subject();
+    let mut heads = attempts(&subject, 20).await;
+    let gone = Lifetime { retention: Duration::ZERO, tombstone: Duration::ZERO };
+    subject.wins(Condition::Held { fence: heads[19].fence }, released(gone)).await;
+    bench.sweep().await;
+    assert_eq!(subject.read().await, None);
+    heads.push(subject.running(LONG).await);
+    assert_growing(&heads);
+}
+
+async fn buried_unknown(bench: &Bench) -> (Subject, Head) {
+    let subject = bench.subject();
+    subject.ended(unknown(FADING)).await;
+    bench.pass(FADING.retention).await;
+    bench.sweep().await;
+    let head = subject.record().await.head;
+    assert_eq!(head.state, State::Expired(Last::Unknown));
+    (subject, head)
+}
+
+/// How many of these are not as they were made: gone, or in a state a sweep writes.
+async fn touched(subjects: &[Subject; 5]) -> usize {
+    let mut touched = 0;
+    for subject in subjects {
+        let state = subject.read().await.map(|record| record.head.state);
+        touched += usize::from(!matches!(state, Some(State::Running | State::Completed | State::Retryable)));
+    }
+    touched
+}

@@ -1,0 +1,164 @@
+//! Random histories: the same steps against two stores, which must never differ.
+//!
+//! A history is made from its seed alone: claims, ends, late ends, renewals, takeovers, settlements, forgettings, sweeps and turns of
+//! the clock over a handful of records, with conditions that are right, stale or wrong. Every reply and, after every step, every
+//! record is compared. A failure names seed and step and tells the last steps; the same seed fails the same way.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() {
+//! use std::sync::Arc;
+//!
+//! use hapax_core::{Memory, Secret};
+//! use hapax_testkit::{ManualClock, history};
+//!
+//! let clock = ManualClock::new();
+//! let memory = || Memory::new(Arc::new(clock.clone()), Secret::from_bytes([7; 32]));
+//! let tally = history::run(42, 200, &memory(), &memory(), &clock).await;
+//! assert!(tally.count("claim", "won") > 0, "{tally}");
+//! # }
+//! ```
+
+mod plan;
+mod random;
+mod tally;
+
+use std::collections::VecDeque;
+use std::fmt::{Debug, Write};
+
+use hapax_core::store::{Reading, Swept, Written};
+use hapax_core::{Head, Record, Store, StoreError};
+
+use crate::ManualClock;
+use plan::{Act, Planner, Step};
+
+pub use tally::Tally;
+
+/// Makes up a history of `steps` steps from `seed`, lets both stores live through it, and counts what happened.
+///
+/// Both stores must be empty and take their time from `clock`. Steps are planned by what `a` shows, so `a` is best the store that is
+/// trusted.
+///
+/// # Panics
+///
+/// When the stores differ or either of them fails.
+pub async fn run(seed: u64, steps: usize, a: &dyn Store, b: &dyn Store, clock: &ManualClock) -> Tally {
+    let mut history = History { seed, a, b, clock, number: 0, trail: VecDeque::new(), tally: Tally::default() };
+    let mut planner = Planner::new(seed);
+    let mut heads = history.compare_records(&planner).await;
+    for number in 1..=steps {
+        history.number = number;
+        let step = planner.next(&heads, clock.now());
+        history.remember(&step);
+        history.take(step).await;
+        heads = history.compare_records(&planner).await;
+        planner.observe(&heads);
+        if planner.replaces_a_record() {
+            heads = history.compare_records(&planner).await;
+        }
+    }
+    history.tally
+}
+
+/// How many steps a failure tells.
+const TRAIL: usize = 20;
+
+struct History<'a> {
+    seed: u64,
+    a: &'a dyn Store,
+    b: &'a dyn Store,
+    clock: &'a ManualClock,
+    number: usize,
+    /// The latest steps, told.
+    trail: VecDeque<String>,
+    tally: Tally,
+}
+
+impl History<'_> {
+    async fn take(&mut self, step: Step) {
+        let Step { kind, act } = step;
+        match act {
+            Act::Put(put) => {
+                let written = self.agree(self.a.put_if(put.clone()).await, self.b.put_if(put).await);
+                self.note(kind, if matches!(written, Written::Won(_)) { "won" } else { "lost" }, 1);
+            }
+            Act::Renew(renewals) => {
+                let renewed = self.agree(self.a.renew(renewals.clone()).await, self.b.renew(renewals).await);
+                let won = renewed.iter().filter(|renewed| **renewed).count();
+                self.note(kind, "won", won);
+                self.note(kind, "lost", renewed.len() - won);
+            }
+            Act::Sweep(limit) => {
+                let swept = self.agree(self.a.sweep(limit).await, self.b.sweep(limit).await);
+                self.count_swept(kind, swept);
+            }
+            Act::Get(ids) => {
+                let reading = self.agree(self.a.get(ids.clone()).await, self.b.get(ids).await);
+                self.count_found(kind, &reading);
+            }
+            Act::List(query) => {
+                let heads = self.agree(self.a.list(query.clone()).await, self.b.list(query).await);
+                self.note(kind, if heads.is_empty() { "empty" } else { "some" }, 1);
+            }
+            Act::Advance(duration) => {
+                self.clock.advance(duration);
+                self.note(kind, "moved", 1);
+            }
+        }
+    }
+
+    /// Every record and the epoch, and whether both stores have the same. Secrets may differ.
+    async fn compare_records(&mut self, planner: &Planner) -> Vec<Option<Head>> {
+        let reading = self.agree(self.a.get(planner.ids()).await, self.b.get(planner.ids()).await);
+        let (a, b) = (self.a.pulse().await, self.b.pulse().await);
+        self.agree(a.map(|pulse| (pulse.now, pulse.epoch)), b.map(|pulse| (pulse.now, pulse.epoch)));
+        let head = |record: Option<Record>| {
+            record.map(|record| {
+                assert_eq!(record.head.kept, record.answer.is_some(), "seed {}, step {}", self.seed, self.number);
+                record.head
+            })
+        };
+        reading.records.into_iter().map(head).collect()
+    }
+
+    /// The reply of both.
+    fn agree<T: PartialEq + Debug>(&self, a: Result<T, StoreError>, b: Result<T, StoreError>) -> T {
+        match (a, b) {
+            (Ok(a), Ok(b)) if a == b => a,
+            (a, b) => self.fail(&format!("the stores differ\n  a: {a:?}\n  b: {b:?}")),
+        }
+    }
+
+    fn fail(&self, what: &str) -> ! {
+        let trail: Vec<_> = self.trail.iter().map(String::as_str).collect();
+        panic!("seed {}, step {}: {what}\nthe last steps:\n{}", self.seed, self.number, trail.join("\n"));
+    }
+
+    fn remember(&mut self, step: &Step) {
+        if self.trail.len() == TRAIL {
+            self.trail.pop_front();
+        }
+        self.trail.push_back(format!("  {:>5} at {:?}: {}: {:?}", self.number, self.clock.now(), step.kind, step.act));
+    }
+
+    /// What a step came to: in the tally and, for a failure to tell, in the trail.
+    fn note(&mut self, kind: &'static str, result: &'static str, count: usize) {
+        self.tally.add(kind, result, count);
+        if let Some(told) = self.trail.back_mut().filter(|_| count > 0) {
+            write!(told, " -> {count} {result}").expect("a string takes any text");
+        }
+    }
+
+    fn count_swept(&mut self, kind: &'static str, swept: Swept) {
+        self.note(kind, "lost", swept.lost);
+        self.note(kind, "buried", swept.buried);
+        self.note(kind, "removed", swept.removed);
+        self.note(kind, "nothing", usize::from(swept.total() == 0));
+    }
+
+    fn count_found(&mut self, kind: &'static str, reading: &Reading) {
+        let found = reading.records.iter().flatten().count();
+        self.note(kind, "found", found);
+        self.note(kind, "missing", reading.records.len() - found);
+    }
+}

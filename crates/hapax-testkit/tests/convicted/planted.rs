@@ -1,0 +1,295 @@
+//! A store with one bug of choice; without one it is as good as the reference store.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use hapax_core::guard::{self, Due, Refused};
+use hapax_core::record::Last;
+use hapax_core::store::{Change, Claim, Lifetime, ListQuery, Pulse, Reading, Renewal, Reply, Seen, Swept, Won, Written};
+use hapax_core::{
+    Answer, Condition, Fence, FingerprintPolicy, Head, Principal, Put, Record, RecordId, Scope, Secret, State, Store, Timestamp,
+};
+use hapax_testkit::ManualClock;
+
+/// The bugs, by the rule they break.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bug {
+    None,
+    AbsentIsNotAsked,
+    CheckThenAct,
+    LosersSeeNoAnswer,
+    LosersLeaveATrace,
+    UnresolvedIsGone,
+    UnfencedFinish,
+    LateIsLost,
+    UnconditionalTakeover,
+    CompletedIsLapsed,
+    TakeoverOfAnyFence,
+    TakeoverChangesFingerprint,
+    TakeoverKeepsAnswer,
+    ReleasedIsLost,
+    VersionIsNotAsked,
+    SettlementKeepsFence,
+    AnythingIsSettled,
+    ForgetKeepsAnswer,
+    ForgetKeepsFingerprint,
+    ForgetKeepsEpoch,
+    EveryWriteRaisesEpoch,
+    FinishUnderLapsed,
+    RenewalBumpsFence,
+    RenewalOfAnyFence,
+    RenewalsOutOfOrder,
+    FencesByClockAlone,
+    FencesByCount,
+    FloorIsForgotten,
+    HeadersAreSorted,
+    PoliciesAreForgotten,
+    AnonymousIsAName,
+    ReadingsOutOfOrder,
+    ListIgnoresState,
+    ListIgnoresAfter,
+    TimeRunsBack,
+    SweepLosesTheLiving,
+    SweepKeepsAnswers,
+    SweepRemovesUnresolved,
+    SweepIgnoresLimit,
+}
+
+pub(crate) struct Planted {
+    bug: Bug,
+    clock: ManualClock,
+    inside: Mutex<Inside>,
+}
+
+#[derive(Default)]
+struct Inside {
+    records: BTreeMap<RecordId, Record>,
+    floor: Fence,
+    epoch: u64,
+    readings: u64,
+}
+
+impl Planted {
+    pub(crate) fn new(bug: Bug, clock: ManualClock) -> Self {
+        Planted { bug, clock, inside: Mutex::default() }
+    }
+
+    fn is(&self, bug: Bug) -> bool {
+        self.bug == bug
+    }
+
+    fn inside(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap()
+    }
+
+    fn judge(&self, put: &Put) -> Result<Record, Refused> {
+        let inside = self.inside();
+        let current = inside.records.get(&put.id);
+        let (pretended, put) = self.pretend(current.map(|record| record.head.clone()), put.clone());
+        let head = guard::judge(pretended.as_ref(), &put, self.clock.now(), inside.floor)?;
+        Ok(self.tamper(current, &put, head))
+    }
+
+    /// What the judgement is told instead of the truth.
+    fn pretend(&self, current: Option<Head>, mut put: Put) -> (Option<Head>, Put) {
+        let now = self.clock.now();
+        let Some(mut head) = current else { return (None, put) };
+        match (self.bug, put.condition) {
+            (Bug::AbsentIsNotAsked, Condition::Absent) => return (None, put),
+            (Bug::UnresolvedIsGone, Condition::Absent) if head.tombstone_until <= now && head.state == State::Unknown => {
+                head.state = State::Retryable;
+            }
+            (Bug::UnfencedFinish, Condition::Held { .. }) => put.condition = Condition::Held { fence: head.fence },
+            (Bug::LateIsLost, Condition::Held { .. }) if head.state_at(now) != State::Running => head.state = State::Retryable,
+            (Bug::UnconditionalTakeover, Condition::Lapsed { .. }) => head.lease_until = Timestamp::ZERO,
+            (Bug::CompletedIsLapsed, Condition::Lapsed { .. }) if head.state == State::Completed => head.state = State::Retryable,
+            (Bug::TakeoverOfAnyFence, Condition::Lapsed { .. }) => put.condition = Condition::Lapsed { fence: head.fence },
+            (Bug::ReleasedIsLost, Condition::Lapsed { .. }) if matches!(put.change, Change::Lose(_)) => {
+                (head.state, head.lease_until) = (State::Running, Timestamp::ZERO);
+            }
+            (Bug::VersionIsNotAsked, Condition::Version { .. }) => put.condition = Condition::Version { version: head.version },
+            (Bug::AnythingIsSettled, Condition::Version { .. }) if matches!(put.change, Change::Settle(_)) => {
+                head.state = State::Unknown;
+            }
+            (Bug::FinishUnderLapsed, Condition::Lapsed { fence }) if matches!(put.change, Change::Finish(_)) => {
+                put.condition = Condition::Held { fence };
+            }
+            _ => {}
+        }
+        (Some(head), put)
+    }
+
+    /// What is written instead of what was judged.
+    fn tamper(&self, current: Option<&Record>, put: &Put, mut head: Head) -> Record {
+        let mut answer = put.change.answer().cloned();
+        let before = current.map(|record| &record.head);
+        match (self.bug, &put.change) {
+            (Bug::TakeoverChangesFingerprint, Change::Claim(claim)) => head.fingerprint = Some(claim.fingerprint.clone()),
+            (Bug::TakeoverKeepsAnswer, Change::Claim(_)) => answer = current.and_then(|record| record.answer.clone()),
+            (Bug::SettlementKeepsFence, Change::Settle(_)) => head.fence = before.unwrap().fence,
+            (Bug::ForgetKeepsAnswer, Change::Forget(_)) => answer = current.and_then(|record| record.answer.clone()),
+            (Bug::ForgetKeepsFingerprint, Change::Forget(_)) => head.fingerprint = before.unwrap().fingerprint.clone(),
+            (Bug::FencesByClockAlone, Change::Claim(_)) => head.fence = Fence::from_u64(self.clock.now().as_micros()),
+            (Bug::FencesByCount, Change::Claim(_)) => {
+                head.fence = Fence::from_u64(before.map_or(1, |head| head.fence.as_u64() + 1));
+            }
+            (Bug::PoliciesAreForgotten, Change::Claim(claim)) => head.fingerprint = Some(without_policy(claim)),
+            (Bug::AnonymousIsAName, Change::Claim(claim)) => head.scope = named(&claim.scope),
+            (Bug::HeadersAreSorted, _) => answer = answer.map(|answer| sorted(&answer)),
+            _ => {}
+        }
+        Record { head, answer }
+    }
+
+    fn write(&self, put: &Put, record: Record) -> Written {
+        let mut inside = self.inside();
+        let raises = matches!(put.change, Change::Forget(_)) && !self.is(Bug::ForgetKeepsEpoch);
+        inside.epoch += u64::from(raises || self.is(Bug::EveryWriteRaisesEpoch));
+        let head = record.head.clone();
+        inside.records.insert(put.id, record);
+        Written::Won(Won { head, now: self.clock.now() })
+    }
+
+    fn refuse(&self, put: &Put) -> Written {
+        let mut inside = self.inside();
+        let mut record = inside.records.get_mut(&put.id).cloned();
+        if let Some(seen) = record.as_mut().filter(|_| self.is(Bug::LosersSeeNoAnswer)) {
+            seen.answer = None;
+        }
+        if let Some(stored) = inside.records.get_mut(&put.id).filter(|_| self.is(Bug::LosersLeaveATrace)) {
+            stored.head.version += 1;
+        }
+        Written::Lost(Seen { record, now: self.clock.now() })
+    }
+
+    fn renew_one(&self, renewal: &Renewal) -> bool {
+        let mut inside = self.inside();
+        let Some(record) = inside.records.get_mut(&renewal.id) else { return false };
+        let fence = if self.is(Bug::RenewalOfAnyFence) { record.head.fence } else { renewal.fence };
+        let Ok(mut head) = guard::renew(Some(&record.head), &Renewal { fence, ..*renewal }, self.clock.now()) else { return false };
+        if self.is(Bug::RenewalBumpsFence) {
+            head.fence = Fence::from_u64(head.fence.as_u64() + 1);
+        }
+        record.head = head;
+        true
+    }
+
+    /// What is due, as the bug sees it.
+    fn due(&self, head: &Head) -> Option<Due> {
+        let now = self.clock.now();
+        let mut head = head.clone();
+        match head.state {
+            State::Running if self.is(Bug::SweepLosesTheLiving) => head.lease_until = Timestamp::ZERO,
+            State::Expired(Last::Unknown) if self.is(Bug::SweepRemovesUnresolved) => head.state = State::Expired(Last::Failed),
+            _ => {}
+        }
+        guard::due(&head, Lifetime::default(), now)
+    }
+}
+
+impl Store for Planted {
+    fn is_exclusive(&self) -> bool {
+        true
+    }
+
+    fn get(&self, mut ids: Vec<RecordId>) -> Reply<'_, Reading> {
+        Box::pin(async move {
+            if self.is(Bug::ReadingsOutOfOrder) {
+                ids.sort_unstable();
+            }
+            let mut inside = self.inside();
+            inside.readings += 1;
+            let records = ids.iter().map(|id| inside.records.get(id).cloned()).collect();
+            let back = if self.is(Bug::TimeRunsBack) { inside.readings } else { 0 };
+            Ok(Reading { records, now: Timestamp::from_micros(self.clock.now().as_micros() - back) })
+        })
+    }
+
+    fn put_if(&self, put: Put) -> Reply<'_, Written> {
+        Box::pin(async move {
+            let judged = self.judge(&put);
+            if self.is(Bug::CheckThenAct) {
+                tokio::task::yield_now().await;
+            }
+            Ok(match judged {
+                Ok(record) => self.write(&put, record),
+                Err(Refused) => self.refuse(&put),
+            })
+        })
+    }
+
+    fn renew(&self, renewals: Vec<Renewal>) -> Reply<'_, Vec<bool>> {
+        Box::pin(async move {
+            let mut renewed: Vec<_> = renewals.iter().map(|renewal| self.renew_one(renewal)).collect();
+            if self.is(Bug::RenewalsOutOfOrder) {
+                renewed.sort_unstable();
+            }
+            Ok(renewed)
+        })
+    }
+
+    fn list(&self, query: ListQuery) -> Reply<'_, Vec<Head>> {
+        Box::pin(async move {
+            let state = query.state.filter(|_| !self.is(Bug::ListIgnoresState));
+            let after = query.after.filter(|_| !self.is(Bug::ListIgnoresAfter));
+            let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+            let inside = self.inside();
+            let heads = inside.records.range((from, Bound::Unbounded)).map(|(_, record)| &record.head);
+            Ok(heads.filter(|head| state.is_none_or(|word| head.state.word() == word)).take(query.limit).cloned().collect())
+        })
+    }
+
+    fn sweep(&self, limit: usize) -> Reply<'_, Swept> {
+        Box::pin(async move {
+            let limit = if self.is(Bug::SweepIgnoresLimit) { usize::MAX } else { limit };
+            let mut inside = self.inside();
+            let due: Vec<_> =
+                inside.records.iter().filter_map(|(id, record)| Some((*id, self.due(&record.head)?))).take(limit).collect();
+            let mut swept = Swept::default();
+            for (id, due) in due {
+                swept.count(&due);
+                inside.apply(id, due, self.bug);
+            }
+            Ok(swept)
+        })
+    }
+
+    fn pulse(&self) -> Reply<'_, Pulse> {
+        Box::pin(
+            async move { Ok(Pulse { now: self.clock.now(), epoch: self.inside().epoch, secret: Secret::from_bytes([7; 32]) }) },
+        )
+    }
+}
+
+impl Inside {
+    fn apply(&mut self, id: RecordId, due: Due, bug: Bug) {
+        match due {
+            Due::Lost(head) => drop(self.records.insert(id, Record { head: *head, answer: None })),
+            Due::Buried(head) => {
+                let kept = self.records[&id].answer.clone().filter(|_| bug == Bug::SweepKeepsAnswers);
+                self.records.insert(id, Record { head: *head, answer: kept });
+            }
+            Due::Removed => {
+                let removed = self.records.remove(&id).unwrap();
+                if bug != Bug::FloorIsForgotten {
+                    self.floor = self.floor.max(removed.head.fence);
+                }
+            }
+        }
+    }
+}
+
+fn without_policy(claim: &Claim) -> hapax_core::Fingerprint {
+    hapax_core::Fingerprint { policy: Arc::new(FingerprintPolicy::default()), ..claim.fingerprint.clone() }
+}
+
+fn named(scope: &Scope) -> Arc<Scope> {
+    Arc::new(Scope { principal: Principal::named(scope.principal.to_string()), ..scope.clone() })
+}
+
+fn sorted(answer: &Answer) -> Arc<Answer> {
+    let mut answer = answer.clone();
+    answer.headers.sort();
+    Arc::new(answer)
+}

@@ -1,0 +1,26 @@
+//! The suite also works where its clock cannot be turned and its store is shared: in real time, all cases at once.
+
+use std::sync::{Arc, LazyLock};
+use std::time::{Instant, SystemTime};
+
+use hapax_core::{Clock, Memory, Secret, Store, Timestamp};
+use hapax_testkit::{Bench, store_contract};
+
+/// The wall clock as it was at the start, and from then on a clock that nobody sets back.
+struct RealClock {
+    start: Timestamp,
+    since: Instant,
+}
+
+impl Clock for RealClock {
+    fn now(&self) -> Timestamp {
+        self.start.after(self.since.elapsed())
+    }
+}
+
+static LIVE: LazyLock<Arc<dyn Store>> = LazyLock::new(|| {
+    let clock = RealClock { start: Timestamp::from_system_time(SystemTime::now()), since: Instant::now() };
+    Arc::new(Memory::new(Arc::new(clock), Secret::from_bytes([7; 32])))
+});
+
+store_contract!(async || Bench::in_real_time(LIVE.clone()).shared());

@@ -1,0 +1,304 @@
+//! What the end of an attempt is read as, through the layer: statuses, errors, panics, broken and oversized answers, large requests.
+
+mod common;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use common::{Broken, Got, Ledger, charges, faulty, guard, post, quiet, send};
+use hapax::{Body, Class, Hapax, Mode, NeverDispatched, Policy, Settlement};
+use hapax_core::State;
+use hapax_core::store::ListQuery;
+use hapax_testkit::Verb;
+use http::{HeaderMap, Response};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+
+/// Sends one request twice to a handler that counts its runs, and returns both answers, the count and the record's state.
+async fn twice<F, Fut>(policy: Policy, handler: F) -> (Got, Got, usize, State)
+where
+    F: Fn(usize) -> Fut + Clone + Send + Sync + 'static,
+    Fut: Future<Output = Result<Response<Body>, Broken>> + Send + 'static,
+{
+    let (store, _) = faulty();
+    let (hapax, ledger) = (quiet(store), Ledger::default());
+    let service = guard(&hapax, policy, {
+        let ledger = ledger.clone();
+        move |_| handler(ledger.add("run"))
+    });
+    let first = send(&service, post("/", "k", "x")).await;
+    let state = only_state(&hapax).await;
+    let second = send(&service, post("/", "k", "x")).await;
+    (first, second, ledger.len(), state)
+}
+
+async fn only_state(hapax: &Hapax) -> State {
+    hapax.list(ListQuery { state: None, after: None, limit: 2 }).await.unwrap()[0].state
+}
+
+fn status(status: u16) -> Response<Body> {
+    Response::builder().status(status).body(Body::from("said")).unwrap()
+}
+
+#[tokio::test]
+async fn every_class_of_status_is_kept_released_or_held() {
+    for (code, strict, runs, state) in [
+        (200, false, 1, State::Completed),
+        (302, false, 1, State::Completed),
+        (404, false, 1, State::Failed),
+        (422, false, 1, State::Failed),
+        (401, false, 2, State::Retryable),
+        (429, false, 2, State::Retryable),
+        (500, false, 2, State::Retryable),
+        (503, false, 2, State::Retryable),
+        (500, true, 1, State::Unknown),
+        (503, true, 1, State::Unknown),
+        (502, false, 1, State::Unknown),
+        (504, false, 1, State::Unknown),
+    ] {
+        let policy = Policy { strict, ..Policy::default() };
+        let (first, second, ran, was) = twice(policy, move |_| async move { Ok(status(code)) }).await;
+        assert_eq!((ran, was), (runs, state), "{code}, strict: {strict}");
+        if state == State::Unknown {
+            assert_eq!((first.status.as_u16(), first.problem().as_str()), (if code == 504 { 504 } else { 502 }, "outcome-unknown"));
+            assert_eq!(first.header("stripe-should-retry"), Some("false"));
+            assert_eq!((second.status.as_u16(), second.problem().as_str()), (409, "outcome-unknown"));
+        } else {
+            assert_eq!((first.status.as_u16(), &first.body[..], first.is_replay()), (code, &b"said"[..], false));
+            assert_eq!((second.status.as_u16(), &second.body[..], second.is_replay()), (code, &b"said"[..], runs == 1));
+        }
+    }
+}
+
+#[tokio::test]
+async fn in_rerun_mode_a_lost_attempt_is_followed_by_another() {
+    let policy = Policy { mode: Mode::Rerun, ..Policy::default() };
+    let (first, second, runs, _) = twice(policy, |run| async move { Ok(status(if run == 1 { 502 } else { 200 })) }).await;
+    assert_eq!((first.problem().as_str(), first.header("x-should-retry")), ("outcome-unknown", Some("true")));
+    assert_eq!((second.status.as_u16(), second.is_replay(), runs), (200, false, 2));
+}
+
+#[tokio::test]
+async fn an_error_and_a_panic_are_held_as_unknown() {
+    let (first, second, runs, state) = twice(Policy::default(), |_| async { Err(Broken("reset".into())) }).await;
+    assert_eq!((first.status.as_u16(), second.status.as_u16(), runs, state), (502, 409, 1, State::Unknown));
+
+    let panics = |run: usize| async move { if run > 0 { panic!("planned") } else { Ok(status(200)) } };
+    let (first, second, runs, state) = twice(Policy::default(), panics).await;
+    assert_eq!(
+        (first.problem().as_str(), second.problem().as_str(), runs, state),
+        ("outcome-unknown", "outcome-unknown", 1, State::Unknown)
+    );
+}
+
+#[tokio::test]
+async fn what_was_never_dispatched_is_released() {
+    let never = |run: usize| async move {
+        if run == 1 { Err(Broken(Box::new(NeverDispatched("refused".into())))) } else { Ok(status(200)) }
+    };
+    let (first, second, runs, state) = twice(Policy::default(), never).await;
+    assert_eq!((first.status.as_u16(), first.problem().as_str()), (502, "upstream-unreachable"));
+    assert_eq!((second.status.as_u16(), runs, state), (200, 2, State::Retryable));
+}
+
+#[tokio::test]
+async fn a_handler_may_say_what_its_status_means() {
+    let says = |class: Class, code| {
+        move |_| async move {
+            let mut response = status(code);
+            response.extensions_mut().insert(class);
+            Ok(response)
+        }
+    };
+    let (_, _, runs, state) = twice(Policy::default(), says(Class::Keep, 500)).await;
+    assert_eq!((runs, state), (1, State::Completed));
+    let (_, _, runs, state) = twice(Policy::default(), says(Class::Release, 200)).await;
+    assert_eq!((runs, state), (2, State::Retryable));
+    let (_, _, runs, state) = twice(Policy::default(), says(Class::Unknown, 200)).await;
+    assert_eq!((runs, state), (1, State::Unknown));
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_kept_is_sent_once_and_noted() {
+    let keep_no = |_| async {
+        let mut response = status(201);
+        response.headers_mut().insert("hapax-keep", "no".parse().unwrap());
+        Ok(response)
+    };
+    let large = |_| async { Ok(Response::builder().status(201).body(Body::from(vec![b'x'; 3_000])).unwrap()) };
+    let no_answers = Policy { keep_answers: false, ..Policy::default() };
+    let small_cap = Policy { answer_bytes_max: 2_999, ..Policy::default() };
+    for (first, second, runs, state) in [
+        twice(Policy::default(), keep_no).await,
+        twice(no_answers, |_| async { Ok(status(201)) }).await,
+        twice(small_cap, large).await,
+    ] {
+        assert_eq!((first.status.as_u16(), runs, state), (201, 1, State::Completed));
+        assert_eq!((first.header("hapax-keep"), first.header("idempotency-expires")), (None, None));
+        assert!(first.body.len() == 4 || first.body.len() == 3_000, "the first caller gets all of it");
+        assert_eq!((second.status.as_u16(), second.problem().as_str()), (409, "answer-not-kept"));
+        assert!(std::str::from_utf8(&second.body).unwrap().contains("\"original_status\":201"));
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_is_unknown() {
+    let broken = |_| async {
+        let frames = [Ok(Frame::data(Bytes::from_static(b"half"))), Err(std::io::Error::other("reset"))];
+        Ok(Response::new(Body::streamed(StreamBody::new(tokio_stream(frames)))))
+    };
+    let (first, second, runs, state) = twice(Policy::default(), broken).await;
+    assert_eq!((first.status.as_u16(), second.problem().as_str(), runs, state), (502, "outcome-unknown", 1, State::Unknown));
+}
+
+/// A stream of what is there already.
+fn tokio_stream<T, const N: usize>(items: [T; N]) -> impl futures_core::Stream<Item = T> {
+    struct Ready<T>(std::vec::IntoIter<T>);
+    impl<T> Unpin for Ready<T> {}
+    impl<T> futures_core::Stream for Ready<T> {
+        type Item = T;
+        fn poll_next(mut self: std::pin::Pin<&mut Self>, _: &mut std::task::Context<'_>) -> std::task::Poll<Option<T>> {
+            std::task::Poll::Ready(self.0.next())
+        }
+    }
+    Ready(Vec::from(items).into_iter())
+}
+
+#[tokio::test]
+async fn trailers_are_replayed() {
+    let with_trailers = |_| async {
+        let trailers = HeaderMap::from_iter([("grpc-status".parse().unwrap(), "0".parse().unwrap())]);
+        let frames = [Ok::<_, std::io::Error>(Frame::data(Bytes::from_static(b"message"))), Ok(Frame::trailers(trailers))];
+        Ok(Response::new(Body::streamed(StreamBody::new(tokio_stream(frames)))))
+    };
+    let (first, second, runs, _) = twice(Policy::default(), with_trailers).await;
+    assert_eq!((&first.body, &first.trailers, runs), (&second.body, &second.trailers, 1));
+    assert_eq!(second.trailers.unwrap()["grpc-status"], "0");
+}
+
+#[tokio::test]
+async fn a_large_body_is_spilled_and_arrives_whole() {
+    let (store, _) = faulty();
+    let policy = Policy { body_memory_bytes_max: 1_000, body_bytes_max: 1 << 20, ..Policy::default() };
+    let ledger = Ledger::default();
+    let service = guard(&quiet(store), policy, {
+        let ledger = ledger.clone();
+        move |request| {
+            let ledger = ledger.clone();
+            async move {
+                let body = request.into_body().collect().await.map_err(Broken)?.to_bytes();
+                ledger.add(body.len().to_string());
+                Ok(Response::new(Body::from(body)))
+            }
+        }
+    });
+    for size in [0, 999, 1_000, 1_001, 65_536, 300_000, 1 << 20] {
+        let content: Bytes = (0..size).map(|i: u32| (i % 251) as u8).collect();
+        let got = send(&service, post("/", &format!("k{size}"), content.clone())).await;
+        assert_eq!((got.status.as_u16(), &got.body), (200, &content), "{size} bytes");
+        assert!(send(&service, post("/", &format!("k{size}"), content)).await.is_replay());
+    }
+    assert_eq!(send(&service, post("/", "over", vec![0; (1 << 20) + 1])).await.problem(), "body-too-large");
+    assert_eq!(ledger.len(), 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_route_that_fails_open_serves_without_its_store_and_a_closed_one_does_not() {
+    let (store, _) = faulty();
+    let open = Policy { fail_open: true, naturally_idempotent: true, ..Policy::default() };
+    let hapax = quiet(store.clone());
+    let (service, ledger) = charges(&hapax, open);
+    let (closed, closed_ledger) = charges(&hapax, Policy::default());
+    store.down(true);
+    assert_eq!(send(&service, post("/", "k", "x")).await.status, 201);
+    assert_eq!(send(&closed, post("/", "k", "x")).await.problem(), "store-unavailable");
+    assert_eq!((ledger.len(), closed_ledger.len()), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_lost_after_dispatch_is_completed_in_the_background() {
+    let (store, _) = faulty();
+    let (service, ledger, gate) = common::gated(&quiet(store.clone()), Policy::default(), 201);
+    let first = common::spawn(&service, post("/", "k", "x"));
+    gate.wait_for(1).await;
+    store.down(true);
+    gate.open(1);
+    let got = first.await.unwrap();
+    assert_eq!((got.status.as_u16(), got.problem().as_str()), (503, "store-unavailable"));
+    let faults = store.faults_landed();
+    assert!(faults > 0);
+    store.down(false);
+    let again = send(&service, common::ready_to_wait(post("/", "k", "x"), 30)).await;
+    assert_eq!((again.status.as_u16(), again.is_replay(), ledger.len()), (201, true, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unreachable_store_is_a_503_inside_the_deadline() {
+    let (store, _) = faulty();
+    let (service, ledger) = charges(&quiet(store.clone()), Policy::default());
+    send(&service, post("/", "warm", "x")).await;
+    store.fail_next(Verb::PutIf, hapax_testkit::Fault::Hang, usize::MAX);
+    let started = tokio::time::Instant::now();
+    let got = send(&service, post("/", "k", "x")).await;
+    assert_eq!((got.status.as_u16(), got.problem().as_str(), got.header("retry-after")), (503, "store-unavailable", Some("1")));
+    assert!(started.elapsed() <= Duration::from_millis(2_600), "{:?}", started.elapsed());
+    assert_eq!(ledger.len(), 1);
+}
+
+#[tokio::test]
+async fn what_an_operator_settled_is_what_a_repeat_gets() {
+    let (store, _) = faulty();
+    let hapax = quiet(store);
+    let ledger = Ledger::default();
+    let service = guard(&hapax, Policy::default(), {
+        let ledger = ledger.clone();
+        move |_| {
+            ledger.add("run");
+            async { Ok(status(502)) }
+        }
+    });
+    let audit = hapax::Audit { by: "ada", reason: "it is in the bank's ledger" };
+    for key in ["done", "noted", "not-done"] {
+        send(&service, post("/", key, "x")).await;
+    }
+    for head in hapax.list(ListQuery { state: Some("unknown"), after: None, limit: 10 }).await.unwrap() {
+        let settlement = match head.key.as_str() {
+            "done" => Settlement::Done(hapax::Answer::new(201, "settled")),
+            "noted" => Settlement::DoneWithoutAnswer,
+            _ => Settlement::NotDone,
+        };
+        assert!(hapax.settle(head.id, settlement.clone(), hapax::Audit { by: "", reason: "x" }).await.is_err());
+        let settled = hapax.settle(head.id, settlement, audit).await.unwrap();
+        assert!(settled.fence > head.fence);
+        assert!(hapax.settle(head.id, Settlement::NotDone, audit).await.is_err(), "what is settled is settled");
+    }
+    let done = send(&service, post("/", "done", "x")).await;
+    assert_eq!((done.status.as_u16(), &done.body[..], done.is_replay()), (201, &b"settled"[..], true));
+    assert_eq!(send(&service, post("/", "noted", "x")).await.problem(), "answer-not-kept");
+    assert_eq!(ledger.len(), 3);
+    assert_eq!(send(&service, post("/", "not-done", "x")).await.status, 502);
+    assert_eq!(ledger.len(), 4, "settled as not done, it may run again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_forgotten_answer_is_served_by_no_node() {
+    let (store, _) = faulty();
+    let (here, elsewhere) = (quiet(store.clone()), quiet(store));
+    let (service, ledger) = charges(&here, Policy::default());
+    let (other, _) = charges(&elsewhere, Policy::default());
+    send(&service, post("/", "k", "x")).await;
+    // Both nodes have it in memory now.
+    assert!(send(&service, post("/", "k", "x")).await.is_replay());
+    assert!(send(&other, post("/", "k", "x")).await.is_replay());
+    assert!(send(&other, post("/", "k", "x")).await.is_replay());
+
+    let id = here.list(ListQuery { state: None, after: None, limit: 1 }).await.unwrap()[0].id;
+    here.forget(id, hapax::Audit { by: "ada", reason: "erasure request" }).await.unwrap();
+    for node in [&service, &other] {
+        let got = send(node, post("/", "k", "x")).await;
+        assert_eq!((got.status.as_u16(), got.problem().as_str()), (410, "key-expired"));
+        // Also to another request: a tombstone left by forget has nothing to compare with.
+        assert_eq!(send(node, post("/", "k", "y")).await.problem(), "key-expired");
+    }
+    assert_eq!(ledger.len(), 1);
+}
