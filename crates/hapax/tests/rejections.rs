@@ -1,0 +1,336 @@
+//! The whole table of `docs/http.md`, each row through the layer without ports, and again through axum over a real socket.
+//!
+//! A row is a small world in which the rejection is due; the same worlds are asked both ways.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post as handle;
+use bytes::Bytes;
+use common::{Gate, Got, Ledger};
+use hapax::{Class, Event, Hapax, KeyRule, Limits, Mode, Policy, Principal};
+use hapax_core::{Memory, Secret};
+use hapax_testkit::{Fault, Faulty, ManualClock, Verb};
+use http::{HeaderValue, Request, StatusCode};
+use http_body_util::Full;
+use hyper_util::rt::TokioIo;
+use tokio::sync::watch;
+use tower::ServiceExt;
+
+/// A service behind the layer, its store, its clock and its ledger.
+struct World {
+    app: Router,
+    hapax: Hapax,
+    store: Arc<Faulty>,
+    clock: ManualClock,
+    ledger: Ledger,
+    gate: Gate,
+    /// How many requests have begun to wait.
+    waiting: Arc<watch::Sender<usize>>,
+}
+
+#[derive(Clone)]
+struct Service {
+    ledger: Ledger,
+    gate: Gate,
+}
+
+/// Does what the body says: answers with a status, waits at the gate, breaks, does not get through.
+async fn obey(State(service): State<Service>, body: Bytes) -> Response {
+    service.ledger.add(String::from_utf8_lossy(&body));
+    match &body[..] {
+        b"wait" => {
+            service.gate.pass().await;
+            StatusCode::CREATED.into_response()
+        }
+        b"wait, then 503" => {
+            service.gate.pass().await;
+            StatusCode::SERVICE_UNAVAILABLE.into_response()
+        }
+        b"panic" => panic!("as told"),
+        b"forget it" => ([("hapax-keep", "no")], StatusCode::CREATED).into_response(),
+        b"not reached" => (axum::Extension(Class::Release), StatusCode::BAD_GATEWAY).into_response(),
+        status => match std::str::from_utf8(status).ok().and_then(|status| status.parse::<u16>().ok()) {
+            Some(status) => StatusCode::from_u16(status).unwrap().into_response(),
+            None => StatusCode::CREATED.into_response(),
+        },
+    }
+}
+
+impl World {
+    fn new(policy: Policy, limits: Limits) -> World {
+        let clock = ManualClock::new();
+        let memory = Memory::new(Arc::new(clock.clone()), Secret::from_bytes([7; 32]));
+        let store = Arc::new(Faulty::new(Arc::new(memory)));
+        let waiting = Arc::new(watch::Sender::new(0));
+        let counter = waiting.clone();
+        let observer =
+            move |event: &Event<'_>| counter.send_modify(|count| *count += usize::from(matches!(event, Event::Waiting(_))));
+        let hapax = Hapax::builder_shared(store.clone()).sweep(None).limits(limits).observer(observer).build();
+        let service = Service { ledger: Ledger::default(), gate: Gate::new() };
+        let layer = hapax.layer().policy(policy).unwrap().principal(|parts| {
+            // As a proxy vouches: nobody at all is fine, somebody unnamed is not.
+            match parts.headers.get("x-user").map(HeaderValue::as_bytes) {
+                None => Some(Principal::Anonymous),
+                Some(b"") => None,
+                Some(user) => Some(Principal::named(String::from_utf8_lossy(user))),
+            }
+        });
+        let app = Router::new().route("/{*path}", handle(obey)).layer(layer).with_state(service.clone());
+        World { app, hapax, store, clock, ledger: service.ledger, gate: service.gate, waiting }
+    }
+}
+
+/// How a request reaches a world.
+#[derive(Clone)]
+enum Way {
+    /// Straight into the service.
+    Direct(Router),
+    /// Over a socket, with hyper at both ends.
+    Socket(std::net::SocketAddr),
+}
+
+impl Way {
+    async fn socket(app: Router) -> Way {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        Way::Socket(address)
+    }
+
+    async fn send(&self, request: Request<Full<Bytes>>) -> Got {
+        match self {
+            Way::Direct(app) => Got::read(app.clone().oneshot(request.map(Body::new)).await.unwrap()).await,
+            Way::Socket(address) => {
+                let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+                let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+                tokio::spawn(connection);
+                let mut request = request;
+                request.headers_mut().insert("host", HeaderValue::from_static("localhost"));
+                Got::read(sender.send_request(request).await.unwrap()).await
+            }
+        }
+    }
+
+    fn spawn(&self, request: Request<Full<Bytes>>) -> tokio::task::JoinHandle<Got> {
+        let way = self.clone();
+        tokio::spawn(async move { way.send(request).await })
+    }
+}
+
+fn post(key: &str, body: &'static str) -> Request<Full<Bytes>> {
+    common::post("/do", key, body)
+}
+
+fn without_key(target: &str) -> Request<Full<Bytes>> {
+    Request::post(target).body(Full::from("201")).unwrap()
+}
+
+fn with(mut request: Request<Full<Bytes>>, name: &'static str, value: &str) -> Request<Full<Bytes>> {
+    request.headers_mut().append(name, HeaderValue::try_from(value).unwrap());
+    request
+}
+
+/// What the table says: status, problem, whether to try again, and how many effects there were.
+type Row = (&'static str, u16, &'static str, bool, usize);
+
+const ROWS: &[Row] = &[
+    ("required key missing", 400, "key-missing", false, 0),
+    ("key malformed", 400, "key-malformed", false, 0),
+    ("key repeated", 400, "key-malformed", false, 0),
+    ("bare key on a strict route", 400, "key-malformed", false, 0),
+    ("key in the URL", 400, "key-in-url", false, 0),
+    ("token forged", 400, "token-invalid", false, 0),
+    ("token of somebody else", 400, "token-invalid", false, 0),
+    ("credentials absent", 400, "principal-missing", false, 0),
+    ("deadline malformed", 400, "deadline-malformed", false, 0),
+    ("still running", 409, "in-flight", true, 1),
+    ("just ended retryable", 409, "in-flight", true, 1),
+    ("outcome unknown", 409, "outcome-unknown", false, 1),
+    ("outcome unknown and past retention", 409, "outcome-unknown", false, 1),
+    ("answer not kept", 409, "answer-not-kept", false, 1),
+    ("tried too often", 409, "attempts-exhausted", false, 1),
+    ("past its retention", 410, "key-expired", false, 1),
+    ("token past its life", 410, "key-expired", false, 0),
+    ("deadline passed", 412, "deadline-passed", false, 0),
+    ("body too large", 413, "body-too-large", false, 0),
+    ("same key, other request", 422, "key-reused", false, 1),
+    ("too many operations", 429, "too-many-keys", true, 1),
+    ("upstream broke off", 502, "outcome-unknown", false, 1),
+    ("upstream broke off, rerun", 502, "outcome-unknown", true, 1),
+    ("upstream timed out", 504, "outcome-unknown", false, 1),
+    ("store unreachable", 503, "store-unavailable", true, 0),
+    ("node shutting down", 503, "draining", true, 0),
+];
+
+/// Makes the world of a row and asks it.
+async fn ask(row: &str, is_socket: bool) -> (Got, usize) {
+    let world = World::new(policy_of(row), limits_of(row));
+    let way = if is_socket { Way::socket(world.app.clone()).await } else { Way::Direct(world.app.clone()) };
+    let got = provoke(row, &world, &way).await;
+    (got, world.ledger.len())
+}
+
+fn policy_of(row: &str) -> Policy {
+    let base = Policy { store_timeout: Duration::from_millis(100), ..Policy::default() };
+    match row {
+        "required key missing" => Policy { key: KeyRule::Required, ..base },
+        "bare key on a strict route" => Policy { strict_key: true, ..base },
+        row if row.starts_with("token") => Policy { key: KeyRule::Issued, ..base },
+        "tried too often" => Policy { attempts_max: 1, ..base },
+        "body too large" => Policy { body_memory_bytes_max: 4, body_bytes_max: 8, ..base },
+        "upstream broke off, rerun" => Policy { mode: Mode::Rerun, ..base },
+        _ => base,
+    }
+}
+
+fn limits_of(row: &str) -> Limits {
+    match row {
+        "too many operations" => Limits { attempts_in_flight_max: 1, ..Limits::default() },
+        _ => Limits::default(),
+    }
+}
+
+async fn provoke(row: &str, world: &World, way: &Way) -> Got {
+    let day = Duration::from_secs(24 * 60 * 60);
+    match row {
+        "required key missing" => way.send(without_key("/do")).await,
+        "key malformed" => way.send(post("a b", "201")).await,
+        "key repeated" => way.send(with(post("a", "201"), "idempotency-key", "a")).await,
+        "bare key on a strict route" => way.send(post("a", "201")).await,
+        "key in the URL" => way.send(without_key("/do?idempotency_key=a")).await,
+        "token forged" => way.send(post("made-up", "201")).await,
+        "token of somebody else" => {
+            let token = world.hapax.issue(&Principal::named("ada"), day).await.unwrap();
+            way.send(with(post(token.as_str(), "201"), "x-user", "bob")).await
+        }
+        "credentials absent" => way.send(with(post("k", "201"), "x-user", "")).await,
+        "deadline malformed" => way.send(with(post("k", "201"), "idempotency-deadline", "tomorrow")).await,
+        "still running" => {
+            let _first = way.spawn(post("k", "wait"));
+            world.gate.wait_for(1).await;
+            way.send(post("k", "wait")).await
+        }
+        "just ended retryable" => {
+            let first = way.spawn(post("k", "wait, then 503"));
+            world.gate.wait_for(1).await;
+            let waiter = way.spawn(with(post("k", "wait, then 503"), "prefer", "wait=30"));
+            world.waiting.subscribe().wait_for(|waiting| *waiting == 1).await.unwrap();
+            world.gate.open(1);
+            assert_eq!(first.await.unwrap().status, 503);
+            waiter.await.unwrap()
+        }
+        "outcome unknown" => {
+            way.send(post("k", "502")).await;
+            way.send(post("k", "502")).await
+        }
+        "outcome unknown and past retention" => {
+            way.send(post("k", "502")).await;
+            world.clock.advance(day * 30);
+            world.hapax.sweep_once().await.unwrap();
+            way.send(post("k", "502")).await
+        }
+        "answer not kept" => {
+            way.send(post("k", "forget it")).await;
+            way.send(post("k", "forget it")).await
+        }
+        "tried too often" => {
+            assert_eq!(way.send(post("k", "503")).await.status, 503);
+            way.send(post("k", "503")).await
+        }
+        "past its retention" => {
+            way.send(post("k", "201")).await;
+            world.clock.advance(day);
+            // Not from memory either, which goes by the runtime's clock.
+            world.store.fail_next(Verb::Pulse, Fault::ErrorBefore, 1);
+            let fresh = Hapax::builder_shared(world.store.clone()).sweep(None).build();
+            let layer = fresh.layer().anonymous();
+            let app = Router::new().route("/{*path}", handle(|| async { StatusCode::CREATED })).layer(layer);
+            match way {
+                Way::Direct(_) => Way::Direct(app).send(post("k", "201")).await,
+                Way::Socket(_) => Way::socket(app).await.send(post("k", "201")).await,
+            }
+        }
+        "token past its life" => {
+            let token = world.hapax.issue(&Principal::Anonymous, Duration::ZERO).await.unwrap();
+            way.send(post(token.as_str(), "201")).await
+        }
+        "deadline passed" => way.send(with(post("k", "201"), "idempotency-deadline", "@1700000000")).await,
+        "body too large" => way.send(post("k", "123456789")).await,
+        "same key, other request" => {
+            way.send(post("k", "201")).await;
+            way.send(post("k", "202")).await
+        }
+        "too many operations" => {
+            let _first = way.spawn(post("k", "wait"));
+            world.gate.wait_for(1).await;
+            way.send(post("another", "201")).await
+        }
+        "upstream broke off" | "upstream broke off, rerun" => way.send(post("k", "panic")).await,
+        "upstream timed out" => way.send(post("k", "504")).await,
+        "store unreachable" => {
+            world.store.down(true);
+            way.send(post("k", "201")).await
+        }
+        "node shutting down" => {
+            world.hapax.drain(Duration::ZERO).await;
+            way.send(post("k", "201")).await
+        }
+        other => panic!("no world for {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn every_row_of_the_table_directly_and_over_a_socket() {
+    for &(row, status, problem, again, effects) in ROWS {
+        for is_socket in [false, true] {
+            let (got, happened) = ask(row, is_socket).await;
+            let context = format!("{row}, over a socket: {is_socket}");
+            assert_eq!((got.status.as_u16(), got.problem().as_str(), happened), (status, problem, effects), "{context}");
+            assert_advice(&got, again, &context);
+        }
+    }
+    println!("{} rows, each directly and over a socket", ROWS.len());
+}
+
+/// Retry advice in every dialect, all of them saying the same.
+fn assert_advice(got: &Got, again: bool, context: &str) {
+    let word = if again { "true" } else { "false" };
+    assert_eq!((got.header("x-should-retry"), got.header("stripe-should-retry")), (Some(word), Some(word)), "{context}");
+    assert_eq!((got.header("retry-after").is_some(), got.header("retry-after-ms").is_some()), (again, again), "{context}");
+    assert_eq!(got.header("cache-control"), Some("no-store"), "{context}");
+    let text = std::str::from_utf8(&got.body).unwrap();
+    let members =
+        ["\"type\":\"urn:hapax:problem:", "\"title\":\"", "\"detail\":\"", &format!("\"status\":{}", got.status.as_u16())];
+    for member in members {
+        assert!(text.contains(member), "{context}: no {member} in {text}");
+    }
+}
+
+#[tokio::test]
+async fn a_token_works_for_whom_it_was_issued_and_finds_its_answer_after_its_life() {
+    // By the machine's clock, which is also what tokens go by.
+    let hapax = Hapax::new(hapax::store::memory());
+    let layer = hapax.layer().policy(Policy { key: KeyRule::Issued, ..Policy::default() }).unwrap();
+    let layer = layer.principal(|parts| Some(Principal::named(parts.headers.get("x-user")?.to_str().ok()?)));
+    let service = Service { ledger: Ledger::default(), gate: Gate::new() };
+    let way = Way::Direct(Router::new().route("/{*path}", handle(obey)).layer(layer).with_state(service));
+    let token = hapax.issue(&Principal::named("ada"), Duration::from_millis(50)).await.unwrap();
+    let ask = || with(common::post("/do", token.as_str(), "201"), "x-user", "ada");
+    assert_eq!(way.send(ask()).await.status, 201);
+    // It is past its life as soon as it may begin nothing new; what it began is still there.
+    for operation in 0.. {
+        let other = with(common::post(&format!("/other/{operation}"), token.as_str(), "201"), "x-user", "ada");
+        assert!(way.send(ask()).await.is_replay());
+        if way.send(other).await.status == 410 {
+            break;
+        }
+    }
+    assert!(way.send(ask()).await.is_replay());
+}
