@@ -49,6 +49,11 @@ pub fn date(value: &[u8]) -> Option<Timestamp> {
     Some(Timestamp::from_micros(seconds.saturating_mul(1_000_000)))
 }
 
+/// Whether this is a token in the sense of RFC 9110 section 5.6.2, as names of header fields and methods are.
+pub(crate) fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
+}
+
 /// Optional white space around a field value (RFC 9110 section 5.6.3).
 pub(crate) fn trim(value: &[u8]) -> &[u8] {
     let blank = |b: &u8| matches!(b, b' ' | b'\t');

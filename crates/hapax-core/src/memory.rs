@@ -40,10 +40,6 @@ impl Memory {
 }
 
 impl Store for Memory {
-    fn is_exclusive(&self) -> bool {
-        true
-    }
-
     fn get(&self, ids: Vec<RecordId>) -> Reply<'_, Reading> {
         Box::pin(async move {
             let (inside, now) = self.lock();

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::field;
 use crate::fingerprint::FingerprintPolicy;
 use crate::outcome::Class;
 
@@ -124,6 +125,25 @@ impl Default for Policy {
     }
 }
 
+/// Shorter leases could not be renewed in time by anybody.
+const LEASE_MIN: Duration = Duration::from_millis(1);
+
+/// Fields that a request carries for another purpose, or that are taken off it.
+const KEY_FIELDS_RESERVED: [&str; 12] = [
+    "accept-encoding",
+    "authorization",
+    "connection",
+    "content-length",
+    "content-type",
+    "cookie",
+    "hapax-fence",
+    "hapax-keep",
+    "hapax-operation",
+    "host",
+    "idempotency-deadline",
+    "transfer-encoding",
+];
+
 /// Longer than any of this is meant for, and short enough for every store's and runtime's arithmetic.
 const DURATION_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
@@ -156,9 +176,15 @@ pub enum PolicyError {
     /// Nothing is remembered for that long.
     #[error("`{0}` is over a hundred years")]
     TooLong(&'static str),
-    /// The field name is not one HTTP allows.
-    #[error("`key_field` is not the name of a header field: {0:?}")]
+    /// The field name is not one HTTP allows, or one that means something else.
+    #[error("`key_field` is not the name of a header field that can carry a key: {0:?}")]
     KeyField(Arc<str>),
+    /// The method is not spelled as it is sent.
+    #[error("`methods` holds {0:?}: write methods as they are sent, in upper case")]
+    Method(Arc<str>),
+    /// Renewing could not keep up.
+    #[error("`lease` is under a millisecond")]
+    LeaseTooShort,
     /// The route would wait longer than it allows anyone to.
     #[error("`wait` ({wait:?}) is over `wait_max` ({wait_max:?})")]
     Wait {
@@ -207,8 +233,16 @@ impl Policy {
         if self.wait > self.wait_max {
             return Err(PolicyError::Wait { wait: self.wait, wait_max: self.wait_max });
         }
-        if !is_field_name(&self.key_field) {
+        if !field::is_name(&self.key_field) || KEY_FIELDS_RESERVED.iter().any(|name| self.key_field.eq_ignore_ascii_case(name)) {
             return Err(PolicyError::KeyField(self.key_field.clone()));
+        }
+        // Methods are compared as they are sent: in lower case this one would guard nothing.
+        let is_method = |method: &str| field::is_name(method) && !method.bytes().any(|b| b.is_ascii_lowercase());
+        if let Some(method) = self.methods.iter().find(|method| !is_method(method)) {
+            return Err(PolicyError::Method(method.clone()));
+        }
+        if self.lease < LEASE_MIN {
+            return Err(PolicyError::LeaseTooShort);
         }
         Ok(())
     }
@@ -217,11 +251,6 @@ impl Policy {
     pub fn guards(&self, method: &str) -> bool {
         self.key != KeyRule::Off && self.methods.iter().any(|guarded| **guarded == *method)
     }
-}
-
-/// A token in the sense of RFC 9110 section 5.6.2.
-fn is_field_name(name: &str) -> bool {
-    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
 }
 
 #[cfg(test)]
@@ -245,6 +274,9 @@ mod tests {
             (Policy { body_bytes_max: 10, ..Policy::default() }, "`body_memory_bytes_max` (1048576) is over"),
             (Policy { wait: second * 60, ..Policy::default() }, "`wait` (60s) is over"),
             (Policy { key_field: "idempotency key".into(), ..Policy::default() }, "`key_field` is not the name"),
+            (Policy { key_field: "Hapax-Fence".into(), ..Policy::default() }, "`key_field` is not the name"),
+            (Policy { methods: vec!["post".into()], ..Policy::default() }, "`methods` holds \"post\""),
+            (Policy { lease: Duration::from_micros(999), ..Policy::default() }, "`lease` is under a millisecond"),
         ];
         for (policy, message) in cases {
             let error = policy.validate().unwrap_err().to_string();

@@ -114,7 +114,9 @@ impl Rejection {
                 row(409, "in-flight", "The same request is still being worked on", Retry::After(*retry_after))
             }
             R::OutcomeUnknown => row(409, "outcome-unknown", "The outcome of this request is not known", Retry::No),
-            R::AnswerNotKept { .. } => row(409, "answer-not-kept", "The request was done, but its answer was not kept", Retry::No),
+            R::AnswerNotKept { .. } => {
+                row(409, "answer-not-kept", "The request was answered, but the answer was not kept", Retry::No)
+            }
             R::AttemptsExhausted => row(409, "attempts-exhausted", "This key has been tried as often as it may be", Retry::No),
             R::KeyExpired { .. } => row(410, "key-expired", "The idempotency key has expired", Retry::No),
             R::DeadlinePassed => row(412, "deadline-passed", "The caller's deadline passed before the work began", Retry::No),
@@ -147,19 +149,19 @@ impl Rejection {
             R::BodyTooLarge { bytes_max } => format!("The limit is {bytes_max} bytes; nothing was begun."),
             R::InFlight { .. } => "Repeat the same request with the same key later to get its answer.".into(),
             R::OutcomeUnknown => "An earlier attempt was lost and may have had its effect. Do not send it again under a new key; find out what happened.".into(),
-            R::AnswerNotKept { .. } => "The effect happened once. Look up its result; do not send it again under a new key.".into(),
+            R::AnswerNotKept { .. } => "The request was answered once. Look up its result; do not send it again under a new key.".into(),
             R::KeyReused => "Use a new key for a new request, or repeat the first one unchanged.".into(),
             R::KeyExpired { last } => expired_detail(*last).into(),
-            R::AttemptsExhausted => "Every attempt is known not to have counted. Use a new key to try again.".into(),
+            R::AttemptsExhausted => "The last attempt is known not to have counted. Find out whether an earlier one was lost before using a new key.".into(),
             R::DeadlinePassed => "Nothing was begun.".into(),
             R::TooManyKeys => "Nothing was begun. Repeat the same request with the same key later.".into(),
             R::UpstreamUnreachable => "Repeat the same request with the same key later.".into(),
             R::Lost { repeat: true, .. } => "The attempt was lost. Repeating it with the same key is safe.".into(),
             R::Lost { repeat: false, .. } => "The attempt was lost after it may have had its effect. Do not send it again under a new key; find out what happened.".into(),
             R::StoreUnavailable => "Repeat the same request with the same key later; it still has one effect.".into(),
-            R::Draining => "Nothing was begun. Repeat the same request with the same key; another node will take it.".into(),
+            R::Draining => "Nothing was begun. Repeat the same request with the same key later.".into(),
             R::DeadlineMalformed => "Send Idempotency-Deadline as a structured-field date, such as @1893456000.".into(),
-            R::AnswerCorrupt => "The effect happened once, but its stored answer cannot be trusted. Do not send it again under a new key.".into(),
+            R::AnswerCorrupt => "The request was answered once, but its stored answer cannot be trusted. Do not send it again under a new key.".into(),
         }
     }
 }
@@ -171,7 +173,9 @@ fn expired_detail(last: Option<Last>) -> &'static str {
             "The effect happened once, too long ago for its answer to be kept. Do not send it again under a new key."
         }
         Some(Last::Failed) => "The request was refused, too long ago for the answer to be kept.",
-        Some(Last::Retryable) => "No attempt ever counted. Use a new key to try again.",
+        Some(Last::Retryable) => {
+            "The last attempt is known not to have counted. Find out whether an earlier one was lost before using a new key."
+        }
         Some(Last::Unknown) => {
             "An attempt was lost and may have had its effect. Do not send it again under a new key; find out what happened."
         }

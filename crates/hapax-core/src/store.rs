@@ -35,9 +35,6 @@ pub type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Sen
 
 /// Keeps records. See the [module's contract](self).
 pub trait Store: Send + Sync + 'static {
-    /// Whether no other process can write here while this one has it open. Then nothing needs to be polled for.
-    fn is_exclusive(&self) -> bool;
-
     /// Reads records, answers included, in the order of `ids`, with the store's time of reading.
     fn get(&self, ids: Vec<RecordId>) -> Reply<'_, Reading>;
 

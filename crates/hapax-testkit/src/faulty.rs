@@ -194,10 +194,6 @@ impl Faulty {
 }
 
 impl Store for Faulty {
-    fn is_exclusive(&self) -> bool {
-        self.inner.is_exclusive()
-    }
-
     fn get(&self, ids: Vec<RecordId>) -> Reply<'_, Reading> {
         self.call(Verb::Get, None, |store| Box::pin(async move { store.get(ids).await }))
     }

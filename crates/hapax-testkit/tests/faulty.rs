@@ -43,7 +43,6 @@ async fn without_a_script_all_is_well() {
     let (faulty, inner) = stores();
     assert!(is_won(&faulty.put_if(claim("a")).await));
     assert!(stored(&inner, &claim("a")).await.is_some());
-    assert_eq!(faulty.is_exclusive(), inner.is_exclusive());
     assert_eq!((faulty.calls(Verb::PutIf), faulty.calls(Verb::Get), faulty.faults_landed()), (1, 0, 0));
 }
 

@@ -98,10 +98,6 @@ async fn convict(clock: &ManualClock, a: &dyn Store, b: &dyn Store) -> String {
 struct Forgetful(Memory);
 
 impl Store for Forgetful {
-    fn is_exclusive(&self) -> bool {
-        true
-    }
-
     fn get(&self, ids: Vec<RecordId>) -> Reply<'_, Reading> {
         Box::pin(async move {
             let mut reading = self.0.get(ids).await?;

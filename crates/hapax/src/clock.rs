@@ -18,7 +18,11 @@ impl BootClock {
     pub fn anchored(at_least: Timestamp) -> Self {
         BootClock { wall: Timestamp::from_system_time(SystemTime::now()).max(at_least), boot: since_boot() }
     }
+}
 
+/// What a store writes down of its clock, so that a restart and a reader outside can go on from there.
+#[cfg(feature = "sqlite")]
+impl BootClock {
     /// A clock that another process of this boot anchored.
     pub(crate) fn resumed(wall: Timestamp, boot: Duration) -> Self {
         BootClock { wall, boot }
@@ -57,6 +61,7 @@ fn since_boot() -> Duration {
 }
 
 /// What tells this boot of this machine from every other.
+#[cfg(feature = "sqlite")]
 pub(crate) fn boot_id() -> String {
     // Elsewhere every process is its own boot: a lease is then never taken for live by a process that cannot know.
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id")

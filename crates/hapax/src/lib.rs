@@ -157,6 +157,6 @@ impl Hapax {
     }
 
     pub(crate) fn observe(&self, event: &Event<'_>) {
-        self.engine.observer.on(event);
+        self.engine.observe(event);
     }
 }

@@ -13,7 +13,7 @@ use crate::once::Engine;
 pub struct Sweep {
     /// Rest between rounds.
     pub interval: Duration,
-    /// Records in one batch: bounds how long a sweep holds up other writes.
+    /// Records in one batch, at least one: bounds how long a sweep holds up other writes.
     pub batch: usize,
 }
 
@@ -26,11 +26,11 @@ impl Default for Sweep {
 
 /// One bounded batch.
 pub(crate) async fn run_once(engine: &Engine) -> Result<Swept, StoreError> {
-    let swept = engine.store.sweep(engine.sweep.unwrap_or_default().batch).await;
+    let swept = engine.store.sweep(engine.sweep.unwrap_or_default().batch.max(1)).await;
     match &swept {
-        Ok(swept) if swept.total() > 0 => engine.observer.on(&Event::Swept(*swept)),
+        Ok(swept) if swept.total() > 0 => engine.observe(&Event::Swept(*swept)),
         Ok(_) => {}
-        Err(error) => engine.observer.on(&Event::StoreFailed(error)),
+        Err(error) => engine.observe(&Event::StoreFailed(error)),
     }
     swept
 }
@@ -42,7 +42,7 @@ pub(crate) async fn run(engine: Weak<Engine>, sweep: Sweep) {
             None => return,
             Some(engine) => run_once(&engine).await.unwrap_or_default(),
         };
-        if swept.total() < sweep.batch {
+        if swept.total() < sweep.batch.max(1) {
             tokio::time::sleep(sweep.interval).await;
         }
     }

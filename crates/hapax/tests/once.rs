@@ -355,6 +355,23 @@ async fn drain_lets_attempts_end_and_marks_those_that_do_not() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_done_is_replayed_where_nothing_more_can_be_begun() {
+    let (store, _) = faulty();
+    let (elsewhere, _) = common::charges(&quiet(store.clone()), Policy::default());
+    send(&elsewhere, post("/", "done", "x")).await;
+    let limits = Limits { attempts_in_flight_max: 1, ..Limits::default() };
+    let hapax = Hapax::builder_shared(store).sweep(None).limits(limits).build();
+    let (service, _, gate) = gated(&hapax, Policy::default(), 201);
+    let _busy = spawn(&service, post("/", "busy", "x"));
+    gate.wait_for(1).await;
+    assert_eq!(send(&service, post("/", "new", "x")).await.problem(), "too-many-keys");
+    assert!(send(&service, post("/", "done", "x")).await.is_replay());
+    hapax.drain(Duration::ZERO).await;
+    assert_eq!(send(&service, post("/", "new", "x")).await.problem(), "draining");
+    assert!(send(&service, post("/", "done", "x")).await.is_replay());
+}
+
+#[tokio::test(start_paused = true)]
 async fn waiters_are_bounded_and_those_over_the_limit_are_told_to_come_back() {
     let (store, _) = faulty();
     let limits = Limits { waiters_per_key_max: 10, ..Limits::default() };

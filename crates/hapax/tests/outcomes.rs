@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::{Broken, Got, Ledger, charges, faulty, guard, post, quiet, send};
-use hapax::{Body, Class, Hapax, Mode, NeverDispatched, Policy, Settlement};
+use hapax::{Body, Class, Hapax, Mode, Policy, Settlement};
 use hapax_core::State;
 use hapax_core::store::ListQuery;
 use hapax_testkit::Verb;
@@ -89,16 +89,6 @@ async fn an_error_and_a_panic_are_held_as_unknown() {
         (first.problem().as_str(), second.problem().as_str(), runs, state),
         ("outcome-unknown", "outcome-unknown", 1, State::Unknown)
     );
-}
-
-#[tokio::test]
-async fn what_was_never_dispatched_is_released() {
-    let never = |run: usize| async move {
-        if run == 1 { Err(Broken(Box::new(NeverDispatched("refused".into())))) } else { Ok(status(200)) }
-    };
-    let (first, second, runs, state) = twice(Policy::default(), never).await;
-    assert_eq!((first.status.as_u16(), first.problem().as_str()), (502, "upstream-unreachable"));
-    assert_eq!((second.status.as_u16(), runs, state), (200, 2, State::Retryable));
 }
 
 #[tokio::test]

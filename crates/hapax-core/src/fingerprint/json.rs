@@ -18,6 +18,9 @@ const DEPTH_MAX: usize = 128;
 const MEMBERS_MAX: usize = 16_384;
 /// A longer single string or number makes the text count byte for byte, since the parser needs each token whole.
 const TOKEN_BYTES_MAX: usize = 1 << 20;
+/// No token of a permitted length is spelled longer than this: an escape has six bytes and stands for at least one. What is over it
+/// is over the limit however the text was cut into chunks.
+const PENDING_BYTES_MAX: usize = 6 * TOKEN_BYTES_MAX + 2;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
@@ -80,7 +83,7 @@ impl Canonical {
             return Ok(());
         }
         self.parse(false)?;
-        if self.pending.len() > TOKEN_BYTES_MAX {
+        if self.pending.len() > PENDING_BYTES_MAX {
             return Err(Odd);
         }
         self.parse_at = self.pending.len() * 2;
@@ -159,6 +162,9 @@ impl Tree {
 
     fn event(&mut self, event: &JsonEvent<'_>) -> Result<(), Odd> {
         match event {
+            JsonEvent::String(text) | JsonEvent::Number(text) | JsonEvent::ObjectKey(text) if text.len() > TOKEN_BYTES_MAX => {
+                Err(Odd)
+            }
             JsonEvent::String(text) => self.value(scalar(b's', text.as_bytes())),
             JsonEvent::Number(text) => self.value(scalar(b'n', text.as_bytes())),
             JsonEvent::Boolean(truth) => self.value(scalar(b'b', &[u8::from(*truth)])),

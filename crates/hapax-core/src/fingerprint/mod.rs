@@ -116,8 +116,13 @@ impl FingerprintPolicy {
     }
 
     /// Counts this header too.
+    ///
+    /// # Panics
+    ///
+    /// If it is not the name of a header field: a mistake that must not wait for the first request.
     #[must_use]
     pub fn with_header(mut self, name: &str) -> Self {
+        assert!(crate::field::is_name(name), "{name:?} is not the name of a header field");
         self.headers.insert(name.to_ascii_lowercase().into());
         self
     }
@@ -218,25 +223,22 @@ impl Fingerprinter {
     /// Begins a fingerprint with everything but the body.
     pub fn new(policy: &Arc<FingerprintPolicy>, head: &RequestHead<'_>) -> Self {
         let policy = Arc::clone(policy);
-        let content_type = values(head, "content-type").next().unwrap_or_default();
-        let boundary = matches!(policy.body, BodyMode::Multipart).then(|| multipart::Boundary::find(content_type)).flatten();
-
+        let boundary = matches!(policy.body, BodyMode::Multipart).then(|| multipart_boundary(head)).flatten();
         let mut parts = Parts::new("hapax fingerprint 1");
         head.scope.push_to(&mut parts);
         parts.push(head.target.as_bytes());
         for name in &policy.headers {
+            // How a multipart body is read decides how much of its content type counts: that is known only at its end.
+            if boundary.is_some() && &**name == "content-type" {
+                continue;
+            }
             parts.push(name.as_bytes());
             parts.push_count(values(head, name).count());
-            for value in values(head, name) {
-                match &boundary {
-                    Some(boundary) if &**name == "content-type" => parts.push(&boundary.content_type_without),
-                    _ => parts.push(value),
-                }
-            }
+            values(head, name).for_each(|value| parts.push(value));
         }
         let body = match (&policy.body, boundary) {
             (BodyMode::Json(selection), _) => Body::Json(Box::new(json::Reader::new(selection.clone()))),
-            (BodyMode::Multipart, Some(boundary)) => Body::Multipart(Box::new(multipart::Reader::new(&boundary))),
+            (BodyMode::Multipart, Some(boundary)) => Body::Multipart(Box::new(multipart::Reader::new(boundary))),
             (BodyMode::Raw | BodyMode::Multipart, _) => Body::Raw(Sha256::new()),
         };
         Fingerprinter { policy, parts, body }
@@ -252,17 +254,31 @@ impl Fingerprinter {
     }
 
     /// The body has ended.
-    pub fn finish(self) -> Fingerprint {
+    pub fn finish(mut self) -> Fingerprint {
         let body = match self.body {
             Body::Raw(sha) => BodyDigest::raw(sha),
             Body::Json(reader) => reader.finish(),
-            Body::Multipart(reader) => reader.finish(),
+            Body::Multipart(reader) => {
+                let (body, content_type) = reader.finish();
+                if self.policy.headers.contains("content-type") {
+                    self.parts.push(b"content-type");
+                    self.parts.push(&content_type);
+                }
+                body
+            }
         };
         let mut parts = self.parts;
         parts.push(body.tag.as_bytes());
         parts.push(&body.digest);
         Fingerprint { digest: parts.finish(), policy: self.policy }
     }
+}
+
+/// The boundary of a request that has one content type, and a boundary in it.
+fn multipart_boundary(head: &RequestHead<'_>) -> Option<multipart::Boundary> {
+    let mut content_types = values(head, "content-type");
+    let only = content_types.next().filter(|_| content_types.next().is_none())?;
+    multipart::Boundary::find(only)
 }
 
 fn values<'a>(head: &'a RequestHead<'_>, name: &'a str) -> impl Iterator<Item = &'a [u8]> {

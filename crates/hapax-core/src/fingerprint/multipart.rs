@@ -11,8 +11,8 @@ use super::BodyDigest;
 /// What a content type says about its boundary.
 pub(super) struct Boundary {
     delimiter: Vec<u8>,
-    /// The content type as it enters the fingerprint.
-    pub(super) content_type_without: Vec<u8>,
+    content_type: Vec<u8>,
+    content_type_without: Vec<u8>,
 }
 
 impl Boundary {
@@ -40,7 +40,8 @@ impl Boundary {
             }
         }
         let boundary = found.filter(|boundary| (1..=70).contains(&boundary.len()))?;
-        Some(Boundary { delimiter: [b"\r\n--", boundary.as_bytes()].concat(), content_type_without: rest.into_bytes() })
+        let delimiter = [b"\r\n--", boundary.as_bytes()].concat();
+        Some(Boundary { delimiter, content_type: content_type.to_vec(), content_type_without: rest.into_bytes() })
     }
 }
 
@@ -67,7 +68,7 @@ fn unquote(value: &str) -> Option<&str> {
 /// Reads a multipart body in chunks.
 pub(super) struct Reader {
     raw: Sha256,
-    delimiter: Vec<u8>,
+    boundary: Boundary,
     /// Bytes that may be the beginning of a delimiter.
     pending: Vec<u8>,
     pieces: Sha256,
@@ -92,10 +93,10 @@ enum Follows {
 }
 
 impl Reader {
-    pub(super) fn new(boundary: &Boundary) -> Self {
+    pub(super) fn new(boundary: Boundary) -> Self {
         Reader {
             raw: Sha256::new(),
-            delimiter: boundary.delimiter.clone(),
+            boundary,
             // The first delimiter may stand at the very beginning, where no line end precedes it.
             pending: b"\r\n".to_vec(),
             pieces: Sha256::new(),
@@ -110,7 +111,7 @@ impl Reader {
         self.pending.extend_from_slice(chunk);
         let pending = std::mem::take(&mut self.pending);
         let mut rest = &pending[..];
-        while let Some(at) = memmem::find(rest, &self.delimiter) {
+        while let Some(at) = memmem::find(rest, &self.boundary.delimiter) {
             self.content(&rest[..at]);
             self.end_piece();
             if self.follows != Follows::Content {
@@ -118,23 +119,24 @@ impl Reader {
             } else {
                 self.follows = Follows::Delimiter;
             }
-            rest = &rest[at + self.delimiter.len()..];
+            rest = &rest[at + self.boundary.delimiter.len()..];
         }
-        let keep = rest.len().min(self.delimiter.len() - 1);
+        let keep = rest.len().min(self.boundary.delimiter.len() - 1);
         let (certain, uncertain) = rest.split_at(rest.len() - keep);
         self.content(certain);
         self.pending = uncertain.to_vec();
     }
 
-    pub(super) fn finish(mut self) -> BodyDigest {
+    /// The digest, and the content type that goes with it: where the body counts byte for byte, the boundary counts too.
+    pub(super) fn finish(mut self) -> (BodyDigest, Vec<u8>) {
         let pending = std::mem::take(&mut self.pending);
         self.content(&pending);
         self.end_piece();
         if self.follows != Follows::Epilogue {
-            return BodyDigest::raw(self.raw);
+            return (BodyDigest::raw(self.raw), self.boundary.content_type);
         }
         self.pieces.update(self.count.to_be_bytes());
-        BodyDigest { tag: "multipart", digest: self.pieces.finalize().into() }
+        (BodyDigest { tag: "multipart", digest: self.pieces.finalize().into() }, self.boundary.content_type_without)
     }
 
     fn content(&mut self, bytes: &[u8]) {

@@ -130,8 +130,21 @@ fn excessive_depth_width_and_tokens_are_never_merged() {
     assert!(!same(&wide(16_385), &format!(" {}", wide(16_385))));
 
     let long = |bytes: usize| format!("\"{}\"", "x".repeat(bytes));
-    assert!(same(&long(1 << 19), &format!(" {}", long(1 << 19))));
-    assert!(!same(&long(1 << 22), &format!(" {}", long(1 << 22))));
+    assert!(same(&long(1 << 20), &format!(" {}", long(1 << 20))));
+    assert!(!same(&long((1 << 20) + 1), &format!(" {}", long((1 << 20) + 1))));
+    let escaped = format!("\"{}\"", "\\u0078".repeat(1 << 20));
+    assert!(same(&long(1 << 20), &escaped), "the limit is on what a token says, not on how it is spelled");
+}
+
+#[test]
+fn a_long_token_counts_the_same_however_it_arrives() {
+    for length in [1 << 20, (1 << 20) + (1 << 18), 8 << 20] {
+        let body = format!("{{\"file\":\"{}\"}}", "A".repeat(length));
+        let digest = |chunk| fingerprint(&FingerprintPolicy::json(), &[], body.as_bytes(), chunk);
+        for chunk in [8 << 10, 70_000, 350_000, 1 << 20] {
+            assert_eq!(digest(chunk), digest(usize::MAX), "{length} bytes in chunks of {chunk}");
+        }
+    }
 }
 
 #[test]
@@ -191,6 +204,15 @@ fn multipart_mode_ignores_the_boundary_and_nothing_else() {
     // The boundary is a prefix of a line inside a part: two parts that differ there must not be taken for one.
     let tricky = |boundary: &str| body(boundary, &format!("one\r\n--{boundary}more\r\ntwo"));
     assert_ne!(digest("xyz", &tricky("xyz"), usize::MAX), digest("abc", &tricky("abc"), usize::MAX));
+    // Nor one body under two boundaries, where it is well-formed under neither and a lenient reader would see two different forms.
+    let unclosed = "--AAA\r\n\r\n1\r\n--CCC\r\n\r\n1000\r\n";
+    assert_ne!(digest("AAA", unclosed, usize::MAX), digest("CCC", unclosed, usize::MAX));
+    // Nor two requests that differ in a second content type.
+    let second = |second| {
+        let headers = [("content-type", "multipart/form-data; boundary=b"), ("content-type", second)];
+        fingerprint(&policy, &headers, body("b", "1").as_bytes(), 7)
+    };
+    assert_ne!(second("text/plain"), second("application/json"));
     // Nor two content types that differ in more than the boundary.
     let typed = |content_type: &'static str| fingerprint(&policy, &[("content-type", content_type)], body("b", "1").as_bytes(), 7);
     assert_eq!(typed("multipart/form-data; boundary=b"), typed("Multipart/Form-Data;boundary=\"b\""));

@@ -189,10 +189,6 @@ impl Planted {
 }
 
 impl Store for Planted {
-    fn is_exclusive(&self) -> bool {
-        true
-    }
-
     fn get(&self, mut ids: Vec<RecordId>) -> Reply<'_, Reading> {
         Box::pin(async move {
             if self.is(Bug::ReadingsOutOfOrder) {

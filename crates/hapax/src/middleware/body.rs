@@ -101,12 +101,13 @@ impl http_body::Body for Body {
             Kind::Spilled(spilled) => SizeHint::with_exact(spilled.left),
             Kind::Streamed { first, rest } => {
                 let before = first.as_ref().map_or(0, |first| first.len() as u64);
-                let mut hint = rest.size_hint();
-                let upper = hint.upper();
-                hint.set_lower(hint.lower() + before);
-                if let Some(upper) = upper {
+                let after = rest.size_hint();
+                let mut hint = SizeHint::new();
+                // The upper bound first: the lower may not pass it, not even for a moment.
+                if let Some(upper) = after.upper() {
                     hint.set_upper(upper + before);
                 }
+                hint.set_lower(after.lower() + before);
                 hint
             }
         }

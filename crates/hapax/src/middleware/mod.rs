@@ -38,6 +38,14 @@
 //! service returns as an error, and a panic, is held as unknown, unless the error is [`NeverDispatched`]. A handler may overrule how
 //! its status is read by putting a [`Class`](hapax_core::Class) into the response's extensions, and have its answer not kept by
 //! sending `Hapax-Keep: no`.
+//!
+//! Frameworks turn errors into statuses before this layer sees them: an axum handler's `Err` is often a 500, a timeout layer's answer
+//! a 408, a catch-panic layer's a 500, and each of those *releases* the key by default, so that a repeat runs the handler again. Where
+//! a handler may have had its effect by then, set [`strict`](hapax_core::Policy::strict), which holds every 5xx, and
+//! `classes: [(408, Class::Unknown)].into()`; or put such layers outside this one.
+//!
+//! The host a request was sent to is not part of its scope. Services told apart by host alone want a
+//! [namespace](crate::Hapax::namespace) each.
 
 mod answer;
 mod body;

@@ -33,7 +33,7 @@ pub struct Idempotency<S> {
 }
 
 /// What an inner service returns when it knows that nothing happened: the request never left. The key is released and the caller
-/// told to try again. Any other error is held as unknown.
+/// told to try again. Any other error is held as unknown, also one that was caused by this one.
 #[derive(Debug)]
 pub struct NeverDispatched(pub BoxError);
 
@@ -80,6 +80,10 @@ where
         let shared = self.shared.clone();
         Box::pin(async move {
             let (mut parts, body) = request.into_parts();
+            // A layer outside this one has the operation in hand already: a second one would only wait for the first.
+            if parts.extensions.get::<Operation>().is_some() {
+                return pass(inner, parts, Body::streamed(body)).await;
+            }
             // Whoever calls us cannot speak as us to what stands behind.
             answer::strip_ours(&mut parts.headers);
             match shared.read_head(&parts) {
@@ -151,16 +155,18 @@ impl Shared {
         };
         self.rewrite(&mut parts, &call.key);
 
+        // The instance that is ready goes with the work; a spare one would have to become ready first.
+        let spare = self.policy.fail_open.then(|| inner.clone());
         let dispatched = Arc::new(AtomicBool::new(false));
         let work = {
-            let (inner, parts, buffered) = (inner.clone(), parts.clone(), buffered.clone());
+            let (parts, buffered) = (parts.clone(), buffered.clone());
             let (policy, dispatched) = (self.policy.clone(), dispatched.clone());
             move |operation: Operation| {
                 dispatched.store(true, Ordering::SeqCst);
                 run(inner, parts, buffered.body(), operation, policy)
             }
         };
-        let subject = call.clone();
+        let subject = (call.scope.clone(), call.id());
         match self.hapax.engine().drive(call, work).await {
             Ok(Reply::First { head, live }) => Ok(match live {
                 Ok(mut response) => {
@@ -170,12 +176,14 @@ impl Shared {
                 Err(rejection) => problem::response(&rejection),
             }),
             Ok(Reply::Replay { head, answer }) => Ok(answer::replay(&head, &answer)),
-            Err(Rejection::StoreUnavailable) if self.policy.fail_open && !dispatched.load(Ordering::SeqCst) => {
-                let subject = Subject { scope: &subject.scope, id: subject.id() };
-                self.hapax.observe(&Event::FailedOpen(subject));
-                pass(inner, parts, buffered.body()).await
-            }
-            Err(rejection) => Ok(problem::response(&rejection)),
+            Err(rejection) => match spare.filter(|_| is_store_away(&rejection) && !dispatched.load(Ordering::SeqCst)) {
+                Some(mut spare) => {
+                    self.hapax.observe(&Event::FailedOpen(Subject { scope: &subject.0, id: subject.1 }));
+                    std::future::poll_fn(|cx| spare.poll_ready(cx)).await?;
+                    pass(spare, parts, buffered.body()).await
+                }
+                None => Ok(problem::response(&rejection)),
+            },
         }
     }
 
@@ -208,6 +216,10 @@ impl Shared {
         parts.headers.insert(name, key);
         parts.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     }
+}
+
+fn is_store_away(rejection: &Rejection) -> bool {
+    *rejection == Rejection::StoreUnavailable
 }
 
 /// The work of an operation: calls the inner service and reads its answer as an outcome.
@@ -245,16 +257,12 @@ where
 
 /// The service returned no response at all.
 fn failed(error: &BoxError, policy: &Policy) -> Ended<Result<Response<Body>, Rejection>> {
-    if was_never_dispatched(&**error) {
+    // Only if it is the error itself: one that caused it may come from a second step, after a first one had its effect.
+    if error.is::<NeverDispatched>() {
         return Ended { outcome: Outcome::Released { status: None }, live: Err(Rejection::UpstreamUnreachable) };
     }
     tracing::error!(%error, "the service failed on a guarded request; its outcome is unknown");
     Ended { outcome: Outcome::Lost, live: Err(lost(policy, false)) }
-}
-
-/// Whether the error is, or comes from, a [`NeverDispatched`]: layers in between like to wrap errors.
-fn was_never_dispatched(error: &(dyn std::error::Error + 'static)) -> bool {
-    std::iter::successors(Some(error), |error| error.source()).any(|error| error.is::<NeverDispatched>())
 }
 
 /// A definitive response: read whole and kept, or passed on with a mark that it was not.

@@ -8,8 +8,10 @@ use hapax_core::planted::{self, Bug};
 use hapax_core::record::{Head, Record};
 use hapax_core::rejection::Rejection;
 use hapax_core::store::{Change, Condition, Finish, Put, Seen, Written};
-use tokio::task::JoinError;
+use hapax_core::time::Timestamp;
+use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::Instrument;
 
 use super::call::{Call, Ended, Operation, Reply};
@@ -27,6 +29,8 @@ pub(super) struct Claimed {
     pub(super) operation: Operation,
     /// Held until the attempt has ended, however long that takes.
     pub(super) _room: Room,
+    /// What a drain waits for.
+    pub(super) _counted: TaskTrackerToken,
 }
 
 /// One run of the effect.
@@ -44,45 +48,46 @@ where
     W: FnOnce(Operation) -> F + Send + 'static,
     F: Future<Output = Ended<T>> + Send + 'static,
 {
-    let mut desk = Desk { seat: Some(seat), tell: Some(tell), since: Instant::now() };
+    let mut desk = Desk { seat: Some(seat), tell: Some(tell), live: None, since: Instant::now() };
     if let (Some(seat), Some(fingerprint)) = (&desk.seat, attempt.claimed.head.fingerprint.clone()) {
         seat.running(fingerprint, desk.since);
     }
     let Claimed { head, operation, .. } = &*attempt.claimed;
-    let policy = &attempt.call.policy;
-    let renewed = renew::keep(&attempt.engine, head.id, operation, policy);
+    let renewed = renew::keep(&attempt.engine, head.id, operation, &attempt.call.policy);
 
-    attempt.observe(&Event::Dispatching(attempt.call.subject(head.id)));
+    attempt.engine.observe(&Event::Dispatching(attempt.call.subject(head.id)));
     let span = tracing::info_span!("hapax.attempt", operation = %operation.id(), fence = %head.fence, attempt = head.attempts);
+    let operation = operation.clone();
     // A task of its own for the work, so that its panic is an outcome and not the end of this one.
-    let mut task = attempt.engine.tasks.spawn(work(operation.clone()).instrument(span));
-    let late = tokio::time::timeout(policy.longest_attempt, &mut task).await;
-    let joined = match late {
-        Ok(joined) => joined,
-        Err(_) => {
-            attempt.give_up(&mut desk).await;
-            task.await
-        }
-    };
+    let task = tokio::spawn(async move { work(operation).await }.instrument(span));
+    let joined = attempt.watch(task, &mut desk).await;
     attempt.finish(joined, &mut desk).await;
     drop(renewed);
 }
 
 /// Who is still to be told what: the first caller, and those who joined.
-struct Desk<F> {
+struct Desk<T, F> {
     seat: Option<Seat>,
     tell: Option<F>,
+    /// What the first caller gets, if it is still there to get it.
+    live: Option<T>,
     since: Instant,
 }
 
-impl<F> Desk<F> {
-    fn tell<T>(&mut self, reply: Result<Reply<T>, Rejection>)
-    where
-        F: FnOnce(Result<Reply<T>, Rejection>),
-    {
+impl<T, F: FnOnce(Result<Reply<T>, Rejection>)> Desk<T, F> {
+    fn tell(&mut self, reply: Result<Reply<T>, Rejection>) {
+        // Whoever has been told gets nothing more: a response that nobody will read is not held on to.
+        self.live = None;
         if let Some(tell) = self.tell.take() {
             tell(reply);
         }
+    }
+
+    /// Hands over the answer; for a first caller of work that broke off there is none.
+    fn tell_live(&mut self, head: Head, otherwise: Rejection) {
+        let head = Box::new(head);
+        let reply = self.live.take().map(|live| Reply::First { head, live }).ok_or(otherwise);
+        self.tell(reply);
     }
 
     fn land(&mut self, seen: Seen) {
@@ -93,14 +98,30 @@ impl<F> Desk<F> {
 }
 
 impl Attempt {
-    fn observe(&self, event: &Event<'_>) {
-        self.engine.observer.on(event);
+    /// Waits for the work to end, however long it takes, but lets nobody else wait longer than they should.
+    async fn watch<T, F>(&self, mut task: JoinHandle<Ended<T>>, desk: &mut Desk<T, F>) -> Result<Ended<T>, JoinError>
+    where
+        F: FnOnce(Result<Reply<T>, Rejection>),
+    {
+        let mut longest = std::pin::pin!(tokio::time::sleep(self.call.policy.longest_attempt));
+        let mut is_given_up = false;
+        loop {
+            tokio::select! {
+                joined = &mut task => return joined,
+                () = &mut longest, if !is_given_up => {
+                    is_given_up = true;
+                    self.give_up(desk).await;
+                }
+                // Somebody else may know more by now: those who joined, and those who come, ask the store.
+                () = self.claimed.operation.lease_lost(), if desk.seat.is_some() => drop(desk.seat.take()),
+            }
+        }
     }
 
     /// The attempt has run for as long as one may: from now on it counts as lost, unless it ends after all.
-    async fn give_up<T, F: FnOnce(Result<Reply<T>, Rejection>)>(&self, desk: &mut Desk<F>) {
+    async fn give_up<T, F: FnOnce(Result<Reply<T>, Rejection>)>(&self, desk: &mut Desk<T, F>) {
         self.engine.renewals.stop(self.claimed.head.id, self.claimed.head.fence);
-        let put = self.put(&Outcome::Lost);
+        let put = self.put(Outcome::Lost);
         let written = self.engine.ask_in(self.call.policy.store_timeout, self.engine.store.put_if(put)).await;
         desk.tell(Err(lost(&self.call.policy, true)));
         match written {
@@ -111,24 +132,25 @@ impl Attempt {
         }
     }
 
-    async fn finish<T, F>(&self, joined: Result<Ended<T>, JoinError>, desk: &mut Desk<F>)
+    async fn finish<T, F>(&self, joined: Result<Ended<T>, JoinError>, desk: &mut Desk<T, F>)
     where
         F: FnOnce(Result<Reply<T>, Rejection>),
     {
-        let (outcome, live) = match joined {
-            Ok(ended) => (ended.outcome, Some(ended.live)),
+        let outcome = match joined {
+            Ok(ended) => {
+                desk.live = desk.tell.is_some().then_some(ended.live);
+                ended.outcome
+            }
             Err(error) => {
                 tracing::error!(%error, "the work of an operation broke off");
-                (Outcome::Lost, None)
+                Outcome::Lost
             }
         };
         let subject = self.call.subject(self.claimed.head.id);
-        self.observe(&Event::Finishing { subject, state: outcome.state() });
-        let put = self.put(&outcome);
+        self.engine.observe(&Event::Finishing { subject, state: outcome.state() });
+        let (put, broke_off) = (self.put(outcome), lost(&self.call.policy, false));
         if planted::is(Bug::AnswerBeforeDurable) {
-            let (head, live) = (Box::new(self.claimed.head.clone()), live);
-            desk.tell(live.map(|live| Reply::First { head, live }).ok_or_else(|| lost(&self.call.policy, false)));
-            return drop(self.write(put, desk).await);
+            desk.tell_live(self.claimed.head.clone(), broke_off.clone());
         }
         match self.write(put, desk).await {
             Ok(seen) => {
@@ -136,12 +158,12 @@ impl Attempt {
                 if let Some(epoch) = self.epoch {
                     self.engine.cache.keep(&seen, epoch);
                 }
-                let head = Box::new(seen.record.as_ref().expect("what was written is there").head.clone());
+                let head = seen.record.as_ref().expect("what was written is there").head.clone();
                 desk.land(seen);
-                desk.tell(live.map(|live| Reply::First { head, live }).ok_or_else(|| lost(&self.call.policy, false)));
+                desk.tell_live(head, broke_off);
             }
             Err(seen) => {
-                self.observe(&Event::FencedOut(subject));
+                self.engine.observe(&Event::FencedOut(subject));
                 tracing::warn!(record = %self.claimed.head.id, fence = %self.claimed.head.fence, "an attempt ended after it had lost its fence");
                 let reply = self.engine.after_fence_lost(&self.call, &seen).await;
                 desk.land(seen);
@@ -151,7 +173,7 @@ impl Attempt {
     }
 
     /// Writes the end of the attempt, for as long as that takes. `Err` with what is there, if the attempt no longer owns its fence.
-    async fn write<T, F: FnOnce(Result<Reply<T>, Rejection>)>(&self, mut put: Put, desk: &mut Desk<F>) -> Result<Seen, Seen> {
+    async fn write<T, F: FnOnce(Result<Reply<T>, Rejection>)>(&self, mut put: Put, desk: &mut Desk<T, F>) -> Result<Seen, Seen> {
         let timeout = self.call.policy.store_timeout;
         let patience = Instant::now() + timeout;
         let (mut pause, mut reserved) = (PAUSE_MIN, None);
@@ -166,6 +188,11 @@ impl Attempt {
                 // An earlier try had won, and only its reply was lost.
                 Ok(Written::Lost(seen)) if self.is_done(&seen, &put) => return Ok(seen),
                 Ok(Written::Lost(seen)) => return Err(seen),
+                // What is there cannot be read, and will not get better. Unrenewed, the attempt is held as unknown.
+                Err(Rejection::AnswerCorrupt) => {
+                    desk.tell(Err(Rejection::AnswerCorrupt));
+                    return Err(Seen { record: None, now: Timestamp::ZERO });
+                }
                 Err(_) => {}
             }
             if Instant::now() >= patience && reserved.is_none() {
@@ -202,15 +229,16 @@ impl Attempt {
         // Given up for lost in between: its lease was over before it ended, or it had run for too long.
         let late = self.claimed.operation.has_lost_lease();
         let subject = self.call.subject(record.head.id);
-        self.observe(&Event::Finished { subject, state: record.head.state, elapsed: since.elapsed(), late });
+        self.engine.observe(&Event::Finished { subject, state: record.head.state, elapsed: since.elapsed(), late });
     }
 
-    fn put(&self, outcome: &Outcome) -> Put {
+    fn put(&self, outcome: Outcome) -> Put {
+        let (state, status) = (outcome.state(), outcome.status());
         let answer = match outcome {
-            Outcome::Kept { answer, .. } => answer.clone().map(Arc::new),
+            Outcome::Kept { answer, .. } => answer.map(Arc::new),
             Outcome::Released { .. } | Outcome::Lost => None,
         };
-        let finish = Finish { state: outcome.state(), status: outcome.status(), answer, lifetime: lifetime(&self.call.policy) };
+        let finish = Finish { state, status, answer, lifetime: lifetime(&self.call.policy) };
         let Head { id, fence, .. } = self.claimed.head;
         Put { id, condition: Condition::Held { fence }, change: Change::Finish(finish) }
     }

@@ -17,6 +17,8 @@ use hapax_core::record::{Fence, Head};
 use hapax_core::scope::{RecordId, Scope};
 use hapax_core::time::Timestamp;
 
+use tokio::sync::Notify;
+
 use crate::observe::Subject;
 
 /// One request, as the engine sees it.
@@ -95,6 +97,7 @@ struct Inside {
     key: Key,
     scope: Arc<Scope>,
     lost_lease: AtomicBool,
+    lease_lost: Notify,
 }
 
 impl Operation {
@@ -106,6 +109,7 @@ impl Operation {
             key: head.key.clone(),
             scope: head.scope.clone(),
             lost_lease: AtomicBool::new(false),
+            lease_lost: Notify::new(),
         }))
     }
 
@@ -146,6 +150,12 @@ impl Operation {
 
     pub(crate) fn lose_lease(&self) {
         self.0.lost_lease.store(true, Ordering::Relaxed);
+        self.0.lease_lost.notify_one();
+    }
+
+    /// Returns when the lease is lost.
+    pub(crate) async fn lease_lost(&self) {
+        self.0.lease_lost.notified().await;
     }
 }
 

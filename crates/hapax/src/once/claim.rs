@@ -31,20 +31,21 @@ impl Engine {
     ) -> Result<(Written, Room), Rejection> {
         let deadline = Instant::now() + policy.store_timeout;
         let mut pause = PAUSE_MIN;
-        loop {
+        let rejection = loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            match self.ask_in(left, self.store.put_if(put.clone())).await {
-                Ok(written) => return Ok((self.adopt(written, token, policy).await?, room)),
+            let asked = self.ask_in(left, self.store.put_if(put.clone())).await;
+            match asked {
+                Ok(written) => match self.adopt(written, token, policy).await {
+                    Ok(written) => return Ok((written, room)),
+                    Err(rejection) => break rejection,
+                },
                 Err(Rejection::StoreUnavailable) if Instant::now() + pause < deadline => tokio::time::sleep(pause).await,
-                Err(Rejection::StoreUnavailable) if !planted::is(Bug::LateClaimForgotten) => {
-                    // The room goes along: claims in limbo are bounded like attempts.
-                    self.tasks.spawn(self.clone().release_later(put, token, lifetime(policy), policy.store_timeout, room));
-                    return Err(Rejection::StoreUnavailable);
-                }
-                Err(rejection) => return Err(rejection),
+                Err(rejection) => break rejection,
             }
             pause = (pause * 2).min(PAUSE_MAX);
-        }
+        };
+        self.release_later(put, token, policy);
+        Err(rejection)
     }
 
     /// "Exists with my token" means mine: an earlier try had won after all.
@@ -62,8 +63,25 @@ impl Engine {
         }
     }
 
-    /// Nobody is waiting for this claim any more: makes sure that it does not hold the key.
-    async fn release_later(self: Arc<Self>, put: Put, token: AttemptToken, lifetime: Lifetime, timeout: Duration, _room: Room) {
+    /// Nobody is waiting for this claim any more: makes sure, in the background, that it does not hold the key.
+    fn release_later(self: &Arc<Self>, put: Put, token: AttemptToken, policy: &Policy) {
+        if planted::is(Bug::LateClaimForgotten) {
+            return;
+        }
+        let Ok(limbo) = self.limbo.clone().try_acquire_owned() else {
+            return tracing::warn!(record = %put.id, "too many lost claims: this one is left to lapse");
+        };
+        let (engine, lifetime, timeout, counted) = (self.clone(), lifetime(policy), policy.store_timeout, self.attempts.token());
+        tokio::spawn(async move {
+            if !engine.release(&put, token, lifetime, timeout).await {
+                tracing::warn!(record = %put.id, "a claim whose reply was lost could not be released");
+            }
+            drop((limbo, counted));
+        });
+    }
+
+    /// Tries until it is certain that the claim does not hold the key; says whether it came to that.
+    async fn release(&self, put: &Put, token: AttemptToken, lifetime: Lifetime, timeout: Duration) -> bool {
         let mut pause = PAUSE_MIN;
         for _ in 0..RELEASE_TRIES_MAX {
             tokio::time::sleep(pause).await;
@@ -73,14 +91,14 @@ impl Engine {
                 Ok(Written::Won(won)) => won.head,
                 Ok(Written::Lost(seen)) => match mine(&seen, token) {
                     Some(head) => head.clone(),
-                    None => return,
+                    None => return true,
                 },
             };
             if self.ask_in(timeout, self.store.put_if(release(&head, lifetime))).await.is_ok() {
-                return;
+                return true;
             }
         }
-        tracing::warn!(record = %put.id, "a claim whose reply was lost could not be released");
+        false
     }
 }
 

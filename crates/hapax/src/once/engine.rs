@@ -1,5 +1,6 @@
 //! The path of a call: memory, then whoever is at it already, then the store.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
@@ -13,7 +14,7 @@ use hapax_core::rejection::Rejection;
 use hapax_core::scope::RecordId;
 use hapax_core::store::{Change, Claim, Condition, Lifetime, Put, Seen, Store, StoreError, StoreErrorKind, Written};
 use hapax_core::time::Timestamp;
-use tokio::sync::{Mutex, OnceCell, OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{Mutex, OnceCell, OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
@@ -34,6 +35,8 @@ const ROUNDS_MAX: usize = 16;
 pub struct Limits {
     /// Attempts that may be running; further ones are refused with `too-many-keys`.
     pub attempts_in_flight_max: usize,
+    /// Claims whose reply was lost that are followed up until they are released; further ones are left to lapse.
+    pub lost_claims_max: usize,
     /// Requests that may wait for one key; further ones are told to come back.
     pub waiters_per_key_max: usize,
     /// Requests that may wait on this node.
@@ -50,6 +53,7 @@ impl Default for Limits {
     fn default() -> Self {
         Limits {
             attempts_in_flight_max: 10_000,
+            lost_claims_max: 1_024,
             waiters_per_key_max: 8_192,
             waiters_max: 65_536,
             cache_bytes_max: 64 << 20,
@@ -68,15 +72,18 @@ pub struct Drained {
 
 pub(crate) struct Engine {
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) observer: Arc<dyn Observer>,
+    observer: Arc<dyn Observer>,
     pub(crate) limits: Limits,
     pub(crate) cache: Cache,
-    pub(crate) renewals: Renewals,
+    pub(crate) renewals: Arc<Renewals>,
     pub(crate) remote: Remote,
     pub(crate) flights: Arc<Flights>,
-    pub(crate) tasks: TaskTracker,
+    /// Attempts, and claims whose fate is open: what a drain waits for.
+    pub(crate) attempts: TaskTracker,
     /// Room for further attempts; closed while draining.
     room: Arc<Semaphore>,
+    /// Room for claims whose reply was lost, until they are released.
+    pub(super) limbo: Arc<Semaphore>,
     /// Room for answers whose record could not be written yet, in bytes.
     pub(crate) unwritten: Arc<Semaphore>,
     pub(crate) sweep: Option<Sweep>,
@@ -103,17 +110,26 @@ impl Engine {
             observer,
             limits,
             cache: Cache::new(limits.cache_bytes_max),
-            renewals: Renewals::default(),
+            renewals: Arc::default(),
             remote: Remote::default(),
             flights: Arc::default(),
-            tasks: TaskTracker::new(),
+            attempts: TaskTracker::new(),
             room: permits(limits.attempts_in_flight_max),
+            limbo: permits(limits.lost_claims_max),
             unwritten: permits(limits.unwritten_bytes_max),
             sweep,
             sweeping: OnceLock::new(),
             secret: OnceCell::new(),
             pulsing: Mutex::new(()),
         })
+    }
+
+    /// Tells the observer. Its panic is its own trouble: an attempt's known outcome must not be lost to it.
+    pub(crate) fn observe(&self, event: &Event<'_>) {
+        let told = std::panic::catch_unwind(AssertUnwindSafe(|| self.observer.on(event)));
+        if told.is_err() {
+            tracing::error!(?event, "the observer panicked");
+        }
     }
 
     /// Answers a call, having its work run if nothing is remembered of it.
@@ -129,8 +145,8 @@ impl Engine {
         let id = call.id();
         let reply = self.find_answer(&call, id, work).await;
         match &reply {
-            Err(rejection) => self.observer.on(&Event::Rejected { subject: Some(call.subject(id)), rejection }),
-            Ok(Reply::First { .. }) => self.observer.on(&Event::Answering(call.subject(id))),
+            Err(rejection) => self.observe(&Event::Rejected { subject: Some(call.subject(id)), rejection }),
+            Ok(Reply::First { .. }) => self.observe(&Event::Answering(call.subject(id))),
             Ok(Reply::Replay { .. }) => {}
         }
         reply
@@ -154,7 +170,7 @@ impl Engine {
                 Entry::Lead(seat) => {
                     let (tell, told) = oneshot::channel();
                     let leader = Leader { engine: self.clone(), call: call.clone(), epoch, known: known.take() };
-                    self.tasks.spawn(leader.lead(seat, work, tell));
+                    tokio::spawn(leader.lead(seat, work, tell));
                     // A leader that vanishes is our bug; what it did is not known.
                     match told.await.unwrap_or(Led::Reply(Err(lost(&call.policy, false)))) {
                         Led::Reply(reply) => return reply,
@@ -194,13 +210,17 @@ impl Engine {
             Decision::Reject(rejection) => return Some(Err(rejection)),
             _ => return None,
         }
-        self.observer.on(&Event::Replayed { subject: call.subject(id), source: Source::Cache });
+        self.observe(&Event::Replayed { subject: call.subject(id), source: Source::Cache });
         Some(Ok(Reply::Replay { head, answer }))
     }
 
     /// Joins a flight: the record it landed with, or nothing if the caller should look again.
     async fn join(&self, call: &Call, flight: Arc<Flight>, patience: Instant) -> Result<Option<Arc<Seen>>, Rejection> {
-        let landing = match flight.decided().await {
+        let counted = flight.wait(&self.flights, self.limits.waiters_per_key_max, self.limits.waiters_max);
+        let waiter = counted.ok_or_else(|| in_flight(Duration::ZERO))?;
+        // The leader asks the store a bounded number of times; this only guards against one that does not.
+        let claiming = tokio::time::timeout(call.policy.store_timeout * 4, waiter.flight.decided());
+        let landing = match claiming.await.map_err(|_| Rejection::StoreUnavailable)? {
             Phase::Claiming => return Ok(None),
             Phase::Landed(landing) => landing,
             Phase::Running(running) => {
@@ -211,9 +231,7 @@ impl Engine {
                 if patience <= Instant::now() {
                     return Err(come_back());
                 }
-                let waiter =
-                    flight.wait(&self.flights, self.limits.waiters_per_key_max, self.limits.waiters_max).ok_or_else(come_back)?;
-                self.observer.on(&Event::Waiting(call.subject(call.id())));
+                self.observe(&Event::Waiting(call.subject(call.id())));
                 tokio::time::timeout_at(patience, waiter.flight.landed()).await.map_err(|_| come_back())?
             }
         };
@@ -249,7 +267,7 @@ impl Engine {
         else {
             return Err(Rejection::AnswerCorrupt);
         };
-        self.observer.on(&Event::Replayed { subject: call.subject(head.id), source });
+        self.observe(&Event::Replayed { subject: call.subject(head.id), source });
         Ok(Reply::Replay { head: Box::new(head.clone()), answer })
     }
 
@@ -272,13 +290,15 @@ impl Engine {
         let pulse = tokio::time::timeout(timeout / 4, self.store.pulse()).await.ok()?.ok()?;
         self.cache.learn(&pulse, asked_at);
         let _ = self.secret.set(pulse.secret);
-        Some(pulse.epoch)
+        // Not the pulse's: its reply may have been so slow that it is good for nothing by now.
+        self.cache.epoch()
     }
 
     pub(crate) async fn secret(&self, timeout: Duration) -> Result<Secret, Rejection> {
+        // The limit is on waiting for whoever asks first, too: else many would wait one after the other.
         let ask =
             self.secret.get_or_try_init(|| async { self.ask_in(timeout, self.store.pulse()).await.map(|pulse| pulse.secret) });
-        ask.await.copied()
+        tokio::time::timeout(timeout, ask).await.unwrap_or(Err(Rejection::StoreUnavailable)).copied()
     }
 
     /// Asks the store, but not for ever. What it says of its troubles goes to the observer; the caller gets a rejection.
@@ -288,7 +308,7 @@ impl Engine {
             Ok(Err(error)) => error,
             Err(_) => StoreError::unavailable("the store did not answer in time"),
         };
-        self.observer.on(&Event::StoreFailed(&error));
+        self.observe(&Event::StoreFailed(&error));
         tracing::warn!(error = %error, source = ?std::error::Error::source(&error), "the store failed");
         Err(match error.kind() {
             StoreErrorKind::Corrupt => Rejection::AnswerCorrupt,
@@ -299,8 +319,8 @@ impl Engine {
     /// Stops beginning attempts, waits for those under way, and marks as unknown those that do not end within `patience`.
     pub(crate) async fn drain(self: &Arc<Self>, patience: Duration) -> Drained {
         self.room.close();
-        self.tasks.close();
-        if tokio::time::timeout(patience, self.tasks.wait()).await.is_ok() {
+        self.attempts.close();
+        if tokio::time::timeout(patience, self.attempts.wait()).await.is_ok() {
             return Drained { left_unknown: 0 };
         }
         Drained { left_unknown: self.give_up_all().await }
@@ -354,7 +374,9 @@ impl Leader {
             Err(Refusal { rejection, seen }) => {
                 match seen {
                     Some(seen) => seat.land_seen(seen, false),
-                    None => seat.land(Landing::Failed(rejection.clone())),
+                    None if rejection == Rejection::StoreUnavailable => seat.land(Landing::Failed(rejection.clone())),
+                    // The leader's own trouble, such as a body that cannot be read again.
+                    None => seat.land(Landing::Again),
                 }
                 let _ = tell.send(Led::Reply(Err(rejection)));
             }
@@ -376,9 +398,14 @@ impl Leader {
             let now = seen.as_ref().map_or(now, |seen| if planted::is(Bug::LapseByNodeClock) { now } else { seen.now });
             let fingerprint = self.call.fingerprint_for(head).await?;
             match decide(head, &self.call.ask(&fingerprint), now, &policy) {
-                Decision::Attempt(condition) => match self.claim(id, condition, fingerprint).await? {
-                    Claimed::Mine(mine) => return Ok(Course::Run(mine)),
-                    Claimed::Theirs(theirs) => seen = Some(theirs),
+                Decision::Attempt(condition) => match self.room() {
+                    Ok(room) => match self.claim(id, condition, fingerprint, room).await? {
+                        Claimed::Mine(mine) => return Ok(Course::Run(mine)),
+                        Claimed::Theirs(theirs) => seen = Some(theirs),
+                    },
+                    // What is done can be replayed even where nothing more can be begun: look before refusing.
+                    Err(_) if seen.is_none() => seen = Some(self.read(id).await?),
+                    Err(rejection) => return Err(Refusal { rejection, seen }),
                 },
                 Decision::Replay => return Ok(Course::Replay(seen.take().expect("a replay has a record"))),
                 Decision::Wait => {
@@ -406,27 +433,35 @@ impl Leader {
         }
     }
 
-    async fn claim(&self, id: RecordId, condition: Condition, fingerprint: Fingerprint) -> Result<Claimed, Refusal> {
+    /// Room for one more attempt on this node.
+    fn room(&self) -> Result<Room, Rejection> {
+        self.engine.room.clone().try_acquire_owned().map_err(|error| match error {
+            TryAcquireError::Closed => Rejection::Draining,
+            TryAcquireError::NoPermits => Rejection::TooManyKeys,
+        })
+    }
+
+    async fn claim(&self, id: RecordId, condition: Condition, fingerprint: Fingerprint, room: Room) -> Result<Claimed, Refusal> {
         let Call { policy, scope, key, .. } = &self.call;
-        let room = match self.engine.room.clone().try_acquire_owned() {
-            Ok(room) => room,
-            Err(_) if self.engine.room.is_closed() => return Err(Rejection::Draining.into()),
-            Err(_) => return Err(Rejection::TooManyKeys.into()),
-        };
         let secret = self.engine.secret(policy.store_timeout).await?;
         let lease = if planted::is(Bug::RetentionAsLease) { policy.retention } else { policy.lease };
         let token = AttemptToken::from_bytes(uuid::Uuid::new_v4().into_bytes());
         let claim = Claim { scope: scope.clone(), key: key.clone(), fingerprint, token, lease };
         let put = Put { id, condition, change: Change::Claim(claim) };
 
-        self.engine.observer.on(&Event::Claiming(self.call.subject(id)));
+        self.engine.observe(&Event::Claiming(self.call.subject(id)));
         let (written, room) = self.engine.claim(put, token, policy, room).await?;
         match written {
             Written::Won(won) => {
                 let (fence, attempt) = (won.head.fence, won.head.attempts);
-                self.engine.observer.on(&Event::Claimed { subject: self.call.subject(id), fence, attempt });
+                self.engine.observe(&Event::Claimed { subject: self.call.subject(id), fence, attempt });
                 let operation = super::Operation::new(OperationId::of(&id, &secret), &won.head);
-                Ok(Claimed::Mine(Box::new(attempt::Claimed { head: won.head, operation, _room: room })))
+                Ok(Claimed::Mine(Box::new(attempt::Claimed {
+                    head: won.head,
+                    operation,
+                    _room: room,
+                    _counted: self.engine.attempts.token(),
+                })))
             }
             Written::Lost(seen) => Ok(Claimed::Theirs(seen)),
         }

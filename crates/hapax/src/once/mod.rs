@@ -1,6 +1,6 @@
-//! Once: the only driver of [`decide`](hapax_core::decide).
+//! Once: the only driver of [`decide`](hapax_core::decide()).
 //!
-//! A request becomes a [`Call`]; the [`Engine`] finds out what is remembered of it, and has its work run once. `engine.rs` is the
+//! A request becomes a call; the engine finds out what is remembered of it, and has its work run once. `engine.rs` is the
 //! path of a call, `attempt.rs` the life of an attempt; the other files are what those two lean on.
 //!
 //! Without HTTP, use [`Once`]:
@@ -145,11 +145,11 @@ impl Once {
             deadline: None,
             token_until: None,
         };
-        let bytes_max = self.policy.answer_bytes_max;
-        let keep = self.policy.keep_answers;
+        let policy = self.policy.clone();
         let reply = self.engine.drive(call, move |operation| async move {
             let kept = |status, body: Bytes| {
-                let answer = (keep && body.len() <= bytes_max).then(|| Answer::new(status, Bytes::copy_from_slice(&body)));
+                let answer = (policy.keep_answers && body.len() <= policy.answer_bytes_max)
+                    .then(|| Answer::new(status, Bytes::copy_from_slice(&body)));
                 Ended { outcome: Outcome::Kept { status, answer }, live: Ok((status, body)) }
             };
             match work(operation).await {
@@ -159,7 +159,10 @@ impl Once {
                     let rejection = Rejection::UpstreamUnreachable;
                     Ended { outcome: Outcome::Released { status: None }, live: Err(rejection) }
                 }
-                Err(Failure::Lost(_)) => Ended { outcome: Outcome::Lost, live: Err(Rejection::OutcomeUnknown) },
+                Err(Failure::Lost(error)) => {
+                    tracing::error!(%error, "the work of an operation failed; its outcome is unknown");
+                    Ended { outcome: Outcome::Lost, live: Err(lost(&policy, false)) }
+                }
             }
         });
         match reply.await? {

@@ -111,7 +111,7 @@ impl Engine {
         match self.store.put_if(put).await? {
             Written::Won(won) => {
                 tracing::info!(record = %head.id, state = won.head.state.word(), by, reason, "a record was changed by hand");
-                self.observer.on(&Event::ChangedByHand {
+                self.observe(&Event::ChangedByHand {
                     subject: Subject { scope: &head.scope, id: head.id },
                     state: won.head.state,
                     by,
@@ -123,16 +123,19 @@ impl Engine {
         }
     }
 
-    /// Marks every attempt that is still running as unknown; returns how many there were.
-    pub(crate) async fn give_up_all(&self) -> usize {
+    /// Marks every attempt that is still running as unknown, all at once; returns how many there were.
+    pub(crate) async fn give_up_all(self: &Arc<Self>) -> usize {
         let running = self.renewals.running();
+        let mut marks = tokio::task::JoinSet::new();
         for (id, fence, policy) in &running {
             self.renewals.stop(*id, *fence);
             let finish = Finish { state: State::Unknown, status: None, answer: None, lifetime: lifetime(policy) };
             let put = Put { id: *id, condition: Condition::Held { fence: *fence }, change: Change::Finish(finish) };
+            let (engine, timeout) = (self.clone(), policy.store_timeout);
             // Without the store's help the leases lapse by themselves.
-            let _ = self.ask_in(policy.store_timeout, self.store.put_if(put)).await;
+            marks.spawn(async move { drop(engine.ask_in(timeout, engine.store.put_if(put)).await) });
         }
+        marks.join_all().await;
         running.len()
     }
 }

@@ -31,23 +31,41 @@ pub(crate) fn follow(engine: &Arc<Engine>, seat: Seat, fence: Fence) {
     let mut followed = engine.remote.lock();
     followed.seats.insert(seat.id(), (seat, fence));
     if !std::mem::replace(&mut followed.polling, true) {
-        tokio::spawn(poll(Arc::downgrade(engine)));
+        tokio::spawn(poll(Task { engine: Arc::downgrade(engine), is_done: false }));
     }
 }
 
-async fn poll(engine: Weak<Engine>) {
+async fn poll(mut task: Task) {
     loop {
         tokio::time::sleep(INTERVAL).await;
-        let Some(engine) = engine.upgrade() else { return };
+        let Some(engine) = task.engine.upgrade() else { return };
         let ids = engine.remote.still_followed();
         if ids.is_empty() {
+            task.is_done = true;
             return;
         }
         match tokio::time::timeout(engine.limits.poll_timeout, engine.store.get(ids.clone())).await {
             Ok(Ok(reading)) => engine.remote.land(&ids, reading),
-            Ok(Err(error)) => engine.observer.on(&Event::StoreFailed(&error)),
+            Ok(Err(error)) => engine.observe(&Event::StoreFailed(&error)),
             // Those who wait run out of patience by themselves.
             Err(_) => {}
+        }
+    }
+}
+
+/// The polling task's own mark. Should the task end before its time, with its runtime, its flights land and the next begins anew.
+struct Task {
+    engine: Weak<Engine>,
+    is_done: bool,
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        // A task that is done has said so with its last count, and another may have begun since.
+        if let Some(engine) = self.engine.upgrade().filter(|_| !self.is_done) {
+            // Out of the lock first: a seat that is dropped takes one of its own.
+            let abandoned = std::mem::take(&mut *engine.remote.lock());
+            drop(abandoned);
         }
     }
 }

@@ -38,13 +38,13 @@ struct Lease {
 
 /// Keeps a lease renewed until dropped.
 pub(crate) struct Renewed {
-    engine: Arc<Engine>,
+    renewals: Arc<Renewals>,
     lease: (RecordId, Fence),
 }
 
 impl Drop for Renewed {
     fn drop(&mut self) {
-        self.engine.renewals.lock().leases.remove(&self.lease);
+        self.renewals.lock().leases.remove(&self.lease);
     }
 }
 
@@ -57,24 +57,39 @@ pub(crate) fn keep(engine: &Arc<Engine>, id: RecordId, operation: &Operation, po
     match inside.next_look {
         None => {
             inside.next_look = Some(due);
-            tokio::spawn(run(Arc::downgrade(engine)));
+            tokio::spawn(run(Arc::downgrade(engine), Task { renewals: engine.renewals.clone(), is_done: false }));
         }
         Some(next) if due < next => engine.renewals.earlier.notify_one(),
         Some(_) => {}
     }
-    Renewed { engine: engine.clone(), lease: key }
+    Renewed { renewals: engine.renewals.clone(), lease: key }
 }
 
-/// Renews what is due, again and again, until nothing is running.
-async fn run(engine: Weak<Engine>) {
-    loop {
-        let Some(next_look) = engine.upgrade().and_then(|engine| engine.renewals.plan()) else { return };
-        let Some(strong) = engine.upgrade() else { return };
+/// Renews what is due, again and again, until nothing is running. Keeps the engine alive only while it renews.
+async fn run(engine: Weak<Engine>, mut task: Task) {
+    while let Some(next_look) = task.renewals.plan() {
         tokio::select! {
             () = tokio::time::sleep_until(next_look) => {}
-            () = strong.renewals.earlier.notified() => continue,
+            () = task.renewals.earlier.notified() => continue,
         }
-        strong.renew_due().await;
+        let Some(engine) = engine.upgrade() else { return };
+        engine.renew_due().await;
+    }
+    task.is_done = true;
+}
+
+/// The renewing task's own mark. Should the task end before its time, with its runtime, the next attempt starts another.
+struct Task {
+    renewals: Arc<Renewals>,
+    is_done: bool,
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        // A task that is done has said so in its last plan, and another may have begun since.
+        if !self.is_done {
+            self.renewals.lock().next_look = None;
+        }
     }
 }
 
@@ -124,7 +139,7 @@ impl Engine {
         let timeout = due.iter().map(|renewal| renewal.lease / 3).min().unwrap_or_default();
         match tokio::time::timeout(timeout, self.store.renew(due.clone())).await {
             Ok(Ok(renewed)) => self.note_renewals(&due, &renewed),
-            Ok(Err(error)) => self.observer.on(&Event::StoreFailed(&error)),
+            Ok(Err(error)) => self.observe(&Event::StoreFailed(&error)),
             // Unanswered for a third of the lease: the next round tries again.
             Err(_) => {}
         }
@@ -141,6 +156,6 @@ impl Engine {
             }
         }
         drop(inside);
-        self.observer.on(&Event::Renewed { renewed: due.len() - count, lost: count });
+        self.observe(&Event::Renewed { renewed: due.len() - count, lost: count });
     }
 }

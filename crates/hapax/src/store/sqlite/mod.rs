@@ -131,10 +131,6 @@ impl Sqlite {
 }
 
 impl Store for Sqlite {
-    fn is_exclusive(&self) -> bool {
-        true
-    }
-
     fn get(&self, ids: Vec<RecordId>) -> Reply<'_, Reading> {
         self.readers.ask(move |reader| reader.get(&ids))
     }
@@ -160,11 +156,12 @@ impl Store for Sqlite {
     }
 }
 
-/// A database error as a store error: damaged is not the same as busy.
+/// A database error as a store error. Damage to the file is nobody's record in particular: the store as a whole cannot be used.
 fn store_error(error: rusqlite::Error) -> StoreError {
     use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
-    match error.sqlite_error_code() {
-        Some(DatabaseCorrupt | NotADatabase) => StoreError::corrupt("the store file is damaged: restore a backup").because(error),
-        _ => StoreError::unavailable("the store file could not be used").because(error),
-    }
+    let message = match error.sqlite_error_code() {
+        Some(DatabaseCorrupt | NotADatabase) => "the store file is damaged: restore a backup",
+        _ => "the store file could not be used",
+    };
+    StoreError::unavailable(message).because(error)
 }

@@ -45,8 +45,10 @@ fn open(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(beside(path))
 }
 
+/// Beside the file itself, by whatever way it was reached: a link to it is not another file.
 fn beside(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
+    let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let mut name = real.into_os_string();
     name.push("-owner");
     name.into()
 }

@@ -76,6 +76,7 @@ pub(super) struct Opened {
 
 pub(super) fn open(path: &Path, clock: Option<Arc<dyn Clock>>) -> Result<Opened, OpenError> {
     let sqlite = |source| not_a_store_or(path, source);
+    create_private(path).map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
     let mut connection = Connection::open(path).map_err(sqlite)?;
     connection.busy_timeout(Duration::from_secs(1)).map_err(sqlite)?;
     migrate(path, &mut connection)?;
@@ -84,6 +85,18 @@ pub(super) fn open(path: &Path, clock: Option<Arc<dyn Clock>>) -> Result<Opened,
     connection.set_prepared_statement_cache_capacity(32);
     let (clock, leases) = begin_incarnation(&mut connection, clock).map_err(sqlite)?;
     Ok(Opened { connection, clock, leases })
+}
+
+/// The file holds answers and a secret: a new one is for its owner's eyes only. SQLite gives the log beside it the same rights.
+fn create_private(path: &Path) -> std::io::Result<()> {
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    match options.open(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        created => created.map(drop),
+    }
 }
 
 /// A connection that can only read.

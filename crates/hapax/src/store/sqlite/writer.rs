@@ -107,6 +107,10 @@ impl Desk {
         let begun = self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(store_error);
         let begun = begun.and_then(|transaction| {
             let meta = Meta::read(&transaction).map_err(store_error)?;
+            // The lock on a file beside can be lost with that file; what the store file itself says cannot.
+            if self.leases != Leases::Of(meta.incarnation) {
+                return Err(StoreError::unavailable("another process has opened the store file since: this one must stop"));
+            }
             Ok((transaction, meta.floor))
         });
         let (transaction, floor) = match begun {

@@ -1,0 +1,116 @@
+//! A small payments service in which a retry is harmless. Its ledger is a file of its own: what is in there has happened.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::Request;
+use axum::http::{StatusCode, header::AUTHORIZATION};
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Extension, Json, Router};
+use hapax::{FingerprintPolicy, Hapax, KeyRule, Operation, Policy, Principal, Sqlite};
+use serde::{Deserialize, Serialize};
+use tokio::io::AsyncWriteExt;
+use tokio::signal::unix::{SignalKind, signal};
+
+const STORE: &str = "payments.db";
+const LEDGER: &str = "payments.ledger";
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let Err(error) = serve().await else { return ExitCode::SUCCESS };
+    let causes = std::iter::successors(Some(&*error), |error| error.source());
+    eprintln!("axum-payments: {}", causes.map(ToString::to_string).collect::<Vec<_>>().join(": "));
+    ExitCode::from(2)
+}
+
+async fn serve() -> Result<(), Box<dyn std::error::Error>> {
+    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3000".into());
+    let hapax = Hapax::new(Sqlite::open(STORE).await?).namespace("payments");
+    let policy = Policy {
+        key: KeyRule::Required,
+        fingerprint: Arc::new(FingerprintPolicy::json()),
+        // A handler that answers 500 may have charged already: hold the key instead of running the handler again.
+        strict: true,
+        ..Policy::default()
+    };
+    let app = Router::new()
+        .route("/v1/charges", post(charge).get(list))
+        .layer(hapax.layer().policy(policy)?.principal_from(|user: &User| Principal::named(user.0)))
+        // What is added last runs first: nobody gets a replay before they have shown who they are.
+        .layer(from_fn(authenticate));
+
+    let listener = tokio::net::TcpListener::bind(&address).await.map_err(|error| format!("cannot listen on {address}: {error}"))?;
+    println!("{}", include_str!("try.txt").replace("ADDRESS", &address).replace("PID", &std::process::id().to_string()));
+    axum::serve(listener, app).with_graceful_shutdown(shutdown(hapax)).await?;
+    Ok(())
+}
+
+/// Waits for a signal, then for the charges under way. Meanwhile new ones are refused and finished ones still replayed.
+async fn shutdown(hapax: Hapax) {
+    let mut terminate = signal(SignalKind::terminate()).expect("signals can be listened for");
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = terminate.recv() => {}
+    }
+    eprintln!("axum-payments: stopping");
+    let left = hapax.drain(Duration::from_secs(30)).await.left_unknown;
+    eprintln!("axum-payments: {left} charges left unknown");
+}
+
+#[derive(Clone, Copy)]
+struct User(&'static str);
+
+/// Who is asking, by bearer token. A real service verifies it or looks it up.
+async fn authenticate(mut request: Request, next: Next) -> Response {
+    let user = match request.headers().get(AUTHORIZATION).map(|value| value.as_bytes()) {
+        Some(b"Bearer ada-token") => User("ada"),
+        Some(b"Bearer bob-token") => User("bob"),
+        _ => return StatusCode::UNAUTHORIZED.into_response(),
+    };
+    request.extensions_mut().insert(user);
+    next.run(request).await
+}
+
+#[derive(Deserialize)]
+struct Charge {
+    amount: u64,
+}
+
+/// The answer to a charge, and its line in the ledger. The id is the same on every attempt.
+#[derive(Serialize, Deserialize)]
+struct Charged {
+    id: String,
+    user: String,
+    amount: u64,
+}
+
+async fn charge(user: Extension<User>, operation: Operation, Json(Charge { amount }): Json<Charge>) -> Response {
+    let charged = Charged { id: format!("ch_{}", operation.derive("charge")), user: user.0.0.into(), amount };
+    if let Err(error) = append(&charged).await {
+        eprintln!("axum-payments: {LEDGER}: {error}");
+        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    }
+    if amount >= 100_000 {
+        // The bank has the money and takes its time to say so. Whoever is killed here has charged and not answered.
+        tokio::time::sleep(Duration::from_secs(20)).await;
+    }
+    (StatusCode::CREATED, Json(charged)).into_response()
+}
+
+/// The effect: a line that is on the disk when this returns.
+async fn append(charged: &Charged) -> std::io::Result<()> {
+    let line = serde_json::to_string(charged)? + "\n";
+    let mut file = tokio::fs::OpenOptions::new().create(true).append(true).open(LEDGER).await?;
+    file.write_all(line.as_bytes()).await?;
+    file.sync_all().await
+}
+
+async fn list(user: Extension<User>) -> Json<Vec<Charged>> {
+    // No ledger yet is an empty one.
+    let ledger = tokio::fs::read_to_string(LEDGER).await.unwrap_or_default();
+    let lines = ledger.lines().filter_map(|line| serde_json::from_str::<Charged>(line).ok());
+    Json(lines.filter(|charged| charged.user == user.0.0).collect())
+}
