@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post as handle;
 use bytes::Bytes;
 use common::{Gate, Got, Ledger};
-use hapax::{Class, Event, Hapax, KeyRule, Limits, Mode, Policy, Principal};
+use hapax::{Event, Hapax, KeyRule, Limits, Mode, Policy, Principal};
 use hapax_core::{Memory, Secret};
 use hapax_testkit::{Fault, Faulty, ManualClock, Verb};
 use http::{HeaderValue, Request, StatusCode};
@@ -55,7 +55,6 @@ async fn obey(State(service): State<Service>, body: Bytes) -> Response {
         }
         b"panic" => panic!("as told"),
         b"forget it" => ([("hapax-keep", "no")], StatusCode::CREATED).into_response(),
-        b"not reached" => (axum::Extension(Class::Release), StatusCode::BAD_GATEWAY).into_response(),
         status => match std::str::from_utf8(status).ok().and_then(|status| status.parse::<u16>().ok()) {
             Some(status) => StatusCode::from_u16(status).unwrap().into_response(),
             None => StatusCode::CREATED.into_response(),
@@ -333,4 +332,91 @@ async fn a_token_works_for_whom_it_was_issued_and_finds_its_answer_after_its_lif
         }
     }
     assert!(way.send(ask()).await.is_replay());
+}
+
+/// The rows that need another service, another store, or another client than the rest.
+mod others {
+    use hapax::NeverDispatched;
+    use hyper_util::service::TowerToHyperService;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tower::{Layer, service_fn};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_upstream_that_was_never_reached() {
+        // Plain tower, served by hyper: what a proxy would be.
+        let (store, _) = common::faulty();
+        let never = |_: Request<hapax::Body>| async { Err::<http::Response<hapax::Body>, _>(NeverDispatched("refused".into())) };
+        let service = common::quiet(store).layer().anonymous().layer(service_fn(never));
+        let direct = Got::read(service.clone().oneshot(post("k", "x")).await.unwrap()).await;
+
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let way = Way::Socket(listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            let service = TowerToHyperService::new(service);
+            hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await
+        });
+        for got in [direct, way.send(post("k", "x")).await] {
+            assert_eq!((got.status.as_u16(), got.problem().as_str()), (502, "upstream-unreachable"));
+            assert_advice(&got, true, "never reached");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_damaged() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("hapax.db");
+        let ledger = Ledger::default();
+        let app = async || {
+            let service = Service { ledger: ledger.clone(), gate: Gate::new() };
+            let layer = common::quiet(Arc::new(common::open_when_free(&path).await)).layer().anonymous();
+            Router::new().route("/{*path}", handle(obey)).layer(layer).with_state(service)
+        };
+        let sound = Way::Direct(app().await);
+        assert_eq!(sound.send(post("k", "x")).await.status, 201);
+        drop(sound);
+        rusqlite::Connection::open(&path)
+            .unwrap()
+            .execute("UPDATE answers SET content = CAST(content || x'00' AS BLOB)", [])
+            .unwrap();
+        let damaged = app().await;
+        for way in [Way::Direct(damaged.clone()), Way::socket(damaged).await] {
+            let got = way.send(post("k", "x")).await;
+            assert_eq!((got.status.as_u16(), got.problem().as_str(), ledger.len()), (500, "answer-corrupt", 1));
+            assert_advice(&got, false, "damaged");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_that_breaks_off() {
+        let world = World::new(Policy::default(), Limits::default());
+        let frames = http_body_util::StreamBody::new(Breaks(Some(std::io::Error::other("reset"))));
+        let request = Request::post("/do").header("idempotency-key", "k").body(Body::new(frames)).unwrap();
+        let direct = Got::read(world.app.clone().oneshot(request).await.unwrap()).await;
+        assert_eq!((direct.status.as_u16(), direct.problem().as_str()), (400, "body-unreadable"));
+        assert_advice(&direct, false, "broke off");
+
+        let Way::Socket(address) = Way::socket(world.app.clone()).await else { unreachable!() };
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let request =
+            "POST /do HTTP/1.1\r\nhost: x\r\nidempotency-key: k\r\ntransfer-encoding: chunked\r\n\r\n5\r\nfive!\r\nnonsense\r\n";
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("\"code\":\"body-unreadable\""), "{answer}");
+        assert_eq!(world.ledger.len(), 0);
+    }
+
+    /// A stream that breaks at once.
+    struct Breaks(Option<std::io::Error>);
+
+    impl futures_core::Stream for Breaks {
+        type Item = Result<http_body::Frame<Bytes>, std::io::Error>;
+
+        fn poll_next(mut self: std::pin::Pin<&mut Self>, _: &mut std::task::Context<'_>) -> std::task::Poll<Option<Self::Item>> {
+            std::task::Poll::Ready(self.0.take().map(Err))
+        }
+    }
 }

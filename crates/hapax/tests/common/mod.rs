@@ -65,6 +65,17 @@ pub fn quiet(store: Arc<dyn Store>) -> Hapax {
     Hapax::builder_shared(store).sweep(None).build()
 }
 
+/// Opens a store file that this process has just let go of: a task may still be on its last line with it.
+#[cfg(feature = "sqlite")]
+pub async fn open_when_free(path: &std::path::Path) -> hapax::Sqlite {
+    loop {
+        match hapax::Sqlite::open(path).await {
+            Err(hapax::store::sqlite::OpenError::Owned { .. }) => tokio::task::yield_now().await,
+            opened => return opened.unwrap(),
+        }
+    }
+}
+
 /// A response, read whole.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Got {
