@@ -4,14 +4,16 @@ mod common;
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 
-use common::{by, charges, faulty, gated, post, quiet, ready_to_wait, send, spawn};
-use hapax::{FingerprintPolicy, Policy, Principal, RecordId, Scope};
+use common::{Got, by, charges, faulty, gated, post, quiet, ready_to_wait, send, spawn};
+use hapax::{Event, FingerprintPolicy, Hapax, Policy, Principal, RecordId, Scope};
 use hapax_core::Key;
 use hapax_testkit::Verb;
 use http::HeaderValue;
 use http_body_util::Full;
+use tokio::sync::watch;
 use tower::ServiceExt;
 
 #[tokio::test]
@@ -89,22 +91,46 @@ async fn a_waiter_gets_what_a_replay_gets_and_not_what_the_first_caller_got() {
     assert_eq!(ledger.len(), 1);
 }
 
+/// A future that counts how often it is polled.
+struct Counted<F>(Pin<Box<F>>, Arc<AtomicUsize>);
+
+impl<F: Future> Future for Counted<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        self.1.fetch_add(1, Ordering::SeqCst);
+        self.0.as_mut().poll(cx)
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn two_thousand_waiters_cost_one_execution_and_no_store_polls() {
     let (store, _) = faulty();
-    let (service, ledger, gate) = gated(&quiet(store.clone()), Policy::default(), 201);
-    let callers: Vec<_> = (0..2_000).map(|_| spawn(&service, ready_to_wait(post("/charges", "k", "5"), 30))).collect();
-    gate.wait_for(1).await;
+    let waiting = Arc::new(watch::Sender::new(0));
+    let counter = waiting.clone();
+    let observer = move |event: &Event<'_>| counter.send_modify(|count| *count += usize::from(matches!(event, Event::Waiting(_))));
+    let hapax = Hapax::builder_shared(store.clone()).sweep(None).observer(observer).build();
+    let (service, ledger, gate) = gated(&hapax, Policy::default(), 201);
+    let polls = Arc::new(AtomicUsize::new(0));
+    let callers: Vec<_> = (0..2_000)
+        .map(|_| {
+            let call = service.clone().oneshot(ready_to_wait(post("/charges", "k", "5"), 30));
+            tokio::spawn(Counted(Box::pin(call), polls.clone()))
+        })
+        .collect();
+    waiting.subscribe().wait_for(|count| *count == 1_999).await.unwrap();
+    let before = polls.load(Ordering::SeqCst);
     gate.open(2_000);
     let mut replays = 0;
     for caller in callers {
-        let got = caller.await.unwrap();
+        let got = Got::read(caller.await.unwrap().unwrap()).await;
         assert_eq!((got.status.as_u16(), &got.body[..]), (201, &b"{\"charge\":1}"[..]));
         replays += usize::from(got.is_replay());
     }
     assert_eq!((ledger.len(), replays), (1, 1_999));
-    // One claim and one completion, whatever the number of waiters.
+    // One claim and one completion, whatever the number of waiters, and each of them is woken once.
     assert_eq!((store.calls(Verb::PutIf), store.calls(Verb::Get)), (2, 0));
+    assert_eq!(polls.load(Ordering::SeqCst) - before, 2_000);
 }
 
 #[tokio::test(start_paused = true)]

@@ -204,7 +204,10 @@ fn followers_of_another_node_survive_their_runtime() {
     let running = runtime();
     let (here, _, gate) = gated(&quiet(one), Policy::default(), 201);
     let (elsewhere, _) = charges(&quiet(two.clone()), Policy::default());
-    let first = running.block_on(async { spawn(&here, post("/", "k", "x")) });
+    let first = {
+        let _inside = running.enter();
+        spawn(&here, post("/", "k", "x"))
+    };
     running.block_on(gate.wait_for(1));
     let following = runtime();
     following.block_on(async {

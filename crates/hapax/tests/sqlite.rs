@@ -190,3 +190,26 @@ async fn a_damaged_answer_is_an_error_and_never_a_replay() {
 async fn the_sqlite_that_is_linked_is_not_one_that_corrupts() {
     assert!(rusqlite::version_number() >= hapax::store::sqlite::SQLITE_VERSION_MIN, "{}", rusqlite::version());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writes_that_arrive_during_a_commit_share_the_next() {
+    let file = file();
+    let store = Arc::new(open(&file.path, &file.clock).await);
+    // One at a time, each has a commit of its own; nobody waits for company.
+    for i in 0..20 {
+        win(&*store, claim(&format!("alone-{i}"))).await;
+    }
+    assert_eq!(store.commits(), 20);
+    let writes: Vec<_> = (0..2_000)
+        .map(|i| {
+            let store = store.clone();
+            tokio::spawn(async move { win(&*store, claim(&format!("together-{i}"))).await })
+        })
+        .collect();
+    for write in writes {
+        write.await.unwrap();
+    }
+    let commits = store.commits() - 20;
+    println!("2,000 concurrent writes in {commits} commits");
+    assert!(commits < 1_000, "{commits} commits");
+}

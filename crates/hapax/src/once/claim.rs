@@ -1,7 +1,9 @@
 //! Claims whose reply was lost: adopted where there is still a caller, released where there is none.
 //!
 //! The attempt token tells ours from theirs. Sending the same claim again settles the matter either way: it wins, or it finds itself
-//! there already, or it finds somebody else; and after it the lost original can no longer land, for its condition is gone.
+//! there already, or it finds somebody else. After it the lost original can no longer land, for its condition is gone; but for one
+//! case, in rerun: the attempt it would have followed renewed its lease and lapsed again. Then the original wins a fence that nobody
+//! runs under, which costs a lease of waiting and no effect.
 
 use std::sync::Arc;
 use std::time::Duration;

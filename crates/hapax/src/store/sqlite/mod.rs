@@ -119,6 +119,11 @@ impl Sqlite {
         tokio::task::spawn_blocking(move || Sqlite::open_blocking(&path, options)).await.expect("opening does not panic")
     }
 
+    /// How many commits were made since the file was opened: fewer than writes, when writers share them.
+    pub fn commits(&self) -> u64 {
+        self.writer.commits()
+    }
+
     fn open_blocking(path: &Path, options: Options) -> Result<Sqlite, OpenError> {
         if rusqlite::version_number() < SQLITE_VERSION_MIN {
             return Err(OpenError::SqliteTooOld { found: rusqlite::version().to_owned() });

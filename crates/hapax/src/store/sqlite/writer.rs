@@ -1,6 +1,7 @@
 //! Writing: one thread, and a commit for whatever has gathered while the last one was on its way to the disk.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
@@ -32,12 +33,15 @@ pub(super) enum Command {
 /// The writing thread.
 pub(super) struct Writer {
     commands: Option<SyncSender<Command>>,
+    commits: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Writer {
     pub(super) fn start(connection: Connection, clock: Arc<dyn Clock>, leases: Leases, owner: Owner) -> Writer {
         let (commands, queue) = sync_channel(QUEUE_MAX);
+        let commits = Arc::new(AtomicU64::new(0));
+        let counter = commits.clone();
         let thread = std::thread::Builder::new().name("hapax-writer".into());
         let thread = thread.spawn(move || {
             // Held until the last write is done, and released only then.
@@ -45,9 +49,14 @@ impl Writer {
             let mut desk = Desk { connection, clock, leases };
             while let Some(batch) = gather(&queue) {
                 desk.commit(batch);
+                counter.fetch_add(1, Ordering::Relaxed);
             }
         });
-        Writer { commands: Some(commands), thread: Some(thread.expect("a thread can be started")) }
+        Writer { commands: Some(commands), commits, thread: Some(thread.expect("a thread can be started")) }
+    }
+
+    pub(super) fn commits(&self) -> u64 {
+        self.commits.load(Ordering::Relaxed)
     }
 
     pub(super) fn ask<T: Send + 'static>(&self, command: impl FnOnce(Answer<T>) -> Command) -> Reply<'_, T> {

@@ -1,0 +1,932 @@
+//! The rules searched exhaustively: the real `decide` and the real guard inside a small world of nodes that crash and a network that
+//! loses and delays, every interleaving of which is visited.
+//!
+//! # The world
+//!
+//! A store keeps a record for each key. Three nodes serve requests; a node serves one request of a key at a time. A request sends
+//! puts to the store, one after the other, as `decide` proposes; a put reaches the store at any later time, or never. The effect is
+//! counted in a ledger outside the record, as an upstream would count it.
+//!
+//! Things that look different are one step here:
+//!
+//! - *Lost and late replies.* A node that hears nothing sends the same put again. The first copy stays in the network as a late put,
+//!   judged at any time with nobody listening: before the second copy, and its reply was lost; after it, and it was late itself.
+//! - *Slow nodes.* A node acts on a reply by sending its next put, which waits in the network with whatever stale fence it has. Only
+//!   between a won claim and the dispatch does a node pause on its own, since a crash there is a case of its own.
+//! - *The upstream's answer.* Dispatching puts the finish into the network at once. A node that dies while it waits for the upstream
+//!   is a node that dies with its finish in the network, never to arrive.
+//!
+//! # What is bounded
+//!
+//! [`Bounds`] says how many requests, crashes, repeated puts and settlements a world has; each search is exhaustive within them. Time
+//! is one moment: the store's clock passing a lease is a step that moves the lease before that moment, not the moment after it. So
+//! retention never ends here, and `forget` is not part of this world. Nodes are alike and keys are alike, and worlds that differ only
+//! in which is which count once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use hapax_core::guard::{self, Due};
+use hapax_core::store::{Change, Claim, Finish, Lifetime, Renewal};
+use hapax_core::{
+    Answer, Ask, AttemptToken, Condition, Decision, Fence, Fingerprint, FingerprintPolicy, Head, Key, Mode, Policy, Principal, Put,
+    RecordId, Rejection, Scope, State, Timestamp, decide,
+};
+use stateright::{Checker, HasDiscoveries, Model, Property};
+
+const NODES: usize = 3;
+const KEYS: usize = 2;
+/// One late put for each crash and each repeated put, at the most.
+const LATE: usize = 4;
+
+/// The one moment of this world. Small, so that fences count from one.
+const NOW: Timestamp = Timestamp::from_micros(1);
+const LEASE: Duration = Duration::from_micros(1);
+/// Every write raises the version, but only whether an operator's reading is stale matters: so each step begins at this one.
+const VERSION: u64 = 10;
+/// The answer an operator settles with; an attempt's answer is its fence.
+const SETTLED: u8 = 99;
+
+#[test]
+fn hold_keeps_its_promises_in_every_interleaving() {
+    let bounds = Bounds {
+        mode: Mode::Hold,
+        keys: 2,
+        requests: 3,
+        crashes: 2,
+        repeats: 1,
+        settlements: 0,
+        attempts: 100,
+        ends: &[End::Kept],
+    };
+    let sights = [
+        Sight::LateCompletion,
+        Sight::CrashBeforeDispatch,
+        Sight::CrashAfterDispatch,
+        Sight::ClaimAdopted,
+        Sight::ClaimReleasedByToken,
+        Sight::RetryAfterRelease,
+        Sight::LeaseRegained,
+        Sight::Replay,
+    ];
+    search("hold, two keys", bounds, &sights, 1_700_000);
+}
+
+#[test]
+fn hold_keeps_its_promises_whatever_the_upstream_and_the_operator_say() {
+    let bounds = Bounds {
+        mode: Mode::Hold,
+        keys: 1,
+        requests: 4,
+        crashes: 2,
+        repeats: 2,
+        settlements: 1,
+        attempts: 3,
+        ends: &[End::Kept, End::Released, End::Unknown],
+    };
+    let sights = [
+        Sight::LateCompletion,
+        Sight::RetryAfterRelease,
+        Sight::FencedOutRefused,
+        Sight::Settlement,
+        Sight::StaleSettlementRefused,
+        Sight::EndAfterSettlementRefused,
+        Sight::DispatchAfterSettlement,
+    ];
+    search("hold, one key, settled", bounds, &sights, 1_300_000);
+}
+
+#[test]
+fn rerun_keeps_its_promises_in_every_interleaving() {
+    let bounds = Bounds {
+        mode: Mode::Rerun,
+        keys: 2,
+        requests: 2,
+        crashes: 2,
+        repeats: 1,
+        settlements: 0,
+        attempts: 100,
+        ends: &[End::Kept],
+    };
+    let sights =
+        [Sight::Takeover, Sight::TakeoverRefused, Sight::FencedOutRefused, Sight::CrashBeforeDispatch, Sight::LateCompletion];
+    search("rerun, two keys", bounds, &sights, 400_000);
+}
+
+#[test]
+fn rerun_keeps_its_promises_whatever_the_upstream_and_the_operator_say() {
+    let bounds = Bounds {
+        mode: Mode::Rerun,
+        keys: 1,
+        requests: 3,
+        crashes: 2,
+        repeats: 2,
+        settlements: 1,
+        attempts: 2,
+        ends: &[End::Kept, End::Released, End::Unknown],
+    };
+    let sights = [
+        Sight::Takeover,
+        Sight::TakeoverRefused,
+        Sight::FencedOutRefused,
+        Sight::RetryAfterRelease,
+        Sight::Settlement,
+        Sight::StaleSettlementRefused,
+        Sight::EndAfterSettlementRefused,
+        Sight::AttemptsExhausted,
+    ];
+    search("rerun, one key, settled", bounds, &sights, 500_000);
+}
+
+/// How much of everything a world has.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    mode: Mode,
+    keys: usize,
+    /// Of each key.
+    requests: u8,
+    crashes: u8,
+    /// Puts that are sent a second time because the node heard nothing, be it to go on or to give up cleanly.
+    repeats: u8,
+    /// Operators who look at a record and say what became of it.
+    settlements: u8,
+    /// What the policy allows for one key.
+    attempts: u32,
+    /// What the upstream may answer.
+    ends: &'static [End],
+}
+
+/// Visits every world within the bounds. A search that has not seen what it was made to see has shown nothing.
+fn search(name: &str, bounds: Bounds, sights: &[Sight], worlds_min: usize) {
+    let begun = Instant::now();
+    let checker = Search::new(bounds).checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    let worlds = checker.unique_state_count();
+    println!("{name}: {worlds} worlds, depth {}, in {:.1?}", checker.max_depth(), begun.elapsed());
+    checker.assert_properties();
+    // No limit on states, depth or time is set: without a failure, the only end is to have been everywhere.
+    assert!(checker.is_done(), "{name}: the search did not end");
+    for sight in sights {
+        let count = checker.model().count(*sight);
+        println!("{name}: {sight:?} {count} times");
+        assert!(count > 0, "{name}: {sight:?} was never seen");
+    }
+    assert!(worlds >= worlds_min, "{name}: {worlds} worlds are fewer than {worlds_min}: the bounds have shrunk");
+}
+
+// === The world ===
+
+/// Everything there is at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct World {
+    nodes: [[Slot; KEYS]; NODES],
+    keys: [Place; KEYS],
+    crashes_left: u8,
+    repeats_left: u8,
+    settlements_left: u8,
+    breach: Option<Breach>,
+}
+
+/// What a node remembers of the request of one key that it serves. A crash empties it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Slot {
+    Idle,
+    /// A put is in the network and the node listens for its reply.
+    Asked(What),
+    /// The same, but the caller has gone: should the claim turn out to be there, it is released.
+    GaveUp(What),
+    /// The claim was won, the effect has not begun.
+    Owns(u8),
+}
+
+/// A put, as far as it can differ in this world, with its fence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum What {
+    ClaimAbsent,
+    ClaimLapsed(u8),
+    Lose(u8),
+    /// Ends a claim that was never dispatched.
+    Release(u8),
+    Finish(u8, End),
+}
+
+/// What an attempt ends in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum End {
+    Kept,
+    Released,
+    Unknown,
+}
+
+/// A put in the network that nobody listens for any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Late {
+    what: What,
+    token: u8,
+}
+
+/// One key: its record, and what the world outside the store knows of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Place {
+    record: Option<Kept>,
+    late: [Option<Late>; LATE],
+    requests_left: u8,
+    /// The fences dispatched whose attempts have not ended retryable, a bit each.
+    ledger: u16,
+    /// The fence of the settlement, once there is one.
+    settled: u8,
+    operator: Operator,
+}
+
+/// What of a head can differ in this world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Kept {
+    state: Stage,
+    fence: u8,
+    token: u8,
+    attempts: u8,
+    is_live: bool,
+    answer: u8,
+}
+
+/// [`State`], with an order, and without tombstones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Stage {
+    Running,
+    Completed,
+    Retryable,
+    Unknown,
+}
+
+/// Whether an operator's settlement is in the network, made from a reading that still holds or from a stale one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Operator {
+    Away,
+    Settling,
+    SettlingStale,
+}
+
+/// What must never happen, noted where it happens: these are about a step, and a state does not show the step before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Breach {
+    SecondDispatch,
+    LeaseCutShort,
+    FenceDidNotGrow,
+    VersionDidNotGrow,
+    EndedByAnother,
+    CompletedChanged,
+    EndedAfterSettlement,
+    SettledUnseen,
+    AcknowledgedUnstored,
+}
+
+/// What can happen next. A put that lands is answered; a late one is judged with nobody listening.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Arrives { node: usize, key: usize },
+    Lands { node: usize, key: usize },
+    LandsLate { key: usize, which: usize },
+    SendsAgain { node: usize, key: usize },
+    GivesUp { node: usize, key: usize },
+    Dispatches { node: usize, key: usize, end: End },
+    EndsAfterAll { node: usize, key: usize, end: End },
+    Renews { node: usize, key: usize },
+    Crashes { node: usize },
+    Lapses { key: usize },
+    Sweeps { key: usize },
+    OperatorLooks { key: usize },
+    OperatorSettles { key: usize },
+}
+
+impl World {
+    /// Of all worlds that differ only in which node is which, which key is which and in which order late puts were sent, one.
+    fn sorted(self) -> World {
+        let mut swapped = self;
+        swapped.keys.reverse();
+        swapped.nodes.iter_mut().for_each(|slots| slots.reverse());
+        self.nodes_sorted().min(swapped.nodes_sorted())
+    }
+
+    fn nodes_sorted(mut self) -> World {
+        let mut order: [usize; NODES] = std::array::from_fn(|node| node);
+        order.sort_by_key(|&node| (self.nodes[node], self.keys.map(|place| place.mentions(token_of(node)))));
+        let nodes = self.nodes;
+        self.nodes = order.map(|node| nodes[node]);
+        for (key, place) in self.keys.iter_mut().enumerate() {
+            // A token matters for as long as its node has not learnt what became of the claim. After that it is nobody's.
+            place.rename(|token| {
+                let node = order.iter().position(|&node| token_of(node) == token);
+                node.filter(|&node| self.nodes[node][key].is_asking()).map_or(NOBODY, token_of)
+            });
+            place.late.sort_unstable();
+        }
+        self
+    }
+
+    /// Whether nothing can happen any more but by a new request.
+    fn is_at_rest(&self) -> bool {
+        self.nodes == [[Slot::Idle; KEYS]; NODES] && self.keys.iter().all(|place| place.late == [None; LATE])
+    }
+
+    fn note(&mut self, breach: Breach, happened: bool) {
+        if happened {
+            self.breach = self.breach.or(Some(breach));
+        }
+    }
+}
+
+impl Place {
+    /// The put stays in the network, but nobody listens for it.
+    fn leave(&mut self, what: What, token: u8) {
+        let free = self.late.iter_mut().find(|late| late.is_none());
+        *free.expect("a late put for each crash and each repeat, and no more") = Some(Late { what, token });
+    }
+
+    fn mentions(&self, token: u8) -> (bool, usize) {
+        let is_kept = self.record.is_some_and(|kept| kept.token == token);
+        (is_kept, self.late.iter().flatten().filter(|late| late.token == token).count())
+    }
+
+    fn rename(&mut self, name: impl Fn(u8) -> u8) {
+        self.record.iter_mut().for_each(|kept| kept.token = name(kept.token));
+        self.late.iter_mut().flatten().for_each(|late| late.token = name(late.token));
+    }
+
+    fn store(&mut self, new: Kept) {
+        self.record = Some(new);
+        if self.operator == Operator::Settling {
+            self.operator = Operator::SettlingStale;
+        }
+    }
+}
+
+impl Slot {
+    /// The attempt this slot believes to own: undispatched, or dispatched and about to end.
+    fn owned(self) -> Option<u8> {
+        match self {
+            Slot::Owns(fence) => Some(fence),
+            Slot::Asked(What::Release(fence) | What::Finish(fence, _)) | Slot::GaveUp(What::Release(fence)) => Some(fence),
+            _ => None,
+        }
+    }
+
+    /// Whether the request may yet find a claim of its own in the store.
+    fn is_asking(self) -> bool {
+        self != Slot::Idle && self.owned().is_none()
+    }
+}
+
+impl Kept {
+    fn of(head: &Head) -> Kept {
+        let state = match head.state {
+            State::Running => Stage::Running,
+            State::Completed => Stage::Completed,
+            State::Retryable => Stage::Retryable,
+            State::Unknown => Stage::Unknown,
+            other => unreachable!("no step of this world leads to {other:?}"),
+        };
+        assert_eq!(head.kept, state == Stage::Completed, "an answer is there iff it was kept");
+        Kept {
+            state,
+            fence: small(head.fence),
+            token: head.token.as_bytes()[0],
+            attempts: u8::try_from(head.attempts).unwrap(),
+            is_live: state == Stage::Running && head.lease_until > NOW,
+            answer: if head.kept { head.status.map_or(0, |status| (status - 200) as u8) } else { 0 },
+        }
+    }
+}
+
+fn small(fence: Fence) -> u8 {
+    u8::try_from(fence.as_u64()).expect("fences count from one here")
+}
+
+fn large(fence: u8) -> Fence {
+    Fence::from_u64(fence.into())
+}
+
+fn bit(fence: u8) -> u16 {
+    1 << fence.min(15)
+}
+
+/// The token of the request a node serves: the node's number, since it serves one at a time of each key.
+fn token_of(node: usize) -> u8 {
+    node as u8 + 1
+}
+
+/// The token of a request that no node serves any more.
+const NOBODY: u8 = 0;
+
+// === The search ===
+
+struct Search {
+    bounds: Bounds,
+    policy: Policy,
+    scope: Arc<Scope>,
+    key: Key,
+    id: RecordId,
+    fingerprint: Fingerprint,
+    answer: Arc<Answer>,
+    seen: [AtomicU64; SIGHTS],
+}
+
+/// Steps without which a search would have shown little. Counted beside the worlds, not in them: each would double their number.
+#[derive(Clone, Copy, Debug)]
+enum Sight {
+    Takeover,
+    TakeoverRefused,
+    LateCompletion,
+    CrashBeforeDispatch,
+    CrashAfterDispatch,
+    ClaimAdopted,
+    ClaimReleasedByToken,
+    FencedOutRefused,
+    RetryAfterRelease,
+    AttemptsExhausted,
+    Settlement,
+    StaleSettlementRefused,
+    EndAfterSettlementRefused,
+    DispatchAfterSettlement,
+    LeaseRegained,
+    Replay,
+}
+
+const SIGHTS: usize = Sight::Replay as usize + 1;
+
+/// A put as the store answers it.
+enum Reply {
+    Won(Head),
+    Lost(Option<Head>),
+}
+
+impl Search {
+    fn new(bounds: Bounds) -> Search {
+        let scope =
+            Arc::new(Scope { namespace: "n".into(), principal: Principal::Anonymous, method: "POST".into(), path: "/".into() });
+        let key = Key::new("k").unwrap();
+        Search {
+            bounds,
+            policy: Policy { mode: bounds.mode, attempts_max: bounds.attempts, ..Policy::default() },
+            id: RecordId::of(&scope, &key),
+            scope,
+            key,
+            fingerprint: Fingerprint { digest: [1; 32], policy: Arc::new(FingerprintPolicy::default()) },
+            answer: Arc::new(Answer::new(200, "")),
+            seen: Default::default(),
+        }
+    }
+
+    fn see(&self, sight: Sight, happened: bool) {
+        if happened {
+            self.seen[sight as usize].fetch_add(1, Relaxed);
+        }
+    }
+
+    fn count(&self, sight: Sight) -> u64 {
+        self.seen[sight as usize].load(Relaxed)
+    }
+
+    /// The real head. The two keys have one id, which no rule compares.
+    fn head(&self, kept: &Kept) -> Head {
+        let is_running = kept.state == Stage::Running;
+        let far = NOW.after(Lifetime::default().retention);
+        Head {
+            id: self.id,
+            scope: Arc::clone(&self.scope),
+            key: self.key.clone(),
+            state: match kept.state {
+                Stage::Running => State::Running,
+                Stage::Completed => State::Completed,
+                Stage::Retryable => State::Retryable,
+                Stage::Unknown => State::Unknown,
+            },
+            fence: large(kept.fence),
+            token: AttemptToken::from_bytes([kept.token; 16]),
+            version: VERSION,
+            attempts: kept.attempts.into(),
+            lease_until: if kept.is_live { NOW.after(LEASE) } else { NOW },
+            fingerprint: Some(self.fingerprint.clone()),
+            created_at: NOW,
+            claimed_at: NOW,
+            finished_at: if is_running { Timestamp::ZERO } else { NOW },
+            expires_at: if is_running { Timestamp::ZERO } else { far },
+            tombstone_until: if is_running { Timestamp::ZERO } else { far },
+            status: (kept.answer > 0).then(|| 200 + u16::from(kept.answer)),
+            kept: kept.state == Stage::Completed,
+        }
+    }
+
+    fn put(&self, what: What, token: u8) -> Put {
+        let claim = || {
+            Change::Claim(Claim {
+                scope: Arc::clone(&self.scope),
+                key: self.key.clone(),
+                fingerprint: self.fingerprint.clone(),
+                token: AttemptToken::from_bytes([token; 16]),
+                lease: LEASE,
+            })
+        };
+        let (condition, change) = match what {
+            What::ClaimAbsent => (Condition::Absent, claim()),
+            What::ClaimLapsed(fence) => (Condition::Lapsed { fence: large(fence) }, claim()),
+            What::Lose(fence) => (Condition::Lapsed { fence: large(fence) }, Change::Lose(Lifetime::default())),
+            What::Release(fence) => (Condition::Held { fence: large(fence) }, Change::Finish(self.finish(fence, End::Released))),
+            What::Finish(fence, end) => (Condition::Held { fence: large(fence) }, Change::Finish(self.finish(fence, end))),
+        };
+        Put { id: self.id, condition, change }
+    }
+
+    fn finish(&self, answer: u8, end: End) -> Finish {
+        let (state, kept) = match end {
+            End::Kept => (State::Completed, Some(Arc::clone(&self.answer))),
+            End::Released => (State::Retryable, None),
+            End::Unknown => (State::Unknown, None),
+        };
+        Finish { state, status: kept.as_ref().map(|_| 200 + u16::from(answer)), answer: kept, lifetime: Lifetime::default() }
+    }
+
+    fn decide(&self, record: Option<&Head>) -> Decision {
+        decide(record, &Ask { fingerprint: &self.fingerprint, deadline: None, token_until: None }, NOW, &self.policy)
+    }
+
+    /// The store judges a put, with the real guard.
+    fn judge(&self, world: &mut World, key: usize, put: &Put) -> Reply {
+        let before = world.keys[key].record.map(|kept| self.head(&kept));
+        match guard::judge(before.as_ref(), put, NOW, Fence::ZERO) {
+            Err(guard::Refused) => {
+                self.refused(&world.keys[key], put);
+                Reply::Lost(before)
+            }
+            Ok(after) => {
+                self.written(world, key, put, &after);
+                Reply::Won(after)
+            }
+        }
+    }
+
+    fn refused(&self, place: &Place, put: &Put) {
+        let current = place.record.map(|kept| large(kept.fence));
+        match (&put.change, put.condition) {
+            (Change::Finish(_), Condition::Held { fence }) if current != Some(fence) => {
+                self.see(Sight::FencedOutRefused, place.settled == 0);
+                self.see(Sight::EndAfterSettlementRefused, place.settled > 0);
+            }
+            (Change::Claim(_), Condition::Lapsed { fence }) => self.see(Sight::TakeoverRefused, current == Some(fence)),
+            (Change::Settle(_), _) => {
+                let is_unresolved = place.record.is_some_and(|kept| kept.state == Stage::Unknown);
+                self.see(Sight::StaleSettlementRefused, is_unresolved && place.operator == Operator::SettlingStale);
+            }
+            _ => {}
+        }
+    }
+
+    /// A put took place: notes what must not have happened, and what had to happen once.
+    fn written(&self, world: &mut World, key: usize, put: &Put, after: &Head) {
+        let (old, new) = (world.keys[key].record, Kept::of(after));
+        let was = |state| old.is_some_and(|old| old.state == state);
+        let old_fence = old.map_or(0, |old| old.fence);
+
+        let mints = matches!(put.change, Change::Claim(_) | Change::Settle(_));
+        world.note(Breach::FenceDidNotGrow, if mints { new.fence <= old_fence } else { new.fence != old_fence });
+        world.note(Breach::LeaseCutShort, old.is_some_and(|old| old.is_live) && !matches!(put.change, Change::Finish(_)));
+        world.note(Breach::CompletedChanged, was(Stage::Completed));
+        world.note(Breach::VersionDidNotGrow, old.is_some() && after.version <= VERSION);
+        match (&put.change, put.condition) {
+            (Change::Claim(_), _) => {
+                self.see(Sight::Takeover, was(Stage::Running) || was(Stage::Unknown));
+                self.see(Sight::RetryAfterRelease, was(Stage::Retryable));
+            }
+            (Change::Finish(_), Condition::Held { fence }) => {
+                let fence = small(fence);
+                world.note(Breach::EndedByAnother, fence != old_fence);
+                world.note(Breach::EndedAfterSettlement, fence < world.keys[key].settled);
+                if new.state == Stage::Retryable {
+                    world.keys[key].ledger &= !bit(fence);
+                }
+                self.see(Sight::LateCompletion, was(Stage::Unknown) && new.state == Stage::Completed);
+            }
+            (Change::Settle(_), _) => {
+                world.note(Breach::SettledUnseen, world.keys[key].operator == Operator::SettlingStale);
+                world.keys[key].settled = new.fence;
+                self.see(Sight::Settlement, true);
+            }
+            _ => {}
+        }
+        world.keys[key].store(new);
+    }
+
+    /// The node hears what became of its put.
+    fn replied(&self, world: &mut World, node: usize, key: usize, what: What, reply: &Reply) {
+        let gave_up = matches!(world.nodes[node][key], Slot::GaveUp(_));
+        let mine = token_of(node);
+        let is_mine = |head: &Head| Kept::of(head).token == mine && matches!(head.state, State::Running | State::Unknown);
+        world.nodes[node][key] = match (what, reply) {
+            (What::ClaimAbsent | What::ClaimLapsed(_), Reply::Won(head)) => self.owns(head, gave_up),
+            (What::ClaimAbsent | What::ClaimLapsed(_), Reply::Lost(Some(head))) if is_mine(head) => {
+                let slot = self.owns(head, gave_up);
+                self.see(Sight::ClaimAdopted, matches!(slot, Slot::Owns(_)));
+                slot
+            }
+            // The caller has gone, and nothing of its request is left behind.
+            _ if gave_up => Slot::Idle,
+            (What::ClaimAbsent | What::ClaimLapsed(_) | What::Lose(_), Reply::Lost(seen)) => {
+                // The next claim has a token of its own: copies of this one are no longer its business.
+                world.keys[key].rename(|token| if token == mine { NOBODY } else { token });
+                self.follow(world, key, seen.as_ref())
+            }
+            (What::Lose(_) | What::Release(_), Reply::Won(head)) => self.follow(world, key, Some(head)),
+            (What::Release(_), Reply::Lost(seen)) => self.follow(world, key, seen.as_ref()),
+            (What::Finish(_, End::Kept), Reply::Won(head)) => self.acknowledge(world, key, head),
+            (What::Finish(_, End::Released | End::Unknown), Reply::Won(_)) => Slot::Idle,
+            // Losing means: discard, and replay what is there. It never means another attempt.
+            (What::Finish(..), Reply::Lost(seen)) => {
+                if self.decide(seen.as_ref()) == Decision::Replay {
+                    self.follow(world, key, seen.as_ref());
+                }
+                Slot::Idle
+            }
+        };
+    }
+
+    /// A claim is there. One that nobody waits for, or whose lease is over already, was never dispatched and is released.
+    fn owns(&self, head: &Head, gave_up: bool) -> Slot {
+        let fence = small(head.fence);
+        let is_live = head.state_at(NOW) == State::Running;
+        self.see(Sight::ClaimReleasedByToken, gave_up || !is_live);
+        match (gave_up, is_live) {
+            (true, _) => Slot::GaveUp(What::Release(fence)),
+            (false, false) => Slot::Asked(What::Release(fence)),
+            (false, true) => Slot::Owns(fence),
+        }
+    }
+
+    /// Does what `decide` proposes.
+    fn follow(&self, world: &mut World, key: usize, seen: Option<&Head>) -> Slot {
+        match (self.decide(seen), seen) {
+            (Decision::Attempt(Condition::Absent), _) => Slot::Asked(What::ClaimAbsent),
+            (Decision::Attempt(Condition::Lapsed { fence }), _) => Slot::Asked(What::ClaimLapsed(small(fence))),
+            (Decision::Hold(Condition::Lapsed { fence }), _) => Slot::Asked(What::Lose(small(fence))),
+            (Decision::Replay, Some(head)) => {
+                self.see(Sight::Replay, true);
+                self.acknowledge(world, key, head)
+            }
+            (Decision::Wait, _) => Slot::Idle,
+            (Decision::Reject(rejection), _) => {
+                self.see(Sight::AttemptsExhausted, rejection == Rejection::AttemptsExhausted);
+                Slot::Idle
+            }
+            (other, _) => unreachable!("decide proposes {other:?}"),
+        }
+    }
+
+    /// The client has its answer. That it stays the stored one follows, since no completed record ever changes.
+    fn acknowledge(&self, world: &mut World, key: usize, head: &Head) -> Slot {
+        let answer = Kept::of(head).answer;
+        let is_stored = world.keys[key].record.is_some_and(|kept| kept.state == Stage::Completed && kept.answer == answer);
+        world.note(Breach::AcknowledgedUnstored, !is_stored);
+        Slot::Idle
+    }
+
+    fn dispatches(&self, world: &mut World, node: usize, key: usize, end: End) -> Option<()> {
+        let Slot::Owns(fence) = world.nodes[node][key] else { return None };
+        let ledger = world.keys[key].ledger;
+        let forbids = if self.bounds.mode == Mode::Hold { ledger } else { ledger & bit(fence) };
+        world.note(Breach::SecondDispatch, forbids != 0);
+        self.see(Sight::DispatchAfterSettlement, fence < world.keys[key].settled);
+        world.keys[key].ledger |= bit(fence);
+        world.nodes[node][key] = Slot::Asked(What::Finish(fence, end));
+        Some(())
+    }
+
+    /// An attempt that was given up for lost ends after all, whether or not that has been written down.
+    fn ends_after_all(world: &mut World, node: usize, key: usize, end: End) -> Option<()> {
+        let Slot::Asked(What::Finish(fence, End::Unknown)) = world.nodes[node][key] else { return None };
+        world.repeats_left -= 1;
+        world.keys[key].leave(What::Finish(fence, End::Unknown), NOBODY);
+        world.nodes[node][key] = Slot::Asked(What::Finish(fence, end));
+        Some(())
+    }
+
+    fn crashes(&self, world: &mut World, node: usize) {
+        world.crashes_left -= 1;
+        for (key, place) in world.keys.iter_mut().enumerate() {
+            let slot = std::mem::replace(&mut world.nodes[node][key], Slot::Idle);
+            self.see(Sight::CrashBeforeDispatch, matches!(slot, Slot::Owns(_)));
+            self.see(Sight::CrashAfterDispatch, matches!(slot, Slot::Asked(What::Finish(..))));
+            if let Slot::Asked(what) | Slot::GaveUp(what) = slot {
+                place.leave(what, token_of(node));
+            }
+        }
+    }
+
+    fn renews(&self, world: &mut World, node: usize, key: usize) -> Option<()> {
+        let fence = world.nodes[node][key].owned()?;
+        let old = world.keys[key].record?;
+        let renewal = Renewal { id: self.id, fence: large(fence), lease: LEASE };
+        let new = Kept::of(&guard::renew(Some(&self.head(&old)), &renewal, NOW).ok()?);
+        world.note(Breach::FenceDidNotGrow, new.fence != old.fence);
+        world.note(Breach::EndedByAnother, old.fence != fence);
+        self.see(Sight::LeaseRegained, new.is_live && !old.is_live);
+        // A renewal of a live lease is a write too: it leaves the record as it is and an operator's reading stale.
+        let matters = new != old || world.keys[key].operator == Operator::Settling;
+        matters.then(|| world.keys[key].store(new))
+    }
+
+    fn sweeps(&self, world: &mut World, key: usize) -> Option<()> {
+        let old = world.keys[key].record?;
+        let Due::Lost(head) = guard::due(&self.head(&old), Lifetime::default(), NOW)? else {
+            unreachable!("retention never ends here")
+        };
+        let new = Kept::of(&head);
+        world.note(Breach::LeaseCutShort, old.is_live);
+        world.note(Breach::FenceDidNotGrow, new.fence != old.fence);
+        world.keys[key].store(new);
+        Some(())
+    }
+
+    fn operator_settles(&self, world: &mut World, key: usize) {
+        let is_stale = world.keys[key].operator == Operator::SettlingStale;
+        let condition = Condition::Version { version: if is_stale { VERSION - 1 } else { VERSION } };
+        self.judge(world, key, &Put { id: self.id, condition, change: Change::Settle(self.finish(SETTLED, End::Kept)) });
+        world.keys[key].operator = Operator::Away;
+    }
+
+    /// What a node may do next for its request of one key.
+    fn steps_of_node(&self, world: &World, node: usize, key: usize, steps: &mut Vec<Step>) {
+        let slot = world.nodes[node][key];
+        match slot {
+            Slot::Idle if world.keys[key].requests_left > 0 => steps.push(Step::Arrives { node, key }),
+            Slot::Idle => {}
+            Slot::Owns(_) => steps.extend(self.bounds.ends.iter().map(|&end| Step::Dispatches { node, key, end })),
+            Slot::Asked(_) | Slot::GaveUp(_) => steps.push(Step::Lands { node, key }),
+        }
+        if matches!(slot, Slot::Owns(_) | Slot::Asked(What::Finish(..))) {
+            steps.push(Step::Renews { node, key });
+        }
+        if world.repeats_left == 0 {
+            return;
+        }
+        // A lost reply to `Lose` changes nothing for its caller, who is told the same either way.
+        if !matches!(slot, Slot::Idle | Slot::Owns(_) | Slot::Asked(What::Lose(_))) {
+            steps.push(Step::SendsAgain { node, key });
+        }
+        match slot {
+            Slot::Asked(What::ClaimAbsent | What::ClaimLapsed(_)) => steps.push(Step::GivesUp { node, key }),
+            Slot::Asked(What::Finish(_, End::Unknown)) => {
+                steps.extend([End::Kept, End::Released].map(|end| Step::EndsAfterAll { node, key, end }));
+            }
+            _ => {}
+        }
+    }
+
+    /// What may happen to one key without its nodes.
+    fn steps_of_store(world: &World, key: usize, steps: &mut Vec<Step>) {
+        let place = &world.keys[key];
+        steps.extend((0..LATE).filter(|&which| place.late[which].is_some()).map(|which| Step::LandsLate { key, which }));
+        if place.record.is_some_and(|kept| kept.is_live) {
+            steps.push(Step::Lapses { key });
+        }
+        steps.push(Step::Sweeps { key });
+        // A careless operator, who looks at anything.
+        if world.settlements_left > 0 && place.record.is_some() {
+            steps.push(Step::OperatorLooks { key });
+        }
+        if place.operator != Operator::Away {
+            steps.push(Step::OperatorSettles { key });
+        }
+    }
+}
+
+impl Model for Search {
+    type State = World;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<World> {
+        let Bounds { keys, requests, crashes, repeats, settlements, .. } = self.bounds;
+        let place = |key| {
+            // A key that the search leaves out is one that nobody asks for.
+            let requests_left = if key < keys { requests } else { 0 };
+            Place { record: None, late: [None; LATE], requests_left, ledger: 0, settled: 0, operator: Operator::Away }
+        };
+        vec![World {
+            nodes: [[Slot::Idle; KEYS]; NODES],
+            keys: std::array::from_fn(place),
+            crashes_left: crashes,
+            repeats_left: repeats,
+            settlements_left: settlements,
+            breach: None,
+        }]
+    }
+
+    fn actions(&self, world: &World, steps: &mut Vec<Step>) {
+        for key in 0..KEYS {
+            (0..NODES).for_each(|node| self.steps_of_node(world, node, key, steps));
+            Search::steps_of_store(world, key, steps);
+        }
+        if world.crashes_left > 0 {
+            let is_busy = |node: &usize| world.nodes[*node] != [Slot::Idle; KEYS];
+            steps.extend((0..NODES).filter(is_busy).map(|node| Step::Crashes { node }));
+        }
+    }
+
+    fn next_state(&self, world: &World, step: Step) -> Option<World> {
+        let mut world = *world;
+        match step {
+            Step::Arrives { node, key } => {
+                world.keys[key].requests_left -= 1;
+                // A fresh key is claimed without reading it first.
+                world.nodes[node][key] = self.follow(&mut world, key, None);
+            }
+            Step::Lands { node, key } => {
+                let (Slot::Asked(what) | Slot::GaveUp(what)) = world.nodes[node][key] else { return None };
+                let reply = self.judge(&mut world, key, &self.put(what, token_of(node)));
+                self.replied(&mut world, node, key, what, &reply);
+            }
+            Step::LandsLate { key, which } => {
+                let Late { what, token } = world.keys[key].late[which].take()?;
+                self.judge(&mut world, key, &self.put(what, token));
+            }
+            Step::SendsAgain { node, key } | Step::GivesUp { node, key } => {
+                let (Slot::Asked(what) | Slot::GaveUp(what)) = world.nodes[node][key] else { return None };
+                if matches!(step, Step::GivesUp { .. }) {
+                    world.nodes[node][key] = Slot::GaveUp(what);
+                }
+                world.repeats_left -= 1;
+                world.keys[key].leave(what, token_of(node));
+            }
+            Step::Dispatches { node, key, end } => self.dispatches(&mut world, node, key, end)?,
+            Step::EndsAfterAll { node, key, end } => Search::ends_after_all(&mut world, node, key, end)?,
+            Step::Renews { node, key } => self.renews(&mut world, node, key)?,
+            Step::Crashes { node } => self.crashes(&mut world, node),
+            Step::Lapses { key } => world.keys[key].record.as_mut()?.is_live = false,
+            Step::Sweeps { key } => self.sweeps(&mut world, key)?,
+            Step::OperatorLooks { key } => {
+                world.settlements_left -= 1;
+                world.keys[key].operator = Operator::Settling;
+            }
+            Step::OperatorSettles { key } => self.operator_settles(&mut world, key),
+        }
+        Some(world.sorted())
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always(
+                "in hold one dispatch, until an attempt ends retryable; one for each fence in rerun",
+                |_, world: &World| world.breach != Some(Breach::SecondDispatch),
+            ),
+            Property::always("a lease that is not over is never taken or declared lost", |_, world: &World| {
+                world.breach != Some(Breach::LeaseCutShort)
+            }),
+            Property::always("no two nodes own one fence", |_, world: &World| {
+                (0..KEYS).all(|key| {
+                    let [a, b, c] = world.nodes.map(|slots| slots[key].owned());
+                    (a.is_none() || a != b && a != c) && (b.is_none() || b != c)
+                })
+            }),
+            Property::always("fences only grow", |_, world: &World| world.breach != Some(Breach::FenceDidNotGrow)),
+            Property::always("every write is counted", |_, world: &World| world.breach != Some(Breach::VersionDidNotGrow)),
+            Property::always("an attempt is ended by nobody but itself", |_, world: &World| {
+                world.breach != Some(Breach::EndedByAnother)
+            }),
+            Property::always("a completed record holds the answer of its own fence", |_, world: &World| {
+                world.keys.iter().all(|place| {
+                    place.record.is_none_or(|kept| {
+                        kept.state != Stage::Completed
+                            || kept.answer == kept.fence
+                            || kept.answer == SETTLED && kept.fence == place.settled
+                    })
+                })
+            }),
+            Property::always("a completed record stays as it is", |_, world: &World| {
+                world.breach != Some(Breach::CompletedChanged)
+            }),
+            Property::always("an operator settles what they saw", |_, world: &World| world.breach != Some(Breach::SettledUnseen)),
+            Property::always("nothing ends after it was settled", |_, world: &World| {
+                world.breach != Some(Breach::EndedAfterSettlement)
+            }),
+            Property::always("an acknowledged answer is the stored one", |_, world: &World| {
+                world.breach != Some(Breach::AcknowledgedUnstored)
+            }),
+            Property::always("no more attempts than the policy allows", |search: &Search, world: &World| {
+                world.keys.iter().all(|place| place.record.is_none_or(|kept| u32::from(kept.attempts) <= search.bounds.attempts))
+            }),
+            // False unknowns are defects too. In rerun a late takeover may outlive its request, and the next one runs again.
+            Property::always(
+                "in hold nothing stays unresolved but after a crash, or by the upstream's word",
+                |search: &Search, world: &World| {
+                    let Bounds { mode, crashes, ends, .. } = search.bounds;
+                    let is_unresolved = |place: &Place| match place.record.map(|kept| kept.state) {
+                        Some(Stage::Running) => true,
+                        Some(Stage::Unknown) => place.ledger == 0 || !ends.contains(&End::Unknown),
+                        _ => false,
+                    };
+                    mode != Mode::Hold
+                        || world.crashes_left < crashes
+                        || !world.is_at_rest()
+                        || !world.keys.iter().any(is_unresolved)
+                },
+            ),
+        ]
+    }
+}
