@@ -38,7 +38,8 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let bugs = BUGS.iter().map(|(name, _)| *name).filter(|name| chosen.is_empty() || chosen.iter().any(|chosen| chosen == name));
-    let acquitted: Vec<_> = bugs.filter(|bug| !report(bug, suites.iter().find_map(|suite| suite.try_bug(Some(bug))))).collect();
+    let acquitted: Vec<_> =
+        bugs.filter(|bug| !report(bug, suites.iter().find_map(|suite| suite.try_bug(Some(bug))).as_ref())).collect();
     if acquitted.is_empty() {
         return ExitCode::SUCCESS;
     }
@@ -47,8 +48,8 @@ fn main() -> ExitCode {
 }
 
 /// Prints a row of the table; says whether the bug was convicted.
-fn report(bug: &str, conviction: Option<Conviction>) -> bool {
-    match &conviction {
+fn report(bug: &str, conviction: Option<&Conviction>) -> bool {
+    match conviction {
         None => println!("{bug:>24}  NOT NOTICED"),
         Some(Conviction { suite, tests }) => {
             let more = tests.len().saturating_sub(1);
