@@ -15,8 +15,9 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::Instrument;
 
 use super::call::{Call, Ended, Operation, Reply};
-use super::engine::{Engine, Room, lifetime, lost};
+use super::engine::{Engine, Room, lifetime};
 use super::flights::Seat;
+use super::path::lost;
 use super::renew;
 use crate::observe::Event;
 

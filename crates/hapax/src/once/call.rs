@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::answer::Answer;
+use hapax_core::decide::Ask;
 use hapax_core::fingerprint::{Fingerprint, FingerprintPolicy, Fingerprinter, RequestHead};
 use hapax_core::key::Key;
 use hapax_core::operation::OperationId;
 use hapax_core::outcome::Outcome;
 use hapax_core::policy::Policy;
 use hapax_core::record::{Fence, Head};
+use hapax_core::rejection::Rejection;
 use hapax_core::scope::{RecordId, Scope};
 use hapax_core::time::Timestamp;
 
@@ -43,6 +45,25 @@ impl Call {
 
     pub(crate) fn subject(&self, id: RecordId) -> Subject<'_> {
         Subject { scope: &self.scope, id }
+    }
+
+    pub(super) fn ask<'a>(&self, fingerprint: &'a Fingerprint) -> Ask<'a> {
+        Ask { fingerprint, deadline: self.deadline, token_until: self.token_until }
+    }
+
+    /// Whether the caller may have to be told that it is too late to begin.
+    pub(super) fn is_late(&self, now: Timestamp) -> bool {
+        self.deadline.is_some_and(|deadline| deadline < now) || self.token_until.is_some_and(|until| until < now)
+    }
+
+    /// The request's fingerprint as a record would have it: under the policy the record was made with.
+    pub(super) async fn fingerprint_for(&self, head: Option<&Head>) -> Result<Fingerprint, Rejection> {
+        let made_with = head.and_then(|head| head.fingerprint.as_ref()).map(|fingerprint| &fingerprint.policy);
+        self.fingerprint(made_with.unwrap_or(&self.policy.fingerprint)).await
+    }
+
+    pub(super) async fn fingerprint(&self, policy: &Arc<FingerprintPolicy>) -> Result<Fingerprint, Rejection> {
+        self.request.fingerprint(policy).await.map_err(|_| Rejection::BodyUnreadable)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Once: the only driver of [`decide`](hapax_core::decide()).
 //!
-//! A request becomes a call; the engine finds out what is remembered of it, and has its work run once. `engine.rs` is the
-//! path of a call, `attempt.rs` the life of an attempt; the other files are what those two lean on.
+//! A request becomes a call; the engine finds out what is remembered of it, and has its work run once. `path.rs` is the
+//! path of a call, `leader.rs` asks `decide` and claims, `attempt.rs` is the life of an attempt; the other files are what those lean on.
 //!
 //! Without HTTP, use [`Once`]:
 //!
@@ -26,7 +26,9 @@ mod call;
 mod claim;
 mod engine;
 mod flights;
+mod leader;
 mod operators;
+mod path;
 mod remote;
 mod renew;
 
@@ -44,9 +46,9 @@ use hapax_core::scope::{Principal, Scope};
 pub use call::Operation;
 pub(crate) use call::{Call, Ended, Reply, Request};
 pub(crate) use engine::Engine;
-pub(crate) use engine::lost;
 pub use engine::{Drained, Limits};
 pub use operators::{Audit, OperatorError, Settlement};
+pub(crate) use path::lost;
 
 /// Runs named work once per key, without HTTP: for jobs, queues and command-line tools.
 #[derive(Clone)]

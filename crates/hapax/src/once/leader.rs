@@ -1,0 +1,197 @@
+//! The leader: decides on behalf of all requests of one key that this node has, and makes the claim.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use hapax_core::decide::{Decision, decide};
+use hapax_core::operation::OperationId;
+use hapax_core::planted::{self, Bug};
+use hapax_core::record::{AttemptToken, Head, Record};
+use hapax_core::rejection::Rejection;
+use hapax_core::scope::RecordId;
+use hapax_core::store::{Change, Claim, Condition, Put, Seen, Written};
+use hapax_core::time::Timestamp;
+use tokio::sync::{TryAcquireError, oneshot};
+use tokio::time::Instant;
+
+use super::Operation;
+use super::attempt::{self, Attempt};
+use super::call::{Call, Ended, Reply};
+use super::engine::{Engine, Room, lifetime};
+use super::flights::{Landing, Seat};
+use super::path::{ROUNDS_MAX, in_flight, since};
+use super::remote;
+use crate::observe::{Event, Source};
+
+/// What a leader reports to its caller.
+pub(super) enum Led<T, W> {
+    Reply(Result<Reply<T>, Rejection>),
+    /// An attempt of another node is running; the work was not used.
+    Follow {
+        seen: Seen,
+        work: W,
+    },
+}
+
+/// Decides on behalf of all requests of one key that this node has, and makes the claim.
+pub(super) struct Leader {
+    pub(super) engine: Arc<Engine>,
+    pub(super) call: Call,
+    /// The forget-epoch, known since before any record was read.
+    pub(super) epoch: Option<u64>,
+    /// What was learnt by joining, if anything.
+    pub(super) known: Option<Seen>,
+}
+
+impl Leader {
+    pub(super) async fn lead<T, W, F>(mut self, seat: Seat, work: W, tell: oneshot::Sender<Led<T, W>>)
+    where
+        T: Send + 'static,
+        W: FnOnce(Operation) -> F + Send + 'static,
+        F: Future<Output = Ended<T>> + Send + 'static,
+    {
+        match self.decide(seat.id()).await {
+            Ok(Course::Run(claimed)) => {
+                let attempt = Attempt { engine: self.engine, call: self.call, claimed, epoch: self.epoch };
+                attempt::run(attempt, seat, work, |reply| drop(tell.send(Led::Reply(reply)))).await;
+            }
+            Ok(Course::Replay(seen)) => {
+                if let Some(epoch) = self.epoch {
+                    self.engine.cache.keep(&seen, epoch);
+                }
+                let reply = self.engine.replay(&self.call, &seen, Source::Store);
+                seat.land_seen(seen, false);
+                let _ = tell.send(Led::Reply(reply));
+            }
+            Ok(Course::Follow(seen, head)) => {
+                if self.call.wait.is_zero() {
+                    seat.land_seen(seen.clone(), false);
+                } else if let Some(fingerprint) = head.fingerprint {
+                    let began = Instant::now().checked_sub(since(&seen)).unwrap_or_else(Instant::now);
+                    seat.running(fingerprint, began);
+                    remote::follow(&self.engine, seat, head.fence);
+                }
+                let _ = tell.send(Led::Follow { seen, work });
+            }
+            Err(Refusal { rejection, seen }) => {
+                match seen {
+                    Some(seen) => seat.land_seen(seen, false),
+                    None if rejection == Rejection::StoreUnavailable => seat.land(Landing::Failed(rejection.clone())),
+                    // The leader's own trouble, such as a body that cannot be read again.
+                    None => seat.land(Landing::Again),
+                }
+                let _ = tell.send(Led::Reply(Err(rejection)));
+            }
+        }
+    }
+
+    /// Asks `decide` and the store in turn until both agree.
+    async fn decide(&mut self, id: RecordId) -> Result<Course, Refusal> {
+        let policy = self.call.policy.clone();
+        let mut seen = self.known.take();
+        // A fresh key costs one round trip: its absence is assumed, and the claim's condition finds out. Only a caller who may begin
+        // nothing any more looks first.
+        let now = Timestamp::from_system_time(SystemTime::now());
+        if seen.is_none() && (self.call.is_late(now) || planted::is(Bug::CheckThenAct)) {
+            seen = Some(self.read(id).await?);
+        }
+        for _ in 0..ROUNDS_MAX {
+            let head = seen.as_ref().and_then(|seen| seen.record.as_ref()).map(|record| &record.head);
+            let now = seen.as_ref().map_or(now, |seen| if planted::is(Bug::LapseByNodeClock) { now } else { seen.now });
+            let fingerprint = self.call.fingerprint_for(head).await?;
+            match decide(head, &self.call.ask(&fingerprint), now, &policy) {
+                Decision::Attempt(condition) => match self.room() {
+                    Ok(room) => match self.claim(id, condition, room).await? {
+                        Claimed::Mine(mine) => return Ok(Course::Run(mine)),
+                        Claimed::Theirs(theirs) => seen = Some(theirs),
+                    },
+                    // What is done can be replayed even where nothing more can be begun: look before refusing.
+                    Err(_) if seen.is_none() => seen = Some(self.read(id).await?),
+                    Err(rejection) => return Err(Refusal { rejection, seen }),
+                },
+                Decision::Replay => return Ok(Course::Replay(seen.take().expect("a replay has a record"))),
+                Decision::Wait => {
+                    let head = head.expect("who waits has seen a record").clone();
+                    return Ok(Course::Follow(seen.take().expect("who waits has seen a record"), Box::new(head)));
+                }
+                Decision::Hold(condition) => seen = Some(self.hold(id, condition).await?),
+                Decision::Reject(rejection) => return Err(Refusal { rejection, seen }),
+            }
+        }
+        Err(in_flight(Duration::ZERO).into())
+    }
+
+    async fn read(&self, id: RecordId) -> Result<Seen, Rejection> {
+        let mut reading = self.engine.ask_in(self.call.policy.store_timeout, self.engine.store.get(vec![id])).await?;
+        Ok(Seen { record: reading.records.pop().flatten(), now: reading.now })
+    }
+
+    /// Writes down that the attempt was lost, unless it has ended after all.
+    async fn hold(&self, id: RecordId, condition: Condition) -> Result<Seen, Rejection> {
+        let put = Put { id, condition, change: Change::Lose(lifetime(&self.call.policy)) };
+        match self.engine.ask_in(self.call.policy.store_timeout, self.engine.store.put_if(put)).await? {
+            Written::Won(won) => Ok(Seen { record: Some(Record { head: won.head, answer: None }), now: won.now }),
+            Written::Lost(seen) => Ok(seen),
+        }
+    }
+
+    /// Room for one more attempt on this node.
+    fn room(&self) -> Result<Room, Rejection> {
+        self.engine.room.clone().try_acquire_owned().map_err(|error| match error {
+            TryAcquireError::Closed => Rejection::Draining,
+            TryAcquireError::NoPermits => Rejection::TooManyKeys,
+        })
+    }
+
+    async fn claim(&self, id: RecordId, condition: Condition, room: Room) -> Result<Claimed, Refusal> {
+        let Call { policy, scope, key, .. } = &self.call;
+        // Under the route's own policy; a further attempt keeps the fingerprint of the first.
+        let fingerprint = self.call.fingerprint(&policy.fingerprint).await?;
+        let secret = self.engine.secret(policy.store_timeout).await?;
+        let lease = if planted::is(Bug::RetentionAsLease) { policy.retention } else { policy.lease };
+        let token = AttemptToken::from_bytes(uuid::Uuid::new_v4().into_bytes());
+        let claim = Claim { scope: scope.clone(), key: key.clone(), fingerprint, token, lease };
+        let put = Put { id, condition, change: Change::Claim(claim) };
+
+        self.engine.observe(&Event::Claiming(self.call.subject(id)));
+        let (written, room) = self.engine.claim(put, token, policy, room).await?;
+        match written {
+            Written::Won(won) => {
+                let (fence, attempt) = (won.head.fence, won.head.attempts);
+                self.engine.observe(&Event::Claimed { subject: self.call.subject(id), fence, attempt });
+                let operation = Operation::new(OperationId::of(&id, &secret), &won.head);
+                Ok(Claimed::Mine(Box::new(attempt::Claimed {
+                    head: won.head,
+                    operation,
+                    _room: room,
+                    _counted: self.engine.attempts.token(),
+                })))
+            }
+            Written::Lost(seen) => Ok(Claimed::Theirs(seen)),
+        }
+    }
+}
+
+/// What a leader is going to do.
+enum Course {
+    Run(Box<attempt::Claimed>),
+    Replay(Seen),
+    Follow(Seen, Box<Head>),
+}
+
+enum Claimed {
+    Mine(Box<attempt::Claimed>),
+    Theirs(Seen),
+}
+
+/// What a leader tells its caller, and the record its joiners may judge for themselves.
+struct Refusal {
+    rejection: Rejection,
+    seen: Option<Seen>,
+}
+
+impl From<Rejection> for Refusal {
+    fn from(rejection: Rejection) -> Self {
+        Refusal { rejection, seen: None }
+    }
+}
