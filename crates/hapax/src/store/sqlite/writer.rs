@@ -46,10 +46,9 @@ impl Writer {
         let thread = thread.spawn(move || {
             // Held until the last write is done, and released only then.
             let _owner = owner;
-            let mut desk = Desk { connection, clock, leases };
+            let mut desk = Desk { connection, clock, leases, commits: counter };
             while let Some(batch) = gather(&queue) {
                 desk.commit(batch);
-                counter.fetch_add(1, Ordering::Relaxed);
             }
         });
         Writer { commands: Some(commands), commits, thread: Some(thread.expect("a thread can be started")) }
@@ -99,6 +98,7 @@ struct Desk {
     connection: Connection,
     clock: Arc<dyn Clock>,
     leases: Leases,
+    commits: Arc<AtomicU64>,
 }
 
 impl Desk {
@@ -107,6 +107,7 @@ impl Desk {
         let mut told: Vec<Told> = Vec::with_capacity(batch.len());
         let result = self.carry_out(batch, &mut told);
         let error = result.err();
+        self.commits.fetch_add(1, Ordering::Relaxed);
         for tell in told {
             tell(error.clone());
         }
