@@ -67,7 +67,8 @@ pub fn decide(record: Option<&Head>, ask: &Ask<'_>, now: Timestamp, policy: &Pol
         State::Retryable if may_try_again => attempt(lapsed, ask, now),
         State::Retryable => Decision::Reject(Rejection::AttemptsExhausted),
         State::Unknown => match policy.mode {
-            Mode::Rerun if may_try_again => attempt(lapsed, ask, now),
+            // Too late to begin another is not "nothing was begun": the lost one may have had its effect.
+            Mode::Rerun if may_try_again && attempt(lapsed, ask, now) == Decision::Attempt(lapsed) => Decision::Attempt(lapsed),
             Mode::Rerun | Mode::Hold if head.state == State::Running => Decision::Hold(lapsed),
             Mode::Rerun | Mode::Hold => Decision::Reject(Rejection::OutcomeUnknown),
         },

@@ -129,7 +129,7 @@ impl Default for Policy {
 const LEASE_MIN: Duration = Duration::from_millis(1);
 
 /// Fields that a request carries for another purpose, or that are taken off it.
-const KEY_FIELDS_RESERVED: [&str; 12] = [
+const KEY_FIELDS_RESERVED: [&str; 15] = [
     "accept-encoding",
     "authorization",
     "connection",
@@ -141,6 +141,9 @@ const KEY_FIELDS_RESERVED: [&str; 12] = [
     "hapax-operation",
     "host",
     "idempotency-deadline",
+    "idempotency-expires",
+    "idempotent-replayed",
+    "prefer",
     "transfer-encoding",
 ];
 

@@ -140,7 +140,7 @@ impl Rejection {
     pub fn detail(&self) -> String {
         use Rejection as R;
         match self {
-            R::KeyMissing => "Send an Idempotency-Key header: one unique value per operation, the same one on every retry.".into(),
+            R::KeyMissing => "Send a key in the header this API takes it from: one unique value per operation, the same one on every retry.".into(),
             R::KeyMalformed(error) => format!("Send one key per request: {error}."),
             R::KeyInUrl => "Send the key in its header; URLs end up in logs.".into(),
             R::TokenInvalid => "Ask this server for a key, and send it as the caller it was issued to.".into(),
@@ -158,7 +158,7 @@ impl Rejection {
             R::UpstreamUnreachable => "Repeat the same request with the same key later.".into(),
             R::Lost { repeat: true, .. } => "The attempt was lost. Repeating it with the same key is safe.".into(),
             R::Lost { repeat: false, .. } => "The attempt was lost after it may have had its effect. Do not send it again under a new key; find out what happened.".into(),
-            R::StoreUnavailable => "Repeat the same request with the same key later; it still has one effect.".into(),
+            R::StoreUnavailable => "Repeat the same request with the same key later; do not send it under a new one.".into(),
             R::Draining => "Nothing was begun. Repeat the same request with the same key later.".into(),
             R::DeadlineMalformed => "Send Idempotency-Deadline as a structured-field date, such as @1893456000.".into(),
             R::AnswerCorrupt => "The request was answered once, but its stored answer cannot be trusted. Do not send it again under a new key.".into(),

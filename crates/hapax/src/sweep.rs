@@ -1,5 +1,6 @@
 //! Sweeping: writing down what time has brought, in bounded batches.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -36,9 +37,9 @@ pub(crate) async fn run_once(engine: &Engine) -> Result<Swept, StoreError> {
 }
 
 /// Batch after batch, at rest when there is nothing to do, until the engine is gone.
-pub(crate) async fn run(engine: Weak<Engine>, sweep: Sweep) {
+async fn run(task: Task, sweep: Sweep) {
     loop {
-        let swept = match engine.upgrade() {
+        let swept = match task.0.upgrade() {
             None => return,
             Some(engine) => run_once(&engine).await.unwrap_or_default(),
         };
@@ -48,11 +49,24 @@ pub(crate) async fn run(engine: Weak<Engine>, sweep: Sweep) {
     }
 }
 
+/// The sweeping task's own mark. Should the task end with its runtime, the next call starts another.
+struct Task(Weak<Engine>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        if let Some(engine) = self.0.upgrade() {
+            engine.sweeping.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
 impl Engine {
-    /// Starts sweeping in the background, once, on the runtime of the first call.
+    /// Starts sweeping in the background, unless it goes on already.
     pub(crate) fn start_sweeping(self: &Arc<Self>) {
-        if let Some(sweep) = self.sweep {
-            self.sweeping.get_or_init(|| drop(tokio::spawn(run(Arc::downgrade(self), sweep))));
+        if let Some(sweep) = self.sweep
+            && !self.sweeping.swap(true, Ordering::Relaxed)
+        {
+            tokio::spawn(run(Task(Arc::downgrade(self)), sweep));
         }
     }
 }

@@ -345,11 +345,14 @@ async fn drain_lets_attempts_end_and_marks_those_that_do_not() {
     let stuck = spawn(&service, post("/", "stuck", "x"));
     gate.wait_for(1).await;
     assert_eq!(hapax.drain(Duration::from_secs(5)).await.left_unknown, 1);
-    let (elsewhere, _) = common::charges(&quiet(store), Policy::default());
+    let (elsewhere, _) = common::charges(&quiet(store.clone()), Policy::default());
     // At once, not when the lease is over.
     assert_eq!(send(&elsewhere, post("/", "stuck", "x")).await.problem(), "outcome-unknown");
+    // Its caller is told while there is somebody to tell it.
+    assert_eq!(stuck.await.unwrap().problem(), "outcome-unknown");
+    let writes = store.calls(Verb::PutIf);
     gate.open(1);
-    stuck.await.unwrap();
+    store.wait_for_calls(Verb::PutIf, writes + 1).await;
     assert!(send(&elsewhere, post("/", "stuck", "x")).await.is_replay());
     assert_eq!(ledger.len(), 1);
 }

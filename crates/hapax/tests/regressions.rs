@@ -346,3 +346,137 @@ async fn fences_grow_over_removal_and_reopening() {
     // By the machine's clock, years before the one the first fence was minted by.
     assert!(fence(&hapax).await > first);
 }
+
+#[tokio::test(start_paused = true)]
+async fn drain_waits_for_claims_on_their_way() {
+    let (store, _) = faulty();
+    let hapax = quiet(store.clone());
+    let (service, ledger) = charges(&hapax, Policy::default());
+    assert_eq!(send(&service, post("/", "warm", "x")).await.status, 201);
+    store.fail_next(Verb::PutIf, Fault::HangAfter, 1);
+    let writes = store.calls(Verb::PutIf);
+    let call = spawn(&service, post("/", "k", "x"));
+    store.wait_for_calls(Verb::PutIf, writes + 1).await;
+    let drain = tokio::spawn(async move { hapax.drain(Duration::from_secs(30)).await });
+    tokio::task::yield_now().await;
+    assert!(!drain.is_finished());
+    store.release();
+    assert_eq!((call.await.unwrap().status.as_u16(), drain.await.unwrap().left_unknown, ledger.len()), (201, 0, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn drain_counts_what_had_been_given_up_before() {
+    let hapax = quiet(faulty().0);
+    let policy = Policy { longest_attempt: Duration::from_secs(1), ..Policy::default() };
+    let (service, _, _gate) = gated(&hapax, policy, 201);
+    assert_eq!(send(&service, post("/", "k", "x")).await.status, 504);
+    assert_eq!(hapax.drain(Duration::from_secs(1)).await.left_unknown, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_shutting_down_does_not_fail_open() {
+    let (store, _) = faulty();
+    let hapax = quiet(store.clone());
+    let (service, ledger) = charges(&hapax, Policy { fail_open: true, naturally_idempotent: true, ..Policy::default() });
+    send(&service, post("/", "warm", "x")).await;
+    hapax.drain(Duration::from_secs(1)).await;
+    store.down(true);
+    assert_eq!((send(&service, post("/", "k", "x")).await.problem().as_str(), ledger.len()), ("draining", 1));
+}
+
+#[tokio::test]
+async fn what_a_handler_says_reaches_the_layer_that_answers_for_it() {
+    let hapax = quiet(faulty().0);
+    let keep_no = |_| async { Ok(Response::builder().header("hapax-keep", "no").body(Body::from("once")).unwrap()) };
+    let outer = hapax.layer().anonymous().layer(guard(&hapax, Policy::default(), keep_no));
+    assert_eq!(send(&outer, post("/", "k", "x")).await.status, 200);
+    assert_eq!(send(&outer, post("/", "k", "x")).await.problem(), "answer-not-kept");
+}
+
+#[tokio::test]
+async fn requests_made_inside_an_operation_are_guarded_by_keys_of_their_own() {
+    let hapax = quiet(faulty().0);
+    let (items, ledger) = charges(&hapax, Policy::default());
+    let batch = service_fn(move |request: Request<Body>| {
+        let items = items.clone();
+        async move {
+            for _ in 0..2 {
+                let mut item = post("/items", "item-1", "x");
+                *item.extensions_mut() = request.extensions().clone();
+                send(&items, item).await;
+            }
+            Ok::<_, Broken>(Response::new(Body::from("ok")))
+        }
+    });
+    let outer = hapax.layer().anonymous().layer(batch);
+    assert_eq!(send(&outer, post("/batch", "b", "x")).await.status, 200);
+    assert_eq!(ledger.len(), 1);
+}
+
+#[tokio::test]
+async fn an_inner_layer_keeps_its_own_rules() {
+    let hapax = quiet(faulty().0);
+    let (inner, ledger) = charges(&hapax, Policy { key: hapax::KeyRule::Issued, ..Policy::default() });
+    let outer = hapax.layer().anonymous().layer(inner);
+    assert_eq!((send(&outer, post("/", "made-up", "x")).await.problem().as_str(), ledger.len()), ("token-invalid", 0));
+}
+
+#[tokio::test]
+async fn another_request_that_joined_a_claim_is_told_so_whatever_came_of_it() {
+    let once = quiet(faulty().0).once("work");
+    once.run(Key::new("warm").unwrap(), "r", async |_| Ok("done".into())).await.unwrap();
+    let key = || Key::new("k").unwrap();
+    let mut first = Box::pin(once.run(key(), "a", async |_| Err(hapax::Failure::NotDone("no".into()))));
+    let mut other = Box::pin(once.run(key(), "b", async |_| Ok("done".into())));
+    // Both are under way before the claim is answered, and the second hears only of the end.
+    std::future::poll_fn(|cx| {
+        assert!(first.as_mut().poll(cx).is_pending() && other.as_mut().poll(cx).is_pending());
+        std::task::Poll::Ready(())
+    })
+    .await;
+    assert!(first.await.is_err());
+    assert_eq!(other.await, Err(hapax::RunError::Rejected(hapax::Rejection::KeyReused)));
+}
+
+#[tokio::test]
+async fn a_dangling_link_has_one_owner_too_and_nobody_else_may_read() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let directory = tempfile::tempdir().unwrap();
+    let (real, link) = (directory.path().join("real.db"), directory.path().join("link.db"));
+    symlink(&real, &link).unwrap();
+    let _owner = Sqlite::open(&link).await.unwrap();
+    assert!(matches!(Sqlite::open(&link).await, Err(OpenError::Owned { .. })));
+    assert!(matches!(Sqlite::open(&real).await, Err(OpenError::Owned { .. })));
+    for name in ["real.db", "real.db-owner", "real.db-wal"] {
+        let mode = std::fs::metadata(directory.path().join(name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_path_is_refused_and_leaves_nothing_behind() {
+    for path in ["", ":memory:"] {
+        assert!(matches!(Sqlite::open(path).await, Err(OpenError::NotAPath)));
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let junk = directory.path().join("junk.db");
+    std::fs::write(&junk, "not a database").unwrap();
+    let Err(error) = Sqlite::open(&junk).await else { panic!("opened") };
+    // What a `main` that returns the error prints.
+    assert!(format!("{error:?}").ends_with("is not a Hapax store: choose another path, or move that file away"), "{error:?}");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn sweeping_survives_its_first_runtime() {
+    let (store, _) = faulty();
+    let sweep = Sweep { interval: Duration::from_millis(1), batch: 8 };
+    let hapax = Hapax::builder_shared(store.clone()).sweep(Some(sweep)).build();
+    for round in 0..3 {
+        let before = store.calls(Verb::Sweep);
+        runtime().block_on(async {
+            hapax.once("work").run(Key::new(round.to_string()).unwrap(), "r", async |_| Ok("done".into())).await.unwrap();
+            store.wait_for_calls(Verb::Sweep, before + 1).await;
+        });
+    }
+}

@@ -136,7 +136,7 @@ async fn others_may_look_while_it_is_owned_and_after() {
     assert_eq!(view.list(&ListQuery { state: Some("running"), after: None, limit: 9 }).unwrap().len(), 1);
     drop(owner);
     assert_eq!(states(&View::open(&file.path).unwrap()), ["completed", "unknown"]);
-    assert!(matches!(View::open(file.path.with_extension("none")), Err(OpenError::Sqlite { .. })), "looking creates nothing");
+    assert!(matches!(View::open(file.path.with_extension("none")), Err(OpenError::Io { .. })), "looking creates nothing");
 }
 
 #[tokio::test]

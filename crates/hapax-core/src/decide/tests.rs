@@ -72,13 +72,13 @@ const TABLE: &str = "
 record                            | same, hold          | same, rerun         | other       | deadline passed     | token over
 absent                            | attempt absent      | attempt absent      | attempt absent | deadline-passed  | key-expired
 running                           | wait                | wait                | key-reused  | wait                | wait
-running, lease over               | hold                | attempt lapsed      | key-reused  | deadline-passed     | key-expired
+running, lease over               | hold                | attempt lapsed      | key-reused  | hold                | hold
 completed                         | replay              | replay              | key-reused  | replay              | replay
 completed, not kept               | answer-not-kept 201 | answer-not-kept 201 | key-reused  | answer-not-kept 201 | answer-not-kept 201
 failed                            | replay              | replay              | key-reused  | replay              | replay
 retryable                         | attempt lapsed      | attempt lapsed      | key-reused  | deadline-passed     | key-expired
 retryable, last attempt           | attempts-exhausted  | attempts-exhausted  | key-reused  | attempts-exhausted  | attempts-exhausted
-unknown                           | outcome-unknown     | attempt lapsed      | key-reused  | deadline-passed     | key-expired
+unknown                           | outcome-unknown     | attempt lapsed      | key-reused  | outcome-unknown     | outcome-unknown
 unknown, last attempt             | outcome-unknown     | outcome-unknown     | key-reused  | outcome-unknown     | outcome-unknown
 completed, retention over         | key-expired completed | key-expired completed | key-reused | key-expired completed | key-expired completed
 unknown, retention over           | outcome-unknown     | outcome-unknown     | key-reused  | outcome-unknown     | outcome-unknown

@@ -11,7 +11,8 @@ use hapax_core::key::Key;
 use hapax_core::outcome::{Class, Outcome, classify};
 use hapax_core::policy::{KeyRule, Policy};
 use hapax_core::rejection::Rejection;
-use hapax_core::scope::Scope;
+use hapax_core::scope::{RecordId, Scope};
+use hapax_core::time::Timestamp;
 use hapax_core::token;
 use http::header::ACCEPT_ENCODING;
 use http::request::Parts;
@@ -80,14 +81,11 @@ where
         let shared = self.shared.clone();
         Box::pin(async move {
             let (mut parts, body) = request.into_parts();
-            // A layer outside this one has the operation in hand already: a second one would only wait for the first.
-            if parts.extensions.get::<Operation>().is_some() {
-                return pass(inner, parts, Body::streamed(body)).await;
-            }
-            // Whoever calls us cannot speak as us to what stands behind.
-            answer::strip_ours(&mut parts.headers);
             match shared.read_head(&parts) {
-                Ok(None) => pass(inner, parts, Body::streamed(body)).await,
+                Ok(None) => {
+                    answer::strip_ours(&mut parts.headers);
+                    pass(inner, parts, Body::streamed(body)).await
+                }
                 Ok(Some(asked)) => shared.guard(inner, parts, body, asked).await,
                 Err(rejection) => {
                     shared.hapax.observe(&Event::Rejected { subject: None, rejection: &rejection });
@@ -99,15 +97,25 @@ where
 }
 
 /// An unguarded request: streamed through, both ways.
-async fn pass<S, RB>(mut inner: S, parts: Parts, body: Body) -> Result<Response<Body>, S::Error>
+async fn pass<S, RB>(inner: S, parts: Parts, body: Body) -> Result<Response<Body>, S::Error>
 where
     S: Service<Request<Body>, Response = Response<RB>>,
     RB: http_body::Body<Data = Bytes> + Send + 'static,
     RB::Error: Into<BoxError>,
 {
-    let mut response = inner.call(Request::from_parts(parts, body)).await?;
+    let mut response = hand_on(inner, parts, body).await?;
     answer::strip_ours(response.headers_mut());
-    Ok(response.map(Body::streamed))
+    Ok(response)
+}
+
+/// A request that another layer answers for, with every word it says to that layer.
+async fn hand_on<S, RB>(mut inner: S, parts: Parts, body: Body) -> Result<Response<Body>, S::Error>
+where
+    S: Service<Request<Body>, Response = Response<RB>>,
+    RB: http_body::Body<Data = Bytes> + Send + 'static,
+    RB::Error: Into<BoxError>,
+{
+    Ok(inner.call(Request::from_parts(parts, body)).await?.map(Body::streamed))
 }
 
 /// What the head of a guarded request says.
@@ -115,6 +123,12 @@ struct Asked {
     key: Key,
     scope: Arc<Scope>,
     target: String,
+}
+
+impl Asked {
+    fn id(&self) -> RecordId {
+        RecordId::of(&self.scope, &self.key)
+    }
 }
 
 impl Shared {
@@ -142,17 +156,28 @@ impl Shared {
         S::Future: Send + 'static,
         S::Error: Into<BoxError> + Send + 'static,
         B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Send,
+        B::Error: Into<BoxError> + Send,
         RB: http_body::Body<Data = Bytes> + Send + 'static,
         RB::Error: Into<BoxError>,
     {
-        let (call, buffered) = match self.prepare(&parts, body, asked).await {
-            Ok(prepared) => prepared,
-            Err(rejection) => {
-                self.hapax.observe(&Event::Rejected { subject: None, rejection: &rejection });
-                return Ok(problem::response(&rejection));
-            }
+        let refuse = |rejection: Rejection| {
+            self.hapax.observe(&Event::Rejected { subject: None, rejection: &rejection });
+            Ok(problem::response(&rejection))
         };
+        let token_until = match self.check_token(&asked).await {
+            Ok(token_until) => token_until,
+            Err(rejection) => return refuse(rejection),
+        };
+        // A layer outside this one has this very operation in hand: a second claim would only wait for the first.
+        if parts.extensions.get::<Operation>().is_some_and(|operation| operation.record() == asked.id()) {
+            return hand_on(inner, parts, Body::streamed(body)).await;
+        }
+        let (call, buffered) = match self.prepare(&parts, body, asked, token_until).await {
+            Ok(prepared) => prepared,
+            Err(rejection) => return refuse(rejection),
+        };
+        // Whoever calls us cannot speak as us to what stands behind.
+        answer::strip_ours(&mut parts.headers);
         self.rewrite(&mut parts, &call.key);
 
         // The instance that is ready goes with the work; a spare one would have to become ready first.
@@ -187,22 +212,30 @@ impl Shared {
         }
     }
 
-    /// Everything that can be refused before anything is asked of the store's records.
-    async fn prepare<B>(&self, parts: &Parts, body: B, asked: Asked) -> Result<(Call, Arc<Buffered>), Rejection>
+    /// Until when the key may begin something, where the route takes only keys that this server issued.
+    async fn check_token(&self, asked: &Asked) -> Result<Option<Timestamp>, Rejection> {
+        if self.policy.key != KeyRule::Issued {
+            return Ok(None);
+        }
+        let secret = self.hapax.engine().secret(self.policy.store_timeout).await?;
+        let until = token::verify(&secret, &asked.scope.namespace, &asked.scope.principal, &asked.key);
+        until.map(Some).ok_or(Rejection::TokenInvalid)
+    }
+
+    /// Everything else that can be refused before anything is asked of the store's records.
+    async fn prepare<B>(
+        &self,
+        parts: &Parts,
+        body: B,
+        asked: Asked,
+        token_until: Option<Timestamp>,
+    ) -> Result<(Call, Arc<Buffered>), Rejection>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Send,
     {
         let Asked { key, scope, target } = asked;
         let deadline = request::deadline(&parts.headers)?;
-        let token_until = match self.policy.key {
-            KeyRule::Issued => {
-                let secret = self.hapax.engine().secret(self.policy.store_timeout).await?;
-                let until = token::verify(&secret, &scope.namespace, &scope.principal, &key);
-                Some(until.ok_or(Rejection::TokenInvalid)?)
-            }
-            _ => None,
-        };
         let buffered = Arc::new(Buffered::read(parts, scope.clone(), &target, body, &self.policy).await?);
         let wait = request::wait(&parts.headers, &self.policy);
         let call = Call { scope, key, policy: self.policy.clone(), request: buffered.clone(), wait, deadline, token_until };

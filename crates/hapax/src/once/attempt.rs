@@ -11,7 +11,6 @@ use hapax_core::store::{Change, Condition, Finish, Put, Seen, Written};
 use hapax_core::time::Timestamp;
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
-use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::Instrument;
 
 use super::call::{Call, Ended, Operation, Reply};
@@ -30,8 +29,6 @@ pub(super) struct Claimed {
     pub(super) operation: Operation,
     /// Held until the attempt has ended, however long that takes.
     pub(super) _room: Room,
-    /// What a drain waits for.
-    pub(super) _counted: TaskTrackerToken,
 }
 
 /// One run of the effect.
@@ -114,7 +111,13 @@ impl Attempt {
                     self.give_up(desk).await;
                 }
                 // Somebody else may know more by now: those who joined, and those who come, ask the store.
-                () = self.claimed.operation.lease_lost(), if desk.seat.is_some() => drop(desk.seat.take()),
+                () = self.claimed.operation.lease_lost(), if desk.seat.is_some() => {
+                    drop(desk.seat.take());
+                    // Given up by a drain: the caller should hear of it while there is somebody to tell it.
+                    if self.engine.is_draining() {
+                        desk.tell(Err(lost(&self.call.policy, true)));
+                    }
+                }
             }
         }
     }

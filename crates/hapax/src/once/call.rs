@@ -112,6 +112,7 @@ pub(crate) enum Reply<T> {
 pub struct Operation(Arc<Inside>);
 
 struct Inside {
+    record: RecordId,
     id: OperationId,
     fence: Fence,
     attempt: u32,
@@ -124,6 +125,7 @@ struct Inside {
 impl Operation {
     pub(crate) fn new(id: OperationId, head: &Head) -> Self {
         Operation(Arc::new(Inside {
+            record: head.id,
             id,
             fence: head.fence,
             attempt: head.attempts,
@@ -132,6 +134,11 @@ impl Operation {
             lost_lease: AtomicBool::new(false),
             lease_lost: Notify::new(),
         }))
+    }
+
+    /// The record of this scope and key, for [`Hapax::look`](crate::Hapax::look).
+    pub fn record(&self) -> RecordId {
+        self.0.record
     }
 
     /// Opaque and unguessable, and the same for every attempt.

@@ -1,16 +1,18 @@
 //! The engine: what all calls of a node share, and the limits it keeps.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use hapax_core::operation::Secret;
 use hapax_core::policy::Policy;
 use hapax_core::rejection::Rejection;
 use hapax_core::store::{Lifetime, Store, StoreError, StoreErrorKind};
-use tokio::sync::{Mutex, OnceCell, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Mutex, OnceCell, OwnedSemaphorePermit, Semaphore, TryAcquireError};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::cache::Cache;
 use super::flights::Flights;
@@ -55,7 +57,8 @@ impl Default for Limits {
 /// What a drain left behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drained {
-    /// Attempts that did not end in time and are now held as unknown. They may still complete late, if the process lives on.
+    /// Attempts that did not end in time and are held as unknown, and claims whose reply was lost and whose fate is still open. They may
+    /// still end late, if the process lives on.
     pub left_unknown: usize,
 }
 
@@ -70,13 +73,13 @@ pub(crate) struct Engine {
     /// Attempts, and claims whose fate is open: what a drain waits for.
     pub(crate) attempts: TaskTracker,
     /// Room for further attempts; closed while draining.
-    pub(super) room: Arc<Semaphore>,
+    room: Arc<Semaphore>,
     /// Room for claims whose reply was lost, until they are released.
     pub(super) limbo: Arc<Semaphore>,
     /// Room for answers whose record could not be written yet, in bytes.
     pub(crate) unwritten: Arc<Semaphore>,
     pub(crate) sweep: Option<Sweep>,
-    pub(crate) sweeping: OnceLock<()>,
+    pub(crate) sweeping: AtomicBool,
     secret: OnceCell<Secret>,
     pulsing: Mutex<()>,
 }
@@ -97,7 +100,7 @@ impl Engine {
             limbo: permits(limits.lost_claims_max),
             unwritten: permits(limits.unwritten_bytes_max),
             sweep,
-            sweeping: OnceLock::new(),
+            sweeping: AtomicBool::new(false),
             secret: OnceCell::new(),
             pulsing: Mutex::new(()),
         })
@@ -148,6 +151,21 @@ impl Engine {
         })
     }
 
+    /// Room for one more attempt.
+    pub(super) fn room(&self) -> Result<Room, Rejection> {
+        // Counted first: a drain that closes the room after this waits for what goes on here.
+        let counted = self.attempts.token();
+        match self.room.clone().try_acquire_owned() {
+            Ok(permit) => Ok(Room { _permit: permit, _counted: counted }),
+            Err(TryAcquireError::Closed) => Err(Rejection::Draining),
+            Err(TryAcquireError::NoPermits) => Err(Rejection::TooManyKeys),
+        }
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.room.is_closed()
+    }
+
     /// Stops beginning attempts, waits for those under way, and marks as unknown those that do not end within `patience`.
     pub(crate) async fn drain(self: &Arc<Self>, patience: Duration) -> Drained {
         self.room.close();
@@ -155,7 +173,9 @@ impl Engine {
         if tokio::time::timeout(patience, self.attempts.wait()).await.is_ok() {
             return Drained { left_unknown: 0 };
         }
-        Drained { left_unknown: self.give_up_all().await }
+        let left_unknown = self.attempts.len();
+        self.give_up_all().await;
+        Drained { left_unknown }
     }
 }
 
@@ -163,5 +183,8 @@ pub(super) fn lifetime(policy: &Policy) -> Lifetime {
     Lifetime { retention: policy.retention, tombstone: policy.tombstone }
 }
 
-/// Room on this node for one attempt.
-pub(super) type Room = OwnedSemaphorePermit;
+/// Room on this node for one attempt, counted from before its claim until it has ended.
+pub(super) struct Room {
+    _permit: OwnedSemaphorePermit,
+    _counted: TaskTrackerToken,
+}

@@ -11,7 +11,7 @@ use hapax_core::rejection::Rejection;
 use hapax_core::scope::RecordId;
 use hapax_core::store::{Change, Claim, Condition, Put, Seen, Written};
 use hapax_core::time::Timestamp;
-use tokio::sync::{TryAcquireError, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::Operation;
@@ -100,13 +100,13 @@ impl Leader {
             let now = seen.as_ref().map_or(now, |seen| if planted::is(Bug::LapseByNodeClock) { now } else { seen.now });
             let fingerprint = self.call.fingerprint_for(head).await?;
             match decide(head, &self.call.ask(&fingerprint), now, &policy) {
-                Decision::Attempt(condition) => match self.room() {
+                Decision::Attempt(condition) => match self.engine.room() {
                     Ok(room) => match self.claim(id, condition, room).await? {
                         Claimed::Mine(mine) => return Ok(Course::Run(mine)),
                         Claimed::Theirs(theirs) => seen = Some(theirs),
                     },
                     // What is done can be replayed even where nothing more can be begun: look before refusing.
-                    Err(_) if seen.is_none() => seen = Some(self.read(id).await?),
+                    Err(rejection) if seen.is_none() => seen = Some(self.read(id).await.map_err(|_| rejection)?),
                     Err(rejection) => return Err(Refusal { rejection, seen }),
                 },
                 Decision::Replay => return Ok(Course::Replay(seen.take().expect("a replay has a record"))),
@@ -135,14 +135,6 @@ impl Leader {
         }
     }
 
-    /// Room for one more attempt on this node.
-    fn room(&self) -> Result<Room, Rejection> {
-        self.engine.room.clone().try_acquire_owned().map_err(|error| match error {
-            TryAcquireError::Closed => Rejection::Draining,
-            TryAcquireError::NoPermits => Rejection::TooManyKeys,
-        })
-    }
-
     async fn claim(&self, id: RecordId, condition: Condition, room: Room) -> Result<Claimed, Refusal> {
         let Call { policy, scope, key, .. } = &self.call;
         // Under the route's own policy; a further attempt keeps the fingerprint of the first.
@@ -160,12 +152,7 @@ impl Leader {
                 let (fence, attempt) = (won.head.fence, won.head.attempts);
                 self.engine.observe(&Event::Claimed { subject: self.call.subject(id), fence, attempt });
                 let operation = Operation::new(OperationId::of(&id, &secret), &won.head);
-                Ok(Claimed::Mine(Box::new(attempt::Claimed {
-                    head: won.head,
-                    operation,
-                    _room: room,
-                    _counted: self.engine.attempts.token(),
-                })))
+                Ok(Claimed::Mine(Box::new(attempt::Claimed { head: won.head, operation, _room: room })))
             }
             Written::Lost(seen) => Ok(Claimed::Theirs(seen)),
         }

@@ -123,8 +123,8 @@ impl Engine {
         }
     }
 
-    /// Marks every attempt that is still running as unknown, all at once; returns how many there were.
-    pub(crate) async fn give_up_all(self: &Arc<Self>) -> usize {
+    /// Marks every attempt that is still running as unknown, all at once.
+    pub(crate) async fn give_up_all(self: &Arc<Self>) {
         let running = self.renewals.running();
         let mut marks = tokio::task::JoinSet::new();
         for (id, fence, policy) in &running {
@@ -136,6 +136,5 @@ impl Engine {
             marks.spawn(async move { drop(engine.ask_in(timeout, engine.store.put_if(put)).await) });
         }
         marks.join_all().await;
-        running.len()
     }
 }

@@ -132,7 +132,9 @@ impl Engine {
             Landing::Failed(rejection) => Err(rejection),
             // Those who waited do not all rush in where one was turned away.
             Landing::Seen { seen, ran: true } if is_retryable(&seen) && !planted::is(Bug::RetryableStampede) => {
-                Err(in_flight(Duration::ZERO))
+                let head = seen.record.as_ref().map(|record| &record.head);
+                let is_same = Some(call.fingerprint_for(head).await?) == head.and_then(|head| head.fingerprint.clone());
+                Err(if is_same { in_flight(Duration::ZERO) } else { Rejection::KeyReused })
             }
             Landing::Seen { seen, .. } => Ok(Some(seen)),
         }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use hapax_core::policy::Policy;
 use hapax_core::record::Fence;
@@ -14,6 +15,8 @@ use super::call::Operation;
 use super::engine::Engine;
 use crate::observe::Event;
 
+/// How long a renewal may take at least.
+const TIMEOUT_MIN: Duration = Duration::from_millis(100);
 /// Renewals in one statement.
 const BATCH_MAX: usize = 1024;
 
@@ -136,7 +139,9 @@ impl Engine {
         if due.is_empty() {
             return;
         }
-        let timeout = due.iter().map(|renewal| renewal.lease / 3).min().unwrap_or_default();
+        // Within a third of the shortest lease; but one that is too short for any store must not be the others' undoing.
+        let shortest = due.iter().map(|renewal| renewal.lease / 3).min().unwrap_or_default();
+        let timeout = shortest.max(TIMEOUT_MIN);
         match tokio::time::timeout(timeout, self.store.renew(due.clone())).await {
             Ok(Ok(renewed)) => self.note_renewals(&due, &renewed),
             Ok(Err(error)) => self.observe(&Event::StoreFailed(&error)),

@@ -20,6 +20,7 @@ mod row;
 mod schema;
 mod writer;
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -53,7 +54,7 @@ pub struct Options {
 }
 
 /// Why a file could not be opened. The text says what to do.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// Another process has it.
@@ -66,6 +67,9 @@ pub enum OpenError {
         /// The other process's id, or what is known of it.
         owner: String,
     },
+    /// There is no file to own.
+    #[error("a store is a file: give it a path. For records in memory use `hapax::store::memory()`")]
+    NotAPath,
     /// The file belongs to something else.
     #[error("{path} is not a Hapax store: choose another path, or move that file away")]
     NotAStore {
@@ -106,6 +110,17 @@ pub enum OpenError {
     },
 }
 
+/// The text, for a `main` that returns the error: what to do is worth more than the names of fields.
+impl fmt::Debug for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")?;
+        match std::error::Error::source(self) {
+            Some(source) => write!(f, ": {source}"),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Sqlite {
     /// Opens the file, creating or migrating it as needed, and takes ownership of it.
     pub async fn open(path: impl AsRef<Path>) -> Result<Sqlite, OpenError> {
@@ -128,6 +143,7 @@ impl Sqlite {
         if rusqlite::version_number() < SQLITE_VERSION_MIN {
             return Err(OpenError::SqliteTooOld { found: rusqlite::version().to_owned() });
         }
+        let path = &owner::locate(path)?;
         let owner = Owner::take(path)?;
         let Opened { connection, clock, leases } = schema::open(path, options.clock)?;
         let readers = Readers::start(path, &clock, leases)?;

@@ -6,6 +6,24 @@ use std::path::{Path, PathBuf};
 
 use super::OpenError;
 
+/// Makes sure that there is a file, and finds its one true path: by whatever link it was reached, it is not another file.
+pub(super) fn locate(path: &Path) -> Result<PathBuf, OpenError> {
+    if path.as_os_str().is_empty() || path == Path::new(":memory:") {
+        return Err(OpenError::NotAPath);
+    }
+    let io = |source| OpenError::Io { path: path.to_owned(), source };
+    let mut file = private().read(true).open(path).map_err(io)?;
+    let mut header = [0; SQLITE_HEADER.len()];
+    let is_empty = file.metadata().map_err(io)?.len() == 0;
+    // Before anything is put beside it: a file of somebody else is left alone.
+    if !is_empty && (file.read_exact(&mut header).is_err() || header != *SQLITE_HEADER) {
+        return Err(OpenError::NotAStore { path: path.to_owned() });
+    }
+    std::fs::canonicalize(path).map_err(io)
+}
+
+const SQLITE_HEADER: &[u8; 16] = b"SQLite format 3\0";
+
 /// Ownership of a store file, for as long as it lives.
 pub(super) struct Owner {
     _file: File,
@@ -42,13 +60,21 @@ impl Owner {
 }
 
 fn open(path: &Path) -> std::io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(beside(path))
+    private().read(true).open(beside(path))
 }
 
-/// Beside the file itself, by whatever way it was reached: a link to it is not another file.
 fn beside(path: &Path) -> PathBuf {
-    let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let mut name = real.into_os_string();
+    let mut name = path.as_os_str().to_owned();
     name.push("-owner");
     name.into()
+}
+
+/// What is created is for its owner's account alone: the store holds answers and a secret, and who can open the file beside it could
+/// keep the store from being opened.
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
 }

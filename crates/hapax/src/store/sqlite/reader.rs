@@ -127,7 +127,8 @@ pub struct View {
 impl View {
     /// Opens an existing file to look at it.
     pub fn open(path: impl AsRef<Path>) -> Result<View, OpenError> {
-        let path = path.as_ref();
+        let path =
+            &std::fs::canonicalize(path.as_ref()).map_err(|source| OpenError::Io { path: path.as_ref().to_owned(), source })?;
         let connection = schema::open_to_read(path)?;
         let meta = Meta::read(&connection).map_err(|source| OpenError::Sqlite { path: path.to_owned(), source })?;
         let same_boot = meta.boot_id == boot_id();

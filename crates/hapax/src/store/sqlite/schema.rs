@@ -76,8 +76,9 @@ pub(super) struct Opened {
 
 pub(super) fn open(path: &Path, clock: Option<Arc<dyn Clock>>) -> Result<Opened, OpenError> {
     let sqlite = |source| not_a_store_or(path, source);
-    create_private(path).map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
-    let mut connection = Connection::open(path).map_err(sqlite)?;
+    // Without the flag for URIs: a path is a path, whatever it looks like.
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut connection = Connection::open_with_flags(path, flags).map_err(sqlite)?;
     connection.busy_timeout(Duration::from_secs(1)).map_err(sqlite)?;
     migrate(path, &mut connection)?;
     connection.pragma_update(None, "journal_mode", "WAL").map_err(sqlite)?;
@@ -87,26 +88,16 @@ pub(super) fn open(path: &Path, clock: Option<Arc<dyn Clock>>) -> Result<Opened,
     Ok(Opened { connection, clock, leases })
 }
 
-/// The file holds answers and a secret: a new one is for its owner's eyes only. SQLite gives the log beside it the same rights.
-fn create_private(path: &Path) -> std::io::Result<()> {
-    let mut options = std::fs::OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    match options.open(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
-        created => created.map(drop),
-    }
-}
-
 /// A connection that can only read.
 pub(super) fn open_to_read(path: &Path) -> Result<Connection, OpenError> {
     let sqlite = |source| not_a_store_or(path, source);
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags).map_err(sqlite)?;
     connection.busy_timeout(Duration::from_secs(1)).map_err(sqlite)?;
-    check_format(path, &connection)?;
-    Ok(connection)
+    match check_format(path, &connection)? {
+        0 => Err(OpenError::NotAStore { path: path.to_owned() }),
+        _ => Ok(connection),
+    }
 }
 
 /// What the one row of `meta` says.

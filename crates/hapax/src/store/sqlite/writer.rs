@@ -132,7 +132,12 @@ impl Desk {
         };
         let mut page = Page { transaction, clock: &*self.clock, leases: self.leases, floor, broken: None };
         for command in batch {
+            // On a full disk SQLite gives up the whole transaction by itself; what came after would commit one by one.
+            if page.transaction.is_autocommit() {
+                page.broken.get_or_insert_with(|| StoreError::unavailable("the store file could not be written"));
+            }
             match command {
+                command if page.broken.is_some() => told.push(refuse(command)),
                 // A caller who gave up is not surprised by a write it no longer expects.
                 Command::Put(_, reply) if reply.is_closed() => {}
                 Command::Put(put, reply) => told.push(tell(reply, page.put_if(&put))),
@@ -259,5 +264,78 @@ impl Page<'_> {
 
     fn delete_answer(&self, place: i64) -> rusqlite::Result<()> {
         self.transaction.prepare_cached("DELETE FROM answers WHERE row = ?1")?.execute([place]).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use hapax_core::answer::Answer as Kept;
+    use hapax_core::fingerprint::Fingerprint;
+    use hapax_core::key::Key;
+    use hapax_core::record::{AttemptToken, State};
+    use hapax_core::scope::{Principal, RecordId, Scope};
+    use hapax_core::store::{Claim, Condition, Finish};
+
+    use super::*;
+
+    fn commit(desk: &mut Desk, puts: Vec<Put>) -> Vec<Result<Written, StoreError>> {
+        let (commands, answers): (Vec<_>, Vec<_>) = puts
+            .into_iter()
+            .map(|put| {
+                let (reply, answer) = oneshot::channel();
+                (Command::Put(put, reply), answer)
+            })
+            .unzip();
+        desk.commit(commands);
+        answers.into_iter().map(|mut answer| answer.try_recv().unwrap()).collect()
+    }
+
+    fn claim(name: &str) -> Put {
+        let scope = Scope { namespace: "n".into(), principal: Principal::Anonymous, method: "POST".into(), path: "/".into() };
+        let (scope, key) = (Arc::new(scope), Key::new(name).unwrap());
+        let id = RecordId::of(&scope, &key);
+        let fingerprint = Fingerprint { digest: [1; 32], policy: Arc::default() };
+        let token = AttemptToken::from_bytes([1; 16]);
+        let claim = Claim { scope, key, fingerprint, token, lease: Duration::from_secs(100) };
+        Put { id, condition: Condition::Absent, change: Change::Claim(claim) }
+    }
+
+    fn complete(head: &Head) -> Put {
+        let answer = Some(Arc::new(Kept::new(200, vec![7; 900_000])));
+        let finish = Finish { state: State::Completed, status: Some(200), answer, lifetime: Lifetime::default() };
+        Put { id: head.id, condition: Condition::Held { fence: head.fence }, change: Change::Finish(finish) }
+    }
+
+    #[test]
+    fn a_batch_that_fills_the_disk_leaves_nothing_behind() {
+        let directory = tempfile::tempdir().unwrap();
+        let opened = super::super::schema::open(&directory.path().join("hapax.db"), None).unwrap();
+        let mut desk = Desk { connection: opened.connection, clock: opened.clock, leases: opened.leases, commits: Arc::default() };
+        let heads: Vec<Head> = commit(&mut desk, (0..40).map(|i| claim(&format!("k{i}"))).collect())
+            .into_iter()
+            .map(|written| match written.unwrap() {
+                Written::Won(won) => won.head,
+                Written::Lost(seen) => panic!("{seen:?}"),
+            })
+            .collect();
+        let set_pages = |desk: &Desk, more: i64| {
+            let pages: i64 = desk.connection.query_row("PRAGMA page_count", [], |row| row.get(0)).unwrap();
+            desk.connection
+                .query_row(&format!("PRAGMA max_page_count = {}", pages + more), [], |row| row.get::<_, i64>(0))
+                .unwrap();
+        };
+        // Room for one of the answers; then SQLite gives up the transaction by itself, in the middle of the batch.
+        set_pages(&desk, 300);
+        let said = commit(&mut desk, heads.iter().map(complete).collect());
+        assert!(said.iter().all(Result::is_err));
+        for head in &heads {
+            let stored = row::find(&desk.connection, &head.id, desk.leases).unwrap().unwrap();
+            assert_eq!(stored.head, *head);
+        }
+        // And with space again, all of them complete.
+        set_pages(&desk, 100_000);
+        assert!(commit(&mut desk, heads.iter().map(complete).collect()).iter().all(|said| matches!(said, Ok(Written::Won(_)))));
     }
 }
