@@ -114,6 +114,8 @@ impl Hapax {
     }
 
     /// Stops beginning attempts, lets those under way end, and marks as unknown those that do not within `patience`.
+    ///
+    /// Their callers are told. Work under way that begins an operation of its own is refused it, as anybody is.
     pub async fn drain(&self, patience: Duration) -> Drained {
         self.engine.drain(patience).await
     }

@@ -38,7 +38,7 @@ async fn serve() -> Result<(), Box<dyn std::error::Error>> {
     };
     let app = Router::new()
         .route("/v1/charges", post(charge).get(list))
-        .layer(hapax.layer().policy(policy)?.principal_from(|user: &User| Principal::named(user.0)))
+        .route_layer(hapax.layer().policy(policy)?.principal_from(|user: &User| Principal::named(user.0)))
         // What is added last runs first: nobody gets a replay before they have shown who they are.
         .layer(from_fn(authenticate));
 

@@ -45,7 +45,7 @@ impl LayerBuilder {
         self.principal(move |parts| parts.extensions.get::<T>().map(&name))
     }
 
-    /// All callers are one: whoever knows a key gets its answer. For services without users.
+    /// All callers are one: whoever knows a key gets its answer. For services without users. The host does not set callers apart.
     pub fn anonymous(self) -> IdempotencyLayer {
         self.principal(|_| Some(Principal::Anonymous))
     }

@@ -11,7 +11,8 @@
 //! # fn app(hapax: Hapax) -> Router {
 //! Router::new()
 //!     .route("/v1/charges", post(charge))
-//!     .layer(hapax.layer().principal_from(|user: &User| Principal::named(user.id.as_str())))
+//!     // On the routes only: a request that no route takes needs no record.
+//!     .route_layer(hapax.layer().principal_from(|user: &User| Principal::named(user.id.as_str())))
 //!     // .layer(authentication) comes after: what is added last runs first, and sets the `User`.
 //! # }}
 //! ```
