@@ -213,3 +213,22 @@ async fn writes_that_arrive_during_a_commit_share_the_next() {
     println!("2,000 concurrent writes in {commits} commits");
     assert!(commits < 1_000, "{commits} commits");
 }
+
+#[tokio::test]
+async fn a_record_that_cannot_be_read_does_not_stop_the_sweep() {
+    let file = file();
+    let store = open(&file.path, &file.clock).await;
+    let bad = win(&store, claim("bad")).await;
+    win(&store, claim("good")).await;
+    drop(store);
+    let raw = rusqlite::Connection::open(&file.path).unwrap();
+    assert_eq!(raw.execute("UPDATE heads SET policy = 'from the future' WHERE key = 'bad'", []).unwrap(), 1);
+    drop(raw);
+
+    let store = open(&file.path, &file.clock).await;
+    file.clock.advance(Duration::from_secs(11));
+    // One at a time, so that the bad one would stand in the way for ever.
+    let swept = [store.sweep(1).await.unwrap().lost, store.sweep(1).await.unwrap().lost];
+    assert_eq!(swept.iter().sum::<usize>(), 1);
+    assert_eq!(store.get(vec![bad.id]).await.unwrap_err().kind(), StoreErrorKind::Unsupported);
+}

@@ -53,11 +53,17 @@ pub(super) fn list(
     collect(connection, &sql, (after, from, to, clamp(limit)), leases)
 }
 
-/// Heads whose time has come, the earliest first.
-pub(super) fn due(connection: &Connection, now: Timestamp, limit: usize, leases: Leases) -> Result<Vec<Stored>, StoreError> {
+/// Heads whose time has come, the earliest first, each with its place. One that cannot be read is its own trouble.
+pub(super) fn due(connection: &Connection, now: Timestamp, limit: usize, leases: Leases) -> Result<Vec<DueRow>, StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM heads WHERE due <= ?1 ORDER BY due, id LIMIT ?2");
-    collect(connection, &sql, (micros(now), clamp(limit)), leases)
+    let mut statement = connection.prepare_cached(&sql).map_err(store_error)?;
+    let rows = statement
+        .query_map((micros(now), clamp(limit)), |row| Ok((row.get("row")?, read_head(row, leases))))
+        .map_err(store_error)?;
+    rows.map(|row| row.map_err(store_error)).collect()
 }
+
+pub(super) type DueRow = (i64, Result<Head, StoreError>);
 
 fn collect(connection: &Connection, sql: &str, params: impl rusqlite::Params, leases: Leases) -> Result<Vec<Stored>, StoreError> {
     let mut statement = connection.prepare_cached(sql).map_err(store_error)?;

@@ -217,7 +217,17 @@ impl Page<'_> {
     fn sweep(&mut self, limit: usize) -> Result<Swept, StoreError> {
         let now = self.clock.now();
         let mut swept = Swept::default();
-        for Stored { row, head } in row::due(&self.transaction, now, limit, self.leases)? {
+        for (row, head) in row::due(&self.transaction, now, limit, self.leases)? {
+            let head = match head {
+                Ok(head) => head,
+                Err(error) => {
+                    // Left as it is for somebody to look at, and out of the way of the others.
+                    tracing::error!(%error, row, "a record cannot be read and is no longer swept");
+                    let result = self.transaction.execute("UPDATE heads SET due = NULL WHERE row = ?1", [row]);
+                    self.written(result)?;
+                    continue;
+                }
+            };
             let Some(due) = guard::due(&head, Lifetime::default(), now) else { continue };
             swept.count(&due);
             let result = self.write_due(row, head.fence, &due);
