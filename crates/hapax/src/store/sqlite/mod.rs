@@ -23,11 +23,13 @@ mod writer;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::TrySendError;
 
 use hapax_core::record::Head;
 use hapax_core::scope::RecordId;
 use hapax_core::store::{ListQuery, Pulse, Put, Reading, Renewal, Reply, Store, StoreError, Swept, Written};
 use hapax_core::time::Clock;
+use tokio::sync::oneshot;
 
 pub use reader::View;
 
@@ -175,6 +177,22 @@ impl Store for Sqlite {
     fn pulse(&self) -> Reply<'_, Pulse> {
         self.readers.ask(reader::Reader::pulse)
     }
+}
+
+/// What one of the store's threads will answer to a message, if it took it.
+fn answered<T: Send + 'static, M>(
+    sent: Result<(), TrySendError<M>>,
+    answer: oneshot::Receiver<Result<T, StoreError>>,
+) -> Reply<'static, T> {
+    let stopped = || StoreError::unavailable("the store has stopped");
+    let taken = sent.map_err(|error| match error {
+        TrySendError::Full(_) => StoreError::unavailable("too many requests are waiting for the store"),
+        TrySendError::Disconnected(_) => stopped(),
+    });
+    Box::pin(async move {
+        taken?;
+        answer.await.map_err(|_| stopped())?
+    })
 }
 
 /// A database error as a store error. Damage to the file is nobody's record in particular: the store as a whole cannot be used.

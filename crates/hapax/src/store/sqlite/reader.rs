@@ -1,7 +1,7 @@
 //! Reading: threads with connections of their own, and the view other processes have.
 
 use std::path::Path;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use super::owner::Owner;
 use super::row::{self, Leases};
 use super::schema::{self, Meta};
-use super::{OpenError, store_error};
+use super::{OpenError, answered, store_error};
 use crate::clock::{BootClock, boot_id};
 
 /// Enough for the machines an embedded store runs on; replays mostly come from memory.
@@ -57,14 +57,7 @@ impl Readers {
                 let _ = reply.send(question(reader));
             }
         });
-        let sent = self.questions.as_ref().expect("open until dropped").try_send(question);
-        Box::pin(async move {
-            sent.map_err(|error| match error {
-                TrySendError::Full(_) => StoreError::unavailable("too many reads are waiting"),
-                TrySendError::Disconnected(_) => StoreError::unavailable("the store's readers have stopped"),
-            })?;
-            answer.await.map_err(|_| StoreError::unavailable("the store's readers have stopped"))?
-        })
+        answered(self.questions.as_ref().expect("open until dropped").try_send(question), answer)
     }
 }
 

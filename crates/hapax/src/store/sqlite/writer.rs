@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use hapax_core::guard::{self, Due};
@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use super::owner::Owner;
 use super::row::{self, Leases, Stored};
 use super::schema::Meta;
-use super::store_error;
+use super::{answered, store_error};
 
 /// Commands that may wait; further ones are refused, which a caller sees as a store that is unavailable.
 const QUEUE_MAX: usize = 4096;
@@ -60,14 +60,7 @@ impl Writer {
 
     pub(super) fn ask<T: Send + 'static>(&self, command: impl FnOnce(Answer<T>) -> Command) -> Reply<'_, T> {
         let (reply, answer) = oneshot::channel();
-        let sent = self.commands.as_ref().expect("open until dropped").try_send(command(reply));
-        Box::pin(async move {
-            sent.map_err(|error| match error {
-                TrySendError::Full(_) => StoreError::unavailable("too many writes are waiting for the disk"),
-                TrySendError::Disconnected(_) => StoreError::unavailable("the store's writer has stopped"),
-            })?;
-            answer.await.map_err(|_| StoreError::unavailable("the store's writer has stopped"))?
-        })
+        answered(self.commands.as_ref().expect("open until dropped").try_send(command(reply)), answer)
     }
 }
 
