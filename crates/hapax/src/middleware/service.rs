@@ -180,30 +180,33 @@ impl Shared {
         answer::strip_ours(&mut parts.headers);
         self.rewrite(&mut parts, &call.key);
 
-        // The instance that is ready goes with the work; a spare one would have to become ready first.
-        let spare = self.policy.fail_open.then(|| inner.clone());
+        // The instance that is ready goes with the work; a spare one, for failing open, would have to become ready first.
+        let (scope, id) = (call.scope.clone(), call.id());
+        let subject = Subject { scope: &scope, id };
+        let spare = self.policy.fail_open.then(|| (inner.clone(), parts.clone(), buffered.clone()));
         let dispatched = Arc::new(AtomicBool::new(false));
         let work = {
-            let (parts, buffered) = (parts.clone(), buffered.clone());
             let (policy, dispatched) = (self.policy.clone(), dispatched.clone());
             move |operation: Operation| {
                 dispatched.store(true, Ordering::SeqCst);
                 run(inner, parts, buffered.body(), operation, policy)
             }
         };
-        let subject = (call.scope.clone(), call.id());
         match self.hapax.engine().drive(call, work).await {
             Ok(Reply::First { head, live }) => Ok(match live {
                 Ok(mut response) => {
                     answer::mark_first(response.headers_mut(), &head);
                     response
                 }
-                Err(rejection) => problem::response(&rejection),
+                Err(rejection) => {
+                    self.hapax.observe(&Event::Rejected { subject: Some(subject), rejection: &rejection });
+                    problem::response(&rejection)
+                }
             }),
             Ok(Reply::Replay { head, answer }) => Ok(answer::replay(&head, &answer)),
             Err(rejection) => match spare.filter(|_| is_store_away(&rejection) && !dispatched.load(Ordering::SeqCst)) {
-                Some(mut spare) => {
-                    self.hapax.observe(&Event::FailedOpen(Subject { scope: &subject.0, id: subject.1 }));
+                Some((mut spare, parts, buffered)) => {
+                    self.hapax.observe(&Event::FailedOpen(subject));
                     std::future::poll_fn(|cx| spare.poll_ready(cx)).await?;
                     pass(spare, parts, buffered.body()).await
                 }
