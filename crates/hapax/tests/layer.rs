@@ -346,3 +346,37 @@ async fn the_record_is_found_by_scope_and_key() {
     let (record, state) = hapax.look(RecordId::of(&scope, &Key::new("k").unwrap())).await.unwrap();
     assert_eq!((*record.head.scope == scope, state), (true, hapax_core::State::Completed));
 }
+
+#[tokio::test]
+async fn a_route_chooses_its_key_field_and_its_methods() {
+    let (store, _) = faulty();
+    let policy = Policy { key_field: "X-Request-Id".into(), methods: vec!["PUT".into()], ..Policy::default() };
+    let (service, ledger) = charges(&quiet(store), policy);
+    let put = |field: &str| {
+        let request = http::Request::put("/charges").header(field, "k");
+        request.body(Full::<bytes::Bytes>::from("5")).unwrap()
+    };
+    assert!(!send(&service, put("x-request-id")).await.is_replay());
+    assert!(send(&service, put("x-request-id")).await.is_replay());
+    // Neither another field nor another method is guarded here.
+    for _ in 0..2 {
+        assert!(!send(&service, put("idempotency-key")).await.is_replay());
+        assert!(!send(&service, post("/charges", "k", "5")).await.is_replay());
+    }
+    assert_eq!(ledger.len(), 5);
+}
+
+#[tokio::test]
+async fn without_memory_for_answers_replays_come_from_the_store() {
+    let (store, _) = faulty();
+    let limits = hapax::Limits { cache_bytes_max: 0, ..hapax::Limits::default() };
+    let hapax = Hapax::builder_shared(store.clone()).sweep(None).limits(limits).build();
+    let (service, ledger) = charges(&hapax, Policy::default());
+    let first = send(&service, post("/charges", "k", "5")).await;
+    for replays in 1..=5 {
+        let again = send(&service, post("/charges", "k", "5")).await;
+        assert_eq!((again.is_replay(), &again.body), (true, &first.body));
+        assert_eq!(store.calls(Verb::PutIf), 2 + replays, "each replay costs one round trip");
+    }
+    assert_eq!(ledger.len(), 1);
+}

@@ -41,6 +41,11 @@ async fn random_histories_are_the_same_in_memory_and_in_sqlite() {
         tally += history::run(seed, 250, &memory, &sqlite, &clock).await;
     }
     println!("{tally}");
+    for kind in ["claim", "takeover", "completion", "late completion", "release", "loss", "settlement", "forgetting", "renewal"] {
+        for result in ["won", "lost"] {
+            assert!(tally.count(kind, result) > 0, "no {kind} {result}: this run shows nothing of it");
+        }
+    }
 }
 
 /// A claim that can be made of a test's own record.
