@@ -62,32 +62,30 @@ pub fn renew(current: Option<&Head>, renewal: &Renewal, now: Timestamp) -> Resul
 pub enum Due {
     /// The lease is over: the record becomes this.
     Lost(Box<Head>),
-    /// Retention is over: the answer goes, the record becomes this.
-    Buried(Box<Head>),
+    /// Retention is over: the answer goes. The head stays; that it is a tombstone now, its times tell.
+    Buried,
     /// The tombstone is over: the record goes.
     Removed,
 }
 
 /// What a sweep finds to do with a record at `now`. `lifetime` is what a lost attempt gets, since its policy is not at hand.
 pub fn due(head: &Head, lifetime: Lifetime, now: Timestamp) -> Option<Due> {
-    if head.is_gone(now) {
-        return Some(Due::Removed);
-    }
     match (head.state, head.state_at(now)) {
         (State::Running, State::Unknown) => Some(Due::Lost(Box::new(lost(head, lifetime, now)))),
-        (State::Expired(_), _) => None,
-        (_, State::Expired(last)) => Some(Due::Buried(Box::new(buried(head, last)))),
+        // First the answer, then the head: each is one thing to do.
+        (_, State::Expired(_)) if head.kept => Some(Due::Buried),
+        _ if head.is_gone(now) => Some(Due::Removed),
         _ => None,
     }
 }
 
-/// When a sweep should look at this record next; never, for a tombstone that must not go.
+/// When a sweep should look at this record next; never, for what was never resolved.
 pub fn due_at(head: &Head) -> Option<Timestamp> {
     match head.state {
         State::Running => Some(head.lease_until),
-        State::Expired(Last::Unknown) => None,
-        State::Expired(_) => Some(head.tombstone_until),
-        _ => Some(head.expires_at),
+        State::Unknown | State::Expired(Last::Unknown) => None,
+        _ if head.kept => Some(head.expires_at),
+        _ => Some(head.tombstone_until),
     }
 }
 
@@ -96,7 +94,7 @@ impl Swept {
     pub fn count(&mut self, due: &Due) {
         match due {
             Due::Lost(_) => self.lost += 1,
-            Due::Buried(_) => self.buried += 1,
+            Due::Buried => self.buried += 1,
             Due::Removed => self.removed += 1,
         }
     }
@@ -194,10 +192,6 @@ fn ended(head: &Head, finish: &Finish, now: Timestamp) -> Head {
 
 fn lost(head: &Head, lifetime: Lifetime, now: Timestamp) -> Head {
     ended(head, &Finish { state: State::Unknown, status: None, answer: None, lifetime }, now)
-}
-
-fn buried(head: &Head, last: Last) -> Head {
-    Head { state: State::Expired(last), kept: false, version: head.version + 1, ..head.clone() }
 }
 
 fn forgotten(head: &Head, lifetime: Lifetime, now: Timestamp, floor: Fence) -> Head {

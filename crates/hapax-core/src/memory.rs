@@ -43,7 +43,7 @@ impl Store for Memory {
     fn get(&self, ids: Vec<RecordId>) -> Reply<'_, Reading> {
         Box::pin(async move {
             let (inside, now) = self.lock();
-            Ok(Reading { records: ids.iter().map(|id| inside.records.get(id).cloned()).collect(), now })
+            Ok(Reading { records: ids.iter().map(|id| inside.read(id, now)).collect(), now })
         })
     }
 
@@ -63,10 +63,10 @@ impl Store for Memory {
 
     fn list(&self, query: ListQuery) -> Reply<'_, Vec<Head>> {
         Box::pin(async move {
-            let (inside, _) = self.lock();
+            let (inside, now) = self.lock();
             let from = query.after.map_or(Bound::Unbounded, Bound::Excluded);
-            let heads = inside.records.range((from, Bound::Unbounded)).map(|(_, record)| &record.head);
-            Ok(heads.filter(|head| query.state.is_none_or(|word| head.state.word() == word)).take(query.limit).cloned().collect())
+            let heads = inside.records.range((from, Bound::Unbounded)).map(|(_, record)| record.head.clone().at(now));
+            Ok(heads.filter(|head| query.state.is_none_or(|word| head.state.word() == word)).take(query.limit).collect())
         })
     }
 
@@ -86,10 +86,16 @@ impl Store for Memory {
 }
 
 impl Inside {
+    fn read(&self, id: &RecordId, now: Timestamp) -> Option<Record> {
+        let Record { head, answer } = self.records.get(id)?.clone();
+        let head = head.at(now);
+        Some(Record { answer: answer.filter(|_| head.kept), head })
+    }
+
     fn put_if(&mut self, put: &Put, now: Timestamp) -> Written {
         let current = self.records.get(&put.id);
         match guard::judge(current.map(|record| &record.head), put, now, self.floor) {
-            Err(guard::Refused) => Written::Lost(Seen { record: current.cloned(), now }),
+            Err(guard::Refused) => Written::Lost(Seen { record: self.read(&put.id, now), now }),
             Ok(head) => {
                 self.records.insert(put.id, Record { head: head.clone(), answer: put.change.answer().cloned() });
                 self.epoch += u64::from(matches!(put.change, Change::Forget(_)));
@@ -120,15 +126,21 @@ impl Inside {
         due.sort_unstable();
         let mut swept = Swept::default();
         for (_, id) in due.into_iter().take(limit) {
-            let Some(due) = guard::due(&self.records[&id].head, Lifetime::default(), now) else { continue };
+            let head = self.records[&id].head.clone();
+            let Some(due) = guard::due(&head, Lifetime::default(), now) else { continue };
             swept.count(&due);
-            match due {
-                Due::Lost(head) | Due::Buried(head) => drop(self.records.insert(id, Record { head: *head, answer: None })),
+            let left = match due {
+                Due::Lost(lost) => Some(*lost),
+                Due::Buried => Some(Head { kept: false, ..head }),
                 Due::Removed => {
-                    let removed = self.records.remove(&id);
-                    self.floor = self.floor.max(removed.map_or(Fence::ZERO, |record| record.head.fence));
+                    self.floor = self.floor.max(head.fence);
+                    None
                 }
-            }
+            };
+            match left {
+                Some(head) => self.records.insert(id, Record { head, answer: None }),
+                None => self.records.remove(&id),
+            };
         }
         swept
     }

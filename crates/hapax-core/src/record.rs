@@ -184,6 +184,16 @@ impl Head {
         }
     }
 
+    /// The head as a reader sees it at `now`: past its retention it is a tombstone and its answer is gone, by the time alone. Nobody has
+    /// to write that down, so that a store may drop answers in bulk and leave heads as they are.
+    #[must_use]
+    pub fn at(self, now: Timestamp) -> Head {
+        match self.state_at(now) {
+            state @ State::Expired(_) => Head { state, kept: false, ..self },
+            _ => self,
+        }
+    }
+
     /// Whether the record is as good as absent: its tombstone is over. One that was never resolved stays for good.
     pub fn is_gone(&self, now: Timestamp) -> bool {
         !matches!(self.state_at(now), State::Unknown | State::Expired(Last::Unknown) | State::Running)

@@ -8,13 +8,15 @@
 //! 2. **Losing tells.** A write whose condition does not hold changes nothing and returns the current record.
 //! 3. **Durable before visible.** When `put_if` returns [`Written::Won`], the write survives the loss of the process and, for a store
 //!    that says so, of the machine. Nothing that is not yet durable is ever returned by `get` or by a losing `put_if`.
-//! 4. **One clock.** The store has one clock. Leases, retention and fences are judged and stamped by it, inside the deciding step.
+//! 4. **As of now.** What is returned is the head [as it is](crate::record::Head::at) at the store's time of reading: past its retention
+//!    a record reads as a tombstone without an answer, whether or not a sweep has come by.
+//! 5. **One clock.** The store has one clock. Leases, retention and fences are judged and stamped by it, inside the deciding step.
 //!    It does not run backwards while the store is open.
-//! 5. **Fences grow.** A claim, a settlement and a forgetting mint a fence above every earlier one of the same id, also after the
+//! 6. **Fences grow.** A claim, a settlement and a forgetting mint a fence above every earlier one of the same id, also after the
 //!    record was removed and the store restarted.
-//! 6. **Errors are ambiguous.** After an `Err` the write may have happened, may not have, or may still happen. A caller who must know
+//! 7. **Errors are ambiguous.** After an `Err` the write may have happened, may not have, or may still happen. A caller who must know
 //!    sends the same put again: a claim that is there with the caller's [`AttemptToken`] is the caller's own.
-//! 7. **Cancel-safe.** Dropping a future leaves the store usable; the write it asked for may or may not happen.
+//! 8. **Cancel-safe.** Dropping a future leaves the store usable; the write it asked for may or may not happen.
 
 use std::error::Error;
 use std::fmt;
@@ -47,7 +49,8 @@ pub trait Store: Send + Sync + 'static {
     /// A page of heads in the order of their ids.
     fn list(&self, query: ListQuery) -> Reply<'_, Vec<Head>>;
 
-    /// Writes down up to `limit` changes that time has brought: lapsed attempts, ended retentions, ended tombstones.
+    /// Writes down up to `limit` changes that time has brought: attempts that lapsed, answers past their retention, tombstones that
+    /// are over.
     fn sweep(&self, limit: usize) -> Reply<'_, Swept>;
 
     /// The store's time, its forget-epoch and its secret.
@@ -220,7 +223,7 @@ pub struct ListQuery {
 pub struct Swept {
     /// Attempts whose lease was over, now unknown.
     pub lost: usize,
-    /// Records whose retention was over, now tombstones.
+    /// Answers whose retention was over, now dropped.
     pub buried: usize,
     /// Tombstones removed.
     pub removed: usize,

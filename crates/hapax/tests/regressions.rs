@@ -329,7 +329,7 @@ async fn fences_grow_over_removal_and_reopening() {
     let path = directory.path().join("hapax.db");
     let clock = ManualClock::new();
     let open = async || {
-        let options = hapax::store::sqlite::Options { clock: Some(Arc::new(clock.clone())) };
+        let options = hapax::store::sqlite::Options { clock: Some(Arc::new(clock.clone())), ..Default::default() };
         Hapax::builder(Sqlite::open_with(&path, options).await.unwrap()).sweep(None).build()
     };
     let fence = async |hapax: &Hapax| {

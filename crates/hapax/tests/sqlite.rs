@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hapax::store::sqlite::{OpenError, Options, Sqlite, View};
 use hapax_core::answer::Answer;
-use hapax_core::fingerprint::Fingerprint;
+use hapax_core::fingerprint::{Fingerprint, FingerprintPolicy};
 use hapax_core::record::{AttemptToken, Head, State};
 use hapax_core::store::{Change, Claim, Condition, Finish, Lifetime, ListQuery, Put, StoreErrorKind, Written};
 use hapax_core::{Key, Memory, Principal, RecordId, Scope, Secret, Store};
@@ -14,7 +14,7 @@ use hapax_testkit::{Bench, ManualClock, history};
 use tempfile::TempDir;
 
 async fn open(path: &Path, clock: &ManualClock) -> Sqlite {
-    Sqlite::open_with(path, Options { clock: Some(Arc::new(clock.clone())) }).await.unwrap()
+    Sqlite::open_with(path, Options { clock: Some(Arc::new(clock.clone())), ..Default::default() }).await.unwrap()
 }
 
 mod contract {
@@ -166,7 +166,7 @@ async fn a_newer_file_is_refused_by_its_format() {
     drop(open(&file.path, &file.clock).await);
     rusqlite::Connection::open(&file.path).unwrap().pragma_update(None, "user_version", 99).unwrap();
     let Err(error) = Sqlite::open(&file.path).await else { panic!("opened") };
-    assert!(matches!(error, OpenError::Newer { found: 99, known: 1, .. }), "{error}");
+    assert!(matches!(error, OpenError::Newer { found: 99, known: 2, .. }), "{error}");
 }
 
 #[tokio::test]
@@ -223,11 +223,15 @@ async fn writes_that_arrive_during_a_commit_share_the_next() {
 async fn a_record_that_cannot_be_read_does_not_stop_the_sweep() {
     let file = file();
     let store = open(&file.path, &file.clock).await;
-    let bad = win(&store, claim("bad")).await;
+    let mut put = claim("bad");
+    let Change::Claim(claimed) = &mut put.change else { unreachable!() };
+    claimed.fingerprint.policy = Arc::new(FingerprintPolicy::json());
+    let bad = win(&store, put).await;
     win(&store, claim("good")).await;
     drop(store);
     let raw = rusqlite::Connection::open(&file.path).unwrap();
-    assert_eq!(raw.execute("UPDATE heads SET policy = 'from the future' WHERE key = 'bad'", []).unwrap(), 1);
+    let text = FingerprintPolicy::json().to_string();
+    assert_eq!(raw.execute("UPDATE policies SET text = 'from the future' WHERE text = ?1", [text]).unwrap(), 1);
     drop(raw);
 
     let store = open(&file.path, &file.clock).await;

@@ -40,7 +40,7 @@ pub(super) async fn heads_are_listed_by_id_in_pages(bench: &Bench) {
     assert_eq!(listed(bench, None, &heads).await, heads);
 }
 
-/// By the state as stored: what time has brought is written down by a sweep, and only then listed.
+/// An attempt whose lease is over is listed as running until a sweep has written it down.
 pub(super) async fn heads_are_listed_by_state(bench: &Bench) {
     let mut heads = BTreeMap::new();
     for subject in one_of_each_state(bench).await {

@@ -48,6 +48,8 @@ const CHARGES: &[(Bug, &str)] = &[
     (Bug::ListIgnoresAfter, "heads_are_listed_by_id_in_pages"),
     (Bug::TimeRunsBack, "the_stores_time_never_runs_back"),
     (Bug::SweepLosesTheLiving, "a_sweep_leaves_what_is_not_due"),
+    (Bug::AnswersOutliveRetention, "a_sweep_buries_what_is_past_its_retention"),
+    (Bug::ListsWithoutTime, "a_sweep_buries_what_is_past_its_retention"),
     (Bug::SweepKeepsAnswers, "a_sweep_buries_what_is_past_its_retention"),
     (Bug::SweepRemovesUnresolved, "a_sweep_never_removes_what_was_never_resolved"),
     (Bug::SweepIgnoresLimit, "a_sweep_touches_no_more_than_its_limit"),

@@ -51,6 +51,8 @@ pub(crate) enum Bug {
     ListIgnoresAfter,
     TimeRunsBack,
     SweepLosesTheLiving,
+    AnswersOutliveRetention,
+    ListsWithoutTime,
     SweepKeepsAnswers,
     SweepRemovesUnresolved,
     SweepIgnoresLimit,
@@ -153,7 +155,7 @@ impl Planted {
 
     fn refuse(&self, put: &Put) -> Written {
         let mut inside = self.inside();
-        let mut record = inside.records.get_mut(&put.id).cloned();
+        let mut record = self.read(&inside, &put.id);
         if let Some(seen) = record.as_mut().filter(|_| self.is(Bug::LosersSeeNoAnswer)) {
             seen.answer = None;
         }
@@ -161,6 +163,17 @@ impl Planted {
             stored.head.version += 1;
         }
         Written::Lost(Seen { record, now: self.clock.now() })
+    }
+
+    /// The record as of now.
+    fn read(&self, inside: &Inside, id: &RecordId) -> Option<Record> {
+        let Record { head, answer } = inside.records.get(id)?.clone();
+        if self.is(Bug::AnswersOutliveRetention) {
+            return Some(Record { head, answer });
+        }
+        // What `forget` should have erased is not hidden here.
+        let is_over = head.state_at(self.clock.now()) != head.state && head.state != State::Running;
+        Some(Record { head: head.at(self.clock.now()), answer: answer.filter(|_| !is_over) })
     }
 
     fn renew_one(&self, renewal: &Renewal) -> bool {
@@ -181,10 +194,12 @@ impl Planted {
         let mut head = head.clone();
         match head.state {
             State::Running if self.is(Bug::SweepLosesTheLiving) => head.lease_until = Timestamp::ZERO,
-            State::Expired(Last::Unknown) if self.is(Bug::SweepRemovesUnresolved) => head.state = State::Expired(Last::Failed),
+            State::Unknown | State::Expired(Last::Unknown) if self.is(Bug::SweepRemovesUnresolved) => {
+                head.state = State::Expired(Last::Failed);
+            }
             _ => {}
         }
-        guard::due(&head, Lifetime::default(), now)
+        guard::due(&head, Lifetime::default(), now).filter(|due| *due != Due::Buried || !self.is(Bug::SweepKeepsAnswers))
     }
 }
 
@@ -196,7 +211,7 @@ impl Store for Planted {
             }
             let mut inside = self.inside();
             inside.readings += 1;
-            let records = ids.iter().map(|id| inside.records.get(id).cloned()).collect();
+            let records = ids.iter().map(|id| self.read(&inside, id)).collect();
             let back = if self.is(Bug::TimeRunsBack) { inside.readings } else { 0 };
             Ok(Reading { records, now: Timestamp::from_micros(self.clock.now().as_micros() - back) })
         })
@@ -231,8 +246,9 @@ impl Store for Planted {
             let after = query.after.filter(|_| !self.is(Bug::ListIgnoresAfter));
             let from = after.map_or(Bound::Unbounded, Bound::Excluded);
             let inside = self.inside();
-            let heads = inside.records.range((from, Bound::Unbounded)).map(|(_, record)| &record.head);
-            Ok(heads.filter(|head| state.is_none_or(|word| head.state.word() == word)).take(query.limit).cloned().collect())
+            let now = if self.is(Bug::ListsWithoutTime) { Timestamp::ZERO } else { self.clock.now() };
+            let heads = inside.records.range((from, Bound::Unbounded)).map(|(_, record)| record.head.clone().at(now));
+            Ok(heads.filter(|head| state.is_none_or(|word| head.state.word() == word)).take(query.limit).collect())
         })
     }
 
@@ -262,9 +278,10 @@ impl Inside {
     fn apply(&mut self, id: RecordId, due: Due, bug: Bug) {
         match due {
             Due::Lost(head) => drop(self.records.insert(id, Record { head: *head, answer: None })),
-            Due::Buried(head) => {
-                let kept = self.records[&id].answer.clone().filter(|_| bug == Bug::SweepKeepsAnswers);
-                self.records.insert(id, Record { head: *head, answer: kept });
+            Due::Buried => {
+                let record = self.records.get_mut(&id).unwrap();
+                record.head.kept = false;
+                record.answer = None;
             }
             Due::Removed => {
                 let removed = self.records.remove(&id).unwrap();

@@ -14,10 +14,24 @@
 //! The file has one owner, held by a lock on a file beside it. That makes a restart simple: a lease from before it belongs to nobody
 //! and is over at once. Other processes may look through a [`View`].
 
+mod backup;
+mod book;
+mod desk;
+mod error;
+mod index;
+mod log;
 mod owner;
+mod page;
+mod place;
+mod policies;
 mod reader;
+mod repair;
+mod roll;
 mod row;
 mod schema;
+mod shared;
+mod stats;
+mod view;
 mod writer;
 
 use std::fmt;
@@ -27,32 +41,51 @@ use std::sync::mpsc::TrySendError;
 
 use hapax_core::record::Head;
 use hapax_core::scope::RecordId;
-use hapax_core::store::{ListQuery, Pulse, Put, Reading, Renewal, Reply, Store, StoreError, Swept, Written};
+use hapax_core::store::{Condition, ListQuery, Pulse, Put, Reading, Renewal, Reply, Seen, Store, StoreError, Swept, Written};
 use hapax_core::time::Clock;
 use tokio::sync::oneshot;
 
-pub use reader::View;
+pub use backup::{BackupError, Copied};
+pub use schema::Restored;
+pub use stats::Stats;
+pub use view::View;
 
+use self::book::Book;
+use self::error::store_error;
+use self::index::{Found, prefix};
+use self::log::{Copier, Wake};
 use self::owner::Owner;
 use self::reader::Readers;
-use self::schema::Opened;
-use self::writer::Writer;
+use self::schema::{Meta, Opened};
+use self::shared::{Connections, Shared};
+use self::writer::{Command, Start, Writer};
 
 /// SQLite before this version can corrupt a database in WAL mode (the WAL-reset bug).
 pub const SQLITE_VERSION_MIN: i32 = 3_051_003;
 
 /// Records in one SQLite file.
 pub struct Sqlite {
-    // Dropped before the writer: the owner's lock goes last, when nothing touches the file any more.
+    // Dropped in this order: the owner's lock goes last, with the writer, when nothing touches the file any more.
     readers: Readers,
+    _copier: Copier,
     writer: Writer,
+    shared: Arc<Shared>,
+    restored: Option<Restored>,
 }
 
 /// How to open a file.
-#[derive(Default)]
 pub struct Options {
     /// Where time comes from; the machine's own clock unless a test turns one by hand.
     pub clock: Option<Arc<dyn Clock>>,
+    /// How much may wait to be written, 64 MiB unless said otherwise. Beyond it a write is refused at once: a disk that is too slow
+    /// shows as answers of 503, not as memory that fills up.
+    pub queue_bytes_max: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { clock: None, queue_bytes_max: 64 << 20 }
+    }
 }
 
 /// Why a file could not be opened. The text says what to do.
@@ -88,6 +121,30 @@ pub enum OpenError {
         /// The newest format this version knows.
         known: i64,
     },
+    /// The file was written by a version that is too old.
+    #[error("{path} has store format {found}, this version knows formats from {known} on: begin with a new file")]
+    Older {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: i64,
+        /// The oldest format this version knows.
+        known: i64,
+    },
+    /// The file's content makes no sense.
+    #[error("{path} is damaged or cut short: keep a copy of it and of the files beside it, and restore a backup")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What gave it away.
+        source: StoreError,
+    },
+    /// The file cannot be written.
+    #[error("{path} cannot be written: check its permissions, its directory's, and whether its file system is mounted read-only")]
+    ReadOnly {
+        /// The file.
+        path: PathBuf,
+    },
     /// The SQLite this program was linked with is not safe.
     #[error("SQLite {found} can corrupt a database in WAL mode: link 3.51.3 or newer (the bundled one is)")]
     SqliteTooOld {
@@ -95,7 +152,7 @@ pub enum OpenError {
         found: String,
     },
     /// The file or its directory could not be used.
-    #[error("{path} could not be opened")]
+    #[error("{path} could not be opened: check that the file and its directory are there and may be written")]
     Io {
         /// The file.
         path: PathBuf,
@@ -136,9 +193,36 @@ impl Sqlite {
         tokio::task::spawn_blocking(move || Sqlite::open_blocking(&path, options)).await.expect("opening does not panic")
     }
 
+    /// What the store can say about itself, for metrics. Asks neither thread nor disk.
+    pub fn stats(&self) -> Stats {
+        let records = self.shared.index().map_or(0, |index| index.len());
+        self.shared.counters.read(records)
+    }
+
     /// How many commits were made since the file was opened: fewer than writes, when writers share them.
     pub fn commits(&self) -> u64 {
-        self.writer.commits()
+        self.stats().commits
+    }
+
+    /// Whether the file was an older state of the store when it was opened: a backup that was restored, or an older copy that was put
+    /// in its place. Everything done since that state is forgotten. An alarm, also in the log.
+    pub fn restored(&self) -> Option<Restored> {
+        self.restored
+    }
+
+    /// Copies the store, while it is in use, into a new file that can be opened as a store. What was acknowledged before this was called is
+    /// in it. Nothing is overwritten; a backup that fails leaves nothing behind.
+    ///
+    /// One that is dropped goes on to its end and is then thrown away.
+    pub async fn backup(&self, to: impl AsRef<Path>) -> Result<Copied, BackupError> {
+        let to = to.as_ref().to_owned();
+        let begun = to.clone();
+        let file = blocking(move || backup::begin(&begun)).await?;
+        let path = file.path().to_owned();
+        let copied = self.writer.ask(|reply| Command::Backup(path, reply)).await.map_err(BackupError::Store)?;
+        let at = self.shared.clock.now();
+        blocking(move || backup::finish(file, &to, at)).await?;
+        Ok(Copied { at, ..copied })
     }
 
     fn open_blocking(path: &Path, options: Options) -> Result<Sqlite, OpenError> {
@@ -146,37 +230,123 @@ impl Sqlite {
             return Err(OpenError::SqliteTooOld { found: rusqlite::version().to_owned() });
         }
         let path = &owner::locate(path)?;
-        let owner = Owner::take(path)?;
-        let Opened { connection, clock, leases } = schema::open(path, options.clock)?;
-        let readers = Readers::start(path, &clock, leases)?;
-        Ok(Sqlite { readers, writer: Writer::start(connection, clock, leases, owner) })
+        let mut owner = Owner::take(path)?;
+        let Opened { connection, clock, incarnation, name, restored } = schema::open(path, options.clock, owner.last())?;
+        owner.sign(path, &name, incarnation)?;
+        if let Some(Restored { copied_at }) = restored {
+            let copied_at = copied_at.map(|at| httpdate::fmt_http_date(at.to_system_time()));
+            tracing::error!(
+                path = %path.display(),
+                copied_at,
+                "ALARM: the store goes on from an older state of itself; whatever was done since is forgotten, and keys of that time may run again"
+            );
+        }
+        let shared = Arc::new(Shared::new(path.clone(), clock, incarnation));
+        let book = Book::load(&connection, &shared.policies, shared.leases())
+            .map_err(|source| OpenError::Damaged { path: path.clone(), source })?;
+        shared.open(Connections::open(path)?, book.index.clone());
+        let wake = Arc::new(Wake::default());
+        let start = Start { connection, book, owner, wake: wake.clone(), queue_bytes_max: options.queue_bytes_max };
+        let readers = Readers::start(&shared)?;
+        let writer = Writer::start(shared.clone(), start);
+        let copier = Copier::start(shared.clone(), wake, writer.commands());
+        Ok(Sqlite { readers, _copier: copier, writer, shared, restored })
+    }
+
+    /// Reads records without the writer, unless one of them is on its way from one place to another.
+    async fn read(&self, ids: Vec<RecordId>) -> Result<Reading, StoreError> {
+        let index = self.shared.index()?;
+        let found: Vec<_> = ids.iter().map(|id| (*id, index.find(id))).collect();
+        if found.iter().all(|(_, found)| !matches!(found, Found::Rows(_))) {
+            return Ok(self.in_memory(found));
+        }
+        let shared = self.shared.clone();
+        let read = move |connection: &rusqlite::Connection| reader::get(shared.rows(connection), found, || shared.clock.now());
+        match self.readers.ask(read).await? {
+            Some(reading) => Ok(reading),
+            None => self.writer.ask(|reply| Command::Get(ids, reply)).await,
+        }
+    }
+
+    /// What takes no look into the file: nothing, and what is running.
+    fn in_memory(&self, found: Vec<(RecordId, Found)>) -> Reading {
+        let now = self.shared.clock.now();
+        let record = |found| match found {
+            Found::Running(running) => Some(hapax_core::Record { head: Arc::unwrap_or_clone(running.head), answer: None }),
+            Found::Absent | Found::Rows(_) => None,
+        };
+        Reading { records: found.into_iter().map(|(_, found)| record(found)).collect(), now }
+    }
+
+    /// A claim for a record that is there: whoever only wants to hear that need not wait for the writer.
+    async fn seen(&self, put: &Put) -> Result<Option<Seen>, StoreError> {
+        if put.condition != Condition::Absent || matches!(self.shared.index()?.find(&put.id), Found::Absent) {
+            return Ok(None);
+        }
+        let Reading { mut records, now } = self.read(vec![put.id]).await?;
+        let record = records.pop().flatten().filter(|record| !record.head.is_gone(now));
+        Ok(record.map(|record| Seen { record: Some(record), now }))
+    }
+
+    async fn list_all(&self, query: ListQuery) -> Result<Vec<Head>, StoreError> {
+        let (mut heads, mut next) = (Vec::new(), Some(query.after.as_ref().map_or(0, prefix)));
+        while let Some(from) = next
+            && heads.len() < query.limit
+        {
+            let (shared, index) = (self.shared.clone(), self.shared.index()?);
+            let rest = ListQuery { limit: query.limit - heads.len(), ..query.clone() };
+            let list = move |connection: &rusqlite::Connection| {
+                reader::list(shared.rows(connection), &index, &rest, from, shared.clock.now())
+            };
+            let part = self.readers.ask(list).await?;
+            heads.extend(part.heads);
+            next = part.next;
+        }
+        Ok(heads)
     }
 }
 
 impl Store for Sqlite {
     fn get(&self, ids: Vec<RecordId>) -> Reply<'_, Reading> {
-        self.readers.ask(move |reader| reader.get(&ids))
+        Box::pin(self.read(ids))
     }
 
     fn put_if(&self, put: Put) -> Reply<'_, Written> {
-        self.writer.ask(|reply| writer::Command::Put(put, reply))
+        if put.condition != Condition::Absent {
+            return self.writer.ask(|reply| Command::Put(put, reply));
+        }
+        Box::pin(async move {
+            match self.seen(&put).await? {
+                Some(seen) => Ok(Written::Lost(seen)),
+                None => self.writer.ask(|reply| Command::Put(put, reply)).await,
+            }
+        })
     }
 
     fn renew(&self, renewals: Vec<Renewal>) -> Reply<'_, Vec<bool>> {
-        self.writer.ask(|reply| writer::Command::Renew(renewals, reply))
+        self.writer.ask(|reply| Command::Renew(renewals, reply))
     }
 
     fn list(&self, query: ListQuery) -> Reply<'_, Vec<Head>> {
-        self.readers.ask(move |reader| reader.list(&query))
+        Box::pin(self.list_all(query))
     }
 
     fn sweep(&self, limit: usize) -> Reply<'_, Swept> {
-        self.writer.ask(|reply| writer::Command::Sweep(limit, reply))
+        self.writer.ask(|reply| Command::Sweep(limit, reply))
     }
 
     fn pulse(&self) -> Reply<'_, Pulse> {
-        self.readers.ask(reader::Reader::pulse)
+        let clock = self.shared.clock.clone();
+        self.readers.ask(move |connection| {
+            let meta = Meta::read(connection).map_err(store_error)?;
+            Ok(Pulse { now: clock.now(), epoch: meta.epoch, secret: meta.secret })
+        })
     }
+}
+
+/// Waits for the disk on a thread that may.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(work).await.expect("it does not panic")
 }
 
 /// What one of the store's threads will answer to a message, if it took it.
@@ -193,14 +363,4 @@ fn answered<T: Send + 'static, M>(
         taken?;
         answer.await.map_err(|_| stopped())?
     })
-}
-
-/// A database error as a store error. Damage to the file is nobody's record in particular: the store as a whole cannot be used.
-fn store_error(error: rusqlite::Error) -> StoreError {
-    use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
-    let message = match error.sqlite_error_code() {
-        Some(DatabaseCorrupt | NotADatabase) => "the store file is damaged: restore a backup",
-        _ => "the store file could not be used",
-    };
-    StoreError::unavailable(message).because(error)
 }

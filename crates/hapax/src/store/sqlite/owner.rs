@@ -5,6 +5,7 @@ use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use super::OpenError;
+use super::backup::directory;
 
 /// Makes sure that there is a file, and finds its one true path: by whatever link it was reached, it is not another file.
 pub(super) fn locate(path: &Path) -> Result<PathBuf, OpenError> {
@@ -15,6 +16,10 @@ pub(super) fn locate(path: &Path) -> Result<PathBuf, OpenError> {
     let mut file = private().read(true).open(path).map_err(io)?;
     let mut header = [0; SQLITE_HEADER.len()];
     let is_empty = file.metadata().map_err(io)?.len() == 0;
+    if is_empty {
+        // A file that was just made must still be there after a loss of power, as soon as something in it is.
+        File::open(directory(path)).and_then(|directory| directory.sync_all()).map_err(io)?;
+    }
     // Before anything is put beside it: a file of somebody else is left alone.
     if !is_empty && (file.read_exact(&mut header).is_err() || header != *SQLITE_HEADER) {
         return Err(OpenError::NotAStore { path: path.to_owned() });
@@ -26,28 +31,43 @@ const SQLITE_HEADER: &[u8; 16] = b"SQLite format 3\0";
 
 /// Ownership of a store file, for as long as it lives.
 pub(super) struct Owner {
-    _file: File,
+    file: File,
+    /// The store that was last opened here, and how often it had been by then.
+    last: Option<(String, i64)>,
 }
 
 impl Owner {
     pub(super) fn take(path: &Path) -> Result<Owner, OpenError> {
         let io = |source| OpenError::Io { path: path.to_owned(), source };
         let mut file = open(path).map_err(io)?;
+        let mut content = String::new();
+        let _ = file.read_to_string(&mut content);
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                let mut owner = String::new();
-                let _ = file.read_to_string(&mut owner);
-                let owner = if owner.trim().is_empty() { "(unknown)".to_owned() } else { owner.trim().to_owned() };
+                let owner = content.lines().next().filter(|owner| !owner.is_empty()).unwrap_or("(unknown)").to_owned();
                 return Err(OpenError::Owned { path: path.to_owned(), owner });
             }
             Err(TryLockError::Error(source)) => return Err(io(source)),
         }
-        // Only for the message a second process prints; the lock is what counts.
-        file.set_len(0).map_err(io)?;
-        file.rewind().map_err(io)?;
-        writeln!(file, "{}", std::process::id()).map_err(io)?;
-        Ok(Owner { _file: file })
+        Ok(Owner { file, last: last(&content) })
+    }
+
+    /// The store that was last opened here, and in which incarnation.
+    pub(super) fn last(&self) -> Option<(String, i64)> {
+        self.last.clone()
+    }
+
+    /// Leaves word of who owns the file, for the message a second process prints, and of how often it was opened, which gives an older
+    /// copy away that is put in its place. The lock is what counts.
+    pub(super) fn sign(&mut self, path: &Path, name: &str, incarnation: i64) -> Result<(), OpenError> {
+        let text = format!("{}\n{name} {incarnation}\n", std::process::id());
+        let write = |file: &mut File| {
+            file.rewind()?;
+            file.write_all(text.as_bytes())?;
+            file.set_len(text.len() as u64)
+        };
+        write(&mut self.file).map_err(|source| OpenError::Io { path: path.to_owned(), source })
     }
 
     /// Whether some process owns the file right now.
@@ -57,6 +77,11 @@ impl Owner {
             Err(_) => false,
         }
     }
+}
+
+fn last(content: &str) -> Option<(String, i64)> {
+    let (name, incarnation) = content.lines().nth(1)?.split_once(' ')?;
+    Some((name.to_owned(), incarnation.parse().ok()?))
 }
 
 fn open(path: &Path) -> std::io::Result<File> {

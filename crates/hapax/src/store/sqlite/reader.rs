@@ -1,29 +1,27 @@
-//! Reading: threads with connections of their own, and the view other processes have.
+//! Reading: threads with connections of their own.
 
-use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use hapax_core::record::Head;
 use hapax_core::scope::RecordId;
-use hapax_core::store::{ListQuery, Pulse, Reading, Reply, StoreError};
-use hapax_core::time::Clock;
+use hapax_core::store::{ListQuery, Reading, Reply, StoreError};
+use hapax_core::time::Timestamp;
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
-use super::owner::Owner;
-use super::row::{self, Leases};
-use super::schema::{self, Meta};
-use super::{OpenError, answered, store_error};
-use crate::clock::{BootClock, boot_id};
+use super::index::{Entry, Found, Index, prefix};
+use super::row::Rows;
+use super::shared::{READERS, Shared, shut};
+use super::{OpenError, answered, error::store_error};
 
-/// Enough for the machines an embedded store runs on; replays mostly come from memory.
-const THREADS: usize = 2;
 /// Questions that may wait; further ones are refused.
 const QUEUE_MAX: usize = 4096;
+/// Rows that a listing looks at before it lets others read.
+const LIST_ROWS: usize = 1024;
 
-type Question = Box<dyn FnOnce(&Reader) + Send>;
+type Question = Box<dyn FnOnce(Result<&Connection, StoreError>) + Send>;
 
 /// The reading threads.
 pub(super) struct Readers {
@@ -32,29 +30,29 @@ pub(super) struct Readers {
 }
 
 impl Readers {
-    pub(super) fn start(path: &Path, clock: &Arc<dyn Clock>, leases: Leases) -> Result<Readers, OpenError> {
-        let (questions, queue) = sync_channel(QUEUE_MAX);
+    pub(super) fn start(shared: &Arc<Shared>) -> Result<Readers, OpenError> {
+        let (questions, queue) = sync_channel::<Question>(QUEUE_MAX);
         let queue = Arc::new(Mutex::new(queue));
         let mut threads = Vec::new();
-        for _ in 0..THREADS {
-            let reader = Reader { connection: schema::open_to_read(path)?, clock: clock.clone(), leases };
-            let queue = queue.clone();
+        for number in 0..READERS {
+            let (queue, shared) = (queue.clone(), shared.clone());
+            let io = |source| OpenError::Io { path: shared.path.clone(), source };
             let thread = std::thread::Builder::new().name("hapax-reader".into());
-            let io = |source| OpenError::Io { path: path.to_owned(), source };
-            threads.push(thread.spawn(move || reader.answer_all(&queue)).map_err(io)?);
+            let inside = shared.clone();
+            threads.push(thread.spawn(move || answer_all(number, &inside, &queue)).map_err(io)?);
         }
         Ok(Readers { questions: Some(questions), threads })
     }
 
-    pub(super) fn ask<T, F>(&self, question: F) -> Reply<'_, T>
+    pub(super) fn ask<T, F>(&self, question: F) -> Reply<'static, T>
     where
         T: Send + 'static,
-        F: FnOnce(&Reader) -> Result<T, StoreError> + Send + 'static,
+        F: FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let question: Question = Box::new(move |reader| {
+        let question: Question = Box::new(move |connection| {
             if !reply.is_closed() {
-                let _ = reply.send(question(reader));
+                let _ = reply.send(connection.and_then(question));
             }
         });
         answered(self.questions.as_ref().expect("open until dropped").try_send(question), answer)
@@ -70,73 +68,93 @@ impl Drop for Readers {
     }
 }
 
-/// One connection that can only read.
-pub(super) struct Reader {
-    connection: Connection,
-    clock: Arc<dyn Clock>,
-    leases: Leases,
+fn answer_all(number: usize, shared: &Shared, queue: &Mutex<Receiver<Question>>) {
+    loop {
+        let question = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(question) = question else { return };
+        match &*shared.enter() {
+            Some(connections) => question(Ok(&connections.reader(number))),
+            None => question(Err(shut())),
+        }
+    }
 }
 
-impl Reader {
-    fn answer_all(self, queue: &Mutex<Receiver<Question>>) {
-        loop {
-            let question = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
-            match question {
-                Ok(question) => question(&self),
-                Err(_) => return,
+/// Reads records by what the index knew of them. `None` if a row was not where the index had it: then the record is on its way from
+/// one place to another, and only the writer can tell.
+pub(super) fn get(
+    rows: Rows<'_>,
+    found: Vec<(RecordId, Found)>,
+    now: impl FnOnce() -> Timestamp,
+) -> Result<Option<Reading>, StoreError> {
+    // One snapshot for all of them, begun after the index was asked: what the index knows is durable, so the snapshot has it.
+    let _snapshot = rows.connection.unchecked_transaction().map_err(store_error)?;
+    let mut stored = Vec::with_capacity(found.len());
+    for (id, found) in found {
+        stored.push(match found {
+            Found::Absent => None,
+            Found::Running(running) => Some(super::row::Stored { place: running.place, head: running.head, answer: None }),
+            Found::Rows(places) => match rows.find(&id, &places)? {
+                None => return Ok(None),
+                found => found,
+            },
+        });
+    }
+    let now = now();
+    let record = |stored: Option<super::row::Stored>| stored.map(|stored| rows.record(stored, now)).transpose();
+    Ok(Some(Reading { records: stored.into_iter().map(record).collect::<Result<_, _>>()?, now }))
+}
+
+/// A part of a listing, and where to go on from.
+pub(super) struct Part {
+    pub(super) heads: Vec<Head>,
+    pub(super) next: Option<u64>,
+}
+
+/// Heads in the order of their ids, from a prefix on: as many as are asked for, or fewer if that would take long.
+pub(super) fn list(rows: Rows<'_>, index: &Index, query: &ListQuery, from: u64, now: Timestamp) -> Result<Part, StoreError> {
+    let _snapshot = rows.connection.unchecked_transaction().map_err(store_error)?;
+    let mut part = Part { heads: Vec::new(), next: Some(from) };
+    let mut seen = 0;
+    while let Some(from) = part.next
+        && part.heads.len() < query.limit
+        && seen < LIST_ROWS
+    {
+        let (entries, next) = index.page(from);
+        part.next = next;
+        // Ids that begin alike are in no order among themselves; they go together.
+        for alike in entries.chunk_by(|a, b| a.prefix == b.prefix) {
+            if part.heads.len() >= query.limit || seen >= LIST_ROWS {
+                part.next = Some(alike[0].prefix);
+                break;
             }
+            seen += alike.len();
+            part.heads.extend(read_alike(rows, alike, query, now)?);
         }
     }
+    part.heads.truncate(query.limit);
+    Ok(part)
+}
 
-    pub(super) fn get(&self, ids: &[RecordId]) -> Result<Reading, StoreError> {
-        // One snapshot for all of them.
-        let snapshot = self.connection.unchecked_transaction().map_err(store_error)?;
-        let mut records = Vec::with_capacity(ids.len());
-        for id in ids {
-            let stored = row::find(&snapshot, id, self.leases)?;
-            records.push(stored.map(|stored| row::with_answer(&snapshot, stored)).transpose()?);
+fn read_alike(rows: Rows<'_>, alike: &[Entry], query: &ListQuery, now: Timestamp) -> Result<Vec<Head>, StoreError> {
+    let mut heads = Vec::new();
+    for entry in alike.iter().filter(|entry| may_be(query.state, entry)) {
+        let Some(stored) = rows.read(entry.place)? else { continue };
+        let head = (*stored.head).clone().at(now);
+        let is_asked_for =
+            query.after.is_none_or(|after| head.id > after) && query.state.is_none_or(|word| head.state.word() == word);
+        if is_asked_for && prefix(&head.id) == entry.prefix {
+            heads.push(head);
         }
-        Ok(Reading { records, now: self.clock.now() })
     }
-
-    pub(super) fn list(&self, query: &ListQuery) -> Result<Vec<Head>, StoreError> {
-        let found = row::list(&self.connection, query.after.as_ref(), query.state, query.limit, self.leases)?;
-        Ok(found.into_iter().map(|stored| stored.head).collect())
-    }
-
-    pub(super) fn pulse(&self) -> Result<Pulse, StoreError> {
-        let meta = Meta::read(&self.connection).map_err(store_error)?;
-        Ok(Pulse { now: self.clock.now(), epoch: meta.epoch, secret: meta.secret })
-    }
+    heads.sort_unstable_by_key(|head| head.id);
+    Ok(heads)
 }
 
-/// A store file seen from outside, whoever owns it. Changes nothing.
-///
-/// Leases show as over when the owner is gone or the machine has been restarted since.
-pub struct View {
-    reader: Mutex<Reader>,
-}
-
-impl View {
-    /// Opens an existing file to look at it.
-    pub fn open(path: impl AsRef<Path>) -> Result<View, OpenError> {
-        let path =
-            &std::fs::canonicalize(path.as_ref()).map_err(|source| OpenError::Io { path: path.as_ref().to_owned(), source })?;
-        let connection = schema::open_to_read(path)?;
-        let meta = Meta::read(&connection).map_err(|source| OpenError::Sqlite { path: path.to_owned(), source })?;
-        let same_boot = meta.boot_id == boot_id();
-        let clock = if same_boot { BootClock::resumed(meta.clock, meta.boot) } else { BootClock::anchored(meta.clock) };
-        let leases = if same_boot && Owner::exists(path) { Leases::Of(meta.incarnation) } else { Leases::Nobodys };
-        Ok(View { reader: Mutex::new(Reader { connection, clock: Arc::new(clock), leases }) })
-    }
-
-    /// Reads records, answers included.
-    pub fn get(&self, ids: &[RecordId]) -> Result<Reading, StoreError> {
-        self.reader.lock().unwrap_or_else(PoisonError::into_inner).get(ids)
-    }
-
-    /// A page of heads in the order of their ids.
-    pub fn list(&self, query: &ListQuery) -> Result<Vec<Head>, StoreError> {
-        self.reader.lock().unwrap_or_else(PoisonError::into_inner).list(query)
+/// Whether a record in this place can be in this state: what is running or unknown is where no time removes it.
+fn may_be(state: Option<&str>, entry: &Entry) -> bool {
+    match state {
+        Some("running" | "unknown") => entry.place.is_open(),
+        Some("completed" | "failed" | "retryable") => !entry.place.is_open(),
+        _ => true,
     }
 }

@@ -3,16 +3,18 @@
 use std::sync::Arc;
 
 use hapax_core::answer::Answer;
-use hapax_core::fingerprint::{Fingerprint, FingerprintPolicy};
-use hapax_core::guard::due_at;
+use hapax_core::fingerprint::Fingerprint;
 use hapax_core::key::Key;
 use hapax_core::record::{AttemptToken, Fence, Head, Last, Record, State};
 use hapax_core::scope::{Principal, RecordId, Scope};
 use hapax_core::store::{StoreError, StoreErrorKind};
 use hapax_core::time::Timestamp;
-use rusqlite::{Connection, OptionalExtension, Row, named_params};
+use rusqlite::types::FromSql;
+use rusqlite::{Connection, OptionalExtension, Row};
 
-use super::store_error;
+use super::error::store_error;
+use super::place::{OPEN, Place, bounds};
+use super::policies::Policies;
 
 /// Whose leases count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,159 +25,273 @@ pub(super) enum Leases {
     Nobodys,
 }
 
-/// A head with its place in the file.
+/// A head with its place in the file, and that of its answer.
+#[derive(Clone, Debug)]
 pub(super) struct Stored {
-    pub(super) row: i64,
-    pub(super) head: Head,
+    pub(super) place: Place,
+    pub(super) head: Arc<Head>,
+    pub(super) answer: Option<Place>,
 }
 
-const COLUMNS: &str = "row, id, state, fence, token, version, attempts, incarnation, lease_until, fingerprint, policy, created_at, \
-    claimed_at, finished_at, expires_at, tombstone_until, status, kept, namespace, principal, method, path, key";
-
-pub(super) fn find(connection: &Connection, id: &RecordId, leases: Leases) -> Result<Option<Stored>, StoreError> {
-    let mut statement = connection.prepare_cached(&format!("SELECT {COLUMNS} FROM heads WHERE id = ?1")).map_err(store_error)?;
-    let found = statement.query_row([&id.as_bytes()[..]], |row| Ok(read(row, leases))).optional().map_err(store_error)?;
-    found.transpose()
+/// What reading rows takes: a connection, and what the rows refer to.
+#[derive(Clone, Copy)]
+pub(super) struct Rows<'a> {
+    pub(super) connection: &'a Connection,
+    pub(super) policies: &'a Policies,
+    pub(super) leases: Leases,
 }
 
-/// Heads in the order of their ids, after one of them.
-pub(super) fn list(
-    connection: &Connection,
-    after: Option<&RecordId>,
-    state: Option<&str>,
-    limit: usize,
-    leases: Leases,
-) -> Result<Vec<Stored>, StoreError> {
-    // An id is 32 bytes, so that the empty blob sorts before all of them.
-    let after = after.map_or(&[][..], |id| &id.as_bytes()[..]);
-    let (from, to) = state.map_or((0, i64::MAX), codes);
-    let sql = format!("SELECT {COLUMNS} FROM heads WHERE id > ?1 AND state BETWEEN ?2 AND ?3 ORDER BY id LIMIT ?4");
-    collect(connection, &sql, (after, from, to, clamp(limit)), leases)
+/// In the order of [`Raw`].
+macro_rules! columns {
+    () => {
+        "row, answer, policy, incarnation, state, fence, version, attempts, lease_until, created_at, claimed_at, finished_at, \
+         expires_at, tombstone_until, status, id, token, fingerprint, principal, namespace, method, path, key, checksum"
+    };
 }
 
-/// Heads whose time has come, the earliest first, each with its place. One that cannot be read is its own trouble.
-pub(super) fn due(connection: &Connection, now: Timestamp, limit: usize, leases: Leases) -> Result<Vec<DueRow>, StoreError> {
-    let sql = format!("SELECT {COLUMNS} FROM heads WHERE due <= ?1 ORDER BY due, id LIMIT ?2");
-    let mut statement = connection.prepare_cached(&sql).map_err(store_error)?;
-    let rows = statement
-        .query_map((micros(now), clamp(limit)), |row| Ok((row.get("row")?, read_head(row, leases))))
-        .map_err(store_error)?;
-    rows.map(|row| row.map_err(store_error)).collect()
+macro_rules! select_heads {
+    ($condition:literal) => {
+        concat!("SELECT ", columns!(), " FROM heads WHERE ", $condition)
+    };
 }
 
-pub(super) type DueRow = (i64, Result<Head, StoreError>);
-
-fn collect(connection: &Connection, sql: &str, params: impl rusqlite::Params, leases: Leases) -> Result<Vec<Stored>, StoreError> {
-    let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
-    let rows = statement.query_map(params, |row| Ok(read(row, leases))).map_err(store_error)?;
-    rows.map(|row| row.map_err(store_error)?).collect()
-}
-
-/// The record of a head: its answer is read only where one was kept.
-pub(super) fn with_answer(connection: &Connection, stored: Stored) -> Result<Record, StoreError> {
-    let Stored { row, head } = stored;
-    if !head.kept {
-        return Ok(Record { head, answer: None });
+impl Rows<'_> {
+    /// The record of this id among rows that may be it.
+    pub(super) fn find(self, id: &RecordId, places: &[Place]) -> Result<Option<Stored>, StoreError> {
+        for place in places {
+            if let Some(stored) = self.read(*place)?.filter(|stored| stored.head.id == *id) {
+                return Ok(Some(stored));
+            }
+        }
+        Ok(None)
     }
-    let mut statement = connection.prepare_cached("SELECT content FROM answers WHERE row = ?1").map_err(store_error)?;
-    let content: Option<Vec<u8>> = statement.query_row([row], |row| row.get(0)).optional().map_err(store_error)?;
-    let content = content.ok_or_else(|| StoreError::corrupt("a kept answer is missing"))?;
-    let answer =
-        Answer::decode(&head.id, &content).map_err(|error| StoreError::corrupt("a kept answer is damaged").because(error))?;
-    Ok(Record { head, answer: Some(Arc::new(answer)) })
+
+    pub(super) fn read(self, place: Place) -> Result<Option<Stored>, StoreError> {
+        let mut statement = self.connection.prepare_cached(select_heads!("row = ?1")).map_err(store_error)?;
+        let found = statement.query_row([place.row()], |row| Ok(self.decode(row))).optional().map_err(store_error)?;
+        found.transpose()
+    }
+
+    /// Everything that no time removes: each with its id, also where a newer version wrote what this one cannot read.
+    pub(super) fn open(self) -> Result<Vec<(Place, RecordId, Option<Stored>)>, StoreError> {
+        let mut statement = self.connection.prepare(select_heads!("row >= ?1 AND row < ?2")).map_err(store_error)?;
+        let mut rows = statement.query(bounds(OPEN)).map_err(store_error)?;
+        let mut open = Vec::new();
+        while let Some(row) = rows.next().map_err(store_error)? {
+            let raw = Raw::read(row)?;
+            let stored = match self.head(&raw) {
+                Ok(head) => Some(Stored { place: raw.place(), head: Arc::new(head), answer: raw.answer() }),
+                Err(error) if error.kind() == StoreErrorKind::Unsupported => None,
+                Err(error) => return Err(error),
+            };
+            open.push((raw.place(), raw.id, stored));
+        }
+        Ok(open)
+    }
+
+    /// The ids in a range of rows. Each row is checked: one whose id is not what was written would be a key that seems new.
+    pub(super) fn ids(self, from: Place, to: Place, mut each: impl FnMut(Place, RecordId)) -> Result<(), StoreError> {
+        if from >= to {
+            return Ok(());
+        }
+        let sql = select_heads!("row >= ?1 AND row < ?2 ORDER BY row");
+        let mut statement = self.connection.prepare_cached(sql).map_err(store_error)?;
+        let mut rows = statement.query([from.row(), to.row()]).map_err(store_error)?;
+        while let Some(row) = rows.next().map_err(store_error)? {
+            let raw = Raw::read(row)?;
+            each(raw.place(), raw.id);
+        }
+        Ok(())
+    }
+
+    /// The record as it is at `now`: its answer is read only where there still is one.
+    pub(super) fn record(self, stored: Stored, now: Timestamp) -> Result<Record, StoreError> {
+        let Stored { head, answer, .. } = stored;
+        let head = Arc::unwrap_or_clone(head).at(now);
+        if !head.kept {
+            return Ok(Record { head, answer: None });
+        }
+        let place = answer.ok_or_else(|| StoreError::corrupt("a kept answer has no place"))?;
+        let mut statement = self.connection.prepare_cached("SELECT content FROM answers WHERE row = ?1").map_err(store_error)?;
+        let answer = statement.query_row([place.row()], |row| Ok(Answer::decode(&head.id, row.get_ref(0)?.as_blob()?)));
+        let answer = answer.optional().map_err(store_error)?.ok_or_else(|| StoreError::corrupt("a kept answer is missing"))?;
+        let answer = answer.map_err(|error| StoreError::corrupt("a kept answer is damaged").because(error))?;
+        Ok(Record { head, answer: Some(Arc::new(answer)) })
+    }
+
+    fn decode(self, row: &Row<'_>) -> Result<Stored, StoreError> {
+        let raw = Raw::read(row)?;
+        Ok(Stored { place: raw.place(), head: Arc::new(self.head(&raw)?), answer: raw.answer() })
+    }
+
+    /// What the columns stand for; those of a newer version may stand for something unknown.
+    fn head(self, raw: &Raw<'_>) -> Result<Head, StoreError> {
+        let [_, _, policy, owner, code, fence, version, attempts, lease, created, claimed, finished, expires, tombstone, status] =
+            raw.numbers;
+        let time = |micros: i64| Timestamp::from_micros(micros.unsigned_abs());
+        let small =
+            |number: i64| u32::try_from(number).map_err(|error| StoreError::corrupt("a number is too large").because(error));
+        let [namespace, method, path, key] = raw.texts;
+        let fingerprint = match (raw.fingerprint, policy) {
+            (Some(digest), 0..) => Some(Fingerprint { digest, policy: self.policies.get(self.connection, policy)? }),
+            _ => None,
+        };
+        Ok(Head {
+            id: raw.id,
+            scope: Arc::new(Scope {
+                namespace: namespace.into(),
+                principal: raw.principal.map_or(Principal::Anonymous, Principal::named),
+                method: method.into(),
+                path: path.into(),
+            }),
+            key: Key::new(key).map_err(|error| StoreError::corrupt("a stored key is not a key").because(error))?,
+            state: state(code)?,
+            fence: Fence::from_u64(fence.unsigned_abs()),
+            token: AttemptToken::from_bytes(raw.token),
+            version: version.unsigned_abs(),
+            attempts: small(attempts)?,
+            lease_until: if self.leases == Leases::Of(owner) { time(lease) } else { Timestamp::ZERO },
+            fingerprint,
+            created_at: time(created),
+            claimed_at: time(claimed),
+            finished_at: time(finished),
+            expires_at: time(expires),
+            tombstone_until: time(tombstone),
+            status: u16::try_from(status).ok(),
+            kept: raw.answer().is_some(),
+        })
+    }
 }
 
-/// Writes a head in its place, or in a new one; returns the place.
-pub(super) fn write(connection: &Connection, place: Option<i64>, head: &Head, incarnation: i64) -> rusqlite::Result<i64> {
-    let mut statement = connection.prepare_cached(
-        "INSERT OR REPLACE INTO heads (row, id, state, fence, token, version, attempts, incarnation, lease_until, fingerprint, policy,
-            created_at, claimed_at, finished_at, expires_at, tombstone_until, status, kept, due, namespace, principal, method, path, key)
-         VALUES (:row, :id, :state, :fence, :token, :version, :attempts, :incarnation, :lease_until, :fingerprint, :policy,
-            :created_at, :claimed_at, :finished_at, :expires_at, :tombstone_until, :status, :kept, :due, :namespace, :principal, :method,
-            :path, :key)
-         RETURNING row",
-    )?;
-    let principal = match &head.scope.principal {
-        Principal::Anonymous => None,
-        Principal::Named(name) => Some(&**name),
-    };
-    let row = named_params! {
-        ":row": place,
-        ":id": &head.id.as_bytes()[..],
-        ":state": code(head.state),
-        ":fence": head.fence.as_u64() as i64,
-        ":token": &head.token.as_bytes()[..],
-        ":version": head.version as i64,
-        ":attempts": head.attempts,
-        ":incarnation": incarnation,
-        ":lease_until": micros(head.lease_until),
-        ":fingerprint": head.fingerprint.as_ref().map(|fingerprint| &fingerprint.digest[..]),
-        ":policy": head.fingerprint.as_ref().map(|fingerprint| fingerprint.policy.to_string()),
-        ":created_at": micros(head.created_at),
-        ":claimed_at": micros(head.claimed_at),
-        ":finished_at": micros(head.finished_at),
-        ":expires_at": micros(head.expires_at),
-        ":tombstone_until": micros(head.tombstone_until),
-        ":status": head.status,
-        ":kept": head.kept,
-        ":due": due_at(head).map(micros),
-        ":namespace": &*head.scope.namespace,
-        ":principal": principal,
-        ":method": &*head.scope.method,
-        ":path": &*head.scope.path,
-        ":key": head.key.as_str(),
-    };
-    statement.query_row(row, |row| row.get(0))
+/// A row as it is written: what the checksum covers, before anything is made of it.
+struct Raw<'a> {
+    /// In this order: row, answer, policy, incarnation, state, fence, version, attempts, lease, created, claimed, finished, expires,
+    /// tombstone, status. What is not there is -1.
+    numbers: [i64; 15],
+    id: RecordId,
+    token: [u8; 16],
+    fingerprint: Option<[u8; 32]>,
+    principal: Option<&'a str>,
+    /// Namespace, method, path, key.
+    texts: [&'a str; 4],
 }
 
-fn read(row: &Row<'_>, leases: Leases) -> Result<Stored, StoreError> {
-    let head = read_head(row, leases)?;
-    Ok(Stored { row: row.get("row").map_err(store_error)?, head })
+impl<'a> Raw<'a> {
+    fn of(stored: &'a Stored, policy: Option<i64>, incarnation: i64) -> Raw<'a> {
+        let Stored { place, head, answer } = stored;
+        Raw {
+            numbers: [
+                place.row(),
+                answer.map_or(-1, Place::row),
+                policy.unwrap_or(-1),
+                incarnation,
+                code(head.state),
+                head.fence.as_u64() as i64,
+                head.version as i64,
+                i64::from(head.attempts),
+                micros(head.lease_until),
+                micros(head.created_at),
+                micros(head.claimed_at),
+                micros(head.finished_at),
+                micros(head.expires_at),
+                micros(head.tombstone_until),
+                head.status.map_or(-1, i64::from),
+            ],
+            id: head.id,
+            token: *head.token.as_bytes(),
+            fingerprint: head.fingerprint.as_ref().map(|fingerprint| fingerprint.digest),
+            principal: match &head.scope.principal {
+                Principal::Anonymous => None,
+                Principal::Named(name) => Some(name),
+            },
+            texts: [&head.scope.namespace, &head.scope.method, &head.scope.path, head.key.as_str()],
+        }
+    }
+
+    /// Reads a row, and refuses one that is not as it was written.
+    fn read(row: &'a Row<'_>) -> Result<Raw<'a>, StoreError> {
+        let mut numbers = [0; 15];
+        for (column, number) in numbers.iter_mut().enumerate() {
+            *number = get(row, column)?;
+        }
+        let raw = Raw {
+            numbers,
+            id: RecordId::from_bytes(get(row, 15)?),
+            token: get(row, 16)?,
+            fingerprint: get(row, 17)?,
+            principal: text(row, 18)?,
+            texts: [needed(row, 19)?, needed(row, 20)?, needed(row, 21)?, needed(row, 22)?],
+        };
+        if raw.checksum() != get::<u32>(row, 23)? {
+            return Err(StoreError::corrupt("a record is not as it was written: restore a backup"));
+        }
+        Ok(raw)
+    }
+
+    fn place(&self) -> Place {
+        Place::from_row(self.numbers[0])
+    }
+
+    fn answer(&self) -> Option<Place> {
+        (self.numbers[1] >= 0).then(|| Place::from_row(self.numbers[1]))
+    }
+
+    /// SQLite notices a page that makes no sense; a changed bit that still makes sense, only this would.
+    fn checksum(&self) -> u32 {
+        let mut sum = crc32fast::Hasher::new();
+        let mut bytes = [0; 8 * 15];
+        for (place, number) in bytes.chunks_exact_mut(8).zip(self.numbers) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        sum.update(&bytes);
+        sum.update(self.id.as_bytes());
+        sum.update(&self.token);
+        sum.update(self.fingerprint.as_ref().map_or(&[], |digest| digest));
+        for text in self.principal.iter().chain(&self.texts) {
+            sum.update(text.as_bytes());
+            // In no text: the parts cannot run into each other.
+            sum.update(&[0xff]);
+        }
+        sum.finalize()
+    }
 }
 
-fn read_head(row: &Row<'_>, leases: Leases) -> Result<Head, StoreError> {
-    let number = |name: &str| row.get::<_, i64>(name).map(i64::unsigned_abs).map_err(store_error);
-    let text = |name: &str| row.get::<_, String>(name).map(Arc::<str>::from).map_err(store_error);
-    let time = |name: &str| number(name).map(Timestamp::from_micros);
-    let principal = row.get::<_, Option<String>>("principal").map_err(store_error)?;
-    let owner: i64 = row.get("incarnation").map_err(store_error)?;
-    Ok(Head {
-        id: RecordId::from_bytes(row.get("id").map_err(store_error)?),
-        scope: Arc::new(Scope {
-            namespace: text("namespace")?,
-            principal: principal.map_or(Principal::Anonymous, Principal::named),
-            method: text("method")?,
-            path: text("path")?,
-        }),
-        key: Key::new(text("key")?).map_err(|error| StoreError::corrupt("a stored key is not a key").because(error))?,
-        state: state(row.get("state").map_err(store_error)?)?,
-        fence: Fence::from_u64(number("fence")?),
-        token: AttemptToken::from_bytes(row.get("token").map_err(store_error)?),
-        version: number("version")?,
-        attempts: row.get("attempts").map_err(store_error)?,
-        lease_until: if leases == Leases::Of(owner) { time("lease_until")? } else { Timestamp::ZERO },
-        fingerprint: fingerprint(row)?,
-        created_at: time("created_at")?,
-        claimed_at: time("claimed_at")?,
-        finished_at: time("finished_at")?,
-        expires_at: time("expires_at")?,
-        tombstone_until: time("tombstone_until")?,
-        status: row.get("status").map_err(store_error)?,
-        kept: row.get("kept").map_err(store_error)?,
-    })
+/// Writes a head in its place, over what was there.
+pub(super) fn write(connection: &Connection, stored: &Stored, policy: Option<i64>, incarnation: i64) -> rusqlite::Result<()> {
+    let raw = Raw::of(stored, policy, incarnation);
+    let mut statement = connection.prepare_cached(concat!(
+        "INSERT OR REPLACE INTO heads (",
+        columns!(),
+        ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24)"
+    ))?;
+    for (column, number) in raw.numbers.iter().enumerate() {
+        statement.raw_bind_parameter(column + 1, number)?;
+    }
+    statement.raw_bind_parameter(16, &raw.id.as_bytes()[..])?;
+    statement.raw_bind_parameter(17, &raw.token[..])?;
+    statement.raw_bind_parameter(18, raw.fingerprint.as_ref().map(|digest| &digest[..]))?;
+    statement.raw_bind_parameter(19, raw.principal)?;
+    for (column, text) in raw.texts.iter().enumerate() {
+        statement.raw_bind_parameter(column + 20, text)?;
+    }
+    statement.raw_bind_parameter(24, raw.checksum())?;
+    statement.raw_execute().map(drop)
 }
 
-fn fingerprint(row: &Row<'_>) -> Result<Option<Fingerprint>, StoreError> {
-    let digest: Option<[u8; 32]> = row.get("fingerprint").map_err(store_error)?;
-    let policy: Option<String> = row.get("policy").map_err(store_error)?;
-    let (Some(digest), Some(policy)) = (digest, policy) else { return Ok(None) };
-    let policy: FingerprintPolicy = policy.parse().map_err(|error| {
-        StoreError::new(StoreErrorKind::Unsupported, "a record was written by a newer version of Hapax").because(error)
-    })?;
-    Ok(Some(Fingerprint { digest, policy: Arc::new(policy) }))
+fn get<T: FromSql>(row: &Row<'_>, column: usize) -> Result<T, StoreError> {
+    row.get(column).map_err(store_error)
 }
 
-/// States as numbers. Written to files: never renumber. Tombstones come last, so that each word is a range.
+fn text<'a>(row: &'a Row<'_>, column: usize) -> Result<Option<&'a str>, StoreError> {
+    let text = row.get_ref(column).map_err(store_error)?.as_str_or_null();
+    text.map_err(|error| StoreError::corrupt("a text in a record is none").because(error))
+}
+
+fn needed<'a>(row: &'a Row<'_>, column: usize) -> Result<&'a str, StoreError> {
+    text(row, column)?.ok_or_else(|| StoreError::corrupt("a text is missing in a record"))
+}
+
+/// States as numbers. Written to files: never renumber.
 fn code(state: State) -> i64 {
     match state {
         State::Running => 1,
@@ -207,16 +323,6 @@ fn state(number: i64) -> Result<State, StoreError> {
     state.ok_or_else(|| StoreError::new(StoreErrorKind::Unsupported, "a record has a state this version does not know"))
 }
 
-/// The range of numbers a word stands for; an empty one for a word that is none.
-fn codes(word: &str) -> (i64, i64) {
-    let codes = || STATES.into_iter().filter(|state| state.word() == word).map(code);
-    (codes().min().unwrap_or(1), codes().max().unwrap_or(0))
-}
-
-fn micros(time: Timestamp) -> i64 {
+pub(super) fn micros(time: Timestamp) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
-}
-
-fn clamp(limit: usize) -> i64 {
-    i64::try_from(limit).unwrap_or(i64::MAX)
 }

@@ -7,34 +7,42 @@ use std::time::Duration;
 use hapax_core::Timestamp;
 use hapax_core::operation::Secret;
 use hapax_core::record::Fence;
+use hapax_core::store::StoreError;
 use hapax_core::time::Clock;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, Transaction, params};
 
 use super::OpenError;
-use super::row::Leases;
+use super::log::LOG_BYTES_MAX;
 use crate::clock::{BootClock, boot_id};
 use crate::store::random_secret;
 
 /// "Hapx": tells our files from other programs' databases.
 const APPLICATION_ID: i64 = 0x4861_7078;
 
-/// Each migration takes the file from the format of its index to the next. Never edit one that was released; add another.
+/// The format of the first migration. Format 1 was never released: its one table with an index was a fifth as fast at ten million keys.
+const FORMAT_FIRST: i64 = 2;
+
+/// Each migration takes the file to the next format; the first, an empty file to [`FORMAT_FIRST`]. Never edit one that was released;
+/// add another.
 const MIGRATIONS: &[&str] = &["
     CREATE TABLE meta (
         only        INTEGER PRIMARY KEY CHECK (only = 0),
+        name        TEXT    NOT NULL,            -- tells this store from every other; a copy has the same
         secret      BLOB    NOT NULL,            -- makes operation ids and tokens unguessable
-        epoch       INTEGER NOT NULL DEFAULT 0,  -- counts every forget
+        epoch       INTEGER NOT NULL DEFAULT 0,  -- counts every forget, and every restored backup
         floor       INTEGER NOT NULL DEFAULT 0,  -- the highest fence of any record ever removed
         incarnation INTEGER NOT NULL DEFAULT 0,  -- counts every opening; a lease of an earlier one is over
         boot_id     TEXT    NOT NULL DEFAULT '', -- the boot in which the owner opened the file,
         boot_us     INTEGER NOT NULL DEFAULT 0,  -- time since that boot when it did,
-        clock_us    INTEGER NOT NULL DEFAULT 0   -- and the store's clock then: it never starts earlier again
+        clock_us    INTEGER NOT NULL DEFAULT 0,  -- and the store's clock then: it never starts earlier again
+        copied_us   INTEGER NOT NULL DEFAULT 0   -- in a backup: when it was made
     ) STRICT;
 
-    -- Small, one for each key, and unique: what every decision reads.
+    -- One for each key: what every decision reads. `row` is a place, see place.rs. That an id is here once is the writer's doing.
     CREATE TABLE heads (
         row             INTEGER PRIMARY KEY,
-        id              BLOB    NOT NULL UNIQUE,
+        id              BLOB    NOT NULL,
         state           INTEGER NOT NULL,
         fence           INTEGER NOT NULL,
         token           BLOB    NOT NULL,
@@ -43,65 +51,131 @@ const MIGRATIONS: &[&str] = &["
         incarnation     INTEGER NOT NULL,
         lease_until     INTEGER NOT NULL,
         fingerprint     BLOB,
-        policy          TEXT,                    -- what the fingerprint covers
+        policy          INTEGER NOT NULL,        -- what the fingerprint covers; -1: there is none
         created_at      INTEGER NOT NULL,
         claimed_at      INTEGER NOT NULL,
         finished_at     INTEGER NOT NULL,
         expires_at      INTEGER NOT NULL,
         tombstone_until INTEGER NOT NULL,
-        status          INTEGER,
-        kept            INTEGER NOT NULL,
-        due             INTEGER,                 -- when a sweep should look; never, if null
+        status          INTEGER NOT NULL,        -- -1: there is none
+        answer          INTEGER NOT NULL,        -- the row of the answer, until expires_at; -1: none was kept
         namespace       TEXT    NOT NULL,
         principal       TEXT,                    -- null: anonymous
         method          TEXT    NOT NULL,
         path            TEXT    NOT NULL,
-        key             TEXT    NOT NULL
+        key             TEXT    NOT NULL,
+        checksum        INTEGER NOT NULL
     ) STRICT;
-    CREATE INDEX heads_due ON heads (due) WHERE due IS NOT NULL;
 
-    -- The volume, apart from the heads, under the row of its head.
+    -- The volume, apart from the heads.
     CREATE TABLE answers (
         row     INTEGER PRIMARY KEY,
+        due     INTEGER NOT NULL,                -- when it may go
         content BLOB    NOT NULL
     ) STRICT;
+
+    -- Which ids are in which rows of heads, packed: see roll.rs.
+    CREATE TABLE roll (
+        row      INTEGER PRIMARY KEY,
+        prefixes BLOB    NOT NULL,
+        checksum INTEGER NOT NULL
+    ) STRICT;
+
+    CREATE TABLE policies (
+        policy INTEGER PRIMARY KEY,
+        text   TEXT    NOT NULL UNIQUE
+    ) STRICT;
 "];
+
+/// The newest format this version knows.
+const FORMAT_LAST: i64 = FORMAT_FIRST + MIGRATIONS.len() as i64 - 1;
+
+/// How long to wait for a lock that only another program can hold.
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
+/// Memory for pages: the writer's are the ends of lanes, which it writes over and over.
+const WRITER_CACHE_KIB: i64 = 16 << 10;
 
 /// A file that is open for writing.
 pub(super) struct Opened {
     pub(super) connection: Connection,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) leases: Leases,
+    pub(super) incarnation: i64,
+    pub(super) name: String,
+    pub(super) restored: Option<Restored>,
 }
 
-pub(super) fn open(path: &Path, clock: Option<Arc<dyn Clock>>) -> Result<Opened, OpenError> {
-    let sqlite = |source| not_a_store_or(path, source);
+/// The store goes on from an older state of itself: what was done since is forgotten, and keys of that time may run again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Restored {
+    /// When the backup was made, if it was made by [`Sqlite::backup`](super::Sqlite::backup).
+    pub copied_at: Option<Timestamp>,
+}
+
+/// `last` is the incarnation in which this process's account last knew the store of that name.
+pub(super) fn open(path: &Path, clock: Option<Arc<dyn Clock>>, last: Option<(String, i64)>) -> Result<Opened, OpenError> {
+    let failed = |source| explain(path, source);
+    let mut connection = open_to_write(path).map_err(failed)?;
+    migrate(path, &mut connection)?;
+    connection.pragma_update(None, "journal_mode", "WAL").map_err(failed)?;
+    begin_incarnation(connection, clock, last).map_err(failed)
+}
+
+/// The file once more, as it was left: nothing of its content changes.
+pub(super) fn open_again(path: &Path) -> Result<Connection, OpenError> {
+    let connection = open_to_write(path).map_err(|source| explain(path, source))?;
+    match check_format(path, &connection)? {
+        FORMAT_LAST => Ok(connection),
+        _ => Err(OpenError::NotAStore { path: path.to_owned() }),
+    }
+}
+
+fn open_to_write(path: &Path) -> rusqlite::Result<Connection> {
     // Without the flag for URIs: a path is a path, whatever it looks like.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut connection = Connection::open_with_flags(path, flags).map_err(sqlite)?;
-    connection.busy_timeout(Duration::from_secs(1)).map_err(sqlite)?;
-    migrate(path, &mut connection)?;
-    connection.pragma_update(None, "journal_mode", "WAL").map_err(sqlite)?;
-    connection.pragma_update(None, "synchronous", "FULL").map_err(sqlite)?;
-    connection.set_prepared_statement_cache_capacity(32);
-    let (clock, leases) = begin_incarnation(&mut connection, clock).map_err(sqlite)?;
-    Ok(Opened { connection, clock, leases })
+    let connection = with_defaults(Connection::open_with_flags(path, flags)?)?;
+    // Takes effect only in a file without tables: pages can be given back to the file system, a few at a time.
+    connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "wal_autocheckpoint", 0)?;
+    connection.pragma_update(None, "journal_size_limit", i64::try_from(LOG_BYTES_MAX / 2).expect("small"))?;
+    connection.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
+    Ok(connection)
+}
+
+/// A connection that copies the log into the file.
+pub(super) fn open_to_checkpoint(path: &Path) -> Result<Connection, OpenError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let open = || {
+        let connection = with_defaults(Connection::open_with_flags(path, flags)?)?;
+        connection.pragma_update(None, "synchronous", "FULL")?;
+        connection.pragma_update(None, "wal_autocheckpoint", 0)?;
+        Ok(connection)
+    };
+    open().map_err(|source| explain(path, source))
 }
 
 /// A connection that can only read.
 pub(super) fn open_to_read(path: &Path) -> Result<Connection, OpenError> {
-    let sqlite = |source| not_a_store_or(path, source);
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path, flags).map_err(sqlite)?;
-    connection.busy_timeout(Duration::from_secs(1)).map_err(sqlite)?;
+    let connection = Connection::open_with_flags(path, flags).and_then(with_defaults).map_err(|source| explain(path, source))?;
     match check_format(path, &connection)? {
         0 => Err(OpenError::NotAStore { path: path.to_owned() }),
         _ => Ok(connection),
     }
 }
 
+fn with_defaults(connection: Connection) -> rusqlite::Result<Connection> {
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    connection.set_prepared_statement_cache_capacity(64);
+    // Closing must not copy the log by the way: after an error of the disk that would be one more write that nobody checks.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    Ok(connection)
+}
+
 /// What the one row of `meta` says.
 pub(super) struct Meta {
+    pub(super) name: String,
     pub(super) secret: Secret,
     pub(super) epoch: u64,
     pub(super) floor: Fence,
@@ -109,14 +183,15 @@ pub(super) struct Meta {
     pub(super) boot_id: String,
     pub(super) boot: Duration,
     pub(super) clock: Timestamp,
+    pub(super) copied: Timestamp,
 }
 
 impl Meta {
     pub(super) fn read(connection: &Connection) -> rusqlite::Result<Meta> {
-        let mut statement =
-            connection.prepare_cached("SELECT secret, epoch, floor, incarnation, boot_id, boot_us, clock_us FROM meta")?;
-        statement.query_row([], |row| {
+        let sql = "SELECT secret, epoch, floor, incarnation, boot_id, boot_us, clock_us, copied_us, name FROM meta";
+        connection.prepare_cached(sql)?.query_row([], |row| {
             Ok(Meta {
+                name: row.get(8)?,
                 secret: Secret::from_bytes(row.get(0)?),
                 epoch: row.get::<_, i64>(1)?.unsigned_abs(),
                 floor: Fence::from_u64(row.get::<_, i64>(2)?.unsigned_abs()),
@@ -124,64 +199,89 @@ impl Meta {
                 boot_id: row.get(4)?,
                 boot: Duration::from_micros(row.get::<_, i64>(5)?.unsigned_abs()),
                 clock: Timestamp::from_micros(row.get::<_, i64>(6)?.unsigned_abs()),
+                copied: Timestamp::from_micros(row.get::<_, i64>(7)?.unsigned_abs()),
             })
         })
     }
 }
 
 fn migrate(path: &Path, connection: &mut Connection) -> Result<(), OpenError> {
-    let sqlite = |source| not_a_store_or(path, source);
-    let format = check_format(path, connection)?;
-    for (index, migration) in MIGRATIONS.iter().enumerate().skip(usize::try_from(format).unwrap_or(0)) {
+    let failed = |source| explain(path, source);
+    let done = match check_format(path, connection)? {
+        0 => 0,
+        format => usize::try_from(format - FORMAT_FIRST + 1).expect("a format that was checked"),
+    };
+    for (index, migration) in MIGRATIONS.iter().enumerate().skip(done) {
         // One transaction each, version included: a crash leaves the file in one format or the next, never between.
-        let transaction = connection.transaction().map_err(sqlite)?;
-        transaction.execute_batch(migration).map_err(sqlite)?;
+        let transaction = connection.transaction().map_err(failed)?;
+        transaction.execute_batch(migration).map_err(failed)?;
         if index == 0 {
-            create_meta(&transaction).map_err(sqlite)?;
+            create_meta(&transaction).map_err(failed)?;
         }
-        transaction.pragma_update(None, "application_id", APPLICATION_ID).map_err(sqlite)?;
-        transaction.pragma_update(None, "user_version", index as i64 + 1).map_err(sqlite)?;
-        transaction.commit().map_err(sqlite)?;
+        transaction.pragma_update(None, "application_id", APPLICATION_ID).map_err(failed)?;
+        transaction.pragma_update(None, "user_version", FORMAT_FIRST + index as i64).map_err(failed)?;
+        transaction.commit().map_err(failed)?;
     }
     Ok(())
 }
 
 fn create_meta(transaction: &Transaction<'_>) -> rusqlite::Result<usize> {
     let secret: Vec<u8> = random_secret().to_bytes().to_vec();
-    transaction.execute("INSERT INTO meta (only, secret) VALUES (0, ?1)", [secret])
+    let name = uuid::Uuid::new_v4().to_string();
+    transaction.execute("INSERT INTO meta (only, name, secret) VALUES (0, ?1, ?2)", params![name, secret])
 }
 
 /// The file's format; zero for an empty file.
 fn check_format(path: &Path, connection: &Connection) -> Result<i64, OpenError> {
-    let sqlite = |source| not_a_store_or(path, source);
-    let pragma = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map_err(sqlite);
-    let (application, format) = (pragma("application_id")?, pragma("user_version")?);
-    let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(sqlite)?;
-    let known = MIGRATIONS.len() as i64;
+    let failed = |source| explain(path, source);
+    let pragma = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map_err(failed);
+    let (application, found) = (pragma("application_id")?, pragma("user_version")?);
+    let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(failed)?;
     match application {
-        APPLICATION_ID if format > known => Err(OpenError::Newer { path: path.to_owned(), found: format, known }),
-        APPLICATION_ID => Ok(format),
+        APPLICATION_ID if found > FORMAT_LAST => Err(OpenError::Newer { path: path.to_owned(), found, known: FORMAT_LAST }),
+        APPLICATION_ID if found < FORMAT_FIRST => Err(OpenError::Older { path: path.to_owned(), found, known: FORMAT_FIRST }),
+        APPLICATION_ID => Ok(found),
         0 if tables == 0 => Ok(0),
         _ => Err(OpenError::NotAStore { path: path.to_owned() }),
     }
 }
 
 /// Every opening is an incarnation of its own. The file has one owner, so a lease of an earlier one belongs to a process that is gone.
-fn begin_incarnation(connection: &mut Connection, clock: Option<Arc<dyn Clock>>) -> rusqlite::Result<(Arc<dyn Clock>, Leases)> {
-    let before = Meta::read(connection)?;
+fn begin_incarnation(
+    connection: Connection,
+    clock: Option<Arc<dyn Clock>>,
+    last: Option<(String, i64)>,
+) -> rusqlite::Result<Opened> {
+    let before = Meta::read(&connection)?;
     let anchored = BootClock::anchored(before.clock);
     let (wall, boot) = anchored.anchor();
-    let incarnation = before.incarnation + 1;
+    let restored = restored(&before, last.as_ref());
+    let incarnation = last.map_or(0, |(_, incarnation)| incarnation).max(before.incarnation) + 1;
+    // After a restore, copies in memory elsewhere are worth nothing, and what is forgotten had fences: none may come again.
+    let raised = i64::from(restored.is_some());
+    let floor = if restored.is_some() { wall.as_micros() as i64 } else { 0 };
     connection.execute(
-        "UPDATE meta SET incarnation = ?1, boot_id = ?2, boot_us = ?3, clock_us = ?4",
-        params![incarnation, boot_id(), boot.as_micros() as i64, wall.as_micros() as i64],
+        "UPDATE meta SET incarnation = ?1, boot_id = ?2, boot_us = ?3, clock_us = ?4, epoch = epoch + ?5, floor = max(floor, ?6),
+            copied_us = 0",
+        params![incarnation, boot_id(), boot.as_micros() as i64, wall.as_micros() as i64, raised, floor],
     )?;
-    Ok((clock.unwrap_or_else(|| Arc::new(anchored)), Leases::Of(incarnation)))
+    Ok(Opened { connection, clock: clock.unwrap_or_else(|| Arc::new(anchored)), incarnation, name: before.name, restored })
 }
 
-fn not_a_store_or(path: &Path, source: rusqlite::Error) -> OpenError {
+/// Whether the file is older than the store was: it says itself that it is a copy, or it was opened more often than it knows.
+fn restored(meta: &Meta, last: Option<&(String, i64)>) -> Option<Restored> {
+    let is_copy = meta.copied > Timestamp::ZERO;
+    let is_behind = last.is_some_and(|(name, incarnation)| *name == meta.name && *incarnation > meta.incarnation);
+    (is_copy || is_behind).then_some(Restored { copied_at: is_copy.then_some(meta.copied) })
+}
+
+fn explain(path: &Path, source: rusqlite::Error) -> OpenError {
+    use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase, ReadOnly};
+    let path = path.to_owned();
     match source.sqlite_error_code() {
-        Some(rusqlite::ErrorCode::NotADatabase) => OpenError::NotAStore { path: path.to_owned() },
-        _ => OpenError::Sqlite { path: path.to_owned(), source },
+        Some(NotADatabase) => OpenError::NotAStore { path },
+        Some(DatabaseCorrupt) => OpenError::Damaged { path, source: StoreError::corrupt("SQLite says so").because(source) },
+        Some(ReadOnly) => OpenError::ReadOnly { path },
+        _ => OpenError::Sqlite { path, source },
     }
 }

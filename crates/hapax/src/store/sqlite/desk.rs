@@ -1,0 +1,317 @@
+//! The writer's desk: carries out batches, looks after the log and the file's size, and opens the file anew when the disk failed.
+
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use hapax_core::store::StoreError;
+use rusqlite::Connection;
+
+use super::book::Book;
+use super::log::{self, Progress, Wake};
+use super::page::{Failure, Page};
+use super::shared::{Connections, Shared, shut};
+use super::writer::{Answer, Command, Queue};
+use super::{backup, repair};
+
+/// Pages given back to the file system in one piece of idle work.
+const SHRINK_PAGES: u32 = 256;
+/// Free pages that are always kept for what comes next, and the part of the file that may be free: a quarter.
+const FREE_PAGES_MIN: i64 = 4096;
+const FREE_PART: i64 = 4;
+/// Between two tries to open the file again.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+pub(super) struct Desk {
+    shared: Arc<Shared>,
+    wake: Arc<Wake>,
+    state: State,
+    /// Whether the file has more free pages than it should.
+    is_shrinking: bool,
+}
+
+enum State {
+    Open(Open),
+    /// The disk failed: until the file was opened and read again, nothing that memory says about it counts.
+    Broken(Broken),
+}
+
+struct Open {
+    /// Shared only with a backup that goes on while batches are written.
+    connection: Rc<Connection>,
+    book: Book,
+}
+
+struct Broken {
+    error: StoreError,
+    next_try: Instant,
+    pause: Duration,
+}
+
+/// What a command came to, to be told once it is durable.
+type Told = Box<dyn FnOnce(Option<StoreError>)>;
+
+impl Desk {
+    pub(super) fn new(shared: Arc<Shared>, connection: Connection, book: Book, wake: Arc<Wake>) -> Desk {
+        let state = State::Open(Open { connection: Rc::new(connection), book });
+        Desk { shared, wake, state, is_shrinking: false }
+    }
+
+    /// Whether there is something to do while nobody asks for anything.
+    pub(super) fn has_work(&self) -> bool {
+        self.is_shrinking && matches!(self.state, State::Open(_))
+    }
+
+    /// Carries out one batch, then whatever housekeeping there is.
+    pub(super) fn work(&mut self, batch: Vec<Command>, queue: &Queue) {
+        let mut asked = Asked::default();
+        let batch: Vec<_> = batch.into_iter().filter_map(|command| asked.take(command)).collect();
+        self.look_for_trouble();
+        self.reopen_if_due();
+        if !batch.is_empty() {
+            self.commit(batch);
+        }
+        self.keep_house(asked.reset_log);
+        for (path, reply) in asked.backups {
+            let copied = self.back_up(&path, queue);
+            let _ = reply.send(copied);
+        }
+    }
+
+    /// Carries out a batch in one transaction and tells nobody anything before it is durable.
+    pub(super) fn commit(&mut self, batch: Vec<Command>) {
+        let begun = Instant::now();
+        let mut told: Vec<Told> = Vec::with_capacity(batch.len());
+        let result = match &mut self.state {
+            State::Broken(broken) => {
+                batch.into_iter().for_each(|command| told.push(refuse(command)));
+                Err(Failure { error: broken.error.clone(), is_suspect: false })
+            }
+            State::Open(open) => open.carry_out(&self.shared, batch, &mut told),
+        };
+        let error = match result {
+            Ok(()) => {
+                self.shared.counters.committed(begun.elapsed());
+                None
+            }
+            Err(failure) => {
+                self.shared.counters.commits_failed.fetch_add(1, Ordering::Relaxed);
+                if failure.is_suspect {
+                    self.fail(failure.error.clone());
+                }
+                Some(failure.error)
+            }
+        };
+        for tell in told {
+            tell(error.clone());
+        }
+    }
+
+    /// The disk failed: what we have open and what we remember of it is given up.
+    fn fail(&mut self, error: StoreError) {
+        let reason = describe(&error);
+        tracing::error!(
+            error = reason,
+            "the store file failed; it is closed, and opened and read again before anything is served from it"
+        );
+        self.shared.counters.failing(Some(reason));
+        // The gate is shut before anybody can read what may not be on the disk.
+        self.shared.shut();
+        self.state = State::Broken(Broken { error, next_try: Instant::now(), pause: PAUSE_MIN });
+    }
+
+    /// What the copying of the log met with.
+    fn look_for_trouble(&mut self) {
+        let suspect = self.wake.suspect.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(error) = suspect
+            && matches!(self.state, State::Open(_))
+        {
+            self.fail(super::error::store_error(error));
+        }
+    }
+
+    fn reopen_if_due(&mut self) {
+        let State::Broken(broken) = &mut self.state else { return };
+        if broken.next_try > Instant::now() {
+            return;
+        }
+        match repair::reopen(&self.shared) {
+            Ok((connection, book, connections)) => {
+                tracing::info!("the store file is open again");
+                self.open(connection, book, connections);
+            }
+            Err(error) => {
+                broken.error = shut().because(Cause(describe(&error)));
+                broken.next_try = Instant::now() + broken.pause;
+                broken.pause = (broken.pause * 2).min(PAUSE_MAX);
+                self.shared.counters.failing(Some(describe(&error)));
+                tracing::warn!(error = describe(&error), "the store file cannot be opened again yet");
+            }
+        }
+    }
+
+    fn open(&mut self, connection: Connection, book: Book, connections: Connections) {
+        self.shared.open(connections, book.index.clone());
+        self.shared.counters.failing(None);
+        self.shared.counters.reopened.fetch_add(1, Ordering::Relaxed);
+        self.state = State::Open(Open { connection: Rc::new(connection), book });
+    }
+
+    /// Between two batches: the log is kept short, and the file no larger than it must be.
+    fn keep_house(&mut self, reset_log: bool) {
+        let State::Open(open) = &self.state else { return };
+        let connection = open.connection.clone();
+        if let Err(error) = self.keep_log(&connection, reset_log).and_then(|()| self.keep_size(&connection)) {
+            if super::error::is_suspect(&error) {
+                self.fail(super::error::store_error(error));
+            } else {
+                // A full disk, or somebody else's lock: the next time will do.
+                self.is_shrinking = false;
+                tracing::debug!(%error, "housekeeping of the store file was put off");
+            }
+        }
+    }
+
+    fn keep_log(&mut self, connection: &Connection, reset_log: bool) -> rusqlite::Result<()> {
+        let progress = Progress::read(connection)?;
+        self.shared.counters.log_bytes.store(progress.bytes(), Ordering::Relaxed);
+        let is_held = self.wake.is_held.load(Ordering::Relaxed);
+        if reset_log || (progress.is_too_long() && !is_held) {
+            let is_reset = log::reset(&self.shared, connection)?;
+            self.wake.is_held.store(!is_reset, Ordering::Relaxed);
+        } else if progress.is_long() {
+            self.wake.copy();
+        }
+        Ok(())
+    }
+
+    fn keep_size(&mut self, connection: &Connection) -> rusqlite::Result<()> {
+        if self.is_shrinking {
+            connection.execute_batch(&format!("PRAGMA incremental_vacuum({SHRINK_PAGES})"))?;
+        }
+        let pragma = |name: &str| connection.prepare_cached(name)?.query_row([], |row| row.get::<_, i64>(0));
+        let (free, all) = (pragma("PRAGMA freelist_count")?, pragma("PRAGMA page_count")?);
+        self.is_shrinking = free > FREE_PAGES_MIN && free > all / FREE_PART;
+        Ok(())
+    }
+
+    fn back_up(&mut self, path: &std::path::Path, queue: &Queue) -> Result<backup::Copied, StoreError> {
+        let State::Open(open) = &self.state else { return Err(shut()) };
+        let connection = open.connection.clone();
+        backup::copy(&connection, path, || {
+            if let Some(batch) = queue.gather(true).filter(|batch| !batch.is_empty()) {
+                let (resets, batch): (Vec<_>, Vec<_>) =
+                    batch.into_iter().partition(|command| matches!(command, Command::ResetLog | Command::Backup(..)));
+                let mut reset_log = false;
+                for command in resets {
+                    match command {
+                        Command::Backup(_, reply) => {
+                            drop(reply.send(Err(StoreError::unavailable("a backup is being made already"))))
+                        }
+                        _ => reset_log = true,
+                    }
+                }
+                self.look_for_trouble();
+                if !batch.is_empty() {
+                    self.commit(batch);
+                }
+                self.keep_house(reset_log);
+            }
+            matches!(self.state, State::Open(_))
+        })
+    }
+
+    /// The end of a process that ends in order: the log goes into the file, which then stands alone.
+    pub(super) fn close(self) {
+        self.shared.shut();
+        if let State::Open(open) = self.state
+            && let Err(error) = open.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)")
+        {
+            tracing::warn!(%error, "the log was not copied into the store file; the next start does that");
+        }
+    }
+}
+
+/// What a batch asks for besides writes.
+#[derive(Default)]
+struct Asked {
+    reset_log: bool,
+    backups: Vec<(std::path::PathBuf, Answer<backup::Copied>)>,
+}
+
+impl Asked {
+    fn take(&mut self, command: Command) -> Option<Command> {
+        match command {
+            Command::ResetLog => self.reset_log = true,
+            Command::Backup(path, reply) => self.backups.push((path, reply)),
+            write => return Some(write),
+        }
+        None
+    }
+}
+
+impl Open {
+    fn carry_out(&mut self, shared: &Shared, batch: Vec<Command>, told: &mut Vec<Told>) -> Result<(), Failure> {
+        let clock = &*shared.clock;
+        let mut page = match Page::open(&self.connection, &shared.policies, shared.incarnation, clock, &mut self.book) {
+            Ok(page) => page,
+            Err(failure) => {
+                batch.into_iter().for_each(|command| told.push(refuse(command)));
+                return Err(failure);
+            }
+        };
+        for command in batch {
+            if page.failure().is_some() {
+                told.push(refuse(command));
+                continue;
+            }
+            match command {
+                // A caller who gave up is not surprised by a write it no longer expects.
+                Command::Put(_, reply) if reply.is_closed() => {}
+                Command::Put(put, reply) => told.push(tell(reply, page.put_if(&put))),
+                Command::Get(ids, reply) => told.push(tell(reply, page.get(&ids))),
+                Command::Renew(renewals, reply) => told.push(tell(reply, page.renew(&renewals))),
+                Command::Sweep(limit, reply) => told.push(tell(reply, page.sweep(limit))),
+                Command::Backup(..) | Command::ResetLog => unreachable!("taken out before"),
+            }
+        }
+        page.commit()
+    }
+}
+
+/// A result that is good only if the commit is.
+fn tell<T: 'static>(reply: Answer<T>, result: Result<T, StoreError>) -> Told {
+    Box::new(move |error| {
+        let _ = reply.send(error.map_or(result, Err));
+    })
+}
+
+fn refuse(command: Command) -> Told {
+    let never = StoreError::unavailable("the write was not begun");
+    match command {
+        Command::Put(_, reply) => tell(reply, Err(never)),
+        Command::Get(_, reply) => tell(reply, Err(never)),
+        Command::Renew(_, reply) => tell(reply, Err(never)),
+        Command::Sweep(_, reply) => tell(reply, Err(never)),
+        Command::Backup(_, reply) => tell(reply, Err(never)),
+        Command::ResetLog => Box::new(drop),
+    }
+}
+
+/// An error and what caused it, in one line.
+fn describe(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+/// A cause that is only a text.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Cause(String);

@@ -1,0 +1,192 @@
+//! The index: where each record is, in memory.
+//!
+//! An index in the file would dirty a page for each random id, and a page that is far away once there are many. The file has one
+//! owner, so that a map in its memory is as good: eight bytes of the id and the place, sixteen bytes in all. Eight bytes of a digest
+//! are not the whole of it, so whoever finds a place reads the row and compares. Running records are here whole: most writes end one.
+//!
+//! Only what is durable is here: the writer puts a batch in after its commit and before it tells anybody.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hapax_core::record::Head;
+use hapax_core::scope::RecordId;
+use hapax_core::time::Timestamp;
+use hashbrown::HashTable;
+
+use super::place::Place;
+
+/// By the first bits of the id, so that a table grows in a fraction of a millisecond and ids can be listed in order.
+const SHARD_BITS: u32 = 10;
+
+/// Where each record is.
+pub(super) struct Index {
+    shards: Box<[Mutex<Shard>]>,
+}
+
+#[derive(Default)]
+struct Shard {
+    entries: HashTable<Entry>,
+    running: HashMap<RecordId, Running>,
+}
+
+/// The first bytes of an id, and a row that may be its record's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Entry {
+    pub(super) prefix: u64,
+    pub(super) place: Place,
+}
+
+/// A running record, whole.
+#[derive(Clone, Debug)]
+pub(super) struct Running {
+    pub(super) place: Place,
+    pub(super) head: Arc<Head>,
+}
+
+/// What the index knows of an id.
+pub(super) enum Found {
+    /// There is no record.
+    Absent,
+    Running(Running),
+    /// Rows to look at: one of them, or none, is the record.
+    Rows(Vec<Place>),
+}
+
+/// One record's way from one place to another.
+#[derive(Debug)]
+pub(super) struct Move {
+    pub(super) id: RecordId,
+    pub(super) from: Option<Place>,
+    pub(super) to: To,
+}
+
+#[derive(Debug)]
+pub(super) enum To {
+    Nowhere,
+    Row(Place),
+    Running(Running),
+}
+
+impl Default for Index {
+    fn default() -> Self {
+        Index { shards: (0..1 << SHARD_BITS).map(|_| Mutex::default()).collect() }
+    }
+}
+
+impl Index {
+    pub(super) fn find(&self, id: &RecordId) -> Found {
+        let prefix = prefix(id);
+        let shard = self.shard(prefix);
+        if let Some(running) = shard.running.get(id) {
+            return Found::Running(running.clone());
+        }
+        let rows: Vec<_> = shard.with_prefix(prefix).collect();
+        if rows.is_empty() { Found::Absent } else { Found::Rows(rows) }
+    }
+
+    pub(super) fn apply(&self, moved: Move) {
+        let prefix = prefix(&moved.id);
+        let mut shard = self.shard(prefix);
+        if let Some(place) = moved.from
+            && shard.running.remove(&moved.id).is_none()
+        {
+            shard.remove(Entry { prefix, place });
+        }
+        match moved.to {
+            To::Nowhere => {}
+            To::Row(place) => shard.insert(Entry { prefix, place }),
+            To::Running(running) => drop(shard.running.insert(moved.id, running)),
+        }
+    }
+
+    /// Puts many in, quickest when they are sorted: then a shard is in the processor's cache while it is filled.
+    pub(super) fn extend(&self, entries: &[Entry]) {
+        for chunk in entries.chunk_by(|a, b| shard_of(a.prefix) == shard_of(b.prefix)) {
+            let mut shard = self.shard(chunk[0].prefix);
+            for entry in chunk {
+                shard.insert(*entry);
+            }
+        }
+    }
+
+    /// Makes room, so that nothing is moved while the tables fill.
+    pub(super) fn reserve(&self, records: usize) {
+        let each = records.div_ceil(self.shards.len());
+        for shard in &self.shards {
+            // Random ids spread evenly, but not exactly so.
+            lock(shard).entries.reserve(each + each / 16, |entry| entry.hash());
+        }
+    }
+
+    /// Running records whose lease is over, the longest over first.
+    pub(super) fn lapsed(&self, now: Timestamp, limit: usize) -> Vec<RecordId> {
+        let mut lapsed: Vec<_> = Vec::new();
+        for shard in &self.shards {
+            let shard = lock(shard);
+            let over = shard.running.values().filter(|running| running.head.lease_until <= now);
+            lapsed.extend(over.map(|running| (running.head.lease_until, running.head.id)));
+        }
+        lapsed.sort_unstable();
+        lapsed.into_iter().take(limit).map(|(_, id)| id).collect()
+    }
+
+    /// The next shard's worth of entries at or after a prefix, in order, running ones among them; and where to go on from.
+    pub(super) fn page(&self, from: u64) -> (Vec<Entry>, Option<u64>) {
+        let shard = self.shard(from);
+        let running = shard.running.iter().map(|(id, running)| Entry { prefix: prefix(id), place: running.place });
+        let mut entries: Vec<_> = shard.entries.iter().copied().chain(running).filter(|entry| entry.prefix >= from).collect();
+        entries.sort_unstable();
+        let next = shard_of(from) + 1;
+        (entries, (next < 1 << SHARD_BITS).then_some(next << (64 - SHARD_BITS)))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.shards.iter().map(lock).map(|shard| shard.entries.len() + shard.running.len()).sum()
+    }
+
+    fn shard(&self, prefix: u64) -> MutexGuard<'_, Shard> {
+        lock(&self.shards[shard_of(prefix) as usize])
+    }
+}
+
+impl Shard {
+    fn with_prefix(&self, prefix: u64) -> impl Iterator<Item = Place> {
+        self.entries.iter_hash(spread(prefix)).filter(move |entry| entry.prefix == prefix).map(|entry| entry.place)
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        self.entries.insert_unique(entry.hash(), entry, |entry| entry.hash());
+    }
+
+    fn remove(&mut self, entry: Entry) {
+        if let Ok(found) = self.entries.find_entry(entry.hash(), |other| *other == entry) {
+            found.remove();
+        }
+    }
+}
+
+impl Entry {
+    fn hash(&self) -> u64 {
+        spread(self.prefix)
+    }
+}
+
+/// What the index keeps of an id.
+pub(super) fn prefix(id: &RecordId) -> u64 {
+    let (first, _) = id.as_bytes().split_first_chunk().expect("an id is longer");
+    u64::from_be_bytes(*first)
+}
+
+fn shard_of(prefix: u64) -> u64 {
+    prefix >> (64 - SHARD_BITS)
+}
+
+/// The shard has used up the first bits, which the table wants to differ.
+fn spread(prefix: u64) -> u64 {
+    prefix.rotate_left(SHARD_BITS).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,59 @@
+//! Opening the file again after the disk failed.
+//!
+//! When an fsync fails, Linux has marked the pages as clean: the next fsync would succeed though nothing reached the disk, and a read
+//! would show what is only in memory. So an fsync is never repeated. Every connection is closed; the log is *written* once more, byte
+//! for byte, which makes its pages dirty again, and only then synced. After that whatever can be read of the log is on the disk:
+//! either all of the write that failed, or nothing of it. Its callers were told that nobody knows. Pages of the file itself need no
+//! such care, for until a copy of the log was synced without an error, the log is still there and is copied again.
+
+use std::fs::OpenOptions;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use hapax_core::store::StoreError;
+use rusqlite::Connection;
+
+use super::book::Book;
+use super::error::store_error;
+use super::row::micros;
+use super::schema::{self, Meta};
+use super::shared::{Connections, Shared};
+
+/// Opens the file, shows that it can be written, and reads everything again. Nothing else may have it open.
+pub(super) fn reopen(shared: &Shared) -> Result<(Connection, Book, Connections), StoreError> {
+    rewrite_log(&shared.path).map_err(|error| StoreError::unavailable("the log cannot be written again").because(error))?;
+    let connection = schema::open_again(&shared.path)
+        .map_err(|error| StoreError::unavailable("the store file cannot be opened").because(error))?;
+    let meta = Meta::read(&connection).map_err(store_error)?;
+    if meta.incarnation != shared.incarnation {
+        return Err(StoreError::unavailable("another process has opened the store file since: this one must stop"));
+    }
+    // With a real commit: a file system that became read-only can still be read.
+    connection.execute("UPDATE meta SET clock_us = max(clock_us, ?1)", [micros(shared.clock.now())]).map_err(store_error)?;
+    let book = Book::load(&connection, &shared.policies, shared.leases())?;
+    let connections = Connections::open(&shared.path)
+        .map_err(|error| StoreError::unavailable("the store file cannot be opened to read").because(error))?;
+    Ok((connection, book, connections))
+}
+
+fn rewrite_log(path: &Path) -> std::io::Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push("-wal");
+    let mut file = match OpenOptions::new().read(true).write(true).open(name) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let mut piece = vec![0; 1 << 20];
+    let mut at = 0;
+    loop {
+        file.seek(SeekFrom::Start(at))?;
+        let read = file.read(&mut piece)?;
+        if read == 0 {
+            return file.sync_all();
+        }
+        file.seek(SeekFrom::Start(at))?;
+        file.write_all(&piece[..read])?;
+        at += read as u64;
+    }
+}

@@ -1,0 +1,106 @@
+//! What the store's threads share, and the gate that keeps them off the file when nobody may touch it.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use hapax_core::store::StoreError;
+use hapax_core::time::Clock;
+use rusqlite::Connection;
+
+use super::OpenError;
+use super::index::Index;
+use super::policies::Policies;
+use super::row::{Leases, Rows};
+use super::schema;
+use super::stats::Counters;
+
+/// Enough for the machines an embedded store runs on; replays mostly come from memory.
+pub(super) const READERS: usize = 2;
+
+/// What the store's threads share.
+pub(super) struct Shared {
+    pub(super) path: PathBuf,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) incarnation: i64,
+    pub(super) policies: Policies,
+    pub(super) counters: Counters,
+    index: RwLock<Option<Arc<Index>>>,
+    /// Held to read by whoever uses one of the connections; to write by the writer when it must be alone with the file.
+    gate: RwLock<Option<Connections>>,
+}
+
+/// The connections beside the writer's.
+pub(super) struct Connections {
+    readers: [Mutex<Connection>; READERS],
+    checkpointer: Mutex<Connection>,
+}
+
+impl Connections {
+    pub(super) fn open(path: &std::path::Path) -> Result<Connections, OpenError> {
+        let reader = || schema::open_to_read(path).map(Mutex::new);
+        Ok(Connections { readers: [reader()?, reader()?], checkpointer: Mutex::new(schema::open_to_checkpoint(path)?) })
+    }
+
+    pub(super) fn reader(&self, number: usize) -> MutexGuard<'_, Connection> {
+        self.readers[number].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn checkpointer(&self) -> MutexGuard<'_, Connection> {
+        self.checkpointer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    pub(super) fn new(path: PathBuf, clock: Arc<dyn Clock>, incarnation: i64) -> Shared {
+        Shared {
+            path,
+            clock,
+            incarnation,
+            policies: Policies::default(),
+            counters: Counters::default(),
+            index: RwLock::new(None),
+            gate: RwLock::new(None),
+        }
+    }
+
+    pub(super) fn leases(&self) -> Leases {
+        Leases::Of(self.incarnation)
+    }
+
+    pub(super) fn rows<'a>(&'a self, connection: &'a Connection) -> Rows<'a> {
+        Rows { connection, policies: &self.policies, leases: self.leases() }
+    }
+
+    /// The index, while there is a file to be read.
+    pub(super) fn index(&self) -> Result<Arc<Index>, StoreError> {
+        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
+        index.clone().ok_or_else(shut)
+    }
+
+    /// Opens the gate, with what was read of the file.
+    pub(super) fn open(&self, connections: Connections, index: Arc<Index>) {
+        *self.gate.write().unwrap_or_else(PoisonError::into_inner) = Some(connections);
+        *self.index.write().unwrap_or_else(PoisonError::into_inner) = Some(index);
+    }
+
+    /// Waits until nobody uses the file, and lets nobody use it any more: every connection but the writer's is closed.
+    pub(super) fn shut(&self) {
+        *self.index.write().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.gate.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// The way in for whoever uses one of the connections.
+    pub(super) fn enter(&self) -> RwLockReadGuard<'_, Option<Connections>> {
+        self.gate.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until nobody else uses the file, and keeps everybody out while the guard lives.
+    pub(super) fn alone(&self) -> RwLockWriteGuard<'_, Option<Connections>> {
+        self.gate.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is said while the gate is shut.
+pub(super) fn shut() -> StoreError {
+    StoreError::unavailable("the store file is being opened again after an error")
+}

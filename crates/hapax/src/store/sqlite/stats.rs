@@ -1,0 +1,79 @@
+//! What the store can say about itself.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// What the store can say about itself, for metrics.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Commits since the file was opened: fewer than writes, when writers share them.
+    pub commits: u64,
+    /// Commits that failed.
+    pub commits_failed: u64,
+    /// How long the latest commit took, from its first write to the disk's word.
+    pub commit_latest: Duration,
+    /// The longest commit so far.
+    pub commit_longest: Duration,
+    /// Bytes that wait for the writer now.
+    pub queue_bytes: u64,
+    /// Writes refused because too much was waiting: the disk is slower than the callers.
+    pub refused: u64,
+    /// Records there are.
+    pub records: u64,
+    /// The length of the write-ahead log that has not been given back, in bytes.
+    pub log_bytes: u64,
+    /// How often the log was given back to be written anew.
+    pub log_resets: u64,
+    /// How often the file was closed and opened again because of an error.
+    pub reopened: u64,
+    /// Why the store cannot be used at the moment, if so.
+    pub failing: Option<String>,
+}
+
+/// The same while it is counted.
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) commits: AtomicU64,
+    pub(super) commits_failed: AtomicU64,
+    commit_latest_us: AtomicU64,
+    commit_longest_us: AtomicU64,
+    pub(super) queue_bytes: AtomicU64,
+    pub(super) refused: AtomicU64,
+    pub(super) log_bytes: AtomicU64,
+    pub(super) log_resets: AtomicU64,
+    pub(super) reopened: AtomicU64,
+    failing: Mutex<Option<String>>,
+}
+
+impl Counters {
+    pub(super) fn committed(&self, took: Duration) {
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.commits.fetch_add(1, Ordering::Relaxed);
+        self.commit_latest_us.store(micros, Ordering::Relaxed);
+        self.commit_longest_us.fetch_max(micros, Ordering::Relaxed);
+    }
+
+    pub(super) fn failing(&self, reason: Option<String>) {
+        *self.failing.lock().unwrap_or_else(PoisonError::into_inner) = reason;
+    }
+
+    pub(super) fn read(&self, records: usize) -> Stats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Stats {
+            commits: get(&self.commits),
+            commits_failed: get(&self.commits_failed),
+            commit_latest: Duration::from_micros(get(&self.commit_latest_us)),
+            commit_longest: Duration::from_micros(get(&self.commit_longest_us)),
+            queue_bytes: get(&self.queue_bytes),
+            refused: get(&self.refused),
+            records: records as u64,
+            log_bytes: get(&self.log_bytes),
+            log_resets: get(&self.log_resets),
+            reopened: get(&self.reopened),
+            failing: self.failing.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
+    }
+}
