@@ -1,0 +1,60 @@
+//! What is printed: a title with the settings, a table, and the targets with whether they are met.
+
+/// Rows under headings, each column as wide as it must be.
+pub(crate) struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// Prints the title at once, so that whoever waits knows for what.
+    pub(crate) fn new(title: &str, headings: &[&str]) -> Table {
+        println!("\n{title}");
+        Table { rows: vec![headings.iter().map(ToString::to_string).collect()] }
+    }
+
+    pub(crate) fn row(&mut self, name: &str, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(std::iter::once(name.to_owned()).chain(cells).collect());
+    }
+
+    pub(crate) fn print(self) {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or_default();
+        let width = |column: usize| self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+        let widths: Vec<_> = (0..columns).map(|column| width(column).unwrap_or_default()).collect();
+        for row in self.rows.iter().filter(|row| row.iter().any(|cell| !cell.is_empty())) {
+            let cells = row.iter().zip(&widths).enumerate();
+            // Names to the left, numbers to the right.
+            let cells =
+                cells.map(|(at, (cell, &width))| if at == 0 { format!("{cell:width$}") } else { format!("{cell:>width$}") });
+            println!("  {}", cells.collect::<Vec<_>>().join("  ").trim_end());
+        }
+    }
+}
+
+/// Prints a result that should be at least so much.
+pub(crate) fn at_least(what: &str, value: f64, target: f64, unit: &str) {
+    verdict(what, value, &format!("at least {target}{unit}"), value >= target, unit);
+}
+
+/// Prints a result that should be at most so much.
+pub(crate) fn at_most(what: &str, value: f64, target: f64, unit: &str) {
+    verdict(what, value, &format!("at most {target}{unit}"), value <= target, unit);
+}
+
+fn verdict(what: &str, value: f64, target: &str, is_met: bool, unit: &str) {
+    let verdict = if is_met { "met" } else { "MISSED" };
+    println!("  target: {what}: {target}; {}{unit}: {verdict}", number(value));
+}
+
+/// A number with about three digits that mean something.
+pub(crate) fn number(value: f64) -> String {
+    match value.abs() {
+        size if size >= 100.0 || value == 0.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        size if size >= 0.1 => format!("{value:.2}"),
+        _ => format!("{value:.4}"),
+    }
+}
+
+pub(crate) fn mebibytes(bytes: u64) -> String {
+    number(bytes as f64 / f64::from(1 << 20))
+}
