@@ -15,8 +15,9 @@ use super::shared::{Connections, Shared, shut};
 use super::writer::{Answer, Command, Queue};
 use super::{backup, repair};
 
-/// Pages given back to the file system in one piece of idle work.
-const SHRINK_PAGES: u32 = 256;
+/// Pages given back to the file system at a time: when nobody waits, and between two batches.
+const SHRINK_PAGES_IDLE: u32 = 2048;
+const SHRINK_PAGES_BUSY: u32 = 64;
 /// Free pages that are always kept for what comes next, and the part of the file that may be free: a quarter.
 const FREE_PAGES_MIN: i64 = 4096;
 const FREE_PART: i64 = 4;
@@ -67,13 +68,19 @@ impl Desk {
     /// Carries out one batch, then whatever housekeeping there is.
     pub(super) fn work(&mut self, batch: Vec<Command>, queue: &Queue) {
         let mut asked = Asked::default();
+        let is_idle = batch.is_empty();
         let batch: Vec<_> = batch.into_iter().filter_map(|command| asked.take(command)).collect();
+        asked.has_swept = batch.iter().any(|command| matches!(command, Command::Sweep(..)));
         self.look_for_trouble();
         self.reopen_if_due();
         if !batch.is_empty() {
             self.commit(batch);
         }
-        self.keep_house(asked.reset_log);
+        if self.is_shrinking || asked.has_swept {
+            self.keep_house(asked.reset_log, Some(if is_idle { SHRINK_PAGES_IDLE } else { SHRINK_PAGES_BUSY }));
+        } else {
+            self.keep_house(asked.reset_log, None);
+        }
         for (path, reply) in asked.backups {
             let copied = self.back_up(&path, queue);
             let _ = reply.send(copied);
@@ -160,10 +167,14 @@ impl Desk {
     }
 
     /// Between two batches: the log is kept short, and the file no larger than it must be.
-    fn keep_house(&mut self, reset_log: bool) {
+    fn keep_house(&mut self, reset_log: bool, shrink_pages: Option<u32>) {
         let State::Open(open) = &self.state else { return };
         let connection = open.connection.clone();
-        if let Err(error) = self.keep_log(&connection, reset_log).and_then(|()| self.keep_size(&connection)) {
+        let mut kept = self.keep_log(&connection, reset_log);
+        if let Some(pages) = shrink_pages {
+            kept = kept.and_then(|()| self.keep_size(&connection, pages));
+        }
+        if let Err(error) = kept {
             if super::error::is_suspect(&error) {
                 self.fail(super::error::store_error(error));
             } else {
@@ -187,9 +198,10 @@ impl Desk {
         Ok(())
     }
 
-    fn keep_size(&mut self, connection: &Connection) -> rusqlite::Result<()> {
+    /// Gives free pages back, and looks whether there are too many. Only a sweep makes them.
+    fn keep_size(&mut self, connection: &Connection, pages: u32) -> rusqlite::Result<()> {
         if self.is_shrinking {
-            connection.execute_batch(&format!("PRAGMA incremental_vacuum({SHRINK_PAGES})"))?;
+            connection.execute_batch(&format!("PRAGMA incremental_vacuum({pages})"))?;
         }
         let pragma = |name: &str| connection.prepare_cached(name)?.query_row([], |row| row.get::<_, i64>(0));
         let (free, all) = (pragma("PRAGMA freelist_count")?, pragma("PRAGMA page_count")?);
@@ -217,7 +229,7 @@ impl Desk {
                 if !batch.is_empty() {
                     self.commit(batch);
                 }
-                self.keep_house(reset_log);
+                self.keep_house(reset_log, None);
             }
             matches!(self.state, State::Open(_))
         })
@@ -238,6 +250,7 @@ impl Desk {
 #[derive(Default)]
 struct Asked {
     reset_log: bool,
+    has_swept: bool,
     backups: Vec<(std::path::PathBuf, Answer<backup::Copied>)>,
 }
 

@@ -21,7 +21,7 @@ pub struct Stats {
     pub queue_bytes: u64,
     /// Writes refused because too much was waiting: the disk is slower than the callers.
     pub refused: u64,
-    /// Records there are.
+    /// Records there are. After a restart a few more, which were there once.
     pub records: u64,
     /// The length of the write-ahead log that has not been given back, in bytes.
     pub log_bytes: u64,

@@ -1,0 +1,106 @@
+//! How long the log, how large the file and how full the queue may get.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hapax::store::sqlite::{Options, Sqlite};
+use hapax_core::Store;
+use hapax_core::store::Lifetime;
+
+use super::shop::{HOUR, SHORT, Shop, answer, charge, claim, sweep_all, win};
+
+/// For what has no bound of its own, on a machine that does other things too.
+const SOON: Duration = Duration::from_secs(60);
+const MIB: usize = 1 << 20;
+const LOG_MAX: u64 = 64 << 20;
+const KEPT: Lifetime = Lifetime { retention: HOUR, tombstone: HOUR };
+
+fn length(shop: &Shop, end: &str) -> u64 {
+    std::fs::metadata(shop.beside(end)).map_or(0, |file| file.len())
+}
+
+/// Something that happens in the background, and soon.
+async fn eventually(what: &str, within: Duration, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < within, "{what}, not within {within:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_stays_short_and_is_short_again_after_a_long_reader() {
+    let shop = Shop::new();
+    let store = shop.open().await;
+    let mut longest = 0;
+    for i in 0..200 {
+        charge(&store, &format!("alone-{i}"), vec![7; MIB], KEPT).await;
+        longest = longest.max(length(&shop, "-wal"));
+    }
+    assert!(longest <= LOG_MAX, "{longest} bytes of log with nobody reading");
+
+    let mut raw = shop.raw();
+    let reader = raw.transaction().unwrap();
+    let before: i64 = reader.query_row("SELECT count(*) FROM heads", [], |row| row.get(0)).unwrap();
+    for i in 0..100 {
+        charge(&store, &format!("read-{i}"), vec![7; MIB], KEPT).await;
+    }
+    let held = length(&shop, "-wal");
+    assert!(held > LOG_MAX, "{held} bytes: the reader did not hold the log, so this shows nothing");
+    assert_eq!(reader.query_row("SELECT count(*) FROM heads", [], |row| row.get::<_, i64>(0)).unwrap(), before);
+    drop(reader);
+    // Though nobody writes.
+    eventually("the log is cut back", Duration::from_secs(10), || length(&shop, "-wal") <= LOG_MAX).await;
+    println!("{longest} bytes at most with nobody reading, {held} with a reader, {} after it", length(&shop, "-wal"));
+    assert_eq!(answer(&store, "read-99").await, Some(vec![7; MIB]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_file_shrinks_when_what_was_in_it_is_gone() {
+    let shop = Shop::new();
+    let store = shop.open().await;
+    for i in 0..100 {
+        charge(&store, &i.to_string(), vec![7; MIB], SHORT).await;
+    }
+    eventually("the file grows", SOON, || length(&shop, "") > 80 << 20).await;
+    shop.clock.advance(HOUR * 3);
+    sweep_all(&store).await;
+    eventually("the file shrinks", SOON, || length(&shop, "") < 30 << 20).await;
+    assert_eq!(store.stats().records, 0);
+}
+
+/// A disk that does not answer, here a lock that somebody else holds: what waits is bounded in bytes, and the rest is told at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_a_slow_disk_is_bounded_in_bytes() {
+    let shop = Shop::new();
+    let options = Options { queue_bytes_max: 8 * MIB, clock: Some(Arc::new(shop.clock.clone())) };
+    let store = Arc::new(Sqlite::open_with(&shop.path, options).await.unwrap());
+    let mut heads = Vec::new();
+    for i in 0..40 {
+        heads.push(win(&*store, claim(&i.to_string())).await);
+    }
+    let raw = shop.raw();
+    raw.execute_batch("BEGIN IMMEDIATE").unwrap();
+    // The first is taken by the writer, which now waits for the lock.
+    let stuck = tokio::spawn({
+        let store = store.clone();
+        async move { store.sweep(1).await }
+    });
+    eventually("the writer waits", SOON, || store.stats().queue_bytes == 0).await;
+    let mut waiting = tokio::task::JoinSet::new();
+    for head in &heads {
+        let (store, put) = (store.clone(), super::shop::finish(head, hapax_core::State::Completed, vec![7; MIB], KEPT));
+        waiting.spawn(async move { store.put_if(put).await.is_ok() });
+    }
+    eventually("some are refused", SOON, || store.stats().refused > 0).await;
+    assert!(store.stats().queue_bytes <= 8 * MIB as u64, "{:?}", store.stats());
+    raw.execute_batch("ROLLBACK").unwrap();
+    let results = waiting.join_all().await;
+    let _ = stuck.await.unwrap();
+    let refused = results.iter().filter(|is_ok| !**is_ok).count();
+    println!("{refused} of {} completions refused, {} bytes waiting", results.len(), store.stats().queue_bytes);
+    assert!(refused >= 20 && store.stats().refused > 0);
+    assert_eq!(store.stats().queue_bytes, 0);
+    // And it goes on.
+    charge(&*store, "after", "paid", KEPT).await;
+}

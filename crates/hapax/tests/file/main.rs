@@ -1,0 +1,10 @@
+//! The store's file: what is in it after it was opened again, what a damaged one does, how long its log and how large it may grow,
+//! and copies of it.
+
+#![allow(unreachable_pub, reason = "modules of one test binary")]
+
+mod backup;
+mod bounds;
+mod damage;
+mod reopen;
+mod shop;

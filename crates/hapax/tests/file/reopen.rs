@@ -1,0 +1,106 @@
+//! The index is in memory only: after each start it must be what it was.
+
+use std::sync::Arc;
+
+use hapax_core::record::State;
+use hapax_core::store::{Change, Condition, Lifetime, ListQuery, Put, Written};
+use hapax_core::{RecordId, Store};
+
+use super::shop::{HOUR, SHORT, Shop, answer, assert_sound, charge_many, claim, finish, id, sweep_all, win};
+
+/// More than two pieces of the roll, and a tail.
+const KEYS: usize = 40_000;
+/// Half of a lifetime in which nothing goes.
+const LONG: Lifetime = Lifetime { retention: HOUR, tombstone: HOUR.saturating_mul(50) };
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_record_is_found_after_reopening_and_what_is_gone_is_not() {
+    let shop = Shop::new();
+    let store = Arc::new(shop.open().await);
+    charge_many(&store, (0..KEYS).map(|i| format!("long-{i}")), LONG).await;
+    charge_many(&store, (0..2_000).map(|i| format!("short-{i}")), SHORT).await;
+    let retryable = win(&*store, claim("retryable")).await;
+    win(&*store, finish(&retryable, State::Retryable, "", LONG)).await;
+    let unknown = win(&*store, claim("unknown")).await;
+    win(&*store, finish(&unknown, State::Unknown, "", SHORT)).await;
+    win(&*store, claim("running")).await;
+
+    // What was released is claimed again, from the middle of its lane, when much has been written after it.
+    charge_many(&store, (0..20_000).map(|i| format!("later-{i}")), LONG).await;
+    let Change::Claim(again) = claim("retryable").change else { unreachable!() };
+    let takeover = Put { id: retryable.id, condition: Condition::Lapsed { fence: retryable.fence }, change: Change::Claim(again) };
+    win(&*store, takeover).await;
+
+    // The short ones go, and so do the answers of the long ones.
+    shop.clock.advance(HOUR * 3);
+    assert_eq!(sweep_all(&*store).await, 2_000 * 2 + KEYS + 20_000 + 2, "2 leases, every answer, the short heads");
+    charge_many(&store, (0..100).map(|i| format!("new-{i}")), LONG).await;
+    drop(store);
+
+    let store = shop.open().await;
+    // One more than there are: the roll still names the row that was left from the middle of its lane.
+    assert_eq!(store.stats().records as usize, KEYS + 20_000 + 3 + 100 + 1);
+    for i in 0..KEYS {
+        assert_tombstone(&store, &format!("long-{i}")).await;
+    }
+    for i in 0..20_000 {
+        assert_tombstone(&store, &format!("later-{i}")).await;
+    }
+    for i in 0..2_000 {
+        assert_eq!(store.get(vec![id(&format!("short-{i}"))]).await.unwrap().records, [None]);
+    }
+    for i in 0..100 {
+        assert_eq!(answer(&store, &format!("new-{i}")).await, Some(format!("new-{i}").into_bytes()));
+    }
+    for (key, word) in [("retryable", "unknown"), ("unknown", "expired"), ("running", "unknown")] {
+        assert_eq!(store.get(vec![id(key)]).await.unwrap().records[0].as_ref().unwrap().head.state.word(), word, "{key}");
+    }
+    assert_all_are_listed(&store, KEYS + 20_000 + 3 + 100).await;
+    drop(store);
+    assert_sound(&shop.raw());
+}
+
+/// It is there, it is past its retention, and nobody can claim it.
+async fn assert_tombstone(store: &dyn Store, key: &str) {
+    match store.put_if(claim(key)).await.unwrap() {
+        Written::Lost(seen) => assert_eq!(seen.record.unwrap().head.state.word(), "expired", "{key}"),
+        Written::Won(_) => panic!("{key} would run twice"),
+    }
+}
+
+async fn assert_all_are_listed(store: &dyn Store, count: usize) {
+    let (mut ids, mut after): (Vec<RecordId>, _) = (Vec::new(), None);
+    loop {
+        let page = store.list(ListQuery { state: None, after, limit: 7_000 }).await.unwrap();
+        let Some(last) = page.last() else { break };
+        after = Some(last.id);
+        ids.extend(page.iter().map(|head| head.id));
+    }
+    assert!(ids.is_sorted_by(|a, b| a < b));
+    assert_eq!(ids.len(), count);
+}
+
+/// A lane that is empty goes on where it was: the roll may still name its old rows.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lane_that_was_emptied_is_not_mistaken_for_what_it_was() {
+    let shop = Shop::new();
+    let store = Arc::new(shop.open().await);
+    charge_many(&store, (0..17_000).map(|i| format!("first-{i}")), SHORT).await;
+    shop.clock.advance(HOUR * 3);
+    sweep_all(&*store).await;
+    drop(store);
+
+    for round in 0..3 {
+        let store = Arc::new(shop.open().await);
+        assert_eq!(store.stats().records, round * 9_000);
+        charge_many(&store, (0..9_000).map(|i| format!("{round}-{i}")), LONG).await;
+    }
+    let store = shop.open().await;
+    for round in 0..3 {
+        for i in 0..9_000 {
+            assert!(matches!(store.put_if(claim(&format!("{round}-{i}"))).await.unwrap(), Written::Lost(_)), "{round}-{i}");
+        }
+    }
+    drop(store);
+    assert_sound(&shop.raw());
+}
