@@ -214,25 +214,24 @@ impl Desk {
         let connection = open.connection.clone();
         backup::copy(&connection, path, || {
             if let Some(batch) = queue.gather(true).filter(|batch| !batch.is_empty()) {
-                let (resets, batch): (Vec<_>, Vec<_>) =
-                    batch.into_iter().partition(|command| matches!(command, Command::ResetLog | Command::Backup(..)));
-                let mut reset_log = false;
-                for command in resets {
-                    match command {
-                        Command::Backup(_, reply) => {
-                            drop(reply.send(Err(StoreError::unavailable("a backup is being made already"))))
-                        }
-                        _ => reset_log = true,
-                    }
-                }
-                self.look_for_trouble();
-                if !batch.is_empty() {
-                    self.commit(batch);
-                }
-                self.keep_house(reset_log, None);
+                self.work_during_backup(batch);
             }
             matches!(self.state, State::Open(_))
         })
+    }
+
+    /// One batch between two steps of a backup. Should the file fail, it is not opened again before the backup has let go of it.
+    fn work_during_backup(&mut self, batch: Vec<Command>) {
+        let mut asked = Asked::default();
+        let batch: Vec<_> = batch.into_iter().filter_map(|command| asked.take(command)).collect();
+        for (_, reply) in asked.backups {
+            let _ = reply.send(Err(StoreError::unavailable("a backup is being made already")));
+        }
+        self.look_for_trouble();
+        if !batch.is_empty() {
+            self.commit(batch);
+        }
+        self.keep_house(asked.reset_log, None);
     }
 
     /// The end of a process that ends in order: the log goes into the file, which then stands alone.
