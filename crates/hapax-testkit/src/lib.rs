@@ -5,6 +5,7 @@
 //! - [`Faulty`]: a store around a store, which fails, hangs and lands late as scripted.
 //! - [`ManualClock`]: a clock that only a test turns.
 //! - [`crash`]: the test binary started again as a child, to be killed or stopped from outside; and a ledger of effects.
+//! - [`disk`]: system calls that fail, full disks, and machines that lose power.
 //!
 //! A store joins the suite with one line. The crate that does so needs `tokio` with `macros` and `rt-multi-thread`.
 //!
@@ -39,6 +40,7 @@
 pub mod clock;
 pub mod contract;
 pub mod crash;
+pub mod disk;
 pub mod faulty;
 pub mod history;
 

@@ -68,8 +68,17 @@ impl Child {
     }
 
     /// Says a line to it, for it to [`hear`](super::hear).
+    ///
+    /// # Panics
+    ///
+    /// When it has ended.
     pub fn say(&mut self, line: &str) {
-        self.input.write_all(format!("{line}\n").as_bytes()).expect("the child listens");
+        assert!(self.try_say(line), "the child listens");
+    }
+
+    /// Says a line to it, unless it has ended.
+    pub fn try_say(&mut self, line: &str) -> bool {
+        self.input.write_all(format!("{line}\n").as_bytes()).is_ok()
     }
 
     /// Kills it where it stands (SIGKILL), stopped or not, and reaps it. What it announced before can still be read.
