@@ -1,0 +1,252 @@
+//! Writes and fsyncs of the store's files that fail, one after the other, under a process that has to live with it.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use hapax_testkit::crash;
+use hapax_testkit::disk::{Strace, calls};
+
+use super::book::{Book, check_file};
+use super::process::{Places, Process};
+use super::service::{self, Order};
+
+/// Every call by which a file changes or is made durable.
+const WRITES: &str = "pwrite64,pwritev,write,writev,ftruncate,fallocate,fsync,fdatasync";
+/// What a request waits for the store: short, so that a lasting fault is soon over,
+const STORE_TIMEOUT: Duration = Duration::from_millis(100);
+/// or long enough for a checkpoint on a busy machine.
+const STORE_TIMEOUT_FILLING: Duration = Duration::from_millis(500);
+/// A request asks the store for a claim and for a completion, and each may take its timeout; the rest is for a busy machine.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
+/// Of a whole request: its answer takes pages of its own.
+const ANSWER_BYTES: usize = 6_000;
+/// Of requests that are there to fill the log until a checkpoint is due,
+const FILLING_ANSWER_BYTES: usize = 256 << 10;
+/// so many at the most. Stores that let their log grow further need more.
+const FILLING_ANSWERS_MAX: usize = 400;
+
+/// Calls that fail.
+#[derive(Clone, Debug)]
+struct Fault {
+    call: String,
+    error: &'static str,
+    /// The first one that fails.
+    nth: usize,
+    /// Whether those after it fail too.
+    lasts: bool,
+}
+
+impl Fault {
+    fn injection(&self) -> String {
+        let Fault { call, error, nth, lasts } = self;
+        format!("inject={call}:error={error}:when={nth}{}", if *lasts { "+" } else { "" })
+    }
+}
+
+/// What a sweep came to.
+#[derive(Default)]
+struct Tally {
+    faults: usize,
+    /// Faults that hit at least one call.
+    landed: usize,
+    /// Calls that were made to fail.
+    calls: usize,
+    unavailable: usize,
+}
+
+impl Tally {
+    fn print(&self, what: &str, book: &Book) {
+        let Tally { faults, landed, calls, unavailable } = self;
+        let Book { unknown, run_on_retry, replayed, .. } = book;
+        println!(
+            "{what}: {faults} faults, {landed} landed, {calls} calls failed; {unavailable} requests got 503; retried: {run_on_retry} run, {unknown} held as unknown; {replayed} replays"
+        );
+    }
+}
+
+/// A service, and everything it has promised.
+struct Bench {
+    places: Places,
+    process: Process,
+    book: Book,
+    tally: Tally,
+    /// The files whose calls may fail.
+    files: Vec<String>,
+    _directory: tempfile::TempDir,
+}
+
+impl Bench {
+    fn start(test: &str, store_timeout: Duration) -> Bench {
+        let directory = tempfile::tempdir().unwrap();
+        let places = Places::in_directory(directory.path());
+        let process = Process::start(test, &places, store_timeout);
+        let files = places.store_files();
+        let mut bench = Bench { places, process, book: Book::default(), tally: Tally::default(), files, _directory: directory };
+        for warm_up in 0..3 {
+            bench.book.charge(&mut bench.process, &format!("warm-up-{warm_up}"), ANSWER_BYTES);
+        }
+        bench
+    }
+
+    fn attach(&self, options: &[&str]) -> Result<Strace, String> {
+        let files = self.files.iter().flat_map(|file| ["-P", file]);
+        let options: Vec<_> = ["-f", "-y", "-e", "signal=none"].into_iter().chain(files).chain(options.iter().copied()).collect();
+        Strace::attach(self.process.child.pid(), &options, &self.places.log)
+    }
+
+    /// How often a thread makes each of the calls while `work` is done, at the most.
+    fn count(&mut self, work: impl FnOnce(&mut Bench, &Strace)) -> Result<BTreeMap<String, usize>, String> {
+        let strace = self.attach(&["-e", &format!("trace={WRITES}")])?;
+        work(self, &strace);
+        let mut counts = BTreeMap::<(u32, String), usize>::new();
+        for call in calls(&strace.detach()) {
+            *counts.entry((call.thread, call.name)).or_default() += 1;
+        }
+        let mut most = BTreeMap::<String, usize>::new();
+        for ((_, name), count) in counts {
+            let most = most.entry(name).or_default();
+            *most = count.max(*most);
+        }
+        Ok(most)
+    }
+
+    /// One whole request under a fault; then the fault is gone, and the same process has to be as good as new.
+    fn endure(&mut self, name: &str, fault: &Fault) {
+        let strace = self.attach(&["-e", &format!("trace={}", fault.call), "-e", &fault.injection()]).unwrap();
+        self.request(name, ANSWER_BYTES);
+        self.recover(name, strace, ANSWER_BYTES);
+    }
+
+    /// Requests until the fault has hit the work that the store does on the side.
+    fn endure_filling(&mut self, name: &str, fault: &Fault) {
+        let strace = self.attach(&["-e", &format!("trace={}", fault.call), "-e", &fault.injection()]).unwrap();
+        let mut sent = 0;
+        while strace.injected() == 0 && sent < FILLING_ANSWERS_MAX {
+            self.request(&format!("{name}-{sent}"), FILLING_ANSWER_BYTES);
+            sent += 1;
+        }
+        // While it lasts, and right after it.
+        self.request(name, ANSWER_BYTES);
+        self.recover(name, strace, ANSWER_BYTES);
+    }
+
+    fn request(&mut self, key: &str, answer_bytes: usize) {
+        let sent_at = Instant::now();
+        let answer = self.process.send(&Order { key: key.to_owned(), answer_bytes, wait_s: 0 });
+        assert!(sent_at.elapsed() < ANSWERED_WITHIN, "{key} was answered after {:?}", sent_at.elapsed());
+        self.book.note(key, &answer);
+        self.tally.unavailable += usize::from(answer.is_unavailable());
+    }
+
+    fn recover(&mut self, name: &str, strace: Strace, answer_bytes: usize) {
+        let injected = strace.detach().matches("(INJECTED)").count();
+        self.tally.faults += 1;
+        self.tally.landed += usize::from(injected > 0);
+        self.tally.calls += injected;
+        self.book.charge(&mut self.process, &format!("{name}-after"), answer_bytes);
+        self.book.retry(&mut self.process, name, answer_bytes);
+        self.book.replay_latest(&mut self.process);
+    }
+
+    /// Everything that was ever promised, by the process that saw all the faults and by the next one.
+    fn judge(mut self, test: &str, what: &str) {
+        self.book.replay_all(&mut self.process);
+        self.process.child.kill();
+        check_file(&self.places);
+        self.process = Process::start(test, &self.places, STORE_TIMEOUT);
+        self.book.replay_all(&mut self.process);
+        self.book.judge(&self.places);
+        self.tally.print(what, &self.book);
+        assert!(self.tally.landed > 0, "a run in which no fault landed shows nothing");
+    }
+}
+
+fn faults(counts: &BTreeMap<String, usize>, nths: impl Fn(usize) -> Vec<usize>) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for (call, count) in counts {
+        for nth in nths(*count) {
+            for (error, lasts) in [("EIO", false), ("EIO", true), ("ENOSPC", false), ("ENOSPC", true)] {
+                faults.push(Fault { call: call.clone(), error, nth, lasts });
+            }
+        }
+    }
+    faults
+}
+
+#[test]
+fn a_fault_at_any_write_of_a_request_costs_no_effect() {
+    const TEST: &str = "faults::a_fault_at_any_write_of_a_request_costs_no_effect";
+    if crash::role().is_some() {
+        return service::serve();
+    }
+    let mut bench = Bench::start(TEST, STORE_TIMEOUT);
+    let counts = match bench.count(|bench, _| bench.request("counted", ANSWER_BYTES)) {
+        Ok(counts) => counts,
+        Err(why) => return println!("SKIPPED {TEST}: {why}"),
+    };
+    println!("a request's writes: {counts:?}");
+    for (index, fault) in faults(&counts, |count| (1..=count).collect()).iter().enumerate() {
+        bench.endure(&format!("{index}-{}-{}-{}", fault.call, fault.error, fault.nth), fault);
+    }
+    bench.judge(TEST, "faults in a request");
+}
+
+/// As after a remount: nothing can be written, what is opened to write is opened to read only, and SQLite may take that for good.
+#[test]
+fn a_disk_that_is_read_only_for_a_while_is_written_again_after_it() {
+    const TEST: &str = "faults::a_disk_that_is_read_only_for_a_while_is_written_again_after_it";
+    if crash::role().is_some() {
+        return service::serve();
+    }
+    let mut bench = Bench::start(TEST, STORE_TIMEOUT);
+    for nth in 1..=3 {
+        // Every other opening: the first tries to write, the one that follows is content to read.
+        let openings = "inject=openat:error=EROFS:when=1+2";
+        let writes = format!("inject={WRITES}:error=EROFS:when={nth}+");
+        let strace = match bench.attach(&["-e", &format!("trace={WRITES},openat"), "-e", &writes, "-e", openings]) {
+            Ok(strace) => strace,
+            Err(why) => return println!("SKIPPED {TEST}: {why}"),
+        };
+        for request in 0..3 {
+            bench.request(&format!("{nth}-read-only-{request}"), ANSWER_BYTES);
+        }
+        bench.recover(&format!("{nth}-read-only-0"), strace, ANSWER_BYTES);
+    }
+    bench.judge(TEST, "read-only for a while");
+}
+
+#[test]
+fn a_fault_in_a_checkpoint_costs_nothing() {
+    const TEST: &str = "faults::a_fault_in_a_checkpoint_costs_nothing";
+    if crash::role().is_some() {
+        return service::serve();
+    }
+    let mut bench = Bench::start(TEST, STORE_TIMEOUT_FILLING);
+    // In WAL mode nothing but a checkpoint writes to the main file.
+    bench.files.truncate(1);
+    let counted = bench.count(|bench, strace| {
+        let mut sent = 0;
+        while !strace.log().contains("sync(") && sent < FILLING_ANSWERS_MAX {
+            bench.request(&format!("counted-{sent}"), FILLING_ANSWER_BYTES);
+            sent += 1;
+        }
+        println!("a checkpoint came after {sent} answers of {FILLING_ANSWER_BYTES} bytes");
+    });
+    let counts = match counted {
+        Ok(counts) => counts,
+        Err(why) => return println!("SKIPPED {TEST}: {why}"),
+    };
+    println!("a checkpoint's writes: {counts:?}");
+    for (index, fault) in faults(&counts, some_of).iter().enumerate() {
+        bench.endure_filling(&format!("{index}-{}-{}-{}", fault.call, fault.error, fault.nth), fault);
+    }
+    bench.judge(TEST, "faults in a checkpoint");
+}
+
+/// The first, one in the middle, and one near the end: a checkpoint writes pages one like the other.
+fn some_of(count: usize) -> Vec<usize> {
+    let mut some = vec![1, count / 2, count * 9 / 10];
+    some.retain(|nth| *nth > 0);
+    some.dedup();
+    some
+}
