@@ -43,6 +43,7 @@ pub mod crash;
 pub mod disk;
 pub mod faulty;
 pub mod history;
+mod random;
 
 pub use clock::ManualClock;
 pub use contract::Bench;

@@ -20,7 +20,6 @@
 //! ```
 
 mod plan;
-mod random;
 mod tally;
 
 use std::collections::VecDeque;

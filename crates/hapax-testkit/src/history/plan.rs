@@ -10,7 +10,7 @@ use hapax_core::{
     Answer, AttemptToken, Condition, Fence, Fingerprint, Head, Key, Principal, Put, RecordId, Scope, State, Timestamp,
 };
 
-use super::random::Random;
+use crate::random::Random;
 
 /// One step of a history.
 pub(super) struct Step {

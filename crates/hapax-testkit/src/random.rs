@@ -3,39 +3,39 @@
 use std::time::Duration;
 
 /// A generator of choices (SplitMix64: one word of state, good enough to pick steps).
-pub(super) struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Random(seed)
     }
 
-    pub(super) fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
     }
 
-    pub(super) fn below(&mut self, limit: usize) -> usize {
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit as u64) as usize
     }
 
     /// True about so many times in a hundred.
-    pub(super) fn percent(&mut self, percent: usize) -> bool {
+    pub(crate) fn percent(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }
 
-    pub(super) fn pick<T: Clone>(&mut self, choices: &[T]) -> T {
+    pub(crate) fn pick<T: Clone>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())].clone()
     }
 
-    pub(super) fn millis(&mut self, choices: &[u64]) -> Duration {
+    pub(crate) fn millis(&mut self, choices: &[u64]) -> Duration {
         Duration::from_millis(self.pick(choices))
     }
 
     /// One of the choices, each as likely as its weight.
-    pub(super) fn weighted<T: Copy>(&mut self, choices: &[(usize, T)]) -> T {
+    pub(crate) fn weighted<T: Copy>(&mut self, choices: &[(usize, T)]) -> T {
         let mut rest = self.below(choices.iter().map(|(weight, _)| weight).sum());
         for &(weight, choice) in choices {
             if rest < weight {
@@ -46,7 +46,7 @@ impl Random {
         unreachable!("the rest is below the sum of the weights")
     }
 
-    pub(super) fn bytes<const N: usize>(&mut self) -> [u8; N] {
+    pub(crate) fn bytes<const N: usize>(&mut self) -> [u8; N] {
         std::array::from_fn(|_| self.next() as u8)
     }
 }
