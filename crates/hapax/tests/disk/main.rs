@@ -6,6 +6,8 @@
 
 mod book;
 mod faults;
+mod full;
 mod kills;
+mod power;
 mod process;
 mod service;

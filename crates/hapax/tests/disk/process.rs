@@ -64,8 +64,16 @@ impl Process {
 
     /// Opens the store, or closes it and opens it again.
     pub fn open(&mut self) {
+        self.try_open().unwrap_or_else(|why| panic!("the store does not open: {why}"));
+    }
+
+    /// The same where it may fail: with what the store said.
+    pub fn try_open(&mut self) -> Result<(), String> {
         self.child.say("open");
-        self.child.wait_for("open");
+        match self.child.wait_for("open ").as_str() {
+            "done" => Ok(()),
+            why => Err(why.to_owned()),
+        }
     }
 
     /// Gives an order without waiting for its answer; says whether anybody heard it.

@@ -16,8 +16,6 @@ use hapax_testkit::crash::{Ledger, announce, hear};
 use http_body_util::BodyExt;
 use tower::ServiceExt;
 
-/// How long a step waits for the store, unless the parent says otherwise.
-const STORE_TIMEOUT_MS: u64 = 2_000;
 /// Only a broken store keeps its file for so long after it was dropped.
 const REOPEN_MAX: Duration = Duration::from_secs(20);
 
@@ -99,14 +97,18 @@ impl Shop {
         &self.hapax
     }
 
+    /// Sends a request to a service in this process.
+    pub async fn send(&self, order: &Order) -> Answer {
+        send(self.router.clone(), order).await
+    }
+
     /// Lets go of the file once nobody uses it any more.
     async fn close(self) {
         self.hapax.drain(REOPEN_MAX).await;
     }
 }
 
-/// Sends a request to a service in this process.
-pub async fn send(router: Router, order: &Order) -> Answer {
+async fn send(router: Router, order: &Order) -> Answer {
     let request = Request::post("/charges")
         .header("idempotency-key", &order.key)
         .header("x-answer-bytes", order.answer_bytes)
@@ -140,18 +142,14 @@ async fn charge(State(ledger): State<Arc<Ledger>>, operation: Operation, headers
 pub fn serve() {
     let path = |name| PathBuf::from(std::env::var_os(name).unwrap());
     let (store, ledger) = (path("HAPAX_TEST_STORE"), Arc::new(Ledger::open(path("HAPAX_TEST_LEDGER"))));
-    let timeout = std::env::var("HAPAX_TEST_STORE_TIMEOUT_MS").map_or(STORE_TIMEOUT_MS, |ms| ms.parse().unwrap());
+    let store_timeout = Duration::from_millis(std::env::var("HAPAX_TEST_STORE_TIMEOUT_MS").unwrap().parse().unwrap());
     // One worker: then a thread's name says what it does, whatever the machine.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let mut shop = None;
     announce("stands by");
     while let Some(order) = hear() {
         match order.split(' ').collect::<Vec<_>>()[..] {
-            ["open"] => {
-                shop.take().map(|shop: Shop| runtime.block_on(shop.close()));
-                shop = Some(runtime.block_on(open(&store, &ledger, Duration::from_millis(timeout))));
-                announce("open");
-            }
+            ["open"] => shop = runtime.block_on(reopen(shop.take(), &store, &ledger, store_timeout)),
             ["send", key, answer_bytes, wait_s] => {
                 let (answer_bytes, wait_s) = (answer_bytes.parse().unwrap(), wait_s.parse().unwrap());
                 let order = Order { key: key.to_owned(), answer_bytes, wait_s };
@@ -163,13 +161,24 @@ pub fn serve() {
     }
 }
 
-/// Opens the store; again and again while what is left of the last one still lets go of it.
-async fn open(store: &Path, ledger: &Arc<Ledger>, store_timeout: Duration) -> Shop {
+/// Closes the store if it is open, opens it, and says what came of it.
+async fn reopen(shop: Option<Shop>, store: &Path, ledger: &Arc<Ledger>, store_timeout: Duration) -> Option<Shop> {
+    if let Some(shop) = shop {
+        shop.close().await;
+    }
     let deadline = Instant::now() + REOPEN_MAX;
     loop {
         match Shop::open(store, ledger.clone(), store_timeout).await {
+            // What is left of the last one still lets go of the file.
             Err(OpenError::Owned { .. }) if Instant::now() < deadline => tokio::task::yield_now().await,
-            opened => return opened.unwrap(),
+            Err(error) => {
+                announce(format!("open failed: {error:?}"));
+                return None;
+            }
+            Ok(shop) => {
+                announce("open done");
+                return Some(shop);
+            }
         }
     }
 }
