@@ -54,6 +54,20 @@ pub fn calls(log: &str) -> Vec<Call> {
     calls
 }
 
+/// How often each call was made by the thread that made it most: strace counts for each thread apart.
+pub fn most_by_one_thread(calls: &[Call]) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::<(u32, &str), usize>::new();
+    for call in calls {
+        *counts.entry((call.thread, &call.name)).or_default() += 1;
+    }
+    let mut most = BTreeMap::<String, usize>::new();
+    for ((_, name), count) in counts {
+        let most = most.entry(name.to_owned()).or_default();
+        *most = count.max(*most);
+    }
+    most
+}
+
 fn parse(thread: u32, text: &str, begun: usize, ended: usize) -> Option<Call> {
     let (name, rest) = text.split_once('(')?;
     if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {

@@ -14,7 +14,7 @@ mod recording;
 mod strace;
 mod tmpfs;
 
-pub use calls::{Call, calls};
+pub use calls::{Call, calls, most_by_one_thread};
 pub use power::{Disk, Image, Losses};
 pub use recording::{RECORD, Recording, Said};
 pub use strace::{Strace, threads};

@@ -55,9 +55,20 @@ impl Strace {
         self.log().matches("(INJECTED)").count()
     }
 
-    /// Lets go of the process, which from now on makes its calls undisturbed. Returns all that was seen.
+    /// Lets go of the process, which lives on and makes its calls undisturbed. Returns all that was seen.
     pub fn detach(mut self) -> String {
         self.end();
+        self.log()
+    }
+
+    /// Waits until it ends by itself, as it does when the process has ended. Returns all that was seen.
+    ///
+    /// For a process that is being killed: told to let go of one that is dying, strace may wait for ever.
+    pub fn ended(mut self) -> String {
+        if !self.has_ended() {
+            drop(self.process.kill());
+        }
+        drop(self.process.wait());
         self.log()
     }
 
