@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use hapax_testkit::crash;
-use hapax_testkit::disk::{Strace, calls};
+use hapax_testkit::disk::{Strace, calls, most_by_one_thread};
 
 use super::book::{Book, check_file};
 use super::process::{Places, Process};
@@ -98,16 +98,7 @@ impl Bench {
     fn count(&mut self, work: impl FnOnce(&mut Bench, &Strace)) -> Result<BTreeMap<String, usize>, String> {
         let strace = self.attach(&["-e", &format!("trace={WRITES}")])?;
         work(self, &strace);
-        let mut counts = BTreeMap::<(u32, String), usize>::new();
-        for call in calls(&strace.detach()) {
-            *counts.entry((call.thread, call.name)).or_default() += 1;
-        }
-        let mut most = BTreeMap::<String, usize>::new();
-        for ((_, name), count) in counts {
-            let most = most.entry(name).or_default();
-            *most = count.max(*most);
-        }
-        Ok(most)
+        Ok(most_by_one_thread(&calls(&strace.detach())))
     }
 
     /// One whole request under a fault; then the fault is gone, and the same process has to be as good as new.

@@ -1,10 +1,10 @@
-//! SIGKILL before each system call that one whole request makes, on whichever thread.
+//! SIGKILL before each system call that one whole request makes, on whichever thread; and before each that changes anything while a store is opened.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hapax_testkit::crash;
-use hapax_testkit::disk::{Strace, calls, threads};
+use hapax_testkit::disk::{Strace, calls, most_by_one_thread, threads};
 
 use super::book::{Book, check_file};
 use super::process::{Places, Process};
@@ -12,6 +12,8 @@ use super::service::{self, Order};
 
 const TEST: &str = "kills::a_kill_before_any_system_call_of_a_request_costs_no_effect";
 const STORE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Only an opening that hangs takes so long.
+const OPENED_WITHIN: Duration = Duration::from_secs(30);
 const ANSWER_BYTES: usize = 6_000;
 /// Kills at each point: threads take turns differently each time.
 const ROUNDS: usize = 3;
@@ -102,7 +104,68 @@ fn kill_at(point: &Point, key: &str, process: &mut Process, book: &mut Book, pla
     if let Some(answer) = process.try_send(&Order { key: key.to_owned(), answer_bytes: ANSWER_BYTES, wait_s: 0 }) {
         book.note(key, &answer);
     }
-    let landed = strace.detach().contains("+++ killed by SIGKILL +++");
+    // Killed in any case; by strace, if it has seen so many calls begin.
     process.child.kill();
+    strace.ended().lines().filter(|line| line.starts_with(&format!("{call}("))).count() >= *nth
+}
+
+/// What opening changes on the disk. A kill between two of these is the same wherever between them it comes.
+const CHANGES: &str = "trace=openat,write,pwrite64,ftruncate,fallocate,fsync,fdatasync,unlink,unlinkat,rename,renameat";
+
+#[test]
+fn a_kill_before_any_system_call_of_an_opening_leaves_a_store_that_opens() {
+    const TEST: &str = "kills::a_kill_before_any_system_call_of_an_opening_leaves_a_store_that_opens";
+    if crash::role().is_some() {
+        return service::serve();
+    }
+    let counts = match count_opening(TEST) {
+        Ok(counts) => counts,
+        Err(why) => return println!("SKIPPED {TEST}: {why}"),
+    };
+    let (mut points, mut landed) = (0, BTreeMap::<&str, usize>::new());
+    for (call, count) in &counts {
+        for nth in 1..=*count {
+            points += 1;
+            *landed.entry(call).or_default() += kill_opening(TEST, call, nth);
+        }
+    }
+    let sum: usize = landed.values().sum();
+    println!("openings: {points} points, each of a new store and of an old one, {sum} kills landed, by call: {landed:?}");
+    assert!(sum > points, "most points of one opening are points of the next");
+}
+
+/// How often a thread makes each call while a store is opened for the first time, at the most.
+fn count_opening(test: &str) -> Result<BTreeMap<String, usize>, String> {
+    let directory = tempfile::tempdir().unwrap();
+    let places = Places::in_directory(directory.path());
+    let mut process = Process::stand_by(test, &places, STORE_TIMEOUT);
+    let strace = Strace::attach(process.child.pid(), &["-f", "-e", "signal=none", "-e", CHANGES], &places.log)?;
+    process.open();
+    Ok(most_by_one_thread(&calls(&strace.detach())))
+}
+
+/// Kills a process that opens a new store, and one that opens what another left; says how many of the two died of it.
+fn kill_opening(test: &str, call: &str, nth: usize) -> usize {
+    let directory = tempfile::tempdir().unwrap();
+    let places = Places::in_directory(directory.path());
+    let (mut book, mut landed) = (Book::default(), 0);
+    for index in 0..2 {
+        let mut process = Process::stand_by(test, &places, STORE_TIMEOUT);
+        let (trace, inject) = (format!("trace={call}"), format!("inject={call}:signal=KILL:when={nth}"));
+        let strace = Strace::attach(process.child.pid(), &["-f", "-e", &trace, "-e", &inject], &places.log).unwrap();
+        // Whether it heard that, and how far it came, is the point.
+        process.child.try_say("open");
+        while process.child.line(OPENED_WITHIN).is_some_and(|line| !line.starts_with("open ")) {}
+        process.child.kill();
+        // Counted at its beginning: who has begun so many has been killed there.
+        landed += usize::from(most_by_one_thread(&calls(&strace.ended())).get(call).is_some_and(|count| *count >= nth));
+
+        let mut process = Process::start(test, &places, STORE_TIMEOUT);
+        book.charge(&mut process, &format!("{index}"), ANSWER_BYTES);
+        book.replay_all(&mut process);
+        process.child.kill();
+    }
+    check_file(&places);
+    book.judge(&places);
     landed
 }

@@ -1,7 +1,7 @@
 //! The power goes at any moment of a recorded life, and the disk keeps no more than it was made to.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -30,7 +30,7 @@ const BATCH: usize = 60;
 /// Answers of many sizes; the large ones fill the log, so that checkpoints come.
 const ANSWER_BYTES: [usize; 4] = [300, 6_000, 1_000, 60_000];
 /// Only a store that never checkpoints needs so many.
-const BATCHES_MAX: usize = 40;
+const BATCHES_MAX: usize = 20;
 /// Keys without an effect that are tried on each image.
 const TRIED_MAX: usize = 3;
 /// What may be lost: the names of the store's files. What is in shared memory and who owns the file do not outlive the machine.
@@ -41,15 +41,25 @@ fn what_was_acknowledged_survives_the_loss_of_power() {
     if crash::role().is_some() {
         return service::serve();
     }
-    let recording = match record() {
-        Ok(recording) => recording,
-        Err(why) => return println!("SKIPPED {TEST}: {why}"),
+    // A recording that was kept can be judged again: with it, a seed repeats its loss.
+    let log = match std::env::var("HAPAX_POWER_RECORDING") {
+        Ok(kept) => std::fs::read_to_string(kept).unwrap(),
+        Err(_) => match record() {
+            Ok(log) => log,
+            Err(why) => return println!("SKIPPED {TEST}: {why}"),
+        },
     };
+    let recording = parse(&log);
     let facts = Facts::of(&recording);
     let losses = std::env::var("HAPAX_POWER_LOSSES").map_or(POWER_LOSSES, |losses| losses.parse().unwrap());
     let verdict = judge_all(&recording, &facts, Disk::Honest, losses);
     println!("seeds {SEED} to {}: {verdict}", SEED + losses - 1);
-    assert_eq!(verdict.convicted, BTreeMap::new(), "the seed repeats the loss");
+    assert!(
+        verdict.convicted.is_empty(),
+        "by seed, under HAPAX_POWER_RECORDING={}: {:#?}",
+        keep(&log).display(),
+        verdict.convicted
+    );
     assert!(verdict.landed * 2 > losses as usize, "most cuts should put something at stake");
 
     let lies = judge_all(&recording, &facts, Disk::Lying, LIES);
@@ -58,31 +68,45 @@ fn what_was_acknowledged_survives_the_loss_of_power() {
 }
 
 /// Records a life: many requests at once, checkpoints, logs begun anew, and the store closed and opened again in the middle.
-fn record() -> Result<Recording, String> {
+///
+/// The log, and before it the store's directory in a line of its own.
+fn record() -> Result<String, String> {
     let directory = tempfile::tempdir().unwrap();
     let places = Places::in_directory(directory.path());
-    std::fs::create_dir(directory.path().join("store")).unwrap();
-    let places = Places { store: places.store.with_file_name("store").join("hapax.db"), ..places };
+    let store = places.store.with_file_name("store");
+    std::fs::create_dir(&store).unwrap();
+    let places = Places { store: store.join("hapax.db"), ..places };
     let mut process = Process::stand_by(TEST, &places, STORE_TIMEOUT);
     let strace = Strace::attach(process.child.pid(), &RECORD, &places.log)?;
-    let so_far = |strace: &Strace| Recording::parse(&strace.log(), places.store.parent().unwrap(), &FILES);
+    let with_directory = |log: &str| format!("{}\n{log}", store.display());
+    let marks = |strace: &Strace| Marks::of(&parse(&with_directory(&strace.log())));
     process.open();
     send_batch(&mut process, 0);
     process.open();
-    let opened = Marks::of(&so_far(&strace));
+    let opened = marks(&strace);
     let mut batches = 1;
-    while batches < BATCHES_MAX && !Marks::of(&so_far(&strace)).is_past(&opened) {
+    while batches < BATCHES_MAX && !marks(&strace).is_past(&opened) {
         send_batch(&mut process, batches);
         batches += 1;
     }
     send_batch(&mut process, batches);
-    batches += 1;
-    let log = strace.detach();
-    let recording = Recording::parse(&log, places.store.parent().unwrap(), &FILES);
-    let marks = Marks::of(&recording);
-    println!("recorded {} requests in {} MiB: {marks}", batches * BATCH, log.len() >> 20);
+    let log = with_directory(&strace.detach());
+    let marks = Marks::of(&parse(&log));
+    println!("recorded {} requests in {} MiB: {marks}", (batches + 1) * BATCH, log.len() >> 20);
     assert!(marks.is_past(&opened), "no checkpoint, or no log begun anew: such a recording shows little");
-    Ok(recording)
+    Ok(log)
+}
+
+fn parse(log: &str) -> Recording {
+    let (directory, log) = log.split_once('\n').unwrap();
+    Recording::parse(log, Path::new(directory), &FILES)
+}
+
+/// Keeps a recording for whoever wants to know what went wrong.
+fn keep(log: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("hapax-power-{}", std::process::id()));
+    std::fs::write(&path, log).unwrap();
+    path
 }
 
 /// What a recording should have in it, to show anything.
