@@ -20,8 +20,10 @@ pub(super) fn locate(path: &Path) -> Result<PathBuf, OpenError> {
         // A file that was just made must still be there after a loss of power, as soon as something in it is.
         File::open(directory(path)).and_then(|directory| directory.sync_all()).map_err(io)?;
     }
+    // A file whose creation was cut short by the loss of power may have no header yet; SQLite takes it back by the journal beside it.
+    let is_cut_short = with_suffix(path, "-journal").exists();
     // Before anything is put beside it: a file of somebody else is left alone.
-    if !is_empty && (file.read_exact(&mut header).is_err() || header != *SQLITE_HEADER) {
+    if !is_empty && !is_cut_short && (file.read_exact(&mut header).is_err() || header != *SQLITE_HEADER) {
         return Err(OpenError::NotAStore { path: path.to_owned() });
     }
     std::fs::canonicalize(path).map_err(io)
@@ -89,8 +91,12 @@ fn open(path: &Path) -> std::io::Result<File> {
 }
 
 fn beside(path: &Path) -> PathBuf {
+    with_suffix(path, "-owner")
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push("-owner");
+    name.push(suffix);
     name.into()
 }
 
