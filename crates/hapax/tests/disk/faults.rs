@@ -20,6 +20,8 @@ const STORE_TIMEOUT_FILLING: Duration = Duration::from_millis(500);
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 /// Of a whole request: its answer takes pages of its own.
 const ANSWER_BYTES: usize = 6_000;
+/// Requests at once.
+const TOGETHER: usize = 6;
 /// Of requests that are there to fill the log until a checkpoint is due,
 const FILLING_ANSWER_BYTES: usize = 256 << 10;
 /// so many at the most. Stores that let their log grow further need more.
@@ -105,7 +107,29 @@ impl Bench {
     fn endure(&mut self, name: &str, fault: &Fault) {
         let strace = self.attach(&["-e", &format!("trace={}", fault.call), "-e", &fault.injection()]).unwrap();
         self.request(name, ANSWER_BYTES);
-        self.recover(name, strace, ANSWER_BYTES);
+        self.recover(name, &[name.to_owned()], strace);
+    }
+
+    /// Several requests at once under a fault, so that it hits what they share.
+    fn endure_together(&mut self, name: &str, fault: &Fault) {
+        let strace = self.attach(&["-e", &format!("trace={}", fault.call), "-e", &fault.injection()]).unwrap();
+        let keys = self.request_together(name);
+        self.recover(name, &keys, strace);
+    }
+
+    fn request_together(&mut self, name: &str) -> Vec<String> {
+        let keys: Vec<_> = (0..TOGETHER).map(|index| format!("{name}-{index}")).collect();
+        let sent_at = Instant::now();
+        for key in &keys {
+            self.process.order(&Order { key: key.clone(), answer_bytes: ANSWER_BYTES, wait_s: 0 });
+        }
+        for _ in &keys {
+            let (key, answer) = self.process.answer().expect("a fault kills nobody");
+            assert!(sent_at.elapsed() < ANSWERED_WITHIN, "{key} was answered after {:?}", sent_at.elapsed());
+            self.book.note(&key, &answer);
+            self.tally.unavailable += usize::from(answer.is_unavailable());
+        }
+        keys
     }
 
     /// Requests until the fault has hit the work that the store does on the side.
@@ -118,7 +142,7 @@ impl Bench {
         }
         // While it lasts, and right after it.
         self.request(name, ANSWER_BYTES);
-        self.recover(name, strace, ANSWER_BYTES);
+        self.recover(name, &[name.to_owned()], strace);
     }
 
     fn request(&mut self, key: &str, answer_bytes: usize) {
@@ -129,13 +153,14 @@ impl Bench {
         self.tally.unavailable += usize::from(answer.is_unavailable());
     }
 
-    fn recover(&mut self, name: &str, strace: Strace, answer_bytes: usize) {
+    /// The fault is gone: the same process has to charge what is new, and to answer for what met with the fault.
+    fn recover(&mut self, name: &str, keys: &[String], strace: Strace) {
         let injected = strace.detach().matches("(INJECTED)").count();
         self.tally.faults += 1;
         self.tally.landed += usize::from(injected > 0);
         self.tally.calls += injected;
-        self.book.charge(&mut self.process, &format!("{name}-after"), answer_bytes);
-        self.book.retry(&mut self.process, name, answer_bytes);
+        self.book.charge(&mut self.process, &format!("{name}-after"), ANSWER_BYTES);
+        keys.iter().for_each(|key| self.book.retry(&mut self.process, key, ANSWER_BYTES));
         self.book.replay_latest(&mut self.process);
     }
 
@@ -182,6 +207,25 @@ fn a_fault_at_any_write_of_a_request_costs_no_effect() {
     bench.judge(TEST, "faults in a request");
 }
 
+#[test]
+fn a_fault_in_a_commit_that_many_share_costs_none_of_them_an_effect() {
+    const TEST: &str = "faults::a_fault_in_a_commit_that_many_share_costs_none_of_them_an_effect";
+    if crash::role().is_some() {
+        return service::serve();
+    }
+    let mut bench = Bench::start(TEST, STORE_TIMEOUT);
+    let counts = match bench.count(|bench, _| drop(bench.request_together("counted"))) {
+        Ok(counts) => counts,
+        Err(why) => return println!("SKIPPED {TEST}: {why}"),
+    };
+    println!("the writes of {TOGETHER} requests at once: {counts:?}");
+    // Every write has had its turn with one request alone; here it is the company that counts.
+    for (index, fault) in faults(&counts, |count| (1..=count).step_by(4).collect()).iter().enumerate() {
+        bench.endure_together(&format!("{index}-{}-{}-{}", fault.call, fault.error, fault.nth), fault);
+    }
+    bench.judge(TEST, "faults in shared commits");
+}
+
 /// As after a remount: nothing can be written, what is opened to write is opened to read only, and SQLite may take that for good.
 #[test]
 fn a_disk_that_is_read_only_for_a_while_is_written_again_after_it() {
@@ -198,10 +242,9 @@ fn a_disk_that_is_read_only_for_a_while_is_written_again_after_it() {
             Ok(strace) => strace,
             Err(why) => return println!("SKIPPED {TEST}: {why}"),
         };
-        for request in 0..3 {
-            bench.request(&format!("{nth}-read-only-{request}"), ANSWER_BYTES);
-        }
-        bench.recover(&format!("{nth}-read-only-0"), strace, ANSWER_BYTES);
+        let keys: Vec<_> = (0..3).map(|request| format!("{nth}-read-only-{request}")).collect();
+        keys.iter().for_each(|key| bench.request(key, ANSWER_BYTES));
+        bench.recover(&format!("{nth}-read-only"), &keys, strace);
     }
     bench.judge(TEST, "read-only for a while");
 }
