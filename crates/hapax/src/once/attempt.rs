@@ -57,7 +57,9 @@ where
     let span = tracing::info_span!("hapax.attempt", operation = %operation.id(), fence = %head.fence, attempt = head.attempts);
     let operation = operation.clone();
     // A task of its own for the work, so that its panic is an outcome and not the end of this one.
-    let task = tokio::spawn(async move { work(operation).await }.instrument(span));
+    // Boxed, because starting a task moves its future several times, and this one holds the request.
+    let work = Box::pin(async move { work(operation).await }.instrument(span));
+    let task = tokio::spawn(work);
     let joined = attempt.watch(task, &mut desk).await;
     attempt.finish(joined, &mut desk).await;
     drop(renewed);

@@ -62,7 +62,9 @@ impl Engine {
                 Entry::Lead(seat) => {
                     let (tell, told) = oneshot::channel();
                     let leader = Leader { engine: self.clone(), call: call.clone(), epoch, known: known.take() };
-                    tokio::spawn(leader.lead(seat, work, tell));
+                    // Boxed, because starting a task moves its future several times, and this one holds the whole request.
+                    let lead = Box::pin(leader.lead(seat, work, tell));
+                    tokio::spawn(lead);
                     // A leader that vanishes is our bug; what it did is not known.
                     match told.await.unwrap_or(Led::Reply(Err(lost(&call.policy, false)))) {
                         Led::Reply(reply) => return reply,
