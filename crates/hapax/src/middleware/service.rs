@@ -181,7 +181,7 @@ impl Shared {
         self.rewrite(&mut parts, &call.key);
 
         // The instance that is ready goes with the work; a spare one, for failing open, would have to become ready first.
-        let (scope, id) = (call.scope.clone(), call.id());
+        let (scope, id) = (call.scope.clone(), call.id);
         let subject = Subject { scope: &scope, id };
         let spare = self.policy.fail_open.then(|| (inner.clone(), parts.clone(), buffered.clone()));
         let dispatched = Arc::new(AtomicBool::new(false));
@@ -237,11 +237,12 @@ impl Shared {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Send,
     {
+        let id = asked.id();
         let Asked { key, scope, target } = asked;
         let deadline = request::deadline(&parts.headers)?;
         let buffered = Arc::new(Buffered::read(parts, scope.clone(), &target, body, &self.policy).await?);
         let wait = request::wait(&parts.headers, &self.policy);
-        let call = Call { scope, key, policy: self.policy.clone(), request: buffered.clone(), wait, deadline, token_until };
+        let call = Call { id, scope, key, policy: self.policy.clone(), request: buffered.clone(), wait, deadline, token_until };
         Ok((call, buffered))
     }
 

@@ -26,6 +26,8 @@ use crate::observe::Subject;
 /// One request, as the engine sees it.
 #[derive(Clone)]
 pub(crate) struct Call {
+    /// Of scope and key; a digest, so made once.
+    pub(crate) id: RecordId,
     pub(crate) scope: Arc<Scope>,
     pub(crate) key: Key,
     pub(crate) policy: Arc<Policy>,
@@ -39,10 +41,6 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    pub(crate) fn id(&self) -> RecordId {
-        RecordId::of(&self.scope, &self.key)
-    }
-
     pub(crate) fn subject(&self, id: RecordId) -> Subject<'_> {
         Subject { scope: &self.scope, id }
     }

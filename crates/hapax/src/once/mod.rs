@@ -41,7 +41,7 @@ use hapax_core::key::{Key, KeyError};
 use hapax_core::outcome::Outcome;
 use hapax_core::policy::{Policy, PolicyError};
 use hapax_core::rejection::Rejection;
-use hapax_core::scope::{Principal, Scope};
+use hapax_core::scope::{Principal, RecordId, Scope};
 
 pub use call::Operation;
 pub(crate) use call::{Call, Ended, Reply, Request};
@@ -139,6 +139,7 @@ impl Once {
     {
         let scope = Arc::new(self.scope.clone());
         let call = Call {
+            id: RecordId::of(&scope, &key),
             request: Arc::new(call::Plain { scope: scope.clone(), body: request.into() }),
             scope,
             key,

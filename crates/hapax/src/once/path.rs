@@ -34,7 +34,7 @@ impl Engine {
         F: Future<Output = Ended<T>> + Send + 'static,
     {
         self.start_sweeping();
-        let id = call.id();
+        let id = call.id;
         let reply = self.find_answer(&call, id, work).await;
         match &reply {
             Err(rejection) => self.observe(&Event::Rejected { subject: Some(call.subject(id)), rejection }),
@@ -125,7 +125,7 @@ impl Engine {
                 if patience <= Instant::now() {
                     return Err(come_back());
                 }
-                self.observe(&Event::Waiting(call.subject(call.id())));
+                self.observe(&Event::Waiting(call.subject(call.id)));
                 tokio::time::timeout_at(patience, waiter.flight.landed()).await.map_err(|_| come_back())?
             }
         };
