@@ -14,6 +14,8 @@ use hapax_core::store::{Pulse, Seen};
 use hapax_core::time::Timestamp;
 use tokio::time::Instant;
 
+use super::hash::Ids;
+
 /// How long a reading of the forget-epoch is good for.
 pub(crate) const EPOCH_GOOD_FOR: Duration = Duration::from_secs(1);
 
@@ -21,7 +23,7 @@ pub(crate) const EPOCH_GOOD_FOR: Duration = Duration::from_secs(1);
 const ENTRY_BYTES: usize = 512;
 
 pub(crate) struct Cache {
-    entries: moka::sync::Cache<RecordId, Entry>,
+    entries: moka::sync::Cache<RecordId, Entry, Ids>,
     epoch: Mutex<Option<(Instant, u64)>>,
 }
 
@@ -40,7 +42,8 @@ impl Cache {
             let answer = entry.record.answer.as_ref().map_or(0, |answer| answer.weight());
             u32::try_from(answer + ENTRY_BYTES).unwrap_or(u32::MAX)
         };
-        Cache { entries: moka::sync::Cache::builder().max_capacity(bytes_max).weigher(weight).build(), epoch: Mutex::new(None) }
+        let entries = moka::sync::Cache::builder().max_capacity(bytes_max).weigher(weight).build_with_hasher(Ids::default());
+        Cache { entries, epoch: Mutex::new(None) }
     }
 
     /// The epoch, if it is known well enough to serve or fill entries under it.

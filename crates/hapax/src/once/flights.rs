@@ -14,9 +14,11 @@ use hapax_core::store::Seen;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::hash::Ids;
+
 #[derive(Default)]
 pub(crate) struct Flights {
-    flights: Mutex<HashMap<RecordId, Arc<Flight>>>,
+    flights: Mutex<HashMap<RecordId, Arc<Flight>, Ids>>,
     waiters: AtomicUsize,
 }
 
@@ -63,7 +65,7 @@ pub(crate) enum Entry {
 }
 
 impl Flights {
-    fn lock(&self) -> MutexGuard<'_, HashMap<RecordId, Arc<Flight>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<RecordId, Arc<Flight>, Ids>> {
         self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

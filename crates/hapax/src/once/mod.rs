@@ -26,6 +26,7 @@ mod call;
 mod claim;
 mod engine;
 mod flights;
+mod hash;
 mod leader;
 mod operators;
 mod path;

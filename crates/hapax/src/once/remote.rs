@@ -10,6 +10,7 @@ use hapax_core::store::{Reading, Seen};
 
 use super::engine::Engine;
 use super::flights::Seat;
+use super::hash::Ids;
 use crate::observe::Event;
 
 /// How often the store is asked while somebody waits for another node.
@@ -22,7 +23,7 @@ pub(crate) struct Remote {
 
 #[derive(Default)]
 struct Followed {
-    seats: HashMap<RecordId, (Seat, Fence)>,
+    seats: HashMap<RecordId, (Seat, Fence), Ids>,
     polling: bool,
 }
 

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::call::Operation;
 use super::engine::Engine;
+use super::hash::Ids;
 use crate::observe::Event;
 
 /// How long a renewal may take at least.
@@ -28,7 +29,7 @@ pub(crate) struct Renewals {
 
 #[derive(Default)]
 struct Inside {
-    leases: HashMap<(RecordId, Fence), Lease>,
+    leases: HashMap<(RecordId, Fence), Lease, Ids>,
     /// When the task will look next; `None` while there is no task.
     next_look: Option<Instant>,
 }
