@@ -97,7 +97,7 @@ impl Seat {
 
     /// An attempt is running.
     pub(crate) fn running(&self, fingerprint: Fingerprint, since: Instant) {
-        self.flight.phase.send_replace(Phase::Running(Arc::new(Running { fingerprint, since })));
+        self.flight.enter(Phase::Running(Arc::new(Running { fingerprint, since })));
     }
 
     /// Leaves, with this to tell.
@@ -120,11 +120,20 @@ impl Drop for Seat {
         // First off the board, then the news: who is woken and looks again must not find this flight.
         self.flights.lock().remove(&self.id);
         let landing = std::mem::replace(&mut self.landing, Landing::Again);
-        self.flight.phase.send_replace(Phase::Landed(landing));
+        self.flight.enter(Phase::Landed(landing));
     }
 }
 
 impl Flight {
+    /// Goes on to this phase, and wakes whoever waits for it.
+    fn enter(&self, phase: Phase) {
+        // Most flights have nobody to wake. Who subscribes after this count reads the phase after it was written: both take the lock.
+        self.phase.send_if_modified(|current| {
+            *current = phase;
+            self.phase.receiver_count() > 0
+        });
+    }
+
     /// The phase after the claim is decided.
     pub(crate) async fn decided(&self) -> Phase {
         let mut phase = self.phase.subscribe();
