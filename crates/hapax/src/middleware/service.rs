@@ -311,16 +311,16 @@ where
     let (parts, body) = response.into_parts();
     let status = parts.status.as_u16();
     let ended =
-        |answer, body| Ended { outcome: Outcome::Kept { status, answer }, live: Ok(Response::from_parts(parts.clone(), body)) };
+        |parts, answer, body| Ended { outcome: Outcome::Kept { status, answer }, live: Ok(Response::from_parts(parts, body)) };
     if !policy.keep_answers || !answer::wants_keeping(&parts.headers) {
-        return ended(None, Body::streamed(body));
+        return ended(parts, None, Body::streamed(body));
     }
     match answer::collect(Box::pin(body), policy.answer_bytes_max).await {
         Ok(Collected::Whole { body, trailers }) => {
             let answer = answer::keep(parts.status, &parts.headers, &body, trailers.as_ref(), policy);
-            ended(Some(answer), Body::whole(body, trailers))
+            ended(parts, Some(answer), Body::whole(body, trailers))
         }
-        Ok(Collected::Over(body)) => ended(None, body),
+        Ok(Collected::Over(body)) => ended(parts, None, body),
         Err(error) => {
             tracing::error!(%error, "an answer broke off; its outcome is unknown");
             Ended { outcome: Outcome::Lost, live: Err(lost(policy, false)) }
