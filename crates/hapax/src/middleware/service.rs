@@ -78,21 +78,19 @@ where
         // The clone that is ready is the one to use.
         let next = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, next);
-        let shared = self.shared.clone();
-        Box::pin(async move {
-            let (mut parts, body) = request.into_parts();
-            match shared.read_head(&parts) {
-                Ok(None) => {
-                    answer::strip_ours(&mut parts.headers);
-                    pass(inner, parts, Body::streamed(body)).await
-                }
-                Ok(Some(asked)) => shared.guard(inner, parts, body, asked).await,
-                Err(rejection) => {
-                    shared.hapax.observe(&Event::Rejected { subject: None, rejection: &rejection });
-                    Ok(problem::response(&rejection))
-                }
+        let (mut parts, body) = request.into_parts();
+        // Before the future is made: each of these is a smaller one than one that might become any of them.
+        match self.shared.read_head(&parts) {
+            Ok(None) => {
+                answer::strip_ours(&mut parts.headers);
+                Box::pin(pass(inner, parts, Body::streamed(body)))
             }
-        })
+            Ok(Some(asked)) => Box::pin(self.shared.clone().guard(inner, parts, body, asked)),
+            Err(rejection) => {
+                self.shared.hapax.observe(&Event::Rejected { subject: None, rejection: &rejection });
+                Box::pin(std::future::ready(Ok(problem::response(&rejection))))
+            }
+        }
     }
 }
 
