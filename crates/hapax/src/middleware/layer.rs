@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use hapax_core::policy::{Policy, PolicyError};
 use hapax_core::scope::Principal;
+use http::HeaderName;
 use http::request::Parts;
 use tower_layer::Layer;
 
@@ -32,7 +33,8 @@ impl LayerBuilder {
     ///
     /// Whatever the closure reads must have been checked before this layer: an unchecked header lets anybody ask as anybody.
     pub fn principal(self, source: impl Fn(&Parts) -> Option<Principal> + Send + Sync + 'static) -> IdempotencyLayer {
-        let shared = Shared { hapax: self.hapax, policy: self.policy, principal: Box::new(source) };
+        let key_field = HeaderName::try_from(&*self.policy.key_field).expect("the policy was validated");
+        let shared = Shared { hapax: self.hapax, policy: self.policy, key_field, principal: Box::new(source) };
         IdempotencyLayer(Arc::new(shared))
     }
 
@@ -58,6 +60,8 @@ pub struct IdempotencyLayer(Arc<Shared>);
 pub(super) struct Shared {
     pub(super) hapax: Hapax,
     pub(super) policy: Arc<Policy>,
+    /// The policy's, read once.
+    pub(super) key_field: HeaderName,
     pub(super) principal: Box<PrincipalSource>,
 }
 

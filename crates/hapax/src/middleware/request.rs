@@ -7,17 +7,17 @@ use hapax_core::key::{Key, KeyError};
 use hapax_core::policy::{KeyRule, Policy};
 use hapax_core::rejection::Rejection;
 use hapax_core::time::Timestamp;
-use http::HeaderMap;
 use http::request::Parts;
+use http::{HeaderMap, HeaderName};
 
 use super::headers;
 
 /// The key of a guarded request; `None` if it may pass without one.
-pub(super) fn key(parts: &Parts, policy: &Policy) -> Result<Option<Key>, Rejection> {
+pub(super) fn key(parts: &Parts, field: &HeaderName, policy: &Policy) -> Result<Option<Key>, Rejection> {
     if has_key_in_url(parts.uri.query().unwrap_or_default()) {
         return Err(Rejection::KeyInUrl);
     }
-    let mut lines = parts.headers.get_all(&*policy.key_field).iter();
+    let mut lines = parts.headers.get_all(field).iter();
     let key = match (lines.next(), lines.next()) {
         (None, _) if policy.key == KeyRule::Optional => return Ok(None),
         (None, _) => return Err(Rejection::KeyMissing),

@@ -16,7 +16,7 @@ use hapax_core::time::Timestamp;
 use hapax_core::token;
 use http::header::ACCEPT_ENCODING;
 use http::request::Parts;
-use http::{HeaderName, HeaderValue, Request, Response};
+use http::{HeaderValue, Request, Response};
 use tower_service::Service;
 
 use super::answer::{self, Collected};
@@ -135,7 +135,7 @@ impl Shared {
         if !self.policy.guards(parts.method.as_str()) {
             return Ok(None);
         }
-        let Some(key) = request::key(parts, &self.policy)? else { return Ok(None) };
+        let Some(key) = request::key(parts, &self.key_field, &self.policy)? else { return Ok(None) };
         let principal = (self.principal)(parts).ok_or(Rejection::PrincipalMissing)?;
         let uri = original_uri(parts);
         let scope = Scope {
@@ -246,9 +246,12 @@ impl Shared {
 
     /// What the inner service sees of a guarded request: the key bare, and no wish for a coding that a later caller may not share.
     fn rewrite(&self, parts: &mut Parts, key: &Key) {
-        let name = HeaderName::try_from(&*self.policy.key_field).expect("the policy was validated");
-        let key = HeaderValue::try_from(&*key.to_field()).expect("a key is a header value");
-        parts.headers.insert(name, key);
+        let bare = key.to_field();
+        // Most callers send it so.
+        if parts.headers.get(&self.key_field).is_none_or(|sent| sent.as_bytes() != bare.as_bytes()) {
+            let bare = HeaderValue::try_from(&*bare).expect("a key is a header value");
+            parts.headers.insert(&self.key_field, bare);
+        }
         parts.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     }
 }
