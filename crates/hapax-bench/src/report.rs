@@ -48,6 +48,7 @@ fn verdict(what: &str, value: f64, target: &str, is_met: bool, unit: &str) {
 /// A number with about three digits that mean something.
 pub(crate) fn number(value: f64) -> String {
     match value.abs() {
+        size if size.is_infinite() => "never".to_owned(),
         size if size >= 100.0 || value == 0.0 => format!("{value:.0}"),
         size if size >= 10.0 => format!("{value:.1}"),
         size if size >= 0.1 => format!("{value:.2}"),
