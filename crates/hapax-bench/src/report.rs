@@ -42,13 +42,13 @@ pub(crate) fn at_most(what: &str, value: f64, target: f64, unit: &str) {
 
 fn verdict(what: &str, value: f64, target: &str, is_met: bool, unit: &str) {
     let verdict = if is_met { "met" } else { "MISSED" };
-    println!("  target: {what}: {target}; {}{unit}: {verdict}", number(value));
+    let value = if value.is_infinite() { "never".to_owned() } else { number(value) + unit };
+    println!("  target: {what}: {target}; {value}: {verdict}");
 }
 
 /// A number with about three digits that mean something.
 pub(crate) fn number(value: f64) -> String {
     match value.abs() {
-        size if size.is_infinite() => "never".to_owned(),
         size if size >= 100.0 || value == 0.0 => format!("{value:.0}"),
         size if size >= 10.0 => format!("{value:.1}"),
         size if size >= 0.1 => format!("{value:.2}"),
