@@ -60,9 +60,12 @@ impl Desk {
         Desk { shared, wake, state, is_shrinking: false }
     }
 
-    /// Whether there is something to do while nobody asks for anything.
-    pub(super) fn has_work(&self) -> bool {
-        self.is_shrinking && matches!(self.state, State::Open(_))
+    /// How long to wait for somebody to ask for something, before there is something to do without that. `None`: for ever.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        match &self.state {
+            State::Open(_) => self.is_shrinking.then_some(Duration::ZERO),
+            State::Broken(broken) => Some(broken.next_try.saturating_duration_since(Instant::now())),
+        }
     }
 
     /// Carries out one batch, then whatever housekeeping there is.
@@ -213,7 +216,7 @@ impl Desk {
         let State::Open(open) = &self.state else { return Err(shut()) };
         let connection = open.connection.clone();
         backup::copy(&connection, path, || {
-            if let Some(batch) = queue.gather(true).filter(|batch| !batch.is_empty()) {
+            if let Some(batch) = queue.gather(Some(Duration::ZERO)).filter(|batch| !batch.is_empty()) {
                 self.work_during_backup(batch);
             }
             matches!(self.state, State::Open(_))

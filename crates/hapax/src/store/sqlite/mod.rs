@@ -255,7 +255,8 @@ impl Sqlite {
 
     /// Reads records without the writer, unless one of them is on its way from one place to another.
     async fn read(&self, ids: Vec<RecordId>) -> Result<Reading, StoreError> {
-        let index = self.shared.index()?;
+        // While there is no file to be read, the writer is the one who opens it again.
+        let Ok(index) = self.shared.index() else { return self.writer.ask(|reply| Command::Get(ids, reply)).await };
         let found: Vec<_> = ids.iter().map(|id| (*id, index.find(id))).collect();
         if found.iter().all(|(_, found)| !matches!(found, Found::Rows(_))) {
             return Ok(self.in_memory(found));
@@ -280,7 +281,8 @@ impl Sqlite {
 
     /// A claim for a record that is there: whoever only wants to hear that need not wait for the writer.
     async fn seen(&self, put: &Put) -> Result<Option<Seen>, StoreError> {
-        if put.condition != Condition::Absent || matches!(self.shared.index()?.find(&put.id), Found::Absent) {
+        let is_there = self.shared.index().is_ok_and(|index| !matches!(index.find(&put.id), Found::Absent));
+        if put.condition != Condition::Absent || !is_there {
             return Ok(None);
         }
         let Reading { mut records, now } = self.read(vec![put.id]).await?;

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use hapax_core::scope::RecordId;
 use hapax_core::store::{Put, Reading, Renewal, Reply, StoreError, Swept, Written};
@@ -78,7 +79,7 @@ impl Writer {
             let _owner = owner;
             let mut desk = Desk::new(inside.clone(), connection, book, wake);
             let queue = Queue { commands: queue, shared: inside };
-            while let Some(batch) = queue.gather(desk.has_work()) {
+            while let Some(batch) = queue.gather(desk.patience()) {
                 desk.work(batch, &queue);
             }
             desk.close();
@@ -128,20 +129,24 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// The next batch: one command as soon as there is one, and with it all that are there already. Does not wait while there is
-    /// other work; then a batch may be empty. `None` when nobody can ask any more.
-    pub(super) fn gather(&self, has_work: bool) -> Option<Vec<Command>> {
+    /// The next batch: one command as soon as there is one, and with it all that are there already. An empty one when patience ends.
+    /// `None` when nobody can ask any more.
+    pub(super) fn gather(&self, patience: Option<Duration>) -> Option<Vec<Command>> {
         let mut batch = Vec::new();
-        let mut bytes = 0;
-        if !has_work {
-            bytes += self.taken(&mut batch, self.commands.recv().ok()?);
-        }
+        let first = match patience {
+            None => self.commands.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(patience) => self.commands.recv_timeout(patience),
+        };
+        let mut bytes = match first {
+            Ok(command) => self.taken(&mut batch, command),
+            Err(RecvTimeoutError::Timeout) => return Some(batch),
+            Err(RecvTimeoutError::Disconnected) => return None,
+        };
         while batch.len() < BATCH_MAX && bytes < BATCH_BYTES_MAX {
             match self.commands.try_recv() {
                 Ok(command) => bytes += self.taken(&mut batch, command),
-                Err(TryRecvError::Empty) => break,
-                Err(TryRecvError::Disconnected) if batch.is_empty() => return None,
-                Err(TryRecvError::Disconnected) => break,
+                // Should nobody be left to ask, the next call says so.
+                Err(_) => break,
             }
         }
         Some(batch)
