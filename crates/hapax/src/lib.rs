@@ -3,6 +3,7 @@
 pub mod clock;
 #[cfg(feature = "axum")]
 mod extract;
+mod hash;
 pub mod middleware;
 pub mod observe;
 pub mod once;

@@ -12,9 +12,11 @@ use hapax_core::record::Record;
 use hapax_core::scope::RecordId;
 use hapax_core::store::{Pulse, Seen};
 use hapax_core::time::Timestamp;
+use quick_cache::Weighter;
+use quick_cache::sync::DefaultLifecycle;
 use tokio::time::Instant;
 
-use super::hash::Ids;
+use crate::hash::Ids;
 
 /// How long a reading of the forget-epoch is good for.
 pub(crate) const EPOCH_GOOD_FOR: Duration = Duration::from_secs(1);
@@ -23,7 +25,7 @@ pub(crate) const EPOCH_GOOD_FOR: Duration = Duration::from_secs(1);
 const ENTRY_BYTES: usize = 512;
 
 pub(crate) struct Cache {
-    entries: moka::sync::Cache<RecordId, Entry, Ids>,
+    entries: quick_cache::sync::Cache<RecordId, Entry, Weight, Ids>,
     epoch: Mutex<Option<(Instant, u64)>>,
 }
 
@@ -36,13 +38,20 @@ struct Entry {
     at: Instant,
 }
 
+#[derive(Clone)]
+struct Weight;
+
+impl Weighter<RecordId, Entry> for Weight {
+    fn weight(&self, _: &RecordId, entry: &Entry) -> u64 {
+        let answer = entry.record.answer.as_ref().map_or(0, |answer| answer.weight());
+        (answer + ENTRY_BYTES) as u64
+    }
+}
+
 impl Cache {
     pub(crate) fn new(bytes_max: u64) -> Self {
-        let weight = |_: &RecordId, entry: &Entry| {
-            let answer = entry.record.answer.as_ref().map_or(0, |answer| answer.weight());
-            u32::try_from(answer + ENTRY_BYTES).unwrap_or(u32::MAX)
-        };
-        let entries = moka::sync::Cache::builder().max_capacity(bytes_max).weigher(weight).build_with_hasher(Ids::default());
+        let items = usize::try_from(bytes_max).unwrap_or(usize::MAX) / (ENTRY_BYTES * 2);
+        let entries = quick_cache::sync::Cache::with(items, bytes_max, Weight, Ids::default(), DefaultLifecycle::default());
         Cache { entries, epoch: Mutex::new(None) }
     }
 
@@ -78,7 +87,7 @@ impl Cache {
     /// Drops a record that was forgotten here.
     pub(crate) fn forget(&self, id: &RecordId) {
         if !planted::is(Bug::ForgetKeepsCache) {
-            self.entries.invalidate(id);
+            self.entries.remove(id);
             *self.epoch.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
     }

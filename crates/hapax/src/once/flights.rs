@@ -14,7 +14,7 @@ use hapax_core::store::Seen;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::hash::Ids;
+use crate::hash::Ids;
 
 #[derive(Default)]
 pub(crate) struct Flights {

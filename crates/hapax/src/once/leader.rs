@@ -1,6 +1,7 @@
 //! The leader: decides on behalf of all requests of one key that this node has, and makes the claim.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
 use hapax_core::decide::{Decision, decide};
@@ -141,7 +142,7 @@ impl Leader {
         let fingerprint = self.call.fingerprint(&policy.fingerprint).await?;
         let secret = self.engine.secret(policy.store_timeout).await?;
         let lease = if planted::is(Bug::RetentionAsLease) { policy.retention } else { policy.lease };
-        let token = AttemptToken::from_bytes(uuid::Uuid::new_v4().into_bytes());
+        let token = new_token();
         let claim = Claim { scope: scope.clone(), key: key.clone(), fingerprint, token, lease };
         let put = Put { id, condition, change: Change::Claim(claim) };
 
@@ -181,4 +182,16 @@ impl From<Rejection> for Refusal {
     fn from(rejection: Rejection) -> Self {
         Refusal { rejection, seen: None }
     }
+}
+
+/// A token that no other claim has: random bytes of this process, and a count. It is no secret, so that the system need not be asked
+/// for new ones each time.
+fn new_token() -> AttemptToken {
+    static PROCESS: LazyLock<[u8; 8]> =
+        LazyLock::new(|| uuid::Uuid::new_v4().into_bytes()[..8].try_into().expect("eight of sixteen"));
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&*PROCESS);
+    bytes[8..].copy_from_slice(&NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes());
+    AttemptToken::from_bytes(bytes)
 }

@@ -26,7 +26,6 @@ mod call;
 mod claim;
 mod engine;
 mod flights;
-mod hash;
 mod leader;
 mod operators;
 mod path;

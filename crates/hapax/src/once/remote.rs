@@ -10,7 +10,7 @@ use hapax_core::store::{Reading, Seen};
 
 use super::engine::Engine;
 use super::flights::Seat;
-use super::hash::Ids;
+use crate::hash::Ids;
 use crate::observe::Event;
 
 /// How often the store is asked while somebody waits for another node.

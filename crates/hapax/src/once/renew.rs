@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::call::Operation;
 use super::engine::Engine;
-use super::hash::Ids;
+use crate::hash::Ids;
 use crate::observe::Event;
 
 /// How long a renewal may take at least.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use hapax::store::sqlite::BackupError;
+use hapax_core::Store;
 use hapax_core::record::State;
 use hapax_core::store::{Condition, Lifetime, Put, Written};
-use hapax_core::Store;
 
 use super::shop::{HOUR, Shop, answer, assert_sound, charge, charge_many, claim, finish, win};
 

@@ -21,6 +21,8 @@ const SHRINK_PAGES_BUSY: u32 = 64;
 /// Free pages that are always kept for what comes next, and the part of the file that may be free: a quarter.
 const FREE_PAGES_MIN: i64 = 4096;
 const FREE_PART: i64 = 4;
+/// How often to look at the log: so often that it cannot grow past its bound between two looks, however large the batches are.
+const LOOK_BATCHES: u32 = 4;
 /// Between two tries to open the file again.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -31,6 +33,8 @@ pub(super) struct Desk {
     state: State,
     /// Whether the file has more free pages than it should.
     is_shrinking: bool,
+    /// Batches since the log was last looked at.
+    unlooked: u32,
 }
 
 enum State {
@@ -57,7 +61,7 @@ type Told = Box<dyn FnOnce(Option<StoreError>)>;
 impl Desk {
     pub(super) fn new(shared: Arc<Shared>, connection: Connection, book: Book, wake: Arc<Wake>) -> Desk {
         let state = State::Open(Open { connection: Rc::new(connection), book });
-        Desk { shared, wake, state, is_shrinking: false }
+        Desk { shared, wake, state, is_shrinking: false, unlooked: 0 }
     }
 
     /// How long to wait for somebody to ask for something, before there is something to do without that. `None`: for ever.
@@ -70,21 +74,21 @@ impl Desk {
 
     /// Carries out one batch, then whatever housekeeping there is.
     pub(super) fn work(&mut self, batch: Vec<Command>, queue: &Queue) {
-        let mut asked = Asked::default();
+        let mut chores = Chores::default();
         let is_idle = batch.is_empty();
-        let batch: Vec<_> = batch.into_iter().filter_map(|command| asked.take(command)).collect();
-        asked.has_swept = batch.iter().any(|command| matches!(command, Command::Sweep(..)));
+        let batch: Vec<_> = batch.into_iter().filter_map(|command| chores.take(command)).collect();
+        chores.has_swept = batch.iter().any(|command| matches!(command, Command::Sweep(..)));
         self.look_for_trouble();
         self.reopen_if_due();
         if !batch.is_empty() {
             self.commit(batch);
         }
-        if self.is_shrinking || asked.has_swept {
-            self.keep_house(asked.reset_log, Some(if is_idle { SHRINK_PAGES_IDLE } else { SHRINK_PAGES_BUSY }));
+        if self.is_shrinking || chores.has_swept {
+            self.keep_house(chores.reset_log, Some(if is_idle { SHRINK_PAGES_IDLE } else { SHRINK_PAGES_BUSY }));
         } else {
-            self.keep_house(asked.reset_log, None);
+            self.keep_house(chores.reset_log, None);
         }
-        for (path, reply) in asked.backups {
+        for (path, reply) in chores.backups {
             let copied = self.back_up(&path, queue);
             let _ = reply.send(copied);
         }
@@ -189,6 +193,11 @@ impl Desk {
     }
 
     fn keep_log(&mut self, connection: &Connection, reset_log: bool) -> rusqlite::Result<()> {
+        self.unlooked += 1;
+        if self.unlooked < LOOK_BATCHES && !reset_log {
+            return Ok(());
+        }
+        self.unlooked = 0;
         let progress = Progress::read(connection)?;
         self.shared.counters.log_bytes.store(progress.bytes(), Ordering::Relaxed);
         let is_held = self.wake.is_held.load(Ordering::Relaxed);
@@ -225,16 +234,16 @@ impl Desk {
 
     /// One batch between two steps of a backup. Should the file fail, it is not opened again before the backup has let go of it.
     fn work_during_backup(&mut self, batch: Vec<Command>) {
-        let mut asked = Asked::default();
-        let batch: Vec<_> = batch.into_iter().filter_map(|command| asked.take(command)).collect();
-        for (_, reply) in asked.backups {
+        let mut chores = Chores::default();
+        let batch: Vec<_> = batch.into_iter().filter_map(|command| chores.take(command)).collect();
+        for (_, reply) in chores.backups {
             let _ = reply.send(Err(StoreError::unavailable("a backup is being made already")));
         }
         self.look_for_trouble();
         if !batch.is_empty() {
             self.commit(batch);
         }
-        self.keep_house(asked.reset_log, None);
+        self.keep_house(chores.reset_log, None);
     }
 
     /// The end of a process that ends in order: the log goes into the file, which then stands alone.
@@ -250,13 +259,13 @@ impl Desk {
 
 /// What a batch asks for besides writes.
 #[derive(Default)]
-struct Asked {
+struct Chores {
     reset_log: bool,
     has_swept: bool,
     backups: Vec<(std::path::PathBuf, Answer<backup::Copied>)>,
 }
 
-impl Asked {
+impl Chores {
     fn take(&mut self, command: Command) -> Option<Command> {
         match command {
             Command::ResetLog => self.reset_log = true,
@@ -285,7 +294,7 @@ impl Open {
             match command {
                 // A caller who gave up is not surprised by a write it no longer expects.
                 Command::Put(_, reply) if reply.is_closed() => {}
-                Command::Put(put, reply) => told.push(tell(reply, page.put_if(&put))),
+                Command::Put(asked, reply) => told.push(tell(reply, page.put_if(&asked.put, asked.answer.as_deref()))),
                 Command::Get(ids, reply) => told.push(tell(reply, page.get(&ids))),
                 Command::Renew(renewals, reply) => told.push(tell(reply, page.renew(&renewals))),
                 Command::Sweep(limit, reply) => told.push(tell(reply, page.sweep(limit))),

@@ -7,6 +7,7 @@
 //! Only what is durable is here: the writer puts a batch in after its commit and before it tells anybody.
 
 use std::collections::HashMap;
+use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hapax_core::record::Head;
@@ -15,6 +16,7 @@ use hapax_core::time::Timestamp;
 use hashbrown::HashTable;
 
 use super::place::Place;
+use crate::hash::Ids;
 
 /// By the first bits of the id, so that a table grows in a fraction of a millisecond and ids can be listed in order.
 const SHARD_BITS: u32 = 10;
@@ -24,10 +26,10 @@ pub(super) struct Index {
     shards: Box<[Mutex<Shard>]>,
 }
 
-#[derive(Default)]
 struct Shard {
+    ids: Ids,
     entries: HashTable<Entry>,
-    running: HashMap<RecordId, Running>,
+    running: HashMap<RecordId, Running, Ids>,
 }
 
 /// The first bytes of an id, and a row that may be its record's.
@@ -70,7 +72,10 @@ pub(super) enum To {
 
 impl Default for Index {
     fn default() -> Self {
-        Index { shards: (0..1 << SHARD_BITS).map(|_| Mutex::default()).collect() }
+        let ids = Ids::default();
+        let shard =
+            |_| Mutex::new(Shard { ids: ids.clone(), entries: HashTable::new(), running: HashMap::with_hasher(ids.clone()) });
+        Index { shards: (0..1 << SHARD_BITS).map(shard).collect() }
     }
 }
 
@@ -115,7 +120,8 @@ impl Index {
         let each = records.div_ceil(self.shards.len());
         for shard in &self.shards {
             // Random ids spread evenly, but not exactly so.
-            lock(shard).entries.reserve(each + each / 16, |entry| entry.hash());
+            let Shard { ids, entries, .. } = &mut *lock(shard);
+            entries.reserve(each + each / 16, |entry| ids.hash_one(entry.prefix));
         }
     }
 
@@ -152,23 +158,17 @@ impl Index {
 
 impl Shard {
     fn with_prefix(&self, prefix: u64) -> impl Iterator<Item = Place> {
-        self.entries.iter_hash(spread(prefix)).filter(move |entry| entry.prefix == prefix).map(|entry| entry.place)
+        self.entries.iter_hash(self.ids.hash_one(prefix)).filter(move |entry| entry.prefix == prefix).map(|entry| entry.place)
     }
 
     fn insert(&mut self, entry: Entry) {
-        self.entries.insert_unique(entry.hash(), entry, |entry| entry.hash());
+        self.entries.insert_unique(self.ids.hash_one(entry.prefix), entry, |entry| self.ids.hash_one(entry.prefix));
     }
 
     fn remove(&mut self, entry: Entry) {
-        if let Ok(found) = self.entries.find_entry(entry.hash(), |other| *other == entry) {
+        if let Ok(found) = self.entries.find_entry(self.ids.hash_one(entry.prefix), |other| *other == entry) {
             found.remove();
         }
-    }
-}
-
-impl Entry {
-    fn hash(&self) -> u64 {
-        spread(self.prefix)
     }
 }
 
@@ -180,11 +180,6 @@ pub(super) fn prefix(id: &RecordId) -> u64 {
 
 fn shard_of(prefix: u64) -> u64 {
     prefix >> (64 - SHARD_BITS)
-}
-
-/// The shard has used up the first bits, which the table wants to differ.
-fn spread(prefix: u64) -> u64 {
-    prefix.rotate_left(SHARD_BITS).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {

@@ -315,12 +315,12 @@ impl Store for Sqlite {
 
     fn put_if(&self, put: Put) -> Reply<'_, Written> {
         if put.condition != Condition::Absent {
-            return self.writer.ask(|reply| Command::Put(put, reply));
+            return self.writer.ask(|reply| Command::put(put, reply));
         }
         Box::pin(async move {
             match self.seen(&put).await? {
                 Some(seen) => Ok(Written::Lost(seen)),
-                None => self.writer.ask(|reply| Command::Put(put, reply)).await,
+                None => self.writer.ask(|reply| Command::put(put, reply)).await,
             }
         })
     }

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use hapax_core::answer::Answer;
 use hapax_core::fingerprint::FingerprintPolicy;
 use hapax_core::guard::{self, Due};
 use hapax_core::record::{Fence, Head, State};
@@ -19,6 +18,7 @@ use super::place::{Place, bounds};
 use super::policies::Policies;
 use super::roll;
 use super::row::{self, Leases, Rows, Stored, micros};
+use crate::hash::Ids;
 
 /// The clock is written down at least so often, so that it does not begin much earlier after a restart on a machine that lost its own.
 const CLOCK_STEP: std::time::Duration = std::time::Duration::from_secs(10);
@@ -31,7 +31,7 @@ pub(super) struct Page<'a> {
     book: &'a mut Book,
     floor: Fence,
     /// Records that this transaction has changed, as they are now; the book does not know yet.
-    changed: HashMap<RecordId, Option<Stored>>,
+    changed: HashMap<RecordId, Option<Stored>, Ids>,
     noted: Noted,
     failure: Option<Failure>,
 }
@@ -69,7 +69,7 @@ impl<'a> Page<'a> {
     ) -> Result<Page<'a>, Failure> {
         connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         let rows = Rows { connection, policies, leases: Leases::Of(incarnation) };
-        let (changed, noted, floor) = (HashMap::new(), Noted::default(), book.floor);
+        let (changed, noted, floor) = (HashMap::default(), Noted::default(), book.floor);
         let mut page = Page { rows, incarnation, clock, book, floor, changed, noted, failure: None };
         if let Err(failure) = page.begin() {
             page.roll_back();
@@ -151,7 +151,8 @@ impl<'a> Page<'a> {
         Ok(Reading { records: ids.iter().map(record).collect::<Result<_, StoreError>>()?, now })
     }
 
-    pub(super) fn put_if(&mut self, put: &Put) -> Result<Written, StoreError> {
+    /// `answer` is the change's answer as it is stored.
+    pub(super) fn put_if(&mut self, put: &Put, answer: Option<&[u8]>) -> Result<Written, StoreError> {
         let current = self.find(&put.id)?;
         let now = self.clock.now();
         match guard::judge(current.as_ref().map(|stored| &*stored.head), put, now, self.floor) {
@@ -160,7 +161,7 @@ impl<'a> Page<'a> {
                 Ok(Written::Lost(Seen { record, now }))
             }
             Ok(head) => {
-                let result = self.write(current.as_ref(), head.clone(), put.change.answer());
+                let result = self.write(current.as_ref(), head.clone(), answer);
                 self.written(result)?;
                 if matches!(put.change, Change::Forget(_)) {
                     let result = self.rows.connection.execute("UPDATE meta SET epoch = epoch + 1", []);
@@ -285,7 +286,7 @@ impl<'a> Page<'a> {
     }
 
     /// Writes a head and its answer. It moves unless it stays among what no time removes; an answer it had goes.
-    fn write(&mut self, before: Option<&Stored>, head: Head, answer: Option<&Arc<Answer>>) -> rusqlite::Result<()> {
+    fn write(&mut self, before: Option<&Stored>, head: Head, answer: Option<&[u8]>) -> rusqlite::Result<()> {
         let connection = self.rows.connection;
         let policy = self.policy(&head)?;
         let answer = answer.map(|answer| self.append_answer(&head, answer)).transpose()?;
@@ -310,10 +311,10 @@ impl<'a> Page<'a> {
         Ok(())
     }
 
-    fn append_answer(&mut self, head: &Head, answer: &Answer) -> rusqlite::Result<Place> {
+    fn append_answer(&mut self, head: &Head, answer: &[u8]) -> rusqlite::Result<Place> {
         let place = self.book.answers.append(head.expires_at);
         let mut statement = self.rows.connection.prepare_cached("INSERT INTO answers (row, due, content) VALUES (?1, ?2, ?3)")?;
-        statement.execute(params![place.row(), micros(head.expires_at), answer.encode(&head.id)])?;
+        statement.execute(params![place.row(), micros(head.expires_at), answer])?;
         Ok(place)
     }
 

@@ -31,7 +31,7 @@ const COMMAND_BYTES: usize = 1024;
 pub(super) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 
 pub(super) enum Command {
-    Put(Put, Answer<Written>),
+    Put(Box<Asked>, Answer<Written>),
     Get(Vec<RecordId>, Answer<Reading>),
     Renew(Vec<Renewal>, Answer<Vec<bool>>),
     Sweep(usize, Answer<Swept>),
@@ -39,11 +39,23 @@ pub(super) enum Command {
     ResetLog,
 }
 
+/// A write as it waits. The answer is encoded by whoever asks: they are many, and the writer is one.
+pub(super) struct Asked {
+    pub(super) put: Put,
+    pub(super) answer: Option<Vec<u8>>,
+}
+
 impl Command {
+    pub(super) fn put(put: Put, reply: Answer<Written>) -> Command {
+        let answer = put.change.answer().map(|answer| answer.encode(&put.id));
+        Command::Put(Box::new(Asked { put, answer }), reply)
+    }
+
     /// Roughly how much memory it holds while it waits.
     fn bytes(&self) -> usize {
         let content = match self {
-            Command::Put(put, _) => put.change.answer().map_or(0, |answer| answer.weight()),
+            // Twice: as it is, and encoded.
+            Command::Put(asked, _) => asked.answer.as_ref().map_or(0, |answer| answer.len() * 2),
             Command::Get(ids, _) => size_of_val(&**ids),
             Command::Renew(renewals, _) => size_of_val(&**renewals),
             Command::Sweep(..) | Command::Backup(..) | Command::ResetLog => 0,
