@@ -10,7 +10,7 @@ use hapax::core::store::Lifetime;
 use hapax::{Sqlite, Store};
 use rusqlite::{Connection, OpenFlags};
 
-use crate::directory::{Directory, file_bytes, wal_bytes};
+use crate::directory::{Directory, wal_bytes};
 use crate::flags::{Command, Flag, Flags};
 use crate::load::{ANSWER_BYTES, LONG, Load, Until};
 use crate::report::{Table, at_most, mebibytes, number};
@@ -62,8 +62,6 @@ struct Beside {
     note: String,
     /// How long after the reader had ended the log was small again.
     back: Option<Duration>,
-    /// It could not be measured.
-    is_absent: bool,
 }
 
 async fn run(flags: &Flags) -> Result<(), Error> {
@@ -90,9 +88,7 @@ async fn run(flags: &Flags) -> Result<(), Error> {
 }
 
 fn report(table: &mut Table, name: &str, seen: &[Seen]) {
-    let Some(last) = seen.last().filter(|seen| !seen.beside.is_absent) else {
-        return table.row(name, ["not offered yet".to_owned()]);
-    };
+    let last = seen.last().expect("there is a round");
     let (rate, p50, p99) = (of(seen, |seen| seen.rate), of(seen, |seen| seen.puts.p50), of(seen, |seen| seen.puts.p99));
     let max = seen.iter().map(|seen| seen.puts.max).fold(0.0, f64::max);
     let cells = [rate, p50, p99, max, p99 / p50].map(number).into_iter();
@@ -100,9 +96,6 @@ fn report(table: &mut Table, name: &str, seen: &[Seen]) {
 }
 
 fn verdicts(phase: Phase, name: &str, seen: &[Seen]) {
-    if seen.iter().any(|seen| seen.beside.is_absent) {
-        return;
-    }
     let spread = of(seen, |seen| seen.puts.p99) / of(seen, |seen| seen.puts.p50);
     at_most(&format!("{name}: p99 against p50"), spread, SPREAD_MAX, " ×");
     if phase == Phase::LongReader {
@@ -162,7 +155,7 @@ fn read_long(store: &Path, end: Instant) -> Result<Beside, Error> {
     }
     let back = (wal_bytes(store) <= WAL_BYTES_MAX).then(|| ended.elapsed());
     let said = back.map_or_else(|| format!("not in {PATIENCE:?}"), |back| format!("in {back:.1?}"));
-    Ok(Beside { note: format!("log {} MiB when it ended, small {said}", mebibytes(largest)), back, is_absent: false })
+    Ok(Beside { note: format!("log {} MiB when it ended, small {said}", mebibytes(largest)), back })
 }
 
 /// As `Hapax` sweeps, but with no rest: records expire a second after they are made.
@@ -179,26 +172,15 @@ async fn sweep(store: &Sqlite, end: Instant) -> Result<Beside, Error> {
     Ok(Beside { note: format!("{total} swept"), ..Beside::default() })
 }
 
+/// One backup after the other.
 async fn back_up_often(store: &Sqlite, to: &Path, end: Instant) -> Result<Beside, Error> {
-    let mut count = 0;
+    let (mut count, mut bytes) = (0, 0);
     while Instant::now() < end {
-        if !back_up(store, to).await? {
-            return Ok(Beside { is_absent: true, ..Beside::default() });
-        }
+        bytes = store.backup(to).await?.bytes;
         count += 1;
-        let bytes = file_bytes(to);
         std::fs::remove_file(to)?;
-        if Instant::now() >= end {
-            return Ok(Beside { note: format!("{count} made, the last of {} MiB", mebibytes(bytes)), ..Beside::default() });
-        }
     }
-    Ok(Beside::default())
-}
-
-/// Says whether there is a backup to measure. Once the store has one, this is `Ok(store.backup(to).await.map(|_| true)?)`.
-#[expect(clippy::unused_async, reason = "the backup will be asynchronous")]
-async fn back_up(_store: &Sqlite, _to: &Path) -> Result<bool, Error> {
-    Ok(false)
+    Ok(Beside { note: format!("{count} made, the last of {} MiB", mebibytes(bytes)), ..Beside::default() })
 }
 
 /// Watches the log of a store and keeps its largest size.

@@ -17,8 +17,8 @@ use tempfile::NamedTempFile;
 use super::error::store_error;
 use super::row::micros;
 
-/// Pages copied between two batches: about half a megabyte.
-const STEP_PAGES: i32 = 128;
+/// Pages copied between two batches: so few that a caller hardly waits longer.
+const STEP_PAGES: i32 = 32;
 /// Tries of one step that another program's lock stands against.
 const BUSY_TRIES_MAX: usize = 100;
 

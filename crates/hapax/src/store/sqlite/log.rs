@@ -26,7 +26,7 @@ const COPY_FRAMES: u64 = (16 << 20) / FRAME_BYTES;
 /// So little that the writer may copy it between two commits.
 const REST_FRAMES: u64 = 256;
 /// The writer no longer waits for the rest to be little.
-const FORCE_FRAMES: u64 = (44 << 20) / FRAME_BYTES;
+const FORCE_FRAMES: u64 = (40 << 20) / FRAME_BYTES;
 /// Tries to get the rest down, before the writer is asked to help anyway.
 const PASSES_MAX: usize = 6;
 /// At rest, how often to look whether something was left over.
