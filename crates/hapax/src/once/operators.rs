@@ -6,7 +6,7 @@ use hapax_core::answer::Answer;
 use hapax_core::policy::Policy;
 use hapax_core::record::{Head, Last, Record, State};
 use hapax_core::scope::RecordId;
-use hapax_core::store::{Change, Condition, Finish, Lifetime, ListQuery, Put, StoreError, Won, Written};
+use hapax_core::store::{Change, Condition, Finish, Lifetime, ListQuery, Put, StoreError, StoreErrorKind, Won, Written};
 
 use super::cache::EPOCH_GOOD_FOR;
 use super::engine::{Engine, lifetime};
@@ -58,12 +58,38 @@ pub enum OperatorError {
     Store(#[from] StoreError),
 }
 
+/// The id before this one; none before the first.
+fn before(id: RecordId) -> Option<RecordId> {
+    let mut bytes = *id.as_bytes();
+    for byte in bytes.iter_mut().rev() {
+        let (less, borrows) = byte.overflowing_sub(1);
+        *byte = less;
+        if !borrows {
+            return Some(RecordId::from_bytes(bytes));
+        }
+    }
+    None
+}
+
 impl Engine {
     pub(crate) async fn look(&self, id: RecordId) -> Result<(Record, State), OperatorError> {
-        let mut reading = self.store.get(vec![id]).await?;
-        let record = reading.records.pop().flatten().ok_or(OperatorError::NotFound(id))?;
-        let state = record.head.state_at(reading.now);
-        Ok((record, state))
+        match self.store.get(vec![id]).await {
+            Ok(mut reading) => {
+                let record = reading.records.pop().flatten().ok_or(OperatorError::NotFound(id))?;
+                let state = record.head.state_at(reading.now);
+                Ok((record, state))
+            }
+            Err(error) if error.kind() == StoreErrorKind::Corrupt => self.look_at_head(id, error).await,
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// An answer that cannot be read keeps nobody from looking at its head, or from having it forgotten. A list has heads alone.
+    async fn look_at_head(&self, id: RecordId, error: StoreError) -> Result<(Record, State), OperatorError> {
+        let query = ListQuery { state: None, after: before(id), limit: 1 };
+        let head = self.store.list(query).await?.pop().filter(|head| head.id == id).ok_or(error)?;
+        let state = head.state_at(self.store.pulse().await?.now);
+        Ok((Record { head, answer: None }, state))
     }
 
     pub(crate) async fn list(&self, query: ListQuery) -> Result<Vec<Head>, StoreError> {

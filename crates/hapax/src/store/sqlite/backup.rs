@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use hapax_core::Timestamp;
 use hapax_core::store::StoreError;
-use rusqlite::Connection;
+use hapax_core::time::Clock;
 use rusqlite::backup::{Backup, StepResult};
+use rusqlite::{Connection, OpenFlags};
 use tempfile::NamedTempFile;
 
 use super::error::store_error;
-use super::row::micros;
+use super::schema::Meta;
 
 /// Pages copied between two batches: so few that a caller hardly waits longer.
 const STEP_PAGES: i32 = 32;
@@ -68,14 +69,22 @@ pub(super) fn begin(to: &Path) -> Result<NamedTempFile, BackupError> {
 }
 
 /// The writer's part: copies everything, calling `between` between two steps. That says whether to go on.
-pub(super) fn copy(from: &Connection, to: &Path, mut between: impl FnMut() -> bool) -> Result<Copied, StoreError> {
-    let mut copy = Connection::open(to).map_err(store_error)?;
+pub(super) fn copy(
+    from: &Connection,
+    to: &Path,
+    clock: &dyn Clock,
+    mut between: impl FnMut() -> bool,
+) -> Result<Copied, StoreError> {
+    let failed = |error| StoreError::unavailable("the store could not be read, or its copy not be written").because(error);
+    // The file is there, unless whoever wanted the copy is gone and has taken it along.
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut copy = Connection::open_with_flags(to, flags).map_err(failed)?;
     // Nobody needs half a copy: it is synced once, when it is whole, and not by the writer.
-    copy.execute_batch("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF").map_err(store_error)?;
-    let backup = Backup::new(from, &mut copy).map_err(store_error)?;
+    copy.execute_batch("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF").map_err(failed)?;
+    let backup = Backup::new(from, &mut copy).map_err(failed)?;
     let mut busy = 0;
     loop {
-        match backup.step(STEP_PAGES).map_err(store_error)? {
+        match backup.step(STEP_PAGES).map_err(failed)? {
             StepResult::Done => break,
             StepResult::More => busy = 0,
             _ if busy < BUSY_TRIES_MAX => {
@@ -85,18 +94,26 @@ pub(super) fn copy(from: &Connection, to: &Path, mut between: impl FnMut() -> bo
             _ => return Err(StoreError::unavailable("another program holds a lock on the store file")),
         }
         if !between() {
-            return Err(StoreError::unavailable("the store failed while it was copied"));
+            return Err(StoreError::unavailable("the backup was given up"));
         }
     }
+    // Before anything more is written: what is acknowledged from now on is not in the copy.
+    let at = clock.now();
     drop(backup);
     let bytes = std::fs::metadata(to).map_or(0, |file| file.len());
-    Ok(Copied { bytes, at: Timestamp::ZERO })
+    Ok(Copied { bytes, at })
 }
 
 /// Marks the copy as one, makes it durable, and gives it its name.
 pub(super) fn finish(file: NamedTempFile, to: &Path, at: Timestamp) -> Result<(), BackupError> {
     let failed = |source| BackupError::Io { path: to.to_owned(), source };
-    mark(file.path(), at).map_err(|error| BackupError::Store(store_error(error)))?;
+    let marked = mark(file.path(), at);
+    for end in ["-wal", "-shm", "-journal"] {
+        let mut name = file.path().as_os_str().to_owned();
+        name.push(end);
+        let _ = std::fs::remove_file(name);
+    }
+    marked.map_err(BackupError::Store)?;
     file.as_file().sync_all().map_err(failed)?;
     file.persist_noclobber(to).map_err(|error| match error.error.kind() {
         io::ErrorKind::AlreadyExists => BackupError::Exists { path: to.to_owned() },
@@ -105,12 +122,12 @@ pub(super) fn finish(file: NamedTempFile, to: &Path, at: Timestamp) -> Result<()
     File::open(directory(to)).and_then(|directory| directory.sync_all()).map_err(failed)
 }
 
-/// Whoever opens the copy as a store shall know that it is one.
-fn mark(copy: &Path, at: Timestamp) -> rusqlite::Result<()> {
-    let connection = Connection::open(copy)?;
-    connection.execute("UPDATE meta SET copied_us = ?1", [micros(at)])?;
-    connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)")?;
-    connection.close().map_err(|(_, error)| error)
+/// Whoever opens the copy as a store shall know that it is one. Not in WAL mode, so that nothing is left beside it.
+fn mark(copy: &Path, at: Timestamp) -> Result<(), StoreError> {
+    let connection = Connection::open_with_flags(copy, OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(store_error)?;
+    connection.execute_batch("PRAGMA journal_mode = DELETE").map_err(store_error)?;
+    let meta = Meta { copied: at, ..Meta::read(&connection)? };
+    meta.write(&connection).map_err(store_error)
 }
 
 pub(super) fn directory(path: &Path) -> &Path {

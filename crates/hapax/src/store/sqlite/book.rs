@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use hapax_core::record::{Fence, Head, Last, State};
+use hapax_core::record::{Head, Last, State};
 use hapax_core::store::StoreError;
 use hapax_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension};
 
 use super::error::store_error;
 use super::index::{Index, Move, Running, To, prefix};
-use super::place::{LANES_MAX, Lanes, OPEN, Place, bounds};
+use super::place::{Lanes, OPEN, Place, bounds};
 use super::policies::Policies;
 use super::roll::{self, Loader, Roll};
 use super::row::{Leases, Rows, Stored};
@@ -31,10 +31,8 @@ pub(super) struct Book {
     /// The next turn among the records that no time removes.
     pub(super) open_next: u64,
     pub(super) roll: Roll,
-    /// The highest fence of any record ever removed.
-    pub(super) floor: Fence,
-    /// The clock as last written down.
-    pub(super) clock: Timestamp,
+    /// What the store says of itself, as last written down.
+    pub(super) meta: Meta,
     /// Lanes that could not be swept because the file is damaged there.
     pub(super) damaged: HashSet<(Kind, u16)>,
 }
@@ -42,7 +40,7 @@ pub(super) struct Book {
 impl Book {
     /// Reads all there is to know.
     pub(super) fn load(connection: &Connection, policies: &Policies, leases: Leases) -> Result<Book, StoreError> {
-        let meta = Meta::read(connection).map_err(store_error)?;
+        let meta = Meta::read(connection)?;
         let index = Arc::new(Index::default());
         let mut book = Book {
             index,
@@ -50,8 +48,7 @@ impl Book {
             answers: Lanes::default(),
             open_next: 0,
             roll: Roll::default(),
-            floor: meta.floor,
-            clock: meta.clock,
+            meta,
             damaged: HashSet::new(),
         };
         for lane in lanes(connection, "answers", "due")? {
@@ -64,24 +61,21 @@ impl Book {
     }
 
     fn load_heads(&mut self, rows: Rows<'_>) -> Result<(), StoreError> {
-        let connection = rows.connection;
-        let lanes = lanes(connection, "heads", "tombstone_until")?;
-        let count: u64 = lanes.iter().map(|lane| lane.last.turn() + 1 - lane.first.turn()).sum();
+        let found = lanes(rows.connection, "heads", "tombstone_until")?;
+        let count: u64 = found.iter().map(|lane| (lane.last.turn() + 1).saturating_sub(lane.first.turn())).sum();
         // A lane has few gaps, but a file that says otherwise must not make us reserve what is not there.
-        self.index.reserve(usize::try_from(count).unwrap_or(usize::MAX).min(1 << 28));
+        self.index.reserve(usize::try_from(count).unwrap_or(usize::MAX).min(1 << 26));
+        let mut due: BTreeMap<u16, Timestamp> = found.into_iter().map(|lane| (lane.last.lane(), lane.last_due)).collect();
+        for lane in roll::lanes(rows.connection)? {
+            due.entry(lane).or_insert(Timestamp::ZERO);
+        }
         let index = self.index.clone();
         let mut loader = Loader::new(&index);
-        for lane in &lanes {
-            roll::load(rows, lane.first, lane.last, &mut loader, &mut self.roll)?;
+        for (lane, last_due) in due {
+            let next = roll::load(rows, lane, &mut loader, &mut self.roll)?;
+            self.heads.found(next, last_due);
         }
         loader.flush();
-        let mut lanes: BTreeMap<u16, Found> = lanes.into_iter().map(|lane| (lane.last.lane(), lane)).collect();
-        for number in OPEN + 1..=LANES_MAX {
-            let (lane, rolled) = (lanes.remove(&number), roll::end(connection, number)?);
-            let next = lane.as_ref().map(Found::next).max(rolled);
-            let last_due = lane.map_or(Timestamp::ZERO, |lane| lane.last_due);
-            next.into_iter().for_each(|next| self.heads.found(next, last_due));
-        }
         Ok(())
     }
 
@@ -118,6 +112,7 @@ impl Book {
 
     /// Takes note of what has become durable.
     pub(super) fn apply(&mut self, moved: Move) {
+        moved.from.into_iter().for_each(|from| self.roll.vacate(from));
         let place = match &moved.to {
             To::Row(place) if !place.is_open() => Some(*place),
             _ => None,

@@ -35,6 +35,8 @@ pub(super) struct Desk {
     is_shrinking: bool,
     /// Batches since the log was last looked at.
     unlooked: u32,
+    /// How long to wait before the file is opened again, should it fail now: longer each time, until something was written.
+    pause: Duration,
 }
 
 enum State {
@@ -52,7 +54,6 @@ struct Open {
 struct Broken {
     error: StoreError,
     next_try: Instant,
-    pause: Duration,
 }
 
 /// What a command came to, to be told once it is durable.
@@ -61,7 +62,7 @@ type Told = Box<dyn FnOnce(Option<StoreError>)>;
 impl Desk {
     pub(super) fn new(shared: Arc<Shared>, connection: Connection, book: Book, wake: Arc<Wake>) -> Desk {
         let state = State::Open(Open { connection: Rc::new(connection), book });
-        Desk { shared, wake, state, is_shrinking: false, unlooked: 0 }
+        Desk { shared, wake, state, is_shrinking: false, unlooked: 0, pause: Duration::ZERO }
     }
 
     /// How long to wait for somebody to ask for something, before there is something to do without that. `None`: for ever.
@@ -89,7 +90,7 @@ impl Desk {
             self.keep_house(chores.reset_log, None);
         }
         for (path, reply) in chores.backups {
-            let copied = self.back_up(&path, queue);
+            let copied = self.back_up(&path, &reply, queue);
             let _ = reply.send(copied);
         }
     }
@@ -108,10 +109,11 @@ impl Desk {
         let error = match result {
             Ok(()) => {
                 self.shared.counters.committed(begun.elapsed());
+                self.pause = Duration::ZERO;
                 None
             }
             Err(failure) => {
-                self.shared.counters.commits_failed.fetch_add(1, Ordering::Relaxed);
+                self.shared.counters.failed(describe(&failure.error));
                 if failure.is_suspect {
                     self.fail(failure.error.clone());
                 }
@@ -133,7 +135,8 @@ impl Desk {
         self.shared.counters.failing(Some(reason));
         // The gate is shut before anybody can read what may not be on the disk.
         self.shared.shut();
-        self.state = State::Broken(Broken { error, next_try: Instant::now(), pause: PAUSE_MIN });
+        self.state = State::Broken(Broken { error, next_try: Instant::now() + self.pause });
+        self.pause = (self.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
     }
 
     /// What the copying of the log met with.
@@ -158,8 +161,8 @@ impl Desk {
             }
             Err(error) => {
                 broken.error = shut().because(Cause(describe(&error)));
-                broken.next_try = Instant::now() + broken.pause;
-                broken.pause = (broken.pause * 2).min(PAUSE_MAX);
+                broken.next_try = Instant::now() + self.pause;
+                self.pause = (self.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
                 self.shared.counters.failing(Some(describe(&error)));
                 tracing::warn!(error = describe(&error), "the store file cannot be opened again yet");
             }
@@ -168,7 +171,6 @@ impl Desk {
 
     fn open(&mut self, connection: Connection, book: Book, connections: Connections) {
         self.shared.open(connections, book.index.clone());
-        self.shared.counters.failing(None);
         self.shared.counters.reopened.fetch_add(1, Ordering::Relaxed);
         self.state = State::Open(Open { connection: Rc::new(connection), book });
     }
@@ -221,14 +223,21 @@ impl Desk {
         Ok(())
     }
 
-    fn back_up(&mut self, path: &std::path::Path, queue: &Queue) -> Result<backup::Copied, StoreError> {
+    fn back_up(
+        &mut self,
+        path: &std::path::Path,
+        reply: &Answer<backup::Copied>,
+        queue: &Queue,
+    ) -> Result<backup::Copied, StoreError> {
         let State::Open(open) = &self.state else { return Err(shut()) };
         let connection = open.connection.clone();
-        backup::copy(&connection, path, || {
+        let clock = self.shared.clock.clone();
+        backup::copy(&connection, path, &*clock, || {
             if let Some(batch) = queue.gather(Some(Duration::ZERO)).filter(|batch| !batch.is_empty()) {
                 self.work_during_backup(batch);
             }
-            matches!(self.state, State::Open(_))
+            // Nobody may want it any more.
+            matches!(self.state, State::Open(_)) && !reply.is_closed()
         })
     }
 

@@ -29,6 +29,26 @@ pub(super) fn store_error(error: rusqlite::Error) -> StoreError {
 /// Whether the connection can no longer be trusted after a write failed with this: when the disk said no for a reason other than
 /// space, what the system's memory says about the file may not be what is on the disk. Damage does not go by opening the file again.
 pub(super) fn is_suspect(error: &rusqlite::Error) -> bool {
-    use ErrorCode::{DatabaseBusy, DatabaseCorrupt, DatabaseLocked, DiskFull, OperationInterrupted};
-    !matches!(error.sqlite_error_code(), Some(DiskFull | DatabaseBusy | DatabaseLocked | OperationInterrupted | DatabaseCorrupt))
+    use ErrorCode::{ApiMisuse, CannotOpen, FileLockingProtocolFailed, InternalMalfunction, NotADatabase, OutOfMemory};
+    use ErrorCode::{PermissionDenied, ReadOnly, SystemIoFailure};
+    matches!(
+        error.sqlite_error_code(),
+        Some(
+            SystemIoFailure
+                | CannotOpen
+                | ReadOnly
+                | NotADatabase
+                | PermissionDenied
+                | FileLockingProtocolFailed
+                | InternalMalfunction
+                | ApiMisuse
+                | OutOfMemory
+        )
+    )
+}
+
+/// Whether it is SQLite that found the file damaged.
+pub(super) fn is_damage(error: &StoreError) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<rusqlite::Error>());
+    source.is_some_and(|source| source.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt))
 }

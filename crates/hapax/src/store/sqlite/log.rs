@@ -83,6 +83,12 @@ pub(super) fn reset(shared: &Shared, connection: &Connection) -> rusqlite::Resul
     let _alone = shared.alone();
     let progress = Progress::copy(connection)?;
     if progress.rest() > 0 {
+        if progress.bytes() > LOG_BYTES_MAX {
+            tracing::warn!(
+                bytes = progress.bytes(),
+                "a reader of the store file holds its log, which grows until that reader ends"
+            );
+        }
         return Ok(false);
     }
     if length(&shared.path) > LOG_BYTES_MAX {
@@ -222,15 +228,11 @@ fn copy_once(connection: &Connection, wake: &Wake, path: &Path) -> rusqlite::Res
     if before.rest() == 0 {
         return Ok(if length(path) > LOG_BYTES_MAX { Next::Reset } else { Next::Rest });
     }
-    let copied = Progress::copy(connection)?;
-    let is_held = copied.rest() > 0;
-    if is_held && !wake.is_held.load(Ordering::Relaxed) && copied.bytes() > LOG_BYTES_MAX {
-        tracing::warn!(bytes = copied.bytes(), "a reader of the store file holds its log, which grows until that reader ends");
+    if Progress::copy(connection)?.rest() > 0 {
+        // A reader is in the log. Whether it is one of ours only the writer can find out, by keeping those out for a moment.
+        return Ok(if wake.is_held.load(Ordering::Relaxed) { Next::Rest } else { Next::Reset });
     }
-    wake.is_held.store(is_held, Ordering::Relaxed);
-    if is_held {
-        return Ok(Next::Rest);
-    }
+    wake.is_held.store(false, Ordering::Relaxed);
     let rest = Progress::read(connection)?.rest();
     Ok(if rest <= REST_FRAMES { Next::Reset } else { Next::Again })
 }

@@ -42,7 +42,7 @@ use std::sync::mpsc::TrySendError;
 use hapax_core::record::Head;
 use hapax_core::scope::RecordId;
 use hapax_core::store::{Condition, ListQuery, Pulse, Put, Reading, Renewal, Reply, Seen, Store, StoreError, Swept, Written};
-use hapax_core::time::Clock;
+use hapax_core::time::{Clock, Timestamp};
 use tokio::sync::oneshot;
 
 pub use backup::{BackupError, Copied};
@@ -139,6 +139,26 @@ pub enum OpenError {
         /// What gave it away.
         source: StoreError,
     },
+    /// The file has a second name.
+    #[error("{path} has a second name, a hard link, by which it could have a second owner: remove the link, or copy the file")]
+    Linked {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file could not be read to its end, though nothing says that it is damaged.
+    #[error("{path} could not be read: see what the system says of its disk, and try again")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What went wrong.
+        source: StoreError,
+    },
+    /// The file system does not have what a write-ahead log takes.
+    #[error("{path} is on a file system on which SQLite has no write-ahead log: use a local disk")]
+    NoLog {
+        /// The file.
+        path: PathBuf,
+    },
     /// The file cannot be written.
     #[error("{path} cannot be written: check its permissions, its directory's, and whether its file system is mounted read-only")]
     ReadOnly {
@@ -213,16 +233,15 @@ impl Sqlite {
     /// Copies the store, while it is in use, into a new file that can be opened as a store. What was acknowledged before this was called is
     /// in it. Nothing is overwritten; a backup that fails leaves nothing behind.
     ///
-    /// One that is dropped goes on to its end and is then thrown away.
+    /// One that is dropped is given up. The writer waits for the disk of the copy: one that hangs, hangs the store.
     pub async fn backup(&self, to: impl AsRef<Path>) -> Result<Copied, BackupError> {
         let to = to.as_ref().to_owned();
         let begun = to.clone();
         let file = blocking(move || backup::begin(&begun)).await?;
         let path = file.path().to_owned();
         let copied = self.writer.ask(|reply| Command::Backup(path, reply)).await.map_err(BackupError::Store)?;
-        let at = self.shared.clock.now();
-        blocking(move || backup::finish(file, &to, at)).await?;
-        Ok(Copied { at, ..copied })
+        blocking(move || backup::finish(file, &to, copied.at)).await?;
+        Ok(copied)
     }
 
     fn open_blocking(path: &Path, options: Options) -> Result<Sqlite, OpenError> {
@@ -231,8 +250,10 @@ impl Sqlite {
         }
         let path = &owner::locate(path)?;
         let mut owner = Owner::take(path)?;
-        let Opened { connection, clock, incarnation, name, restored } = schema::open(path, options.clock, owner.last())?;
-        owner.sign(path, &name, incarnation)?;
+        let Opened { connection, clock, meta, restored } = schema::open(path, options.clock, owner.last())?;
+        let shared = Arc::new(Shared::new(path.clone(), clock, meta.incarnation));
+        let mut book =
+            Book::load(&connection, &shared.policies, shared.leases()).map_err(|source| schema::unreadable(path, source))?;
         if let Some(Restored { copied_at }) = restored {
             let copied_at = copied_at.map(|at| httpdate::fmt_http_date(at.to_system_time()));
             tracing::error!(
@@ -240,10 +261,11 @@ impl Sqlite {
                 copied_at,
                 "ALARM: the store goes on from an older state of itself; whatever was done since is forgotten, and keys of that time may run again"
             );
+            // From now on it is the store.
+            book.meta.copied = Timestamp::ZERO;
+            book.meta.write(&connection).map_err(|source| schema::unreadable(path, store_error(source)))?;
         }
-        let shared = Arc::new(Shared::new(path.clone(), clock, incarnation));
-        let book = Book::load(&connection, &shared.policies, shared.leases())
-            .map_err(|source| OpenError::Damaged { path: path.clone(), source })?;
+        owner.sign(path, &meta.name, meta.incarnation)?;
         shared.open(Connections::open(path)?, book.index.clone());
         let wake = Arc::new(Wake::default());
         let start = Start { connection, book, owner, wake: wake.clone(), queue_bytes_max: options.queue_bytes_max };
@@ -340,8 +362,8 @@ impl Store for Sqlite {
     fn pulse(&self) -> Reply<'_, Pulse> {
         let clock = self.shared.clock.clone();
         self.readers.ask(move |connection| {
-            let meta = Meta::read(connection).map_err(store_error)?;
-            Ok(Pulse { now: clock.now(), epoch: meta.epoch, secret: meta.secret })
+            let meta = Meta::read(connection)?;
+            Ok(Pulse { now: clock.now(), epoch: meta.epoch.unsigned_abs(), secret: meta.secret })
         })
     }
 }

@@ -5,19 +5,20 @@ use std::sync::Arc;
 
 use hapax_core::fingerprint::FingerprintPolicy;
 use hapax_core::guard::{self, Due};
-use hapax_core::record::{Fence, Head, State};
+use hapax_core::record::{Head, State};
 use hapax_core::scope::RecordId;
-use hapax_core::store::{Change, Lifetime, Put, Reading, Renewal, Seen, StoreError, Swept, Won, Written};
+use hapax_core::store::{Change, Lifetime, Put, Reading, Renewal, Seen, StoreError, StoreErrorKind, Swept, Won, Written};
 use hapax_core::time::{Clock, Timestamp};
-use rusqlite::{Connection, ErrorCode, params};
+use rusqlite::{Connection, params};
 
 use super::book::{Book, Kind};
-use super::error::{is_suspect, store_error};
+use super::error::{is_damage, is_suspect, store_error};
 use super::index::{Found, Move, Running, To};
 use super::place::{Place, bounds};
 use super::policies::Policies;
 use super::roll;
-use super::row::{self, Leases, Rows, Stored, micros};
+use super::row::{self, Leases, Lookup, Rows, Stored, micros};
+use super::schema::Meta;
 use crate::hash::Ids;
 
 /// The clock is written down at least so often, so that it does not begin much earlier after a restart on a machine that lost its own.
@@ -29,7 +30,9 @@ pub(super) struct Page<'a> {
     incarnation: i64,
     clock: &'a dyn Clock,
     book: &'a mut Book,
-    floor: Fence,
+    /// What the store says of itself, and whether that has changed.
+    meta: Meta,
+    is_meta_changed: bool,
     /// Records that this transaction has changed, as they are now; the book does not know yet.
     changed: HashMap<RecordId, Option<Stored>, Ids>,
     noted: Noted,
@@ -42,7 +45,13 @@ struct Noted {
     moves: Vec<Move>,
     rolled: Vec<u16>,
     policies: Vec<(Arc<FingerprintPolicy>, i64)>,
-    clock: Option<Timestamp>,
+}
+
+/// The rows at the front of a lane that are due.
+#[derive(Clone, Copy)]
+struct Front {
+    last: Place,
+    count: usize,
 }
 
 /// A write failed, which dooms the whole transaction: it may have written half of what it meant to.
@@ -55,7 +64,15 @@ pub(super) struct Failure {
 
 impl From<rusqlite::Error> for Failure {
     fn from(error: rusqlite::Error) -> Self {
-        Failure { is_suspect: is_suspect(&error), error: store_error(error) }
+        let is_suspect = is_suspect(&error);
+        let error = match store_error(error) {
+            // Others were in this transaction whose own records are sound: for them the store is unavailable.
+            error if error.kind() != StoreErrorKind::Unavailable => {
+                StoreError::unavailable("a write failed on a damaged part of the store file: restore a backup").because(error)
+            }
+            error => error,
+        };
+        Failure { error, is_suspect }
     }
 }
 
@@ -69,8 +86,8 @@ impl<'a> Page<'a> {
     ) -> Result<Page<'a>, Failure> {
         connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         let rows = Rows { connection, policies, leases: Leases::Of(incarnation) };
-        let (changed, noted, floor) = (HashMap::default(), Noted::default(), book.floor);
-        let mut page = Page { rows, incarnation, clock, book, floor, changed, noted, failure: None };
+        let (changed, noted, meta) = (HashMap::default(), Noted::default(), book.meta.clone());
+        let mut page = Page { rows, incarnation, clock, book, meta, is_meta_changed: false, changed, noted, failure: None };
         if let Err(failure) = page.begin() {
             page.roll_back();
             return Err(failure);
@@ -105,14 +122,16 @@ impl<'a> Page<'a> {
             self.roll_back();
             return Err(failure);
         }
-        if let Err(error) = self.rows.connection.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([])) {
+        let result = if self.is_meta_changed { self.meta.write(self.rows.connection) } else { Ok(()) };
+        if let Err(error) =
+            result.and_then(|()| self.rows.connection.prepare_cached("COMMIT")).and_then(|mut commit| commit.execute([]))
+        {
             self.roll_back();
             return Err(error.into());
         }
-        self.book.floor = self.floor;
+        self.book.meta = self.meta;
         self.book.roll.take_off(&self.noted.rolled);
         self.noted.policies.iter().for_each(|(policy, number)| self.rows.policies.note(policy, *number));
-        self.book.clock = self.noted.clock.unwrap_or(self.book.clock);
         self.noted.moves.into_iter().for_each(|moved| self.book.apply(moved));
         Ok(())
     }
@@ -141,7 +160,11 @@ impl<'a> Page<'a> {
         match self.book.index.find(id) {
             Found::Absent => Ok(None),
             Found::Running(Running { place, head }) => Ok(Some(Stored { place, head, answer: None })),
-            Found::Rows(places) => self.rows.find(id, &places),
+            Found::Rows(places) => match self.rows.find(id, &places)? {
+                Lookup::Found(stored) => Ok(Some(stored)),
+                Lookup::Absent => Ok(None),
+                Lookup::Missing => Err(row::missing()),
+            },
         }
     }
 
@@ -155,7 +178,7 @@ impl<'a> Page<'a> {
     pub(super) fn put_if(&mut self, put: &Put, answer: Option<&[u8]>) -> Result<Written, StoreError> {
         let current = self.find(&put.id)?;
         let now = self.clock.now();
-        match guard::judge(current.as_ref().map(|stored| &*stored.head), put, now, self.floor) {
+        match guard::judge(current.as_ref().map(|stored| &*stored.head), put, now, self.meta.floor) {
             Err(guard::Refused) => {
                 let record = current.map(|stored| self.rows.record(stored, now)).transpose()?;
                 Ok(Written::Lost(Seen { record, now }))
@@ -164,8 +187,8 @@ impl<'a> Page<'a> {
                 let result = self.write(current.as_ref(), head.clone(), answer);
                 self.written(result)?;
                 if matches!(put.change, Change::Forget(_)) {
-                    let result = self.rows.connection.execute("UPDATE meta SET epoch = epoch + 1", []);
-                    self.written(result)?;
+                    self.meta.epoch += 1;
+                    self.is_meta_changed = true;
                 }
                 Ok(Written::Won(Won { head, now }))
             }
@@ -202,87 +225,90 @@ impl<'a> Page<'a> {
         }
         swept.buried = self.sweep_lanes(Kind::Answers, now, limit - swept.total())?;
         swept.removed = self.sweep_lanes(Kind::Heads, now, limit - swept.total())?;
-        if swept.total() > 0 || now >= self.book.clock.after(CLOCK_STEP) {
-            let result = self.write_meta(now);
-            self.written(result)?;
+        if swept.total() > 0 || now >= self.book.meta.clock.after(CLOCK_STEP) {
+            // The floor, and the clock's reading, so that after a restart it does not begin before this.
+            self.meta = self.meta.at(now);
+            self.is_meta_changed = true;
         }
         Ok(swept)
     }
 
-    /// Removes what is due from the front of every lane. Of a lane that cannot be read, everything else goes on without it.
+    /// Removes what is due from the front of every lane. Where one is damaged, the others go on without it: what cannot be believed is
+    /// not removed either.
     fn sweep_lanes(&mut self, kind: Kind, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
         let mut swept = 0;
         for lane in self.book.lanes(kind).numbers().collect::<Vec<_>>() {
             if self.book.damaged.contains(&(kind, lane)) {
                 continue;
             }
-            let result = match kind {
-                Kind::Answers => self.sweep_answers(lane, now, limit - swept),
-                Kind::Heads => self.sweep_heads(lane, now, limit - swept),
+            let due = match kind {
+                Kind::Answers => self.due_answers(lane, now, limit - swept),
+                Kind::Heads => self.due_heads(lane, now, limit - swept),
             };
-            if let Err(error) = &result
-                && error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt)
-            {
-                tracing::error!(%error, ?kind, lane, "a part of the store file is damaged and is no longer swept: restore a backup");
-                self.book.damaged.insert((kind, lane));
+            match due {
+                Ok(None) => {}
+                Ok(Some(due)) => {
+                    swept += due.count;
+                    let result = self.remove(kind, due);
+                    self.written(result)?;
+                }
+                Err(error) if error.kind() == StoreErrorKind::Unavailable && !is_damage(&error) => return Err(error),
+                Err(error) => {
+                    tracing::error!(%error, ?kind, lane, "a part of the store file is damaged and is no longer swept: restore a backup");
+                    self.book.damaged.insert((kind, lane));
+                }
             }
-            swept += self.written(result)?;
         }
         Ok(swept)
     }
 
-    /// Drops answers; their heads tell by the time that they are gone.
-    fn sweep_answers(&mut self, lane: u16, now: Timestamp, limit: usize) -> rusqlite::Result<usize> {
-        let connection = self.rows.connection;
+    fn due_answers(&self, lane: u16, now: Timestamp, limit: usize) -> Result<Option<Front>, StoreError> {
         let sql = "SELECT row, due FROM answers WHERE row >= ?1 AND row < ?2 ORDER BY row LIMIT ?3";
-        let mut statement = connection.prepare_cached(sql)?;
+        let mut statement = self.rows.connection.prepare_cached(sql).map_err(store_error)?;
         let (start, end) = bounds(lane);
-        let mut rows = statement.query(params![start, end, limit as i64])?;
-        let (mut last, mut count) = (None, 0);
-        while let Some(row) = rows.next()?
-            && row.get::<_, i64>(1)? <= micros(now)
+        let mut rows = statement.query(params![start, end, limit as i64]).map_err(store_error)?;
+        let mut front = None;
+        while let Some(row) = rows.next().map_err(store_error)?
+            && row.get::<_, i64>(1).map_err(store_error)? <= micros(now)
         {
-            (last, count) = (Some(row.get::<_, i64>(0)?), count + 1);
+            let last = Place::from_row(row.get(0).map_err(store_error)?);
+            front = Some(Front { last, count: front.map_or(0, |front: Front| front.count) + 1 });
         }
-        drop(rows);
-        if let Some(last) = last {
-            connection.prepare_cached("DELETE FROM answers WHERE row >= ?1 AND row <= ?2")?.execute([start, last])?;
-        }
-        Ok(count)
+        Ok(front)
     }
 
-    /// Removes tombstones.
-    fn sweep_heads(&mut self, lane: u16, now: Timestamp, limit: usize) -> rusqlite::Result<usize> {
-        let connection = self.rows.connection;
-        let sql = "SELECT row, tombstone_until, id, fence FROM heads WHERE row >= ?1 AND row < ?2 ORDER BY row LIMIT ?3";
-        let mut statement = connection.prepare_cached(sql)?;
-        let (start, end) = bounds(lane);
-        let mut rows = statement.query(params![start, end, limit as i64])?;
-        let (mut last, mut count) = (None, 0);
-        while let Some(row) = rows.next()?
-            && row.get::<_, i64>(1)? <= micros(now)
-        {
-            let place = Place::from_row(row.get(0)?);
-            let id = RecordId::from_bytes(row.get(2)?);
-            self.floor = self.floor.max(Fence::from_u64(row.get::<_, i64>(3)?.unsigned_abs()));
+    fn due_heads(&mut self, lane: u16, now: Timestamp, limit: usize) -> Result<Option<Front>, StoreError> {
+        let mut due = Vec::new();
+        self.rows.front(lane, limit, |place, id, fence, until| {
+            let is_due = until <= now;
+            if is_due {
+                due.push((place, id, fence));
+            }
+            is_due
+        })?;
+        let Some((last, ..)) = due.last().copied() else { return Ok(None) };
+        let count = due.len();
+        for (place, id, fence) in due {
+            self.meta.floor = self.meta.floor.max(fence);
             self.changed.insert(id, None);
             self.noted.moves.push(Move { id, from: Some(place), to: To::Nowhere });
-            (last, count) = (Some(place), count + 1);
         }
-        drop(rows);
-        if let Some(last) = last {
-            connection.prepare_cached("DELETE FROM heads WHERE row >= ?1 AND row <= ?2")?.execute([start, last.row()])?;
-            roll::pass(connection, last)?;
-        }
-        Ok(count)
+        Ok(Some(Front { last, count }))
     }
 
-    /// The floor, and the clock's reading, so that after a restart it does not begin before this.
-    fn write_meta(&mut self, now: Timestamp) -> rusqlite::Result<()> {
-        let sql = "UPDATE meta SET floor = ?1, clock_us = max(clock_us, ?2), boot_us = boot_us + max(0, ?2 - clock_us)";
-        self.rows.connection.prepare_cached(sql)?.execute([self.floor.as_u64() as i64, micros(now)])?;
-        self.noted.clock = Some(now);
-        Ok(())
+    fn remove(&self, kind: Kind, Front { last, .. }: Front) -> rusqlite::Result<()> {
+        let connection = self.rows.connection;
+        let (start, _) = bounds(last.lane());
+        match kind {
+            Kind::Answers => connection
+                .prepare_cached("DELETE FROM answers WHERE row >= ?1 AND row <= ?2")?
+                .execute([start, last.row()])
+                .map(drop),
+            Kind::Heads => {
+                connection.prepare_cached("DELETE FROM heads WHERE row >= ?1 AND row <= ?2")?.execute([start, last.row()])?;
+                roll::pass(connection, last)
+            }
+        }
     }
 
     /// Writes a head and its answer. It moves unless it stays among what no time removes; an answer it had goes.
@@ -303,6 +329,9 @@ impl<'a> Page<'a> {
                 place = before.place;
             } else {
                 connection.prepare_cached("DELETE FROM heads WHERE row = ?1")?.execute([before.place.row()])?;
+                if !before.place.is_open() && self.book.roll.names(before.place, &self.noted.rolled) {
+                    roll::vacate(connection, before.place)?;
+                }
             }
         }
         let stored = Stored { place, head: Arc::new(head), answer };

@@ -7,7 +7,7 @@
 use hapax_core::time::Timestamp;
 
 /// Turns in a lane: more than will ever be written.
-const TURN_BITS: u32 = 48;
+pub(super) const TURN_BITS: u32 = 48;
 
 /// One row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,7 +44,7 @@ impl Place {
 /// Where records wait that no time removes: running, and lost without anybody knowing. They leave one by one.
 pub(super) const OPEN: u16 = 0;
 /// As many lanes as there are lifetimes in use, up to this. With more of them some rows wait behind later ones.
-pub(super) const LANES_MAX: u16 = 64;
+const LANES_MAX: u16 = 64;
 
 /// The first row of a lane, and the first after it.
 pub(super) fn bounds(lane: u16) -> (i64, i64) {

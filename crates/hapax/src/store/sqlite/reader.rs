@@ -11,8 +11,8 @@ use hapax_core::time::Timestamp;
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
-use super::index::{Entry, Found, Index, prefix};
-use super::row::Rows;
+use super::index::{Entry, Found, Index};
+use super::row::{Lookup, Rows, Stored, missing};
 use super::shared::{READERS, Shared, shut};
 use super::{OpenError, answered, error::store_error};
 
@@ -20,6 +20,8 @@ use super::{OpenError, answered, error::store_error};
 const QUEUE_MAX: usize = 4096;
 /// Rows that a listing looks at before it lets others read.
 const LIST_ROWS: usize = 1024;
+/// How often a record may move away from under a listing: far more often than a commit takes to become known.
+const MOVES_MAX: usize = 100_000;
 
 type Question = Box<dyn FnOnce(Result<&Connection, StoreError>) + Send>;
 
@@ -92,15 +94,16 @@ pub(super) fn get(
     for (id, found) in found {
         stored.push(match found {
             Found::Absent => None,
-            Found::Running(running) => Some(super::row::Stored { place: running.place, head: running.head, answer: None }),
+            Found::Running(running) => Some(Stored { place: running.place, head: running.head, answer: None }),
             Found::Rows(places) => match rows.find(&id, &places)? {
-                None => return Ok(None),
-                found => found,
+                Lookup::Found(stored) => Some(stored),
+                Lookup::Absent => None,
+                Lookup::Missing => return Ok(None),
             },
         });
     }
     let now = now();
-    let record = |stored: Option<super::row::Stored>| stored.map(|stored| rows.record(stored, now)).transpose();
+    let record = |stored: Option<Stored>| stored.map(|stored| rows.record(stored, now)).transpose();
     Ok(Some(Reading { records: stored.into_iter().map(record).collect::<Result<_, _>>()?, now }))
 }
 
@@ -112,7 +115,6 @@ pub(super) struct Part {
 
 /// Heads in the order of their ids, from a prefix on: as many as are asked for, or fewer if that would take long.
 pub(super) fn list(rows: Rows<'_>, index: &Index, query: &ListQuery, from: u64, now: Timestamp) -> Result<Part, StoreError> {
-    let _snapshot = rows.connection.unchecked_transaction().map_err(store_error)?;
     let mut part = Part { heads: Vec::new(), next: Some(from) };
     let mut seen = 0;
     while let Some(from) = part.next
@@ -128,26 +130,43 @@ pub(super) fn list(rows: Rows<'_>, index: &Index, query: &ListQuery, from: u64, 
                 break;
             }
             seen += alike.len();
-            part.heads.extend(read_alike(rows, alike, query, now)?);
+            part.heads.extend(read_alike(rows, index, alike, query, now)?);
         }
     }
     part.heads.truncate(query.limit);
     Ok(part)
 }
 
-fn read_alike(rows: Rows<'_>, alike: &[Entry], query: &ListQuery, now: Timestamp) -> Result<Vec<Head>, StoreError> {
+/// Looks at where the records are until they are all there: some may be on their way from one place to another.
+fn read_alike(rows: Rows<'_>, index: &Index, alike: &[Entry], query: &ListQuery, now: Timestamp) -> Result<Vec<Head>, StoreError> {
+    let mut alike = alike.to_vec();
+    for _ in 0..MOVES_MAX {
+        match try_alike(rows, &alike, query, now)? {
+            Some(heads) => return Ok(heads),
+            None => std::thread::yield_now(),
+        }
+        let prefix = alike[0].prefix;
+        alike = index.page(prefix).0.into_iter().take_while(|entry| entry.prefix == prefix).collect();
+        if alike.is_empty() {
+            return Ok(Vec::new());
+        }
+    }
+    Err(missing())
+}
+
+fn try_alike(rows: Rows<'_>, alike: &[Entry], query: &ListQuery, now: Timestamp) -> Result<Option<Vec<Head>>, StoreError> {
     let mut heads = Vec::new();
     for entry in alike.iter().filter(|entry| may_be(query.state, entry)) {
-        let Some(stored) = rows.read(entry.place)? else { continue };
+        let Some(stored) = rows.read(entry.place)? else { return Ok(None) };
         let head = (*stored.head).clone().at(now);
         let is_asked_for =
             query.after.is_none_or(|after| head.id > after) && query.state.is_none_or(|word| head.state.word() == word);
-        if is_asked_for && prefix(&head.id) == entry.prefix {
+        if is_asked_for {
             heads.push(head);
         }
     }
     heads.sort_unstable_by_key(|head| head.id);
-    Ok(heads)
+    Ok(Some(heads))
 }
 
 /// Whether a record in this place can be in this state: what is running or unknown is where no time removes it.

@@ -15,7 +15,6 @@ use rusqlite::Connection;
 
 use super::book::Book;
 use super::error::store_error;
-use super::row::micros;
 use super::schema::{self, Meta};
 use super::shared::{Connections, Shared};
 
@@ -24,12 +23,12 @@ pub(super) fn reopen(shared: &Shared) -> Result<(Connection, Book, Connections),
     rewrite_log(&shared.path).map_err(|error| StoreError::unavailable("the log cannot be written again").because(error))?;
     let connection = schema::open_again(&shared.path)
         .map_err(|error| StoreError::unavailable("the store file cannot be opened").because(error))?;
-    let meta = Meta::read(&connection).map_err(store_error)?;
+    let meta = Meta::read(&connection)?;
     if meta.incarnation != shared.incarnation {
         return Err(StoreError::unavailable("another process has opened the store file since: this one must stop"));
     }
     // With a real commit: a file system that became read-only can still be read.
-    connection.execute("UPDATE meta SET clock_us = max(clock_us, ?1)", [micros(shared.clock.now())]).map_err(store_error)?;
+    meta.at(shared.clock.now()).write(&connection).map_err(store_error)?;
     let book = Book::load(&connection, &shared.policies, shared.leases())?;
     let connections = Connections::open(&shared.path)
         .map_err(|error| StoreError::unavailable("the store file cannot be opened to read").because(error))?;

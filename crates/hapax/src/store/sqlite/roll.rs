@@ -4,17 +4,17 @@
 //! gained [`PAGE_ROWS`] rows, what the index keeps of their ids is written down in one piece, in the order of the rows. A start reads
 //! these pieces and, of the heads, only the few that came after the last one.
 //!
-//! A piece may name rows that are gone: whoever finds a row compares its id. It must not leave out one that is there: then a key
-//! would run twice. So each piece has a checksum, and wherever one is missing or damaged, the heads themselves are read.
+//! It must not leave out a row that is there: then a key would run twice. So each piece has a checksum, and wherever one is missing or
+//! damaged, the heads themselves are read. Nor may a row that it names be missing, unless it is noted to have left.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use hapax_core::store::StoreError;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::error::store_error;
 use super::index::{Entry, Index, prefix};
-use super::place::{Place, bounds};
+use super::place::{Place, TURN_BITS, bounds};
 use super::row::Rows;
 
 /// Rows that one piece covers: small enough to be written in passing.
@@ -46,6 +46,19 @@ impl Roll {
         tail.prefixes[at] = prefix;
     }
 
+    /// Takes note of a row that has left. Of one that is named in the file already, [`Roll::names`] has told.
+    pub(super) fn vacate(&mut self, place: Place) {
+        let tail = self.0.get_mut(&place.lane());
+        let prefix = tail.and_then(|tail| tail.prefixes.get_mut(usize::try_from(place.turn().checked_sub(tail.start)?).ok()?));
+        prefix.into_iter().for_each(|prefix| *prefix = NONE);
+    }
+
+    /// Whether the file names this row, now that the tails of some lanes have been written down.
+    pub(super) fn names(&self, place: Place, written: &[u16]) -> bool {
+        let more = if written.contains(&place.lane()) { PAGE_ROWS as u64 } else { 0 };
+        self.0.get(&place.lane()).is_none_or(|tail| place.turn() < tail.start + more)
+    }
+
     /// Writes down the tails that are long enough, one piece each. To be taken off once that is durable.
     pub(super) fn write(&self, connection: &Connection) -> rusqlite::Result<Vec<u16>> {
         let long = self.0.iter().filter(|(_, tail)| tail.prefixes.len() >= PAGE_ROWS);
@@ -53,7 +66,9 @@ impl Roll {
         for (lane, tail) in long {
             let piece: Vec<u8> = tail.prefixes[..PAGE_ROWS].iter().flat_map(|prefix| prefix.to_be_bytes()).collect();
             let place = Place::new(*lane, tail.start);
-            let mut statement = connection.prepare_cached("INSERT INTO roll (row, prefixes, checksum) VALUES (?1, ?2, ?3)")?;
+            // Over a damaged one, whose rows were read from the heads.
+            let mut statement =
+                connection.prepare_cached("INSERT OR REPLACE INTO roll (row, prefixes, checksum) VALUES (?1, ?2, ?3)")?;
             statement.execute(params![place.row(), piece, checksum(place, &piece)])?;
             written.push(*lane);
         }
@@ -69,55 +84,78 @@ impl Roll {
     }
 }
 
-/// Removes the pieces of which every row is gone, given the last row that went.
+/// Notes that a lane is removed up to a row, and removes the pieces of which every row is gone.
 pub(super) fn pass(connection: &Connection, last: Place) -> rusqlite::Result<()> {
     let (start, _) = bounds(last.lane());
+    connection.prepare_cached("INSERT OR REPLACE INTO fronts (lane, row) VALUES (?1, ?2)")?.execute((last.lane(), last.row()))?;
+    connection.prepare_cached("DELETE FROM vacated WHERE row >= ?1 AND row <= ?2")?.execute([start, last.row()])?;
     let mut statement = connection.prepare_cached("DELETE FROM roll WHERE row >= ?1 AND row <= ?2")?;
     statement.execute([start, last.row() + 1 - PAGE_ROWS as i64]).map(drop)
 }
 
-/// Reads one lane into the index, from its first row to its last, and its tail into the roll.
-pub(super) fn load(rows: Rows<'_>, first: Place, last: Place, index: &mut Loader<'_>, roll: &mut Roll) -> Result<(), StoreError> {
-    let mut at = first;
+/// Notes in the file that a row it names has left.
+pub(super) fn vacate(connection: &Connection, place: Place) -> rusqlite::Result<()> {
+    connection.prepare_cached("INSERT OR REPLACE INTO vacated (row) VALUES (?1)")?.execute([place.row()]).map(drop)
+}
+
+/// Rows that the roll names and that have left.
+fn vacated(connection: &Connection, lane: u16) -> Result<HashSet<i64>, StoreError> {
+    let (start, end) = bounds(lane);
+    let sql = "SELECT row FROM vacated WHERE row >= ?1 AND row < ?2";
+    let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
+    let rows = statement.query_map([start, end], |row| row.get(0)).map_err(store_error)?;
+    rows.map(|row| row.map_err(store_error)).collect()
+}
+
+/// The lanes that the file knows of, whether or not there is a row in them now.
+pub(super) fn lanes(connection: &Connection) -> Result<BTreeSet<u16>, StoreError> {
+    let sql = format!("SELECT lane FROM fronts UNION SELECT row >> {TURN_BITS} FROM roll");
+    let mut statement = connection.prepare(&sql).map_err(store_error)?;
+    let rows = statement.query_map([], |row| row.get(0)).map_err(store_error)?;
+    rows.map(|row| row.map_err(store_error)).collect()
+}
+
+/// Reads one lane into the index, and its tail into the roll. Returns where the lane may go on: behind everything that was ever written
+/// down, as what the roll says of a row must not be taken for another.
+pub(super) fn load(rows: Rows<'_>, lane: u16, index: &mut Loader<'_>, roll: &mut Roll) -> Result<Place, StoreError> {
     let connection = rows.connection;
-    let mut pieces = connection
-        .prepare_cached("SELECT row, prefixes, checksum FROM roll WHERE row > ?1 AND row <= ?2 ORDER BY row")
-        .map_err(store_error)?;
-    // The first piece may begin before the first row that is left.
-    let before = first.row() - PAGE_ROWS as i64;
-    let mut pieces = pieces.query([before.max(bounds(first.lane()).0 - 1), last.row()]).map_err(store_error)?;
+    let (start, end) = bounds(lane);
+    let vacated = vacated(connection, lane)?;
+    let front = "SELECT row FROM fronts WHERE lane = ?1";
+    let front: Option<i64> = connection.query_row(front, [lane], |row| row.get(0)).optional().map_err(store_error)?;
+    let first = Place::from_row(front.map_or(start, |row| row + 1));
+    let (mut at, mut next) = (first, first);
+    let sql = "SELECT row, prefixes, checksum FROM roll WHERE row >= ?1 AND row < ?2 ORDER BY row";
+    let mut pieces = connection.prepare_cached(sql).map_err(store_error)?;
+    let mut pieces = pieces.query([start, end]).map_err(store_error)?;
     while let Some(piece) = pieces.next().map_err(store_error)? {
-        let start = Place::from_row(piece.get(0).map_err(store_error)?);
+        let begin = Place::from_row(piece.get(0).map_err(store_error)?);
+        let end = Place::from_row(begin.row() + PAGE_ROWS as i64);
+        next = next.max(end);
         let prefixes = piece.get_ref(1).and_then(|value| Ok(value.as_blob()?)).map_err(store_error)?;
-        let is_sound = piece.get::<_, u32>(2).is_ok_and(|sum| sum == checksum(start, prefixes)) && prefixes.len() == PAGE_ROWS * 8;
+        let is_sound = piece.get::<_, u32>(2).is_ok_and(|sum| sum == checksum(begin, prefixes)) && prefixes.len() == PAGE_ROWS * 8;
         if !is_sound {
-            tracing::warn!(row = start.row(), "a piece of the roll is damaged: its records are read one by one");
+            tracing::warn!(row = begin.row(), "a piece of the roll is damaged: its records are read one by one");
             continue;
         }
-        rows.ids(at, start, |place, id| index.push(Entry { prefix: prefix(&id), place }))?;
+        rows.ids(at, begin, |place, id| index.push(Entry { prefix: prefix(&id), place }))?;
         for (number, prefix) in prefixes.as_chunks().0.iter().enumerate() {
-            let place = Place::new(start.lane(), start.turn() + number as u64);
+            let place = Place::from_row(begin.row() + number as i64);
             let prefix = u64::from_be_bytes(*prefix);
-            if place >= at && (prefix != NONE || exists(connection, place)?) {
+            let is_there = || if prefix == NONE { exists(connection, place) } else { Ok(!vacated.contains(&place.row())) };
+            if place >= at && is_there()? {
                 index.push(Entry { prefix, place });
             }
         }
-        at = at.max(Place::new(start.lane(), start.turn() + PAGE_ROWS as u64));
+        at = at.max(end);
     }
-    roll.0.insert(at.lane(), Tail { start: at.turn(), prefixes: Vec::new() });
-    rows.ids(at, Place::from_row(last.row() + 1), |place, id| {
+    roll.0.insert(lane, Tail { start: at.turn(), prefixes: Vec::new() });
+    rows.ids(at, Place::from_row(end), |place, id| {
         roll.note(place, prefix(&id));
         index.push(Entry { prefix: prefix(&id), place });
-    })
-}
-
-/// The place after the last row that is on the roll of a lane. What was written there once must not be taken for something else, so
-/// that a lane goes on from there even if nothing is left of it.
-pub(super) fn end(connection: &Connection, lane: u16) -> Result<Option<Place>, StoreError> {
-    let (start, end) = bounds(lane);
-    let mut statement = connection.prepare_cached("SELECT max(row) FROM roll WHERE row >= ?1 AND row < ?2").map_err(store_error)?;
-    let last: Option<i64> = statement.query_row([start, end], |row| row.get(0)).map_err(store_error)?;
-    Ok(last.map(|row| Place::from_row(row + PAGE_ROWS as i64)))
+        next = next.max(Place::from_row(place.row() + 1));
+    })?;
+    Ok(next)
 }
 
 fn exists(connection: &Connection, place: Place) -> Result<bool, StoreError> {

@@ -33,6 +33,20 @@ pub(super) struct Stored {
     pub(super) answer: Option<Place>,
 }
 
+/// What came of looking for a record where the index has it.
+pub(super) enum Lookup {
+    Found(Stored),
+    /// The rows are those of other ids that begin alike.
+    Absent,
+    /// A row is not where it should be.
+    Missing,
+}
+
+/// A row that should be there is not, and nobody is about to move it.
+pub(super) fn missing() -> StoreError {
+    StoreError::corrupt("a record is not where it was written: restore a backup")
+}
+
 /// What reading rows takes: a connection, and what the rows refer to.
 #[derive(Clone, Copy)]
 pub(super) struct Rows<'a> {
@@ -57,13 +71,16 @@ macro_rules! select_heads {
 
 impl Rows<'_> {
     /// The record of this id among rows that may be it.
-    pub(super) fn find(self, id: &RecordId, places: &[Place]) -> Result<Option<Stored>, StoreError> {
+    pub(super) fn find(self, id: &RecordId, places: &[Place]) -> Result<Lookup, StoreError> {
+        let mut is_missing = false;
         for place in places {
-            if let Some(stored) = self.read(*place)?.filter(|stored| stored.head.id == *id) {
-                return Ok(Some(stored));
+            match self.read(*place)? {
+                Some(stored) if stored.head.id == *id => return Ok(Lookup::Found(stored)),
+                Some(_) => {}
+                None => is_missing = true,
             }
         }
-        Ok(None)
+        Ok(if is_missing { Lookup::Missing } else { Lookup::Absent })
     }
 
     pub(super) fn read(self, place: Place) -> Result<Option<Stored>, StoreError> {
@@ -87,6 +104,27 @@ impl Rows<'_> {
             open.push((raw.place(), raw.id, stored));
         }
         Ok(open)
+    }
+
+    /// The front of a lane, row by row for as long as `each` wants more. Each row is checked before it is believed.
+    pub(super) fn front(
+        self,
+        lane: u16,
+        limit: usize,
+        mut each: impl FnMut(Place, RecordId, Fence, Timestamp) -> bool,
+    ) -> Result<(), StoreError> {
+        let (start, end) = bounds(lane);
+        let sql = select_heads!("row >= ?1 AND row < ?2 ORDER BY row LIMIT ?3");
+        let mut statement = self.connection.prepare_cached(sql).map_err(store_error)?;
+        let mut rows = statement.query((start, end, limit as i64)).map_err(store_error)?;
+        while let Some(row) = rows.next().map_err(store_error)? {
+            let raw = Raw::read(row)?;
+            let (fence, until) = (Fence::from_u64(raw.numbers[5].unsigned_abs()), raw.numbers[13].unsigned_abs());
+            if !each(raw.place(), raw.id, fence, Timestamp::from_micros(until)) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// The ids in a range of rows. Each row is checked: one whose id is not what was written would be a key that seems new.

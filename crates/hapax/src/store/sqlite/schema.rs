@@ -7,13 +7,15 @@ use std::time::Duration;
 use hapax_core::Timestamp;
 use hapax_core::operation::Secret;
 use hapax_core::record::Fence;
-use hapax_core::store::StoreError;
+use hapax_core::store::{StoreError, StoreErrorKind};
 use hapax_core::time::Clock;
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OpenFlags, Transaction, params};
+use rusqlite::{Connection, OpenFlags, Row, Transaction, params};
 
 use super::OpenError;
+use super::error::store_error;
 use super::log::LOG_BYTES_MAX;
+use super::row::micros;
 use crate::clock::{BootClock, boot_id};
 use crate::store::random_secret;
 
@@ -36,7 +38,8 @@ const MIGRATIONS: &[&str] = &["
         boot_id     TEXT    NOT NULL DEFAULT '', -- the boot in which the owner opened the file,
         boot_us     INTEGER NOT NULL DEFAULT 0,  -- time since that boot when it did,
         clock_us    INTEGER NOT NULL DEFAULT 0,  -- and the store's clock then: it never starts earlier again
-        copied_us   INTEGER NOT NULL DEFAULT 0   -- in a backup: when it was made
+        copied_us   INTEGER NOT NULL DEFAULT 0,  -- in a backup: when it was made; 1: an old state that nobody made
+        checksum    INTEGER NOT NULL DEFAULT 0
     ) STRICT;
 
     -- One for each key: what every decision reads. `row` is a place, see place.rs. That an id is here once is the writer's doing.
@@ -81,6 +84,15 @@ const MIGRATIONS: &[&str] = &["
         checksum INTEGER NOT NULL
     ) STRICT;
 
+    -- Rows that the roll names and that have left, one by one and from the front of a lane: what it names besides must be there.
+    CREATE TABLE vacated (
+        row INTEGER PRIMARY KEY
+    ) STRICT;
+    CREATE TABLE fronts (
+        lane INTEGER PRIMARY KEY,
+        row  INTEGER NOT NULL                    -- the last one that was removed
+    ) STRICT;
+
     CREATE TABLE policies (
         policy INTEGER PRIMARY KEY,
         text   TEXT    NOT NULL UNIQUE
@@ -99,8 +111,7 @@ const WRITER_CACHE_KIB: i64 = 16 << 10;
 pub(super) struct Opened {
     pub(super) connection: Connection,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) incarnation: i64,
-    pub(super) name: String,
+    pub(super) meta: Meta,
     pub(super) restored: Option<Restored>,
 }
 
@@ -115,24 +126,27 @@ pub struct Restored {
 /// `last` is the incarnation in which this process's account last knew the store of that name.
 pub(super) fn open(path: &Path, clock: Option<Arc<dyn Clock>>, last: Option<(String, i64)>) -> Result<Opened, OpenError> {
     let failed = |source| explain(path, source);
-    let mut connection = open_to_write(path).map_err(failed)?;
+    let mut connection = open_to_write(path, OpenFlags::SQLITE_OPEN_CREATE).map_err(failed)?;
     migrate(path, &mut connection)?;
-    connection.pragma_update(None, "journal_mode", "WAL").map_err(failed)?;
-    begin_incarnation(connection, clock, last).map_err(failed)
+    let mode: String = connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0)).map_err(failed)?;
+    if mode != "wal" {
+        return Err(OpenError::NoLog { path: path.to_owned() });
+    }
+    begin_incarnation(path, connection, clock, last)
 }
 
 /// The file once more, as it was left: nothing of its content changes.
 pub(super) fn open_again(path: &Path) -> Result<Connection, OpenError> {
-    let connection = open_to_write(path).map_err(|source| explain(path, source))?;
+    let connection = open_to_write(path, OpenFlags::empty()).map_err(|source| explain(path, source))?;
     match check_format(path, &connection)? {
         FORMAT_LAST => Ok(connection),
         _ => Err(OpenError::NotAStore { path: path.to_owned() }),
     }
 }
 
-fn open_to_write(path: &Path) -> rusqlite::Result<Connection> {
+fn open_to_write(path: &Path, more: OpenFlags) -> rusqlite::Result<Connection> {
     // Without the flag for URIs: a path is a path, whatever it looks like.
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | more;
     let connection = with_defaults(Connection::open_with_flags(path, flags)?)?;
     // Takes effect only in a file without tables: pages can be given back to the file system, a few at a time.
     connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
@@ -174,10 +188,11 @@ fn with_defaults(connection: Connection) -> rusqlite::Result<Connection> {
 }
 
 /// What the one row of `meta` says.
+#[derive(Clone)]
 pub(super) struct Meta {
     pub(super) name: String,
     pub(super) secret: Secret,
-    pub(super) epoch: u64,
+    pub(super) epoch: i64,
     pub(super) floor: Fence,
     pub(super) incarnation: i64,
     pub(super) boot_id: String,
@@ -186,22 +201,74 @@ pub(super) struct Meta {
     pub(super) copied: Timestamp,
 }
 
+/// The mark of an old state that is no backup of ours.
+const COPIED_BY_OTHERS: Timestamp = Timestamp::from_micros(1);
+
 impl Meta {
-    pub(super) fn read(connection: &Connection) -> rusqlite::Result<Meta> {
-        let sql = "SELECT secret, epoch, floor, incarnation, boot_id, boot_us, clock_us, copied_us, name FROM meta";
-        connection.prepare_cached(sql)?.query_row([], |row| {
-            Ok(Meta {
+    pub(super) fn read(connection: &Connection) -> Result<Meta, StoreError> {
+        let sql = "SELECT secret, epoch, floor, incarnation, boot_id, boot_us, clock_us, copied_us, name, checksum FROM meta";
+        let read = |row: &Row<'_>| {
+            let meta = Meta {
                 name: row.get(8)?,
                 secret: Secret::from_bytes(row.get(0)?),
-                epoch: row.get::<_, i64>(1)?.unsigned_abs(),
+                epoch: row.get(1)?,
                 floor: Fence::from_u64(row.get::<_, i64>(2)?.unsigned_abs()),
                 incarnation: row.get(3)?,
                 boot_id: row.get(4)?,
                 boot: Duration::from_micros(row.get::<_, i64>(5)?.unsigned_abs()),
                 clock: Timestamp::from_micros(row.get::<_, i64>(6)?.unsigned_abs()),
                 copied: Timestamp::from_micros(row.get::<_, i64>(7)?.unsigned_abs()),
-            })
-        })
+            };
+            Ok((meta, row.get::<_, u32>(9)?))
+        };
+        let (meta, checksum) =
+            connection.prepare_cached(sql).and_then(|mut statement| statement.query_row([], read)).map_err(store_error)?;
+        if meta.checksum() != checksum {
+            return Err(StoreError::corrupt("what the store says of itself is not as it was written"));
+        }
+        Ok(meta)
+    }
+
+    pub(super) fn write(&self, connection: &Connection) -> rusqlite::Result<()> {
+        let sql = "UPDATE meta SET name = ?1, secret = ?2, epoch = ?3, floor = ?4, incarnation = ?5, boot_id = ?6, boot_us = ?7,
+            clock_us = ?8, copied_us = ?9, checksum = ?10";
+        let columns = params![
+            self.name,
+            &self.secret.to_bytes()[..],
+            self.epoch,
+            self.floor.as_u64() as i64,
+            self.incarnation,
+            self.boot_id,
+            self.boot.as_micros() as i64,
+            micros(self.clock),
+            micros(self.copied),
+            self.checksum(),
+        ];
+        connection.prepare_cached(sql)?.execute(columns).map(drop)
+    }
+
+    /// The same at a later time: both readings move on together.
+    pub(super) fn at(&self, now: Timestamp) -> Meta {
+        let clock = self.clock.max(now);
+        Meta { boot: self.boot + clock.since(self.clock), clock, ..self.clone() }
+    }
+
+    fn checksum(&self) -> u32 {
+        let mut sum = crc32fast::Hasher::new();
+        let numbers = [
+            self.epoch,
+            self.floor.as_u64() as i64,
+            self.incarnation,
+            self.boot.as_micros() as i64,
+            micros(self.clock),
+            micros(self.copied),
+        ];
+        numbers.iter().for_each(|number| sum.update(&number.to_le_bytes()));
+        for text in [self.name.as_bytes(), self.boot_id.as_bytes(), &self.secret.to_bytes()] {
+            sum.update(text);
+            sum.update(&[0xff]);
+        }
+        sum.finalize()
     }
 }
 
@@ -225,10 +292,22 @@ fn migrate(path: &Path, connection: &mut Connection) -> Result<(), OpenError> {
     Ok(())
 }
 
-fn create_meta(transaction: &Transaction<'_>) -> rusqlite::Result<usize> {
+fn create_meta(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     let secret: Vec<u8> = random_secret().to_bytes().to_vec();
     let name = uuid::Uuid::new_v4().to_string();
-    transaction.execute("INSERT INTO meta (only, name, secret) VALUES (0, ?1, ?2)", params![name, secret])
+    transaction.execute("INSERT INTO meta (only, name, secret) VALUES (0, '', x'')", [])?;
+    let meta = Meta {
+        name,
+        secret: Secret::from_bytes(secret.try_into().expect("as made")),
+        epoch: 0,
+        floor: Fence::ZERO,
+        incarnation: 0,
+        boot_id: String::new(),
+        boot: Duration::ZERO,
+        clock: Timestamp::ZERO,
+        copied: Timestamp::ZERO,
+    };
+    meta.write(transaction)
 }
 
 /// The file's format; zero for an empty file.
@@ -248,31 +327,52 @@ fn check_format(path: &Path, connection: &Connection) -> Result<i64, OpenError> 
 
 /// Every opening is an incarnation of its own. The file has one owner, so a lease of an earlier one belongs to a process that is gone.
 fn begin_incarnation(
+    path: &Path,
     connection: Connection,
     clock: Option<Arc<dyn Clock>>,
     last: Option<(String, i64)>,
-) -> rusqlite::Result<Opened> {
-    let before = Meta::read(&connection)?;
+) -> Result<Opened, OpenError> {
+    let before = Meta::read(&connection).map_err(|source| unreadable(path, source))?;
     let anchored = BootClock::anchored(before.clock);
     let (wall, boot) = anchored.anchor();
     let restored = restored(&before, last.as_ref());
-    let incarnation = last.map_or(0, |(_, incarnation)| incarnation).max(before.incarnation) + 1;
-    // After a restore, copies in memory elsewhere are worth nothing, and what is forgotten had fences: none may come again.
-    let raised = i64::from(restored.is_some());
-    let floor = if restored.is_some() { wall.as_micros() as i64 } else { 0 };
-    connection.execute(
-        "UPDATE meta SET incarnation = ?1, boot_id = ?2, boot_us = ?3, clock_us = ?4, epoch = epoch + ?5, floor = max(floor, ?6),
-            copied_us = 0",
-        params![incarnation, boot_id(), boot.as_micros() as i64, wall.as_micros() as i64, raised, floor],
-    )?;
-    Ok(Opened { connection, clock: clock.unwrap_or_else(|| Arc::new(anchored)), incarnation, name: before.name, restored })
+    let mut meta = Meta {
+        incarnation: last.map_or(0, |(_, incarnation)| incarnation).max(before.incarnation) + 1,
+        boot_id: boot_id(),
+        boot,
+        clock: wall,
+        ..before
+    };
+    if restored.is_some() {
+        // Copies in memory elsewhere are worth nothing, and what is forgotten had fences: none may come again. The mark stays until
+        // this opening has ended well: an alarm that nobody could hear is raised once more.
+        meta.epoch += 1;
+        meta.floor = meta.floor.max(Fence::from_u64(wall.as_micros()));
+        meta.copied = meta.copied.max(COPIED_BY_OTHERS);
+    }
+    meta.write(&connection).map_err(|source| explain(path, source))?;
+    Ok(Opened { connection, clock: clock.unwrap_or_else(|| Arc::new(anchored)), meta, restored })
 }
 
-/// Whether the file is older than the store was: it says itself that it is a copy, or it was opened more often than it knows.
+/// Whether the file is older than the store was: it says itself that it is a copy, or it was opened more often than it knows, or it is
+/// new where another one was.
 fn restored(meta: &Meta, last: Option<&(String, i64)>) -> Option<Restored> {
     let is_copy = meta.copied > Timestamp::ZERO;
-    let is_behind = last.is_some_and(|(name, incarnation)| *name == meta.name && *incarnation > meta.incarnation);
-    (is_copy || is_behind).then_some(Restored { copied_at: is_copy.then_some(meta.copied) })
+    let is_behind = last.is_some_and(
+        |(name, incarnation)| {
+            if *name == meta.name { *incarnation > meta.incarnation } else { meta.incarnation == 0 }
+        },
+    );
+    (is_copy || is_behind).then(|| Restored { copied_at: Some(meta.copied).filter(|copied| *copied > COPIED_BY_OTHERS) })
+}
+
+/// What could not be read of the file: damage, or only a disk that did not answer.
+pub(super) fn unreadable(path: &Path, source: StoreError) -> OpenError {
+    let path = path.to_owned();
+    match source.kind() {
+        StoreErrorKind::Corrupt => OpenError::Damaged { path, source },
+        _ => OpenError::Unreadable { path, source },
+    }
 }
 
 fn explain(path: &Path, source: rusqlite::Error) -> OpenError {

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// What the store can say about itself, for metrics.
@@ -21,7 +21,7 @@ pub struct Stats {
     pub queue_bytes: u64,
     /// Writes refused because too much was waiting: the disk is slower than the callers.
     pub refused: u64,
-    /// Records there are. After a restart a few more, which were there once.
+    /// Records there are.
     pub records: u64,
     /// The length of the write-ahead log that has not been given back, in bytes.
     pub log_bytes: u64,
@@ -36,8 +36,8 @@ pub struct Stats {
 /// The same while it is counted.
 #[derive(Default)]
 pub(super) struct Counters {
-    pub(super) commits: AtomicU64,
-    pub(super) commits_failed: AtomicU64,
+    commits: AtomicU64,
+    commits_failed: AtomicU64,
     commit_latest_us: AtomicU64,
     commit_longest_us: AtomicU64,
     pub(super) queue_bytes: AtomicU64,
@@ -45,6 +45,7 @@ pub(super) struct Counters {
     pub(super) log_bytes: AtomicU64,
     pub(super) log_resets: AtomicU64,
     pub(super) reopened: AtomicU64,
+    is_failing: AtomicBool,
     failing: Mutex<Option<String>>,
 }
 
@@ -54,9 +55,23 @@ impl Counters {
         self.commits.fetch_add(1, Ordering::Relaxed);
         self.commit_latest_us.store(micros, Ordering::Relaxed);
         self.commit_longest_us.fetch_max(micros, Ordering::Relaxed);
+        if self.is_failing.load(Ordering::Relaxed) {
+            tracing::info!("the store can write again");
+            self.failing(None);
+        }
+    }
+
+    pub(super) fn failed(&self, reason: String) {
+        self.commits_failed.fetch_add(1, Ordering::Relaxed);
+        let known = self.is_failing.swap(true, Ordering::Relaxed);
+        if !known {
+            tracing::error!(error = reason, "the store cannot write; requests that need it get 503 until it can");
+        }
+        self.failing(Some(reason));
     }
 
     pub(super) fn failing(&self, reason: Option<String>) {
+        self.is_failing.store(reason.is_some(), Ordering::Relaxed);
         *self.failing.lock().unwrap_or_else(PoisonError::into_inner) = reason;
     }
 

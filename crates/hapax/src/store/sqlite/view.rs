@@ -1,22 +1,22 @@
 //! A store file seen from outside, whoever owns it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hapax_core::record::Head;
 use hapax_core::scope::RecordId;
 use hapax_core::store::{ListQuery, Reading, StoreError};
-use hapax_core::time::Clock;
-use rusqlite::Connection;
+use hapax_core::time::{Clock, Timestamp};
+use rusqlite::{Connection, Transaction};
 
 use super::OpenError;
 use super::book::Book;
 use super::error::store_error;
-use super::index::{Index, prefix};
+use super::index::{Found, Index, prefix};
 use super::owner::Owner;
 use super::policies::Policies;
 use super::reader;
-use super::row::{Leases, Rows};
+use super::row::{Leases, Lookup, Rows, Stored, missing};
 use super::schema::{self, Meta};
 use crate::clock::{BootClock, boot_id};
 
@@ -29,54 +29,61 @@ pub struct View {
 }
 
 struct Inside {
+    path: PathBuf,
     connection: Connection,
     policies: Policies,
-    leases: Leases,
-    clock: Arc<dyn Clock>,
-    index: Option<(i64, Arc<Index>)>,
+    /// The index, the version of the file it is of, and whose leases counted then.
+    index: Option<(i64, Leases, Arc<Index>)>,
+}
+
+/// The file at one moment.
+struct Moment<'a> {
+    rows: Rows<'a>,
+    index: Arc<Index>,
+    now: Timestamp,
+    /// Keeps the moment.
+    _snapshot: Transaction<'a>,
 }
 
 impl View {
     /// Opens an existing file to look at it.
     pub fn open(path: impl AsRef<Path>) -> Result<View, OpenError> {
         let path =
-            &std::fs::canonicalize(path.as_ref()).map_err(|source| OpenError::Io { path: path.as_ref().to_owned(), source })?;
-        let connection = schema::open_to_read(path)?;
-        let meta = Meta::read(&connection).map_err(|source| OpenError::Sqlite { path: path.to_owned(), source })?;
-        let same_boot = meta.boot_id == boot_id();
-        let clock = if same_boot { BootClock::resumed(meta.clock, meta.boot) } else { BootClock::anchored(meta.clock) };
-        let leases = if same_boot && Owner::exists(path) { Leases::Of(meta.incarnation) } else { Leases::Nobodys };
-        let inside = Inside { connection, policies: Policies::default(), leases, clock: Arc::new(clock), index: None };
-        Ok(View { inside: Mutex::new(inside) })
+            std::fs::canonicalize(path.as_ref()).map_err(|source| OpenError::Io { path: path.as_ref().to_owned(), source })?;
+        let connection = schema::open_to_read(&path)?;
+        Meta::read(&connection).map_err(|source| schema::unreadable(&path, source))?;
+        Ok(View { inside: Mutex::new(Inside { path, connection, policies: Policies::default(), index: None }) })
     }
 
     /// Reads records, answers included.
     pub fn get(&self, ids: &[RecordId]) -> Result<Reading, StoreError> {
         let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            let index = inside.index()?;
-            let found = ids.iter().map(|id| (*id, index.find(id))).collect();
-            let clock = inside.clock.clone();
-            if let Some(reading) = reader::get(inside.rows(), found, || clock.now())? {
-                return Ok(reading);
-            }
-            // The file changed between the two; or the roll names a row that is gone, and then there is no record.
-            if !inside.has_changed()? {
-                return inside.get_one_by_one(ids, &index);
-            }
-        }
+        let moment = inside.moment()?;
+        let record = |id| {
+            let stored = match moment.index.find(id) {
+                Found::Absent => return Ok(None),
+                Found::Running(running) => Stored { place: running.place, head: running.head, answer: None },
+                Found::Rows(places) => match moment.rows.find(id, &places)? {
+                    Lookup::Found(stored) => stored,
+                    Lookup::Absent => return Ok(None),
+                    Lookup::Missing => return Err(missing()),
+                },
+            };
+            moment.rows.record(stored, moment.now).map(Some)
+        };
+        Ok(Reading { records: ids.iter().map(record).collect::<Result<_, StoreError>>()?, now: moment.now })
     }
 
     /// A page of heads in the order of their ids.
     pub fn list(&self, query: &ListQuery) -> Result<Vec<Head>, StoreError> {
         let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
-        let index = inside.index()?;
+        let moment = inside.moment()?;
         let (mut heads, mut next) = (Vec::new(), Some(query.after.as_ref().map_or(0, prefix)));
         while let Some(from) = next
             && heads.len() < query.limit
         {
             let rest = ListQuery { limit: query.limit - heads.len(), ..query.clone() };
-            let part = reader::list(inside.rows(), &index, &rest, from, inside.clock.now())?;
+            let part = reader::list(moment.rows, &moment.index, &rest, from, moment.now)?;
             heads.extend(part.heads);
             next = part.next;
         }
@@ -85,37 +92,21 @@ impl View {
 }
 
 impl Inside {
-    fn rows(&self) -> Rows<'_> {
-        Rows { connection: &self.connection, policies: &self.policies, leases: self.leases }
-    }
-
-    fn version(&self) -> Result<i64, StoreError> {
-        self.connection.query_row("PRAGMA data_version", [], |row| row.get(0)).map_err(store_error)
-    }
-
-    fn has_changed(&self) -> Result<bool, StoreError> {
-        let version = self.version()?;
-        Ok(self.index.as_ref().is_none_or(|(known, _)| *known != version))
-    }
-
-    /// The index of the file as it is.
-    fn index(&mut self) -> Result<Arc<Index>, StoreError> {
-        if self.has_changed()? {
-            let version = self.version()?;
-            let snapshot = self.connection.unchecked_transaction().map_err(store_error)?;
-            let index = Book::load(&self.connection, &self.policies, self.leases)?.index;
-            drop(snapshot);
-            self.index = Some((version, index));
-        }
-        Ok(self.index.as_ref().expect("just made").1.clone())
-    }
-
-    fn get_one_by_one(&self, ids: &[RecordId], index: &Index) -> Result<Reading, StoreError> {
-        let now = self.clock.now();
-        let records = ids.iter().map(|id| {
-            let reading = reader::get(self.rows(), vec![(*id, index.find(id))], || now)?;
-            Ok(reading.and_then(|mut reading| reading.records.pop().flatten()))
-        });
-        Ok(Reading { records: records.collect::<Result<_, StoreError>>()?, now })
+    /// One snapshot, and everything that is said of the file in it.
+    fn moment(&mut self) -> Result<Moment<'_>, StoreError> {
+        let snapshot = self.connection.unchecked_transaction().map_err(store_error)?;
+        // Its owner may be another by now.
+        let meta = Meta::read(&self.connection)?;
+        let is_same_boot = meta.boot_id == boot_id();
+        let clock = if is_same_boot { BootClock::resumed(meta.clock, meta.boot) } else { BootClock::anchored(meta.clock) };
+        let leases = if is_same_boot && Owner::exists(&self.path) { Leases::Of(meta.incarnation) } else { Leases::Nobodys };
+        let version = self.connection.query_row("PRAGMA data_version", [], |row| row.get(0)).map_err(store_error)?;
+        let index = match &self.index {
+            Some((known, counted, index)) if (*known, *counted) == (version, leases) => index.clone(),
+            _ => Book::load(&self.connection, &self.policies, leases)?.index,
+        };
+        self.index = Some((version, leases, index.clone()));
+        let rows = Rows { connection: &self.connection, policies: &self.policies, leases };
+        Ok(Moment { rows, index, now: clock.now(), _snapshot: snapshot })
     }
 }
