@@ -40,7 +40,7 @@ pub(super) struct Desk {
 }
 
 enum State {
-    Open(Open),
+    Open(Box<Open>),
     /// The disk failed: until the file was opened and read again, nothing that memory says about it counts.
     Broken(Broken),
 }
@@ -61,7 +61,7 @@ type Told = Box<dyn FnOnce(Option<StoreError>)>;
 
 impl Desk {
     pub(super) fn new(shared: Arc<Shared>, connection: Connection, book: Book, wake: Arc<Wake>) -> Desk {
-        let state = State::Open(Open { connection: Rc::new(connection), book });
+        let state = State::Open(Box::new(Open { connection: Rc::new(connection), book }));
         Desk { shared, wake, state, is_shrinking: false, unlooked: 0, pause: Duration::ZERO }
     }
 
@@ -172,7 +172,7 @@ impl Desk {
     fn open(&mut self, connection: Connection, book: Book, connections: Connections) {
         self.shared.open(connections, book.index.clone());
         self.shared.counters.reopened.fetch_add(1, Ordering::Relaxed);
-        self.state = State::Open(Open { connection: Rc::new(connection), book });
+        self.state = State::Open(Box::new(Open { connection: Rc::new(connection), book }));
     }
 
     /// Between two batches: the log is kept short, and the file no larger than it must be.
