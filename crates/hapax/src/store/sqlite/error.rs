@@ -1,7 +1,122 @@
-//! What SQLite says, as what a caller can act on.
+//! What can go wrong, as what a caller can act on.
+
+use std::fmt;
+use std::path::PathBuf;
 
 use hapax_core::store::StoreError;
 use rusqlite::ErrorCode;
+
+/// Why a file could not be opened. The text says what to do.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Another process has it.
+    #[error(
+        "{path} is in use by process {owner}: one process owns a store file. Stop that process, use another file, or open a read-only view"
+    )]
+    Owned {
+        /// The file.
+        path: PathBuf,
+        /// The other process's id, or what is known of it.
+        owner: String,
+    },
+    /// There is no file to own.
+    #[error("a store is a file: give it a path. For records in memory use `hapax::store::memory()`")]
+    NotAPath,
+    /// The file belongs to something else.
+    #[error("{path} is not a Hapax store: choose another path, or move that file away")]
+    NotAStore {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file was written by a newer version.
+    #[error("{path} has store format {found}, this version knows formats up to {known}: run a newer version of Hapax")]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: i64,
+        /// The newest format this version knows.
+        known: i64,
+    },
+    /// The file was written by a version that is too old.
+    #[error("{path} has store format {found}, this version knows formats from {known} on: begin with a new file")]
+    Older {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: i64,
+        /// The oldest format this version knows.
+        known: i64,
+    },
+    /// The file's content makes no sense.
+    #[error("{path} is damaged or cut short: keep a copy of it and of the files beside it, and restore a backup")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What gave it away.
+        source: StoreError,
+    },
+    /// The file has a second name.
+    #[error("{path} has a second name, a hard link, by which it could have a second owner: remove the link, or copy the file")]
+    Linked {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file could not be read to its end, though nothing says that it is damaged.
+    #[error("{path} could not be read: see what the system says of its disk, and try again")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What went wrong.
+        source: StoreError,
+    },
+    /// The file system does not have what a write-ahead log takes.
+    #[error("{path} is on a file system on which SQLite has no write-ahead log: use a local disk")]
+    NoLog {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file cannot be written.
+    #[error("{path} cannot be written: check its permissions, its directory's, and whether its file system is mounted read-only")]
+    ReadOnly {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The SQLite this program was linked with is not safe.
+    #[error("SQLite {found} can corrupt a database in WAL mode: link 3.51.3 or newer (the bundled one is)")]
+    SqliteTooOld {
+        /// The version that was linked.
+        found: String,
+    },
+    /// The file or its directory could not be used.
+    #[error("{path} could not be opened: check that the file and its directory are there and may be written")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// SQLite could not use the file.
+    #[error("{path} could not be opened as a database")]
+    Sqlite {
+        /// The file.
+        path: PathBuf,
+        /// What SQLite said.
+        source: rusqlite::Error,
+    },
+}
+
+/// The text, for a `main` that returns the error: what to do is worth more than the names of fields.
+impl fmt::Debug for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")?;
+        match std::error::Error::source(self) {
+            Some(source) => write!(f, ": {source}"),
+            None => Ok(()),
+        }
+    }
+}
 
 /// A database error as a store error. The text is for whoever reads the log: it says what to do.
 pub(super) fn store_error(error: rusqlite::Error) -> StoreError {
