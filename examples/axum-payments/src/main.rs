@@ -28,7 +28,11 @@ async fn main() -> ExitCode {
 
 async fn serve() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3000".into());
-    let hapax = Hapax::new(Sqlite::open(STORE).await?).namespace("payments");
+    let store = Sqlite::open(STORE).await?;
+    if store.restored().is_some() {
+        eprintln!("axum-payments: {STORE} is older than it was: what was charged since may be charged again by a retry");
+    }
+    let hapax = Hapax::new(store).namespace("payments");
     let policy = Policy {
         key: KeyRule::Required,
         fingerprint: Arc::new(FingerprintPolicy::json()),

@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use hapax_core::Timestamp;
@@ -19,7 +20,9 @@ use super::error::store_error;
 use super::schema::Meta;
 
 /// Pages copied between two batches: so few that a caller hardly waits longer.
-const STEP_PAGES: i32 = 32;
+const STEP_PAGES: i32 = 16;
+/// How often what has been copied so far is brought to the disk.
+const SYNC_EVERY: Duration = Duration::from_millis(5);
 /// Tries of one step that another program's lock stands against.
 const BUSY_TRIES_MAX: usize = 100;
 
@@ -102,6 +105,24 @@ pub(super) fn copy(
     drop(backup);
     let bytes = std::fs::metadata(to).map_or(0, |file| file.len());
     Ok(Copied { bytes, at })
+}
+
+/// Brings the copy to its disk bit by bit while it grows, until the guard goes: all at once at the end would keep the disk from the
+/// store's own commits for a while.
+pub(super) fn sync_meanwhile(file: &NamedTempFile) -> io::Result<Syncing> {
+    let (file, (guard, is_over)) = (file.reopen()?, mpsc::channel::<()>());
+    tokio::task::spawn_blocking(move || {
+        while is_over.recv_timeout(SYNC_EVERY) == Err(RecvTimeoutError::Timeout) {
+            // What fails now fails again at the end, where it is told.
+            let _ = file.sync_data();
+        }
+    });
+    Ok(Syncing { _guard: guard })
+}
+
+/// See [`sync_meanwhile`].
+pub(super) struct Syncing {
+    _guard: mpsc::Sender<()>,
 }
 
 /// Marks the copy as one, makes it durable, and gives it its name.

@@ -141,7 +141,9 @@ impl Sqlite {
         let begun = to.clone();
         let file = blocking(move || backup::begin(&begun)).await?;
         let path = file.path().to_owned();
+        let syncing = backup::sync_meanwhile(&file).map_err(|source| BackupError::Io { path: to.clone(), source })?;
         let copied = self.writer.ask(|reply| Command::Backup(path, reply)).await.map_err(BackupError::Store)?;
+        drop(syncing);
         blocking(move || backup::finish(file, &to, copied.at)).await?;
         Ok(copied)
     }
