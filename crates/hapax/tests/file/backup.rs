@@ -1,13 +1,14 @@
 //! Copies of the file, and what happens when one takes its place.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use hapax::store::sqlite::BackupError;
 use hapax_core::Store;
 use hapax_core::record::State;
-use hapax_core::store::{Condition, Lifetime, Put, Written};
+use hapax_core::store::{Lifetime, Written};
 
-use super::shop::{HOUR, Shop, answer, assert_sound, charge, charge_many, claim, finish, win};
+use super::shop::{HOUR, SOON, Shop, answer, assert_sound, charge, charge_many, claim, eventually, finish, retry, win};
 
 const KEPT: Lifetime = Lifetime { retention: HOUR, tombstone: HOUR };
 
@@ -61,6 +62,55 @@ async fn a_backup_overwrites_nothing_and_leaves_nothing_behind_when_it_fails() {
     assert!(files.iter().all(|name| !name.to_string_lossy().contains("backup")), "{files:?}");
 }
 
+/// The writer comes to it when its caller, and with it the file that was to become the copy, is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_that_was_given_up_leaves_nothing_behind() {
+    let shop = Shop::new();
+    let store = Arc::new(shop.open().await);
+    charge(&*store, "first", "paid", KEPT).await;
+    let directory = tempfile::tempdir().unwrap();
+    let files = || std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+    let lock = shop.hold_up(&store).await;
+    let backup = tokio::spawn({
+        let (store, path) = (store.clone(), directory.path().join("copy.db"));
+        async move { store.backup(path).await.map(drop) }
+    });
+    eventually("the backup waits for the writer", SOON, || store.stats().queue_bytes > 0).await;
+    assert_eq!(files().len(), 1);
+    backup.abort();
+    assert!(backup.await.unwrap_err().is_cancelled());
+    drop(lock);
+    // The writer carries out one batch after the other: with the end of a second one, the backup's turn is over.
+    charge(&*store, "second", "paid", KEPT).await;
+    charge(&*store, "third", "paid", KEPT).await;
+    assert_eq!(files(), [""; 0]);
+}
+
+/// What is acknowledged after the copy is whole is not in it, however late whoever asked for it looks at the clock.
+#[tokio::test]
+async fn a_backup_says_when_it_was_whole_and_not_when_its_caller_heard_of_it() {
+    let shop = Shop::new();
+    let store = shop.open().await;
+    charge(&store, "before", "paid", KEPT).await;
+    let path = shop.directory.path().join("copy.db");
+    let lock = shop.hold_up(&store).await;
+    let mut backup = std::pin::pin!(store.backup(&path));
+    tokio::select! {
+        copied = &mut backup => panic!("copied while the writer waits: {copied:?}"),
+        () = eventually("the backup waits for the writer", SOON, || store.stats().queue_bytes > 0) => {}
+    }
+    drop(lock);
+    // The writer carries out one batch after the other: with the end of a second one, the copy is whole.
+    charge(&store, "meanwhile", "paid", KEPT).await;
+    let whole = shop.clock.now();
+    shop.clock.advance(Duration::from_secs(1));
+    charge(&store, "after", "paid", KEPT).await;
+    assert_eq!(backup.await.unwrap().at, whole);
+    let copy = shop.open_at(&path).await.unwrap();
+    assert_eq!(answer(&copy, "before").await, Some(b"paid".to_vec()));
+    assert_eq!(answer(&copy, "after").await, None);
+}
+
 /// Both ways in which an old state comes back: a backup, and a plain copy of the file that was made while nobody used it.
 #[tokio::test]
 async fn an_old_state_raises_the_epoch_and_an_alarm_and_fences_still_grow() {
@@ -83,14 +133,13 @@ async fn an_old_state_raises_the_epoch_and_an_alarm_and_fences_still_grow() {
         let mut lost = win(&store, claim("since")).await;
         for _ in 0..20 {
             win(&store, finish(&lost, State::Retryable, "", KEPT)).await;
-            let condition = Condition::Lapsed { fence: lost.fence };
-            lost = win(&store, Put { condition, ..claim("since") }).await;
+            lost = win(&store, retry(&lost)).await;
         }
         assert!(lost.fence.as_u64() > shop.clock.now().as_micros());
         drop(store);
 
         std::fs::rename(&copy, &shop.path).unwrap();
-        shop.clock.advance(std::time::Duration::from_millis(1));
+        shop.clock.advance(Duration::from_millis(1));
         let store = shop.open().await;
         let restored = store.restored().expect("an alarm");
         assert_eq!(restored.copied_at.is_some(), is_backup);
@@ -103,4 +152,43 @@ async fn an_old_state_raises_the_epoch_and_an_alarm_and_fences_still_grow() {
         // Only once: from now on it is the store.
         assert_eq!(shop.open().await.restored(), None);
     }
+}
+
+/// The file beside it still knows that there was a store.
+#[tokio::test]
+async fn a_deleted_file_raises_an_alarm_too() {
+    let shop = Shop::new();
+    let store = shop.open().await;
+    let lost = charge(&store, "since", "paid", KEPT).await;
+    drop(store);
+    for end in ["", "-wal", "-shm"] {
+        // The log and its index are there only if the store did not end in order.
+        let _ = std::fs::remove_file(shop.beside(end));
+    }
+    shop.clock.advance(Duration::from_millis(1));
+    let store = shop.open().await;
+    assert_eq!(store.restored().expect("an alarm").copied_at, None);
+    assert!(win(&store, claim("since")).await.fence > lost.fence);
+    drop(store);
+    assert_eq!(shop.open().await.restored(), None);
+}
+
+/// Something stands against the first opening of the copy, and is put right.
+#[tokio::test]
+async fn an_alarm_that_nobody_could_hear_is_raised_again() {
+    let shop = Shop::new();
+    let store = shop.open().await;
+    charge(&store, "paid", "yes", KEPT).await;
+    let copy = shop.directory.path().join("copy.db");
+    let copied = store.backup(&copy).await.unwrap();
+    drop(store);
+    std::fs::rename(&copy, &shop.path).unwrap();
+
+    let checksum: i64 = shop.raw().query_row("SELECT checksum FROM heads", [], |row| row.get(0)).unwrap();
+    let set = |checksum: i64| assert_eq!(shop.raw().execute("UPDATE heads SET checksum = ?1", [checksum]), Ok(1));
+    set(checksum ^ 1);
+    assert!(shop.open_at(&shop.path).await.is_err());
+    set(checksum);
+    assert_eq!(shop.open().await.restored().expect("an alarm").copied_at, Some(copied.at));
+    assert_eq!(shop.open().await.restored(), None);
 }

@@ -1,31 +1,21 @@
 //! How long the log, how large the file and how full the queue may get.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use hapax::store::sqlite::{Options, Sqlite};
 use hapax_core::Store;
 use hapax_core::store::Lifetime;
 
-use super::shop::{HOUR, SHORT, Shop, answer, charge, claim, sweep_all, win};
+use super::shop::{HOUR, SHORT, SOON, Shop, answer, charge, charge_many, claim, eventually, id, sweep_all, win};
 
-/// For what has no bound of its own, on a machine that does other things too.
-const SOON: Duration = Duration::from_secs(60);
 const MIB: usize = 1 << 20;
 const LOG_MAX: u64 = 64 << 20;
 const KEPT: Lifetime = Lifetime { retention: HOUR, tombstone: HOUR };
 
 fn length(shop: &Shop, end: &str) -> u64 {
     std::fs::metadata(shop.beside(end)).map_or(0, |file| file.len())
-}
-
-/// Something that happens in the background, and soon.
-async fn eventually(what: &str, within: Duration, mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < within, "{what}, not within {within:?}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -55,6 +45,36 @@ async fn the_log_stays_short_and_is_short_again_after_a_long_reader() {
     assert_eq!(answer(&store, "read-99").await, Some(vec![7; MIB]));
 }
 
+/// A reader that stays in the log keeps it from beginning anew. The store's own come one after the other, and must not be taken for one
+/// from outside, for whom nothing can be done.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_stays_short_though_the_stores_own_readers_never_rest() {
+    let shop = Shop::new();
+    let store = Arc::new(shop.open().await);
+    charge_many(&store, (0..1_000).map(|i| i.to_string()), KEPT).await;
+    // One snapshot of the log for all of them.
+    let ids: Vec<_> = (0..1_000).map(|i| id(&i.to_string())).collect();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let mut readers = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let (store, ids, is_over) = (store.clone(), ids.clone(), is_over.clone());
+        readers.spawn(async move {
+            while !is_over.load(Ordering::Relaxed) {
+                store.get(ids.clone()).await.unwrap();
+            }
+        });
+    }
+    let mut longest = 0;
+    for i in 0..150 {
+        charge(&*store, &format!("large-{i}"), vec![7; MIB], KEPT).await;
+        longest = longest.max(length(&shop, "-wal"));
+    }
+    is_over.store(true, Ordering::Relaxed);
+    readers.join_all().await;
+    println!("{longest} bytes of log at most, {} resets", store.stats().log_resets);
+    assert!(longest <= LOG_MAX, "{longest} bytes of log with nobody outside reading");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_file_shrinks_when_what_was_in_it_is_gone() {
     let shop = Shop::new();
@@ -79,14 +99,7 @@ async fn what_waits_for_a_slow_disk_is_bounded_in_bytes() {
     for i in 0..40 {
         heads.push(win(&*store, claim(&i.to_string())).await);
     }
-    let raw = shop.raw();
-    raw.execute_batch("BEGIN IMMEDIATE").unwrap();
-    // The first is taken by the writer, which now waits for the lock.
-    let stuck = tokio::spawn({
-        let store = store.clone();
-        async move { store.sweep(1).await }
-    });
-    eventually("the writer waits", SOON, || store.stats().queue_bytes == 0).await;
+    let lock = shop.hold_up(&store).await;
     let mut waiting = tokio::task::JoinSet::new();
     for head in &heads {
         let (store, put) = (store.clone(), super::shop::finish(head, hapax_core::State::Completed, vec![7; MIB], KEPT));
@@ -94,9 +107,8 @@ async fn what_waits_for_a_slow_disk_is_bounded_in_bytes() {
     }
     eventually("some are refused", SOON, || store.stats().refused > 0).await;
     assert!(store.stats().queue_bytes <= 8 * MIB as u64, "{:?}", store.stats());
-    raw.execute_batch("ROLLBACK").unwrap();
+    drop(lock);
     let results = waiting.join_all().await;
-    let _ = stuck.await.unwrap();
     let refused = results.iter().filter(|is_ok| !**is_ok).count();
     println!("{refused} of {} completions refused, {} bytes waiting", results.len(), store.stats().queue_bytes);
     assert!(refused >= 20 && store.stats().refused > 0);

@@ -1,16 +1,19 @@
 //! Files that are not what was written: nothing is served from them, and no key seems new because of it.
 
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use hapax::store::sqlite::OpenError;
+use hapax::{Audit, Hapax};
 use hapax_core::record::State;
 use hapax_core::store::{Lifetime, StoreErrorKind, Written};
 use hapax_core::{Store, StoreError};
+use rusqlite::types::Value;
 
-use super::shop::{Shop, charge, charge_many, claim, finish, id, win};
+use super::shop::{HOUR, Shop, answer, charge, charge_many, claim, finish, id, win};
 
-const KEPT: Lifetime = Lifetime { retention: super::shop::HOUR, tombstone: super::shop::HOUR };
+const KEPT: Lifetime = Lifetime { retention: HOUR, tombstone: HOUR };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_piece_of_the_roll_is_read_from_the_heads() {
@@ -31,6 +34,29 @@ async fn a_damaged_piece_of_the_roll_is_read_from_the_heads() {
             assert!(matches!(store.put_if(claim(&i.to_string())).await.unwrap(), Written::Lost(_)), "{i} would run twice");
         }
     }
+}
+
+/// A store at rest, with one piece of the roll: `hurt` is on it, after a few others.
+async fn rolled(before: usize) -> Shop {
+    let shop = Shop::new();
+    let store = Arc::new(shop.open().await);
+    charge_many(&store, (0..before).map(|i| i.to_string()), KEPT).await;
+    charge(&*store, "hurt", "paid", KEPT).await;
+    charge_many(&store, (before..17_000).map(|i| i.to_string()), KEPT).await;
+    drop(store);
+    shop
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_piece_of_the_roll_is_written_anew_and_fails_no_write() {
+    let shop = rolled(0).await;
+    let checksum = || shop.raw().query_row("SELECT checksum FROM roll", [], |row| row.get::<_, i64>(0)).unwrap();
+    let written = checksum();
+    assert_eq!(shop.raw().execute("UPDATE roll SET checksum = checksum + 1", []), Ok(1));
+    let store = shop.open().await;
+    charge(&store, "new", "paid", KEPT).await;
+    drop(store);
+    assert_eq!(checksum(), written);
 }
 
 /// Every column of a head: a change that SQLite has no way to notice. Where the roll names the row, only its own key suffers.
@@ -61,6 +87,130 @@ async fn a_record_that_was_changed_is_never_believed() {
         assert!(matches!(store.put_if(claim("7")).await.unwrap(), Written::Lost(_)), "the others are well");
         charge(&store, "another", "paid", KEPT).await;
     }
+}
+
+/// One bit makes its end a time long ago.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sweep_removes_nothing_that_it_cannot_believe() {
+    let shop = rolled(0).await;
+    let past = "UPDATE heads SET tombstone_until = tombstone_until & ~(1 << 50) WHERE key = 'hurt'";
+    assert_eq!(shop.raw().execute(past, []), Ok(1));
+    let store = shop.open().await;
+    assert_eq!(store.sweep(100).await.unwrap().total(), 0);
+    assert_eq!(store.put_if(claim("hurt")).await.map_err(|error| error.kind()), Err(StoreErrorKind::Corrupt));
+}
+
+/// It stands at the front of its lane. The other lanes are swept, the file is not opened again for it, and whoever shares a commit
+/// with the sweep hears nothing of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_cannot_be_read_is_not_swept_and_harms_nobody_else() {
+    let shop = rolled(0).await;
+    assert_eq!(shop.raw().execute("UPDATE heads SET id = x'00' WHERE key = 'hurt'", []), Ok(1));
+    let store = shop.open().await;
+    // Due before those, so in a lane of its own.
+    charge(&store, "another", "paid", Lifetime { retention: HOUR / 2, tombstone: HOUR / 2 }).await;
+    shop.clock.advance(HOUR * 3);
+    let healthy = win(&store, claim("healthy")).await;
+
+    let lock = shop.hold_up(&store).await;
+    let (sweep, end) = (store.sweep(20_000), store.put_if(finish(&healthy, State::Completed, "paid", KEPT)));
+    drop(lock);
+    let swept = sweep.await.unwrap();
+    assert_eq!((swept.buried, swept.removed), (17_002, 1), "every answer, and the one head of the other lane");
+    assert!(matches!(end.await.unwrap(), Written::Won(_)));
+    for _ in 0..3 {
+        assert_eq!(store.sweep(20_000).await.unwrap().total(), 0);
+    }
+    assert_eq!(store.stats().reopened, 0);
+    assert!(store.put_if(claim("hurt")).await.is_err());
+    assert_eq!(answer(&store, "healthy").await, Some(b"paid".to_vec()));
+}
+
+/// A row under another number is nowhere, or stands where another should.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_key_runs_again_whichever_bit_of_a_rows_number_is_flipped() {
+    let shop = rolled(5_000).await;
+    let place = "SELECT row, id FROM heads WHERE key = 'hurt'";
+    let (row, id): (i64, Vec<u8>) = shop.raw().query_row(place, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+    let near = shop.keys(&format!("row BETWEEN {row} - 20 AND {row} + 20"));
+    // As the file has it: in front of the record, seven bits to a byte, each but the last with its highest bit set.
+    let number: Vec<u8> = (0..7).rev().map(|i| (row >> (7 * i)) as u8 & 0x7f | if i > 0 { 0x80 } else { 0 }).collect();
+    let whole = std::fs::read(&shop.path).unwrap();
+    let record = whole.windows(id.len()).position(|bytes| bytes == id).unwrap();
+    let at = whole[..record].windows(number.len()).rposition(|bytes| bytes == number).unwrap();
+    assert!(record - at < 200, "{} bytes before the id: not its row's number", record - at);
+
+    let file = std::fs::OpenOptions::new().write(true).open(&shop.path).unwrap();
+    let (mut refused, mut errors, mut right) = (0, 0, 0);
+    for bit in 0..number.len() * 8 {
+        let byte = at + bit / 8;
+        file.write_all_at(&[whole[byte] ^ 1 << (bit % 8)], byte as u64).unwrap();
+        match shop.open_at(&shop.path).await {
+            Err(_) => refused += 1,
+            Ok(store) => {
+                for key in &near {
+                    match store.put_if(claim(key)).await {
+                        Ok(Written::Won(_)) => panic!("{key} would run twice with bit {bit} flipped"),
+                        Ok(Written::Lost(_)) => right += 1,
+                        Err(_) => errors += 1,
+                    }
+                }
+                assert!(store.put_if(claim("hurt")).await.is_err(), "found with bit {bit} flipped");
+            }
+        }
+        file.write_all_at(&whole[byte..=byte], byte as u64).unwrap();
+    }
+    println!("{refused} files refused; of the keys around it in the others {right} right, {errors} errors");
+    assert!(errors > 0 && right > 0, "a run without both of these shows nothing");
+    let store = shop.open().await;
+    for key in &near {
+        assert!(answer(&store, key).await.is_some(), "{key}");
+    }
+}
+
+/// Every column of what the store says of itself. By a clock that is ahead, say, every record would be gone.
+#[tokio::test]
+async fn what_the_store_says_of_itself_is_not_believed_once_it_was_changed() {
+    let shop = Shop::new();
+    let store = shop.open().await;
+    charge(&store, "paid", "yes", KEPT).await;
+    drop(store);
+    for column in "name secret epoch floor incarnation boot_id boot_us clock_us copied_us checksum".split_whitespace() {
+        let raw = shop.raw();
+        let read = format!("SELECT {column} FROM meta");
+        let before: Value = raw.query_row(&read, [], |row| row.get(0)).unwrap();
+        let changed = match &before {
+            Value::Integer(number) => Value::Integer(number ^ 1 << 20),
+            Value::Text(text) => Value::Text(format!("{text}x")),
+            Value::Blob(bytes) => Value::Blob(bytes.iter().map(|byte| byte ^ 1).collect()),
+            other => panic!("{column} is {other:?}"),
+        };
+        let set = |value: &Value| assert_eq!(raw.execute(&format!("UPDATE meta SET {column} = ?1"), [value]), Ok(1));
+        set(&changed);
+        let Err(error) = shop.open_at(&shop.path).await else { panic!("opened with another {column}") };
+        assert!(matches!(error, OpenError::Damaged { .. }), "{column}: {error}");
+        set(&before);
+    }
+    assert_eq!(answer(&shop.open().await, "paid").await, Some(b"yes".to_vec()));
+}
+
+/// Its head is sound, and that is all that forgetting takes.
+#[tokio::test]
+async fn a_key_with_a_damaged_answer_can_be_forgotten() {
+    let shop = Shop::new();
+    let store = shop.open().await;
+    charge(&store, "hurt", "paid", KEPT).await;
+    charge(&store, "well", "paid", KEPT).await;
+    drop(store);
+    let damage = "UPDATE answers SET content = zeroblob(length(content)) WHERE row = (SELECT answer FROM heads WHERE key = 'hurt')";
+    assert_eq!(shop.raw().execute(damage, []), Ok(1));
+    let store = Arc::new(shop.open().await);
+    let hapax = Hapax::builder_shared(store.clone()).build();
+    assert_eq!(hapax.look(id("hurt")).await.unwrap().1, State::Completed);
+    hapax.forget(id("hurt"), Audit { by: "ada", reason: "its answer is damaged" }).await.unwrap();
+    let Written::Lost(seen) = store.put_if(claim("hurt")).await.unwrap() else { panic!("it would run twice") };
+    assert_eq!(seen.record.unwrap().head.state.word(), "expired");
+    assert_eq!(answer(&*store, "well").await, Some(b"paid".to_vec()));
 }
 
 /// Where no roll says which id was there, nobody could tell a changed id from a new one.

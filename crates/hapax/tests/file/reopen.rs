@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use hapax_core::record::State;
-use hapax_core::store::{Change, Condition, Lifetime, ListQuery, Put, Written};
+use hapax_core::store::{Lifetime, ListQuery, Written};
 use hapax_core::{RecordId, Store};
 
-use super::shop::{HOUR, SHORT, Shop, answer, assert_sound, charge_many, claim, finish, id, sweep_all, win};
+use super::shop::{HOUR, SHORT, Shop, answer, assert_sound, charge_many, claim, finish, id, many, retry, sweep_all, win};
 
 /// More than two pieces of the roll, and a tail.
 const KEYS: usize = 40_000;
@@ -27,9 +27,7 @@ async fn every_record_is_found_after_reopening_and_what_is_gone_is_not() {
 
     // What was released is claimed again, from the middle of its lane, when much has been written after it.
     charge_many(&store, (0..20_000).map(|i| format!("later-{i}")), LONG).await;
-    let Change::Claim(again) = claim("retryable").change else { unreachable!() };
-    let takeover = Put { id: retryable.id, condition: Condition::Lapsed { fence: retryable.fence }, change: Change::Claim(again) };
-    win(&*store, takeover).await;
+    win(&*store, retry(&retryable)).await;
 
     // The short ones go, and so do the answers of the long ones.
     shop.clock.advance(HOUR * 3);
@@ -100,6 +98,48 @@ async fn a_lane_that_was_emptied_is_not_mistaken_for_what_it_was() {
         for i in 0..9_000 {
             assert!(matches!(store.put_if(claim(&format!("{round}-{i}"))).await.unwrap(), Written::Lost(_)), "{round}-{i}");
         }
+    }
+    drop(store);
+    assert_sound(&shop.raw());
+}
+
+/// What was released is claimed again, all but what stands in front: the roll then has a piece behind the last row there is, and the
+/// lane goes on behind that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lane_goes_on_though_its_end_has_left_and_its_front_has_not() {
+    let shop = Shop::new();
+    let store = Arc::new(shop.open().await);
+    let release = |key: String| {
+        let store = store.clone();
+        async move {
+            let head = win(&*store, claim(&key)).await;
+            win(&*store, finish(&head, State::Retryable, "", LONG)).await
+        }
+    };
+    // Two pieces of the roll, and a tail.
+    let released = many((0..33_000).map(|i| release(i.to_string()))).await;
+    drop(store);
+    assert_eq!(shop.raw().query_row("SELECT count(*) FROM roll", [], |row| row.get(0)), Ok(2));
+    let front = shop.keys("true ORDER BY row LIMIT 10");
+
+    let store = Arc::new(shop.open().await);
+    let leave = |head| {
+        let store = store.clone();
+        async move { win(&*store, retry(&head)).await }
+    };
+    many(released.into_iter().filter(|head| !front.iter().any(|key| key == head.key.as_str())).map(leave)).await;
+    drop(store);
+
+    let store = shop.open().await;
+    assert_eq!(store.stats().records, 33_000);
+    let new = win(&store, claim("new")).await;
+    win(&store, finish(&new, State::Retryable, "", LONG)).await;
+    win(&store, claim("newer")).await;
+    drop(store);
+    let store = shop.open().await;
+    assert_eq!(store.stats().records, 33_002);
+    for key in front.iter().map(String::as_str).chain(["new", "newer"]) {
+        assert!(matches!(store.put_if(claim(key)).await.unwrap(), Written::Lost(_)), "{key} would run twice");
     }
     drop(store);
     assert_sound(&shop.raw());

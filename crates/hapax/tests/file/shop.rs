@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hapax::store::sqlite::{Options, Sqlite};
 use hapax_core::answer::Answer;
@@ -16,6 +16,8 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 pub const HOUR: Duration = Duration::from_secs(60 * 60);
+/// For what has no bound of its own, on a machine that does other things too.
+pub const SOON: Duration = Duration::from_secs(60);
 /// Gone after two hours.
 pub const SHORT: Lifetime = Lifetime { retention: HOUR, tombstone: HOUR };
 
@@ -49,6 +51,33 @@ impl Shop {
     pub fn raw(&self) -> rusqlite::Connection {
         rusqlite::Connection::open(&self.path).unwrap()
     }
+
+    /// The keys of some rows, in order.
+    pub fn keys(&self, condition: &str) -> Vec<String> {
+        let raw = self.raw();
+        let mut statement = raw.prepare(&format!("SELECT key FROM heads WHERE {condition}")).unwrap();
+        statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+    }
+
+    /// The writer waits for a lock that somebody else holds until what is returned is dropped. It gives up after a second, so whatever
+    /// is to be asked of it meanwhile is asked at once.
+    pub async fn hold_up(&self, store: &Sqlite) -> rusqlite::Connection {
+        let lock = self.raw();
+        lock.execute_batch("BEGIN IMMEDIATE").unwrap();
+        // The writer takes this though nobody wants to hear of it, and has everything else wait.
+        drop(store.renew(Vec::new()));
+        eventually("the writer waits", SOON, || store.stats().queue_bytes == 0).await;
+        lock
+    }
+}
+
+/// Something that happens in the background, and soon.
+pub async fn eventually(what: &str, within: Duration, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < within, "{what}, not within {within:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 pub fn claim(key: &str) -> Put {
@@ -70,6 +99,11 @@ pub fn finish(head: &Head, state: State, body: impl Into<bytes::Bytes>, lifetime
     Put { id: head.id, condition: Condition::Held { fence: head.fence }, change: Change::Finish(finish) }
 }
 
+/// Another attempt at a key whose last one was released, or has lapsed.
+pub fn retry(head: &Head) -> Put {
+    Put { condition: Condition::Lapsed { fence: head.fence }, ..claim(head.key.as_str()) }
+}
+
 pub async fn win(store: &dyn Store, put: Put) -> Head {
     match store.put_if(put).await.unwrap() {
         Written::Won(won) => won.head,
@@ -85,18 +119,26 @@ pub async fn charge(store: &dyn Store, key: &str, body: impl Into<bytes::Bytes>,
 
 /// Many records, each completed with its key as the answer.
 pub async fn charge_many(store: &Arc<Sqlite>, keys: impl Iterator<Item = String>, lifetime: Lifetime) {
-    let mut charges = JoinSet::new();
-    for key in keys {
+    let charged = |key: String| {
         let store = store.clone();
-        charges.spawn(async move { charge(&*store, &key, key.clone(), lifetime).await });
-        // Enough to share commits, and less than the queue takes.
-        if charges.len() == 512 {
-            charges.join_next().await.unwrap().unwrap();
+        async move { charge(&*store, &key, key.clone(), lifetime).await }
+    };
+    many(keys.map(charged)).await;
+}
+
+/// Many at once: enough to share commits, and less than the queue takes.
+pub async fn many<T: Send + 'static>(all: impl Iterator<Item = impl Future<Output = T> + Send + 'static>) -> Vec<T> {
+    let (mut running, mut done) = (JoinSet::new(), Vec::new());
+    for one in all {
+        running.spawn(one);
+        if running.len() == 512 {
+            done.push(running.join_next().await.unwrap().unwrap());
         }
     }
-    while let Some(charge) = charges.join_next().await {
-        charge.unwrap();
+    while let Some(one) = running.join_next().await {
+        done.push(one.unwrap());
     }
+    done
 }
 
 /// What a key's record answers.
