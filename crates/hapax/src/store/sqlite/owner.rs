@@ -104,12 +104,13 @@ const LOCK_TRIES: usize = 5;
 /// Whether this can be our file: empty, or a database, and under one name only.
 fn check(path: &Path) -> Result<File, OpenError> {
     let io = |source| OpenError::Io { path: path.to_owned(), source };
-    let mut file = private().read(true).open(path).map_err(io)?;
-    let metadata = file.metadata().map_err(io)?;
+    let metadata = std::fs::metadata(path).map_err(io)?;
+    // Before it is opened, see [`locate`]: by its other name it may be open in this very process.
     #[cfg(unix)]
     if std::os::unix::fs::MetadataExt::nlink(&metadata) > 1 {
         return Err(OpenError::Linked { path: path.to_owned() });
     }
+    let mut file = private().read(true).open(path).map_err(io)?;
     let mut header = [0; SQLITE_HEADER.len()];
     // A file whose creation was cut short by the loss of power may have no header yet; SQLite takes it back by the journal beside it.
     let is_cut_short = with_suffix(path, "-journal").exists();

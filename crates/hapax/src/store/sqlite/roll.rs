@@ -124,6 +124,14 @@ pub(super) fn load(rows: Rows<'_>, lane: u16, index: &mut Loader<'_>, roll: &mut
     let front = "SELECT row FROM fronts WHERE lane = ?1";
     let front: Option<i64> = connection.query_row(front, [lane], |row| row.get(0)).optional().map_err(store_error)?;
     let first = Place::from_row(front.map_or(start, |row| row + 1));
+    // What has left is not there: a number that is not what was written would hide another record.
+    let is_hiding = vacated.iter().any(|row| exists(connection, Place::from_row(*row)).unwrap_or(true))
+        || connection
+            .query_row("SELECT EXISTS (SELECT 1 FROM heads WHERE row >= ?1 AND row < ?2)", [start, first.row()], |row| row.get(0))
+            .map_err(store_error)?;
+    if is_hiding {
+        return Err(super::row::missing());
+    }
     let (mut at, mut next) = (first, first);
     let sql = "SELECT row, prefixes, checksum FROM roll WHERE row >= ?1 AND row < ?2 ORDER BY row";
     let mut pieces = connection.prepare_cached(sql).map_err(store_error)?;

@@ -132,14 +132,33 @@ impl Rows<'_> {
         if from >= to {
             return Ok(());
         }
-        let sql = select_heads!("row >= ?1 AND row < ?2 ORDER BY row");
-        let mut statement = self.connection.prepare_cached(sql).map_err(store_error)?;
-        let mut rows = statement.query([from.row(), to.row()]).map_err(store_error)?;
+        // SQLite finds the way to a row by the numbers of others, and one that is damaged leads astray: rows would be passed over. So
+        // the row before the first and the one after the last are looked at too, and must be where they say.
+        let mut last = self.before(from)?;
+        let mut statement = self.connection.prepare_cached(select_heads!("row >= ?1 ORDER BY row")).map_err(store_error)?;
+        let mut rows = statement.query([from.row()]).map_err(store_error)?;
         while let Some(row) = rows.next().map_err(store_error)? {
             let raw = Raw::read(row)?;
+            if raw.place() < from || last.is_some_and(|last| raw.place() <= last) {
+                return Err(missing());
+            }
+            if raw.place() >= to {
+                break;
+            }
+            last = Some(raw.place());
             each(raw.place(), raw.id);
         }
         Ok(())
+    }
+
+    /// The last row before a place.
+    fn before(self, place: Place) -> Result<Option<Place>, StoreError> {
+        let sql = select_heads!("row < ?1 ORDER BY row DESC LIMIT 1");
+        let mut statement = self.connection.prepare_cached(sql).map_err(store_error)?;
+        let mut rows = statement.query([place.row()]).map_err(store_error)?;
+        let Some(row) = rows.next().map_err(store_error)? else { return Ok(None) };
+        let before = Raw::read(row)?.place();
+        if before >= place { Err(missing()) } else { Ok(Some(before)) }
     }
 
     /// The record as it is at `now`: its answer is read only where there still is one.
