@@ -106,6 +106,19 @@ impl Sqlite {
     }
 
     /// What the store can say about itself, for metrics. Asks neither thread nor disk.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::sync::Arc;
+    ///
+    /// use hapax::{Hapax, Sqlite};
+    ///
+    /// // Shared, so that it can still be asked when it is in use.
+    /// let store = Arc::new(Sqlite::open("hapax.db").await?);
+    /// let hapax = Hapax::builder_shared(store.clone()).build();
+    /// println!("{} commits", store.stats().commits);
+    /// # Ok(()) }
+    /// ```
     pub fn stats(&self) -> Stats {
         let records = self.shared.index().map_or(0, |index| index.len());
         self.shared.counters.read(records)
