@@ -83,7 +83,7 @@ pub fn due(head: &Head, lifetime: Lifetime, now: Timestamp) -> Option<Due> {
 pub fn due_at(head: &Head) -> Option<Timestamp> {
     match head.state {
         State::Running => Some(head.lease_until),
-        State::Unknown | State::Expired(Last::Unknown) => None,
+        state if state.is_open() => None,
         _ if head.kept => Some(head.expires_at),
         _ => Some(head.tombstone_until),
     }
@@ -107,8 +107,7 @@ fn is_end(state: State) -> bool {
 
 /// `Held`: running, or given up for lost with nobody having acted on it. Neither lease nor retention matters: late is not lost.
 fn is_held(head: &Head, fence: Fence) -> bool {
-    let is_open = matches!(head.state, State::Running | State::Unknown | State::Expired(Last::Unknown));
-    head.fence == fence && is_open && head.fingerprint.is_some()
+    head.fence == fence && head.state.is_open() && head.fingerprint.is_some()
 }
 
 /// `Lapsed`: the attempt is over, by the store's clock or by its own word. A completed record is never lapsed, though its fence is

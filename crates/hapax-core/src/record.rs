@@ -101,6 +101,11 @@ impl State {
         }
     }
 
+    /// Whether its end is not known: no time removes such a record, as that would turn "nobody knows" into "never happened".
+    pub const fn is_open(self) -> bool {
+        matches!(self, State::Running | State::Unknown | State::Expired(Last::Unknown))
+    }
+
     /// What a tombstone remembers of it.
     pub const fn last(self) -> Last {
         match self {
@@ -196,7 +201,6 @@ impl Head {
 
     /// Whether the record is as good as absent: its tombstone is over. One that was never resolved stays for good.
     pub fn is_gone(&self, now: Timestamp) -> bool {
-        !matches!(self.state_at(now), State::Unknown | State::Expired(Last::Unknown) | State::Running)
-            && self.tombstone_until <= now
+        !self.state_at(now).is_open() && self.tombstone_until <= now
     }
 }

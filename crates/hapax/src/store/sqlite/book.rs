@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use hapax_core::record::{Head, Last, State};
+use hapax_core::record::{Head, State};
 use hapax_core::store::StoreError;
 use hapax_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension};
@@ -101,13 +101,11 @@ impl Book {
 
     /// Where a head goes: among what no time removes, or among what goes when it does.
     pub(super) fn place(&mut self, head: &Head) -> Place {
-        match head.state {
-            State::Running | State::Unknown | State::Expired(Last::Unknown) => {
-                self.open_next += 1;
-                Place::new(OPEN, self.open_next - 1)
-            }
-            _ => self.heads.append(head.tombstone_until),
+        if !head.state.is_open() {
+            return self.heads.append(head.tombstone_until);
         }
+        self.open_next += 1;
+        Place::new(OPEN, self.open_next - 1)
     }
 
     /// Takes note of what has become durable.

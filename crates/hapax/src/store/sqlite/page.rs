@@ -216,9 +216,8 @@ impl<'a> Page<'a> {
         for id in self.book.index.lapsed(now, limit) {
             // This very batch may have renewed or ended it.
             let Some(stored) = self.find(&id)? else { continue };
-            if let Some(due @ Due::Lost(_)) = guard::due(&stored.head, Lifetime::default(), now) {
-                swept.count(&due);
-                let Due::Lost(head) = due else { unreachable!("as matched") };
+            if let Some(Due::Lost(head)) = guard::due(&stored.head, Lifetime::default(), now) {
+                swept.lost += 1;
                 let result = self.write(Some(&stored), *head, None);
                 self.written(result)?;
             }
@@ -323,20 +322,26 @@ impl<'a> Page<'a> {
             let mut statement = connection.prepare_cached("DELETE FROM answers WHERE row = ?1 AND due = ?2")?;
             statement.execute([old.row(), micros(before.head.expires_at)])?;
         }
-        let mut place = self.book.place(&head);
-        if let Some(before) = before {
-            if before.place.is_open() && place.is_open() {
-                place = before.place;
-            } else {
-                connection.prepare_cached("DELETE FROM heads WHERE row = ?1")?.execute([before.place.row()])?;
-                if !before.place.is_open() && self.book.roll.names(before.place, &self.noted.rolled) {
-                    roll::vacate(connection, before.place)?;
-                }
+        let place = match before {
+            Some(before) if before.place.is_open() && head.state.is_open() => before.place,
+            Some(before) => {
+                self.leave(before.place)?;
+                self.book.place(&head)
             }
-        }
+            None => self.book.place(&head),
+        };
         let stored = Stored { place, head: Arc::new(head), answer };
         row::write(connection, &stored, policy, self.incarnation)?;
         self.note(before, stored);
+        Ok(())
+    }
+
+    fn leave(&self, place: Place) -> rusqlite::Result<()> {
+        let connection = self.rows.connection;
+        connection.prepare_cached("DELETE FROM heads WHERE row = ?1")?.execute([place.row()])?;
+        if !place.is_open() && self.book.roll.names(place, &self.noted.rolled) {
+            roll::vacate(connection, place)?;
+        }
         Ok(())
     }
 
