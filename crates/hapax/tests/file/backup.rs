@@ -1,5 +1,6 @@
 //! Copies of the file, and what happens when one takes its place.
 
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +30,9 @@ async fn a_backup_under_load_has_everything_acknowledged_before_it_and_is_sound(
     let copied = store.backup(&path).await.unwrap();
     let during = store.stats().commits - commits;
     assert!(during > 10, "only {during} commits during the backup: it was not under load");
-    assert_eq!(copied.bytes, std::fs::metadata(&path).unwrap().len());
+    let metadata = std::fs::metadata(&path).unwrap();
+    assert_eq!(copied.bytes, metadata.len());
+    assert_eq!(metadata.permissions().mode() & 0o777, 0o600, "it holds answers and a secret");
     load.await.unwrap();
 
     let copy = shop.open_at(&path).await.unwrap();
