@@ -56,9 +56,9 @@ async fn run(flags: &Flags) -> Result<(), Error> {
     for _ in 0..rounds {
         floor.push(append(&directory.file("floor"), seconds)?);
         for (callers, rounds) in CALLERS.into_iter().zip(&mut results) {
-            let before = store.commits();
+            let before = store.stats().commits;
             let done = load.run(callers, Until::Elapsed(seconds)).await?;
-            rounds.commits.push((store.commits() - before) as f64 / done.elapsed.as_secs_f64());
+            rounds.commits.push((store.stats().commits - before) as f64 / done.elapsed.as_secs_f64());
             rounds.rates.push(done.rate());
             ids.extend(done.ids);
             rounds.quantiles.push(done.pairs.quantiles());

@@ -204,7 +204,7 @@ async fn writes_that_arrive_during_a_commit_share_the_next() {
     for i in 0..20 {
         win(&*store, claim(&format!("alone-{i}"))).await;
     }
-    assert_eq!(store.commits(), 20);
+    assert_eq!(store.stats().commits, 20);
     let writes: Vec<_> = (0..2_000)
         .map(|i| {
             let store = store.clone();
@@ -214,7 +214,7 @@ async fn writes_that_arrive_during_a_commit_share_the_next() {
     for write in writes {
         write.await.unwrap();
     }
-    let commits = store.commits() - 20;
+    let commits = store.stats().commits - 20;
     println!("2,000 concurrent writes in {commits} commits");
     assert!(commits < 1_000, "{commits} commits");
 }

@@ -17,6 +17,7 @@ use rusqlite::{Connection, OpenFlags};
 use tempfile::NamedTempFile;
 
 use super::error::store_error;
+use super::owner::with_suffix;
 use super::schema::Meta;
 
 /// Pages copied between two batches: so few that a caller hardly waits longer.
@@ -130,9 +131,7 @@ pub(super) fn finish(file: NamedTempFile, to: &Path, at: Timestamp) -> Result<()
     let failed = |source| BackupError::Io { path: to.to_owned(), source };
     let marked = mark(file.path(), at);
     for end in ["-wal", "-shm", "-journal"] {
-        let mut name = file.path().as_os_str().to_owned();
-        name.push(end);
-        let _ = std::fs::remove_file(name);
+        let _ = std::fs::remove_file(with_suffix(file.path(), end));
     }
     marked.map_err(BackupError::Store)?;
     file.as_file().sync_all().map_err(failed)?;

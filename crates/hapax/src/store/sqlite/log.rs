@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
+use super::owner::with_suffix;
 use super::shared::Shared;
 use super::writer::Command;
 
@@ -99,14 +100,13 @@ pub(super) fn reset(shared: &Shared, connection: &Connection) -> rusqlite::Resul
         cut?;
     }
     shared.counters.log_resets.fetch_add(1, Ordering::Relaxed);
+    shared.counters.log_bytes.store(0, Ordering::Relaxed);
     Ok(true)
 }
 
 /// The length of the log's file: it keeps what it once had until it is cut.
 fn length(path: &Path) -> u64 {
-    let mut name = path.as_os_str().to_owned();
-    name.push("-wal");
-    std::fs::metadata(name).map_or(0, |file| file.len())
+    std::fs::metadata(with_suffix(path, "-wal")).map_or(0, |file| file.len())
 }
 
 /// The copying thread.

@@ -102,7 +102,7 @@ impl Sqlite {
     pub async fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Sqlite, OpenError> {
         let path = path.as_ref().to_owned();
         // Opening waits for the disk; a runtime thread must not.
-        tokio::task::spawn_blocking(move || Sqlite::open_blocking(&path, options)).await.expect("opening does not panic")
+        blocking(move || Sqlite::open_blocking(&path, options)).await
     }
 
     /// What the store can say about itself, for metrics. Asks neither thread nor disk.
@@ -122,11 +122,6 @@ impl Sqlite {
     pub fn stats(&self) -> Stats {
         let records = self.shared.index().map_or(0, |index| index.len());
         self.shared.counters.read(records)
-    }
-
-    /// How many commits were made since the file was opened: fewer than writes, when writers share them.
-    pub fn commits(&self) -> u64 {
-        self.stats().commits
     }
 
     /// Whether the file was an older state of the store when it was opened: a backup that was restored, or an older copy that was put

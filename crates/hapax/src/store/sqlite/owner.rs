@@ -129,7 +129,8 @@ fn beside(path: &Path) -> PathBuf {
     with_suffix(path, "-owner")
 }
 
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+/// A file beside another, by the end of its name.
+pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()

@@ -15,6 +15,7 @@ use rusqlite::Connection;
 
 use super::book::Book;
 use super::error::store_error;
+use super::owner::with_suffix;
 use super::schema::{self, Meta};
 use super::shared::{Connections, Shared};
 
@@ -36,9 +37,7 @@ pub(super) fn reopen(shared: &Shared) -> Result<(Connection, Book, Connections),
 }
 
 fn rewrite_log(path: &Path) -> std::io::Result<()> {
-    let mut name = path.as_os_str().to_owned();
-    name.push("-wal");
-    let mut file = match OpenOptions::new().read(true).write(true).open(name) {
+    let mut file = match OpenOptions::new().read(true).write(true).open(with_suffix(path, "-wal")) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
