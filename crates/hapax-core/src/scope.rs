@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::digest::{Parts, hex, unhex};
 use crate::key::Key;
+use crate::operation::Secret;
 
 /// Who is asking, as far as keys are concerned. Two principals never share a record.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,6 +20,15 @@ impl Principal {
     /// Somebody, by name.
     pub fn named(name: impl Into<Arc<str>>) -> Self {
         Principal::Named(name.into())
+    }
+
+    /// Whoever presents this value in this field, where only a credential is known and no name. Keyed, so that the name in a store,
+    /// a log or a listing is no way to guess the credential. It proves that the same value was presented, and no more.
+    pub fn digest(secret: &Secret, field: &str, value: &[u8]) -> Self {
+        let mut parts = Parts::new("hapax principal 1");
+        parts.push(field.as_bytes());
+        parts.push(value);
+        Principal::named(format!("digest:{}", hex(&secret.sign(&parts.finish())[..16])))
     }
 
     pub(crate) fn push_to(&self, parts: &mut Parts) {
@@ -139,6 +149,24 @@ mod tests {
             for b in &scopes[..i] {
                 assert_ne!(RecordId::of(a, &key), RecordId::of(b, &key), "{a:?} {b:?}");
             }
+        }
+    }
+
+    #[test]
+    fn a_credential_is_named_without_being_told() {
+        let name =
+            |secret: u8, field: &str, value: &str| Principal::digest(&Secret::from_bytes([secret; 32]), field, value.as_bytes());
+        let ada = name(1, "authorization", "bearer ada");
+        assert_eq!(ada, name(1, "authorization", "bearer ada"));
+        // Pinned: a change here would make a new principal of everybody, and a new request of every repeat.
+        assert_eq!(ada.to_string(), "digest:e3c34ff37b27f35433b9115b646486a2");
+        for other in [
+            name(2, "authorization", "bearer ada"),
+            name(1, "authorization", "bearer adb"),
+            name(1, "x-api-key", "bearer ada"),
+            name(1, "authorizationb", "earer ada"),
+        ] {
+            assert_ne!(ada, other);
         }
     }
 
