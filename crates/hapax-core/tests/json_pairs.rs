@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use hapax_core::fingerprint::RequestHead;
+use hapax_core::fingerprint::{RequestHead, Selection, canonical};
 use hapax_core::{FingerprintPolicy, Fingerprinter, Principal, Scope};
 
 const PAIRS: u64 = 100_000;
@@ -43,6 +43,8 @@ fn two_texts_share_a_fingerprint_iff_a_reader_that_keeps_everything_finds_them_e
             a.escape_ascii(),
             b.escape_ascii(),
         );
+
+        assert_eq!(judge.canonical(&a) == judge.canonical(&b), is_equal, "pair {index} of seed {seed}, {kind:?}: canonical forms");
 
         let counts: &mut [u64; 3] = kinds.entry(kind).or_default();
         counts[if is_equal { 0 } else { 1 }] += 1;
@@ -97,6 +99,14 @@ impl Judge {
             text = rest;
         }
         fingerprinter.finish().digest
+    }
+
+    /// What is shown to people as what counts, as they see it.
+    fn canonical(&self, text: &[u8]) -> Vec<u8> {
+        match canonical::json(text, &Selection::All) {
+            Ok(json) => json.to_string().into_bytes(),
+            Err(_) => [b"odd: ", text].concat(),
+        }
     }
 }
 

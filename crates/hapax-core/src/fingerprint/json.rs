@@ -5,10 +5,14 @@
 //! their names. Only digests are kept of what has been read, so memory depends on the widest open object, not on the body.
 //!
 //! Whatever another reader might understand differently is never merged: such a text counts byte for byte.
+//!
+//! What the text is folded into is the [`Form`]: digests for the fingerprint, values where a person wants to see what counts. Which values
+//! count, and which texts are odd, is the same code for both.
 
-use json_event_parser::{JsonEvent, LowLevelJsonParser, LowLevelJsonParserResult};
+use json_event_parser::{JsonEvent, JsonSyntaxError, LowLevelJsonParser, LowLevelJsonParserResult};
 use sha2::{Digest, Sha256};
 
+use super::canonical::Odd;
 use super::pointer::{Pointer, Step};
 use super::{BodyDigest, Selection};
 
@@ -28,7 +32,7 @@ const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 pub(super) struct Reader {
     raw: Sha256,
     /// `None` once the text turned out to count byte for byte.
-    canonical: Option<Canonical>,
+    canonical: Option<Canonical<Digests>>,
 }
 
 impl Reader {
@@ -46,28 +50,107 @@ impl Reader {
     }
 
     pub(super) fn finish(self) -> BodyDigest {
-        match self.canonical.and_then(Canonical::finish) {
+        match self.canonical.and_then(|canonical| canonical.finish().ok()) {
             Some(digest) => BodyDigest { tag: "json", digest },
             None => BodyDigest::raw(self.raw),
         }
     }
 }
 
-/// The text cannot be merged with any other spelling.
-struct Odd;
+/// What a text is folded into, from the leaves up.
+pub(super) trait Form {
+    type Name: Ord;
+    type Value;
+    type Array;
 
-struct Canonical {
+    fn name(text: &str) -> Self::Name;
+    /// The name, for whoever has to be told that it is there twice.
+    fn spelled(name: &Self::Name) -> &str;
+    fn string(text: &str) -> Self::Value;
+    fn number(spelling: &str) -> Self::Value;
+    fn boolean(truth: bool) -> Self::Value;
+    fn null() -> Self::Value;
+    fn array() -> Self::Array;
+    /// Elements come in order; one that does not count is left out, and its place with it.
+    fn push(array: &mut Self::Array, place: u64, element: Self::Value);
+    fn end(array: Self::Array) -> Self::Value;
+    /// The members that count, in the order of their names, each name once.
+    fn object(members: impl Iterator<Item = (Self::Name, Self::Value)>) -> Self::Value;
+}
+
+/// Only digests are kept of what has been read.
+struct Digests;
+
+impl Form for Digests {
+    type Name = [u8; 32];
+    type Value = [u8; 32];
+    type Array = Sha256;
+
+    fn name(text: &str) -> [u8; 32] {
+        scalar(b's', text.as_bytes())
+    }
+
+    fn spelled(_: &[u8; 32]) -> &str {
+        // Nobody is told: a text that is odd is hashed byte for byte, whatever the reason.
+        ""
+    }
+
+    fn string(text: &str) -> [u8; 32] {
+        scalar(b's', text.as_bytes())
+    }
+
+    fn number(spelling: &str) -> [u8; 32] {
+        scalar(b'n', spelling.as_bytes())
+    }
+
+    fn boolean(truth: bool) -> [u8; 32] {
+        scalar(b'b', &[u8::from(truth)])
+    }
+
+    fn null() -> [u8; 32] {
+        scalar(b'z', b"")
+    }
+
+    fn array() -> Sha256 {
+        Sha256::new_with_prefix(b"[")
+    }
+
+    fn push(array: &mut Sha256, place: u64, element: [u8; 32]) {
+        array.update(place.to_be_bytes());
+        array.update(element);
+    }
+
+    fn end(array: Sha256) -> [u8; 32] {
+        array.finalize().into()
+    }
+
+    fn object(members: impl Iterator<Item = ([u8; 32], [u8; 32])>) -> [u8; 32] {
+        let mut sha = Sha256::new_with_prefix(b"{");
+        for (name, value) in members {
+            sha.update(name);
+            sha.update(value);
+        }
+        sha.finalize().into()
+    }
+}
+
+fn scalar(kind: u8, content: &[u8]) -> [u8; 32] {
+    Sha256::new_with_prefix([kind]).chain_update(content).finalize().into()
+}
+
+/// Folds a text that comes in chunks, until it turns out to be odd.
+pub(super) struct Canonical<F: Form> {
     parser: LowLevelJsonParser,
     /// Bytes the parser has not consumed: the beginning of a token.
     pending: Vec<u8>,
     /// Do not parse again before `pending` is this long: a long token arriving in small chunks would else be scanned for each.
     parse_at: usize,
     at_start: bool,
-    tree: Tree,
+    tree: Tree<F>,
 }
 
-impl Canonical {
-    fn new(selection: Selection) -> Self {
+impl<F: Form> Canonical<F> {
+    pub(super) fn new(selection: Selection) -> Self {
         Canonical {
             parser: LowLevelJsonParser::new(),
             pending: Vec::new(),
@@ -77,22 +160,22 @@ impl Canonical {
         }
     }
 
-    fn update(&mut self, chunk: &[u8]) -> Result<(), Odd> {
+    pub(super) fn update(&mut self, chunk: &[u8]) -> Result<(), Odd> {
         self.pending.extend_from_slice(chunk);
         if self.pending.len() < self.parse_at {
             return Ok(());
         }
         self.parse(false)?;
         if self.pending.len() > PENDING_BYTES_MAX {
-            return Err(Odd);
+            return Err(Odd::Long);
         }
         self.parse_at = self.pending.len() * 2;
         Ok(())
     }
 
-    fn finish(mut self) -> Option<[u8; 32]> {
-        self.parse(true).ok()?;
-        self.tree.root
+    pub(super) fn finish(mut self) -> Result<F::Value, Odd> {
+        self.parse(true)?;
+        self.tree.root.ok_or_else(|| Odd::NotJson("it ends before there is a value".to_owned()))
     }
 
     fn parse(&mut self, is_ending: bool) -> Result<(), Odd> {
@@ -100,7 +183,7 @@ impl Canonical {
             self.at_start = false;
             // The parser would skip it, and a text with a mark is another text than one without.
             if self.pending.starts_with(BYTE_ORDER_MARK) {
-                return Err(Odd);
+                return Err(Odd::ByteOrderMark);
             }
         }
         let mut read = 0;
@@ -109,7 +192,7 @@ impl Canonical {
             match event {
                 Some(Ok(JsonEvent::Eof)) => return Ok(()),
                 Some(Ok(event)) => self.tree.event(&event)?,
-                Some(Err(_)) => return Err(Odd),
+                Some(Err(error)) => return Err(not_json(&error)),
                 None => {
                     self.pending.drain(..read + consumed_bytes);
                     return Ok(());
@@ -120,28 +203,41 @@ impl Canonical {
     }
 }
 
-/// The path from the root to the value being read, each container with the digests of what it holds so far.
-struct Tree {
+fn not_json(error: &JsonSyntaxError) -> Odd {
+    let at = error.location().start;
+    Odd::NotJson(format!("line {}, column {}: {}", at.line + 1, at.column + 1, error.message()))
+}
+
+/// The path from the root to the value being read, each container with what it holds so far.
+struct Tree<F: Form> {
     selection: Selection,
-    open: Vec<Container>,
+    open: Vec<Container<F>>,
     members: usize,
-    root: Option<[u8; 32]>,
+    root: Option<F::Value>,
 }
 
-struct Container {
+struct Container<F: Form> {
     cursor: Cursor,
-    kind: Kind,
+    kind: Kind<F>,
 }
 
-enum Kind {
-    Array { elements: Sha256, next: u64 },
-    Object { members: Vec<Member>, name: [u8; 32], child: Cursor },
+enum Kind<F: Form> {
+    Array {
+        elements: F::Array,
+        next: u64,
+    },
+    /// The name is that of the member being read; there is none before the first.
+    Object {
+        members: Vec<Member<F>>,
+        name: Option<F::Name>,
+        child: Cursor,
+    },
 }
 
-struct Member {
-    name: [u8; 32],
+struct Member<F: Form> {
+    name: F::Name,
     /// `None` for a member that is left out; its name still counts for finding duplicates.
-    value: Option<[u8; 32]>,
+    value: Option<F::Value>,
 }
 
 /// Where a value stands with regard to the selection.
@@ -155,7 +251,7 @@ enum Cursor {
     Walk(Vec<usize>),
 }
 
-impl Tree {
+impl<F: Form> Tree<F> {
     fn new(selection: Selection) -> Self {
         Tree { selection, open: Vec::new(), members: 0, root: None }
     }
@@ -163,25 +259,23 @@ impl Tree {
     fn event(&mut self, event: &JsonEvent<'_>) -> Result<(), Odd> {
         match event {
             JsonEvent::String(text) | JsonEvent::Number(text) | JsonEvent::ObjectKey(text) if text.len() > TOKEN_BYTES_MAX => {
-                Err(Odd)
+                Err(Odd::Long)
             }
-            JsonEvent::String(text) => self.value(scalar(b's', text.as_bytes())),
-            JsonEvent::Number(text) => self.value(scalar(b'n', text.as_bytes())),
-            JsonEvent::Boolean(truth) => self.value(scalar(b'b', &[u8::from(*truth)])),
-            JsonEvent::Null => self.value(scalar(b'z', b"")),
-            JsonEvent::StartArray => self.push(|_| Kind::Array { elements: Sha256::new_with_prefix(b"["), next: 0 }),
-            JsonEvent::StartObject => {
-                self.push(|cursor| Kind::Object { members: Vec::new(), name: [0; 32], child: cursor.clone() })
-            }
+            JsonEvent::String(text) => self.value(F::string(text)),
+            JsonEvent::Number(text) => self.value(F::number(text)),
+            JsonEvent::Boolean(truth) => self.value(F::boolean(*truth)),
+            JsonEvent::Null => self.value(F::null()),
+            JsonEvent::StartArray => self.push(|_| Kind::Array { elements: F::array(), next: 0 }),
+            JsonEvent::StartObject => self.push(|cursor| Kind::Object { members: Vec::new(), name: None, child: cursor.clone() }),
             JsonEvent::ObjectKey(name) => self.name(name),
             JsonEvent::EndArray | JsonEvent::EndObject => self.pop(),
             JsonEvent::Eof => Ok(()),
         }
     }
 
-    fn push(&mut self, kind: impl FnOnce(&Cursor) -> Kind) -> Result<(), Odd> {
+    fn push(&mut self, kind: impl FnOnce(&Cursor) -> Kind<F>) -> Result<(), Odd> {
         if self.open.len() == DEPTH_MAX {
-            return Err(Odd);
+            return Err(Odd::Deep);
         }
         let cursor = self.cursor();
         let kind = kind(&cursor);
@@ -191,38 +285,41 @@ impl Tree {
 
     fn name(&mut self, text: &str) -> Result<(), Odd> {
         let depth = self.open.len() - 1;
-        let Some(Container { cursor, kind: Kind::Object { name, child, .. } }) = self.open.last_mut() else { return Err(Odd) };
-        *name = scalar(b's', text.as_bytes());
+        let Some(Container { cursor, kind: Kind::Object { name, child, .. } }) = self.open.last_mut() else {
+            return Err(out_of_place());
+        };
+        *name = Some(F::name(text));
         *child = step(&self.selection, cursor, depth, &Step::Member(text));
         self.members += 1;
-        if self.members > MEMBERS_MAX { Err(Odd) } else { Ok(()) }
+        if self.members > MEMBERS_MAX { Err(Odd::Wide) } else { Ok(()) }
     }
 
     fn pop(&mut self) -> Result<(), Odd> {
-        let digest = match self.open.pop().ok_or(Odd)?.kind {
-            Kind::Array { elements, .. } => elements.finalize().into(),
+        let value = match self.open.pop().ok_or_else(out_of_place)?.kind {
+            Kind::Array { elements, .. } => F::end(elements),
             Kind::Object { members, .. } => {
                 self.members -= members.len();
-                object(members)?
+                object::<F>(members)?
             }
         };
-        self.value(digest)
+        self.value(value)
     }
 
     /// A value is complete: hand it to what holds it.
-    fn value(&mut self, digest: [u8; 32]) -> Result<(), Odd> {
-        let cursor = self.cursor();
-        let kept = (!matches!(cursor, Cursor::Skip)).then_some(digest);
+    fn value(&mut self, value: F::Value) -> Result<(), Odd> {
+        let counts = !matches!(self.cursor(), Cursor::Skip);
         match self.open.last_mut().map(|container| &mut container.kind) {
-            None => self.root = Some(digest),
+            None => self.root = Some(value),
             Some(Kind::Array { elements, next }) => {
-                if let Some(digest) = kept {
-                    elements.update(next.to_be_bytes());
-                    elements.update(digest);
+                if counts {
+                    F::push(elements, *next, value);
                 }
                 *next += 1;
             }
-            Some(Kind::Object { members, name, .. }) => members.push(Member { name: *name, value: kept }),
+            Some(Kind::Object { members, name, .. }) => {
+                let name = name.take().ok_or_else(out_of_place)?;
+                members.push(Member { name, value: counts.then_some(value) });
+            }
         }
         Ok(())
     }
@@ -260,21 +357,15 @@ fn step(selection: &Selection, cursor: &Cursor, depth: usize, to: &Step<'_>) -> 
     }
 }
 
-fn scalar(kind: u8, content: &[u8]) -> [u8; 32] {
-    Sha256::new_with_prefix([kind]).chain_update(content).finalize().into()
+fn object<F: Form>(mut members: Vec<Member<F>>) -> Result<F::Value, Odd> {
+    members.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    if let Some([twice, _]) = members.array_windows().find(|[a, b]| a.name == b.name) {
+        return Err(Odd::DuplicateName(F::spelled(&twice.name).to_owned()));
+    }
+    Ok(F::object(members.into_iter().filter_map(|Member { name, value }| Some((name, value?)))))
 }
 
-fn object(mut members: Vec<Member>) -> Result<[u8; 32], Odd> {
-    members.sort_unstable_by_key(|member| member.name);
-    if members.array_windows().any(|[a, b]| a.name == b.name) {
-        return Err(Odd);
-    }
-    let mut sha = Sha256::new_with_prefix(b"{");
-    for Member { name, value } in &members {
-        if let Some(value) = value {
-            sha.update(name);
-            sha.update(value);
-        }
-    }
-    Ok(sha.finalize().into())
+/// The parser does not send such events; if it did, the text would be odd rather than this a panic.
+fn out_of_place() -> Odd {
+    Odd::NotJson("a value is out of place".to_owned())
 }

@@ -21,6 +21,7 @@
 //! assert_eq!(first.finish(), second.finish());
 //! ```
 
+pub mod canonical;
 mod json;
 mod multipart;
 mod pointer;
@@ -125,6 +126,11 @@ impl FingerprintPolicy {
         assert!(crate::field::is_name(name), "{name:?} is not the name of a header field");
         self.headers.insert(name.to_ascii_lowercase().into());
         self
+    }
+
+    /// The lower-case names of the headers that count.
+    pub fn headers(&self) -> impl Iterator<Item = &str> {
+        self.headers.iter().map(|name| &**name)
     }
 
     /// Leaves this header out, be it one of the two that count by default.

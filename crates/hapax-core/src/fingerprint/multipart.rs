@@ -68,12 +68,66 @@ fn unquote(value: &str) -> Option<&str> {
 /// Reads a multipart body in chunks.
 pub(super) struct Reader {
     raw: Sha256,
-    boundary: Boundary,
-    /// Bytes that may be the beginning of a delimiter.
-    pending: Vec<u8>,
+    cutter: Cutter<Digests>,
+}
+
+impl Reader {
+    pub(super) fn new(boundary: Boundary) -> Self {
+        Reader { raw: Sha256::new(), cutter: Cutter::new(boundary) }
+    }
+
+    pub(super) fn update(&mut self, chunk: &[u8]) {
+        self.raw.update(chunk);
+        self.cutter.update(chunk);
+    }
+
+    /// The digest, and the content type that goes with it: where the body counts byte for byte, the boundary counts too.
+    pub(super) fn finish(self) -> (BodyDigest, Vec<u8>) {
+        match self.cutter.finish() {
+            Ok((pieces, content_type)) => (BodyDigest { tag: "multipart", digest: pieces.finish() }, content_type),
+            Err(content_type) => (BodyDigest::raw(self.raw), content_type),
+        }
+    }
+}
+
+/// What becomes of the pieces between delimiters: digests for the fingerprint, bytes where a person wants to see them.
+pub(super) trait Pieces: Default {
+    fn content(&mut self, bytes: &[u8]);
+    fn end_piece(&mut self);
+}
+
+#[derive(Default)]
+struct Digests {
     pieces: Sha256,
     piece: Sha256,
     count: u64,
+}
+
+impl Pieces for Digests {
+    fn content(&mut self, bytes: &[u8]) {
+        self.piece.update(bytes);
+    }
+
+    fn end_piece(&mut self) {
+        let piece = std::mem::take(&mut self.piece);
+        self.pieces.update(piece.finalize());
+        self.count += 1;
+    }
+}
+
+impl Digests {
+    fn finish(mut self) -> [u8; 32] {
+        self.pieces.update(self.count.to_be_bytes());
+        self.pieces.finalize().into()
+    }
+}
+
+/// Cuts a body at its delimiters.
+pub(super) struct Cutter<P> {
+    boundary: Boundary,
+    /// Bytes that may be the beginning of a delimiter.
+    pending: Vec<u8>,
+    pieces: P,
     follows: Follows,
 }
 
@@ -92,28 +146,19 @@ enum Follows {
     Odd,
 }
 
-impl Reader {
+impl<P: Pieces> Cutter<P> {
     pub(super) fn new(boundary: Boundary) -> Self {
-        Reader {
-            raw: Sha256::new(),
-            boundary,
-            // The first delimiter may stand at the very beginning, where no line end precedes it.
-            pending: b"\r\n".to_vec(),
-            pieces: Sha256::new(),
-            piece: Sha256::new(),
-            count: 0,
-            follows: Follows::Content,
-        }
+        // The first delimiter may stand at the very beginning, where no line end precedes it.
+        Cutter { boundary, pending: b"\r\n".to_vec(), pieces: P::default(), follows: Follows::Content }
     }
 
     pub(super) fn update(&mut self, chunk: &[u8]) {
-        self.raw.update(chunk);
         self.pending.extend_from_slice(chunk);
         let pending = std::mem::take(&mut self.pending);
         let mut rest = &pending[..];
         while let Some(at) = memmem::find(rest, &self.boundary.delimiter) {
             self.content(&rest[..at]);
-            self.end_piece();
+            self.pieces.end_piece();
             if self.follows != Follows::Content {
                 self.follows = Follows::Odd;
             } else {
@@ -127,20 +172,19 @@ impl Reader {
         self.pending = uncertain.to_vec();
     }
 
-    /// The digest, and the content type that goes with it: where the body counts byte for byte, the boundary counts too.
-    pub(super) fn finish(mut self) -> (BodyDigest, Vec<u8>) {
+    /// The pieces, and the content type without its boundary; or the whole content type, of a body that is not well-formed.
+    pub(super) fn finish(mut self) -> Result<(P, Vec<u8>), Vec<u8>> {
         let pending = std::mem::take(&mut self.pending);
         self.content(&pending);
-        self.end_piece();
-        if self.follows != Follows::Epilogue {
-            return (BodyDigest::raw(self.raw), self.boundary.content_type);
+        self.pieces.end_piece();
+        match self.follows {
+            Follows::Epilogue => Ok((self.pieces, self.boundary.content_type_without)),
+            _ => Err(self.boundary.content_type),
         }
-        self.pieces.update(self.count.to_be_bytes());
-        (BodyDigest { tag: "multipart", digest: self.pieces.finalize().into() }, self.boundary.content_type_without)
     }
 
     fn content(&mut self, bytes: &[u8]) {
-        self.piece.update(bytes);
+        self.pieces.content(bytes);
         for byte in bytes {
             self.follows = match (self.follows, byte) {
                 (Follows::Content | Follows::Epilogue | Follows::Odd, _) => return,
@@ -152,11 +196,5 @@ impl Reader {
                 _ => Follows::Odd,
             };
         }
-    }
-
-    fn end_piece(&mut self) {
-        let piece = std::mem::take(&mut self.piece);
-        self.pieces.update(piece.finalize());
-        self.count += 1;
     }
 }

@@ -247,3 +247,75 @@ fn pointers_that_are_none_are_refused() {
         assert_eq!(text.parse::<Pointer>(), Err(error));
     }
 }
+
+#[test]
+fn canonical_forms_are_equal_iff_fingerprints_are() {
+    let multipart = |boundary: &str, part: &str| format!("--{boundary}\r\n\r\n{part}\r\n--{boundary}--\r\n");
+    let json = |policy: FingerprintPolicy| (policy, "application/json".to_owned());
+    let cases: Vec<(FingerprintPolicy, String, String)> = [
+        (json(FingerprintPolicy::default()), vec!["{}", "{ }", "", "[]"]),
+        (
+            json(FingerprintPolicy::json()),
+            vec!["{}", "{ }", "", "[1,2]", "[2,1]", "[1, 2]", "1", "1.0", "\u{feff}{}", "{\"a\":1,\"a\":1}"],
+        ),
+        (
+            json(FingerprintPolicy::json_without(["/0", "/t"]).unwrap()),
+            vec!["[1,2]", "[3,2]", "[2]", "[]", "{\"t\":1}", "{}", "{\"t\":1,\"t\":2}"],
+        ),
+        (
+            json(FingerprintPolicy::json_only(["/a/*"]).unwrap()),
+            vec!["{\"a\":[1],\"b\":2}", "{\"a\":[1]}", "{\"a\":{}}", "{\"a\":7}", "{}"],
+        ),
+    ]
+    .into_iter()
+    .flat_map(|((policy, content_type), bodies)| {
+        bodies.into_iter().map(move |body| (policy.clone(), content_type.clone(), body.to_owned()))
+    })
+    .chain(["a", "b"].into_iter().flat_map(|boundary| {
+        let content_type = format!("multipart/form-data; boundary={boundary}");
+        let bodies = [multipart("a", "x"), multipart("b", "x"), multipart("b", "y"), "x".to_owned()];
+        bodies.map(|body| (FingerprintPolicy::multipart(), content_type.clone(), body))
+    }))
+    .collect();
+    let scope = scope();
+    let form = |(policy, content_type, body): &(FingerprintPolicy, String, String)| {
+        let head = RequestHead { scope: &scope, target: "/", headers: vec![("content-type", content_type.as_bytes())] };
+        let mut fingerprinter = Fingerprinter::new(&Arc::new(policy.clone()), &head);
+        fingerprinter.update(body.as_bytes());
+        (fingerprinter.finish().digest, canonical::of(policy, &head, body.as_bytes()))
+    };
+    let mut merged = 0;
+    for a in &cases {
+        for b in cases.iter().filter(|b| a.0 == b.0) {
+            let ((digest_a, canonical_a), (digest_b, canonical_b)) = (form(a), form(b));
+            assert_eq!(digest_a == digest_b, canonical_a == canonical_b, "{a:?} {b:?}\n{canonical_a:?}\n{canonical_b:?}");
+            merged += usize::from(digest_a == digest_b && a != b);
+        }
+    }
+    assert!(merged >= 10, "{merged}");
+}
+
+#[test]
+fn canonical_json_is_the_text_that_counts() {
+    let omit = Selection::Omit(vec!["/0".parse().unwrap(), "/2".parse().unwrap()]);
+    for (text, selection, expected) in [
+        (" { \"b\" : [ 1 , 2.50 ] , \"a\\u0062\" : \"\\u0041\\n\\\"\" } ", &Selection::All, r#"{"ab":"A\u000a\"","b":[1,2.50]}"#),
+        ("[1,2,3,4]", &omit, "[,2,,4]"),
+        ("[1,[],{},null,true]", &Selection::All, "[1,[],{},null,true]"),
+        ("[1,2]", &omit, "[,2]"),
+    ] {
+        assert_eq!(canonical::json(text.as_bytes(), selection).unwrap().to_string(), expected, "{text}");
+    }
+}
+
+#[test]
+fn what_is_odd_says_why() {
+    use canonical::Odd;
+    let odd = |text: &str| canonical::json(text.as_bytes(), &Selection::All).unwrap_err();
+    assert_eq!(odd("{\"a\":1,\"b\":2,\"a\":1}"), Odd::DuplicateName("a".to_owned()));
+    assert_eq!(odd("\u{feff}{}"), Odd::ByteOrderMark);
+    assert_eq!(odd(&"[".repeat(200)), Odd::Deep);
+    for text in ["", "{", "{} {}", "\"\\ud800\"", "01"] {
+        assert!(matches!(odd(text), Odd::NotJson(_)), "{text} {}", odd(text));
+    }
+}
