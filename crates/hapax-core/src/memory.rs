@@ -66,7 +66,7 @@ impl Store for Memory {
             let (inside, now) = self.lock();
             let from = query.after.map_or(Bound::Unbounded, Bound::Excluded);
             let heads = inside.records.range((from, Bound::Unbounded)).map(|(_, record)| record.head.clone().at(now));
-            Ok(heads.filter(|head| query.state.is_none_or(|word| head.state.word() == word)).take(query.limit).collect())
+            Ok(heads.filter(|head| query.state.is_none_or(|word| head.state.is_called(word))).take(query.limit).collect())
         })
     }
 

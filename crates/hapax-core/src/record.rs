@@ -101,6 +101,14 @@ impl State {
         }
     }
 
+    /// What to list every state [without a known end](State::is_open) by, instead of by its word: all that somebody may have to look into.
+    pub const OPEN: &str = "open";
+
+    /// Whether it is what a listing by this word asks for.
+    pub fn is_called(self, word: &str) -> bool {
+        word == self.word() || (word == State::OPEN && self.is_open())
+    }
+
     /// Whether its end is not known: no time removes such a record, as that would turn "nobody knows" into "never happened".
     pub const fn is_open(self) -> bool {
         matches!(self, State::Running | State::Unknown | State::Expired(Last::Unknown))

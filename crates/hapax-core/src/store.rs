@@ -210,7 +210,7 @@ pub struct Renewal {
 /// Which heads to list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListQuery {
-    /// Only records in a state with this word (see [`State::word`]).
+    /// Only records in a state with this word (see [`State::word`]), or [`State::OPEN`] for every one whose end is not known.
     pub state: Option<&'static str>,
     /// Only ids after this one.
     pub after: Option<RecordId>,

@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use hapax_core::record::Head;
+use hapax_core::record::{Head, State};
 use hapax_core::scope::RecordId;
 use hapax_core::store::{ListQuery, Reading, Reply, StoreError};
 use hapax_core::time::Timestamp;
@@ -160,7 +160,7 @@ fn try_alike(rows: Rows<'_>, alike: &[Entry], query: &ListQuery, now: Timestamp)
         let Some(stored) = rows.read(entry.place)? else { return Ok(None) };
         let head = (*stored.head).clone().at(now);
         let is_asked_for =
-            query.after.is_none_or(|after| head.id > after) && query.state.is_none_or(|word| head.state.word() == word);
+            query.after.is_none_or(|after| head.id > after) && query.state.is_none_or(|word| head.state.is_called(word));
         if is_asked_for {
             heads.push(head);
         }
@@ -172,7 +172,7 @@ fn try_alike(rows: Rows<'_>, alike: &[Entry], query: &ListQuery, now: Timestamp)
 /// Whether a record in this place can be in this state: what is running or unknown is where no time removes it.
 fn may_be(state: Option<&str>, entry: &Entry) -> bool {
     match state {
-        Some("running" | "unknown") => entry.place.is_open(),
+        Some("running" | "unknown" | State::OPEN) => entry.place.is_open(),
         Some("completed" | "failed" | "retryable") => !entry.place.is_open(),
         _ => true,
     }
