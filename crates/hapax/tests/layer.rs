@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use common::{Got, by, charges, faulty, gated, post, quiet, ready_to_wait, send, spawn};
+use hapax::middleware::Origin;
 use hapax::{Event, FingerprintPolicy, Hapax, Policy, Principal, RecordId, Scope};
 use hapax_core::Key;
 use hapax_testkit::Verb;
@@ -379,4 +380,31 @@ async fn without_memory_for_answers_replays_come_from_the_store() {
         assert_eq!(store.calls(Verb::PutIf), 2 + replays, "each replay costs one round trip");
     }
     assert_eq!(ledger.len(), 1);
+}
+
+#[tokio::test]
+async fn the_trace_of_an_answer_is_kept_and_told_only_to_who_stands_outside() {
+    let (store, _) = faulty();
+    let traced = |hapax: &Hapax| {
+        common::guard(hapax, Policy::default(), |request| async move {
+            assert!(!request.headers().contains_key("hapax-trace"), "the caller cannot speak as us");
+            Ok(http::Response::builder().status(201).header("hapax-trace", "00-first-01").body(hapax::Body::from("{}")).unwrap())
+        })
+    };
+    // From memory, and from the store by another node.
+    let (here, elsewhere) = (traced(&quiet(store.clone())), traced(&quiet(store)));
+    let ask = || {
+        let mut request = post("/charges", "k", "5");
+        request.headers_mut().insert("hapax-trace", HeaderValue::from_static("forged"));
+        request
+    };
+    let first = here.clone().oneshot(ask()).await.unwrap();
+    assert!(!first.headers().contains_key("hapax-trace"));
+    assert_eq!(first.extensions().get::<Origin>(), None);
+    for node in [here, elsewhere] {
+        let again = node.oneshot(ask()).await.unwrap();
+        assert_eq!(again.extensions().get::<Origin>(), Some(&Origin(HeaderValue::from_static("00-first-01"))));
+        let again = Got::read(again).await;
+        assert_eq!((again.header("hapax-trace"), again.is_replay()), (None, true));
+    }
 }

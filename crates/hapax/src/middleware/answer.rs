@@ -13,7 +13,12 @@ use http_body_util::BodyExt;
 
 use super::BoxError;
 use super::body::Body;
-use super::headers::{EXPIRES, HOP_BY_HOP, KEEP, OURS, REPLAYED};
+use super::headers::{EXPIRES, HOP_BY_HOP, KEEP, OURS, REPLAYED, TRACE};
+
+/// The trace in which a replayed answer was made: what the inner service said of it in the field `Hapax-Trace` when it made the answer.
+/// In the extensions of a replay, and nowhere else: the field itself is kept with the answer and sent to nobody.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin(pub HeaderValue);
 
 /// A response body, read as far as it may be kept.
 pub(super) enum Collected {
@@ -59,15 +64,24 @@ pub(super) fn keep(status: StatusCode, headers: &HeaderMap, body: &Bytes, traile
         CONTENT_LENGTH => value.to_str().ok().and_then(|length| length.parse().ok()) == Some(body.len()),
         _ => !HOP_BY_HOP.contains(name) && !OURS.contains(name) && !named_by_connection.contains(name),
     };
-    let fields = |map: &HeaderMap| {
+    let fields = |map: &HeaderMap| -> Vec<_> {
         let kept = map.iter().filter(|(name, value)| is_kept(name, value));
         kept.map(|(name, value)| (name.as_str().to_owned(), Bytes::copy_from_slice(value.as_bytes()))).collect()
     };
-    Answer {
-        status: status.as_u16(),
-        headers: fields(headers),
-        body: body.clone(),
-        trailers: trailers.map(fields).unwrap_or_default(),
+    let mut kept = fields(headers);
+    // Ours, and so not among the fields that are kept by the rule; only `replay` reads it.
+    if let Some(trace) = headers.get(TRACE) {
+        kept.push((TRACE.as_str().to_owned(), Bytes::copy_from_slice(trace.as_bytes())));
+    }
+    Answer { status: status.as_u16(), headers: kept, body: body.clone(), trailers: trailers.map(fields).unwrap_or_default() }
+}
+
+/// Takes off a length that is not the body's: whoever reads by it would take the next answer for a part of this one. Without a body it
+/// may be that of one which was not asked for.
+pub(super) fn mend_length(headers: &mut HeaderMap, body: &Bytes) {
+    let is_true = |length: &HeaderValue| length.to_str().ok().and_then(|length| length.parse().ok()) == Some(body.len());
+    if !body.is_empty() && !headers.get_all(CONTENT_LENGTH).iter().all(is_true) {
+        headers.remove(CONTENT_LENGTH);
     }
 }
 
@@ -82,6 +96,9 @@ pub(super) fn replay(head: &Head, answer: &Arc<Answer>) -> Response<Body> {
     let mut response = Response::new(Body::whole(answer.body.clone(), trailers));
     *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     *response.headers_mut() = fields(&answer.headers);
+    if let Some(trace) = response.headers_mut().remove(TRACE) {
+        response.extensions_mut().insert(Origin(trace));
+    }
     response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
     note_expiry(response.headers_mut(), head);
     response

@@ -38,7 +38,8 @@
 //! The layer never fails upward on a guarded request: every failure is a response of the table in `docs/http.md`. What the inner
 //! service returns as an error, and a panic, is held as unknown, unless the error is [`NeverDispatched`]. A handler may overrule how
 //! its status is read by putting a [`Class`](hapax_core::Class) into the response's extensions, and have its answer not kept by
-//! sending `Hapax-Keep: no`.
+//! sending `Hapax-Keep: no`. What it sends as `Hapax-Trace` goes to no caller: whoever stands outside finds it with each replay, as
+//! [`Origin`], and can link the replay to the trace in which the answer was made.
 //!
 //! Frameworks turn errors into statuses before this layer sees them: an axum handler's `Err` is often a 500, a timeout layer's answer
 //! a 408, a catch-panic layer's a 500, and each of those *releases* the key by default, so that a repeat runs the handler again. Where
@@ -56,8 +57,10 @@ mod problem;
 mod request;
 mod service;
 
+pub use answer::Origin;
 pub use body::Body;
 pub use layer::{IdempotencyLayer, LayerBuilder};
+pub use problem::problem;
 pub use service::{Idempotency, NeverDispatched};
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -10,13 +10,26 @@ use super::headers::{RETRY_AFTER_MS, STRIPE_SHOULD_RETRY, X_SHOULD_RETRY};
 /// What problem types begin with; the slug of the table follows.
 const TYPE: &str = "urn:hapax:problem:";
 
+/// A problem of another kind than Hapax's own rejections, told in the same form: for services around the layer.
+///
+/// `code` is a word with hyphens, `title` says what kind of problem this is, `detail` what happened this time.
+pub fn problem(status: StatusCode, code: &str, title: &str, detail: &str) -> Response<Body> {
+    of_document(status, document(status, code, title, detail, &[]))
+}
+
+fn of_document(status: StatusCode, document: String) -> Response<Body> {
+    let mut response = Response::new(Body::from(document));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
 pub(super) fn response(rejection: &Rejection) -> Response<Body> {
     let row = rejection.row();
-    let mut response = Response::new(Body::from(document(rejection)));
-    *response.status_mut() = StatusCode::from_u16(row.status).expect("the table holds valid statuses");
+    let status = StatusCode::from_u16(row.status).expect("the table holds valid statuses");
+    let mut response = of_document(status, document(status, row.slug, row.title, &rejection.detail(), &members(rejection)));
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     let again = matches!(row.retry, Retry::After(_));
     // Some SDKs retry a 409 unless told not to: saying no is as important as saying yes.
     for name in [X_SHOULD_RETRY, STRIPE_SHOULD_RETRY] {
@@ -31,30 +44,41 @@ pub(super) fn response(rejection: &Rejection) -> Response<Body> {
     response
 }
 
-fn document(rejection: &Rejection) -> String {
-    let row = rejection.row();
+fn document(status: StatusCode, code: &str, title: &str, detail: &str, more: &[(&str, String)]) -> String {
     let mut members = vec![
-        ("type", quoted(&format!("{TYPE}{}", row.slug))),
-        ("title", quoted(row.title)),
-        ("status", row.status.to_string()),
-        ("detail", quoted(&rejection.detail())),
-        ("code", quoted(row.slug)),
+        ("type", quoted(&format!("{TYPE}{code}"))),
+        ("title", quoted(title)),
+        ("status", status.as_u16().to_string()),
+        ("detail", quoted(detail)),
+        ("code", quoted(code)),
+        ("error", error(status, code, detail)),
     ];
-    match rejection {
-        Rejection::AnswerNotKept { status, at } => {
-            if let Some(status) = status {
-                members.push(("original_status", status.to_string()));
-            }
-            members.push(("finished_at", quoted(&httpdate::fmt_http_date(at.to_system_time()))));
-        }
-        Rejection::KeyExpired { last: Some(last) } => members.push(("last_state", quoted(last.word()))),
-        _ => {}
-    }
+    members.extend_from_slice(more);
     let members: Vec<_> = members.iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
     format!("{{{}}}\n", members.join(","))
 }
 
-/// A JSON string. What goes in is our own text: printable, with a quote here and there.
+/// The same for Stripe's SDKs, in the form that their API has. The one for Node looks at nothing else: a body without it, whatever its
+/// status, it hands to its caller as a success.
+fn error(status: StatusCode, code: &str, message: &str) -> String {
+    let kind = if status.is_server_error() { "api_error" } else { "idempotency_error" };
+    format!("{{\"type\":{},\"code\":{},\"message\":{}}}", quoted(kind), quoted(code), quoted(message))
+}
+
+/// What some rejections say besides.
+fn members(rejection: &Rejection) -> Vec<(&'static str, String)> {
+    match rejection {
+        Rejection::AnswerNotKept { status, at } => {
+            let finished = ("finished_at", quoted(&httpdate::fmt_http_date(at.to_system_time())));
+            status.map(|status| ("original_status", status.to_string())).into_iter().chain([finished]).collect()
+        }
+        Rejection::KeyExpired { last: Some(last) } => vec![("last_state", quoted(last.word()))],
+        _ => Vec::new(),
+    }
+}
+
+/// A JSON string. What goes in is text for people: control characters, which it should not hold, become spaces.
 fn quoted(text: &str) -> String {
-    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+    let text = text.replace('\\', "\\\\").replace('"', "\\\"").replace(|character: char| character.is_control(), " ");
+    format!("\"{text}\"")
 }

@@ -309,7 +309,7 @@ where
     RB: http_body::Body<Data = Bytes> + Send + 'static,
     RB::Error: Into<BoxError>,
 {
-    let (parts, body) = response.into_parts();
+    let (mut parts, body) = response.into_parts();
     let status = parts.status.as_u16();
     let ended =
         |parts, answer, body| Ended { outcome: Outcome::Kept { status, answer }, live: Ok(Response::from_parts(parts, body)) };
@@ -318,6 +318,7 @@ where
     }
     match answer::collect(Box::pin(body), policy.answer_bytes_max).await {
         Ok(Collected::Whole { body, trailers }) => {
+            answer::mend_length(&mut parts.headers, &body);
             let answer = answer::keep(parts.status, &parts.headers, &body, trailers.as_ref(), policy);
             ended(parts, Some(answer), Body::whole(body, trailers))
         }

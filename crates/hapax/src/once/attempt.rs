@@ -54,7 +54,7 @@ where
     let renewed = renew::keep(&attempt.engine, head.id, operation, &attempt.call.policy);
 
     attempt.engine.observe(&Event::Dispatching(attempt.call.subject(head.id)));
-    let span = tracing::info_span!("hapax.attempt", operation = %operation.id(), fence = %head.fence, attempt = head.attempts);
+    let span = tracing::debug_span!("hapax.attempt", operation = %operation.id(), fence = %head.fence, attempt = head.attempts);
     let operation = operation.clone();
     // A task of its own for the work, so that its panic is an outcome and not the end of this one.
     // Boxed, because starting a task moves its future several times, and this one holds the request.
