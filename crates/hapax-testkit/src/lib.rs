@@ -6,6 +6,7 @@
 //! - [`ManualClock`]: a clock that only a test turns.
 //! - [`crash`]: the test binary started again as a child, to be killed or stopped from outside; and a ledger of effects.
 //! - [`disk`]: system calls that fail, full disks, and machines that lose power.
+//! - [`origin`]: a service that misbehaves on the wire as scripted, and counts what reached it.
 //!
 //! A store joins the suite with one line. The crate that does so needs `tokio` with `macros` and `rt-multi-thread`.
 //!
@@ -43,6 +44,7 @@ pub mod crash;
 pub mod disk;
 pub mod faulty;
 pub mod history;
+pub mod origin;
 mod random;
 
 pub use clock::ManualClock;
