@@ -1,0 +1,86 @@
+//! Keeps web pages of strangers from speaking with the admin listener through a visitor's browser.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use axum::extract::Request;
+use axum::http::header::{HOST, ORIGIN};
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+pub(super) async fn refuse_strangers(request: Request, next: Next) -> Response {
+    let refused = if !is_addressed_to_us(request.uri(), request.headers()) {
+        "the admin listener answers only to an IP address or localhost in Host: ask for it by one of these"
+    } else if !is_from_here(request.headers()) {
+        "the admin listener does not answer to pages of other sites"
+    } else {
+        return next.run(request).await;
+    };
+    (StatusCode::FORBIDDEN, format!("refused: {refused}\n")).into_response()
+}
+
+/// A browser that was lured here by a name sends that name. Whoever sends none is no browser.
+fn is_addressed_to_us(uri: &Uri, headers: &HeaderMap) -> bool {
+    let mut hosts = headers.get_all(HOST).iter();
+    uri.authority().is_none_or(|target| is_ours(target.as_str())) && hosts.all(|host| host.to_str().is_ok_and(is_ours))
+}
+
+/// A browser names the page that sends something, unless it only asks for another.
+fn is_from_here(headers: &HeaderMap) -> bool {
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+    headers.get_all(ORIGIN).iter().all(|origin| {
+        let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+        origin.is_some_and(|(_, origin)| Some(origin) == host)
+    })
+}
+
+/// Read strictly and by hand: a parser of URLs lets more pass in the place of a host.
+fn is_ours(authority: &str) -> bool {
+    let port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    let host = authority.rsplit_once(':').filter(|(_, after)| port(after)).map_or(authority, |(host, _)| host);
+    match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+        None => host.eq_ignore_ascii_case("localhost") || host.parse::<Ipv4Addr>().is_ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use axum::routing::post;
+    use axum::{Router, middleware};
+    use tower_service::Service;
+
+    use super::*;
+
+    async fn status(uri: &str, fields: &[(&str, &str)]) -> u16 {
+        let request = fields.iter().fold(axum::http::Request::post(uri), |request, (name, value)| request.header(*name, *value));
+        let mut router = Router::<()>::new().route("/", post(async || "done")).layer(middleware::from_fn(refuse_strangers));
+        router.call(request.body(Body::empty()).unwrap()).await.unwrap().status().as_u16()
+    }
+
+    #[tokio::test]
+    async fn only_addresses_and_localhost_are_answered() {
+        for host in ["127.0.0.1", "127.0.0.1:4001", "[::1]:4001", "[::1]", "localhost:4001", "LOCALHOST", "10.1.2.3:80"] {
+            assert_eq!(status("/", &[("host", host)]).await, 200, "{host}");
+        }
+        for host in
+            ["evil.example", "evil.example:4001", "localhost.evil.example", "127.0.0.1.evil.example:4001", "", "a b", "[::1].evil"]
+        {
+            assert_eq!(status("/", &[("host", host)]).await, 403, "{host}");
+        }
+        // In any of the places where a name may stand, and in each of them.
+        assert_eq!(status("http://evil.example/", &[("host", "127.0.0.1")]).await, 403);
+        assert_eq!(status("/", &[("host", "127.0.0.1"), ("host", "evil.example")]).await, 403);
+        assert_eq!(status("/", &[]).await, 200, "a probe without a Host is no browser");
+    }
+
+    #[tokio::test]
+    async fn pages_of_other_sites_are_not_answered() {
+        let host = ("host", "127.0.0.1:4001");
+        assert_eq!(status("/", &[host, ("origin", "http://127.0.0.1:4001")]).await, 200);
+        for origin in ["https://evil.example", "http://127.0.0.1:8080", "http://localhost:4001", "null"] {
+            assert_eq!(status("/", &[host, ("origin", origin)]).await, 403, "{origin}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Finding keys by what they are: a bounded walk through the store.
+
+use std::time::Duration;
+
+use hapax::core::record::{Head, Last, State};
+use hapax::core::store::{ListQuery, StoreError};
+use hapax::core::time::Timestamp;
+use hapax::store::sqlite::View;
+use hapax::{Hapax, RecordId};
+
+use super::wire::Query;
+use crate::config::Pattern;
+
+/// Heads that one call looks at. A filter that matches nothing must not walk through millions of records while somebody waits; whoever
+/// asked is told where to go on.
+const SCAN_MAX: usize = 10_000;
+/// Heads in one question to the store.
+const BATCH: usize = 1_000;
+
+/// Which keys are meant. Everything that is said must hold.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Filter {
+    state: Option<Wanted>,
+    path: Option<Pattern>,
+    method: Option<String>,
+    principal: Option<String>,
+    key: Option<String>,
+    older_than: Option<Duration>,
+    newer_than: Option<Duration>,
+}
+
+/// A state as people ask for it: an unknown that nobody settled within its retention is still an unknown to them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    Unknown,
+    Word(&'static str),
+}
+
+impl Wanted {
+    fn parse(word: &str) -> Result<Wanted, String> {
+        const WORDS: [&str; 5] = ["running", "completed", "failed", "retryable", "expired"];
+        match WORDS.into_iter().find(|known| *known == word) {
+            Some(word) => Ok(Wanted::Word(word)),
+            None if word == "unknown" => Ok(Wanted::Unknown),
+            None => Err(format!("`{word}` is no state: use {} or unknown", WORDS.join(", "))),
+        }
+    }
+
+    fn matches(self, state: State) -> bool {
+        match self {
+            Wanted::Unknown => is_unresolved(state),
+            Wanted::Word(word) => state.word() == word,
+        }
+    }
+
+    /// What to ask the store for. Only for what has no end yet does it know where to look; of the rest it would walk through all there is.
+    fn question(self) -> Option<&'static str> {
+        match self {
+            Wanted::Unknown | Wanted::Word("running") => Some(State::OPEN),
+            Wanted::Word(_) => None,
+        }
+    }
+}
+
+/// Whether somebody has to find out what became of it.
+pub(crate) fn is_unresolved(state: State) -> bool {
+    matches!(state, State::Unknown | State::Expired(Last::Unknown))
+}
+
+impl Filter {
+    pub(crate) fn of(query: &Query) -> Result<Filter, String> {
+        Ok(Filter {
+            state: query.state.as_deref().map(Wanted::parse).transpose()?,
+            path: query.path.as_deref().map(str::parse).transpose()?,
+            method: query.method.as_ref().map(|method| method.to_ascii_uppercase()),
+            principal: query.principal.clone(),
+            key: query.key.clone(),
+            older_than: query.older_than_seconds.map(Duration::from_secs),
+            newer_than: query.newer_than_seconds.map(Duration::from_secs),
+        })
+    }
+
+    fn is_empty(&self) -> bool {
+        let Filter { state, path, method, principal, key, older_than, newer_than } = self;
+        state.is_none()
+            && path.is_none()
+            && [method, principal, key].iter().all(|said| said.is_none())
+            && [older_than, newer_than].iter().all(|said| said.is_none())
+    }
+
+    fn matches(&self, head: &Head, now: Timestamp) -> bool {
+        let age = now.since(head.created_at);
+        self.state.is_none_or(|wanted| wanted.matches(head.state_at(now)))
+            && self.path.as_ref().is_none_or(|pattern| pattern.matches(&head.scope.path))
+            && self.method.as_ref().is_none_or(|method| **method == *head.scope.method)
+            && self.principal.as_ref().is_none_or(|principal| head.scope.principal.to_string() == *principal)
+            && self.key.as_ref().is_none_or(|key| head.key.as_str() == key)
+            && self.older_than.is_none_or(|than| age > than)
+            && self.newer_than.is_none_or(|than| age < than)
+    }
+}
+
+/// Who can be asked for heads.
+pub(crate) trait Heads {
+    async fn heads(&self, query: ListQuery) -> Result<Vec<Head>, StoreError>;
+}
+
+impl Heads for Hapax {
+    async fn heads(&self, query: ListQuery) -> Result<Vec<Head>, StoreError> {
+        self.list(query).await
+    }
+}
+
+impl Heads for View {
+    async fn heads(&self, query: ListQuery) -> Result<Vec<Head>, StoreError> {
+        self.list(&query)
+    }
+}
+
+/// What one call found.
+pub(crate) struct Found {
+    pub(crate) heads: Vec<Head>,
+    /// Where to go on; `None` at the end. There may be more even if fewer were found than asked for.
+    pub(crate) next: Option<RecordId>,
+}
+
+/// Up to `limit` keys that match, in the order of their ids.
+pub(crate) async fn page(
+    store: &impl Heads,
+    filter: &Filter,
+    mut after: Option<RecordId>,
+    limit: usize,
+    now: Timestamp,
+) -> Result<Found, StoreError> {
+    let (mut heads, mut seen) = (Vec::new(), 0);
+    // One more than asked for tells whether there are more.
+    let batch_max = if filter.is_empty() { BATCH.min(limit + 1) } else { BATCH };
+    loop {
+        let batch = store.heads(ListQuery { state: filter.state.and_then(Wanted::question), after, limit: batch_max }).await?;
+        let is_last = batch.len() < batch_max;
+        seen += batch.len();
+        for head in batch {
+            if heads.len() == limit {
+                return Ok(Found { heads, next: after });
+            }
+            after = Some(head.id);
+            if filter.matches(&head, now) {
+                heads.push(head);
+            }
+        }
+        if is_last || seen >= SCAN_MAX {
+            return Ok(Found { heads, next: after.filter(|_| !is_last) });
+        }
+    }
+}

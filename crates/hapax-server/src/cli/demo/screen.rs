@@ -1,0 +1,182 @@
+//! Where the demo writes: a terminal on which a block is drawn over and over, or plain lines.
+
+use std::io::{self, IsTerminal, Write};
+
+/// How a piece of text looks where there are colours.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Style {
+    Plain,
+    Bold,
+    Dim,
+    Good,
+    Bad,
+}
+
+/// A line of text, piece by piece.
+#[derive(Clone, Default)]
+pub(super) struct Line(Vec<(Style, String)>);
+
+impl Line {
+    pub(super) fn new(style: Style, text: impl Into<String>) -> Line {
+        Line::default().and(style, text)
+    }
+
+    pub(super) fn and(mut self, style: Style, text: impl Into<String>) -> Line {
+        self.0.push((style, text.into()));
+        self
+    }
+
+    /// As it is written, no wider than `width`.
+    fn render(&self, width: usize, coloured: bool) -> String {
+        let mut left = width;
+        let mut rendered = String::new();
+        for (style, text) in &self.0 {
+            let text: String = text.chars().take(left).collect();
+            left -= text.chars().count();
+            rendered.push_str(&if coloured { paint(*style, &text) } else { text });
+        }
+        rendered
+    }
+}
+
+fn paint(style: Style, text: &str) -> String {
+    match style {
+        Style::Plain => text.to_owned(),
+        Style::Bold => format!("\x1b[1m{text}\x1b[0m"),
+        Style::Dim => format!("\x1b[2m{text}\x1b[0m"),
+        Style::Good => format!("\x1b[1;32m{text}\x1b[0m"),
+        Style::Bad => format!("\x1b[1;31m{text}\x1b[0m"),
+    }
+}
+
+/// The text in lines of at most `width`, each behind two spaces. A word that is longer has a line of its own.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() < width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(format!("  {word}")),
+        }
+    }
+    lines
+}
+
+/// Narrower ones are drawn to as if they were this wide.
+const WIDTH_MIN: usize = 20;
+
+/// Longer lines are hard to read.
+const PROSE_WIDTH_MAX: usize = 80;
+
+/// What lines may take where nobody says how wide it is.
+const WIDTH_UNKNOWN: usize = 400;
+
+/// Shows the demo to a person. Gives the cursor back when it is dropped.
+pub(super) struct Screen {
+    to_stderr: bool,
+    terminal: bool,
+    coloured: bool,
+    /// Lines of the block that stands at the end now.
+    drawn: usize,
+}
+
+impl Screen {
+    /// On standard output, or on standard error where that is kept for data.
+    pub(super) fn new(data_on_stdout: bool) -> Screen {
+        let terminal = if data_on_stdout { io::stderr().is_terminal() } else { io::stdout().is_terminal() };
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        Screen { to_stderr: data_on_stdout, terminal: terminal && !dumb, coloured: terminal && !dumb && !no_color, drawn: 0 }
+    }
+
+    /// Whether a block of so many lines can be drawn over.
+    pub(super) fn is_live(&self, lines: usize) -> bool {
+        self.terminal && self.size().is_some_and(|(_, rows)| rows > lines)
+    }
+
+    pub(super) fn width(&self) -> usize {
+        match self.size() {
+            Some((columns, _)) if self.terminal => columns.max(WIDTH_MIN),
+            _ => WIDTH_UNKNOWN,
+        }
+    }
+
+    /// Writes prose that stays, broken between words.
+    pub(super) fn tell(&mut self, style: Style, text: &str) {
+        for line in wrapped(text, self.width().min(PROSE_WIDTH_MAX)) {
+            self.say(&Line::new(style, line));
+        }
+    }
+
+    /// Writes a line that stays.
+    pub(super) fn say(&mut self, line: &Line) {
+        self.settle();
+        // Cut only where it would be drawn over: what stays may wrap.
+        let text = line.render(usize::MAX, self.coloured);
+        self.write(&format!("{text}\n"));
+    }
+
+    /// Draws the block anew, where it stood before.
+    pub(super) fn draw(&mut self, block: &[Line]) {
+        let mut text = String::from("\x1b[?25l");
+        if self.drawn > 0 {
+            text.push_str(&format!("\x1b[{}A", self.drawn));
+        }
+        for line in block {
+            text.push_str(&format!("\r\x1b[2K{}\n", line.render(self.width() - 1, self.coloured)));
+        }
+        self.drawn = block.len();
+        self.write(&text);
+    }
+
+    /// Leaves the block as it stands.
+    fn settle(&mut self) {
+        if std::mem::take(&mut self.drawn) > 0 {
+            self.write("\x1b[?25h");
+        }
+    }
+
+    fn size(&self) -> Option<(usize, usize)> {
+        let size =
+            if self.to_stderr { rustix::termios::tcgetwinsize(io::stderr()) } else { rustix::termios::tcgetwinsize(io::stdout()) };
+        size.ok().filter(|size| size.ws_col > 0).map(|size| (size.ws_col.into(), size.ws_row.into()))
+    }
+
+    /// Nobody reads any more: then there is nobody to tell.
+    fn write(&self, text: &str) {
+        let _ = if self.to_stderr {
+            io::stderr().lock().write_all(text.as_bytes())
+        } else {
+            let mut out = io::stdout().lock();
+            out.write_all(text.as_bytes()).and_then(|()| out.flush())
+        };
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        self.settle();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prose_is_broken_between_words() {
+        assert_eq!(wrapped("one two three", 11), ["  one two", "  three"]);
+        assert_eq!(wrapped("unbreakable", 4), ["  unbreakable"]);
+        assert!(wrapped("", 10).is_empty());
+    }
+
+    #[test]
+    fn a_line_is_cut_by_what_is_seen_and_not_by_its_colours() {
+        let line = Line::new(Style::Bold, "héllo").and(Style::Plain, " world");
+        assert_eq!(line.render(7, false), "héllo w");
+        assert_eq!(line.render(7, true), "\x1b[1mhéllo\x1b[0m w");
+        assert_eq!(line.render(80, false), "héllo world");
+    }
+}

@@ -1,0 +1,150 @@
+//! The verdict: what the ledgers say, beside what the customers were told.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::customer::End;
+use super::fault::Fault;
+use super::ledger::Ledger;
+use super::plan::Plan;
+use super::reconcile::Reconciled;
+use super::storm::Ends;
+use super::supervisor::Supervisor;
+
+/// One ledger, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Count {
+    /// Orders with a card that the bank takes: each is to be charged once.
+    pub(super) orders: u64,
+    /// Rows of the ledger.
+    pub(super) charges: u64,
+    pub(super) charged_once: u64,
+    pub(super) charged_more: u64,
+    pub(super) not_charged: u64,
+    /// What customers paid beyond the price.
+    pub(super) overcharged_cents: u64,
+    /// Orders with a receipt and without a charge.
+    pub(super) confirmed_but_missing: u64,
+    /// Orders that were charged though the bank declined the card.
+    pub(super) declined_but_charged: u64,
+}
+
+impl Count {
+    pub(super) fn read(ledger: &Path, plan: &Plan, ends: &Ends) -> rusqlite::Result<Count> {
+        let charged = Ledger::read(ledger)?.orders()?;
+        let mut count = Count::default();
+        for order in plan.orders() {
+            let times = charged.get(&order.id).map_or(0, |charged| charged.times);
+            let confirmed = ends.get(&order.id) == Some(&End::Paid);
+            count.add(times, order.amount_cents, order.declined, confirmed);
+        }
+        Ok(count)
+    }
+
+    fn add(&mut self, times: u64, amount_cents: u64, declined: bool, confirmed: bool) {
+        self.charges += times;
+        if declined {
+            self.declined_but_charged += u64::from(times > 0);
+            return;
+        }
+        self.orders += 1;
+        match times {
+            0 => self.not_charged += 1,
+            1 => self.charged_once += 1,
+            _ => self.charged_more += 1,
+        }
+        self.overcharged_cents += times.saturating_sub(1) * amount_cents;
+        self.confirmed_but_missing += u64::from(confirmed && times == 0);
+    }
+
+    /// What Hapax promises at any moment: no order twice, and no receipt without its charge.
+    fn at_most_once(&self) -> bool {
+        self.charged_more == 0 && self.confirmed_but_missing == 0 && self.declined_but_charged == 0
+    }
+
+    fn exactly_once(&self) -> bool {
+        self.at_most_once() && self.not_charged == 0
+    }
+}
+
+/// How often each fault struck.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Struck {
+    pub(super) fault: &'static str,
+    pub(super) without_hapax: u64,
+    pub(super) with_hapax: u64,
+}
+
+/// Everything a run has shown.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Verdict {
+    pub(super) seed: u64,
+    pub(super) without_hapax: Count,
+    pub(super) with_hapax: Count,
+    pub(super) once_settled: Count,
+    pub(super) reconciled: Reconciled,
+    pub(super) faults: Vec<Struck>,
+    /// No order was charged twice with Hapax, and after settling each was charged once.
+    pub(super) kept: bool,
+}
+
+impl Verdict {
+    /// Whether Hapax kept its promise, by the ledgers.
+    pub(super) fn judge(&mut self) {
+        self.kept = self.with_hapax.at_most_once() && self.once_settled.exactly_once();
+    }
+
+    /// Faults that did not strike on both sides: then the run shows less than it should.
+    pub(super) fn missed(&self) -> Vec<&'static str> {
+        let missed = self.faults.iter().filter(|struck| struck.without_hapax == 0 || struck.with_hapax == 0);
+        missed.map(|struck| struck.fault).collect()
+    }
+}
+
+pub(super) fn struck(without: &Supervisor, with: &Supervisor) -> Vec<Struck> {
+    let both = |fault: Fault| Struck { fault: fault.word(), without_hapax: without.struck(fault), with_hapax: with.struck(fault) };
+    Fault::ALL.into_iter().map(both).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_tells_once_from_twice_from_never() {
+        let mut count = Count::default();
+        count.add(1, 100, false, true);
+        count.add(3, 100, false, true);
+        count.add(0, 100, false, false);
+        count.add(0, 100, true, false);
+        assert_eq!(
+            count,
+            Count {
+                orders: 3,
+                charges: 4,
+                charged_once: 1,
+                charged_more: 1,
+                not_charged: 1,
+                overcharged_cents: 200,
+                ..Count::default()
+            }
+        );
+    }
+
+    #[test]
+    fn a_second_charge_a_receipt_without_one_and_a_charge_after_a_refusal_each_break_the_promise() {
+        for (times, declined, confirmed) in [(2, false, true), (0, false, true), (1, true, false)] {
+            let mut count = Count::default();
+            count.add(times, 100, declined, confirmed);
+            assert!(!count.at_most_once(), "{times} {declined} {confirmed}");
+        }
+    }
+
+    #[test]
+    fn what_was_never_charged_and_never_confirmed_keeps_at_most_once_and_breaks_exactly_once() {
+        let mut count = Count::default();
+        count.add(0, 100, false, false);
+        assert!(count.at_most_once() && !count.exactly_once());
+    }
+}

@@ -1,0 +1,139 @@
+//! `hapax fingerprint`: what counts of a request, and why two requests are not the same.
+
+mod explain;
+mod print;
+mod request;
+mod subject;
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use hapax::FingerprintPolicy;
+use hapax::core::fingerprint::{BodyMode, Pointer, Selection, canonical};
+
+use self::subject::Subject;
+use super::{Exit, text};
+
+/// The largest request that is read: as large as a body the gateway takes, and its head.
+const BYTES_MAX: u64 = (64 << 20) + (64 << 10);
+
+/// Shows what counts of a request, or why two differ.
+///
+/// A request is a file as it would be sent: `POST /orders HTTP/1.1`, header lines, an empty line, the body. Lines may end with LF alone.
+/// Without Content-Length the body is the rest of the file, a line end that an editor added included.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The request; with --explain two of them. - is standard input
+    #[arg(value_name = "FILE", required_unless_present = "json_canonical")]
+    files: Vec<PathBuf>,
+    /// Compare two requests and say which part differs; exit code 1 if one does
+    #[arg(long, conflicts_with = "json_canonical")]
+    explain: bool,
+    /// Read a JSON body from standard input and write the text that counts
+    #[arg(long, conflicts_with = "files")]
+    json_canonical: bool,
+    /// How the body is read
+    #[arg(long, value_enum, default_value_t = Mode::Bytes)]
+    mode: Mode,
+    /// With JSON: leave the value at this JSON Pointer out, as in /sent_at or /items/*/id; may be repeated
+    #[arg(long, value_name = "POINTER", conflicts_with = "only")]
+    without: Vec<Pointer>,
+    /// With JSON: only the value at this JSON Pointer counts; may be repeated
+    #[arg(long, value_name = "POINTER")]
+    only: Vec<Pointer>,
+    /// This header counts too; may be repeated
+    #[arg(long = "header", value_name = "NAME", value_parser = header)]
+    headers: Vec<String>,
+    /// Who asks, as `hapax keys show` prints it
+    #[arg(long, value_name = "TEXT")]
+    principal: Option<String>,
+    /// The gateway's namespace
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    namespace: String,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Mode {
+    Bytes,
+    Json,
+    Multipart,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Exit> {
+    if args.json_canonical {
+        return canonical_text(args);
+    }
+    let policy = args.policy()?;
+    let subject = |file: &Path| -> Result<Subject, Exit> {
+        let request = request::parse(&read(file)?).map_err(|why| Exit::usage(format!("{}: {why}", shown(file))))?;
+        Ok(Subject::new(request, &policy, &args.namespace, args.principal.as_deref()))
+    };
+    match (&args.files[..], args.explain) {
+        ([file], false) => print::print(&subject(file)?, args.json),
+        ([a, b], true) => explain::explain(&subject(a)?, &subject(b)?, args.json),
+        (_, true) => Err(Exit::usage("--explain compares two requests: give two files")),
+        (_, false) => Err(Exit::usage("give one request; to compare two, add --explain")),
+    }
+}
+
+impl Args {
+    fn policy(&self) -> Result<FingerprintPolicy, Exit> {
+        if self.mode != Mode::Json && !(self.without.is_empty() && self.only.is_empty()) {
+            return Err(Exit::usage("--without and --only choose values of a JSON body: add --mode json"));
+        }
+        let body = match self.mode {
+            Mode::Bytes => BodyMode::Raw,
+            Mode::Json => BodyMode::Json(self.selection()),
+            Mode::Multipart => BodyMode::Multipart,
+        };
+        let mut policy = FingerprintPolicy::default();
+        policy.body = body;
+        Ok(self.headers.iter().fold(policy, |policy, name| policy.with_header(name)))
+    }
+
+    fn selection(&self) -> Selection {
+        match (&self.without[..], &self.only[..]) {
+            ([], []) => Selection::All,
+            (without, []) => Selection::Omit(without.to_vec()),
+            (_, only) => Selection::Only(only.to_vec()),
+        }
+    }
+}
+
+fn canonical_text(args: &Args) -> Result<(), Exit> {
+    let json = canonical::json(&read(Path::new("-"))?, &args.selection())
+        .map_err(|odd| Exit::failed(format!("this body is compared byte for byte: {}", text::line(&odd.to_string()))))?;
+    let json = json.to_string();
+    // Exact for programs; spelled so that nothing acts on a terminal where it goes to one.
+    let shown = if text::terminal_width().is_some() { text::json(&json).into_owned() } else { json };
+    text::emit(&format!("{shown}\n"));
+    Ok(())
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, Exit> {
+    let wrong = |error| Exit::usage(format!("{} could not be read: {error}", shown(file)));
+    let mut bytes = Vec::new();
+    let len = if file.as_os_str() == "-" {
+        std::io::stdin().lock().take(BYTES_MAX).read_to_end(&mut bytes).map_err(wrong)?
+    } else {
+        std::fs::File::open(file).and_then(|file| file.take(BYTES_MAX).read_to_end(&mut bytes)).map_err(wrong)?
+    };
+    if len as u64 == BYTES_MAX {
+        return Err(Exit::usage(format!("{} is larger than any request that is guarded", shown(file))));
+    }
+    Ok(bytes)
+}
+
+fn shown(file: &Path) -> String {
+    text::line(&file.to_string_lossy()).into_owned()
+}
+
+fn header(name: &str) -> Result<String, String> {
+    match http::HeaderName::try_from(name) {
+        Ok(name) => Ok(name.as_str().to_owned()),
+        Err(_) => Err("this is not the name of a header field".to_owned()),
+    }
+}

@@ -1,0 +1,74 @@
+//! What settling and forgetting have in common: who signs, and doing it to each.
+
+use hapax::RecordId;
+
+use super::table;
+use super::words::count;
+use crate::admin::keys::wire::{Entry, Signed};
+use crate::cli::{Exit, text};
+
+/// Changes under way at once: forgetting one takes a second of waiting.
+const AT_ONCE: usize = 32;
+
+/// Who does this, and why, as flags.
+#[derive(clap::Args)]
+pub(super) struct Sign {
+    /// What was found out, and how: for whoever reads the log
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    /// Who says so [default: user@host]
+    #[arg(long, value_name = "WHO")]
+    by: Option<String>,
+}
+
+impl Sign {
+    /// Says on standard error whose name is used, where nobody gave one.
+    pub(super) fn signed(&self) -> Result<Signed, Exit> {
+        let by = self.by.clone().unwrap_or_else(|| {
+            let by = user_at_host();
+            eprintln!("signed as {} (--by says otherwise)", text::line(&by));
+            by
+        });
+        let signed = Signed { by, reason: self.reason.clone() };
+        signed.audit().map_err(Exit::usage)?;
+        Ok(signed)
+    }
+}
+
+fn user_at_host() -> String {
+    let user = ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok().filter(|user| !user.is_empty()));
+    let user = user.unwrap_or_else(|| format!("uid{}", rustix::process::getuid().as_raw()));
+    let system = rustix::system::uname();
+    format!("{user}@{}", system.nodename().to_string_lossy())
+}
+
+/// Changes each, says what came of it, and ends badly if one did not change.
+pub(super) async fn each<F, C>(ids: Vec<RecordId>, done: &str, change: F) -> Result<(), Exit>
+where
+    F: Fn(RecordId) -> C,
+    C: Future<Output = Result<Entry, String>> + Send + 'static,
+{
+    let mut failures = 0;
+    for chunk in ids.chunks(AT_ONCE) {
+        let changes: Vec<_> = chunk.iter().map(|&id| (id, tokio::spawn(change(id)))).collect();
+        for (id, change) in changes {
+            match change.await.unwrap_or_else(|error| Err(error.to_string())) {
+                Ok(entry) => drop(text::emit(&line(done, &entry))),
+                Err(why) => {
+                    failures += 1;
+                    eprintln!("not {done}: {id}: {}", text::line(&why));
+                }
+            }
+        }
+    }
+    match failures {
+        0 => Ok(()),
+        _ => Err(Exit::failed(format!("{failures} of {} not {done}", count(ids.len(), "key")))),
+    }
+}
+
+fn line(done: &str, entry: &Entry) -> String {
+    let fields = [done, &entry.id, &table::state(entry), &format!("{} {}", entry.method, entry.path), &entry.key];
+    let fields: Vec<_> = fields.iter().map(|field| text::line(field)).collect();
+    format!("{}\n", fields.join("\t"))
+}

@@ -1,0 +1,193 @@
+//! A running gateway, asked over its admin listener: one HTTP/1.1 request on a connection of its own.
+
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hapax::RecordId;
+use http::header::{ACCEPT, CONTENT_TYPE, HOST};
+use http::{Method, Request, StatusCode, Uri};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::admin::keys::wire::{Entry, Page, Query, Settle, Shown, Signed};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// More than a page of a thousand keys, or the largest answer as base64.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
+
+/// A gateway's admin listener.
+#[derive(Clone, Debug)]
+pub(super) struct Client {
+    authority: String,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum ClientError {
+    /// The gateway said no, and why.
+    Refused(String),
+    /// There is no gateway, or none that answers sensibly.
+    Unreachable(String),
+}
+
+impl fmt::Display for ClientError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (ClientError::Refused(detail) | ClientError::Unreachable(detail)) = self;
+        f.write_str(detail)
+    }
+}
+
+impl Client {
+    pub(super) fn new(url: &str) -> Result<Client, String> {
+        let wrong =
+            || format!("`{url}` is not the address of an admin listener: write http://HOST:PORT, as in http://127.0.0.1:4001");
+        let uri: Uri = url.parse().map_err(|_| wrong())?;
+        let authority = uri.authority().filter(|authority| !authority.as_str().contains('@')).ok_or_else(wrong)?;
+        if uri.scheme_str() != Some("http") || !matches!(uri.path(), "" | "/") || uri.query().is_some() {
+            return Err(wrong());
+        }
+        let port = authority.port_u16().unwrap_or(80);
+        Ok(Client { authority: format!("{}:{port}", authority.host()) })
+    }
+
+    /// Whether somebody is there at all.
+    pub(super) async fn reach(&self) -> Result<(), ClientError> {
+        self.connect().await.map(drop)
+    }
+
+    pub(super) async fn list(&self, query: &Query) -> Result<Page, ClientError> {
+        let query = query_string(query);
+        self.ask(Method::GET, &format!("/v1/keys{query}"), None).await
+    }
+
+    pub(super) async fn show(&self, id: RecordId, with_answer: bool) -> Result<Shown, ClientError> {
+        self.ask(Method::GET, &format!("/v1/keys/{id}?answer={with_answer}"), None).await
+    }
+
+    pub(super) async fn settle(&self, id: RecordId, settle: &Settle) -> Result<Entry, ClientError> {
+        self.ask(Method::POST, &format!("/v1/keys/{id}/settle"), Some(json(settle))).await
+    }
+
+    pub(super) async fn forget(&self, id: RecordId, signed: &Signed) -> Result<Entry, ClientError> {
+        self.ask(Method::POST, &format!("/v1/keys/{id}/forget"), Some(json(signed))).await
+    }
+
+    async fn connect(&self) -> Result<TcpStream, ClientError> {
+        let lost = |why: String| {
+            ClientError::Unreachable(format!(
+                "nobody answers at {}: {why}. Is the gateway running, and is this its admin listener?",
+                self.authority
+            ))
+        };
+        match timeout(CONNECT_TIMEOUT, TcpStream::connect(&self.authority)).await {
+            Ok(Ok(stream)) => Ok(stream),
+            Ok(Err(error)) => Err(lost(error.to_string())),
+            Err(_) => Err(lost(format!("no connection within {} s", CONNECT_TIMEOUT.as_secs()))),
+        }
+    }
+
+    async fn ask<T: DeserializeOwned>(&self, method: Method, target: &str, body: Option<Bytes>) -> Result<T, ClientError> {
+        let stream = self.connect().await?;
+        let exchange = timeout(ANSWER_TIMEOUT, self.exchange(stream, method, target, body)).await;
+        let (status, body) = match exchange {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(why)) => return Err(self.unclear(&why)),
+            Err(_) => return Err(self.unclear(&format!("no answer within {} s", ANSWER_TIMEOUT.as_secs()))),
+        };
+        if status.is_success() {
+            return serde_json::from_slice(&body)
+                .map_err(|error| self.unclear(&format!("its answer is not what we know: {error}")));
+        }
+        match serde_json::from_slice::<serde_json::Value>(&body) {
+            Ok(problem) if problem["detail"].is_string() => {
+                Err(ClientError::Refused(problem["detail"].as_str().unwrap_or_default().to_owned()))
+            }
+            _ => Err(self.unclear(&format!("it answered {status}: this is no admin listener of Hapax, or one of another version"))),
+        }
+    }
+
+    fn unclear(&self, why: &str) -> ClientError {
+        ClientError::Unreachable(format!("the gateway at {} did not answer as it should: {why}", self.authority))
+    }
+
+    async fn exchange(
+        &self,
+        stream: TcpStream,
+        method: Method,
+        target: &str,
+        body: Option<Bytes>,
+    ) -> Result<(StatusCode, Bytes), String> {
+        let request =
+            Request::builder().method(method).uri(target).header(HOST, &self.authority).header(ACCEPT, "application/json");
+        let request = if body.is_some() { request.header(CONTENT_TYPE, "application/json") } else { request };
+        let request = request.body(Full::new(body.unwrap_or_default())).map_err(|error| error.to_string())?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
+        let connection = tokio::spawn(connection);
+        let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
+        let (head, body) = response.into_parts();
+        let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await.map_err(|error| error.to_string())?;
+        connection.abort();
+        Ok((head.status, body.to_bytes()))
+    }
+}
+
+fn json(value: &impl Serialize) -> Bytes {
+    serde_json::to_vec(value).expect("it has no maps with odd keys").into()
+}
+
+/// The query as a URL has it.
+fn query_string(query: &Query) -> String {
+    let value = serde_json::to_value(query).expect("it has no maps with odd keys");
+    let mut text = String::new();
+    for (name, value) in value.as_object().into_iter().flatten() {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        text.push(if text.is_empty() { '?' } else { '&' });
+        text.push_str(name);
+        text.push('=');
+        percent_encode(&mut text, &value);
+    }
+    text
+}
+
+fn percent_encode(text: &mut String, value: &str) {
+    use std::fmt::Write as _;
+    for byte in value.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => text.push(char::from(byte)),
+            _ => drop(write!(text, "%{byte:02X}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_address_of_a_listener_is_taken() {
+        for (url, authority) in
+            [("http://127.0.0.1:4001", "127.0.0.1:4001"), ("http://[::1]:4001/", "[::1]:4001"), ("http://h", "h:80")]
+        {
+            assert_eq!(Client::new(url).unwrap().authority, authority, "{url}");
+        }
+        for url in ["127.0.0.1:4001", "https://h:1", "http://h/v1", "http://u@h", "http://h?x", "", "http://"] {
+            assert!(Client::new(url).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn whatever_is_asked_for_survives_the_url() {
+        let of = |query: Query| query_string(&query);
+        assert_eq!(of(Query { path: Some("/a b/**".into()), ..Query::default() }), "?path=/a%20b/%2A%2A");
+        assert_eq!(of(Query { principal: Some("é&=".into()), ..Query::default() }), "?principal=%C3%A9%26%3D");
+        assert_eq!(of(Query { limit: Some(7), ..Query::default() }), "?limit=7");
+        assert_eq!(query_string(&Query::default()), "");
+    }
+}

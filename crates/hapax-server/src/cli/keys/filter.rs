@@ -1,0 +1,52 @@
+//! Which keys are meant, as flags.
+
+use std::time::Duration;
+
+use super::words;
+use crate::admin::keys::wire::Query;
+
+/// Everything that is said must hold.
+#[derive(clap::Args, Default)]
+pub(super) struct Filter {
+    /// Only in this state: running, completed, failed, retryable, unknown or expired. `unknown` includes those past their retention
+    #[arg(long, value_name = "STATE")]
+    state: Option<String>,
+    /// Only of these paths: `*` stands for a segment, a last `**` for any rest, as in /v1/charges/**
+    #[arg(long, value_name = "PATTERN")]
+    pub(super) path: Option<String>,
+    /// Only of this method
+    #[arg(long)]
+    pub(super) method: Option<String>,
+    /// Only of this principal, as `show` prints it
+    #[arg(long)]
+    pub(super) principal: Option<String>,
+    /// Only those first seen longer ago than this: 90s, 15m, 1h, 2d
+    #[arg(long, value_name = "SPAN", value_parser = words::span)]
+    older_than: Option<Duration>,
+    /// Only those first seen since so long
+    #[arg(long, value_name = "SPAN", value_parser = words::span)]
+    newer_than: Option<Duration>,
+}
+
+impl Filter {
+    pub(super) fn is_empty(&self) -> bool {
+        let Filter { state, path, method, principal, older_than, newer_than } = self;
+        [state, path, method, principal].iter().all(|said| said.is_none()) && older_than.is_none() && newer_than.is_none()
+    }
+
+    pub(super) fn state(&self) -> Option<&str> {
+        self.state.as_deref()
+    }
+
+    pub(super) fn query(&self) -> Query {
+        Query {
+            state: self.state.clone(),
+            path: self.path.clone(),
+            method: self.method.clone(),
+            principal: self.principal.clone(),
+            older_than_seconds: self.older_than.map(|span| span.as_secs()),
+            newer_than_seconds: self.newer_than.map(|span| span.as_secs()),
+            ..Query::default()
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! `hapax keys`: what is remembered, and what operators do about it.
+
+mod change;
+mod client;
+mod file;
+mod filter;
+mod forget;
+mod list;
+mod settle;
+mod show;
+mod source;
+mod table;
+mod targets;
+mod words;
+
+use super::Exit;
+
+/// Looks at keys, settles those whose outcome is unknown, forgets answers.
+///
+/// Asks a running gateway (--admin), or looks into a store file (--store). Without either: the gateway at http://127.0.0.1:4001,
+/// and if nobody is there, the file hapax.db. Which one it was is said on standard error.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    List(list::Args),
+    Show(show::Args),
+    Settle(settle::Args),
+    Forget(forget::Args),
+}
+
+/// Runs the command on a small runtime of its own.
+pub(super) fn run(args: Args) -> Result<(), Exit> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Exit::failed(format!("the system gave no resources to run on: {error}")))?;
+    runtime.block_on(async {
+        match args.command {
+            Command::List(args) => list::run(&args).await,
+            Command::Show(args) => show::run(&args).await,
+            Command::Settle(args) => settle::run(&args).await,
+            Command::Forget(args) => forget::run(&args).await,
+        }
+    })
+}

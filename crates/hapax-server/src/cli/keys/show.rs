@@ -1,0 +1,202 @@
+//! `hapax keys show`
+
+use std::fmt::Write as _;
+
+use hapax::core::time::Timestamp;
+use hapax::{Key, Principal, RecordId, Scope};
+
+use super::source::{Purpose, Source, Where};
+use super::table::{self, Style};
+use super::targets::{self, Walk};
+use super::words;
+use crate::admin::keys::time::Time;
+use crate::admin::keys::wire::{Entry, Query, Replay, Shown};
+use crate::cli::{Exit, text};
+
+/// Several keys that fit are shown up to here.
+const CANDIDATES_MAX: usize = 20;
+
+/// Shows everything that is known of a key.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The key's id, or its first digits
+    #[arg(value_name = "ID", required_unless_present = "key", conflicts_with = "key")]
+    id: Option<String>,
+    /// The key, as the caller sent it
+    #[arg(long, requires = "path")]
+    key: Option<String>,
+    /// With --key: the path, or a pattern
+    #[arg(long)]
+    path: Option<String>,
+    /// With --key: the method
+    #[arg(long)]
+    method: Option<String>,
+    /// With --key: the principal. With it and a plain path the key is found at once; else the keys are searched
+    #[arg(long)]
+    principal: Option<String>,
+    /// With --key: the namespace
+    #[arg(long, default_value = "default")]
+    namespace: String,
+    /// The answer too: status, headers and body
+    #[arg(long)]
+    answer: bool,
+    /// As one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    place: Where,
+}
+
+pub(super) async fn run(args: &Args) -> Result<(), Exit> {
+    let source = Source::find(&args.place, Purpose::Look).await?;
+    let id = match (&args.id, &args.key) {
+        (Some(id), _) => targets::resolve(&source, id).await?,
+        (None, Some(key)) => search(&source, args, key).await?,
+        (None, None) => return Err(Exit::usage("say which key: its id, or --key and --path")),
+    };
+    let shown = source.show(id, args.answer).await?;
+    let output = if args.json {
+        let line = serde_json::to_string(&shown).expect("it has no maps with odd keys");
+        format!("{}\n", text::json(&line))
+    } else {
+        page(&shown, args.answer)
+    };
+    text::emit(&output);
+    Ok(())
+}
+
+async fn search(source: &Source, args: &Args, key: &str) -> Result<RecordId, Exit> {
+    if let Some(id) = computed(args, key)?
+        && source.show(id, false).await.is_ok()
+    {
+        return Ok(id);
+    }
+    let query = Query {
+        key: Some(key.to_owned()),
+        path: args.path.clone(),
+        method: args.method.clone(),
+        principal: args.principal.clone(),
+        ..Query::default()
+    };
+    let (mut found, mut now) = (Vec::new(), Timestamp::ZERO);
+    let mut walk = Walk::new(source, query, CANDIDATES_MAX);
+    while let Some(page) = walk.next().await? {
+        now = page.now.0;
+        found.extend(page.keys);
+    }
+    match &found[..] {
+        [] => Err(Exit::failed(format!("there is no key {} on that path", text::line(key)))),
+        [only] => only.id.parse().map_err(Exit::failed),
+        _ => {
+            eprint!("{}", table::draw(&found, now, Style::plain()));
+            Err(Exit::failed("several keys fit: show one of these by its id"))
+        }
+    }
+}
+
+/// The id, where everything it is made of was said.
+fn computed(args: &Args, key: &str) -> Result<Option<RecordId>, Exit> {
+    let key = Key::new(key).map_err(Exit::usage)?;
+    let (Some(path), Some(principal)) = (&args.path, &args.principal) else { return Ok(None) };
+    let scope = Scope {
+        namespace: args.namespace.as_str().into(),
+        principal: principal_of(principal),
+        method: args.method.as_deref().unwrap_or("POST").to_ascii_uppercase().into(),
+        path: path.as_str().into(),
+    };
+    Ok(Some(RecordId::of(&scope, &key)))
+}
+
+/// A principal as it is shown.
+fn principal_of(text: &str) -> Principal {
+    if text == Principal::Anonymous.to_string() { Principal::Anonymous } else { Principal::named(text) }
+}
+
+fn page(shown: &Shown, with_answer: bool) -> String {
+    let (entry, now) = (&shown.entry, shown.now.0);
+    let mut page = String::new();
+    let mut say = |name: &str, value: &str| {
+        let _ = writeln!(page, "{name:<16} {}", text::line(value));
+    };
+    say("id", &entry.id);
+    say("state", &table::state(entry));
+    say("a repeat", repeat(entry));
+    say("operation", &format!("{} {}", entry.method, entry.path));
+    say("key", &entry.key);
+    say("principal", entry.principal.as_deref().unwrap_or(&Principal::Anonymous.to_string()));
+    say("namespace", &entry.namespace);
+    say("attempts", &entry.attempts.to_string());
+    say("fence", &entry.fence.to_string());
+    say("version", &entry.version.to_string());
+    for (name, time) in times(entry) {
+        say(name, &moment(time, now));
+    }
+    say("status", &entry.status.map_or_else(|| "none known".to_owned(), |status| status.to_string()));
+    say("answer", if entry.answer_kept { "kept" } else { "not kept" });
+    match &entry.fingerprint {
+        None => say("fingerprint", "erased"),
+        Some(print) => {
+            say("fingerprint", &print.digest);
+            say("made with", &print.policy.replace('\n', ", "));
+        }
+    }
+    match &shown.answer {
+        Some(answer) => page + "\n" + &replay(answer),
+        None if with_answer => page + "\nThere is no answer to show.\n",
+        None => page,
+    }
+}
+
+/// What a repeat with the same request gets.
+fn repeat(entry: &Entry) -> &'static str {
+    match (entry.state.as_str(), entry.answer_kept) {
+        ("running", _) => "waits, or gets 409 in-flight",
+        ("completed" | "failed", true) => "gets the kept answer",
+        ("completed" | "failed", false) => "gets 409 answer-not-kept",
+        ("retryable", _) => "runs it again: the last attempt is known not to count",
+        ("expired", _) if entry.fingerprint.is_some() && entry.is_unresolved() => "gets 409 outcome-unknown until it is settled",
+        ("expired", _) => "gets 410 key-expired",
+        ("unknown", _) => "gets 409 outcome-unknown until it is settled; in another mode than hold, what that says",
+        _ => "is not known to this version",
+    }
+}
+
+fn times(entry: &Entry) -> impl Iterator<Item = (&'static str, Time)> {
+    let times = [
+        ("created", Some(entry.created_at)),
+        ("last claimed", Some(entry.claimed_at)),
+        ("lease until", entry.lease_until),
+        ("finished", entry.finished_at),
+        ("replays until", entry.expires_at),
+        ("tombstone until", entry.tombstone_until),
+    ];
+    times.into_iter().filter_map(|(name, time)| Some((name, time?)))
+}
+
+fn moment(time: Time, now: Timestamp) -> String {
+    if time.0 <= now {
+        format!("{time} ({} ago)", words::age(now.since(time.0)))
+    } else {
+        format!("{time} (in {})", words::age(time.0.since(now)))
+    }
+}
+
+/// The answer as a terminal may show it.
+fn replay(answer: &Replay) -> String {
+    let mut page = format!("HTTP {}\n", answer.status);
+    for (name, value) in answer.headers.iter().chain(&answer.trailers) {
+        let _ = writeln!(page, "{}: {}", text::line(name), text::line(value));
+    }
+    page.push('\n');
+    match &answer.body {
+        Some(body) if body.is_empty() => page.push_str("(no body)\n"),
+        Some(body) => {
+            page.push_str(&text::lines(body));
+            if !body.ends_with('\n') {
+                page.push('\n');
+            }
+        }
+        None => drop(writeln!(page, "({} bytes that are no text: --json has them as base64)", answer.body_bytes)),
+    }
+    page
+}

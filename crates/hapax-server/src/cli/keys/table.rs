@@ -1,0 +1,171 @@
+//! Keys as a table: aligned and cut to width on a terminal, tab-separated elsewhere.
+
+use hapax::core::time::Timestamp;
+
+use super::words;
+use crate::admin::keys::wire::Entry;
+use crate::cli::text;
+
+const NAMES: [&str; 7] = ["ID", "STATE", "ROUTE", "KEY", "AGE", "ATTEMPTS", "STATUS"];
+/// Columns that may be cut to make the table fit, and to no less than this.
+const ELASTIC: [usize; 2] = [2, 3];
+const ELASTIC_MIN: usize = 8;
+const GAP: usize = 2;
+/// The shortest id that is shown.
+const ID_DIGITS_MIN: usize = 8;
+
+type Row = [String; NAMES.len()];
+
+/// How to draw.
+#[derive(Clone, Copy)]
+pub(super) struct Style {
+    /// Of the terminal; `None` where there is none.
+    pub(super) width: Option<usize>,
+    pub(super) is_coloured: bool,
+    /// Ids whole instead of as many digits as tell them apart.
+    pub(super) full: bool,
+}
+
+impl Style {
+    pub(super) fn of_output(full: bool) -> Style {
+        Style { width: text::terminal_width(), is_coloured: text::is_coloured(), full }
+    }
+
+    /// On standard error, which may be a terminal of its own width.
+    pub(super) fn plain() -> Style {
+        Style { width: Some(120), is_coloured: false, full: false }
+    }
+}
+
+/// Keys in the order of their ids.
+pub(super) fn draw(entries: &[Entry], now: Timestamp, style: Style) -> String {
+    let digits = if style.full { usize::MAX } else { digits(entries) };
+    let rows: Vec<Row> = entries.iter().map(|entry| row(entry, now, digits)).collect();
+    match style.width {
+        None => rows.iter().map(|row| row.join("\t") + "\n").collect(),
+        Some(width) => aligned(&rows, width, style.is_coloured),
+    }
+}
+
+/// The state, and of a tombstone what it stands for.
+pub(super) fn state(entry: &Entry) -> String {
+    match &entry.last_state {
+        Some(last) => format!("{} ({last})", entry.state),
+        None => entry.state.clone(),
+    }
+}
+
+/// As many digits as tell the ids apart. They are sorted, so that only neighbours can begin alike.
+fn digits(entries: &[Entry]) -> usize {
+    let alike = |[a, b]: &[Entry; 2]| a.id.bytes().zip(b.id.bytes()).take_while(|(a, b)| a == b).count();
+    entries.array_windows().map(alike).max().map_or(ID_DIGITS_MIN, |alike| ID_DIGITS_MIN.max(alike + 1))
+}
+
+fn row(entry: &Entry, now: Timestamp, digits: usize) -> Row {
+    [
+        text::line(entry.id.get(..digits).unwrap_or(&entry.id)).into_owned(),
+        text::line(&state(entry)).into_owned(),
+        text::line(&format!("{} {}", entry.method, entry.path)).into_owned(),
+        text::line(&entry.key).into_owned(),
+        words::age(now.since(entry.created_at.0)),
+        entry.attempts.to_string(),
+        entry.status.map_or_else(|| "-".to_owned(), |status| status.to_string()),
+    ]
+}
+
+fn aligned(rows: &[Row], width: usize, is_coloured: bool) -> String {
+    let widths = widths(rows, width);
+    let names = NAMES.map(str::to_owned);
+    let (bold, plain) = if is_coloured { ("\u{1b}[1m", "\u{1b}[0m") } else { ("", "") };
+    let mut table = format!("{bold}{}{plain}\n", line(&names, &widths));
+    for row in rows {
+        table.push_str(&line(row, &widths));
+        table.push('\n');
+    }
+    table
+}
+
+fn line(row: &Row, widths: &[usize; NAMES.len()]) -> String {
+    let cells = row.iter().zip(widths).map(|(cell, &width)| format!("{:width$}", text::cut(cell, width)));
+    cells.collect::<Vec<_>>().join(&" ".repeat(GAP)).trim_end().to_owned()
+}
+
+/// As wide as what is in them; where that is too much, the widest elastic column gives way first.
+fn widths(rows: &[Row], width: usize) -> [usize; NAMES.len()] {
+    let mut widths = NAMES.map(str::len);
+    for row in rows {
+        for (widest, cell) in widths.iter_mut().zip(row) {
+            *widest = (*widest).max(cell.chars().count());
+        }
+    }
+    let total = |widths: &[usize]| widths.iter().sum::<usize>() + GAP * (NAMES.len() - 1);
+    while total(&widths) > width {
+        let widest = ELASTIC.into_iter().max_by_key(|&column| widths[column]).expect("there are some");
+        if widths[widest] <= ELASTIC_MIN {
+            break;
+        }
+        widths[widest] -= 1;
+    }
+    widths
+}
+
+#[cfg(test)]
+mod tests {
+    use hapax::core::record::{Fence, Head, State};
+    use hapax::{Key, Principal, RecordId, Scope};
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn entry(id: [u8; 4], path: &str, key: &str) -> Entry {
+        let mut bytes = [0; 32];
+        bytes[..4].copy_from_slice(&id);
+        let scope = Scope { namespace: "n".into(), principal: Principal::Anonymous, method: "POST".into(), path: path.into() };
+        let head = Head {
+            id: RecordId::from_bytes(bytes),
+            scope: Arc::new(scope),
+            key: Key::new(key).unwrap(),
+            state: State::Completed,
+            fence: Fence::ZERO,
+            token: Default::default(),
+            version: 1,
+            attempts: 1,
+            lease_until: Timestamp::ZERO,
+            fingerprint: None,
+            created_at: Timestamp::from_micros(1_000_000),
+            claimed_at: Timestamp::ZERO,
+            finished_at: Timestamp::ZERO,
+            expires_at: Timestamp::from_micros(u64::MAX),
+            tombstone_until: Timestamp::from_micros(u64::MAX),
+            status: Some(201),
+            kept: true,
+        };
+        Entry::of(&head, Timestamp::from_micros(66_000_000))
+    }
+
+    fn drawn(entries: &[Entry], width: Option<usize>) -> String {
+        draw(entries, Timestamp::from_micros(66_000_000), Style { width, is_coloured: false, full: false })
+    }
+
+    #[test]
+    fn a_table_is_cut_to_the_terminal_and_never_acts_on_it() {
+        let entries = [
+            entry([1, 2, 3, 4], "/v1/charges/with/a/long/path/that/goes/on", "order-17-with-a-long-key"),
+            entry([1, 2, 3, 5], "/\u{1b}[2J\u{202e}", "k"),
+        ];
+        let table = drawn(&entries[..1], Some(76));
+        assert!(table.lines().all(|line| line.chars().count() <= 76), "{table}");
+        assert!(table.contains('…'), "{table}");
+        let table = drawn(&entries, None);
+        assert_eq!(table.lines().nth(1), Some("01020305\tcompleted\tPOST /\\u{1b}[2J\\u{202e}\tk\t1m 5s\t1\t201"));
+    }
+
+    #[test]
+    fn ids_have_as_many_digits_as_tell_them_apart() {
+        let one = entry([9; 4], "/", "k");
+        let mut other = one.clone();
+        other.id.replace_range(11..12, "1");
+        assert!(drawn(std::slice::from_ref(&one), None).starts_with("09090909\t"));
+        assert!(drawn(&[one, other], None).starts_with("090909090000\t"));
+    }
+}

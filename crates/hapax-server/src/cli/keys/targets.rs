@@ -1,0 +1,197 @@
+//! Which keys a command is about: by id, by the beginning of one, or by a filter.
+
+use std::io::{BufRead, IsTerminal};
+
+use hapax::RecordId;
+
+use super::filter::Filter;
+use super::source::Source;
+use super::table::{self, Style};
+use super::words::count;
+use crate::admin::keys::wire::{Entry, Page, Query};
+use crate::cli::{Exit, text};
+
+/// The fewest digits that may stand for an id.
+const ID_DIGITS_MIN: usize = 6;
+/// Keys in one question.
+const PAGE: usize = 1_000;
+/// Keys that are shown of those that would be changed.
+const SHOWN_MAX: usize = 20;
+
+/// Page after page of what a query finds, up to a limit.
+pub(super) struct Walk<'a> {
+    source: &'a Source,
+    query: Query,
+    left: usize,
+    is_over: bool,
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn new(source: &'a Source, query: Query, limit: usize) -> Walk<'a> {
+        Walk { source, query, left: limit, is_over: false }
+    }
+
+    pub(super) async fn next(&mut self) -> Result<Option<Page>, Exit> {
+        if self.is_over || self.left == 0 {
+            return Ok(None);
+        }
+        let page = self.page(self.left.min(PAGE)).await?;
+        self.left -= page.keys.len().min(self.left);
+        Ok(Some(page))
+    }
+
+    /// The id to go on after, if there may be more than the limit let through.
+    pub(super) fn rest(&self) -> Option<&str> {
+        self.query.after.as_deref().filter(|_| !self.is_over)
+    }
+
+    async fn page(&mut self, limit: usize) -> Result<Page, Exit> {
+        self.query.limit = Some(limit);
+        let page = self.source.list(&self.query).await?;
+        match &page.next {
+            Some(next) => self.query.after = Some(next.clone()),
+            None => self.is_over = true,
+        }
+        Ok(page)
+    }
+}
+
+/// The one record whose id begins so.
+pub(super) async fn resolve(source: &Source, text: &str) -> Result<RecordId, Exit> {
+    let text = text.to_ascii_lowercase();
+    if let Ok(id) = text.parse() {
+        return Ok(id);
+    }
+    let Some(first) = lowest(&text) else {
+        return Err(Exit::usage(format!(
+            "`{}` is no id: an id is 64 hexadecimal digits, of which the first {ID_DIGITS_MIN} or more will do",
+            text::line(&text)
+        )));
+    };
+    let query = Query { after: before(first).map(|id| id.to_string()), limit: Some(2), ..Query::default() };
+    let mut found = source.list(&query).await?.keys;
+    found.retain(|entry| entry.id.starts_with(&text));
+    match &found[..] {
+        [] => Err(Exit::failed(format!("there is no key whose id begins with {text}"))),
+        [only] => only.id.parse().map_err(Exit::failed),
+        _ => Err(Exit::failed(format!(
+            "several ids begin with {text}: give more digits (`hapax keys list --full` shows them whole)"
+        ))),
+    }
+}
+
+/// The lowest id that begins so.
+fn lowest(digits: &str) -> Option<RecordId> {
+    let is_short_id = (ID_DIGITS_MIN..64).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_short_id.then(|| format!("{digits:0<64}").parse().ok()).flatten()
+}
+
+/// The id before this one: listings begin after an id. None before the first.
+fn before(id: RecordId) -> Option<RecordId> {
+    let mut bytes = *id.as_bytes();
+    let last = bytes.iter().rposition(|&byte| byte != 0)?;
+    bytes[last] -= 1;
+    bytes[last + 1..].fill(0xff);
+    Some(RecordId::from_bytes(bytes))
+}
+
+/// What a change is about, as flags.
+#[derive(clap::Args)]
+pub(super) struct Targets {
+    /// The keys' ids, or their first digits
+    #[arg(value_name = "ID")]
+    ids: Vec<String>,
+    #[command(flatten)]
+    filter: Filter,
+    /// With a filter: at most so many in one go
+    #[arg(long, default_value_t = 1_000)]
+    limit: usize,
+    /// With a filter: do not ask
+    #[arg(long)]
+    yes: bool,
+}
+
+impl Targets {
+    pub(super) fn state(&self) -> Option<&str> {
+        self.filter.state()
+    }
+
+    /// The keys that are meant. Those found by a filter are shown first, and the person is asked. `None` if they are not to be changed.
+    pub(super) async fn choose(&self, source: &Source, state: Option<&str>, what: &str) -> Result<Option<Vec<RecordId>>, Exit> {
+        match (self.ids.is_empty(), self.filter.is_empty()) {
+            (false, false) => Err(Exit::usage("give ids or a filter such as --path, not both")),
+            (true, true) => Err(Exit::usage("say which keys: ids, or a filter such as --path /v1/charges or --older-than 1h")),
+            (false, true) => {
+                let mut ids = Vec::new();
+                for text in &self.ids {
+                    ids.push(resolve(source, text).await?);
+                }
+                Ok(Some(ids))
+            }
+            (true, false) => self.choose_by_filter(source, state, what).await,
+        }
+    }
+
+    async fn choose_by_filter(&self, source: &Source, state: Option<&str>, what: &str) -> Result<Option<Vec<RecordId>>, Exit> {
+        let mut query = self.filter.query();
+        query.state = query.state.or_else(|| state.map(str::to_owned));
+        let mut walk = Walk::new(source, query, self.limit);
+        let mut found = Vec::new();
+        while let Some(page) = walk.next().await? {
+            preview(&page, found.len());
+            found.extend(page.keys.iter().map(parsed).collect::<Result<Vec<_>, _>>()?);
+        }
+        if found.is_empty() {
+            eprintln!("no key is like that: nothing to do");
+            return Ok(None);
+        }
+        let more = if walk.rest().is_some() { ", and there may be more: run this again for those" } else { "" };
+        eprintln!("{} would be {what}{more}", count(found.len(), "key"));
+        if self.yes || is_confirmed()? {
+            return Ok(Some(found));
+        }
+        Err(Exit::usage("nothing was changed: add --yes to go on"))
+    }
+}
+
+fn parsed(entry: &Entry) -> Result<RecordId, Exit> {
+    entry.id.parse().map_err(Exit::failed)
+}
+
+/// Shows the first of what would be changed.
+fn preview(page: &Page, before: usize) {
+    let shown = page.keys.len().min(SHOWN_MAX.saturating_sub(before));
+    if shown > 0 {
+        eprint!("{}", table::draw(&page.keys[..shown], page.now.0, Style::plain()));
+    }
+    if shown < page.keys.len() {
+        eprintln!("… and {}", count(page.keys.len() - shown, "further key"));
+    }
+}
+
+/// Asks, where there is somebody to ask.
+fn is_confirmed() -> Result<bool, Exit> {
+    if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+        return Ok(false);
+    }
+    eprint!("Go on? [y/N] ");
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer).map_err(|error| Exit::failed(format!("no answer could be read: {error}")))?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lookup_begins_just_before_the_lowest_id_that_fits() {
+        let start = |digits: &str| before(lowest(digits).unwrap()).map(|id| id.to_string());
+        assert_eq!(start("000000"), None);
+        assert_eq!(start("abc100"), Some(format!("abc0{}", "f".repeat(60))));
+        assert_eq!(start("abcdef01"), Some(format!("abcdef00{}", "f".repeat(56))));
+        for text in ["", "abcde", "xyzxyz", &"a".repeat(65)] {
+            assert!(lowest(text).is_none(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What `hapax serve` says when it has begun: what it guards, what that is worth, and what it does not guard.
+
+use std::fmt::Write;
+use std::net::SocketAddr;
+
+use hapax::{KeyRule, Mode, Policy};
+
+use crate::config::text::spelled;
+use crate::config::{Config, Pattern, PrincipalSource, Route, StoreUrl};
+
+pub(super) fn banner(config: &Config, address: SocketAddr, admin: Option<SocketAddr>) -> String {
+    let routes = routes(config);
+    let clients = format!("{}://{address}", if config.tls.is_some() { "https" } else { "http" });
+    let mut text = format!("hapax {} makes retries harmless\n\n", env!("CARGO_PKG_VERSION"));
+    let mut line = |name: &str, value: &str| writeln!(text, "  {name:<10} {value}").expect("text can always be written to");
+    line("clients", &clients);
+    line("upstream", config.upstream.url.to_string().trim_end_matches('/'));
+    line("store", &store(&config.store));
+    line("principal", &principal(&config.principal));
+    line("operators", &operators(admin));
+    text += "\nRoutes, the first that matches counts\n";
+    text += &table(&routes);
+    text += "\nWhat a key gets\n";
+    for mode in [Mode::Hold, Mode::Rerun] {
+        if routes.iter().any(|route| route.policy.mode == mode && route.policy.key != KeyRule::Off) {
+            text += promise(mode);
+        }
+    }
+    text += "\nNot guarded, and passed on as it is\n";
+    text += "  Requests without a key, unless their route requires one; methods other than POST and PATCH, unless a route names them;\n";
+    text += "  routes whose key is off.\n";
+    text += "\nLook\n";
+    text += &format!("  {clients}/.well-known/idempotency\n");
+    if let Some(flags) = keys_flags(config, admin) {
+        text += &format!("  hapax keys list --state unknown{flags}\n");
+    }
+    text + "\n"
+}
+
+/// Those of the configuration, and the one that stands unwritten after them.
+fn routes(config: &Config) -> Vec<Route> {
+    let rest = Route { name: "/**".into(), methods: Vec::new(), pattern: Pattern::any(), policy: Policy::default() };
+    config.routes.iter().cloned().chain([rest]).collect()
+}
+
+fn store(store: &StoreUrl) -> String {
+    match store {
+        StoreUrl::Sqlite(_) => format!("{store}, on the disk before anybody is told"),
+        StoreUrl::Memory => format!("{store} FORGETS EVERYTHING when this process ends: only for trying things out"),
+    }
+}
+
+fn principal(principal: &PrincipalSource) -> String {
+    match principal {
+        PrincipalSource::Digest(_) => {
+            format!("{principal}: a replay needs the same credential; whether it is still valid is not checked")
+        }
+        PrincipalSource::None => format!("{principal}: all callers are one, and whoever knows a key gets its answer"),
+    }
+}
+
+fn operators(admin: Option<SocketAddr>) -> String {
+    match admin {
+        Some(admin) => format!("http://{admin}/readyz, /healthz, /metrics"),
+        None => "off".to_owned(),
+    }
+}
+
+fn promise(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Rerun => {
+            "  rerun  One effect or more. After a lost attempt a repeat runs again, because you said the service is itself idempotent.\n"
+        }
+        _ => {
+            "  hold   At most one dispatch, unless the service itself answers that it is worth another try (429, 500, 503 and the like).\n         \
+             A lost attempt (timed out, cut off, killed) is held as unknown: nothing runs again until its answer comes late\n         \
+             or somebody settles it.\n"
+        }
+    }
+}
+
+fn key(rule: KeyRule) -> &'static str {
+    match rule {
+        KeyRule::Required => "required",
+        KeyRule::Optional => "optional",
+        KeyRule::Issued => "issued",
+        KeyRule::Off => "off",
+    }
+}
+
+/// Columns as wide as their widest.
+fn table(routes: &[Route]) -> String {
+    let mut rows = vec![["route", "mode", "key", "replays", "then 410", "lease", "waits"].map(str::to_owned)];
+    rows.extend(routes.iter().map(row));
+    let widths: [usize; 7] = std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
+    let mut text = String::new();
+    for row in rows {
+        let cells: Vec<String> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        text += &format!("  {}\n", cells.join("  ").trim_end());
+    }
+    text
+}
+
+fn row(route: &Route) -> [String; 7] {
+    let policy = &route.policy;
+    // Without a method a route takes every request, but guards only these.
+    let name = if route.methods.is_empty() { format!("POST|PATCH {}", route.pattern) } else { route.name.to_string() };
+    if policy.key == KeyRule::Off {
+        let none = || "-".to_owned();
+        return [name, none(), key(policy.key).to_owned(), none(), none(), none(), none()];
+    }
+    [
+        name,
+        policy.mode.word().to_owned(),
+        key(policy.key).to_owned(),
+        spelled(policy.retention),
+        spelled(policy.tombstone),
+        spelled(policy.lease),
+        format!("{}, up to {}", spelled(policy.wait), spelled(policy.wait_max)),
+    ]
+}
+
+/// What other commands must be told to find the same records; `None` where nobody can ask.
+fn keys_flags(config: &Config, admin: Option<SocketAddr>) -> Option<String> {
+    let usual = Config::new(http::Uri::default());
+    match (admin, &config.store) {
+        (Some(_), _) if admin == usual.admin => Some(String::new()),
+        (Some(admin), _) => Some(format!(" --admin http://{admin}")),
+        (None, StoreUrl::Sqlite(_)) => Some(format!(" --store {}", config.store)),
+        (None, StoreUrl::Memory) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_banner_says_what_is_promised_and_what_is_not() {
+        let mut config = Config::new("http://127.0.0.1:3000".parse().unwrap());
+        config.store = StoreUrl::Memory;
+        let policy = Policy { mode: Mode::Rerun, key: KeyRule::Required, ..Policy::default() };
+        let (pattern, methods) = ("/v1/mails".parse().unwrap(), vec![http::Method::POST]);
+        config.routes.push(Route { name: "POST /v1/mails".into(), methods, pattern, policy });
+        let text = banner(&config, ([127, 0, 0, 1], 4000).into(), Some(([127, 0, 0, 1], 4009).into()));
+        assert_eq!(text, include_str!("banner.txt").replace("VERSION", env!("CARGO_PKG_VERSION")));
+    }
+}

@@ -1,0 +1,118 @@
+//! Text from outside, made safe to show.
+//!
+//! Keys, paths, principals and bodies are whatever a caller chose to send. On a terminal some characters are commands, and others make a
+//! line read as what it is not.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Write as _};
+
+/// One line: what is no plain text is spelled out, as in `\u{1b}`.
+pub(super) fn line(text: &str) -> Cow<'_, str> {
+    escaped(text, is_harmful, spelled)
+}
+
+/// Several lines: line ends and tabs stay.
+pub(super) fn lines(text: &str) -> Cow<'_, str> {
+    // A lone carriage return writes over what stands on the line.
+    let text = text.replace("\r\n", "\n");
+    Cow::Owned(escaped(&text, |c| is_harmful(c) && c != '\n' && c != '\t', spelled).into_owned())
+}
+
+/// Bytes that should be text.
+pub(super) fn bytes(bytes: &[u8]) -> String {
+    match str::from_utf8(bytes) {
+        Ok(text) => line(text).into_owned(),
+        Err(_) => bytes.escape_ascii().to_string(),
+    }
+}
+
+/// A JSON text: the same text to every reader, spelled so that no terminal acts on it.
+pub(super) fn json(text: &str) -> Cow<'_, str> {
+    escaped(text, is_harmful, |safe, c| {
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            let _ = write!(safe, "\\u{unit:04x}");
+        }
+    })
+}
+
+/// Cut to so many characters, with a mark that it was.
+pub(super) fn cut(text: &str, width: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(width) {
+        None => Cow::Borrowed(text),
+        Some(_) if width == 0 => Cow::Borrowed(""),
+        Some(_) => {
+            let end = text.char_indices().nth(width - 1).map_or(text.len(), |(at, _)| at);
+            Cow::Owned(format!("{}…", &text[..end]))
+        }
+    }
+}
+
+/// Writes to standard output; `false` once nobody reads it any more, as after `| head`.
+pub(super) fn emit(text: &str) -> bool {
+    let mut output = std::io::stdout().lock();
+    output.write_all(text.as_bytes()).and_then(|()| output.flush()).is_ok()
+}
+
+/// How wide the terminal on standard output is; `None` where there is none.
+pub(super) fn terminal_width() -> Option<usize> {
+    let output = std::io::stdout();
+    if !output.is_terminal() {
+        return None;
+    }
+    let columns = rustix::termios::tcgetwinsize(&output).map_or(0, |size| size.ws_col);
+    Some(if columns == 0 { 80 } else { usize::from(columns) })
+}
+
+/// Whether to use bold type: on a terminal, unless `NO_COLOR` is set to anything.
+pub(super) fn is_coloured() -> bool {
+    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+fn spelled(safe: &mut String, c: char) {
+    let _ = write!(safe, "\\u{{{:x}}}", u32::from(c));
+}
+
+fn escaped(text: &str, is_escaped: impl Fn(char) -> bool, escape: impl Fn(&mut String, char)) -> Cow<'_, str> {
+    if !text.contains(&is_escaped) {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_escaped(c) {
+            escape(&mut safe, c);
+        } else {
+            safe.push(c);
+        }
+    }
+    Cow::Owned(safe)
+}
+
+/// Control characters, and what changes the order or the presence of what is seen.
+fn is_harmful(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
+        || matches!(c, '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_a_terminal_acts_on_is_left() {
+        assert_eq!(line("order-17 é"), "order-17 é");
+        assert_eq!(line("a\u{1b}[2Jb\u{202e}c\r\n\u{9b}"), "a\\u{1b}[2Jb\\u{202e}c\\u{d}\\u{a}\\u{9b}");
+        assert_eq!(lines("a\r\nb\tc\rd\u{7}"), "a\nb\tc\\u{d}d\\u{7}");
+        assert_eq!(json("\"\u{7f}\u{2066}\u{e0041}é\""), "\"\\u007f\\u2066\\udb40\\udc41é\"");
+        assert_eq!(bytes(b"\xff\x1b"), "\\xff\\x1b");
+    }
+
+    #[test]
+    fn long_text_is_cut_with_a_mark() {
+        assert_eq!(
+            (cut("héllo", 5), cut("héllo", 4), cut("héllo", 1), cut("h", 0)),
+            ("héllo".into(), "hél…".into(), "…".into(), "".into())
+        );
+    }
+}

@@ -1,0 +1,220 @@
+//! What the gateway is to do, and every limit it keeps.
+//!
+//! [`Config`] is made from flags ([`cli`](crate::cli)) or read from a file (`file.rs`), and is good by then: whatever contradicts itself was
+//! refused with the line it stands in.
+
+pub mod file;
+mod principal;
+mod route;
+pub(crate) mod text;
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use file::{ConfigError, Overrides};
+pub use principal::PrincipalSource;
+pub use route::{Pattern, Route};
+pub use text::{admin_address, listen_address, upstream_url};
+
+/// Everything the gateway is told before it starts.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where clients connect.
+    pub listen: SocketAddr,
+    /// Where operators ask. Loopback, because it asks nobody who they are.
+    pub admin: Option<SocketAddr>,
+    /// Where records are kept.
+    pub store: StoreUrl,
+    /// Sets apart the keys of this service from those of others on the same store.
+    pub namespace: String,
+    /// Who is asking.
+    pub principal: PrincipalSource,
+    /// The service behind.
+    pub upstream: Upstream,
+    /// What the gateway shows to clients, if it speaks TLS with them.
+    pub tls: Option<Tls>,
+    /// Peers whose `Forwarded` and `X-Forwarded-*` are believed and added to; those of others are replaced.
+    pub trusted_proxies: Vec<std::net::IpAddr>,
+    /// How long anybody may take.
+    pub timeouts: Timeouts,
+    /// How much of anything there may be.
+    pub limits: Limits,
+    /// How to stop.
+    pub drain: Drain,
+    /// What each route promises: the first that matches counts. After the last stands, unwritten, the default policy for every path.
+    pub routes: Vec<Route>,
+}
+
+/// Where records are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreUrl {
+    /// A file of the embedded store: `sqlite:hapax.db`.
+    Sqlite(PathBuf),
+    /// Nowhere: gone with the process. `memory:`, for trying things out.
+    Memory,
+}
+
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreUrl::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
+            StoreUrl::Memory => f.write_str("memory:"),
+        }
+    }
+}
+
+/// The service behind the gateway.
+#[derive(Clone, Debug)]
+pub struct Upstream {
+    /// Its origin: scheme, host and port. A path is refused: requests keep theirs.
+    pub url: http::Uri,
+    /// What to speak with it.
+    pub protocol: Protocol,
+    /// Whom to believe, besides the system's authorities, when it shows its certificate.
+    pub ca_file: Option<PathBuf>,
+    /// Connections that may be open to it. A request that finds none free within `timeouts.connect` was never dispatched.
+    pub connections_max: usize,
+    /// How long an unused connection is kept.
+    pub idle_max: Duration,
+    /// How long a connection may have been unused for a request that must not be sent twice: shorter than the upstream's own
+    /// patience, which is 2 s for gunicorn and 5 s for Node.
+    pub reuse_max: Duration,
+}
+
+/// What to speak with the upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// Over TLS what both prefer; else HTTP/1.1.
+    Auto,
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2, without TLS by prior knowledge.
+    Http2,
+}
+
+/// What the gateway shows to clients. Both in PEM.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    /// The certificate and those that vouch for it.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+}
+
+/// How long anybody may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// From connecting to the first byte.
+    pub first_byte: Duration,
+    /// To agree on TLS.
+    pub handshake: Duration,
+    /// From the first byte of a request's head to its last.
+    pub header: Duration,
+    /// From one request to the next on the same connection.
+    pub keep_alive: Duration,
+    /// A client that sends a body, or takes an answer, without any progress.
+    pub stall: Duration,
+    /// To connect to the upstream, TLS included.
+    pub connect: Duration,
+    /// From the last byte of the request to the head of the upstream's answer, and from each part of its body to the next.
+    pub answer: Duration,
+}
+
+/// How much of anything there may be.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections of clients.
+    pub connections_max: usize,
+    /// Of these, such as have not sent a byte yet. Over it the oldest of them is closed.
+    pub silent_connections_max: usize,
+    /// Bytes of a request's head.
+    pub header_bytes_max: usize,
+    /// Fields of a request's head.
+    pub header_fields_max: usize,
+    /// Streams of one HTTP/2 connection.
+    pub streams_max: u32,
+    /// Attempts that may be running.
+    pub attempts_max: usize,
+    /// Bytes a second that a client must send of a body or take of an answer, on the average of each `timeouts.stall`.
+    pub rate_min: u64,
+}
+
+/// How to stop.
+#[derive(Clone, Copy, Debug)]
+pub struct Drain {
+    /// From turning readiness off to taking no more connections: as long as load balancers take to notice.
+    pub notice: Duration,
+    /// How long attempts may take to end after that, before they are marked as unknown.
+    pub deadline: Duration,
+}
+
+impl Config {
+    /// Everything at its default, in front of this upstream.
+    pub fn new(upstream: http::Uri) -> Config {
+        Config {
+            listen: (Ipv4Addr::LOCALHOST, 4000).into(),
+            admin: Some((Ipv4Addr::LOCALHOST, 4001).into()),
+            store: StoreUrl::Sqlite("hapax.db".into()),
+            namespace: "default".to_owned(),
+            principal: PrincipalSource::default(),
+            upstream: Upstream::new(upstream),
+            tls: None,
+            trusted_proxies: Vec::new(),
+            timeouts: Timeouts::default(),
+            limits: Limits::default(),
+            drain: Drain::default(),
+            routes: Vec::new(),
+        }
+    }
+}
+
+impl Upstream {
+    /// Everything at its default, at this origin.
+    pub fn new(url: http::Uri) -> Upstream {
+        Upstream {
+            url,
+            protocol: Protocol::Auto,
+            ca_file: None,
+            connections_max: 1_024,
+            idle_max: Duration::from_secs(60),
+            reuse_max: Duration::from_secs(1),
+        }
+    }
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Timeouts {
+            first_byte: Duration::from_secs(10),
+            handshake: Duration::from_secs(10),
+            header: Duration::from_secs(10),
+            keep_alive: Duration::from_secs(75),
+            stall: Duration::from_secs(20),
+            connect: Duration::from_secs(5),
+            // Longer than the longest attempt: one that is given up at five minutes may still end, and resolve its record.
+            answer: Duration::from_secs(10 * 60),
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            connections_max: 20_000,
+            silent_connections_max: 4_096,
+            header_bytes_max: 32 << 10,
+            header_fields_max: 100,
+            streams_max: 128,
+            attempts_max: 10_000,
+            rate_min: 128,
+        }
+    }
+}
+
+impl Default for Drain {
+    fn default() -> Self {
+        Drain { notice: Duration::from_secs(2), deadline: Duration::from_secs(30) }
+    }
+}

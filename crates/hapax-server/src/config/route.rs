@@ -1,0 +1,170 @@
+//! Routes: which requests a policy is for.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use hapax::Policy;
+
+/// Which requests, and what they are promised.
+#[derive(Clone, Debug)]
+pub struct Route {
+    /// What metrics and `/.well-known/idempotency` call it: its methods and its pattern.
+    pub name: Arc<str>,
+    /// The methods; empty means all that the policy guards.
+    pub methods: Vec<http::Method>,
+    /// The paths.
+    pub pattern: Pattern,
+    /// What they are promised.
+    pub policy: Policy,
+}
+
+impl Route {
+    /// Whether this route is for a request.
+    pub fn matches(&self, method: &http::Method, path: &str) -> bool {
+        (self.methods.is_empty() || self.methods.contains(method)) && self.pattern.matches(path)
+    }
+}
+
+/// A pattern of paths: segments as they are, `{name}` or `*` for any one segment, and a last `**` for any rest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    text: Arc<str>,
+    segments: Vec<Segment>,
+    any_rest: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Segment {
+    Just(Arc<str>),
+    Any,
+}
+
+impl Pattern {
+    /// Every path.
+    pub fn any() -> Pattern {
+        Pattern { text: "/**".into(), segments: Vec::new(), any_rest: true }
+    }
+
+    /// Whether a path, as it was sent, is one of these. Segments are compared as they are spelled: the upstream alone knows
+    /// whether it reads `%2F` or `//` as something else, and a guard that guesses is one that can be walked around.
+    pub fn matches(&self, path: &str) -> bool {
+        let mut given = path.strip_prefix('/').unwrap_or(path).split('/');
+        let fit = self.segments.iter().all(|segment| match (segment, given.next()) {
+            (Segment::Just(wanted), Some(given)) => **wanted == *given,
+            (Segment::Any, Some(given)) => !given.is_empty(),
+            (_, None) => false,
+        });
+        fit && (self.any_rest || given.next().is_none())
+    }
+
+    /// Whether every path that `other` matches is matched by this one too.
+    pub fn covers(&self, other: &Pattern) -> bool {
+        let mut theirs = other.segments.iter();
+        let fit = self.segments.iter().all(|ours| match (ours, theirs.next()) {
+            (Segment::Just(ours), Some(Segment::Just(theirs))) => ours == theirs,
+            (Segment::Any, Some(Segment::Just(theirs))) => !theirs.is_empty(),
+            (Segment::Any, Some(Segment::Any)) => true,
+            (Segment::Just(_), Some(Segment::Any)) | (_, None) => false,
+        });
+        fit && (self.any_rest || (theirs.next().is_none() && !other.any_rest))
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl FromStr for Pattern {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some(path) = text.strip_prefix('/') else {
+            return Err(format!("a path pattern begins with `/`: write `/{text}`"));
+        };
+        let (path, any_rest) = match path.strip_suffix("**") {
+            Some("") => ("", true),
+            Some(before) => match before.strip_suffix('/') {
+                Some(before) => (before, true),
+                None => return Err("`**` stands for whole segments: write `/` before it".to_owned()),
+            },
+            None => (path, false),
+        };
+        let segments =
+            if any_rest && path.is_empty() { Vec::new() } else { path.split('/').map(segment).collect::<Result<_, _>>()? };
+        Ok(Pattern { text: text.into(), segments, any_rest })
+    }
+}
+
+fn segment(text: &str) -> Result<Segment, String> {
+    let name = text.strip_prefix('{').and_then(|text| text.strip_suffix('}'));
+    match (text, name) {
+        ("*", _) => Ok(Segment::Any),
+        (_, Some(name)) if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') => {
+            Ok(Segment::Any)
+        }
+        _ if text.contains(['*', '{', '}']) => {
+            Err(format!("`{text}` mixes text and a placeholder: a segment is either text, `*`, or `{{name}}`; `**` stands last"))
+        }
+        _ if text.bytes().any(|byte| !byte.is_ascii_graphic() || matches!(byte, b'?' | b'#')) => {
+            Err(format!("`{text}` cannot stand in a path as it is sent: percent-encode it, and leave out the query"))
+        }
+        _ => Ok(Segment::Just(text.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_whole_segments() {
+        for (pattern, path, fits) in [
+            ("/v1/charges", "/v1/charges", true),
+            ("/v1/charges", "/v1/charges/", false),
+            ("/v1/charges", "/v1/charges/7", false),
+            ("/v1/charges/{id}", "/v1/charges/7", true),
+            ("/v1/charges/*", "/v1/charges/", false),
+            ("/v1/*/refund", "/v1/7/refund", true),
+            ("/v1/**", "/v1", true),
+            ("/v1/**", "/v1/a/b", true),
+            ("/v1/**", "/v2/a", false),
+            ("/**", "/", true),
+            ("/**", "/a/b", true),
+            ("/", "/", true),
+            ("/", "/a", false),
+        ] {
+            assert_eq!(pattern.parse::<Pattern>().unwrap().matches(path), fits, "{pattern} {path}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_covers_what_it_leaves_nothing_of() {
+        for (one, other, covers) in [
+            ("/a", "/a", true),
+            ("/{id}", "/*", true),
+            ("/*", "/a", true),
+            ("/a", "/*", false),
+            ("/*", "/", false),
+            ("/**", "/", true),
+            ("/**", "/a/**", true),
+            ("/a/**", "/a", true),
+            ("/a/**", "/a/b/{c}", true),
+            ("/a/**", "/**", false),
+            ("/a/*", "/a/**", false),
+            ("/a/*", "/a/b/c", false),
+            ("/a/*/**", "/a/**", false),
+        ] {
+            assert_eq!(one.parse::<Pattern>().unwrap().covers(&other.parse().unwrap()), covers, "{one} {other}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_pattern_is_refused() {
+        for pattern in ["v1", "", "/v1/a*", "/v1/{}", "/v1/{a b}", "/a**", "/**/b", "/a?b", "/a b", "/é"] {
+            assert!(pattern.parse::<Pattern>().is_err(), "{pattern}");
+        }
+    }
+}

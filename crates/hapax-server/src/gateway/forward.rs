@@ -1,0 +1,229 @@
+//! What passes from one side to the other: fields that concern one connection stay behind, fields that only we may set are set.
+//!
+//! Framing is never passed on: the length of a body is told anew by whoever sends it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
+};
+use http::request::Parts;
+use http::{Method, Response, Version};
+
+use super::correlation;
+
+pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+/// Kept with an answer, never sent to anybody: the trace in which the answer was made.
+const TRACE: HeaderName = HeaderName::from_static("hapax-trace");
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
+const X_FORWARDED_SERVER: HeaderName = HeaderName::from_static("x-forwarded-server");
+const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+
+/// What concerns one connection only (RFC 9110 section 7.6.1), besides whatever `Connection` names, and what tells a body's length.
+const HOP_BY_HOP: [HeaderName; 11] = [
+    CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+    EXPECT,
+    HeaderName::from_static("http2-settings"),
+];
+
+/// What is known of a client's connection, told to the upstream with each of its requests.
+pub(crate) struct Client {
+    address: IpAddr,
+    address_value: HeaderValue,
+    is_tls: bool,
+    /// It is a proxy whose word is taken.
+    is_trusted: bool,
+}
+
+impl Client {
+    pub(crate) fn new(address: IpAddr, is_tls: bool, trusted: &[IpAddr]) -> Client {
+        // One and the same address, however the listener's family spells it.
+        let address = address.to_canonical();
+        let address_value = HeaderValue::try_from(address.to_string()).expect("an address is a header value");
+        Client { address, address_value, is_tls, is_trusted: trusted.iter().any(|proxy| proxy.to_canonical() == address) }
+    }
+}
+
+/// The fields by which somebody is known or told apart, besides those that every gateway has.
+pub(crate) struct Sensitive(Vec<Arc<str>>);
+
+impl Sensitive {
+    /// `more` are the field that tells who is asking and those that carry keys.
+    pub(crate) fn new(more: impl IntoIterator<Item = String>) -> Sensitive {
+        let always = ["authorization", "cookie", "host", "forwarded", "x-real-ip", "x-request-id", "traceparent", "content-length"];
+        Sensitive(always.map(str::to_owned).into_iter().chain(more).map(|name| name.replace('_', "-").into()).collect())
+    }
+
+    /// A name with an underscore that CGI and its heirs (WSGI, Rack, PHP) cannot tell from one of these: to them `Hapax_Fence` *is*
+    /// `Hapax-Fence`.
+    fn is_imitation(&self, name: &str) -> bool {
+        if !name.contains('_') {
+            return false;
+        }
+        let name = name.replace('_', "-");
+        let prefixes = ["hapax-", "idempotency-", "idempotent-", "x-forwarded-", "content-", "transfer-"];
+        prefixes.iter().any(|prefix| name.starts_with(prefix)) || self.0.iter().any(|sensitive| **sensitive == *name)
+    }
+}
+
+/// Whether the gateway itself takes this field off a request, or sets it: nobody can be known by it, and no key can be in it.
+pub(crate) fn is_ours(name: &HeaderName) -> bool {
+    let set = [FORWARDED, X_REAL_IP, VIA, REQUEST_ID, TRACEPARENT, HOST, CONTENT_LENGTH];
+    let text = name.as_str();
+    let is_family = ["hapax-", "x-forwarded-", "content-"].iter().any(|prefix| text.starts_with(prefix));
+    // One with an underscore is taken for an imitation of one without.
+    HOP_BY_HOP.contains(name) || set.contains(name) || is_family || text.contains('_')
+}
+
+/// Makes a client's request one that may be passed on.
+pub(crate) fn request(parts: &mut Parts, client: &Client, sensitive: &Sensitive) {
+    let upgrade = websocket(parts);
+    let wants_trailers = parts.headers.get(TE).is_some_and(|te| te.as_bytes().eq_ignore_ascii_case(b"trailers"));
+    remove_hop_by_hop(&mut parts.headers);
+    parts.headers.remove(CONTENT_LENGTH);
+    remove_imitations(&mut parts.headers, sensitive);
+    if let Some(upgrade) = upgrade {
+        parts.headers.insert(UPGRADE, upgrade);
+    }
+    if wants_trailers {
+        parts.headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+    join_cookies(&mut parts.headers);
+    tell_host(parts);
+    tell_client(&mut parts.headers, client);
+    let via = if parts.version == Version::HTTP_2 { "2 hapax" } else { "1.1 hapax" };
+    parts.headers.append(VIA, HeaderValue::from_static(via));
+    if !parts.headers.get(REQUEST_ID).is_some_and(correlation::is_plain) {
+        parts.headers.insert(REQUEST_ID, correlation::new());
+    }
+}
+
+/// Makes the upstream's response one that may be passed on, and notes in which trace it was made.
+pub(crate) fn response<B>(response: &mut Response<B>, traceparent: Option<HeaderValue>) {
+    let is_upgrade = response.status() == http::StatusCode::SWITCHING_PROTOCOLS;
+    let upgrade = response.headers().get(UPGRADE).cloned().filter(|_| is_upgrade);
+    // What the upstream speaks is between it and us.
+    *response.version_mut() = Version::HTTP_11;
+    let headers = response.headers_mut();
+    remove_doubtful_length(headers);
+    remove_hop_by_hop(headers);
+    if let Some(upgrade) = upgrade {
+        headers.insert(UPGRADE, upgrade);
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    }
+    headers.remove(TRACE);
+    if let Some(traceparent) = traceparent {
+        headers.insert(TRACE, traceparent);
+    }
+}
+
+/// A length beside a transfer coding, or more than one, is not what the body was read by.
+fn remove_doubtful_length(headers: &mut HeaderMap) {
+    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
+    let is_plain = |length: &HeaderValue| length.as_bytes().iter().all(u8::is_ascii_digit);
+    let is_doubtful = lengths.next().is_some_and(|length| !is_plain(length)) || lengths.next().is_some();
+    if is_doubtful || headers.contains_key(TRANSFER_ENCODING) {
+        headers.remove(CONTENT_LENGTH);
+    }
+}
+
+/// The one upgrade that is passed on. `h2c` above all is not: what it becomes could not be seen any more.
+fn websocket(parts: &Parts) -> Option<HeaderValue> {
+    let mut wishes = parts.headers.get_all(UPGRADE).iter();
+    let (wish, more) = (wishes.next()?, wishes.next());
+    let is_websocket = wish.as_bytes().eq_ignore_ascii_case(b"websocket") && more.is_none();
+    let is_meant = names_upgrade(&parts.headers) && parts.method == Method::GET && parts.version == Version::HTTP_11;
+    (is_websocket && is_meant).then(|| wish.clone())
+}
+
+/// RFC 9110 section 7.8: without this the wish was some other hop's.
+fn names_upgrade(headers: &HeaderMap) -> bool {
+    let lines = headers.get_all(CONNECTION).iter().filter_map(|line| line.to_str().ok());
+    lines.flat_map(|line| line.split(',')).any(|option| option.trim().eq_ignore_ascii_case("upgrade"))
+}
+
+fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    if headers.contains_key(CONNECTION) {
+        let lines = headers.get_all(CONNECTION).iter().filter_map(|line| line.to_str().ok());
+        let named: Vec<HeaderName> = lines.flat_map(|line| line.split(',')).filter_map(|name| name.trim().parse().ok()).collect();
+        for name in named {
+            headers.remove(name);
+        }
+    }
+    for name in &HOP_BY_HOP {
+        headers.remove(name);
+    }
+}
+
+fn remove_imitations(headers: &mut HeaderMap, sensitive: &Sensitive) {
+    let imitations: Vec<_> = headers.keys().filter(|name| sensitive.is_imitation(name.as_str())).cloned().collect();
+    for name in imitations {
+        headers.remove(name);
+    }
+}
+
+/// HTTP/2 clients may send a cookie in crumbs, which HTTP/1.1 does not know (RFC 9113 section 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let crumbs: Vec<&[u8]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if crumbs.len() > 1
+        && let Ok(whole) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..]))
+    {
+        headers.insert(COOKIE, whole);
+    }
+}
+
+/// HTTP/2 says in the request line what HTTP/1.1 says in `Host`.
+fn tell_host(parts: &mut Parts) {
+    let Some(authority) = parts.uri.authority() else { return };
+    let host = HeaderValue::try_from(authority.as_str()).expect("an authority is a header value");
+    parts.headers.insert(HOST, host);
+    let mut uri = http::uri::Parts::default();
+    uri.path_and_query = Some(parts.uri.path_and_query().cloned().unwrap_or(http::uri::PathAndQuery::from_static("/")));
+    parts.uri = http::Uri::from_parts(uri).unwrap_or_default();
+}
+
+fn tell_client(headers: &mut HeaderMap, client: &Client) {
+    let proto = if client.is_tls { "https" } else { "http" };
+    let host = headers.get(HOST).cloned();
+    if !client.is_trusted {
+        for name in
+            [FORWARDED, X_FORWARDED_FOR, X_FORWARDED_PROTO, X_FORWARDED_HOST, X_FORWARDED_PORT, X_FORWARDED_SERVER, X_REAL_IP]
+        {
+            headers.remove(name);
+        }
+    }
+    headers.append(X_FORWARDED_FOR, client.address_value.clone());
+    headers.append(FORWARDED, forwarded(client.address, proto, host.as_ref()));
+    // The first proxy is the one that knows.
+    headers.entry(X_FORWARDED_PROTO).or_insert(HeaderValue::from_static(proto));
+    if let Some(host) = host {
+        headers.entry(X_FORWARDED_HOST).or_insert(host);
+    }
+}
+
+/// `for`, `proto` and `host` of RFC 7239.
+fn forwarded(address: IpAddr, proto: &str, host: Option<&HeaderValue>) -> HeaderValue {
+    let by = match address {
+        IpAddr::V4(address) => format!("for={address};proto={proto}"),
+        IpAddr::V6(address) => format!("for=\"[{address}]\";proto={proto}"),
+    };
+    let value = match host.and_then(|host| host.to_str().ok()) {
+        Some(host) => format!("{by};host=\"{host}\""),
+        None => by,
+    };
+    HeaderValue::try_from(value).expect("addresses and hosts are header values")
+}

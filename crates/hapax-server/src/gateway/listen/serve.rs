@@ -1,0 +1,96 @@
+//! One connection, served by hyper.
+
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use http::StatusCode;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::time::Instant;
+
+use super::Shared;
+use super::sniff::Rewound;
+use super::streams::Streams;
+use crate::gateway::forward::Client;
+use crate::gateway::stream::Stream;
+use crate::gateway::wire::Wire;
+
+/// How often a quiet HTTP/2 connection is asked whether it lives, and how long it may take to say so.
+const PING: Duration = Duration::from_secs(20);
+/// How often the streams of a connection are looked over, in the shortest time that one of them may take.
+const LOOKS: u32 = 4;
+const LOOK_MIN: Duration = Duration::from_millis(50);
+/// Answer bytes that one stream may have waiting to be sent.
+const SEND_BUFFER_BYTES_MAX: usize = 256 << 10;
+
+pub(super) async fn http1(shared: Arc<Shared>, stream: Stream, sniffed: BytesMut, client: Client) {
+    let (wire, handle) = Wire::new(stream, sniffed, shared.wire.clone());
+    let limits = &shared.config.limits;
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(None).half_close(true);
+    // hyper wants at least 8 KiB; what is over our own limit it does not see.
+    builder.max_buf_size(limits.header_bytes_max.max(16 << 10));
+    if limits.header_fields_max > 100 {
+        builder.max_headers(limits.header_fields_max);
+    }
+    let service = service_fn(|request| {
+        let refusal = handle.refusal();
+        let (shared, client, handle) = (&shared, &client, &handle);
+        async move {
+            let response = shared.stack.answer(request, client, refusal).await;
+            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                handle.open();
+            }
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let mut connection = pin!(builder.serve_connection(wire, service).with_upgrades());
+    tokio::select! {
+        // Why a client's connection ended is the client's business.
+        _ = connection.as_mut() => return,
+        () = shared.closing.cancelled() => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    let _ = connection.await;
+}
+
+pub(super) async fn http2(shared: Arc<Shared>, stream: Rewound, client: Client) {
+    let limits = &shared.config.limits;
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING)
+        .keep_alive_timeout(PING)
+        .max_concurrent_streams(limits.streams_max)
+        .max_header_list_size(u32::try_from(limits.header_bytes_max).unwrap_or(u32::MAX))
+        .max_send_buf_size(SEND_BUFFER_BYTES_MAX);
+    let client = Arc::new(client);
+    let streams = Streams::new();
+    let service = service_fn(|request| {
+        let (shared, client, stream) = (shared.clone(), client.clone(), streams.begin());
+        async move { Ok::<_, Infallible>(stream.answer(shared.stack.answer(request, &client, None).await)) }
+    });
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let timeouts = &shared.config.timeouts;
+    let look = (timeouts.header.min(timeouts.keep_alive).min(timeouts.stall) / LOOKS).max(LOOK_MIN);
+    let mut looks = tokio::time::interval_at(Instant::now() + look, look);
+    let mut is_ending = false;
+    loop {
+        tokio::select! {
+            _ = connection.as_mut() => return,
+            () = shared.closing.cancelled(), if !is_ending => {}
+            _ = looks.tick() => match streams.look(timeouts) {
+                false => continue,
+                // It was told, and does not go.
+                true if is_ending => return,
+                true => {}
+            },
+        }
+        is_ending = true;
+        connection.as_mut().graceful_shutdown();
+    }
+}

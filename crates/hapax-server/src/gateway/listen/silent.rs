@@ -1,0 +1,55 @@
+//! Connections that have not sent a byte yet: there may be so many. Over it the oldest goes, so that whoever speaks up is heard.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+/// The silent connections, in the order in which they came.
+#[derive(Clone)]
+pub(super) struct Silent {
+    inside: Arc<Mutex<Inside>>,
+    max: usize,
+}
+
+#[derive(Default)]
+struct Inside {
+    next: u64,
+    waiting: BTreeMap<u64, oneshot::Sender<()>>,
+}
+
+/// A silent connection's place. Given up when dropped.
+pub(super) struct Place {
+    silent: Silent,
+    number: u64,
+}
+
+impl Silent {
+    pub(super) fn new(max: usize) -> Self {
+        Silent { inside: Arc::default(), max }
+    }
+
+    /// A place, and the word that it is lost to a newer one.
+    pub(super) fn enter(&self) -> (Place, oneshot::Receiver<()>) {
+        let (sender, evicted) = oneshot::channel();
+        let mut inside = self.lock();
+        let number = inside.next;
+        inside.next += 1;
+        inside.waiting.insert(number, sender);
+        if inside.waiting.len() > self.max {
+            // Dropping its sender is the word.
+            inside.waiting.pop_first();
+        }
+        (Place { silent: self.clone(), number }, evicted)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.silent.lock().waiting.remove(&self.number);
+    }
+}

@@ -1,0 +1,195 @@
+//! The gateway: the library's own layer around a service that proxies.
+//!
+//! `stack.rs` is the path of one request. `listen/` takes connections and `wire/` reads their bytes with a stricter eye than hyper's;
+//! `forward.rs` says which fields pass; `upstream/` sends a request once.
+
+mod body;
+mod correlation;
+pub(crate) mod forward;
+mod listen;
+mod principal;
+mod stack;
+mod stream;
+mod upstream;
+mod well_known;
+mod wire;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hapax::{Drained, Hapax, Limits, Observer, Sqlite, Store};
+use tokio::net::{TcpListener, TcpSocket};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use self::listen::Listener;
+use self::stack::Stack;
+use self::upstream::{Proxy, Tunnels};
+use crate::admin::{self, Admin, Readiness};
+use crate::config::{Config, StoreUrl};
+use crate::telemetry::{Metrics, Timed, Traces};
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// What connections may take to end once every attempt has: answers are on their way by then.
+const GOODBYE: Duration = Duration::from_secs(5);
+
+/// Connections that the system may hold before they are accepted. Beyond it a client's first packet is dropped, and its next comes a second later.
+const BACKLOG: u32 = 4_096;
+
+/// A gateway at work. Dropping it stops nothing in an orderly way: use [`Gateway::drain`].
+pub struct Gateway {
+    config: Arc<Config>,
+    hapax: Hapax,
+    address: SocketAddr,
+    admin: Option<SocketAddr>,
+    ready: Arc<Readiness>,
+    closing: CancellationToken,
+    connections: TaskTracker,
+    tunnels: Tunnels,
+    metrics: Metrics,
+    traces: Option<Traces>,
+}
+
+/// Why a gateway did not start. Says which setting to change.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The store could not be opened.
+    #[error("store {url}: {reason}")]
+    Store {
+        /// The store as it was named.
+        url: StoreUrl,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// An address could not be listened on.
+    #[error("{setting} {address}: {error}")]
+    Listen {
+        /// `listen` or `admin`.
+        setting: &'static str,
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        error: std::io::Error,
+    },
+    /// A setting turned out not to work.
+    #[error("{0}")]
+    Setting(String),
+}
+
+impl Gateway {
+    /// Opens the store, listens, and serves.
+    pub async fn start(config: Config) -> Result<Gateway, StartError> {
+        Gateway::start_observed(config, ()).await
+    }
+
+    /// The same, with somebody who is told what happens besides the metrics.
+    pub async fn start_observed(config: Config, observer: impl Observer) -> Result<Gateway, StartError> {
+        let config = Arc::new(config);
+        // Whatever can be wrong without anybody noticing is found first: nothing is listened on, nothing opened.
+        let tls = config.tls.as_ref().map(listen::acceptor).transpose().map_err(StartError::Setting)?;
+        let traces = Traces::from_env().map_err(StartError::Setting)?;
+        let metrics = Metrics::new(&stack::route_names(&config));
+        let tunnels = Tunnels::default();
+        let proxy = Proxy::new(&config, metrics.clone(), tunnels.clone()).map_err(StartError::Setting)?;
+
+        let socket = bind("listen", config.listen)?;
+        let admin_socket = match config.admin {
+            Some(address) => Some(bind("admin", address)?),
+            None => None,
+        };
+        let ready = Arc::new(Readiness::default());
+        let store = open(&config, &metrics, &ready).await?;
+        let secret = store.pulse().await.map_err(|error| store_error(&config, &error))?.secret;
+        let hapax = Hapax::builder(Timed::new(store, &metrics))
+            .observer(metrics.observer(Arc::new(observer)))
+            .limits(Limits { attempts_in_flight_max: config.limits.attempts_max, ..Limits::default() })
+            .build()
+            .namespace(&config.namespace);
+        let principal = principal::Source::new(&config.principal, secret);
+        let stack =
+            Stack::new(&config, &hapax, &principal, &proxy, metrics.clone(), traces.clone()).map_err(StartError::Setting)?;
+
+        let local = |socket: &TcpListener| socket.local_addr().expect("a bound socket has an address");
+        let (address, admin) = (local(&socket), admin_socket.as_ref().map(local));
+        let listener = Listener::new(socket, Arc::new(stack), config.clone(), tls);
+        let (closing, connections) = (listener.closing(), listener.connections());
+        tokio::spawn(listener.run());
+        tokio::spawn(proxy.keep_tidy());
+        if let Some(socket) = admin_socket {
+            let admin = Admin::new(ready.clone(), metrics.clone(), hapax.clone());
+            tokio::spawn(async move { axum::serve(socket, admin::router(admin)).await });
+        }
+        ready.started();
+        Ok(Gateway { config, hapax, address, admin, ready, closing, connections, tunnels, metrics, traces })
+    }
+
+    /// Where it listens: the port that was given to it, if it was asked for port 0.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where operators ask, if anywhere.
+    pub fn admin(&self) -> Option<SocketAddr> {
+        self.admin
+    }
+
+    /// What remembers, for operators.
+    pub fn hapax(&self) -> &Hapax {
+        &self.hapax
+    }
+
+    /// Turns readiness off, waits a moment, stops intake, lets attempts end or marks them as unknown, closes.
+    ///
+    /// Attempts are counted, not connections: a client that keeps its connection open delays nothing.
+    pub async fn drain(self) -> Drained {
+        self.ready.draining();
+        self.metrics.draining();
+        tokio::time::sleep(self.config.drain.notice).await;
+        self.closing.cancel();
+        let until = Instant::now() + self.config.drain.deadline;
+        let drained = self.hapax.drain(self.config.drain.deadline).await;
+        self.tunnels.close().await;
+        // Requests without a key have what is left of the deadline, and answers on their way a moment in any case.
+        let patience = GOODBYE.max(until.saturating_duration_since(Instant::now()));
+        if tokio::time::timeout(patience, self.connections.wait()).await.is_err() {
+            tracing::warn!(connections = self.connections.len(), "connections were cut off that had not ended by the deadline");
+        }
+        if let Some(traces) = self.traces {
+            traces.shutdown(GOODBYE).await;
+        }
+        drained
+    }
+}
+
+fn bind(setting: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
+    let bound = socket.and_then(|socket| {
+        // A restart need not wait for the connections of its predecessor to be forgotten.
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    });
+    bound.map_err(|error| StartError::Listen { setting, address, error })
+}
+
+async fn open(config: &Config, metrics: &Metrics, ready: &Arc<Readiness>) -> Result<Arc<dyn Store>, StartError> {
+    match &config.store {
+        StoreUrl::Memory => Ok(Arc::new(hapax::store::memory())),
+        StoreUrl::Sqlite(path) => {
+            let store = Sqlite::open(path).await.map_err(|error| store_error(config, &error))?;
+            let store = Arc::new(store);
+            let (counted, watched) = (Arc::downgrade(&store), Arc::downgrade(&store));
+            let store: Arc<dyn Store> = store;
+            metrics.watch_store(move || counted.upgrade().map(|store| store.stats()));
+            ready.watch_store(&store, move || watched.upgrade().and_then(|store| store.stats().failing));
+            Ok(store)
+        }
+    }
+}
+
+fn store_error(config: &Config, error: &dyn std::fmt::Display) -> StartError {
+    StartError::Store { url: config.store.clone(), reason: error.to_string() }
+}

@@ -1,0 +1,227 @@
+//! Who is asking, as far as the gateway can tell from a request's head.
+//!
+//! Whoever is mistaken for another could be given the other's answer. So whatever is not plainly one caller's own credential, the
+//! same in each of its requests, makes nobody: the request is refused with `principal-missing`.
+
+use hapax::Principal;
+use hapax::core::Secret;
+use http::header::{AUTHORIZATION, HeaderMap, HeaderName, PROXY_AUTHORIZATION};
+use http::request::Parts;
+
+use crate::config::PrincipalSource;
+
+/// Schemes whose credential is the same in every request. Those that sign each request, or agree on something first, would make
+/// every retry somebody else.
+const STATIC_SCHEMES: [&str; 4] = ["bearer", "basic", "token", "apikey"];
+
+/// Fields by which a caller, or a proxy that has checked one, says who it is. A request with any of them is not anonymous.
+const IDENTITY_FIELDS: [&str; 24] = [
+    "authorization",
+    "cf-access-jwt-assertion",
+    "cookie",
+    "dpop",
+    "ocp-apim-subscription-key",
+    "proxy-authorization",
+    "remote-user",
+    "signature",
+    "ssl-client-cert",
+    "x-amzn-oidc-data",
+    "x-amzn-oidc-identity",
+    "x-amz-security-token",
+    "x-auth-key",
+    "x-auth-request-email",
+    "x-auth-request-user",
+    "x-client-cert",
+    "x-forwarded-client-cert",
+    "x-forwarded-email",
+    "x-forwarded-user",
+    "x-functions-key",
+    "x-goog-authenticated-user-id",
+    "x-ms-client-principal",
+    "x-remote-user",
+    "x-ssl-client-cert",
+];
+
+/// Parts of the names that services give to fields of the same purpose.
+const IDENTITY_NAMES: [&str; 2] = ["api-key", "apikey"];
+const IDENTITY_WORDS: [&str; 6] = ["token", "secret", "session", "sessionid", "credential", "credentials"];
+const IDENTITY_PREFIXES: [&str; 4] = ["x-auth", "x-consumer-", "x-user-id", "x-user-name"];
+
+/// Tells who is asking. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Source {
+    source: PrincipalSource,
+    secret: Secret,
+}
+
+impl Source {
+    pub(super) fn new(source: &PrincipalSource, secret: Secret) -> Source {
+        Source { source: source.clone(), secret }
+    }
+
+    /// Who is asking; `None` if that cannot be told.
+    pub(super) fn of(&self, parts: &Parts) -> Option<Principal> {
+        match &self.source {
+            PrincipalSource::None => Some(Principal::Anonymous),
+            PrincipalSource::Digest(field) => self.digest(field, &parts.headers),
+        }
+    }
+
+    fn digest(&self, field: &HeaderName, headers: &HeaderMap) -> Option<Principal> {
+        let mut lines = headers.get_all(field).iter();
+        let Some(value) = lines.next() else { return anonymous(headers) };
+        if lines.next().is_some() {
+            // Which of them the upstream believes is not ours to guess.
+            return None;
+        }
+        let value = value.as_bytes().trim_ascii();
+        if *field == AUTHORIZATION || *field == PROXY_AUTHORIZATION {
+            return Some(Principal::digest(&self.secret, field.as_str(), &credential(value)?));
+        }
+        (!value.is_empty()).then(|| Principal::digest(&self.secret, field.as_str(), value))
+    }
+}
+
+fn anonymous(headers: &HeaderMap) -> Option<Principal> {
+    let names_somebody = |name: &HeaderName| {
+        // CGI and its heirs read the one as the other.
+        let name = name.as_str().replace('_', "-");
+        let words = || name.split('-');
+        let is_against_forgery = words().any(|word| matches!(word, "csrf" | "xsrf" | "csrftoken" | "xsrftoken"));
+        IDENTITY_FIELDS.contains(&&*name)
+            || IDENTITY_NAMES.iter().any(|part| name.contains(part))
+            || IDENTITY_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+            || (!is_against_forgery && words().any(|word| IDENTITY_WORDS.contains(&word)))
+    };
+    (!headers.keys().any(names_somebody)).then_some(Principal::Anonymous)
+}
+
+/// Scheme and credential in one spelling: RFC 9110 compares schemes in any case and lets any number of spaces follow.
+///
+/// A comma or a quote would be a list or parameters, among which may be something that changes.
+fn credential(value: &[u8]) -> Option<Vec<u8>> {
+    let (scheme, credential) = value.split_at(value.iter().position(|byte| *byte == b' ')?);
+    let scheme = scheme.to_ascii_lowercase();
+    let credential = credential.trim_ascii();
+    let is_one_word = credential.iter().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b',' | b'"'));
+    let is_static = STATIC_SCHEMES.iter().any(|name| name.as_bytes() == scheme);
+    (is_static && is_one_word && !credential.is_empty()).then(|| [&scheme[..], b" ", credential].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: Secret = Secret::from_bytes([7; 32]);
+
+    fn parts(fields: &[(&str, &str)]) -> Parts {
+        let mut request = http::Request::new(());
+        for (name, value) in fields {
+            let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
+            request.headers_mut().append(name, value.parse().unwrap());
+        }
+        request.into_parts().0
+    }
+
+    fn of(source: &str, fields: &[(&str, &str)]) -> Option<Principal> {
+        Source::new(&source.parse().unwrap(), SECRET).of(&parts(fields))
+    }
+
+    fn authorized(value: &str) -> Option<Principal> {
+        of("digest:authorization", &[("authorization", value)])
+    }
+
+    #[test]
+    fn one_credential_is_one_principal_however_it_is_spelled() {
+        let ada = Principal::digest(&SECRET, "authorization", b"bearer ada");
+        assert!(!ada.to_string().contains("ada"));
+        let ada = Some(ada);
+        for value in ["Bearer ada", "bearer ada", "BEARER ada", "Bearer  ada", "Bearer    ada", "Bearer ada "] {
+            assert_eq!(authorized(value), ada, "{value}");
+        }
+        for other in ["Bearer Ada", "Bearer ad", "Basic ada", "Token ada", "ApiKey ada"] {
+            let principal = authorized(other);
+            assert!(principal.is_some() && principal != ada, "{other}");
+        }
+    }
+
+    #[test]
+    fn credentials_that_real_services_give_out_are_taken() {
+        for value in [
+            "Bearer sk_test_4eC39HqLyjWDarjtT1zdp7dc",
+            "Bearer eyJh.eyJz.SflK-x_w",
+            "Bearer 17|nG7",
+            "Basic dXNlcjpwYXNz==",
+            "token ghp_1",
+        ] {
+            assert!(matches!(authorized(value), Some(Principal::Named(_))), "{value}");
+        }
+    }
+
+    #[test]
+    fn what_changes_with_each_request_or_cannot_be_read_is_nobody() {
+        for value in [
+            "",
+            "Bearer",
+            "Bearer ",
+            "ada",
+            "Bearer a b",
+            "Bearer a, Bearer b",
+            "Bearer\tada",
+            "Digest username=\"ada\", nonce=\"1\"",
+            "Digest nonce=1",
+            "Negotiate YII=",
+            "NTLM TlRM",
+            "Hawk id=1",
+            "Signature keyId=1",
+            "AWS4-HMAC-SHA256 Credential=1",
+            "OAuth oauth_nonce=1",
+            "DPoP ada",
+            "GNAP ada",
+            "Token token=\"ada\", nonce=\"1\"",
+            "Bearerada",
+            "Something ada",
+        ] {
+            assert_eq!(authorized(value), None, "{value}");
+        }
+        let twice = [("authorization", "Bearer ada"), ("authorization", "Bearer ada")];
+        assert_eq!(of("digest:authorization", &twice), None);
+    }
+
+    #[test]
+    fn without_a_credential_only_who_says_nothing_of_himself_is_anonymous() {
+        let harmless = [
+            ("user-agent", "curl"),
+            ("accept", "*/*"),
+            ("x-request-id", "1"),
+            ("idempotency-key", "k"),
+            ("traceparent", "00-1-1-01"),
+        ];
+        assert_eq!(of("digest:authorization", &harmless), Some(Principal::Anonymous));
+        for name in
+            ["cookie", "x-api-key", "api-key", "apikey", "X-API-Key", "x-auth-token", "x-access-token", "proxy-authorization"]
+        {
+            assert_eq!(of("digest:authorization", &[(name, "1")]), None, "{name}");
+        }
+        for name in ["x-goog-api-key", "x-acme-apikey", "x-forwarded-user", "x-forwarded-client-cert", "dpop", "x-auth-key"] {
+            assert_eq!(of("digest:authorization", &[(name, "1")]), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn another_field_counts_as_a_whole() {
+        let key = |value| of("digest:x-api-key", &[("x-api-key", value)]);
+        assert_eq!(key("Bearer ada"), Some(Principal::digest(&SECRET, "x-api-key", b"Bearer ada")));
+        assert_ne!(key("ada"), key("Ada"));
+        assert_eq!(key(""), None);
+        assert_eq!(of("digest:x-api-key", &[("x-api-key", "a"), ("x-api-key", "b")]), None);
+        assert_eq!(of("digest:x-api-key", &[("authorization", "Bearer ada")]), None);
+        assert_eq!(of("digest:x-api-key", &[]), Some(Principal::Anonymous));
+    }
+
+    #[test]
+    fn nobody_in_particular_is_everybody() {
+        assert_eq!(of("none", &[("authorization", "Bearer ada")]), Some(Principal::Anonymous));
+        assert_eq!(of("none", &[("cookie", "a=b")]), Some(Principal::Anonymous));
+    }
+}

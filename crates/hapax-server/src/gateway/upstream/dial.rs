@@ -1,0 +1,81 @@
+//! Connecting to the upstream: a socket, TLS on it if its URL says so, and which protocol to speak.
+
+use std::io;
+use std::sync::Arc;
+
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use rustls::pki_types::pem::PemObject;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::config::{Protocol, Upstream};
+use crate::gateway::stream::Stream;
+
+/// Where and how to connect.
+pub(super) struct Dialer {
+    host: String,
+    port: u16,
+    tls: Option<(TlsConnector, ServerName<'static>)>,
+    is_http2: bool,
+}
+
+/// What the other side speaks.
+pub(super) enum Speaks {
+    Http1(Stream),
+    Http2(Stream),
+}
+
+impl Dialer {
+    pub(super) fn new(upstream: &Upstream) -> Result<Dialer, String> {
+        let url = &upstream.url;
+        let host = url.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
+        let is_https = url.scheme_str() == Some("https");
+        let tls = if is_https { Some((connector(upstream)?, server_name(&host)?)) } else { None };
+        let port = url.port_u16().unwrap_or(if is_https { 443 } else { 80 });
+        Ok(Dialer { host, port, tls, is_http2: upstream.protocol == Protocol::Http2 })
+    }
+
+    pub(super) async fn dial(&self) -> io::Result<Speaks> {
+        let socket = TcpStream::connect((self.host.as_str(), self.port)).await?;
+        socket.set_nodelay(true)?;
+        let Some((connector, name)) = &self.tls else {
+            let stream = Stream::Plain(socket);
+            return Ok(if self.is_http2 { Speaks::Http2(stream) } else { Speaks::Http1(stream) });
+        };
+        let stream = connector.connect(name.clone(), socket).await?;
+        let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        let stream = Stream::Tls(Box::new(stream.into()));
+        Ok(if is_http2 { Speaks::Http2(stream) } else { Speaks::Http1(stream) })
+    }
+}
+
+fn server_name(host: &str) -> Result<ServerName<'static>, String> {
+    ServerName::try_from(host.to_owned())
+        .map_err(|_| format!("`{host}` in the upstream's URL is no name that a certificate can have"))
+}
+
+fn connector(upstream: &Upstream) -> Result<TlsConnector, String> {
+    let mut roots = rustls::RootCertStore::empty();
+    // What the system has but cannot read is its own trouble; that nothing can be trusted comes out when connecting.
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if let Some(path) = &upstream.ca_file {
+        let failed = |error: &dyn std::fmt::Display| format!("upstream.ca_file {}: {error}", path.display());
+        let certificates = rustls::pki_types::CertificateDer::pem_file_iter(path).map_err(|error| failed(&error))?;
+        for certificate in certificates {
+            let added = certificate.map_err(|error| failed(&error)).map(|certificate| roots.add(certificate))?;
+            added.map_err(|error| failed(&error))?;
+        }
+    }
+    let mut config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = match upstream.protocol {
+        Protocol::Auto => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+        Protocol::Http1 => vec![b"http/1.1".to_vec()],
+        Protocol::Http2 => vec![b"h2".to_vec()],
+    };
+    Ok(TlsConnector::from(Arc::new(config)))
+}

@@ -1,0 +1,328 @@
+//! The proxying service: the innermost of the stack. It sends a request once.
+//!
+//! What it returns as an error is read by the layer around it: [`NeverDispatched`] releases the key, everything else is unknown. So the
+//! one question that every line here answers is whether a byte of the request may have reached the upstream.
+
+mod answer;
+mod dial;
+mod http2;
+mod link;
+mod pool;
+mod progress;
+mod upgrade;
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hapax::{Body, Class, NeverDispatched, Operation};
+use http::header::{CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING, UPGRADE};
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{Method, Request, Response, StatusCode, Uri, Version};
+use http_body::Body as _;
+use tokio::time::timeout;
+use tower_service::Service;
+
+use self::answer::Answer;
+use self::dial::{Dialer, Speaks};
+use self::http2::Shared;
+use self::link::{Link, Lost};
+use self::pool::{Place, Pool, Turn};
+use self::progress::Progress;
+use super::forward;
+use crate::config::Config;
+use crate::telemetry::Metrics;
+
+pub(crate) use self::upgrade::Tunnels;
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// How often a request that was provably not sent may be given another connection.
+const UNSENT_MAX: usize = 3;
+
+/// How often idle connections are looked over.
+const SWEEP_EVERY: Duration = Duration::from_secs(5);
+
+/// Sends requests to the upstream. Cheap to clone; the clones share connections.
+#[derive(Clone)]
+pub(crate) struct Proxy(Arc<Inside>);
+
+struct Inside {
+    dialer: Dialer,
+    scheme: Scheme,
+    authority: Authority,
+    pool: Arc<Pool>,
+    http2: Shared,
+    tunnels: Tunnels,
+    metrics: Metrics,
+    connect_timeout: Duration,
+    answer_timeout: Duration,
+    idle_max: Duration,
+    reuse_max: Duration,
+    connections_max: usize,
+}
+
+/// The upstream did not answer in time.
+#[derive(Debug, thiserror::Error)]
+#[error("the upstream did not answer within {0:?}")]
+pub(crate) struct TimedOut(Duration);
+
+/// How a request reached the upstream, left in the response for whoever counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dispatched {
+    /// As an attempt of an operation.
+    Guarded,
+    /// As it came.
+    Unguarded,
+}
+
+impl Proxy {
+    pub(crate) fn new(config: &Config, metrics: Metrics, tunnels: Tunnels) -> Result<Proxy, String> {
+        let (upstream, timeouts) = (&config.upstream, &config.timeouts);
+        Ok(Proxy(Arc::new(Inside {
+            dialer: Dialer::new(upstream)?,
+            scheme: upstream.url.scheme().cloned().unwrap_or(Scheme::HTTP),
+            authority: upstream.url.authority().cloned().ok_or("upstream.url names no host")?,
+            pool: Pool::new(upstream.connections_max, upstream.idle_max),
+            http2: Shared::default(),
+            tunnels,
+            metrics,
+            connect_timeout: timeouts.connect,
+            answer_timeout: timeouts.answer,
+            idle_max: upstream.idle_max,
+            reuse_max: upstream.reuse_max,
+            connections_max: upstream.connections_max,
+        })))
+    }
+
+    /// Closes idle connections in time, until nobody else uses the proxy.
+    pub(crate) async fn keep_tidy(self) {
+        let inside = Arc::downgrade(&self.0);
+        drop(self);
+        loop {
+            tokio::time::sleep(SWEEP_EVERY).await;
+            let Some(inside) = inside.upgrade() else { return };
+            inside.pool.sweep();
+        }
+    }
+}
+
+impl Service<Request<Body>> for Proxy {
+    type Response = Response<Answer>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Answer>, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        Box::pin(self.0.clone().proxy(request))
+    }
+}
+
+/// A connection to send on.
+enum Way {
+    Http1(Link),
+    Http2(http2::Sender),
+}
+
+impl Inside {
+    async fn proxy(self: Arc<Self>, mut request: Request<Body>) -> Result<Response<Answer>, BoxError> {
+        let is_guarded = request.extensions().get::<Operation>().is_some();
+        let traceparent = request.headers().get(forward::TRACEPARENT).cloned();
+        let upgrading = upgrade::asked_for(&mut request).filter(|_| !is_guarded);
+        let is_upgrading = upgrading.is_some();
+        if !is_upgrading {
+            // Half a wish (RFC 9110 section 7.8 wants it in `Connection` too), or one that is not granted here.
+            request.headers_mut().remove(UPGRADE);
+        }
+        // What is left in there is ours, not the upstream's.
+        request.extensions_mut().clear();
+
+        let sent = match upgrading {
+            // Boxed, so that the others, which are many, need not carry its room.
+            Some(client) => Box::pin(upgrade::send(&self, request, client)).await,
+            None => {
+                // A guarded request's body was read whole before, so that it need not be watched.
+                let progress = Progress::default();
+                let request = if is_guarded { request } else { progress.watch(request) };
+                self.send(request, &progress, is_guarded).await
+            }
+        };
+        let mut response = match sent {
+            Err(error) if is_guarded && error.is::<TimedOut>() => timed_out(),
+            sent => sent?,
+        };
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS && !is_upgrading {
+            return Err("the upstream changed to another protocol, which nobody had asked for".into());
+        }
+        forward::response(&mut response, traceparent);
+        response.extensions_mut().insert(if is_guarded { Dispatched::Guarded } else { Dispatched::Unguarded });
+        Ok(response)
+    }
+
+    /// Sends a request once: on another connection only while not a byte of it has left.
+    async fn send(&self, mut request: Request<Body>, progress: &Progress, is_guarded: bool) -> Result<Response<Answer>, BoxError> {
+        // Whatever its method: who guards a request says that it is not safe.
+        let is_safe = !is_guarded && is_safe(&request);
+        let mut age_max = if is_safe { self.idle_max } else { self.reuse_max };
+        let has_body = !request.body().is_end_stream();
+        for _ in 0..UNSENT_MAX {
+            let lost = match self.way(age_max).await.map_err(NeverDispatched)? {
+                Way::Http1(link) => {
+                    for_http1(&mut request, &self.authority);
+                    let again = (is_safe && link.is_stale(self.reuse_max)).then(|| copy(&request));
+                    match progress.in_time(self.answer_timeout, link.exchange(request, self.pool.clone())).await? {
+                        Ok(response) => return Ok(response.map(|body| Answer::http1(body, self.answer_timeout))),
+                        // RFC 9110 section 9.2.2 lets us repeat a safe one.
+                        Err(Lost { error, unsent: None }) => Lost { error, unsent: again },
+                        Err(lost) => lost,
+                    }
+                }
+                Way::Http2(sender) => {
+                    let place = timeout(self.connect_timeout, sender.place()).await;
+                    let place = place.map_err(|_| NeverDispatched("the upstream takes no more streams".into()))?;
+                    let Some(place) = place else { continue };
+                    for_http2(&mut request, &self.scheme, &self.authority);
+                    match progress.in_time(self.answer_timeout, sender.exchange(request, &place)).await? {
+                        Ok(response) => return Ok(response.map(|body| Answer::http2(body, place, self.answer_timeout))),
+                        Err(lost) => lost,
+                    }
+                }
+            };
+            match lost {
+                Lost { unsent: Some(unsent), .. } => request = unsent,
+                Lost { error, unsent: None } if http2::is_unprocessed(&error, has_body) => {
+                    return Err(NeverDispatched(error.into()).into());
+                }
+                Lost { error, unsent: None } => return Err(error.into()),
+            }
+            // The connection had been closed before anything was sent: others of its age may be too.
+            age_max = Duration::ZERO;
+        }
+        Err(NeverDispatched("the upstream closes connections before a request can be sent".into()).into())
+    }
+
+    /// A connection that was used within `age_max`, or a new one.
+    async fn way(&self, age_max: Duration) -> Result<Way, BoxError> {
+        let connecting = async {
+            loop {
+                if let Some(sender) = self.http2.sender() {
+                    return Ok(Way::Http2(sender));
+                }
+                let turn = match self.pool.take(age_max) {
+                    Place::Now(turn) => turn,
+                    Place::Line(place) => {
+                        let opened = self.http2.opened();
+                        if let Some(sender) = self.http2.sender() {
+                            return Ok(Way::Http2(sender));
+                        }
+                        tokio::select! {
+                            turn = place => turn?,
+                            // Its place in the pool does not come back, but there is room on it.
+                            () = opened => continue,
+                        }
+                    }
+                };
+                match turn {
+                    Turn::Used(link) if link.is_open() => return Ok(Way::Http1(link)),
+                    Turn::Used(_) => {}
+                    Turn::Dial(slot) => {
+                        let way = self.dial(slot).await;
+                        match &way {
+                            Ok(_) => self.metrics.upstream_connected(),
+                            Err(_) => self.metrics.upstream_connect_failed(),
+                        }
+                        return way;
+                    }
+                }
+            }
+        };
+        match timeout(self.connect_timeout, connecting).await {
+            Ok(way) => way,
+            Err(_) => {
+                Err(format!("no connection to the upstream within {:?}, of at most {}", self.connect_timeout, self.connections_max)
+                    .into())
+            }
+        }
+    }
+
+    async fn dial(&self, slot: pool::Slot) -> Result<Way, BoxError> {
+        // One asks for all where all will share.
+        let _turn = self.http2.turn().await;
+        if let Some(sender) = self.http2.sender() {
+            return Ok(Way::Http2(sender));
+        }
+        match self.dialer.dial().await? {
+            Speaks::Http1(stream) => Ok(Way::Http1(Link::open(stream, slot).await?)),
+            Speaks::Http2(stream) => Ok(Way::Http2(self.http2.open(stream, slot).await?)),
+        }
+    }
+}
+
+/// Whether a connection that has rested for long will do: if it turns out closed, the request is simply sent again.
+fn is_safe(request: &Request<Body>) -> bool {
+    matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS) && request.body().is_end_stream()
+}
+
+fn copy(request: &Request<Body>) -> Request<Body> {
+    let mut copy = Request::new(Body::empty());
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.version_mut() = request.version();
+    *copy.headers_mut() = request.headers().clone();
+    copy
+}
+
+/// The path alone, and `Host`: the upstream's own, if the client named none, as HTTP/1.0 allows.
+fn for_http1(request: &mut Request<Body>, upstream: &Authority) {
+    *request.version_mut() = Version::HTTP_11;
+    // Servers may ask for the length even of nothing (RFC 9110 section 8.6); hyper leaves that one out.
+    if request.body().is_end_stream() && matches!(*request.method(), Method::POST | Method::PUT | Method::PATCH) {
+        request.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(0));
+    }
+    // hyper takes it for granted that a GET or HEAD of unknown length has no body, and drops the one it has.
+    if !request.body().is_end_stream() && request.body().size_hint().exact().is_none() {
+        request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+    }
+    let host = |authority: &Authority| HeaderValue::try_from(authority.as_str()).expect("an authority is a header value");
+    if let Some(authority) = request.uri().authority() {
+        let host = host(authority);
+        request.headers_mut().insert(HOST, host);
+        *request.uri_mut() = with_authority(request.uri(), None);
+    } else if !request.headers().contains_key(HOST) {
+        request.headers_mut().insert(HOST, host(upstream));
+    }
+}
+
+/// Scheme, authority and path; `Host` goes into the authority. Without one h2 would refuse the request, which is not lost by that.
+fn for_http2(request: &mut Request<Body>, scheme: &Scheme, upstream: &Authority) {
+    *request.version_mut() = Version::HTTP_2;
+    request.headers_mut().remove(CONTENT_LENGTH);
+    request.headers_mut().remove(TRANSFER_ENCODING);
+    let host = request.headers_mut().remove(HOST);
+    if request.uri().authority().is_none() {
+        let authority = host.and_then(|host| Authority::try_from(host.as_bytes()).ok()).unwrap_or_else(|| upstream.clone());
+        *request.uri_mut() = with_authority(request.uri(), Some((scheme.clone(), authority)));
+    }
+}
+
+fn with_authority(uri: &Uri, authority: Option<(Scheme, Authority)>) -> Uri {
+    let mut parts = http::uri::Parts::default();
+    parts.path_and_query = Some(uri.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/")));
+    if let Some((scheme, authority)) = authority {
+        parts.scheme = Some(scheme);
+        parts.authority = Some(authority);
+    }
+    Uri::from_parts(parts).unwrap_or_default()
+}
+
+/// A stand-in for the answer that did not come, which the layer reads as a timeout of unknown outcome.
+fn timed_out() -> Response<Answer> {
+    let mut response = Response::new(Answer::empty());
+    *response.status_mut() = StatusCode::GATEWAY_TIMEOUT;
+    response.extensions_mut().insert(Class::Unknown);
+    response
+}

@@ -1,0 +1,122 @@
+//! The connections to the upstream: who has one, who waits for one, which are at rest.
+//!
+//! A connection belongs to one request at a time, which drives it on its own task; at rest nobody drives it, and whether it still
+//! lives is asked of the system when it is wanted again.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+use super::link::Link;
+
+/// The connections to one upstream. At most so many; whoever finds none waits in line.
+pub(super) struct Pool {
+    inside: Mutex<Inside>,
+    connections_max: usize,
+    idle_max: Duration,
+}
+
+#[derive(Default)]
+struct Inside {
+    /// At rest, the latest used last.
+    idle: VecDeque<Link>,
+    open: usize,
+    waiting: VecDeque<oneshot::Sender<Turn>>,
+}
+
+/// What a request gets from the pool.
+pub(super) enum Turn {
+    /// A connection that was used before.
+    Used(Link),
+    /// The right to make one.
+    Dial(Slot),
+}
+
+/// A request's place: now, or in line.
+pub(super) enum Place {
+    Now(Turn),
+    Line(oneshot::Receiver<Turn>),
+}
+
+/// The right to have one connection open. Given back when dropped.
+pub(super) struct Slot {
+    pool: Arc<Pool>,
+}
+
+impl Pool {
+    pub(super) fn new(connections_max: usize, idle_max: Duration) -> Arc<Pool> {
+        Arc::new(Pool { inside: Mutex::default(), connections_max, idle_max })
+    }
+
+    /// A connection that was used within `age_max`, or the right to make one, or a place in line.
+    pub(super) fn take(self: &Arc<Self>, age_max: Duration) -> Place {
+        let mut inside = self.lock();
+        // The latest used is the last: if it has rested for too long, all have. Whether it is open is for whoever takes it to ask.
+        if let Some(link) = inside.idle.pop_back_if(|link| link.is_fresh(age_max)) {
+            return Place::Now(Turn::Used(link));
+        }
+        let spare = (inside.open >= self.connections_max).then(|| inside.idle.pop_front()).flatten();
+        drop(inside);
+        // Its slot comes back when it is dropped, which takes the lock.
+        drop(spare);
+
+        let mut inside = self.lock();
+        if inside.open < self.connections_max {
+            inside.open += 1;
+            return Place::Now(Turn::Dial(Slot { pool: self.clone() }));
+        }
+        let (sender, receiver) = oneshot::channel();
+        // Now and then, so that those who have left the line cost nothing for long.
+        if inside.waiting.len().is_power_of_two() {
+            inside.waiting.retain(|waiter| !waiter.is_closed());
+        }
+        inside.waiting.push_back(sender);
+        Place::Line(receiver)
+    }
+
+    /// A connection that can take another request. Whoever waits gets it at once.
+    pub(super) fn put(&self, mut link: Link) {
+        link.rested_at = Instant::now();
+        let mut inside = self.lock();
+        while let Some(waiter) = inside.waiting.pop_front() {
+            match waiter.send(Turn::Used(link)) {
+                Ok(()) => return,
+                Err(Turn::Used(back)) => link = back,
+                Err(Turn::Dial(_)) => unreachable!("what was sent comes back"),
+            }
+        }
+        inside.idle.push_back(link);
+    }
+
+    /// Closes what has rested for too long or was closed by the upstream.
+    pub(super) fn sweep(&self) {
+        let mut inside = self.lock();
+        let (kept, dead): (VecDeque<_>, VecDeque<_>) =
+            inside.idle.drain(..).partition(|link| link.rested_at.elapsed() < self.idle_max && link.is_open());
+        inside.idle = kept;
+        drop(inside);
+        drop(dead);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut inside = self.pool.lock();
+        while let Some(waiter) = inside.waiting.pop_front() {
+            if waiter.is_closed() {
+                continue;
+            }
+            // Sent without the lock: if the waiter has just gone, the slot comes straight back here.
+            drop(inside);
+            drop(waiter.send(Turn::Dial(Slot { pool: self.pool.clone() })));
+            return;
+        }
+        inside.open -= 1;
+    }
+}

@@ -1,0 +1,75 @@
+//! `/.well-known/idempotency`: what each route promises, for clients that check whether their retries fit.
+
+use bytes::Bytes;
+use hapax::{KeyRule, Policy};
+use serde::Serialize;
+
+use crate::config::{Config, Route};
+
+pub(super) const PATH: &str = "/.well-known/idempotency";
+
+#[derive(Serialize)]
+struct Document<'a> {
+    principal: String,
+    /// The first that matches counts.
+    routes: Vec<Published<'a>>,
+}
+
+#[derive(Serialize)]
+struct Published<'a> {
+    methods: Vec<&'a str>,
+    path: String,
+    key: &'static str,
+    key_field: &'a str,
+    mode: &'static str,
+    retention_seconds: u64,
+    tombstone_seconds: u64,
+    lease_seconds: f64,
+    longest_attempt_seconds: f64,
+    wait_seconds: f64,
+    wait_max_seconds: f64,
+    attempts_max: u32,
+    request_bytes_max: u64,
+    answer_bytes_max: usize,
+}
+
+pub(super) fn document<'a>(config: &Config, routes: impl Iterator<Item = &'a Route>) -> Bytes {
+    let document = Document { principal: config.principal.to_string(), routes: routes.map(published).collect() };
+    let mut text = serde_json::to_vec_pretty(&document).expect("words and numbers are JSON");
+    text.push(b'\n');
+    text.into()
+}
+
+fn published(route: &Route) -> Published<'_> {
+    let Policy { mode, key, key_field, methods, retention, tombstone, lease, longest_attempt, wait, wait_max, .. } = &route.policy;
+    let methods = if route.methods.is_empty() {
+        methods.iter().map(|method| &**method).collect()
+    } else {
+        route.methods.iter().map(http::Method::as_str).collect()
+    };
+    Published {
+        methods,
+        path: route.pattern.to_string(),
+        key: key_word(*key),
+        key_field,
+        mode: mode.word(),
+        retention_seconds: retention.as_secs(),
+        tombstone_seconds: tombstone.as_secs(),
+        lease_seconds: lease.as_secs_f64(),
+        longest_attempt_seconds: longest_attempt.as_secs_f64(),
+        wait_seconds: wait.as_secs_f64(),
+        wait_max_seconds: wait_max.as_secs_f64(),
+        attempts_max: route.policy.attempts_max,
+        request_bytes_max: route.policy.body_bytes_max,
+        answer_bytes_max: route.policy.answer_bytes_max,
+    }
+}
+
+fn key_word(key: KeyRule) -> &'static str {
+    match key {
+        KeyRule::Required => "required",
+        KeyRule::Optional => "optional",
+        KeyRule::Issued => "issued",
+        KeyRule::Off => "off",
+    }
+}

@@ -1,0 +1,234 @@
+//! The head of a request, judged line by line as the lines become whole.
+
+use std::ops::Range;
+
+use super::class::{is_path_and_query, is_token, is_value, trim};
+use super::settings::Limits;
+use super::{Refusal, host};
+
+/// What the lines so far said that matters for framing.
+#[derive(Debug, Default)]
+pub(super) struct Head {
+    /// An empty line stood before the request line, which RFC 9112 2.2 asks to forgive once.
+    pub(super) blank: bool,
+    version: Option<Version>,
+    /// Where in the head the authority of an absolute target stands.
+    authority: Option<Range<usize>>,
+    host: Option<Range<usize>>,
+    fields: usize,
+    length: Option<u64>,
+    chunked: bool,
+    expect: bool,
+    pub(super) upgrade: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    Old,
+    Current,
+}
+
+/// What follows a head.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Framing {
+    Nothing,
+    Sized(u64),
+    Chunked,
+}
+
+impl Head {
+    /// Judges the line of `head` that `line` says, without its end. The framing, if that line ends the head.
+    pub(super) fn line(&mut self, head: &[u8], line: Range<usize>, limits: &Limits) -> Result<Option<Framing>, Refusal> {
+        let start = line.start;
+        let line = &head[line];
+        match (self.version, line) {
+            (None, []) if !self.blank => self.blank = true,
+            (None, _) => self.request_line(line, start)?,
+            (Some(_), []) => return self.end(head).map(Some),
+            (Some(version), _) => self.field(version, line, start, limits)?,
+        }
+        Ok(None)
+    }
+
+    fn request_line(&mut self, line: &[u8], start: usize) -> Result<(), Refusal> {
+        let space = memchr::memchr(b' ', line).ok_or(Refusal::RequestLine)?;
+        let (method, rest) = (&line[..space], &line[space + 1..]);
+        if !is_token(method) {
+            return Err(Refusal::RequestLine);
+        }
+        let space = memchr::memchr(b' ', rest).ok_or(Refusal::RequestLine)?;
+        let target = start + method.len() + 1..start + method.len() + 1 + space;
+        self.version = Some(version(&rest[space + 1..])?);
+        self.target(method, &rest[..space], &target)
+    }
+
+    fn target(&mut self, method: &[u8], target: &[u8], at: &Range<usize>) -> Result<(), Refusal> {
+        if method == b"CONNECT" {
+            return Err(Refusal::Connect);
+        }
+        let path = match target {
+            [b'/', ..] => target,
+            b"*" if method == b"OPTIONS" => return Ok(()),
+            _ => {
+                let scheme = scheme_length(target).ok_or(Refusal::Target)?;
+                let length = memchr::memchr(b'/', &target[scheme..]).unwrap_or(target.len() - scheme);
+                let (authority, path) = target[scheme..].split_at(length);
+                // Without a path this would be the same as `*`, and a second spelling is a second chance to be misread.
+                if !host::is_plain(authority) || (path.is_empty() && method == b"OPTIONS") {
+                    return Err(Refusal::Target);
+                }
+                self.authority = Some(at.start + scheme..at.start + scheme + length);
+                path
+            }
+        };
+        if is_path_and_query(path) { Ok(()) } else { Err(Refusal::Target) }
+    }
+
+    fn field(&mut self, version: Version, line: &[u8], start: usize, limits: &Limits) -> Result<(), Refusal> {
+        self.fields += 1;
+        if self.fields > limits.fields_max {
+            return Err(Refusal::TooManyFields);
+        }
+        let (name, value) = split_field(line)?;
+        match name.len() {
+            4 if name.eq_ignore_ascii_case(b"host") => self.host(line, value, start),
+            6 if name.eq_ignore_ascii_case(b"expect") => self.expect(value),
+            7 if name.eq_ignore_ascii_case(b"upgrade") => {
+                // HTTP/1.0 knows no upgrades, and the library then sees none either.
+                self.upgrade = version == Version::Current;
+                Ok(())
+            }
+            10 if name.eq_ignore_ascii_case(b"connection") => connection(value, limits),
+            14 if name.eq_ignore_ascii_case(b"content-length") => self.length(value),
+            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => self.encoding(version, value),
+            _ => Ok(()),
+        }
+    }
+
+    fn host(&mut self, line: &[u8], value: &[u8], start: usize) -> Result<(), Refusal> {
+        if self.host.is_some() {
+            return Err(Refusal::HostRepeated);
+        }
+        if !host::is_plain(value) {
+            return Err(Refusal::HostNotPlain);
+        }
+        let end = start + line.trim_ascii_end().len();
+        self.host = Some(end - value.len()..end);
+        Ok(())
+    }
+
+    fn expect(&mut self, value: &[u8]) -> Result<(), Refusal> {
+        if std::mem::replace(&mut self.expect, true) || !value.eq_ignore_ascii_case(b"100-continue") {
+            return Err(Refusal::Expect);
+        }
+        Ok(())
+    }
+
+    fn length(&mut self, value: &[u8]) -> Result<(), Refusal> {
+        if self.length.is_some() {
+            return Err(Refusal::ContentLengthRepeated);
+        }
+        self.length = Some(digits(value).ok_or(Refusal::ContentLength)?);
+        Ok(())
+    }
+
+    fn encoding(&mut self, version: Version, value: &[u8]) -> Result<(), Refusal> {
+        if std::mem::replace(&mut self.chunked, true) {
+            return Err(Refusal::TransferEncodingRepeated);
+        }
+        match version {
+            Version::Old => Err(Refusal::TransferEncodingOld),
+            Version::Current if !value.eq_ignore_ascii_case(b"chunked") => Err(Refusal::TransferEncoding),
+            Version::Current => Ok(()),
+        }
+    }
+
+    fn end(&self, head: &[u8]) -> Result<Framing, Refusal> {
+        match (&self.host, &self.authority) {
+            (None, _) if self.version == Some(Version::Current) => return Err(Refusal::HostMissing),
+            (Some(host), Some(authority)) if !head[host.clone()].eq_ignore_ascii_case(&head[authority.clone()]) => {
+                return Err(Refusal::AuthorityDiffers);
+            }
+            _ => {}
+        }
+        match (self.length, self.chunked) {
+            (Some(_), true) => Err(Refusal::BothLengths),
+            (None, true) => Ok(Framing::Chunked),
+            (Some(length), false) if length > 0 => Ok(Framing::Sized(length)),
+            (_, false) => Ok(Framing::Nothing),
+        }
+    }
+}
+
+/// Judges a field that stands after a body: by the rules of those in a head, and none that had to be known before.
+pub(super) fn trailer(line: &[u8], limits: &Limits) -> Result<(), Refusal> {
+    let (name, _) = split_field(line)?;
+    let late = [&b"connection"[..], b"expect", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade"];
+    if matters(name, limits) || late.iter().any(|late| name.eq_ignore_ascii_case(late)) {
+        return Err(Refusal::TrailerField);
+    }
+    Ok(())
+}
+
+/// A number of 1 to 19 digits, which is what always fits.
+pub(super) fn digits(value: &[u8]) -> Option<u64> {
+    if !(1..=19).contains(&value.len()) || !value.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    Some(value.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0')))
+}
+
+fn version(bytes: &[u8]) -> Result<Version, Refusal> {
+    match bytes {
+        b"HTTP/1.1" => Ok(Version::Current),
+        b"HTTP/1.0" => Ok(Version::Old),
+        // One more space is a malformed line rather than an unknown version.
+        _ if bytes.starts_with(b"HTTP/") && memchr::memchr(b' ', bytes).is_none() => Err(Refusal::Version),
+        _ => Err(Refusal::RequestLine),
+    }
+}
+
+fn scheme_length(target: &[u8]) -> Option<usize> {
+    [&b"http://"[..], b"https://"]
+        .iter()
+        .find(|scheme| target.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)))
+        .map(|scheme| scheme.len())
+}
+
+fn split_field(line: &[u8]) -> Result<(&[u8], &[u8]), Refusal> {
+    if let [b' ' | b'\t', ..] = line {
+        return Err(Refusal::Folded);
+    }
+    let colon = memchr::memchr(b':', line).ok_or(Refusal::FieldName)?;
+    let (name, value) = (&line[..colon], &line[colon + 1..]);
+    if !is_token(name) {
+        return Err(Refusal::FieldName);
+    }
+    if !is_value(value) {
+        return Err(Refusal::FieldValue);
+    }
+    Ok((name, trim(value)))
+}
+
+fn connection(value: &[u8], limits: &Limits) -> Result<(), Refusal> {
+    for option in value.split(|&byte| byte == b',').map(trim).filter(|option| !option.is_empty()) {
+        if !is_token(option) {
+            return Err(Refusal::ConnectionOption);
+        }
+        if matters(option, limits) {
+            return Err(Refusal::ConnectionNames);
+        }
+    }
+    Ok(())
+}
+
+/// Whether a field must come from the head of the request and reach the service: if a client could have it removed on the way, or
+/// added after everybody has judged the head, the gateway and the service would act on different requests.
+fn matters(name: &[u8], limits: &Limits) -> bool {
+    const BEGINNINGS: [&[u8]; 4] = [b"content-", b"hapax-", b"idempotency-", b"x-forwarded-"];
+    const NAMES: [&[u8]; 7] =
+        [b"authorization", b"cookie", b"forwarded", b"host", b"traceparent", b"transfer-encoding", b"x-request-id"];
+    BEGINNINGS.iter().any(|start| name.get(..start.len()).is_some_and(|begins| begins.eq_ignore_ascii_case(start)))
+        || NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
+        || limits.never_hop_by_hop.iter().any(|given| name.eq_ignore_ascii_case(given.as_bytes()))
+}

@@ -1,0 +1,325 @@
+//! A client's connection as the HTTP library reads and writes it.
+
+use std::cell::Cell;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, BytesMut};
+use hyper::rt::{Read, ReadBufCursor, Write};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
+
+use super::alarm::Alarm;
+use super::linger::Linger;
+use super::meter::{Meter, TooSlow};
+use super::{Handle, Refusal, Scanner, Settings};
+
+/// What the service is given in place of a request that was refused. Its answer is the last on the connection.
+const REPLACEMENT: &[u8] = b"GET / HTTP/1.1\r\nhost: refused\r\nconnection: close\r\n\r\n";
+
+/// Read at once, at most.
+const SCRATCH_BYTES: usize = 64 << 10;
+
+thread_local! {
+    // One for each thread and not for each connection: ten thousand idle connections must not hold ten thousand buffers.
+    static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// A client's connection, of which only what is plainly a request is read.
+///
+/// The HTTP library must be told to allow half-closed connections. It then reads nothing between a request and the answer to
+/// it, and the bytes behind a request to change the protocol wait for that answer.
+#[derive(Debug)]
+pub(crate) struct Wire<S> {
+    stream: S,
+    scanner: Scanner,
+    handle: Handle,
+    settings: Settings,
+    /// Read and not yet passed on. The first `cleared` of them are good.
+    held: BytesMut,
+    cleared: usize,
+    refused: Option<Refusal>,
+    /// No more is read: the client closed its side, or was idle for too long.
+    ended: bool,
+    closed: bool,
+    head_since: Option<Instant>,
+    idle_since: Option<Instant>,
+    reading: Meter,
+    writing: Meter,
+    alarm: Alarm,
+    linger: Linger,
+}
+
+/// What the client is waited for.
+enum Awaited {
+    Request,
+    Head,
+    Body,
+    AnotherProtocol,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
+    /// Around a connection of which `sniffed` was already read, to see what it speaks.
+    pub(crate) fn new(stream: S, sniffed: BytesMut, settings: Settings) -> (Wire<S>, Handle) {
+        let handle = Handle::default();
+        let mut wire = Wire {
+            stream,
+            scanner: Scanner::new(settings.limits.clone()),
+            handle: handle.clone(),
+            settings,
+            held: sniffed,
+            cleared: 0,
+            refused: None,
+            ended: false,
+            closed: false,
+            head_since: None,
+            idle_since: None,
+            reading: Meter::default(),
+            writing: Meter::default(),
+            alarm: Alarm::default(),
+            linger: Linger::default(),
+        };
+        wire.scan_held();
+        (wire, handle)
+    }
+
+    /// Passes on what is known to be good. False if that is nothing.
+    fn hand_over(&mut self, cursor: &mut ReadBufCursor<'_>) -> bool {
+        let length = self.cleared.min(cursor.remaining());
+        if length == 0 {
+            return false;
+        }
+        cursor.put_slice(&self.held[..length]);
+        self.held.advance(length);
+        self.cleared -= length;
+        if self.held.is_empty() {
+            // Most heads arrive whole, so that this is seldom needed again.
+            self.held = BytesMut::new();
+        }
+        true
+    }
+
+    fn scan_held(&mut self) {
+        let before = self.scanner.requests();
+        let scan = self.scanner.scan(&self.held);
+        self.scanned(before);
+        self.cleared = scan.good;
+        if let Some(refusal) = scan.refused {
+            self.refuse(refusal);
+        }
+    }
+
+    /// Scans what was just read: straight into the library's buffer as far as it is good, and aside what is not certain yet.
+    fn take(&mut self, read: &[u8], cursor: &mut ReadBufCursor<'_>) {
+        if !self.held.is_empty() {
+            self.held.extend_from_slice(read);
+            return self.scan_held();
+        }
+        let before = self.scanner.requests();
+        let scan = self.scanner.scan(read);
+        self.scanned(before);
+        cursor.put_slice(&read[..scan.good]);
+        match scan.refused {
+            Some(refusal) => self.refuse(refusal),
+            None => self.held.extend_from_slice(&read[scan.good..]),
+        }
+    }
+
+    fn scanned(&mut self, requests_before: u64) {
+        if self.scanner.requests() != requests_before {
+            self.head_since = None;
+            self.reading.rest();
+        }
+    }
+
+    /// Nothing of the client is passed on any more, except for what was good before.
+    fn refuse(&mut self, refusal: Refusal) {
+        self.refused = Some(refusal);
+        self.held.truncate(self.cleared);
+        if self.scanner.in_head() {
+            self.handle.refuse(self.scanner.requests(), refusal);
+            self.held.extend_from_slice(REPLACEMENT);
+        }
+        self.cleared = self.held.len();
+    }
+
+    /// The library reads again behind a request to change the protocol, so that by now the service has answered it.
+    fn settle_upgrade(&mut self) {
+        if self.handle.is_open() {
+            self.scanner.open();
+        } else {
+            self.scanner.resume();
+        }
+        self.scan_held();
+    }
+
+    /// What to read when nothing more is to be scanned.
+    fn poll_refused(&self, refusal: Refusal) -> Poll<io::Result<()>> {
+        if self.scanner.in_head() {
+            // The service is answering, and then the connection closes. Nobody needs to be woken for that.
+            Poll::Pending
+        } else {
+            Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, refusal)))
+        }
+    }
+
+    /// The client sends nothing: has it had its time?
+    fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let (now, pace) = (Instant::now(), self.settings.pace);
+        let deadline = match self.awaited() {
+            Awaited::AnotherProtocol => return Poll::Pending,
+            // It is still busy with the answer before: that has its own measure.
+            Awaited::Request if self.writing.is_waiting() => *self.idle_since.insert(now) + pace.keep_alive,
+            Awaited::Request => *self.idle_since.get_or_insert(now) + pace.keep_alive,
+            Awaited::Head => *self.head_since.get_or_insert(now) + pace.header,
+            Awaited::Body => self.reading.wait(now, &pace).map_err(|TooSlow| too_slow("send the body of its request"))?,
+        };
+        if now < deadline {
+            self.alarm.set(deadline, cx);
+            return Poll::Pending;
+        }
+        if let Awaited::Head = self.awaited() {
+            self.refuse(Refusal::HeadTooSlow);
+        } else {
+            // As if the client had closed: an unused connection ends in good order.
+            self.ended = true;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn awaited(&self) -> Awaited {
+        if self.scanner.is_open() {
+            Awaited::AnotherProtocol
+        } else if !self.scanner.in_head() {
+            Awaited::Body
+        } else if matches!(&self.held[..], b"" | b"\r" | b"\r\n") {
+            // An empty line is no beginning of a request: some clients send one after a body.
+            Awaited::Request
+        } else {
+            Awaited::Head
+        }
+    }
+
+    /// Reads at most as much as fits into the library's buffer.
+    fn poll_fill(&mut self, cx: &mut Context<'_>, cursor: &mut ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+        let mut scratch = SCRATCH.take();
+        scratch.resize(SCRATCH_BYTES, 0);
+        let mut buffer = ReadBuf::new(&mut scratch[..cursor.remaining().min(SCRATCH_BYTES)]);
+        let polled = Pin::new(&mut self.stream).poll_read(cx, &mut buffer);
+        if let Poll::Ready(Ok(())) = polled {
+            self.filled(buffer.filled(), cursor);
+        }
+        SCRATCH.set(scratch);
+        polled
+    }
+
+    fn filled(&mut self, read: &[u8], cursor: &mut ReadBufCursor<'_>) {
+        if read.is_empty() {
+            (self.ended, self.closed) = (true, true);
+            // What the client did not finish is nothing.
+            self.held.truncate(self.cleared);
+        } else {
+            self.idle_since = None;
+            self.reading.progress(read.len());
+            self.take(read, cursor);
+        }
+    }
+
+    fn written(&mut self, cx: &mut Context<'_>, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        match polled {
+            Poll::Ready(Ok(bytes)) => {
+                self.writing.progress(bytes);
+                // The library asks for the next request before it has written the last of an answer.
+                if self.idle_since.is_some() {
+                    self.idle_since = Some(Instant::now());
+                }
+                Poll::Ready(Ok(bytes))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => self.poll_taken(cx).map(Err),
+        }
+    }
+
+    /// The client takes nothing: has it had its time?
+    fn poll_taken(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        match self.writing.wait(Instant::now(), &self.settings.pace) {
+            Ok(deadline) => {
+                self.alarm.set(deadline, cx);
+                Poll::Pending
+            }
+            Err(TooSlow) => Poll::Ready(too_slow("take its answer")),
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Read for Wire<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, mut cursor: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+        let wire = self.get_mut();
+        let room = cursor.remaining();
+        loop {
+            if wire.hand_over(&mut cursor) || cursor.remaining() < room || room == 0 {
+                return Poll::Ready(Ok(()));
+            }
+            if let Some(refusal) = wire.refused {
+                return wire.poll_refused(refusal);
+            }
+            if wire.scanner.is_paused() {
+                wire.settle_upgrade();
+                continue;
+            }
+            if wire.ended {
+                return Poll::Ready(Ok(()));
+            }
+            match wire.poll_fill(cx, &mut cursor) {
+                Poll::Ready(filled) => filled?,
+                Poll::Pending => ready!(wire.poll_patience(cx))?,
+            }
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Write for Wire<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let wire = self.get_mut();
+        let polled = Pin::new(&mut wire.stream).poll_write(cx, bytes);
+        wire.written(cx, polled)
+    }
+
+    fn poll_write_vectored(self: Pin<&mut Self>, cx: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let wire = self.get_mut();
+        let polled = Pin::new(&mut wire.stream).poll_write_vectored(cx, slices);
+        wire.written(cx, polled)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let wire = self.get_mut();
+        match Pin::new(&mut wire.stream).poll_flush(cx) {
+            Poll::Ready(flushed) => {
+                wire.writing.rest();
+                Poll::Ready(flushed)
+            }
+            Poll::Pending => wire.poll_taken(cx).map(Err),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let wire = self.get_mut();
+        if wire.scanner.is_open() {
+            // Another protocol may go on in the other direction, and its bytes are not ours to discard.
+            return Pin::new(&mut wire.stream).poll_shutdown(cx);
+        }
+        match wire.linger.poll(cx, &mut wire.stream, wire.closed, &mut wire.alarm) {
+            Poll::Pending if wire.linger.is_open() => wire.poll_taken(cx).map(Err),
+            polled => polled,
+        }
+    }
+}
+
+fn too_slow(to: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, format!("the client took too long to {to}"))
+}

@@ -1,0 +1,284 @@
+//! Follows the messages on a connection, byte for byte: no input, no output, no clock.
+
+use std::sync::Arc;
+
+use super::class::is_printable;
+use super::head::{Framing, Head, trailer};
+use super::{Limits, Refusal};
+
+/// Digits of a chunk's size: what fits 64 bits.
+const CHUNK_DIGITS_MAX: usize = 16;
+/// Nobody uses extensions. They are taken because the specification asks for it, and bounded because nobody uses them.
+const EXTENSION_BYTES_MAX: usize = 256;
+const EXTENSIONS_BYTES_MAX: usize = 4 << 10;
+/// Fewer than the library takes, so that it is never the one to refuse.
+const TRAILER_BYTES_MAX: usize = 8 << 10;
+
+/// Reads the bytes of a connection and says how far they are good.
+///
+/// Whoever calls it presents all bytes that were not yet called good, and presents the rest again with more behind it. However the
+/// bytes are cut, the verdict is the same.
+#[derive(Debug)]
+pub(crate) struct Scanner {
+    limits: Arc<Limits>,
+    state: State,
+    refused: Option<Refusal>,
+    requests: u64,
+    head: Head,
+    lines: Lines,
+    extension_bytes: usize,
+    trailer_bytes: usize,
+    trailers: usize,
+}
+
+/// How far bytes are good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Scan {
+    /// So many of the bytes may be passed on.
+    pub(crate) good: usize,
+    /// Why nothing behind them ever may.
+    pub(crate) refused: Option<Refusal>,
+}
+
+/// What a run of good bytes is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// A whole head.
+    Head,
+    /// A part of a body.
+    Body,
+    /// What stands around the parts of a chunked body: sizes, line ends, trailers.
+    Framing,
+    /// Another protocol.
+    Open,
+}
+
+#[derive(Debug)]
+enum State {
+    Head,
+    Sized(u64),
+    ChunkSize,
+    Chunk(u64),
+    ChunkEnd,
+    Trailers,
+    /// Behind a request to change the protocol: whether its successor is a head depends on the answer.
+    Paused,
+    Open,
+}
+
+/// How far lines were found in the bytes that are presented again and again.
+#[derive(Debug, Default)]
+struct Lines {
+    start: usize,
+    seen: usize,
+}
+
+impl Scanner {
+    /// At the beginning of a connection.
+    pub(crate) fn new(limits: Arc<Limits>) -> Scanner {
+        Scanner {
+            limits,
+            state: State::Head,
+            refused: None,
+            requests: 0,
+            head: Head::default(),
+            lines: Lines::default(),
+            extension_bytes: 0,
+            trailer_bytes: 0,
+            trailers: 0,
+        }
+    }
+
+    /// How far `input` is good.
+    pub(crate) fn scan(&mut self, input: &[u8]) -> Scan {
+        let mut good = 0;
+        while self.refused.is_none() {
+            match self.step(&input[good..]) {
+                Ok(Some((_, length))) => good += length,
+                Ok(None) => break,
+                Err(refusal) => self.refused = Some(refusal),
+            }
+        }
+        Scan { good, refused: self.refused }
+    }
+
+    /// The next good bytes and what they are; none if more are needed to tell.
+    pub(crate) fn step(&mut self, input: &[u8]) -> Result<Option<(Piece, usize)>, Refusal> {
+        if input.is_empty() {
+            return Ok(None);
+        }
+        match self.state {
+            State::Head => Ok(self.head(input)?.map(|length| (Piece::Head, length))),
+            State::Sized(left) => {
+                let (length, left) = split(input, left);
+                self.state = State::Sized(left);
+                if left == 0 {
+                    self.end_message();
+                }
+                Ok(Some((Piece::Body, length)))
+            }
+            State::Chunk(left) => {
+                let (length, left) = split(input, left);
+                self.state = if left == 0 { State::ChunkEnd } else { State::Chunk(left) };
+                Ok(Some((Piece::Body, length)))
+            }
+            State::ChunkSize => Ok(self.chunk_size(input)?.map(|length| (Piece::Framing, length))),
+            State::ChunkEnd => Ok(self.chunk_end(input)?.map(|length| (Piece::Framing, length))),
+            State::Trailers => Ok(self.trailer(input)?.map(|length| (Piece::Framing, length))),
+            State::Paused => Ok(None),
+            State::Open => Ok(Some((Piece::Open, input.len()))),
+        }
+    }
+
+    /// How many heads were good so far.
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    /// Whether a head comes next, or has begun.
+    pub(crate) fn in_head(&self) -> bool {
+        matches!(self.state, State::Head)
+    }
+
+    /// Whether everything passes.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.state, State::Open)
+    }
+
+    /// Whether it stands behind a request to change the protocol, and needs to be told what was answered: [`Scanner::open`] or
+    /// [`Scanner::resume`]. Until then nothing is good, because the same bytes would be a request by one answer and not by the other.
+    pub(crate) fn is_paused(&self) -> bool {
+        matches!(self.state, State::Paused)
+    }
+
+    /// The protocol was changed: from now on everything passes. Does nothing unless it is paused.
+    pub(crate) fn open(&mut self) {
+        if self.is_paused() {
+            self.state = State::Open;
+        }
+    }
+
+    /// The protocol stays: what follows is a head. Does nothing unless it is paused.
+    pub(crate) fn resume(&mut self) {
+        if self.is_paused() {
+            self.state = State::Head;
+        }
+    }
+
+    fn head(&mut self, input: &[u8]) -> Result<Option<usize>, Refusal> {
+        while let Some(line) = self.lines.next(input, self.limits.head_bytes_max, Refusal::HeadTooLarge)? {
+            if let Some(framing) = self.head.line(input, line.clone(), &self.limits)? {
+                self.begin_body(&framing);
+                return Ok(Some(line.end + 2));
+            }
+        }
+        Ok(None)
+    }
+
+    fn begin_body(&mut self, framing: &Framing) {
+        self.requests += 1;
+        self.lines = Lines::default();
+        match framing {
+            Framing::Nothing => self.end_message(),
+            Framing::Sized(length) => self.state = State::Sized(*length),
+            Framing::Chunked => {
+                self.state = State::ChunkSize;
+                (self.extension_bytes, self.trailer_bytes, self.trailers) = (0, 0, 0);
+            }
+        }
+    }
+
+    fn end_message(&mut self) {
+        self.state = if self.head.upgrade { State::Paused } else { State::Head };
+        self.head = Head::default();
+    }
+
+    fn chunk_size(&mut self, input: &[u8]) -> Result<Option<usize>, Refusal> {
+        let max = CHUNK_DIGITS_MAX + EXTENSION_BYTES_MAX + 2;
+        let Some(line) = self.lines.next(input, max, Refusal::ChunkExtension)? else { return Ok(None) };
+        self.lines = Lines::default();
+        let length = line.end + 2;
+        let line = &input[line];
+        let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+        let size = hexadecimal(&line[..digits]).ok_or(Refusal::ChunkSize)?;
+        self.extension(&line[digits..])?;
+        self.state = if size == 0 { State::Trailers } else { State::Chunk(size) };
+        Ok(Some(length))
+    }
+
+    fn extension(&mut self, extension: &[u8]) -> Result<(), Refusal> {
+        self.extension_bytes += extension.len();
+        match extension {
+            [] => Ok(()),
+            [b';', ..] if extension.len() > EXTENSION_BYTES_MAX || self.extension_bytes > EXTENSIONS_BYTES_MAX => {
+                Err(Refusal::ChunkExtension)
+            }
+            [b';', rest @ ..] if is_printable(rest) => Ok(()),
+            [b';', ..] => Err(Refusal::ChunkExtension),
+            _ => Err(Refusal::ChunkSize),
+        }
+    }
+
+    fn chunk_end(&mut self, input: &[u8]) -> Result<Option<usize>, Refusal> {
+        match input {
+            [b'\r', b'\n', ..] => {
+                self.state = State::ChunkSize;
+                Ok(Some(2))
+            }
+            [b'\r'] => Ok(None),
+            _ => Err(Refusal::ChunkEnd),
+        }
+    }
+
+    fn trailer(&mut self, input: &[u8]) -> Result<Option<usize>, Refusal> {
+        let max = TRAILER_BYTES_MAX - self.trailer_bytes;
+        let Some(line) = self.lines.next(input, max, Refusal::TrailersTooLarge)? else { return Ok(None) };
+        self.lines = Lines::default();
+        let length = line.end + 2;
+        if line.is_empty() {
+            self.end_message();
+            return Ok(Some(length));
+        }
+        self.trailer_bytes += length;
+        self.trailers += 1;
+        if self.trailers > self.limits.fields_max {
+            return Err(Refusal::TrailersTooLarge);
+        }
+        trailer(&input[line], &self.limits)?;
+        Ok(Some(length))
+    }
+}
+
+impl Lines {
+    /// The next whole line, without its end. Fails with `too_long` as soon as it is certain that the line ends behind `max`.
+    fn next(&mut self, input: &[u8], max: usize, too_long: Refusal) -> Result<Option<std::ops::Range<usize>>, Refusal> {
+        let found = memchr::memchr(b'\n', &input[self.seen..]).map(|at| self.seen + at);
+        self.seen = found.map_or(input.len(), |feed| feed + 1);
+        if self.seen > max {
+            return Err(too_long);
+        }
+        let Some(feed) = found else { return Ok(None) };
+        if feed == self.start || input[feed - 1] != b'\r' {
+            return Err(Refusal::LineEnd);
+        }
+        let line = self.start..feed - 1;
+        // A line may hold no other: whoever takes a lone CR for an end would see two.
+        if memchr::memchr(b'\r', &input[line.clone()]).is_some() {
+            return Err(Refusal::LineEnd);
+        }
+        self.start = feed + 1;
+        Ok(Some(line))
+    }
+}
+
+fn split(input: &[u8], left: u64) -> (usize, u64) {
+    let length = usize::try_from(left).map_or(input.len(), |left| left.min(input.len()));
+    (length, left - length as u64)
+}
+
+fn hexadecimal(digits: &[u8]) -> Option<u64> {
+    if !(1..=CHUNK_DIGITS_MAX).contains(&digits.len()) {
+        return None;
+    }
+    u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+}

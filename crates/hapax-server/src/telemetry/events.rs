@@ -1,0 +1,182 @@
+//! What the library tells, counted.
+
+use std::sync::Arc;
+
+use hapax::core::record::{Last, State};
+use hapax::observe::{Event, Source};
+use hapax::{Observer, Rejection};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use super::metrics::{Label, registered};
+
+/// The counters of what the library tells.
+#[derive(Clone)]
+pub(super) struct Events {
+    replays: Replays,
+    duplicates_prevented: Counter,
+    attempts_in_flight: Gauge,
+    attempts: Attempts,
+    waits: Counter,
+    failed_open: Counter,
+    fenced_out: Counter,
+}
+
+#[derive(Clone)]
+struct Replays {
+    cache: Counter,
+    store: Counter,
+    wait: Counter,
+}
+
+#[derive(Clone)]
+struct Attempts {
+    completed: Counter,
+    failed: Counter,
+    retryable: Counter,
+    unknown: Counter,
+}
+
+/// Counts, and passes on.
+pub(super) struct Counting {
+    pub(super) events: Events,
+    pub(super) also: Arc<dyn Observer>,
+}
+
+impl Observer for Counting {
+    fn on(&self, event: &Event<'_>) {
+        self.events.count(event);
+        self.also.on(event);
+    }
+}
+
+impl Events {
+    pub(super) fn new(to: &mut Registry) -> Events {
+        Events {
+            replays: Replays::new(to),
+            duplicates_prevented: registered(
+                to,
+                "duplicates_prevented",
+                "Repeats answered without a second dispatch: replayed, told to come back, or told why there is no answer",
+            ),
+            attempts_in_flight: registered(to, "attempts_in_flight", "Attempts dispatched and not yet written down as ended"),
+            attempts: Attempts::new(to),
+            waits: registered(to, "waits", "Requests that waited for a running attempt"),
+            failed_open: registered(to, "failed_open", "Requests let through without a guard because the store was unreachable"),
+            fenced_out: registered(to, "fenced_out", "Attempts that ended after they had lost their fence, and were discarded"),
+        }
+    }
+
+    fn count(&self, event: &Event<'_>) {
+        match event {
+            Event::Dispatching(_) => {
+                self.attempts_in_flight.inc();
+            }
+            // Every attempt that was dispatched ends in one of these two, once.
+            Event::Finished { state, .. } => {
+                self.attempts_in_flight.dec();
+                self.attempts.count(*state);
+            }
+            Event::FencedOut(_) => {
+                self.attempts_in_flight.dec();
+                self.fenced_out.inc();
+            }
+            Event::Replayed { source, .. } => {
+                self.replays.count(*source);
+                self.duplicates_prevented.inc();
+            }
+            Event::Rejected { rejection, .. } if is_duplicate(rejection) => {
+                self.duplicates_prevented.inc();
+            }
+            Event::Waiting(_) => {
+                self.waits.inc();
+            }
+            Event::FailedOpen(_) => {
+                self.failed_open.inc();
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether a rejection answers a repeat of something that was dispatched, and may count.
+///
+/// Not `Lost`, which is for the caller whose attempt it was; nor `KeyReused`, which is another request; nor a key whose attempts are
+/// known not to have counted.
+fn is_duplicate(rejection: &Rejection) -> bool {
+    match rejection {
+        Rejection::InFlight { .. } | Rejection::OutcomeUnknown | Rejection::AnswerNotKept { .. } => true,
+        Rejection::KeyExpired { last } => matches!(last, Some(Last::Completed | Last::Failed | Last::Unknown)),
+        _ => false,
+    }
+}
+
+impl Replays {
+    fn new(to: &mut Registry) -> Replays {
+        let replays: Family<Label, Counter> = registered(to, "replays", "Stored answers sent again, by where they came from");
+        let source = |source| replays.get_or_create_owned(&[("source", source)]);
+        Replays { cache: source("cache"), store: source("store"), wait: source("wait") }
+    }
+
+    fn count(&self, source: Source) {
+        match source {
+            Source::Cache => self.cache.inc(),
+            Source::Store => self.store.inc(),
+            Source::Wait => self.wait.inc(),
+        };
+    }
+}
+
+impl Attempts {
+    fn new(to: &mut Registry) -> Attempts {
+        let attempts: Family<Label, Counter> = registered(to, "attempts", "Attempts that ended, by what they ended in");
+        let state = |state: State| attempts.get_or_create_owned(&[("state", state.word())]);
+        Attempts {
+            completed: state(State::Completed),
+            failed: state(State::Failed),
+            retryable: state(State::Retryable),
+            unknown: state(State::Unknown),
+        }
+    }
+
+    fn count(&self, state: State) {
+        match state {
+            State::Completed => self.completed.inc(),
+            State::Failed => self.failed.inc(),
+            State::Retryable => self.retryable.inc(),
+            // An attempt ends in nothing else.
+            _ => self.unknown.inc(),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use hapax::core::time::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn what_counts_as_a_duplicate_prevented() {
+        let expired = |last| Rejection::KeyExpired { last };
+        for (rejection, counts) in [
+            (Rejection::InFlight { retry_after: Duration::ZERO }, true),
+            (Rejection::OutcomeUnknown, true),
+            (Rejection::AnswerNotKept { status: None, at: Timestamp::ZERO }, true),
+            (expired(Some(Last::Completed)), true),
+            (expired(Some(Last::Unknown)), true),
+            (expired(Some(Last::Retryable)), false),
+            (expired(None), false),
+            (Rejection::Lost { timed_out: false, repeat: false }, false),
+            (Rejection::KeyReused, false),
+            (Rejection::StoreUnavailable, false),
+            (Rejection::UpstreamUnreachable, false),
+        ] {
+            assert_eq!(is_duplicate(&rejection), counts, "{rejection:?}");
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Logs: on standard error, as text for a person or as JSON for a machine.
+//!
+//! What we log names records and operations by their ids, and nothing that a caller sent. Libraries beneath us are not as careful when
+//! they tell details, so below `info` only our own crates are heard, whatever `HAPAX_LOG` says.
+
+use std::io::{self, IsTerminal};
+use std::str::FromStr;
+
+use tracing::level_filters::LevelFilter;
+use tracing::{Metadata, Subscriber};
+use tracing_subscriber::filter::{EnvFilter, FilterExt, filter_fn};
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// What is logged, where nothing else is said: `info`, or directives as in `info,hapax=debug`.
+pub const FILTER: &str = "HAPAX_LOG";
+
+/// How a log line looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// Text on a terminal, else JSON.
+    #[default]
+    Auto,
+    /// For a person.
+    Text,
+    /// For a machine: one object on a line.
+    Json,
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Format::Auto),
+            "text" => Ok(Format::Text),
+            "json" => Ok(Format::Json),
+            _ => Err(format!("`{text}` is no log format: use auto, text or json")),
+        }
+    }
+}
+
+/// Begins to log on standard error. Says which variable is wrong if it cannot.
+pub fn init(format: Format) -> Result<(), String> {
+    let filter = match std::env::var(FILTER) {
+        Ok(directives) if !directives.trim().is_empty() => directives,
+        _ => "info".to_owned(),
+    };
+    let is_terminal = io::stderr().is_terminal();
+    let colour = is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let format = match format {
+        Format::Auto if is_terminal => Format::Text,
+        Format::Auto => Format::Json,
+        chosen => chosen,
+    };
+    let subscriber = subscriber(format, &filter, colour, io::stderr)?;
+    subscriber.try_init().map_err(|_| "logging has begun already: call this once".to_owned())
+}
+
+fn subscriber<W>(format: Format, filter: &str, colour: bool, to: W) -> Result<impl Subscriber + Send + Sync + use<W>, String>
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let filter = EnvFilter::try_new(filter).map_err(|error| {
+        format!("{FILTER}={filter} cannot be read: {error}. Write a level, as in {FILTER}=info, or info,hapax=debug")
+    })?;
+    let lines = tracing_subscriber::fmt::layer().with_ansi(colour).with_writer(to);
+    let lines = match format {
+        Format::Json => lines.json().flatten_event(true).boxed(),
+        Format::Auto | Format::Text => lines.boxed(),
+    };
+    Ok(tracing_subscriber::registry().with(lines.with_filter(filter.and(filter_fn(may_be_heard)))))
+}
+
+/// Details of other crates may show what a caller sent: a header, a path.
+fn may_be_heard(metadata: &Metadata<'_>) -> bool {
+    let ours = || metadata.target().split("::").next().is_some_and(|name| name == "hapax" || name.starts_with("hapax_"));
+    LevelFilter::INFO >= *metadata.level() || ours()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn logged(format: Format, filter: &str, tell: impl FnOnce()) -> String {
+        let lines = Lines::default();
+        let to = lines.clone();
+        tracing::subscriber::with_default(subscriber(format, filter, false, move || to.clone()).unwrap(), tell);
+        String::from_utf8(std::mem::take(&mut lines.0.lock().unwrap())).unwrap()
+    }
+
+    #[test]
+    fn json_is_one_object_on_a_line() {
+        let line = logged(Format::Json, "info", || tracing::warn!(record = "r1", "the store failed"));
+        let line: serde_json::Value = serde_json::from_str(line.trim_end()).unwrap();
+        assert_eq!((&line["level"], &line["message"], &line["record"]), (&"WARN".into(), &"the store failed".into(), &"r1".into()));
+    }
+
+    #[test]
+    fn text_is_not_coloured_unless_asked_for() {
+        let line = logged(Format::Text, "info", || tracing::info!("listening"));
+        assert!(line.contains("INFO") && line.ends_with("listening\n") && !line.contains('\x1b'), "{line}");
+    }
+
+    #[test]
+    fn below_info_only_our_own_crates_are_heard() {
+        let text = logged(Format::Text, "trace", || {
+            tracing::trace!(target: "hapax_server::gateway", "ours");
+            tracing::trace!(target: "hapax", "the library's");
+            tracing::debug!(target: "h2::frame", "a header: secret");
+            tracing::debug!(target: "hapaxish", "secret");
+            tracing::info!(target: "h2", "loud enough");
+        });
+        assert!(text.contains("ours") && text.contains("the library's") && text.contains("loud enough"), "{text}");
+        assert!(!text.contains("secret"), "{text}");
+    }
+
+    #[test]
+    fn a_filter_that_cannot_be_read_is_named() {
+        let error = subscriber(Format::Text, "hapax=loud", false, io::stderr).err().unwrap();
+        assert!(error.contains("HAPAX_LOG=hapax=loud"), "{error}");
+    }
+}

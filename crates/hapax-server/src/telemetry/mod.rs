@@ -1,0 +1,25 @@
+//! What the gateway tells: logs, metrics, traces.
+//!
+//! Three voices, and none of them says a key, a principal or a body. [`logs`] go to standard error, [`Metrics`] are asked for,
+//! [`Traces`] are sent to whoever the environment names. [`Timed`] measures a store, [`Suspects`] notices one request under two
+//! principals, [`Unknowns`] counts what waits to be settled.
+
+mod events;
+mod exporter;
+pub mod logs;
+mod metrics;
+mod otel;
+mod outcome;
+mod routes;
+mod suspects;
+mod timed;
+mod traces;
+mod unknowns;
+mod watched;
+
+pub use metrics::{Connected, Listener, Metrics};
+pub use outcome::Outcome;
+pub use suspects::Suspects;
+pub use timed::Timed;
+pub use traces::{Span, Traces};
+pub use unknowns::Unknowns;

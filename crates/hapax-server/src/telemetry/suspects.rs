@@ -1,0 +1,70 @@
+//! Noticing one request under two principals.
+
+use std::hash::{BuildHasher, Hash, RandomState};
+
+use quick_cache::sync::Cache;
+
+/// How many requests are remembered: enough for minutes of retries, in about three megabytes.
+const REQUESTS_MAX: usize = 64 << 10;
+
+/// Remembers under which principal a request was last seen, so that the same one under another is noticed.
+///
+/// That happens when a credential changes between two tries of one client: each then has an effect of its own, and nobody would know.
+/// It may also be two clients that chose the same key; so it is counted, and nothing is refused.
+///
+/// What is kept are digests under a seed that this process alone has.
+pub struct Suspects {
+    seen: Cache<u64, u64>,
+    seed: RandomState,
+}
+
+impl Default for Suspects {
+    fn default() -> Self {
+        Suspects { seen: Cache::new(REQUESTS_MAX), seed: RandomState::new() }
+    }
+}
+
+impl Suspects {
+    /// A digest for [`seen`](Suspects::seen): of method, path, key and body digest, or of a principal.
+    pub fn digest(&self, what: impl Hash) -> u64 {
+        self.seed.hash_one(what)
+    }
+
+    /// Remembers a request and its principal; true if the same request was last seen under another one.
+    pub fn seen(&self, request: u64, principal: u64) -> bool {
+        match self.seen.get(&request) {
+            Some(before) if before == principal => false,
+            before => {
+                self.seen.insert(request, principal);
+                before.is_some()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_request_under_another_principal_is_noticed_once_per_change() {
+        let suspects = Suspects::default();
+        let request = |body: &str| suspects.digest(("POST", "/charges", "k", body));
+        let (ada, bob) = (suspects.digest("ada"), suspects.digest("bob"));
+        for (body, principal, suspected) in
+            [("5", ada, false), ("5", ada, false), ("6", bob, false), ("5", bob, true), ("5", bob, false), ("5", ada, true)]
+        {
+            assert_eq!(suspects.seen(request(body), principal), suspected, "{body}");
+        }
+    }
+
+    #[test]
+    fn memory_is_bounded_and_digests_are_of_this_process() {
+        let suspects = Suspects::default();
+        for request in 0..REQUESTS_MAX as u64 * 3 {
+            suspects.seen(request, 1);
+        }
+        assert!(suspects.seen.len() <= REQUESTS_MAX);
+        assert_ne!(suspects.digest("ada"), Suspects::default().digest("ada"));
+    }
+}

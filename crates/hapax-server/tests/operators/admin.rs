@@ -1,0 +1,176 @@
+//! `hapax keys` against a running admin listener, and what that answers to others.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use hapax::core::record::State;
+use hapax::{Answer, Hapax, Store};
+use hapax_server::admin::{Admin, router};
+use hapax_server::telemetry::Metrics;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::fixture::{Said, charges, ended, fill, hapax, id};
+
+fn admin_of(hapax: Hapax) -> Admin {
+    Admin::new(Arc::default(), Metrics::new(&[]), hapax)
+}
+
+/// An admin listener on a free port.
+async fn serve(store: Arc<dyn Store>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let admin = admin_of(Hapax::builder_shared(store).sweep(None).build());
+    tokio::spawn(async move { axum::serve(listener, router(admin)).await });
+    address
+}
+
+async fn filled() -> SocketAddr {
+    let store = Arc::new(hapax::store::memory());
+    fill(&*store).await;
+    serve(store).await
+}
+
+async fn keys(address: SocketAddr, args: &[&str]) -> Said {
+    let args: Vec<String> = ["keys"]
+        .iter()
+        .chain(args)
+        .map(|arg| (*arg).to_owned())
+        .chain(["--admin".to_owned(), format!("http://{address}")])
+        .collect();
+    let run = move || {
+        let directory = tempfile::tempdir().expect("a directory");
+        hapax(directory.path(), &args.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    tokio::task::spawn_blocking(run).await.expect("it runs")
+}
+
+/// Status, content type and body.
+async fn ask(address: SocketAddr, method: &str, target: &str, content_type: &str, body: &str) -> (u16, String, Value) {
+    let mut stream = TcpStream::connect(address).await.expect("a connection");
+    let length = body.len();
+    let request = format!(
+        "{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: {content_type}\r\nContent-Length: {length}\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.expect("answered");
+    let answer = String::from_utf8(answer).expect("text");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    let status = head[9..12].parse().expect("a status");
+    let content_type = head.lines().find_map(|line| line.strip_prefix("content-type: ")).unwrap_or_default().to_owned();
+    (status, content_type, serde_json::from_str(body).unwrap_or(Value::Null))
+}
+
+#[tokio::test]
+async fn the_command_asks_the_gateway() {
+    let address = filled().await;
+    let listed = keys(address, &["list", "--state", "unknown", "--path", "/v1/charges"]).await;
+    assert_eq!((listed.code, listed.stdout.lines().count()), (0, 2), "{}", listed.stderr);
+    assert_eq!(listed.stderr, format!("asking the gateway at http://{address}\n"));
+
+    let id = id(&charges(), "order-2").to_string();
+    let shown = keys(address, &["show", &id[..7]]).await;
+    assert!(shown.stdout.starts_with(&format!("id               {id}\nstate            unknown\n")), "{}", shown.stdout);
+
+    let settled = keys(address, &["settle", &id[..7], "--outcome", "done", "--status", "204", "--reason", "r"]).await;
+    assert_eq!(settled.stdout, format!("settled\t{id}\tcompleted\tPOST /v1/charges\torder-2\n"), "{}", settled.stderr);
+    let again = keys(address, &["settle", &id, "--outcome", "not-done", "--reason", "r"]).await;
+    assert_eq!(again.code, 1);
+    assert!(again.stderr.contains("is completed: only an unknown outcome can be settled"), "{}", again.stderr);
+
+    let all = keys(address, &["settle", "--state", "unknown", "--outcome", "not-done", "--reason", "r", "--yes"]).await;
+    assert_eq!((all.code, all.stdout.lines().count()), (0, 2), "{}", all.stderr);
+    let forgotten = keys(address, &["forget", "--path", "/v1/charges", "--reason", "r", "--yes"]).await;
+    assert_eq!((forgotten.code, forgotten.stdout.lines().count()), (0, 3), "{}", forgotten.stderr);
+    let missing = keys(address, &["show", &"0".repeat(64)]).await;
+    assert_eq!((missing.code, missing.stderr.contains("there is no record")), (1, true), "{}", missing.stderr);
+}
+
+#[tokio::test]
+async fn somebody_else_on_the_port_is_noticed() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, axum::Router::new()).await });
+    let said = keys(address, &["list"]).await;
+    assert_eq!((said.code, said.stderr.contains("no admin listener of Hapax")), (3, true), "{}", said.stderr);
+}
+
+#[tokio::test]
+async fn changes_are_taken_only_as_json() {
+    let address = filled().await;
+    let settle = format!("/v1/keys/{}/settle", id(&charges(), "order-2"));
+    let body = r#"{"outcome":"not-done","by":"ada","reason":"r"}"#;
+    for content_type in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""] {
+        let (status, kind, problem) = ask(address, "POST", &settle, content_type, body).await;
+        assert_eq!((status, kind.as_str()), (415, "application/problem+json"), "{content_type}");
+        assert_eq!(problem["code"], "unsupported-media-type");
+    }
+    let (status, _, entry) = ask(address, "POST", &settle, "application/json; charset=utf-8", body).await;
+    assert_eq!((status, &entry["state"]), (200, &"retryable".into()));
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_said() {
+    let address = filled().await;
+    let (unknown, done) = (id(&charges(), "order-2"), id(&charges(), "order-1"));
+    for (method, target, body, status, word) in [
+        ("GET", "/v1/keys?state=lost".to_owned(), "", 400, "`lost` is no state"),
+        ("GET", "/v1/keys?path=v1".to_owned(), "", 400, "begins with `/`"),
+        ("GET", "/v1/keys?sort=age".to_owned(), "", 400, "sort"),
+        ("GET", "/v1/keys?after=x".to_owned(), "", 400, "64 lower-case hexadecimal digits"),
+        ("GET", "/v1/keys/abc".to_owned(), "", 400, "64 lower-case hexadecimal digits"),
+        ("GET", format!("/v1/keys/{}", "0".repeat(64)), "", 404, "there is no record"),
+        ("POST", format!("/v1/keys/{unknown}/settle"), "{", 400, "not what this takes"),
+        ("POST", format!("/v1/keys/{unknown}/settle"), r#"{"outcome":"not-done","by":"a"}"#, 400, "reason"),
+        ("POST", format!("/v1/keys/{unknown}/settle"), r#"{"outcome":"not-done","by":"a","reason":" "}"#, 400, "`reason` is empty"),
+        ("POST", format!("/v1/keys/{unknown}/settle"), r#"{"outcome":"done","by":"a","reason":"r"}"#, 400, "say the status"),
+        ("POST", format!("/v1/keys/{done}/settle"), r#"{"outcome":"not-done","by":"a","reason":"r"}"#, 409, "is completed"),
+        ("POST", format!("/v1/keys/{unknown}/forget"), r#"{"by":"","reason":"r"}"#, 400, "`by` is empty"),
+    ] {
+        let (code, kind, problem) = ask(address, method, &target, "application/json", body).await;
+        assert_eq!((code, kind.as_str()), (status, "application/problem+json"), "{target}: {problem}");
+        let detail = problem["detail"].as_str().unwrap_or_default();
+        assert!(detail.contains(word), "{target}: {problem}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_over_the_limit_is_refused() {
+    let mut router = router(admin_of(Hapax::builder(hapax::store::memory()).sweep(None).build()));
+    let request = http::Request::post(format!("/v1/keys/{}/settle", "0".repeat(64))).header("content-type", "application/json");
+    let request = request.body(axum::body::Body::from("x".repeat(3 << 20))).expect("a request");
+    let Ok(answer) = tower_service::Service::call(&mut router, request).await;
+    assert_eq!(answer.status(), 413);
+}
+
+#[tokio::test]
+async fn an_answer_is_shown_when_asked_for() {
+    let address = filled().await;
+    let target = format!("/v1/keys/{}", id(&charges(), "order-1"));
+    let (status, _, shown) = ask(address, "GET", &target, "", "").await;
+    assert_eq!((status, &shown["status"], shown.get("answer")), (200, &201.into(), None));
+    let (_, _, shown) = ask(address, "GET", &format!("{target}?answer=true"), "", "").await;
+    assert_eq!(shown["answer"]["headers"][0], serde_json::json!(["content-type", "application/json"]));
+    assert!(shown["answer"]["body"].as_str().unwrap().starts_with("{\"id\":\"ch_1\""), "{shown}");
+}
+
+#[tokio::test]
+async fn a_filter_that_matches_nothing_walks_a_bounded_way_and_says_where_to_go_on() {
+    const KEYS: usize = 10_500;
+    let store = Arc::new(hapax::store::memory());
+    for number in 0..KEYS {
+        ended(&*store, &charges(), &format!("k{number}"), State::Completed, Some(Answer::new(200, ""))).await;
+    }
+    let address = serve(store).await;
+    let (_, _, first) = ask(address, "GET", "/v1/keys?state=failed", "", "").await;
+    assert_eq!(first["keys"].as_array().unwrap().len(), 0);
+    let next = first["next"].as_str().expect("where to go on").to_owned();
+    let (_, _, second) = ask(address, "GET", &format!("/v1/keys?state=failed&after={next}"), "", "").await;
+    assert_eq!((second["keys"].as_array().unwrap().len(), &second["next"]), (0, &Value::Null));
+    let all = keys(address, &["list", "--json", "--path", "/v1/*", "--limit", "20000"]).await;
+    assert_eq!((all.code, all.stdout.lines().count()), (0, KEYS));
+    let (_, _, page) = ask(address, "GET", "/v1/keys?limit=100000", "", "").await;
+    assert_eq!(page["keys"].as_array().unwrap().len(), 1_000);
+}

@@ -1,0 +1,249 @@
+//! `hapax keys` on a store file.
+
+use hapax::Sqlite;
+
+use super::fixture::{charges, directory, hapax, hapax_with_input, id, orders, refunds, without_age};
+
+const STORE: [&str; 2] = ["--store", "sqlite:hapax.db"];
+
+fn keys(args: &[&'static str]) -> Vec<&'static str> {
+    [&["keys"][..], args, &STORE].concat()
+}
+
+/// The lines that a listing has for these keys, in the order of their ids.
+fn expected(rows: &[(hapax::RecordId, &str)]) -> Vec<String> {
+    let mut rows = rows.to_vec();
+    rows.sort();
+    rows.iter().map(|(id, rest)| format!("{} {rest}", &id.to_string()[..8])).collect()
+}
+
+#[tokio::test]
+async fn every_key_is_listed_in_the_order_of_ids() {
+    let directory = directory().await;
+    let said = hapax(directory.path(), &keys(&["list"]));
+    assert_eq!((said.code, said.stderr.as_str()), (0, "looking into the store file hapax.db\n"));
+    let all = expected(&[
+        (id(&charges(), "order-1"), "completed POST /v1/charges order-1 1 201"),
+        (id(&charges(), "order-2"), "unknown POST /v1/charges order-2 1 -"),
+        (id(&charges(), "order-3"), "unknown POST /v1/charges order-3 1 -"),
+        (id(&refunds(), "order-3"), "unknown POST /v1/refunds order-3 1 -"),
+        (id(&orders(), "k 4"), "failed PATCH /v1/orders/7 k 4 1 404"),
+        (id(&refunds(), "bytes"), "completed POST /v1/refunds bytes 1 200"),
+        // Its process is gone, and with it the lease.
+        (id(&refunds(), "killed"), "unknown POST /v1/refunds killed 1 -"),
+    ]);
+    assert_eq!(without_age(&said.stdout), all);
+}
+
+#[tokio::test]
+async fn filters_hold_together() {
+    let directory = directory().await;
+    let listed = |args: &[&'static str]| {
+        let said = hapax(directory.path(), &keys(&[&["list"][..], args].concat()));
+        assert_eq!(said.code, 0, "{args:?}: {}", said.stderr);
+        let keys = said.stdout.lines().map(|line| line.split('\t').nth(3).expect("a key").to_owned());
+        let mut keys: Vec<_> = keys.collect();
+        keys.sort();
+        keys.join(" ")
+    };
+    assert_eq!(listed(&["--state", "unknown"]), "killed order-2 order-3 order-3");
+    assert_eq!(listed(&["--state", "unknown", "--path", "/v1/charges"]), "order-2 order-3");
+    assert_eq!(listed(&["--path", "/v1/orders/*"]), "k 4");
+    assert_eq!(listed(&["--method", "patch"]), "k 4");
+    assert_eq!(listed(&["--principal", "(anonymous)", "--state", "completed"]), "bytes order-1");
+    assert_eq!(listed(&["--older-than", "1h"]), "");
+    assert_eq!(listed(&["--newer-than", "1h", "--state", "failed"]), "k 4");
+    assert_eq!(listed(&["--state", "running"]), "");
+}
+
+#[tokio::test]
+async fn what_is_not_there_to_ask_for_is_refused() {
+    let directory = directory().await;
+    for (args, code, word) in [
+        (&["keys", "list", "--state", "lost", "--store", "sqlite:hapax.db"][..], 2, "`lost` is no state"),
+        (&["keys", "list", "--path", "v1", "--store", "sqlite:hapax.db"], 2, "begins with `/`"),
+        (&["keys", "list", "--older-than", "soon", "--store", "sqlite:hapax.db"], 2, "not a span of time"),
+        (&["keys", "list", "--store", "hapax.db"], 2, "sqlite:FILE"),
+        (&["keys", "list", "--store", "sqlite:other.db"], 3, "there is no store file other.db"),
+        (&["keys", "list", "--admin", "http://127.0.0.1:1"], 3, "nobody answers at 127.0.0.1:1"),
+        (&["keys", "list", "--admin", "127.0.0.1"], 2, "http://HOST:PORT"),
+        (&["keys", "show", "abc", "--store", "sqlite:hapax.db"], 2, "is no id"),
+        (&["keys", "show", "0123456", "--store", "sqlite:hapax.db"], 1, "no key whose id begins with 0123456"),
+        (&["keys", "settle", "--reason", "r", "--outcome", "not-done", "--store", "sqlite:hapax.db"], 2, "say which keys"),
+        (&["keys", "settle", "0123456", "--outcome", "not-done", "--store", "sqlite:hapax.db"], 2, "--reason"),
+        (&["keys", "settle", "0123456", "--reason", "r", "--store", "sqlite:hapax.db"], 2, "--outcome"),
+        (&["keys", "settle", "0123456", "--reason", "r", "--outcome", "done", "--store", "sqlite:hapax.db"], 2, "--without-answer"),
+    ] {
+        let said = hapax(directory.path(), args);
+        assert_eq!(said.code, code, "{args:?}: {}", said.stderr);
+        assert!(said.stderr.contains(word), "{args:?}: {}", said.stderr);
+        assert_eq!(said.stdout, "", "{args:?}");
+    }
+    assert!(!directory.path().join("other.db").exists());
+}
+
+#[tokio::test]
+async fn json_has_one_object_a_line_and_whole_ids() {
+    let directory = directory().await;
+    let said = hapax(directory.path(), &keys(&["list", "--json", "--method", "PATCH"]));
+    assert_eq!(said.stdout.lines().count(), 1);
+    assert!(said.stdout.contains("\\u202e") && !said.stdout.contains(['\u{202e}', '\u{1b}']), "{}", said.stdout);
+    let object: serde_json::Value = serde_json::from_str(&said.stdout).expect("an object");
+    assert_eq!(object["id"], id(&orders(), "k 4").to_string());
+    assert_eq!(object["principal"], "eve\u{202e}\u{1b}[2J");
+    assert_eq!((&object["state"], &object["status"], &object["answer_kept"]), (&"failed".into(), &404.into(), &true.into()));
+    let limited = hapax(directory.path(), &keys(&["list", "--json", "--limit", "3"]));
+    assert_eq!(limited.stdout.lines().count(), 3);
+    let last: serde_json::Value = serde_json::from_str(limited.stdout.lines().last().unwrap()).unwrap();
+    let after = last["id"].as_str().unwrap();
+    assert!(limited.stderr.contains(&format!("--after {after}")), "{}", limited.stderr);
+    let rest = hapax(directory.path(), &["keys", "list", "--json", "--after", after, "--store", "sqlite:hapax.db"]);
+    assert_eq!(rest.stdout.lines().count(), 4);
+    assert!(!rest.stderr.contains("--after"), "{}", rest.stderr);
+}
+
+#[tokio::test]
+async fn a_key_is_shown_by_the_beginning_of_its_id() {
+    let directory = directory().await;
+    let id = id(&charges(), "order-1").to_string();
+    let said = hapax(directory.path(), &["keys", "show", &id[..6], "--answer", "--store", "sqlite:hapax.db"]);
+    assert_eq!(said.code, 0, "{}", said.stderr);
+    for line in [
+        &format!("id               {id}")[..],
+        "state            completed",
+        "a repeat         gets the kept answer",
+        "operation        POST /v1/charges",
+        "key              order-1",
+        "principal        (anonymous)",
+        "status           201",
+        "made with        1 sha256 raw, header content-encoding, header content-type",
+        "HTTP 201",
+        "content-type: application/json",
+        "x-odd: a\\u{1b}b",
+        "{\"id\":\"ch_1\",",
+        "\"note\":\"\\u{1b}[31m\"}",
+    ] {
+        assert!(said.stdout.lines().any(|shown| shown == line), "{line}\n{}", said.stdout);
+    }
+    let times = said.stdout.lines().find(|line| line.starts_with("replays until")).expect("a time");
+    assert!(times.ends_with("(in 23h 59m)") || times.ends_with("(in 1d)"), "{times}");
+    let without = hapax(directory.path(), &["keys", "show", &id, "--store", "sqlite:hapax.db"]);
+    assert!(!without.stdout.contains("ch_1"), "{}", without.stdout);
+}
+
+#[tokio::test]
+async fn a_key_is_shown_by_what_the_caller_sent() {
+    let directory = directory().await;
+    let by_key = |args: &[&'static str]| hapax(directory.path(), &keys(&[&["show", "--key"][..], args].concat()));
+    let found = by_key(&["order-2", "--path", "/v1/charges"]);
+    let id = id(&charges(), "order-2").to_string();
+    assert!(found.stdout.contains(&id), "{}", found.stderr);
+    let at_once = by_key(&["order-2", "--path", "/v1/charges", "--principal", "(anonymous)"]);
+    assert!(at_once.stdout.contains(&id), "{}", at_once.stderr);
+    let several = by_key(&["order-3", "--path", "/v1/**"]);
+    assert_eq!(several.code, 1);
+    assert!(several.stderr.contains("several keys fit") && several.stderr.contains("/v1/refunds"), "{}", several.stderr);
+    let none = by_key(&["order-9", "--path", "/v1/**"]);
+    assert_eq!((none.code, none.stderr.contains("there is no key order-9")), (1, true), "{}", none.stderr);
+    let bytes = by_key(&["bytes", "--path", "/v1/refunds", "--answer"]);
+    assert!(bytes.stdout.contains("(2 bytes that are no text"), "{}", bytes.stdout);
+}
+
+#[tokio::test]
+async fn an_unknown_is_settled_as_done_with_its_answer() {
+    let directory = directory().await;
+    let id = id(&charges(), "order-2").to_string();
+    let args = [
+        &["keys", "settle", &id[..8], "--outcome", "done", "--status", "201", "--header", "Content-Type: application/json"][..],
+        &["--body", "-", "--reason", "ch_2 is in the ledger", "--store", "sqlite:hapax.db"],
+    ]
+    .concat();
+    let said = hapax_with_input(directory.path(), &args, br#"{"id":"ch_2"}"#);
+    assert_eq!(said.code, 0, "{}", said.stderr);
+    assert!(said.stderr.contains("signed as ada@"), "{}", said.stderr);
+    assert_eq!(said.stdout, format!("settled\t{id}\tcompleted\tPOST /v1/charges\torder-2\n"));
+    let shown = hapax(directory.path(), &["keys", "show", &id, "--answer", "--store", "sqlite:hapax.db"]);
+    assert!(shown.stdout.ends_with("HTTP 201\ncontent-type: application/json\n\n{\"id\":\"ch_2\"}\n"), "{}", shown.stdout);
+    let again = hapax_with_input(directory.path(), &args, b"{}");
+    assert_eq!((again.code, again.stdout.as_str()), (1, ""));
+    assert!(again.stderr.contains("only an unknown outcome can be settled"), "{}", again.stderr);
+    assert!(again.stderr.ends_with("hapax: 1 of 1 key not settled\n"), "{}", again.stderr);
+}
+
+#[tokio::test]
+async fn settling_by_filter_shows_what_it_would_do_and_wants_a_yes() {
+    let directory = directory().await;
+    let settle = keys(&["settle", "--path", "/v1/**", "--outcome", "not-done", "--reason", "the bank was down", "--by", "ops"]);
+    let said = hapax(directory.path(), &settle);
+    assert_eq!((said.code, said.stdout.as_str()), (2, ""));
+    assert!(said.stderr.contains("4 keys would be settled as not done: the next repeat of each RUNS it"), "{}", said.stderr);
+    assert!(said.stderr.contains("/v1/refunds") && said.stderr.contains("--yes"), "{}", said.stderr);
+    let unknown = keys(&["list", "--state", "unknown"]);
+    assert_eq!(hapax(directory.path(), &unknown).stdout.lines().count(), 4, "nothing was changed");
+
+    let said = hapax(directory.path(), &[&settle[..], &["--yes"]].concat());
+    assert_eq!(said.code, 0, "{}", said.stderr);
+    let lines: Vec<_> = said.stdout.lines().collect();
+    assert!(
+        lines.len() == 4 && lines.iter().all(|line| line.starts_with("settled\t") && line.contains("\tretryable\t")),
+        "{lines:?}"
+    );
+    assert_eq!(hapax(directory.path(), &unknown).stdout, "");
+    let said = hapax(directory.path(), &settle);
+    assert_eq!((said.code, said.stderr.contains("nothing to do")), (0, true), "{}", said.stderr);
+}
+
+#[tokio::test]
+async fn part_of_a_change_that_fails_is_told_and_ends_badly() {
+    let directory = directory().await;
+    let (unknown, done) = (id(&charges(), "order-3").to_string(), id(&charges(), "order-1").to_string());
+    let args =
+        ["keys", "settle", &unknown, &done, "--outcome", "done", "--without-answer", "--reason", "r", "--store", "sqlite:hapax.db"];
+    let said = hapax(directory.path(), &args);
+    assert_eq!(said.code, 1);
+    assert_eq!(said.stdout, format!("settled\t{unknown}\tcompleted\tPOST /v1/charges\torder-3\n"));
+    assert!(said.stderr.contains(&format!("not settled: {done}: ")), "{}", said.stderr);
+    assert!(said.stderr.ends_with("hapax: 1 of 2 keys not settled\n"), "{}", said.stderr);
+}
+
+#[tokio::test]
+async fn a_forgotten_answer_is_gone_and_its_key_stays() {
+    let directory = directory().await;
+    let id = id(&charges(), "order-1").to_string();
+    let said = hapax(directory.path(), &["keys", "forget", &id, "--reason", "erasure request 7", "--store", "sqlite:hapax.db"]);
+    assert_eq!(said.code, 0, "{}", said.stderr);
+    assert_eq!(said.stdout, format!("forgotten\t{id}\texpired (completed)\tPOST /v1/charges\torder-1\n"));
+    let shown = hapax(directory.path(), &["keys", "show", &id, "--answer", "--store", "sqlite:hapax.db"]);
+    for line in ["a repeat         gets 410 key-expired", "fingerprint      erased", "There is no answer to show."] {
+        assert!(shown.stdout.lines().any(|shown| shown == line), "{line}\n{}", shown.stdout);
+    }
+}
+
+#[tokio::test]
+async fn a_file_in_use_can_be_looked_at_and_says_who_can_change_it() {
+    let directory = directory().await;
+    let _owner = Sqlite::open(directory.path().join("hapax.db")).await.expect("a store");
+    assert_eq!(hapax(directory.path(), &keys(&["list"])).stdout.lines().count(), 7);
+    let id = id(&charges(), "order-2").to_string();
+    let args = ["keys", "settle", &id, "--outcome", "not-done", "--reason", "r", "--store", "sqlite:hapax.db"];
+    let said = hapax(directory.path(), &args);
+    assert_eq!((said.code, said.stdout.as_str()), (3, ""));
+    let process = format!("in use by process {}", std::process::id());
+    assert!(said.stderr.contains(&process) && said.stderr.contains("--admin"), "{}", said.stderr);
+}
+
+#[tokio::test]
+async fn without_flags_the_file_here_is_found_and_else_it_is_said_what_to_do() {
+    // The gateway's usual port may be somebody's on this machine; then there is nothing to be seen here.
+    if std::net::TcpStream::connect("127.0.0.1:4001").is_ok() {
+        return;
+    }
+    let directory = directory().await;
+    let said = hapax(directory.path(), &["keys", "list"]);
+    assert_eq!((said.code, said.stderr.as_str()), (0, "looking into the store file hapax.db\n"));
+    let empty = tempfile::tempdir().unwrap();
+    let said = hapax(empty.path(), &["keys", "list"]);
+    assert_eq!(said.code, 3);
+    assert!(said.stderr.contains("--admin http://HOST:PORT or --store sqlite:FILE"), "{}", said.stderr);
+    assert_eq!(std::fs::read_dir(empty.path()).unwrap().count(), 0, "looking makes no file");
+}

@@ -1,0 +1,130 @@
+//! A store with one key in each situation, and the program to look at it.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hapax::core::fingerprint::{Fingerprinter, RequestHead};
+use hapax::core::record::{AttemptToken, Fence, State};
+use hapax::core::store::{Change, Claim, Finish, Lifetime, Written};
+use hapax::core::{Condition, Put};
+use hapax::{Answer, Key, Principal, RecordId, Scope, Sqlite, Store};
+
+/// What the program said.
+pub(super) struct Said {
+    pub(super) code: i32,
+    pub(super) stdout: String,
+    pub(super) stderr: String,
+}
+
+/// Runs `hapax` in a directory.
+pub(super) fn hapax(directory: &Path, args: &[&str]) -> Said {
+    hapax_with_input(directory, args, b"")
+}
+
+pub(super) fn hapax_with_input(directory: &Path, args: &[&str], input: &[u8]) -> Said {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
+    command
+        .args(args)
+        .current_dir(directory)
+        .env("USER", "ada")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the program is built");
+    // It may end without reading.
+    let _ = child.stdin.take().expect("piped").write_all(input);
+    said(child.wait_with_output().expect("it ends"))
+}
+
+pub(super) fn said(output: Output) -> Said {
+    let text = |bytes| String::from_utf8(bytes).expect("what is printed is text");
+    Said { code: output.status.code().expect("it exits"), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+/// What a record is of.
+pub(super) fn scope(principal: Principal, method: &str, path: &str) -> Arc<Scope> {
+    Arc::new(Scope { namespace: "default".into(), principal, method: method.into(), path: path.into() })
+}
+
+pub(super) fn id(scope: &Scope, key: &str) -> RecordId {
+    RecordId::of(scope, &Key::new(key).unwrap())
+}
+
+/// Begins an attempt.
+pub(super) async fn claim(store: &dyn Store, scope: &Arc<Scope>, key: &str, lease: Duration) -> Fence {
+    let head = RequestHead { scope, target: &scope.path, headers: vec![("content-type", b"application/json")] };
+    let mut fingerprinter = Fingerprinter::new(&Arc::default(), &head);
+    fingerprinter.update(br#"{"amount":5}"#);
+    let claim = Claim {
+        scope: scope.clone(),
+        key: Key::new(key).unwrap(),
+        fingerprint: fingerprinter.finish(),
+        token: AttemptToken::from_bytes([7; 16]),
+        lease,
+    };
+    let put = Put { id: id(scope, key), condition: Condition::Absent, change: Change::Claim(claim) };
+    match store.put_if(put).await.expect("the store works") {
+        Written::Won(won) => won.head.fence,
+        Written::Lost(_) => panic!("{key} is there already"),
+    }
+}
+
+/// Begins and ends one.
+pub(super) async fn ended(store: &dyn Store, scope: &Arc<Scope>, key: &str, state: State, answer: Option<Answer>) {
+    let fence = claim(store, scope, key, Duration::from_secs(60)).await;
+    let finish = Finish {
+        state,
+        status: answer.as_ref().map(|answer| answer.status),
+        answer: answer.map(Arc::new),
+        lifetime: Lifetime::default(),
+    };
+    let put = Put { id: id(scope, key), condition: Condition::Held { fence }, change: Change::Finish(finish) };
+    assert!(matches!(store.put_if(put).await.expect("the store works"), Written::Won(_)), "{key}");
+}
+
+pub(super) fn charges() -> Arc<Scope> {
+    scope(Principal::Anonymous, "POST", "/v1/charges")
+}
+
+pub(super) fn refunds() -> Arc<Scope> {
+    scope(Principal::Anonymous, "POST", "/v1/refunds")
+}
+
+pub(super) fn orders() -> Arc<Scope> {
+    scope(Principal::named("eve\u{202e}\u{1b}[2J"), "PATCH", "/v1/orders/7")
+}
+
+/// One of each: a charge that is done, two charges and a refund that nobody knows of, an order that was refused, an answer of bytes.
+/// The last attempt is left running.
+pub(super) async fn fill(store: &dyn Store) {
+    let created = Answer {
+        headers: vec![("content-type".to_owned(), "application/json".into()), ("x-odd".to_owned(), "a\u{1b}b".into())],
+        ..Answer::new(201, "{\"id\":\"ch_1\",\n\"note\":\"\u{1b}[31m\"}")
+    };
+    ended(store, &charges(), "order-1", State::Completed, Some(created)).await;
+    ended(store, &charges(), "order-2", State::Unknown, None).await;
+    ended(store, &charges(), "order-3", State::Unknown, None).await;
+    ended(store, &refunds(), "order-3", State::Unknown, None).await;
+    ended(store, &orders(), "k 4", State::Failed, Some(Answer::new(404, "no"))).await;
+    ended(store, &refunds(), "bytes", State::Completed, Some(Answer::new(200, &b"\xff\x00"[..]))).await;
+    claim(store, &refunds(), "killed", Duration::from_secs(600)).await;
+}
+
+/// A directory with such a store in `hapax.db`, owned by nobody.
+pub(super) async fn directory() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Sqlite::open(directory.path().join("hapax.db")).await.expect("a store");
+    fill(&store).await;
+    directory
+}
+
+/// Lines without their fifth column, the age.
+pub(super) fn without_age(table: &str) -> Vec<String> {
+    let line = |line: &str| {
+        line.split('\t').enumerate().filter(|(column, _)| *column != 4).map(|(_, cell)| cell).collect::<Vec<_>>().join(" ")
+    };
+    table.lines().map(line).collect()
+}
