@@ -1,0 +1,242 @@
+//! One kill: the requests before it, how it comes to land where it should, and the retries after it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use hapax_testkit::crash::Child;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+use super::client::{self, Answer, Charge, Version, send};
+use super::gateway::IN_FLIGHT_MIN;
+use super::kill::Verdict;
+use super::sockets;
+use super::upstream::{Gate, Upstream, hold};
+
+/// Requests that the upstream holds while others go on to the point.
+const CROWD: usize = 18;
+/// Requests that go on: the first of them to come to the point stands still there.
+const RUNNERS: usize = 4;
+/// More than fits into a client's window.
+const LONG_ANSWER_BYTES: usize = 3 * client::WINDOW_BYTES;
+
+/// The named points of an attempt behind a gateway, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Point {
+    BodyHalfRead,
+    BeforeClaim,
+    AfterClaim,
+    BeforeDispatch,
+    UpstreamHasRead,
+    UpstreamHasActed,
+    AnswerHalfSent,
+    BeforeCompletion,
+    AfterCompletion,
+    BeforeAnswer,
+    AnswerHalfWritten,
+    AfterAnswer,
+}
+
+impl Point {
+    pub const ALL: [Point; 12] = [
+        Point::BodyHalfRead,
+        Point::BeforeClaim,
+        Point::AfterClaim,
+        Point::BeforeDispatch,
+        Point::UpstreamHasRead,
+        Point::UpstreamHasActed,
+        Point::AnswerHalfSent,
+        Point::BeforeCompletion,
+        Point::AfterCompletion,
+        Point::BeforeAnswer,
+        Point::AnswerHalfWritten,
+        Point::AfterAnswer,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Point::BodyHalfRead => "body half read",
+            Point::BeforeClaim => "before claim",
+            Point::AfterClaim => "after claim",
+            Point::BeforeDispatch => "before dispatch",
+            Point::UpstreamHasRead => "upstream has read",
+            Point::UpstreamHasActed => "upstream has acted",
+            Point::AnswerHalfSent => "answer half sent",
+            Point::BeforeCompletion => "before completion",
+            Point::AfterCompletion => "after completion",
+            Point::BeforeAnswer => "before answer",
+            Point::AnswerHalfWritten => "answer half written",
+            Point::AfterAnswer => "after answer",
+        }
+    }
+
+    /// Where in the upstream the others are meanwhile: on both sides of their effect, unless the point says otherwise.
+    fn crowd_hold(self, index: usize) -> &'static str {
+        match self {
+            Point::UpstreamHasRead => hold::BEFORE_EFFECT,
+            Point::UpstreamHasActed => hold::AFTER_EFFECT,
+            _ if index.is_multiple_of(2) => hold::BEFORE_EFFECT,
+            _ => hold::AFTER_EFFECT,
+        }
+    }
+}
+
+/// The keys of one kill, and what their callers heard before it.
+#[derive(Default)]
+pub struct Round {
+    charges: Vec<Charge>,
+    acknowledged: BTreeMap<String, Answer>,
+    definite: BTreeSet<String>,
+    version: Option<Version>,
+}
+
+impl Round {
+    pub async fn send_and_kill(point: Point, number: usize, child: &mut Child, address: SocketAddr, upstream: &Upstream) -> Round {
+        let name = format!("{number}");
+        let version = if number.is_multiple_of(2) { Version::Http1 } else { Version::Http2 };
+        let mut senders = Senders { round: name.clone(), version, address, charges: Vec::new(), tasks: JoinSet::new() };
+        let gate = upstream.gate(&name);
+        let steady = tokio::spawn(send_steadily(name, version, address));
+        for index in 0..CROWD {
+            senders.send(point.crowd_hold(index), 0);
+        }
+        gate.wait_held(CROWD).await;
+        let mut acknowledged = BTreeMap::new();
+        senders.go_on_to(point, child, &gate, &mut acknowledged).await;
+        assert!(gate.held() >= IN_FLIGHT_MIN, "{} attempts in flight", gate.held());
+        child.kill();
+
+        while let Some(sent) = senders.tasks.join_next().await {
+            let (key, answer) = sent.unwrap();
+            acknowledged.extend(answer.map(|answer| (key, answer)));
+        }
+        let (more_charges, more_acknowledged) = steady.await.unwrap();
+        let mut charges = senders.charges;
+        charges.extend(more_charges);
+        acknowledged.extend(more_acknowledged);
+        Round { charges, acknowledged, definite: BTreeSet::new(), version: Some(version) }
+    }
+
+    /// Retries every key to a definite answer.
+    pub async fn retry_all(&mut self, address: SocketAddr, verdict: &mut Verdict) {
+        let Some(version) = self.version else { return };
+        let mut retries = JoinSet::new();
+        for charge in self.charges.iter().map(Charge::again) {
+            retries.spawn(async move { (send(address, version, &charge).await, charge.key) });
+        }
+        while let Some(retry) = retries.join_next().await {
+            let (answer, key) = retry.unwrap();
+            self.note(key, &answer.expect("nobody kills this one"), verdict);
+        }
+    }
+
+    fn note(&mut self, key: String, answer: &Answer, verdict: &mut Verdict) {
+        verdict.keys += 1;
+        if let Some(first) = self.acknowledged.get(&key) {
+            answer.assert_replays(first, &key);
+            verdict.acknowledged += 1;
+        }
+        assert!(answer.is_charged() || answer.is_unknown(), "{key} got {answer:?}");
+        match answer {
+            _ if answer.is_unknown() => verdict.unknown += 1,
+            Answer { is_replay: true, .. } => verdict.replayed += 1,
+            _ => verdict.run_on_retry += 1,
+        }
+        if answer.is_charged() {
+            self.definite.insert(key);
+        }
+    }
+
+    /// The ledger's word: at most one dispatch for each key, exactly one effect for each that was answered with success.
+    pub fn judge(&self, upstream: &Upstream) {
+        upstream.assert_none_twice();
+        let effects = upstream.effects();
+        for key in &self.definite {
+            assert_eq!(effects.get(key), Some(&1), "{key} was answered with success");
+        }
+    }
+}
+
+/// A client that sends one request after the other until there is nobody to answer: some of its answers arrive just before the kill.
+async fn send_steadily(round: String, version: Version, address: SocketAddr) -> (Vec<Charge>, BTreeMap<String, Answer>) {
+    let (mut charges, mut acknowledged) = (Vec::new(), BTreeMap::new());
+    loop {
+        let charge = Charge::new(format!("{round}-steady-{}", charges.len()));
+        charges.push(charge.clone());
+        match send(address, version, &charge).await {
+            Some(answer) => acknowledged.insert(charge.key, answer),
+            None => return (charges, acknowledged),
+        };
+    }
+}
+
+/// The clients of one round.
+struct Senders {
+    round: String,
+    version: Version,
+    address: SocketAddr,
+    charges: Vec<Charge>,
+    tasks: JoinSet<(String, Option<Answer>)>,
+}
+
+impl Senders {
+    fn charge(&mut self, hold: &'static str, answer_bytes: usize) -> Charge {
+        let key = format!("{}-{}", self.round, self.charges.len());
+        let charge = Charge { answer_bytes, ..Charge::new(key).held(hold, &self.round) };
+        self.charges.push(charge.clone());
+        charge
+    }
+
+    fn send(&mut self, hold: &'static str, answer_bytes: usize) {
+        let (charge, address, version) = (self.charge(hold, answer_bytes), self.address, self.version);
+        self.tasks.spawn(async move { (charge.key.clone(), send(address, version, &charge).await) });
+    }
+
+    /// Sends what is needed for an attempt to come to the point. Returns when one stands there.
+    async fn go_on_to(&mut self, point: Point, child: &mut Child, gate: &Gate, acknowledged: &mut BTreeMap<String, Answer>) {
+        let address = self.address;
+        match point {
+            Point::UpstreamHasRead | Point::UpstreamHasActed => {}
+            Point::BodyHalfRead => {
+                let charge = self.charge(hold::NOT, 0);
+                self.send_specially(charge, |charge, landed| client::send_half_a_body(address, charge, landed)).await;
+            }
+            Point::AnswerHalfWritten => {
+                let charge = self.charge(hold::NOT, LONG_ANSWER_BYTES);
+                self.send_specially(charge, |charge, landed| client::read_half_an_answer(address, charge, landed)).await;
+            }
+            Point::AnswerHalfSent => {
+                self.send(hold::HALF_SENT, 0);
+                let (own, reader) = gate.wait_half_sent().await;
+                sockets::wait_read(own, reader).await;
+            }
+            Point::AfterAnswer => {
+                let charge = self.charge(hold::NOT, 0);
+                let answer = send(address, self.version, &charge).await.expect("nobody has killed it yet");
+                acknowledged.insert(charge.key, answer);
+            }
+            Point::BeforeClaim
+            | Point::AfterClaim
+            | Point::BeforeDispatch
+            | Point::BeforeCompletion
+            | Point::AfterCompletion
+            | Point::BeforeAnswer => {
+                child.say(&format!("arm {}", point.name()));
+                (0..RUNNERS).for_each(|_| self.send(hold::NOT, 0));
+                let in_flight: usize = child.wait_for(&format!("at {} with ", point.name())).parse().unwrap();
+                assert!(in_flight >= IN_FLIGHT_MIN, "{in_flight} attempts in flight");
+            }
+        }
+    }
+
+    /// Sends a request in a way of its own. Returns when it says that it has landed.
+    async fn send_specially<F>(&mut self, charge: Charge, way: impl FnOnce(Charge, oneshot::Sender<()>) -> F)
+    where
+        F: Future<Output = Option<Answer>> + Send + 'static,
+    {
+        let (landed, has_landed) = oneshot::channel();
+        let (key, sent) = (charge.key.clone(), way(charge, landed));
+        self.tasks.spawn(async move { (key, sent.await) });
+        has_landed.await.expect("it gets as far as it should");
+    }
+}

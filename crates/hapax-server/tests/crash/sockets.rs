@@ -1,0 +1,48 @@
+//! What the other end of a connection has done, asked of the system: for clients that hang up just then.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// Only a broken test waits so long.
+const GUARD: Duration = Duration::from_secs(60);
+
+const ESTABLISHED: &str = "01";
+
+/// Waits until the other end has read all that was sent to it.
+pub async fn wait_read(own: SocketAddr, other: SocketAddr) {
+    wait_until(own, other, |_, unread| unread == 0).await;
+}
+
+/// Waits until the other end's system knows that this one is gone, wholly or half.
+pub async fn wait_gone(own: SocketAddr, other: SocketAddr) {
+    wait_until(own, other, |state, _| state != ESTABLISHED).await;
+}
+
+/// Waits until this holds for the other end's state and its unread bytes, or there is no other end any more.
+async fn wait_until(own: SocketAddr, other: SocketAddr, is_so: impl Fn(&str, u64) -> bool) {
+    let deadline = Instant::now() + GUARD;
+    // Where the system does not say, it is left to chance.
+    while let Ok(table) = std::fs::read_to_string("/proc/net/tcp") {
+        let line = table.lines().find(|line| ports(line) == Some((other.port(), own.port())));
+        if line.is_none_or(|line| is_so(word(line, 3), unread(line))) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "the other end of {own} stays as it is");
+        tokio::task::yield_now().await;
+    }
+}
+
+fn word(line: &str, index: usize) -> &str {
+    line.split_ascii_whitespace().nth(index).unwrap_or_default()
+}
+
+/// Own port and other port: `0100007F:1F90 0100007F:9C40`.
+fn ports(line: &str) -> Option<(u16, u16)> {
+    let port = |word: &str| u16::from_str_radix(word.rsplit_once(':')?.1, 16).ok();
+    Some((port(word(line, 1))?, port(word(line, 2))?))
+}
+
+/// The second of `tx_queue:rx_queue`.
+fn unread(line: &str) -> u64 {
+    word(line, 4).rsplit_once(':').and_then(|(_, bytes)| u64::from_str_radix(bytes, 16).ok()).unwrap_or(0)
+}
