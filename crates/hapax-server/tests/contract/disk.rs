@@ -1,0 +1,56 @@
+//! A disk of one's own that can be full.
+
+use std::path::Path;
+
+use hapax_testkit::disk::{Filler, Tmpfs, run_unshared};
+use tempfile::TempDir;
+
+/// Below what makes a store checkpoint, so that its log can only grow.
+const BYTES: u64 = 16 << 20;
+
+/// A small disk. Its parts go in their order: what fills it, what it is, where it is.
+pub(crate) struct Disk {
+    filler: Option<Filler>,
+    tmpfs: Tmpfs,
+    _mount_point: TempDir,
+}
+
+impl Disk {
+    /// `Err` says why there can be none.
+    pub(crate) fn mount() -> Result<Disk, String> {
+        let mount_point = tempfile::tempdir().unwrap();
+        let tmpfs = Tmpfs::mount(&std::fs::canonicalize(mount_point.path()).unwrap(), BYTES)?;
+        Ok(Disk { filler: None, tmpfs, _mount_point: mount_point })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.tmpfs.path()
+    }
+
+    /// Not a byte more.
+    pub(crate) fn fill(&mut self) {
+        self.filler = Some(self.tmpfs.leave_free(0));
+    }
+
+    pub(crate) fn free(&mut self) {
+        self.filler = None;
+    }
+}
+
+/// Where a test that needs such a disk can run.
+pub(crate) enum Place {
+    Here,
+    /// In a namespace of its own, where it has just passed.
+    Elsewhere,
+    /// Nowhere on this machine, for this reason.
+    Nowhere(String),
+}
+
+/// Runs the test of this name again where it may mount, if it may not here.
+pub(crate) async fn place(test: &'static str) -> Place {
+    let Err(why) = Disk::mount() else { return Place::Here };
+    match tokio::task::spawn_blocking(move || run_unshared(test)).await.unwrap() {
+        Ok(()) => Place::Elsewhere,
+        Err(why_not) => Place::Nowhere(format!("cannot mount a disk ({why}; {why_not})")),
+    }
+}

@@ -1,0 +1,66 @@
+//! What the upstream makes of a guarded request, and the first caller gets of that.
+
+use std::time::Duration;
+
+use hapax::Mode;
+use hapax_server::config::Config;
+
+use super::{Row, Says, deferred, rejected};
+use crate::client::post;
+
+/// Nobody listens on the first of all ports.
+pub(super) fn nobody(config: &mut Config) {
+    config.upstream.url = "http://127.0.0.1:1".parse().unwrap();
+}
+
+/// Nothing takes so long unless it hangs.
+pub(super) fn impatient(config: &mut Config) {
+    config.timeouts.answer = Duration::from_millis(200);
+}
+
+pub(super) fn rows() -> Vec<Row> {
+    vec![
+        deferred("upstream never reached", 502, "upstream-unreachable", 0)
+            .config(nobody)
+            .by(async |world| world.send(post("k", "charge")).await),
+        rejected("upstream broke off", 502, "outcome-unknown", 1).by(async |world| world.send(post("k", "break off")).await),
+        deferred("upstream broke off, rerun", 502, "outcome-unknown", 1)
+            .policy(|policy| policy.mode = Mode::Rerun)
+            .by(async |world| world.send(post("k", "break off")).await),
+        deferred("upstream broke off, rerun, repeated", 502, "outcome-unknown", 2).policy(|policy| policy.mode = Mode::Rerun).by(
+            async |world| {
+                world.send(post("k", "break off")).await;
+                world.send(post("k", "break off")).await
+            },
+        ),
+        rejected("upstream broke off within its answer", 502, "outcome-unknown", 1)
+            .by(async |world| world.send(post("k", "truncate")).await),
+        rejected("upstream says 502", 502, "outcome-unknown", 1).by(async |world| world.send(post("k", "502")).await),
+        rejected("upstream says 504", 504, "outcome-unknown", 1).by(async |world| world.send(post("k", "504")).await),
+        rejected("upstream says 501", 502, "outcome-unknown", 1).by(async |world| world.send(post("k", "501")).await),
+        rejected("upstream says 500 on a strict route", 502, "outcome-unknown", 1)
+            .policy(|policy| policy.strict = true)
+            .by(async |world| world.send(post("k", "500")).await),
+        rejected("upstream timed out", 504, "outcome-unknown", 1)
+            .config(impatient)
+            .by(async |world| world.send(post("k", "hang")).await),
+        deferred("upstream timed out, rerun", 504, "outcome-unknown", 1)
+            .policy(|policy| policy.mode = Mode::Rerun)
+            .config(impatient)
+            .by(async |world| world.send(post("k", "hang")).await),
+        rejected("attempt too long", 504, "outcome-unknown", 1)
+            .policy(|policy| policy.longest_attempt = Duration::from_millis(200))
+            .by(async |world| world.send(post("k", "hang")).await),
+        Row::new("upstream redirects", 307, Says::First, 1).by(async |world| world.send(post("k", "redirect")).await),
+        Row::new("upstream refuses", 404, Says::First, 1).by(async |world| world.send(post("k", "404")).await),
+        Row::new("upstream refused, repeated", 404, Says::Replay, 1).by(async |world| {
+            world.send(post("k", "404")).await;
+            world.send(post("k", "404")).await
+        }),
+        Row::new("upstream releases", 503, Says::Passed, 1).by(async |world| world.send(post("k", "503")).await),
+        Row::new("upstream released, repeated", 401, Says::Passed, 2).by(async |world| {
+            world.send(post("k", "401")).await;
+            world.send(post("k", "401")).await
+        }),
+    ]
+}

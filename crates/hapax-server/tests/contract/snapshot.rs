@@ -1,0 +1,103 @@
+//! Answers as text, one file for each row.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use http::HeaderMap;
+
+use crate::client::Got;
+
+/// Of one connection, or of one moment.
+const LEFT_OUT: [&str; 4] = ["connection", "date", "keep-alive", "transfer-encoding"];
+
+/// Longer bodies are told by their length.
+const BODY_BYTES_MAX: usize = 4096;
+
+/// Says when an answer was given.
+const DATES: [&str; 1] = ["idempotency-expires"];
+
+/// Say how long the first request has been running, where it is.
+const RUNNING: [&str; 2] = ["retry-after", "retry-after-ms"];
+
+/// The same text for the same answer, whenever it was given and however it came.
+pub(crate) fn text(got: &Got) -> String {
+    let mut text = format!("{}\n", got.status.as_u16());
+    let is_running = got.problem().as_deref() == Some("in-flight");
+    write_fields(&mut text, &got.headers, |name| DATES.contains(&name) || is_running && RUNNING.contains(&name));
+    text.push('\n');
+    match got.body.len() {
+        ..=BODY_BYTES_MAX => text.push_str(&without_time(got.text())),
+        length => writeln!(text, "({length} bytes)").unwrap(),
+    }
+    if let Some(trailers) = &got.trailers {
+        text.push_str("\ntrailers\n");
+        write_fields(&mut text, trailers, |_| false);
+    }
+    text
+}
+
+fn write_fields(text: &mut String, fields: &HeaderMap, is_masked: impl Fn(&str) -> bool) {
+    let mut lines: Vec<_> = fields
+        .iter()
+        .filter(|(name, _)| !LEFT_OUT.contains(&name.as_str()))
+        .map(|(name, value)| (name.as_str(), if is_masked(name.as_str()) { "…" } else { value.to_str().unwrap() }))
+        .collect();
+    // By name alone: the order of lines of one name means something.
+    lines.sort_by_key(|(name, _)| *name);
+    for (name, value) in lines {
+        writeln!(text, "{name}: {value}").unwrap();
+    }
+}
+
+fn without_time(body: &str) -> String {
+    const MEMBER: &str = "\"finished_at\":\"";
+    match body.split_once(MEMBER) {
+        None => body.to_owned(),
+        Some((before, after)) => format!("{before}{MEMBER}…{}", &after[after.find('"').unwrap()..]),
+    }
+}
+
+/// The files there are.
+pub(crate) struct Snapshots {
+    is_blessing: bool,
+    directory: PathBuf,
+}
+
+impl Snapshots {
+    pub(crate) fn open() -> Snapshots {
+        let directory = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/contract/snapshots"));
+        Snapshots { is_blessing: std::env::var_os("HAPAX_BLESS").is_some(), directory }
+    }
+
+    /// Whether the text is what the file says; makes it so when blessing.
+    pub(crate) fn check(&self, row: &str, text: &str) -> Result<(), String> {
+        let path = self.directory.join(file_name(row));
+        if self.is_blessing {
+            std::fs::create_dir_all(&self.directory).unwrap();
+            std::fs::write(path, text).unwrap();
+            return Ok(());
+        }
+        match std::fs::read_to_string(&path) {
+            Ok(kept) if kept == text => Ok(()),
+            Ok(kept) => Err(format!("{} says\n{kept}\nand the gateway\n{text}", path.display())),
+            Err(error) => Err(format!("{}: {error}; HAPAX_BLESS=1 writes it", path.display())),
+        }
+    }
+
+    /// Files that no row has.
+    pub(crate) fn strays<'a>(&self, rows: impl Iterator<Item = &'a str>) -> Vec<String> {
+        let wanted: Vec<_> = rows.map(file_name).collect();
+        let files = std::fs::read_dir(&self.directory).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+        let strays: Vec<_> = files.filter(|file| !wanted.contains(file)).collect();
+        if self.is_blessing {
+            strays.iter().for_each(|stray| std::fs::remove_file(self.directory.join(stray)).unwrap());
+            return Vec::new();
+        }
+        strays
+    }
+}
+
+fn file_name(row: &str) -> String {
+    let words: Vec<_> = row.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).collect();
+    format!("{}.txt", words.join("-").to_ascii_lowercase())
+}

@@ -1,0 +1,205 @@
+//! A gateway, its store, its upstream and a client: everything that one cell of the matrix needs.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hapax::core::record::State;
+use hapax::core::store::ListQuery;
+use hapax::{Event, Hapax, Key, Policy};
+use hapax_server::config::{Config, Drain, Pattern, Route, StoreUrl, Tls};
+use hapax_server::gateway::{Gateway, StartError};
+use tempfile::TempDir;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::certificates::Authority;
+use crate::client::{Asked, Client, Got, Way};
+use crate::disk::Disk;
+use crate::upstream::{Gate, Upstream};
+
+/// So many claims refused in a row: by then the store has copied of its log what it could, and there is no room all the same.
+const REFUSED_ENOUGH: usize = 3;
+
+const RUNS: &str = "the gateway runs";
+
+pub(crate) struct World {
+    pub(crate) client: Client,
+    pub(crate) upstream: Upstream,
+    gateway: Option<Gateway>,
+    config: Config,
+    way: Way,
+    authority: Authority,
+    /// How many requests have begun to wait.
+    waiting: Arc<watch::Sender<usize>>,
+    begun: Vec<JoinHandle<Got>>,
+    disk: Option<Disk>,
+    directory: TempDir,
+}
+
+impl World {
+    pub(crate) async fn start(way: Way, settle: impl FnOnce(&mut Config)) -> World {
+        World::start_with(way, None, Upstream::start(None).await, settle).await
+    }
+
+    /// The same with the store on this disk.
+    pub(crate) async fn start_on(disk: Disk, way: Way, settle: impl FnOnce(&mut Config)) -> World {
+        World::start_with(way, Some(disk), Upstream::start(None).await, settle).await
+    }
+
+    pub(crate) async fn start_before(way: Way, upstream: Upstream, settle: impl FnOnce(&mut Config)) -> World {
+        World::start_with(way, None, upstream, settle).await
+    }
+
+    async fn start_with(way: Way, disk: Option<Disk>, upstream: Upstream, settle: impl FnOnce(&mut Config)) -> World {
+        let (directory, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+        let mut config = Config::new(format!("http://{}", upstream.address).parse().unwrap());
+        config.listen = "127.0.0.1:0".parse().unwrap();
+        config.admin = None;
+        config.store = StoreUrl::Sqlite(disk.as_ref().map_or(directory.path(), Disk::path).join("hapax.db"));
+        // Nobody balances load here, and whatever still runs when a cell is done hangs on purpose.
+        config.drain = Drain { notice: Duration::ZERO, deadline: Duration::ZERO };
+        config.tls = way.is_tls.then(|| tls(&authority, directory.path()));
+        settle(&mut config);
+        let waiting = Arc::new(watch::Sender::new(0));
+        let gateway = open(&config, &waiting).await.unwrap();
+        let client = client(way, &gateway, &authority);
+        let gateway = Some(gateway);
+        World { client, upstream, gateway, config, way, authority, waiting, begun: Vec::new(), disk, directory }
+    }
+
+    pub(crate) async fn send(&self, request: Asked) -> Got {
+        self.client.send(request).await
+    }
+
+    /// Sends a request that stops at the gate, and returns when it is there.
+    pub(crate) async fn begin(&mut self, request: Asked) {
+        self.begun.push(self.client.spawn(request));
+        self.gate().wait_for(self.begun.len()).await;
+    }
+
+    /// Sends a request that waits for one that was begun, and returns when it does.
+    pub(crate) async fn wait_with(&self, request: Asked) -> JoinHandle<Got> {
+        let before = *self.waiting.borrow();
+        let waiter = self.client.spawn(request);
+        self.waiting.subscribe().wait_for(|waiting| *waiting > before).await.unwrap();
+        waiter
+    }
+
+    /// Lets what was begun go on; what its caller gets.
+    pub(crate) async fn go_on(&mut self) -> Got {
+        self.gate().open(1);
+        self.begun.remove(0).await.unwrap()
+    }
+
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.upstream.gate
+    }
+
+    pub(crate) fn hapax(&self) -> &Hapax {
+        self.gateway().hapax()
+    }
+
+    pub(crate) fn gateway(&self) -> &Gateway {
+        self.gateway.as_ref().expect(RUNS)
+    }
+
+    /// For those who stop the gateway themselves.
+    pub(crate) fn take_gateway(&mut self) -> Gateway {
+        self.gateway.take().expect(RUNS)
+    }
+
+    /// The state of the only record there is.
+    pub(crate) async fn state(&self) -> State {
+        let heads = self.hapax().list(ListQuery { state: None, after: None, limit: 2 }).await.unwrap();
+        assert_eq!(heads.len(), 1, "one record");
+        self.hapax().look(heads[0].id).await.unwrap().1
+    }
+
+    /// Sends a request until its answer is another one than before.
+    pub(crate) async fn send_until(&self, mut request: impl FnMut() -> Asked, is_other: impl Fn(&Got) -> bool) -> Got {
+        loop {
+            let got = self.send(request()).await;
+            if is_other(&got) {
+                return got;
+            }
+        }
+    }
+
+    /// Leaves no room for another claim: neither on the disk, nor in what the store has of it already.
+    pub(crate) async fn fill_disk(&mut self) {
+        self.disk().fill();
+        let policy = Policy { store_timeout: Duration::from_millis(500), ..Policy::default() };
+        let filling = self.hapax().once("filling").policy(policy).unwrap();
+        let mut refused = 0;
+        for number in 0.. {
+            let (began, has_begun) = tokio::sync::oneshot::channel();
+            let work = |_| async move {
+                began.send(()).unwrap();
+                Ok(Bytes::new())
+            };
+            let ran = filling.run(Key::new(format!("{number}")).unwrap(), "", work).await;
+            refused = if ran.is_err() && has_begun.await.is_err() { refused + 1 } else { 0 };
+            if refused == REFUSED_ENOUGH {
+                return;
+            }
+        }
+    }
+
+    pub(crate) fn free_disk(&mut self) {
+        self.disk().free();
+    }
+
+    fn disk(&mut self) -> &mut Disk {
+        self.disk.as_mut().expect("the store has a disk of its own")
+    }
+
+    /// Stops the gateway, does something to its store, and starts it again, for clients that come this way.
+    pub(crate) async fn restart(self, way: Way, meanwhile: impl FnOnce(&Path)) -> World {
+        let World { upstream, gateway, mut config, authority, waiting, begun, disk, directory, .. } = self;
+        gateway.expect(RUNS).drain().await;
+        if let StoreUrl::Sqlite(path) = &config.store {
+            meanwhile(path);
+        }
+        config.tls = way.is_tls.then(|| tls(&authority, directory.path()));
+        let gateway = loop {
+            match open(&config, &waiting).await {
+                // A task may still be on its last line with the store.
+                Err(StartError::Store { .. }) => tokio::task::yield_now().await,
+                opened => break opened.unwrap(),
+            }
+        };
+        let client = client(way, &gateway, &authority);
+        let gateway = Some(gateway);
+        World { client, upstream, gateway, config, way, authority, waiting, begun, disk, directory }
+    }
+
+    pub(crate) fn way(&self) -> Way {
+        self.way
+    }
+
+    pub(crate) async fn end(self) {
+        self.gateway.expect(RUNS).drain().await;
+    }
+}
+
+async fn open(config: &Config, waiting: &Arc<watch::Sender<usize>>) -> Result<Gateway, StartError> {
+    let counter = waiting.clone();
+    let observer = move |event: &Event<'_>| counter.send_modify(|count| *count += usize::from(matches!(event, Event::Waiting(_))));
+    Gateway::start_observed(config.clone(), observer).await
+}
+
+fn client(way: Way, gateway: &Gateway, authority: &Authority) -> Client {
+    Client::new(way, gateway.address(), way.is_tls.then(|| authority.client(way.alpn())))
+}
+
+fn tls(authority: &Authority, directory: &Path) -> Tls {
+    let (certificate, key) = authority.issue().write(directory);
+    Tls { certificate, key }
+}
+
+/// A route for everything.
+pub(crate) fn everywhere(policy: Policy) -> Route {
+    Route { name: "everything".into(), methods: Vec::new(), pattern: Pattern::any(), policy }
+}
