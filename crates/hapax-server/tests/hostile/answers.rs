@@ -1,0 +1,188 @@
+//! What came back on a connection, read as strictly as it was written loosely.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use crate::frames::{self, ACK, END_STREAM, GOAWAY, PING, PREFACE, RST_STREAM, Received, SETTINGS};
+
+/// Whoever does not hear within this time what became of a connection never will.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// An answer.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) body: String,
+}
+
+impl Answer {
+    /// What the upstream says it saw, if it is the upstream's answer.
+    pub(crate) fn saw(&self) -> Option<&str> {
+        self.body.strip_prefix("saw ")?.strip_suffix('\n')
+    }
+
+    /// Whether it is the gateway's own.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.body.starts_with("{\"type\":") && self.body.contains(&format!("\"status\":{}", self.status))
+    }
+}
+
+/// Everything that came back.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    /// To the first request and to the second, if they were answered.
+    pub(crate) answers: [Option<Answer>; 2],
+    /// How else it ended, over HTTP/2.
+    pub(crate) ended: Option<String>,
+    /// What nobody asked for.
+    pub(crate) surplus: Option<String>,
+}
+
+pub(crate) fn connect(address: SocketAddr) -> TcpStream {
+    let socket = TcpStream::connect(address).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_write_timeout(Some(PATIENCE)).unwrap();
+    socket.set_nodelay(true).unwrap();
+    socket
+}
+
+/// Sends bytes and takes everything that comes back until the gateway closes, which is for it to do.
+pub(crate) fn http1(address: SocketAddr, bytes: &[u8]) -> Result<Outcome, String> {
+    let mut socket = connect(address);
+    // It may well close before it has read everything.
+    let _ = socket.write_all(bytes);
+    let mut received = Vec::new();
+    if let Err(error) = socket.read_to_end(&mut received)
+        && error.kind() == std::io::ErrorKind::WouldBlock
+    {
+        return Err(format!("the connection stays open, after {:?}", String::from_utf8_lossy(&received)));
+    }
+    let _ = socket.shutdown(Shutdown::Both);
+    let mut outcome = Outcome::default();
+    let mut rest = &received[..];
+    for place in &mut outcome.answers {
+        *place = next_answer(&mut rest);
+    }
+    outcome.surplus = (!rest.is_empty()).then(|| String::from_utf8_lossy(rest).into_owned());
+    Ok(outcome)
+}
+
+/// The next final answer. Takes nothing if there is none that is whole.
+fn next_answer(rest: &mut &[u8]) -> Option<Answer> {
+    let mut left = *rest;
+    loop {
+        let end = left.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
+        let head = String::from_utf8_lossy(&left[..end]).to_ascii_lowercase();
+        left = &left[end..];
+        let status = head.strip_prefix("http/1.")?.get(2..5)?.parse().ok()?;
+        if status < 200 {
+            continue;
+        }
+        let body = if head.contains("\r\ntransfer-encoding: chunked\r\n") {
+            chunks(&mut left)?
+        } else {
+            let length = head.split("\r\ncontent-length: ").nth(1)?.split("\r\n").next()?.parse().ok()?;
+            take(&mut left, length)?.to_vec()
+        };
+        *rest = left;
+        return Some(Answer { status, body: String::from_utf8_lossy(&body).into_owned() });
+    }
+}
+
+fn chunks(left: &mut &[u8]) -> Option<Vec<u8>> {
+    let mut body = Vec::new();
+    loop {
+        let end = left.windows(2).position(|window| window == b"\r\n")?;
+        let size = usize::from_str_radix(std::str::from_utf8(take(left, end)?).ok()?, 16).ok()?;
+        take(left, 2)?;
+        body.extend(take(left, size)?);
+        take(left, 2)?;
+        if size == 0 {
+            return Some(body);
+        }
+    }
+}
+
+fn take<'a>(left: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
+    let (taken, rest) = left.split_at_checked(length)?;
+    *left = rest;
+    Some(taken)
+}
+
+/// The streams of the first request and of the second.
+const STREAMS: [u32; 2] = [1, 3];
+
+/// Sends frames, and takes what comes back until both streams have ended, or the connection has.
+///
+/// A stream that was refused before it began has no end: where one need not come, that of the second and a ping that comes back will do.
+pub(crate) fn http2(address: SocketAddr, bytes: &[u8], first_ends: bool) -> Result<Outcome, String> {
+    let mut socket = connect(address);
+    let opening = [PREFACE, &frames::frame(SETTINGS, 0, 0, &[]), bytes].concat();
+    let _ = socket.write_all(&opening);
+    let (mut outcome, mut open, mut pinged) = (Outcome::default(), vec![1, 3], false);
+    while !open.is_empty() {
+        let frame = match frames::receive(&mut socket) {
+            Ok(Some(frame)) => frame,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                return Err(format!("no end comes of streams {open:?}"));
+            }
+            Ok(None) | Err(_) => {
+                outcome.ended.get_or_insert("closed".to_owned());
+                break;
+            }
+        };
+        if frame.kind == PING && frame.flags & ACK != 0 {
+            break;
+        }
+        outcome.take(&frame, &mut open)?;
+        if frame.kind == SETTINGS && frame.flags & ACK == 0 {
+            let _ = socket.write_all(&frames::frame(SETTINGS, ACK, 0, &[]));
+        }
+        if open == [1] && !first_ends && !pinged {
+            pinged = true;
+            let _ = socket.write_all(&frames::frame(PING, 0, 0, &[0; 8]));
+        }
+    }
+    Ok(outcome)
+}
+
+impl Outcome {
+    fn take(&mut self, frame: &Received, open: &mut Vec<u32>) -> Result<(), String> {
+        let Some(index) = STREAMS.iter().position(|id| *id == frame.stream) else {
+            if frame.kind == GOAWAY {
+                self.ended = Some(format!("goaway {}", frame.payload.get(7).copied().unwrap_or_default()));
+            }
+            return Ok(());
+        };
+        match frame.kind {
+            frames::HEADERS if self.answers[index].is_none() => {
+                self.answers[index] = Some(Answer { status: status(&frame.payload), body: String::new() });
+            }
+            frames::DATA => {
+                let answer = self.answers[index].as_mut().ok_or("data before its head")?;
+                answer.body += &String::from_utf8_lossy(&frame.payload);
+            }
+            RST_STREAM => {
+                self.ended = Some(format!("reset {}", frame.payload.get(3).copied().unwrap_or_default()));
+                open.retain(|id| *id != frame.stream);
+            }
+            _ => {}
+        }
+        if matches!(frame.kind, frames::HEADERS | frames::DATA) && frame.flags & END_STREAM != 0 {
+            open.retain(|id| *id != frame.stream);
+        }
+        Ok(())
+    }
+}
+
+/// The status, if it is one that HPACK has a number for; else 0, and the body has to tell.
+fn status(block: &[u8]) -> u16 {
+    match block.first() {
+        Some(0x88) => 200,
+        Some(0x8c) => 400,
+        Some(0x8d) => 404,
+        Some(0x8e) => 500,
+        _ => 0,
+    }
+}

@@ -1,0 +1,174 @@
+//! What is sent, and what must become of it.
+//!
+//! Templates are text in which each character is a byte: `{n}` stands for what is different in each run, `{key}` for the key's field, or for
+//! nothing where the request is not to be guarded.
+
+mod chunks;
+mod codings;
+mod connection;
+mod fields;
+mod hosts;
+mod http2;
+mod lengths;
+mod lines;
+mod targets;
+mod upgrades;
+
+use crate::frames::Frame;
+
+/// A request that is never to be seen: it stands in bodies and behind ambiguous ends.
+pub(crate) const SMUGGLED: &str = "GET /smuggled-{n} HTTP/1.1\r\nHost: h\r\n\r\n";
+/// The request behind each hostile one.
+pub(crate) const SECOND: &str = "GET /second-{n} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+/// Bytes of what stands for `{n}`.
+pub(crate) const NONCE_BYTES: usize = 8;
+
+/// An input and its verdicts.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) input: Input,
+    /// With a key.
+    pub(crate) guarded: Expect,
+    /// Without one.
+    pub(crate) unguarded: Expect,
+}
+
+pub(crate) enum Input {
+    Http1(String),
+    Http2(Vec<Frame>),
+}
+
+/// What must become of it.
+#[derive(Clone, Debug)]
+pub(crate) enum Expect {
+    /// Nothing of it reaches the upstream, and the connection ends with this answer. Over HTTP/2 a reset is as good.
+    Refused(u16),
+    /// It turns out bad in its body: it is not answered as if it were good, what is not guarded may have begun to arrive.
+    BrokenOff(First),
+    /// It arrives as exactly this or not at all.
+    MayPass(First),
+    /// It arrives as exactly this, and the second after it.
+    Passes(First),
+    /// It arrives as exactly this, and the connection ends.
+    Alone(First),
+    /// It arrives as exactly this, and what follows is refused.
+    ThenRefused(First, u16),
+}
+
+/// The first request as the upstream is to see it.
+#[derive(Clone, Debug)]
+pub(crate) struct First {
+    pub(crate) method: &'static str,
+    pub(crate) target: String,
+    pub(crate) body: String,
+}
+
+impl First {
+    fn usual(body: &str) -> First {
+        First { method: "POST", target: "/first-{n}".to_owned(), body: body.to_owned() }
+    }
+}
+
+impl Expect {
+    /// Whether there is a first request, which therefore has an end.
+    pub(crate) fn has_first(&self) -> bool {
+        !matches!(self, Expect::Refused(_))
+    }
+
+    fn first(&mut self) -> Option<&mut First> {
+        match self {
+            Expect::Refused(_) => None,
+            Expect::BrokenOff(first) | Expect::MayPass(first) | Expect::Passes(first) | Expect::Alone(first) => Some(first),
+            Expect::ThenRefused(first, _) => Some(first),
+        }
+    }
+}
+
+impl Case {
+    fn new(name: &'static str, input: Input, expect: Expect) -> Case {
+        Case { name, input, guarded: expect.clone(), unguarded: expect }
+    }
+
+    /// The upstream is to see another method or target than the usual.
+    fn arrives(mut self, method: &'static str, target: &str) -> Case {
+        for expect in [&mut self.guarded, &mut self.unguarded] {
+            if let Some(first) = expect.first() {
+                (first.method, first.target) = (method, target.to_owned());
+            }
+        }
+        self
+    }
+
+    /// With a key it is another matter.
+    fn guarded(mut self, expect: Expect) -> Case {
+        self.guarded = expect;
+        self
+    }
+
+    /// Whether there is a place for a key in it.
+    pub(crate) fn takes_key(&self) -> bool {
+        match &self.input {
+            Input::Http1(template) => template.contains("{key}"),
+            Input::Http2(frames) => frames.iter().any(Frame::takes_key),
+        }
+    }
+}
+
+/// Every input.
+pub(crate) fn all() -> Vec<Case> {
+    let mut all = Vec::new();
+    for add in [
+        lengths::cases,
+        codings::cases,
+        chunks::cases,
+        lines::cases,
+        fields::cases,
+        hosts::cases,
+        targets::cases,
+        upgrades::cases,
+        connection::cases,
+        http2::cases,
+    ] {
+        add(&mut all);
+    }
+    all
+}
+
+fn refused(name: &'static str, input: impl Into<String>) -> Case {
+    Case::new(name, Input::Http1(input.into()), Expect::Refused(400))
+}
+
+fn too_large(name: &'static str, input: impl Into<String>) -> Case {
+    Case::new(name, Input::Http1(input.into()), Expect::Refused(431))
+}
+
+fn broken_off(name: &'static str, input: impl Into<String>) -> Case {
+    Case::new(name, Input::Http1(input.into()), Expect::BrokenOff(First::usual("")))
+}
+
+fn passes(name: &'static str, input: impl Into<String>, body: &str) -> Case {
+    Case::new(name, Input::Http1(input.into()), Expect::Passes(First::usual(body)))
+}
+
+fn alone(name: &'static str, input: impl Into<String>, body: &str) -> Case {
+    Case::new(name, Input::Http1(input.into()), Expect::Alone(First::usual(body)))
+}
+
+fn then_refused(name: &'static str, input: impl Into<String>, body: &str) -> Case {
+    Case::new(name, Input::Http1(input.into()), Expect::ThenRefused(First::usual(body), 400))
+}
+
+/// A POST with these field lines, each with its end, and this behind its head.
+fn post(fields: &str, rest: &str) -> String {
+    request("POST /first-{n} HTTP/1.1", fields, rest)
+}
+
+fn request(line: &str, fields: &str, rest: &str) -> String {
+    format!("{line}\r\nHost: h\r\n{{key}}{fields}\r\n{rest}")
+}
+
+/// Bytes of a template when it is filled in.
+fn len(template: &str) -> usize {
+    let nonces = template.matches("{n}").count();
+    template.chars().count() - nonces * "{n}".len() + nonces * NONCE_BYTES
+}

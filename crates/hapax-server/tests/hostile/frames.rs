@@ -1,0 +1,132 @@
+//! HTTP/2 by hand: frames as a careful library would never write them.
+
+use std::io::{self, Read};
+
+/// What a client opens with.
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
+pub(crate) const PRIORITY: u8 = 2;
+pub(crate) const RST_STREAM: u8 = 3;
+pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const PUSH_PROMISE: u8 = 5;
+pub(crate) const PING: u8 = 6;
+pub(crate) const GOAWAY: u8 = 7;
+pub(crate) const CONTINUATION: u8 = 9;
+
+pub(crate) const ACK: u8 = 1;
+pub(crate) const END_STREAM: u8 = 1;
+pub(crate) const END_HEADERS: u8 = 4;
+
+/// The name of the field that is the key's or nothing.
+const KEY: &str = "{key}";
+
+/// A frame, of which the payload may be fields that are yet to be filled in and written down.
+#[derive(Clone, Debug)]
+pub(crate) struct Frame {
+    pub(crate) kind: u8,
+    pub(crate) flags: u8,
+    pub(crate) stream: u32,
+    pub(crate) payload: Payload,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Payload {
+    Text(String),
+    Fields(Vec<(String, String)>),
+    /// No frame at all.
+    Raw(String),
+}
+
+impl Frame {
+    pub(crate) fn headers(stream: u32, flags: u8, fields: &[(&str, &str)]) -> Frame {
+        let fields = fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Frame { kind: HEADERS, flags, stream, payload: Payload::Fields(fields) }
+    }
+
+    pub(crate) fn of(kind: u8, flags: u8, stream: u32, payload: &str) -> Frame {
+        Frame { kind, flags, stream, payload: Payload::Text(payload.to_owned()) }
+    }
+
+    /// Bytes that are no frame.
+    pub(crate) fn raw(text: &str) -> Frame {
+        Frame { kind: 0, flags: 0, stream: 0, payload: Payload::Raw(text.to_owned()) }
+    }
+
+    pub(crate) fn takes_key(&self) -> bool {
+        matches!(&self.payload, Payload::Fields(fields) if fields.iter().any(|(name, _)| name == KEY))
+    }
+
+    /// As it is sent. `fill` makes bytes of a template; `key` is the key, if there is to be one.
+    pub(crate) fn bytes(&self, fill: &dyn Fn(&str) -> Vec<u8>, key: Option<&str>) -> Vec<u8> {
+        let payload = match &self.payload {
+            Payload::Raw(text) => return fill(text),
+            Payload::Text(text) => fill(text),
+            Payload::Fields(fields) => {
+                let mut block = Vec::new();
+                for (name, value) in fields {
+                    match (name.as_str(), key) {
+                        (KEY, Some(key)) => literal(&mut block, b"idempotency-key", key.as_bytes()),
+                        (KEY, None) => {}
+                        _ => literal(&mut block, &fill(name), &fill(value)),
+                    }
+                }
+                block
+            }
+        };
+        frame(self.kind, self.flags, self.stream, &payload)
+    }
+}
+
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
+    bytes.extend([kind, flags]);
+    bytes.extend(stream.to_be_bytes());
+    bytes.extend(payload);
+    bytes
+}
+
+/// A field as HPACK writes one that nobody is to remember, letter by letter.
+pub(crate) fn literal(block: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    block.push(0);
+    for text in [name, value] {
+        integer(block, text.len());
+        block.extend(text);
+    }
+}
+
+/// An integer behind one bit that is not set (RFC 7541 section 5.1).
+fn integer(block: &mut Vec<u8>, mut value: usize) {
+    if value < 127 {
+        return block.push(u8::try_from(value).unwrap());
+    }
+    block.push(127);
+    value -= 127;
+    while value >= 128 {
+        block.push(u8::try_from(value % 128).unwrap() | 128);
+        value /= 128;
+    }
+    block.push(u8::try_from(value).unwrap());
+}
+
+/// A frame as it was received.
+pub(crate) struct Received {
+    pub(crate) kind: u8,
+    pub(crate) flags: u8,
+    pub(crate) stream: u32,
+    pub(crate) payload: Vec<u8>,
+}
+
+/// The next frame; none when the connection ends.
+pub(crate) fn receive(stream: &mut impl Read) -> io::Result<Option<Received>> {
+    let mut head = [0; 9];
+    if let Err(error) = stream.read_exact(&mut head) {
+        return if error.kind() == io::ErrorKind::UnexpectedEof { Ok(None) } else { Err(error) };
+    }
+    let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+    let id = u32::from_be_bytes([head[5], head[6], head[7], head[8]]) & 0x7fff_ffff;
+    let mut payload = vec![0; length as usize];
+    stream.read_exact(&mut payload)?;
+    Ok(Some(Received { kind: head[3], flags: head[4], stream: id, payload }))
+}

@@ -1,0 +1,142 @@
+//! Hostile input over raw sockets, in front of real upstreams that write down what they see: no desynchronisation.
+//!
+//! Each input is followed, in the same write, by a second request. The upstream's own record must show nothing of the first, or exactly what
+//! was meant, and of the second nothing, or itself; each answer must be the answer to its own request; and a probe on a fresh
+//! connection must get its own answer. A table says what became of each.
+
+mod answers;
+mod cases;
+mod frames;
+#[expect(dead_code, reason = "shared with the slow clients, which need other parts of it")]
+mod gateway;
+mod upstreams;
+mod verdict;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use answers::{Answer, Outcome};
+use cases::{Case, Input, NONCE_BYTES, SECOND};
+use frames::{END_HEADERS, END_STREAM, Frame};
+use gateway::Gateway;
+use upstreams::Upstream;
+use verdict::{Run, Stragglers};
+
+/// Short, so that whoever waits for the gateway to close waits no longer than this; long enough for a busy machine to send what was written.
+const SETTINGS: &str = r#"
+[timeouts]
+first_byte = "2s"
+header = "2s"
+stall = "2s"
+keep_alive = "2s"
+[[routes]]
+path = "/**"
+body_bytes_max = "8KiB"
+"#;
+
+/// What became of each run, by its input and whether it had a key: a cell for each upstream.
+type Table = BTreeMap<(usize, bool), String>;
+
+#[test]
+fn hostile_input_desynchronises_no_upstream() {
+    let cases = cases::all();
+    assert!(cases.len() >= 100);
+    let upstreams = upstreams::all();
+    assert!(!upstreams.is_empty(), "not one upstream could be started");
+    let names: Vec<_> = upstreams.iter().map(|upstream| upstream.name).collect();
+    let tables: Vec<(Table, Vec<String>)> = std::thread::scope(|scope| {
+        let cases = &cases;
+        let threads: Vec<_> = upstreams.into_iter().map(|upstream| scope.spawn(move || attack(&upstream, cases))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    print(&cases, &names, &tables);
+    let failures: Vec<_> = tables.into_iter().flat_map(|(_, failures)| failures).collect();
+    assert!(failures.is_empty(), "{} of the runs went wrong:\n{}", failures.len(), failures.join("\n"));
+}
+
+/// Every input, one after another, in front of one upstream.
+fn attack(upstream: &Upstream, cases: &[Case]) -> (Table, Vec<String>) {
+    let mut gateway = Gateway::start(upstream.address, SETTINGS);
+    let (mut table, mut failures, mut stragglers) = (Table::new(), Vec::new(), Stragglers::default());
+    for (number, case) in cases.iter().enumerate() {
+        for guarded in [true, false].into_iter().filter(|guarded| !guarded || case.takes_key()) {
+            let (cell, verdict) = match run(case, guarded, upstream, &gateway, &mut stragglers) {
+                Ok(run) => (run.cell(), run.verdict()),
+                Err(error) => ("?".to_owned(), Err(error)),
+            };
+            if let Err(error) = verdict {
+                failures.push(format!("{} / {} / {}: {error}", upstream.name, case.name, if guarded { "key" } else { "no key" }));
+            }
+            table.insert((number, guarded), cell);
+        }
+    }
+    if !gateway.is_running() {
+        failures.push(format!("{}: the gateway has ended", upstream.name));
+    }
+    (table, failures)
+}
+
+fn run(case: &Case, guarded: bool, upstream: &Upstream, gateway: &Gateway, stragglers: &mut Stragglers) -> Result<Run, String> {
+    let nonce = nonce();
+    let key = guarded.then(|| format!("k-{nonce}"));
+    let expect = if guarded { case.guarded.clone() } else { case.unguarded.clone() };
+    let outcome = match &case.input {
+        Input::Http1(template) => answers::http1(gateway.address, &http1(template, &nonce, key.as_deref())),
+        Input::Http2(frames) => answers::http2(gateway.address, &http2(frames, &nonce, key.as_deref()), expect.has_first()),
+    };
+    // Whatever became of it: what the upstream saw belongs to this run and to no other.
+    let probed = probe(gateway, &nonce);
+    let mut seen = upstream.seen_until(&format!("/probe-{nonce}"))?;
+    seen.retain(|seen| !stragglers.forgive(seen));
+    stragglers.expect(&expect, &nonce, &seen);
+    probed?;
+    Ok(Run { is_http2: matches!(case.input, Input::Http2(_)), nonce, key, outcome: outcome?, seen, expect })
+}
+
+/// Somebody else's request, on a connection of its own, must get its own answer.
+fn probe(gateway: &Gateway, nonce: &str) -> Result<(), String> {
+    let outcome = answers::http1(gateway.address, &fill("GET /probe-{n} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", nonce))?;
+    let expected = Answer { status: 200, body: format!("saw GET /probe-{nonce}\n") };
+    match outcome {
+        Outcome { answers: [Some(answer), None], surplus: None, .. } if answer == expected => Ok(()),
+        outcome => Err(format!("somebody else got {outcome:?}")),
+    }
+}
+
+fn nonce() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    let nonce = format!("{:08x}", NEXT.fetch_add(1, Ordering::Relaxed));
+    assert_eq!(nonce.len(), NONCE_BYTES);
+    nonce
+}
+
+fn http1(template: &str, nonce: &str, key: Option<&str>) -> Vec<u8> {
+    let field = key.map(|key| format!("Idempotency-Key: {key}\r\n")).unwrap_or_default();
+    fill(&format!("{}{SECOND}", template.replace("{key}", &field)), nonce)
+}
+
+fn http2(frames: &[Frame], nonce: &str, key: Option<&str>) -> Vec<u8> {
+    let fields = [(":method", "GET"), (":scheme", "http"), (":authority", "h"), (":path", "/second-{n}")];
+    let second = Frame::headers(3, END_HEADERS | END_STREAM, &fields);
+    frames.iter().chain([&second]).flat_map(|frame| frame.bytes(&|text| fill(text, nonce), key)).collect()
+}
+
+fn fill(template: &str, nonce: &str) -> Vec<u8> {
+    template.replace("{n}", nonce).chars().map(|char| u8::try_from(char).expect("each character is a byte")).collect()
+}
+
+fn print(cases: &[Case], names: &[&str], tables: &[(Table, Vec<String>)]) {
+    let width = cases.iter().map(|case| case.name.len()).max().unwrap_or_default();
+    println!("Each cell: what the first and the second request were answered with, and which of them the upstream saw.");
+    println!("{:width$}  {:6}  {}", "input", "", names.iter().map(|name| format!("{name:32}")).collect::<String>());
+    for (number, case) in cases.iter().enumerate() {
+        for guarded in [true, false] {
+            let cells: String =
+                tables.iter().filter_map(|(table, _)| table.get(&(number, guarded))).map(|cell| format!("{cell:32}")).collect();
+            if !cells.is_empty() {
+                println!("{:width$}  {:6}  {}", case.name, if guarded { "key" } else { "no key" }, cells.trim_end());
+            }
+        }
+    }
+    println!("{} inputs, {} runs", cases.len(), tables.iter().map(|(table, _)| table.len()).sum::<usize>());
+}

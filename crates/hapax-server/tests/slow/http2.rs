@@ -1,0 +1,204 @@
+//! HTTP/2, which has more ways to be busy with nothing.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use crate::crowd::{Crowd, GONE_MAX};
+use crate::frames::{
+    self, ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, PREFACE, RST_STREAM, SETTINGS, literal,
+};
+use crate::{Target, wait_given_up};
+
+/// Whoever takes no byte for so long has stopped listening.
+const DEAF: Duration = Duration::from_secs(1);
+
+/// A connection that has begun well.
+fn opening(settings: &[u8]) -> Vec<u8> {
+    [PREFACE, &frames::frame(SETTINGS, 0, 0, settings)].concat()
+}
+
+fn block(method: &str, path: &str) -> Vec<u8> {
+    let mut block = Vec::new();
+    for (name, value) in [(":method", method), (":scheme", "http"), (":authority", "h"), (":path", path)] {
+        literal(&mut block, name.as_bytes(), value.as_bytes());
+    }
+    block
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let socket = TcpStream::connect(address).unwrap();
+    socket.set_read_timeout(Some(GONE_MAX)).unwrap();
+    socket.set_write_timeout(Some(GONE_MAX)).unwrap();
+    socket
+}
+
+/// Sends for ever, from another thread, and says with which word the gateway ended the connection.
+fn until_closed(address: SocketAddr, opening: &[u8], mut next: impl FnMut() -> Vec<u8> + Send) -> String {
+    let mut socket = connect(address);
+    let mut sending = socket.try_clone().unwrap();
+    socket.write_all(opening).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || while sending.write_all(&next()).is_ok() {});
+        let word = last_word(&mut socket);
+        let _ = socket.shutdown(std::net::Shutdown::Both);
+        word
+    })
+}
+
+/// Reads until the connection ends.
+fn last_word(socket: &mut TcpStream) -> String {
+    let mut word = "closed".to_owned();
+    loop {
+        match frames::receive(socket) {
+            Ok(Some(frame)) if frame.kind == GOAWAY => {
+                let said = String::from_utf8_lossy(frame.payload.get(8..).unwrap_or_default()).into_owned();
+                word = format!("goaway {} {said}", frame.payload[7]);
+            }
+            Ok(Some(_)) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => panic!("the connection stays open"),
+            Ok(None) | Err(_) => return word,
+        }
+    }
+}
+
+pub(crate) fn rapid_reset(target: &Target<'_>) -> String {
+    let (block, mut stream) = (block("POST", "/slow"), 1_u32);
+    until_closed(target.gateway.address, &opening(&[]), move || {
+        let mut bytes = Vec::new();
+        for _ in 0..100 {
+            bytes.extend(frames::frame(HEADERS, END_HEADERS | END_STREAM, stream, &block));
+            bytes.extend(frames::frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes()));
+            stream += 2;
+        }
+        bytes
+    })
+}
+
+pub(crate) fn continuation_flood(target: &Target<'_>) -> String {
+    let mut more = Vec::new();
+    literal(&mut more, b"a", &[b'b'; 1_000]);
+    let opening = [opening(&[]), frames::frame(HEADERS, END_STREAM, 1, &block("GET", "/slow"))].concat();
+    until_closed(target.gateway.address, &opening, move || frames::frame(CONTINUATION, 0, 1, &more))
+}
+
+/// One large field, remembered, and then named by a byte as often as a head has room for.
+pub(crate) fn hpack_bomb(target: &Target<'_>) -> String {
+    let (mut first, mut stream) = (true, 1_u32);
+    until_closed(target.gateway.address, &opening(&[]), move || {
+        let mut fields = block("GET", "/slow");
+        if std::mem::take(&mut first) {
+            fields.push(0x40);
+            fields.extend([1, b'a', 127, 0x81, 0x1e]);
+            fields.extend([b'b'; 4_000]);
+        }
+        // 62 is the first of the remembered ones.
+        fields.extend([0x80 | 62; 12_000]);
+        stream += 2;
+        frames::frame(HEADERS, END_HEADERS | END_STREAM, stream - 2, &fields)
+    })
+}
+
+pub(crate) fn settings_flood(target: &Target<'_>) -> String {
+    borne(target, &frames::frame(SETTINGS, 0, 0, &[]))
+}
+
+pub(crate) fn ping_flood(target: &Target<'_>) -> String {
+    borne(target, &frames::frame(PING, 0, 0, &[7; 8]))
+}
+
+/// A frame that wants an answer, by somebody who reads none, until the gateway stops listening: it keeps no answers that are not taken.
+fn borne(target: &Target<'_>, frame: &[u8]) -> String {
+    let mut socket = connect(target.gateway.address);
+    socket.set_write_timeout(Some(DEAF)).unwrap();
+    socket.write_all(&opening(&[])).unwrap();
+    let (many, mut sent) = (frame.repeat(1_000), 0);
+    while socket.write_all(&many).is_ok() {
+        sent += 1_000;
+        assert!(sent < 10_000_000, "it takes everything and keeps it somewhere");
+    }
+    format!("not listened to after {sent}")
+}
+
+pub(crate) fn empty_data(target: &Target<'_>) -> String {
+    let opening = [opening(&[]), frames::frame(HEADERS, END_HEADERS, 1, &block("POST", "/slow"))].concat();
+    let many = frames::frame(DATA, 0, 1, &[]).repeat(1_000);
+    until_closed_or_reset(target.gateway.address, &opening, move || many.clone())
+}
+
+/// As `until_closed`, but the end of the stream will do.
+fn until_closed_or_reset(address: SocketAddr, opening: &[u8], mut next: impl FnMut() -> Vec<u8> + Send) -> String {
+    let mut socket = connect(address);
+    let mut sending = socket.try_clone().unwrap();
+    socket.write_all(opening).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || while sending.write_all(&next()).is_ok() {});
+        let word = loop {
+            match frames::receive(&mut socket) {
+                Ok(Some(frame)) if frame.kind == GOAWAY => break format!("goaway {}", frame.payload[7]),
+                Ok(Some(frame)) if frame.kind == RST_STREAM => break format!("reset {}", frame.payload[3]),
+                Ok(Some(frame)) if frame.stream == 1 && frame.flags & END_STREAM != 0 => break "answered".to_owned(),
+                Ok(Some(_)) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => panic!("the stream stays open"),
+                Ok(None) | Err(_) => break "closed".to_owned(),
+            }
+        };
+        let _ = socket.shutdown(std::net::Shutdown::Both);
+        word
+    })
+}
+
+/// Ten times as many streams as are allowed at the same time, each with a body that never comes.
+pub(crate) fn many_streams(target: &Target<'_>) -> String {
+    let mut socket = connect(target.gateway.address);
+    let block = block("POST", "/slow");
+    let heads: Vec<u8> = (0..1_280).flat_map(|stream| frames::frame(HEADERS, END_HEADERS, stream * 2 + 1, &block)).collect();
+    socket.write_all(&[opening(&[]), heads].concat()).unwrap();
+    let (mut refused, mut ended) = (0, 0);
+    while refused + ended < 1_280 {
+        match frames::receive(&mut socket) {
+            Ok(Some(frame)) if frame.kind == RST_STREAM && frame.payload[3] == 7 => refused += 1,
+            Ok(Some(frame)) if frame.kind == RST_STREAM => {}
+            Ok(Some(frame)) if frame.flags & END_STREAM != 0 && matches!(frame.kind, HEADERS | DATA) => ended += 1,
+            Ok(Some(frame)) if frame.kind == GOAWAY => return format!("goaway {}, {refused} refused", frame.payload[7]),
+            Ok(Some(frame)) if frame.kind == SETTINGS && frame.flags & ACK == 0 => {
+                // It may be gone already, which is read next.
+                let _ = socket.write_all(&frames::frame(SETTINGS, ACK, 0, &[]));
+            }
+            Ok(Some(_)) => {}
+            Ok(None) | Err(_) => panic!("{refused} refused, {ended} ended, and then nothing"),
+        }
+    }
+    assert!(refused >= 1_280 - 128, "only {refused} were refused");
+    format!("{refused} refused, {ended} timed out")
+}
+
+/// With `SETTINGS_INITIAL_WINDOW_SIZE` of 0.
+pub(crate) fn no_window(target: &Target<'_>) -> String {
+    not_taken(target, &[0, 4, 0, 0, 0, 0])
+}
+
+pub(crate) fn unread_answers(target: &Target<'_>) -> String {
+    not_taken(target, &[])
+}
+
+fn not_taken(target: &Target<'_>, settings: &[u8]) -> String {
+    let mut socket = connect(target.gateway.address);
+    let block = block("GET", "/endless");
+    let asked: Vec<u8> =
+        (0..100).flat_map(|stream| frames::frame(HEADERS, END_HEADERS | END_STREAM, stream * 2 + 1, &block)).collect();
+    socket.write_all(&[opening(settings), asked].concat()).unwrap();
+    wait_given_up(target, 100, &mut || {});
+    "100 given up".to_owned()
+}
+
+pub(crate) fn stopped_heads(target: &Target<'_>) -> String {
+    let said = [opening(&[]), frames::frame(HEADERS, END_STREAM, 1, &block("GET", "/slow"))].concat();
+    let crowd = Crowd::connect(target.gateway.address, 1_000, &said).wait();
+    format!("{} closed", crowd.last_words.len())
+}
+
+pub(crate) fn unused(target: &Target<'_>) -> String {
+    let crowd = Crowd::connect(target.gateway.address, 1_000, &opening(&[])).wait();
+    format!("{} closed", crowd.last_words.len())
+}
