@@ -1,0 +1,43 @@
+//! One run of an SDK, in a process of its own.
+
+use std::net::SocketAddr;
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::process::Command;
+
+use super::install::Installed;
+
+/// An SDK that retried what it was told not to retry would take longer: thirty retries, most of them some four seconds apart.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// How an order ended, by the SDK's account.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Report {
+    pub(crate) order: String,
+    /// Of what was made, if the SDK says that it was.
+    pub(crate) id: Option<String>,
+    /// What the gateway says instead.
+    pub(crate) code: Option<String>,
+    #[expect(dead_code, reason = "shown when something is wrong")]
+    error: Option<String>,
+    #[expect(dead_code, reason = "shown when something is wrong")]
+    status: Option<u16>,
+}
+
+/// Pays so many orders at this address.
+pub(crate) async fn pay(sdk: &Installed, to: SocketAddr, orders: usize) -> Vec<Report> {
+    let program = Command::from(sdk.program())
+        .args([format!("http://{to}"), orders.to_string()])
+        .env("NO_PROXY", "127.0.0.1")
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let ran = tokio::time::timeout(LONGEST, program).await.expect("the SDK is still at it after a minute").unwrap();
+    assert!(ran.status.success(), "{}: {}", sdk.name(), String::from_utf8_lossy(&ran.stderr));
+    let lines = String::from_utf8(ran.stdout).unwrap();
+    let reports: Vec<_> = lines.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    assert_eq!(reports.len(), orders, "each order ends");
+    reports
+}
