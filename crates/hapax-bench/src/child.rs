@@ -69,8 +69,13 @@ pub(crate) fn cpu_micros(pid: u32) -> Result<u64, Error> {
 
 /// The memory of this process that is resident, in bytes.
 pub(crate) fn resident_bytes() -> Result<u64, Error> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("/proc/self/status has no VmRSS")?;
+    resident_bytes_of(std::process::id())
+}
+
+/// The memory of a process that is resident, in bytes.
+pub(crate) fn resident_bytes_of(pid: u32) -> Result<u64, Error> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("/proc/PID/status has no VmRSS")?;
     let kibibytes: u64 = line.trim().trim_end_matches(" kB").parse()?;
     Ok(kibibytes << 10)
 }

@@ -6,8 +6,10 @@
 
 mod bounds;
 mod child;
+mod client;
 mod directory;
 mod flags;
+mod gateway;
 mod http;
 mod instructions;
 mod load;
@@ -29,19 +31,28 @@ const COMMANDS: &[Command] = &[
     volume::COMMAND,
     bounds::COMMAND,
     http::COMMAND,
+    gateway::COMMAND,
+    gateway::IDLE,
     instructions::COMMAND,
     ALL,
     volume::OWN,
     volume::REOPEN,
     http::SERVE,
+    gateway::UPSTREAM,
 ];
 
 const ALL: Command =
     Command { name: "all", help: "store, volume, bounds and http at a modest scale, in about two minutes", flags: &[], run: all };
 
 fn main() -> ExitCode {
-    let mut arguments = std::env::args().skip(1);
-    let name = arguments.next().unwrap_or_default();
+    let mut arguments = std::env::args().skip(1).peekable();
+    let mut name = arguments.next().unwrap_or_default();
+    if name == gateway::TIED {
+        return gateway::tied(arguments);
+    }
+    if let Some(second) = arguments.next_if(|argument| !argument.starts_with('-')) {
+        name = format!("{name} {second}");
+    }
     let Some(command) = COMMANDS.iter().find(|command| command.name == name) else {
         eprintln!("hapax-bench: no command is called {name:?}\n\n{}", flags::usage(COMMANDS));
         return ExitCode::from(2);

@@ -85,7 +85,8 @@ fn note_keys(directory: &Directory, keys: usize) -> Result<(), Error> {
     Ok(std::fs::write(directory.file("keys"), keys.to_string())?)
 }
 
-async fn fill(load: &Arc<Load>, keys: usize) -> Result<(), Error> {
+/// Stores so many keys, and says how far it is.
+pub(crate) async fn fill(load: &Arc<Load>, keys: usize) -> Result<(), Error> {
     let (began, mut stored) = (Instant::now(), 0);
     while stored < keys {
         let done = load.run(FILLERS, Until::Pairs(PROGRESS.min(keys - stored))).await?;

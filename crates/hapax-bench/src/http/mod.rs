@@ -1,15 +1,15 @@
 //! `http`: a handler with the layer against the same handler bare, over loopback sockets.
 
-mod client;
 mod server;
 
 use std::time::Duration;
 
+use tokio::runtime::Runtime;
 use uuid::Uuid;
 
-use self::client::{Client, Keys, Sent};
 use crate::Error;
 use crate::child::{self, Child};
+use crate::client::{self, Keys, Request, Sent};
 use crate::directory::Directory;
 use crate::flags::{Command, Flag, Flags};
 use crate::load::ANSWER_BYTES;
@@ -123,7 +123,7 @@ impl Bench {
         if !self.wants("replays") {
             return Ok(());
         }
-        let cached = Keys::Again(made[made.len().saturating_sub(CACHED)..].to_vec());
+        let cached = Keys::last(&made, CACHED);
         self.client.run(&server.address, &cached, WARM_UP)?;
         self.measure(3, &server, &cached)?;
         drop(server);
@@ -167,6 +167,24 @@ impl Bench {
             format!("{:.0} %", of(at, |measured| measured.client_share) * 100.0),
         ];
         table.row(name, cells);
+    }
+}
+
+/// The client on a runtime of its own.
+struct Client {
+    runtime: Runtime,
+    request: Request,
+    connections: usize,
+}
+
+impl Client {
+    fn new(connections: usize, threads: usize) -> Result<Client, Error> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
+        Ok(Client { runtime, request: Request::order("/v1/charges", 201), connections })
+    }
+
+    fn run(&self, address: &str, keys: &Keys, duration: Duration) -> Result<Sent, Error> {
+        self.runtime.block_on(client::send(address, &self.request, self.connections, keys, duration))
     }
 }
 

@@ -1,0 +1,143 @@
+//! What is measured, and what it should come to.
+
+use uuid::Uuid;
+
+use crate::Error;
+use crate::client::Keys;
+
+use super::restate::Setting;
+
+/// Keys that are replayed where few are wanted.
+const FEW: usize = 1_000;
+/// Keys that are replayed where many are wanted, at least: with their answers more than the 64 MiB that the gateway keeps in memory.
+const MANY: usize = 200_000;
+
+/// Who is measured. One of each is started in each repetition, in this order, for all cells that ask for it.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Peer {
+    Nginx,
+    HapaxMemory,
+    HapaxSqlite,
+    Restate(Setting),
+}
+
+impl Peer {
+    pub(super) fn is_hapax(self) -> bool {
+        matches!(self, Peer::HapaxMemory | Peer::HapaxSqlite)
+    }
+
+    pub(super) fn is_restate(self) -> bool {
+        matches!(self, Peer::Restate(_))
+    }
+}
+
+pub(super) const PEERS: [Peer; 5] =
+    [Peer::Nginx, Peer::HapaxMemory, Peer::HapaxSqlite, Peer::Restate(Setting::Installed), Peer::Restate(Setting::Tuned)];
+
+/// What is sent.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Traffic {
+    WithoutKey,
+    Fresh,
+    /// A few keys again and again: all of them in memory.
+    Few,
+    /// Many keys in no order: more than memory keeps.
+    Many,
+}
+
+impl Traffic {
+    /// How many keys must have been answered before.
+    pub(super) fn known(self) -> usize {
+        match self {
+            Traffic::WithoutKey | Traffic::Fresh => 0,
+            Traffic::Few => FEW,
+            Traffic::Many => MANY,
+        }
+    }
+
+    /// Which keys to send, of those that were answered before.
+    pub(super) fn keys(self, made: &[Uuid]) -> Keys {
+        match self {
+            Traffic::WithoutKey | Traffic::Fresh => Keys::Fresh,
+            Traffic::Few => Keys::last(made, FEW),
+            Traffic::Many => Keys::Again(in_no_order(made)),
+        }
+    }
+
+    /// Whether these are keys that were answered before.
+    pub(super) fn replays(self) -> bool {
+        matches!(self, Traffic::Few | Traffic::Many)
+    }
+}
+
+/// Sorted, keys that are random are in no order that anybody stored them in.
+fn in_no_order(keys: &[Uuid]) -> Vec<Uuid> {
+    let mut keys = keys.to_vec();
+    keys.sort_unstable();
+    keys
+}
+
+/// One row of the table.
+#[derive(Clone, Copy)]
+pub(super) struct Cell {
+    /// For `--only`.
+    pub(super) name: &'static str,
+    pub(super) title: &'static str,
+    pub(super) peer: Peer,
+    pub(super) connections: usize,
+    pub(super) traffic: Traffic,
+    /// The rate of nginx that it should reach.
+    pub(super) of_nginx_min: Option<f64>,
+    /// How many times nginx's p99 it may take.
+    pub(super) p99_max: Option<f64>,
+}
+
+const fn cell(name: &'static str, title: &'static str, peer: Peer, connections: usize, traffic: Traffic) -> Cell {
+    Cell { name, title, peer, connections, traffic, of_nginx_min: None, p99_max: None }
+}
+
+impl Cell {
+    const fn at_least(self, of_nginx_min: f64) -> Cell {
+        Cell { of_nginx_min: Some(of_nginx_min), ..self }
+    }
+
+    const fn p99_at_most(self, p99_max: f64) -> Cell {
+        Cell { p99_max: Some(p99_max), ..self }
+    }
+}
+
+const INSTALLED: Peer = Peer::Restate(Setting::Installed);
+const TUNED: Peer = Peer::Restate(Setting::Tuned);
+
+pub(super) static CELLS: [Cell; 14] = [
+    cell("nginx", "nginx, plain proxy", Peer::Nginx, 64, Traffic::Fresh),
+    cell("nginx-256", "nginx, plain proxy", Peer::Nginx, 256, Traffic::Fresh),
+    cell("unguarded", "hapax, no key", Peer::HapaxMemory, 64, Traffic::WithoutKey).at_least(0.9),
+    cell("memory", "hapax in memory, fresh keys", Peer::HapaxMemory, 64, Traffic::Fresh),
+    cell("sqlite", "hapax on SQLite, fresh keys", Peer::HapaxSqlite, 64, Traffic::Fresh).at_least(0.45).p99_at_most(3.0),
+    cell("sqlite-256", "hapax on SQLite, fresh keys", Peer::HapaxSqlite, 256, Traffic::Fresh).at_least(0.55).p99_at_most(3.0),
+    cell("replays", "hapax on SQLite, replays of few keys", Peer::HapaxSqlite, 64, Traffic::Few).at_least(1.4),
+    cell("replays-many", "hapax on SQLite, replays of many keys", Peer::HapaxSqlite, 64, Traffic::Many),
+    cell("restate", "Restate as installed, fresh keys", INSTALLED, 64, Traffic::Fresh),
+    cell("restate-256", "Restate as installed, fresh keys", INSTALLED, 256, Traffic::Fresh),
+    cell("restate-replays", "Restate as installed, replays of few keys", INSTALLED, 64, Traffic::Few),
+    cell("restate-tuned", "Restate tuned, fresh keys", TUNED, 64, Traffic::Fresh),
+    cell("restate-tuned-256", "Restate tuned, fresh keys", TUNED, 256, Traffic::Fresh),
+    cell("restate-tuned-replays", "Restate tuned, replays of few keys", TUNED, 64, Traffic::Few),
+];
+
+/// How many times as fast as another the first should be: rates on fresh keys, of one run.
+pub(super) const TIMES: [(&str, &str, f64); 2] = [("sqlite", "restate", 10.0), ("sqlite", "restate-tuned", 5.0)];
+
+/// The cells whose names begin with one of these, and nginx with as many connections.
+pub(super) fn wanted(names: &str) -> Result<Vec<&'static Cell>, Error> {
+    let names: Vec<_> = names.split(',').filter(|name| !name.is_empty()).collect();
+    let known = |name: &str| CELLS.iter().any(|cell| cell.name.starts_with(name));
+    if let Some(unknown) = names.iter().find(|name| !known(name)) {
+        let all: Vec<_> = CELLS.iter().map(|cell| cell.name).collect();
+        return Err(format!("no row's name begins with {unknown:?}: there are {}", all.join(", ")).into());
+    }
+    let named = |cell: &Cell| names.is_empty() || names.iter().any(|name| cell.name.starts_with(name));
+    let compared = |cell: &Cell| CELLS.iter().any(|other| other.connections == cell.connections && named(other));
+    Ok(CELLS.iter().filter(|cell| named(cell) || cell.peer == Peer::Nginx && compared(cell)).collect())
+}

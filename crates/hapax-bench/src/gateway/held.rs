@@ -1,0 +1,54 @@
+//! Connections that are held open and do nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::io::AsyncReadExt;
+use tokio::task::JoinSet;
+use uuid::Uuid;
+
+use crate::Error;
+use crate::client::{Connection, Request};
+
+/// So many connections that have had one answer each: a gateway may refuse those that never say anything. Closed when dropped.
+pub(super) struct Held {
+    /// Connections that the server closed, and that were opened again.
+    reopened: Arc<AtomicUsize>,
+    tasks: JoinSet<Result<(), Error>>,
+}
+
+impl Held {
+    pub(super) async fn open(address: &str, request: &Request, connections: usize) -> Result<Held, Error> {
+        let mut held = Held { reopened: Arc::default(), tasks: JoinSet::new() };
+        for _ in 0..connections {
+            let connection = opened(address, request).await?;
+            held.tasks.spawn(hold(connection, address.to_owned(), request.clone(), held.reopened.clone()));
+        }
+        Ok(held)
+    }
+
+    /// How many had to be opened again so far. An error, if one could not be.
+    pub(super) fn reopened(&mut self) -> Result<usize, Error> {
+        match self.tasks.try_join_next() {
+            Some(ended) => Err(ended?.err().unwrap_or_else(|| "an idle connection was given up".into())),
+            None => Ok(self.reopened.load(Ordering::Relaxed)),
+        }
+    }
+}
+
+async fn opened(address: &str, request: &Request) -> Result<Connection, Error> {
+    let mut connection = Connection::open(address, request.clone()).await?;
+    connection.exchange(Uuid::new_v4()).await?;
+    Ok(connection)
+}
+
+/// Waits until it is closed, and opens another in its place, without end.
+async fn hold(mut connection: Connection, address: String, request: Request, reopened: Arc<AtomicUsize>) -> Result<(), Error> {
+    loop {
+        let mut stream = connection.into_stream();
+        while stream.read(&mut [0; 64]).await.is_ok_and(|read| read > 0) {}
+        drop(stream);
+        connection = opened(&address, &request).await?;
+        reopened.fetch_add(1, Ordering::Relaxed);
+    }
+}

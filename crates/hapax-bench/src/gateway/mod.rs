@@ -1,0 +1,61 @@
+//! `gateway`: the gateway before an upstream, against nginx as a plain proxy and against Restate.
+
+mod bench;
+mod cells;
+mod hapax;
+mod held;
+mod idle;
+mod nginx;
+mod process;
+mod protocol;
+mod restate;
+mod results;
+mod server;
+mod upstream;
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::Error;
+use crate::flags::{Command, Flag};
+
+pub(crate) use self::process::{TIED, tied};
+pub(crate) use self::upstream::UPSTREAM;
+
+pub(crate) const COMMAND: Command = Command {
+    name: "gateway",
+    help: "hapax serve against nginx as a plain proxy and against Restate, all before the same kind of upstream",
+    flags: &[
+        Flag::new("--seconds", "4", "of each measurement in each repetition"),
+        Flag::new("--repetitions", "5", "interleaved"),
+        Flag::new("--keys", "1000000", "stored before the measurements on SQLite begin"),
+        Flag::new("--only", "", "measure only rows whose names begin like this, and nginx; several with commas between"),
+    ],
+    run: |flags| on_this_thread(bench::run(flags)),
+};
+
+pub(crate) const IDLE: Command = Command {
+    name: "gateway idle",
+    help: "the gateway's memory with idle connections and stored keys, under load",
+    flags: &[
+        Flag::new("--seconds", "600", "of load"),
+        Flag::new("--keys", "1000000", "stored before"),
+        Flag::new("--connections", "10000", "that are idle"),
+        Flag::new("--fresh", "1000", "fresh keys a second; beside them replays as fast as they go"),
+        Flag::new("--samples", "20", "of the memory, evenly spread"),
+    ],
+    run: |flags| on_this_thread(idle::run(flags)),
+};
+
+/// Runs a measurement until it is done, or somebody interrupts it: then what it started is ended, as at any other end.
+///
+/// On this thread alone: one is enough for the client, and what it starts is tied to the thread that started it.
+fn on_this_thread(work: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+        let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        tokio::select! {
+            done = work => done,
+            _ = interrupt.recv() => Err("interrupted".into()),
+            _ = terminate.recv() => Err("terminated".into()),
+        }
+    })
+}

@@ -1,0 +1,156 @@
+//! Restate, the peer that promises most of the same: its server and its SDK for Node, both from npm.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use uuid::Uuid;
+
+use crate::Error;
+use crate::client::{Connection, Request};
+use crate::directory::Directory;
+use crate::load::ANSWER_BYTES;
+
+use super::process::{Process, command, free_address};
+use super::server::Server;
+
+const PACKAGES: [&str; 2] = ["@restatedev/restate-server@1.7.12", "@restatedev/restate-sdk@1.17.2"];
+const ORDERS: &str = "/charges/charge";
+/// From accepting connections to serving: partitions have to find their leaders first.
+const SERVES_WITHIN: Duration = Duration::from_secs(30);
+
+/// How it is set.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Setting {
+    /// As it comes, but for ports and telemetry, with a service written with its SDK.
+    Installed,
+    /// For a single node, with a service that costs next to nothing.
+    Tuned,
+}
+
+impl Setting {
+    fn template(self) -> &'static str {
+        match self {
+            Setting::Installed => include_str!("restate.toml"),
+            Setting::Tuned => include_str!("restate_tuned.toml"),
+        }
+    }
+}
+
+/// What was installed.
+pub(super) struct Installed {
+    server: PathBuf,
+    service: PathBuf,
+}
+
+impl Installed {
+    /// From npm into a directory beside this program, once. The reason, if that cannot be.
+    pub(super) fn get() -> Result<Installed, Error> {
+        let executable = std::env::current_exe()?;
+        let target = executable.ancestors().nth(2).ok_or("this program is in no directory of cargo's")?;
+        let directory = target.join("peers").join("restate");
+        std::fs::create_dir_all(&directory)?;
+        let noted = directory.join("installed");
+        if std::fs::read_to_string(&noted).ok().as_deref() != Some(&PACKAGES.join("\n")) {
+            install(&directory)?;
+            std::fs::write(noted, PACKAGES.join("\n"))?;
+        }
+        // Beside the SDK, or Node would not find it.
+        let service = directory.join("service.mjs");
+        std::fs::write(&service, include_str!("restate.mjs"))?;
+        let server = directory.join("node_modules/@restatedev").join(platform()).join("bin/restate-server");
+        if !server.is_file() {
+            return Err(format!("npm has no server for this platform: {} is missing", server.display()).into());
+        }
+        Ok(Installed { server, service })
+    }
+
+    /// Starts it on an empty store. As installed it has a service written with its SDK behind it, tuned the upstream that the others have.
+    pub(super) async fn serve(&self, setting: Setting, upstream: &str) -> Result<Server, Error> {
+        let directory = Directory::temporary()?;
+        let (service, behind) = match setting {
+            Setting::Installed => self.service(&directory).await?,
+            Setting::Tuned => (None, upstream.to_owned()),
+        };
+        let (node, ingress, admin) = (free_address()?, free_address()?, free_address()?);
+        let path = directory.path().to_str().ok_or("the path for temporary files is not text")?;
+        let values = [("{directory}", path), ("{node}", port(&node)), ("{ingress}", port(&ingress)), ("{admin}", port(&admin))];
+        let configuration = values.iter().fold(setting.template().to_owned(), |text, (name, value)| text.replace(name, value));
+        std::fs::write(directory.file("restate.toml"), configuration)?;
+        let mut restate = command(&self.server)?;
+        restate.arg("--no-logo").arg("--config-file").arg(directory.file("restate.toml")).current_dir(directory.path());
+        let mut process = Process::start("restate", restate, directory.path())?;
+        process.ready(&admin).await?;
+        process.ready(&ingress).await?;
+        let order = Request::order(ORDERS, 200);
+        register(&admin, &behind, setting).await?;
+        replays(&ingress, &order).await.map_err(|error| format!("{error}; it said:\n{}", process.last_words()))?;
+        let without_key = Request::order_without_key(ORDERS, 200);
+        Ok(Server { process, service, address: ingress, order, without_key, _directory: Some(directory) })
+    }
+
+    /// The service written with its SDK, and where it listens.
+    async fn service(&self, directory: &Directory) -> Result<(Option<Process>, String), Error> {
+        let address = free_address()?;
+        let mut node = command("node")?;
+        node.arg(&self.service).args([port(&address), &ANSWER_BYTES.to_string()]);
+        let mut service = Process::start("service", node, directory.path())?;
+        service.ready(&address).await?;
+        Ok((Some(service), address))
+    }
+}
+
+fn install(directory: &Path) -> Result<(), Error> {
+    eprintln!("  installing {} into {}", PACKAGES.join(" and "), directory.display());
+    std::fs::write(directory.join("package.json"), "{\"private\": true, \"type\": \"module\"}\n")?;
+    let mut npm = command("npm")?;
+    // Scripts of packages report home; nothing here needs them.
+    npm.args(["install", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel", "error"]).args(PACKAGES);
+    let installed = npm.current_dir(directory).stdout(std::process::Stdio::null()).status()?;
+    if installed.success() { Ok(()) } else { Err("npm could not install it".into()) }
+}
+
+fn platform() -> String {
+    let system = if std::env::consts::OS == "macos" { "darwin" } else { std::env::consts::OS };
+    let processor = match std::env::consts::ARCH {
+        "x86_64" => "x64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    format!("restate-server-{system}-{processor}")
+}
+
+fn port(address: &str) -> &str {
+    address.rsplit_once(':').map_or(address, |(_, port)| port)
+}
+
+/// Tells the server where the service is.
+async fn register(admin: &str, service: &str, setting: Setting) -> Result<(), Error> {
+    // Its SDK speaks HTTP/2, the upstream does not.
+    let use_http_11 = setting == Setting::Tuned;
+    let service = format!("{{\"uri\":\"http://{service}\",\"use_http_11\":{use_http_11}}}");
+    let request = Request::post("/deployments", &service, 201);
+    let deadline = Instant::now() + SERVES_WITHIN;
+    loop {
+        match exchange(admin, &request, Uuid::nil()).await {
+            Ok(_) => return Ok(()),
+            Err(error) if Instant::now() > deadline => return Err(format!("Restate does not take the service: {error}").into()),
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+/// Whether one key has one answer, and another key another.
+async fn replays(ingress: &str, order: &Request) -> Result<(), Error> {
+    let [one, other] = [(); 2].map(|()| Uuid::new_v4());
+    let (first, again) = (exchange(ingress, order, one).await?, exchange(ingress, order, one).await?);
+    if first != again || first == exchange(ingress, order, other).await? {
+        return Err("Restate does not give each key one answer of its own".into());
+    }
+    Ok(())
+}
+
+async fn exchange(address: &str, request: &Request, key: Uuid) -> Result<Vec<u8>, Error> {
+    let mut connection = Connection::open(address, request.clone()).await?;
+    let answer = tokio::time::timeout(SERVES_WITHIN, connection.exchange(key)).await.map_err(|_| "Restate does not answer")??;
+    Ok(answer.to_vec())
+}
