@@ -248,7 +248,7 @@ impl Store for Planted {
             let inside = self.inside();
             let now = if self.is(Bug::ListsWithoutTime) { Timestamp::ZERO } else { self.clock.now() };
             let heads = inside.records.range((from, Bound::Unbounded)).map(|(_, record)| record.head.clone().at(now));
-            Ok(heads.filter(|head| state.is_none_or(|word| head.state.word() == word)).take(query.limit).collect())
+            Ok(heads.filter(|head| state.is_none_or(|word| head.state.is_called(word))).take(query.limit).collect())
         })
     }
 
