@@ -43,6 +43,18 @@ pub enum KeyRule {
     Off,
 }
 
+impl KeyRule {
+    /// The word for it, as configuration and listings spell it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            KeyRule::Required => "required",
+            KeyRule::Optional => "optional",
+            KeyRule::Issued => "issued",
+            KeyRule::Off => "off",
+        }
+    }
+}
+
 /// What a route promises, and every limit it keeps. The defaults are those of `docs/http.md`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {

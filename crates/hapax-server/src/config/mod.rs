@@ -170,6 +170,14 @@ impl Config {
     }
 }
 
+impl Config {
+    /// The routes as written, and the one that stands unwritten after them: whatever carries a key is guarded.
+    pub fn all_routes(&self) -> Vec<Route> {
+        let rest = Route { name: "default".into(), methods: Vec::new(), pattern: Pattern::any(), policy: hapax::Policy::default() };
+        self.routes.iter().cloned().chain([rest]).collect()
+    }
+}
+
 impl Upstream {
     /// Everything at its default, at this origin.
     pub fn new(url: http::Uri) -> Upstream {

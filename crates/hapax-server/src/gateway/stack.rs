@@ -1,14 +1,13 @@
 //! The path of one request, from top to bottom. What makes an answer of it is the library's own layer, one for each route.
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
+use std::hash::Hasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use bytes::Bytes;
 use hapax::middleware::{Origin, problem};
-use hapax::{Body, Hapax, Idempotency, NeverDispatched, Policy, Rejection};
+use hapax::{Body, Hapax, Idempotency, NeverDispatched, Rejection};
 use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Version};
@@ -22,7 +21,7 @@ use super::principal::Source;
 use super::upstream::{Dispatched, Proxy, TimedOut};
 use super::wire::{Refusal, check_http2};
 use super::{BoxError, well_known};
-use crate::config::{Config, Pattern, PrincipalSource, Route, Timeouts};
+use crate::config::{Config, PrincipalSource, Route, Timeouts};
 use crate::telemetry::{Metrics, Outcome, Suspects, Traces};
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -41,7 +40,6 @@ pub(crate) struct Stack {
     metrics: Metrics,
     traces: Option<Traces>,
     suspects: Suspects,
-    hashes: RandomState,
 }
 
 /// A route, and the layer that keeps its promise around the proxy.
@@ -61,7 +59,7 @@ impl Stack {
         traces: Option<Traces>,
     ) -> Result<Stack, String> {
         let mut routes = Vec::new();
-        for route in all_routes(config) {
+        for route in config.all_routes() {
             let layer = hapax.layer().policy(route.policy.clone()).map_err(|error| format!("route {}: {error}", route.name))?;
             let principal = principal.clone();
             let service = layer.principal(move |parts| principal.of(parts)).layer(proxy.clone());
@@ -78,7 +76,6 @@ impl Stack {
             metrics,
             traces,
             suspects: Suspects::default(),
-            hashes: RandomState::new(),
         })
     }
 
@@ -155,14 +152,14 @@ impl Stack {
         let Some(key) = parts.headers.get(&guarded.key_field).filter(|_| guarded.route.policy.guards(parts.method.as_str())) else {
             return (body, None);
         };
-        let mut request = self.hashes.build_hasher();
+        let mut request = self.suspects.hasher();
         for part in [parts.method.as_str().as_bytes(), parts.uri.path().as_bytes(), key.as_bytes()] {
             request.write(part);
             request.write_usize(part.len());
         }
         let asker = Asker {
             request: Arc::new(AtomicU64::new(request.finish())),
-            principal: self.hashes.hash_one(parts.headers.get(field).map(HeaderValue::as_bytes)),
+            principal: self.suspects.digest(parts.headers.get(field).map(HeaderValue::as_bytes)),
         };
         (body.hashed(request, asker.request.clone()), Some(asker))
     }
@@ -180,15 +177,9 @@ struct Asker {
     principal: u64,
 }
 
-/// The routes as written, and the one behind them all: whatever carries a key is guarded, by default.
-fn all_routes(config: &Config) -> Vec<Route> {
-    let default = Route { name: "default".into(), methods: Vec::new(), pattern: Pattern::any(), policy: Policy::default() };
-    config.routes.iter().cloned().chain([default]).collect()
-}
-
 /// What metrics call the routes, in their order.
 pub(super) fn route_names(config: &Config) -> Vec<Arc<str>> {
-    all_routes(config).into_iter().map(|route| route.name).collect()
+    config.all_routes().into_iter().map(|route| route.name).collect()
 }
 
 /// Fields that a client must not be able to take off its request, nor to imitate.

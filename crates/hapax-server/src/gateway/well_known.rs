@@ -1,7 +1,7 @@
 //! `/.well-known/idempotency`: what each route promises, for clients that check whether their retries fit.
 
 use bytes::Bytes;
-use hapax::{KeyRule, Policy};
+use hapax::Policy;
 use serde::Serialize;
 
 use crate::config::{Config, Route};
@@ -50,7 +50,7 @@ fn published(route: &Route) -> Published<'_> {
     Published {
         methods,
         path: route.pattern.to_string(),
-        key: key_word(*key),
+        key: key.word(),
         key_field,
         mode: mode.word(),
         retention_seconds: retention.as_secs(),
@@ -62,14 +62,5 @@ fn published(route: &Route) -> Published<'_> {
         attempts_max: route.policy.attempts_max,
         request_bytes_max: route.policy.body_bytes_max,
         answer_bytes_max: route.policy.answer_bytes_max,
-    }
-}
-
-fn key_word(key: KeyRule) -> &'static str {
-    match key {
-        KeyRule::Required => "required",
-        KeyRule::Optional => "optional",
-        KeyRule::Issued => "issued",
-        KeyRule::Off => "off",
     }
 }

@@ -1,6 +1,6 @@
 //! Noticing one request under two principals.
 
-use std::hash::{BuildHasher, Hash, RandomState};
+use std::hash::{BuildHasher, DefaultHasher, Hash, RandomState};
 
 use quick_cache::sync::Cache;
 
@@ -25,6 +25,11 @@ impl Default for Suspects {
 }
 
 impl Suspects {
+    /// Digests under this process's seed, part by part.
+    pub fn hasher(&self) -> DefaultHasher {
+        self.seed.build_hasher()
+    }
+
     /// A digest for [`seen`](Suspects::seen): of method, path, key and body digest, or of a principal.
     pub fn digest(&self, what: impl Hash) -> u64 {
         self.seed.hash_one(what)

@@ -3,13 +3,13 @@
 use std::fmt::Write;
 use std::net::SocketAddr;
 
-use hapax::{KeyRule, Mode, Policy};
+use hapax::{KeyRule, Mode};
 
 use crate::config::text::spelled;
-use crate::config::{Config, Pattern, PrincipalSource, Route, StoreUrl};
+use crate::config::{Config, PrincipalSource, Route, StoreUrl};
 
 pub(super) fn banner(config: &Config, address: SocketAddr, admin: Option<SocketAddr>) -> String {
-    let routes = routes(config);
+    let routes = config.all_routes();
     let clients = format!("{}://{address}", if config.tls.is_some() { "https" } else { "http" });
     let mut text = format!("hapax {} makes retries harmless\n\n", env!("CARGO_PKG_VERSION"));
     let mut line = |name: &str, value: &str| writeln!(text, "  {name:<10} {value}").expect("text can always be written to");
@@ -35,12 +35,6 @@ pub(super) fn banner(config: &Config, address: SocketAddr, admin: Option<SocketA
         text += &format!("  hapax keys list --state unknown{flags}\n");
     }
     text + "\n"
-}
-
-/// Those of the configuration, and the one that stands unwritten after them.
-fn routes(config: &Config) -> Vec<Route> {
-    let rest = Route { name: "/**".into(), methods: Vec::new(), pattern: Pattern::any(), policy: Policy::default() };
-    config.routes.iter().cloned().chain([rest]).collect()
 }
 
 fn store(store: &StoreUrl) -> String {
@@ -79,15 +73,6 @@ fn promise(mode: Mode) -> &'static str {
     }
 }
 
-fn key(rule: KeyRule) -> &'static str {
-    match rule {
-        KeyRule::Required => "required",
-        KeyRule::Optional => "optional",
-        KeyRule::Issued => "issued",
-        KeyRule::Off => "off",
-    }
-}
-
 /// Columns as wide as their widest.
 fn table(routes: &[Route]) -> String {
     let mut rows = vec![["route", "mode", "key", "replays", "then 410", "lease", "waits"].map(str::to_owned)];
@@ -107,12 +92,12 @@ fn row(route: &Route) -> [String; 7] {
     let name = if route.methods.is_empty() { format!("POST|PATCH {}", route.pattern) } else { route.name.to_string() };
     if policy.key == KeyRule::Off {
         let none = || "-".to_owned();
-        return [name, none(), key(policy.key).to_owned(), none(), none(), none(), none()];
+        return [name, none(), policy.key.word().to_owned(), none(), none(), none(), none()];
     }
     [
         name,
         policy.mode.word().to_owned(),
-        key(policy.key).to_owned(),
+        policy.key.word().to_owned(),
         spelled(policy.retention),
         spelled(policy.tombstone),
         spelled(policy.lease),
@@ -133,6 +118,8 @@ fn keys_flags(config: &Config, admin: Option<SocketAddr>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use hapax::Policy;
+
     use super::*;
 
     #[test]

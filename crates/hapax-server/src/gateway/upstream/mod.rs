@@ -30,13 +30,11 @@ use self::http2::Shared;
 use self::link::{Link, Lost};
 use self::pool::{Place, Pool, Turn};
 use self::progress::Progress;
-use super::forward;
+use super::{BoxError, forward};
 use crate::config::Config;
 use crate::telemetry::Metrics;
 
 pub(crate) use self::upgrade::Tunnels;
-
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// How often a request that was provably not sent may be given another connection.
 const UNSENT_MAX: usize = 3;
