@@ -204,7 +204,7 @@ async fn python_with_two_seconds_loses_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gunicorn_with_its_two_seconds_loses_nothing() {
     let Some(program) = gunicorn() else {
-        println!("gunicorn is not installed: name it in HAPAX_GUNICORN; http.server stands in for it");
+        println!("SKIPPED gunicorn: it is not installed; ./check needs installs it, or name it in HAPAX_GUNICORN");
         return;
     };
     let folder = tempfile::tempdir().expect("a folder");
