@@ -34,6 +34,9 @@ pub enum AnswerError {
     Malformed,
 }
 
+/// The header field that carries the version an answer was kept under. Only in what is stored.
+pub const VERSION_FIELD: &str = "hapax-answer-version";
+
 const FORMAT: u8 = 1;
 const CHECKSUM_BYTES: usize = 16;
 
@@ -74,6 +77,26 @@ impl Answer {
         let headers = take_fields(&mut rest)?;
         let trailers = take_fields(&mut rest)?;
         Ok(Answer { status, headers, trailers, body: Bytes::copy_from_slice(rest) })
+    }
+
+    /// Under which version of answers it was kept, if its route had one.
+    pub fn version(&self) -> Option<&[u8]> {
+        self.headers.iter().find(|(name, _)| name == VERSION_FIELD).map(|(_, version)| &version[..])
+    }
+
+    /// The answer as it is kept under a version (see [`Policy::answer_version`](crate::Policy::answer_version)), or under none. Stands
+    /// among the headers, as no layout of a store has a place for it, and is sent to nobody.
+    #[must_use]
+    pub fn under(mut self, version: Option<&str>) -> Self {
+        self.headers.retain(|(name, _)| name != VERSION_FIELD);
+        self.headers.extend(version.map(|version| (VERSION_FIELD.to_owned(), Bytes::copy_from_slice(version.as_bytes()))));
+        self
+    }
+
+    /// How long [`encode`](Answer::encode) makes it.
+    pub fn encoded_len(&self) -> usize {
+        let fields = |fields: &[(String, Bytes)]| 4 + fields.iter().map(|(n, v)| 8 + n.len() + v.len()).sum::<usize>();
+        1 + CHECKSUM_BYTES + 2 + fields(&self.headers) + fields(&self.trailers) + self.body.len()
     }
 
     /// Roughly how much memory the answer takes.
@@ -148,8 +171,18 @@ mod tests {
     fn answers_survive_storage() {
         let id = RecordId::from_bytes([1; 32]);
         for answer in [sample(), Answer::default(), Answer::new(204, "")] {
-            assert_eq!(Answer::decode(&id, &answer.encode(&id)), Ok(answer));
+            let stored = answer.encode(&id);
+            assert_eq!(stored.len(), answer.encoded_len());
+            assert_eq!(Answer::decode(&id, &stored), Ok(answer));
         }
+    }
+
+    #[test]
+    fn an_answer_has_the_version_it_was_last_kept_under() {
+        let answer = sample().under(Some("1")).under(Some("2"));
+        assert_eq!(answer.version(), Some(&b"2"[..]));
+        assert_eq!(answer.under(None), sample());
+        assert_eq!(sample().version(), None);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! the change atomic, with its own clock; the model checker calls the same function.
 
 use crate::planted::{self, Bug};
-use crate::record::{Fence, Head, Last, State};
+use crate::record::{Fence, Head, State};
 use crate::store::{Change, Claim, Condition, Finish, Lifetime, Put, Renewal, Swept};
 use crate::time::Timestamp;
 
@@ -36,12 +36,12 @@ pub fn judge(current: Option<&Head>, put: &Put, now: Timestamp, floor: Fence) ->
             Ok(lost(head, *lifetime, now))
         }
         // "Unknown" settles nothing: somebody who knows must say what they know.
-        (Change::Settle(finish), Condition::Version { version }) if is_end(finish.state) && finish.state != State::Unknown => {
-            let head = current.filter(|head| head.version == version && is_unresolved(head, now)).ok_or(Refused)?;
+        (Change::Settle(finish, _), Condition::Version { version }) if is_end(finish.state) && finish.state != State::Unknown => {
+            let head = current.filter(|head| head.version == version && head.is_unresolved(head.state_at(now))).ok_or(Refused)?;
             let fence = Fence::mint(head.fence, floor, now);
             Ok(Head { fence, ..ended(head, finish, now) })
         }
-        (Change::Forget(lifetime), Condition::Version { version }) => {
+        (Change::Forget(lifetime, _), Condition::Version { version }) => {
             let head = current.filter(|head| head.version == version && head.state_at(now) != State::Running).ok_or(Refused)?;
             Ok(forgotten(head, *lifetime, now, floor))
         }
@@ -122,11 +122,6 @@ fn is_over(head: &Head, fence: Fence, now: Timestamp) -> bool {
     head.fence == fence && is_over
 }
 
-fn is_unresolved(head: &Head, now: Timestamp) -> bool {
-    // A tombstone that `forget` left has no fingerprint: a settled answer could be replayed to anybody who guesses the key.
-    matches!(head.state_at(now), State::Unknown | State::Expired(Last::Unknown)) && head.fingerprint.is_some()
-}
-
 fn skips_ownership(finish: &Finish) -> bool {
     match finish.state {
         State::Retryable => planted::is(Bug::UnownedRelease),
@@ -203,7 +198,8 @@ fn forgotten(head: &Head, lifetime: Lifetime, now: Timestamp, floor: Fence) -> H
         version: head.version + 1,
         finished_at: now,
         expires_at: now,
-        tombstone_until: now.after(lifetime.tombstone),
+        // Never shorter than without the forgetting: what was asked to be forgotten was not asked to run again.
+        tombstone_until: now.after(lifetime.tombstone).max(head.tombstone_until),
         ..head.clone()
     }
 }

@@ -5,6 +5,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::field;
+use crate::fingerprint::canonical::Odd;
+
+mod derived;
+mod entropy;
+
+pub use entropy::Pattern;
 
 /// A caller's key: 1 to 255 bytes of printable ASCII.
 ///
@@ -40,6 +46,21 @@ pub enum KeyError {
     /// The route accepts only the quoted form.
     #[error("this route accepts only a quoted key (\"abc\")")]
     NotQuoted,
+    /// Where the key is taken from the body: there is something else at its place.
+    #[error("the body holds something else than a string where this route takes the key from")]
+    NotText,
+    /// Where the key is taken from the body: another character than printable ASCII.
+    #[error("a key in the body must be of printable ASCII")]
+    NotPrintable,
+    /// Where the key is taken from the body: what the service behind would read there is anybody's guess.
+    #[error("the body, where this route takes the key from, is not one well-formed JSON text")]
+    NotJson,
+    /// Where the key is taken from the body: two readers might find two keys.
+    #[error("the body, where this route takes the key from, has a member name twice or begins with a byte order mark")]
+    Ambiguous,
+    /// Where the key is taken from the body: larger than is read as JSON.
+    #[error("the body, where this route takes the key from, is nested too deeply or has too many members or too long a string")]
+    Unwieldy,
 }
 
 impl Key {
@@ -77,6 +98,11 @@ impl Key {
         Key::new(field::string(value).ok_or(KeyError::Malformed)?)
     }
 
+    /// A key that stood in a JSON body, as the text that it is there.
+    pub fn from_text(text: &str) -> Result<Key, KeyError> {
+        Key::new(text).map_err(|error| if error == KeyError::Malformed { KeyError::NotPrintable } else { error })
+    }
+
     /// How the key travels onward: bare, or quoted where it holds what a bare key cannot.
     pub fn to_field(&self) -> Cow<'_, str> {
         if self.0.bytes().all(is_bare) { Cow::Borrowed(&self.0) } else { Cow::Owned(field::quote(&self.0)) }
@@ -85,6 +111,17 @@ impl Key {
     /// The key itself, without quotes.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+/// Why no key can be taken from such a body. The body's own words are not repeated.
+impl From<&Odd> for KeyError {
+    fn from(odd: &Odd) -> Self {
+        match odd {
+            Odd::DuplicateName(_) | Odd::ByteOrderMark => KeyError::Ambiguous,
+            Odd::Deep | Odd::Wide | Odd::Long => KeyError::Unwieldy,
+            Odd::NotJson(_) | Odd::NoBoundary | Odd::NotMultipart => KeyError::NotJson,
+        }
     }
 }
 

@@ -9,9 +9,11 @@
 //! 2. [`guard`]: the four conditions under which a record may change, and what it then becomes.
 //! 3. [`record`], [`policy`], [`outcome`], [`rejection`]: the words those two speak in.
 //! 4. [`store`]: the contract every store keeps, and [`memory`], the store that shows it in the fewest lines.
-//! 5. [`key`], [`scope`], [`operation`], [`fingerprint`]: what identifies a request, and what says whether two are the same.
+//! 5. [`audit`]: what was done by hand, by whom and why.
+//! 6. [`key`], [`scope`], [`operation`], [`fingerprint`]: what identifies a request, and what says whether two are the same.
 
 pub mod answer;
+pub mod audit;
 pub mod decide;
 mod digest;
 pub mod field;
@@ -33,11 +35,11 @@ pub mod token;
 pub use answer::Answer;
 pub use decide::{Ask, Decision, decide};
 pub use fingerprint::{Fingerprint, FingerprintPolicy, Fingerprinter};
-pub use key::Key;
+pub use key::{Key, Pattern};
 pub use memory::Memory;
 pub use operation::{OperationId, Secret};
 pub use outcome::{Class, Outcome};
-pub use policy::{KeyRule, Mode, Policy};
+pub use policy::{KeyRule, KeySource, Mode, Part, Policy, Velocity};
 pub use record::{AttemptToken, Fence, Head, Record, State};
 pub use rejection::Rejection;
 pub use scope::{Principal, RecordId, Scope};

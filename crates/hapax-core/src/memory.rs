@@ -1,9 +1,10 @@
 //! The reference store: the contract in the fewest lines. Forgets everything when it is dropped.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::audit::{self, LogEntry, LogQuery, Note, Start};
 use crate::guard::{self, Due};
 use crate::operation::Secret;
 use crate::record::{Fence, Head, Record};
@@ -24,6 +25,9 @@ struct Inside {
     /// The highest fence of any removed record.
     floor: Fence,
     epoch: u64,
+    /// The audit log, oldest first, and the number of its last entry.
+    log: VecDeque<LogEntry>,
+    logged: u64,
 }
 
 impl Memory {
@@ -83,6 +87,20 @@ impl Store for Memory {
             Ok(Pulse { now, epoch: inside.epoch, secret: self.secret })
         })
     }
+
+    fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {
+        Box::pin(async move {
+            let (inside, _) = self.lock();
+            Ok(inside.read_log(&query))
+        })
+    }
+
+    fn note(&self, note: Note) -> Reply<'_, LogEntry> {
+        Box::pin(async move {
+            let (mut inside, now) = self.lock();
+            Ok(inside.write_log(LogEntry::noted(note, now)))
+        })
+    }
 }
 
 impl Inside {
@@ -97,10 +115,35 @@ impl Inside {
         match guard::judge(current.map(|record| &record.head), put, now, self.floor) {
             Err(guard::Refused) => Written::Lost(Seen { record: self.read(&put.id, now), now }),
             Ok(head) => {
+                let entry = LogEntry::of(put, current.map(|record| &record.head), &head, now);
+                entry.into_iter().for_each(|entry| drop(self.write_log(entry)));
                 self.records.insert(put.id, Record { head: head.clone(), answer: put.change.answer().cloned() });
-                self.epoch += u64::from(matches!(put.change, Change::Forget(_)));
+                self.epoch += u64::from(matches!(put.change, Change::Forget(..)));
                 Written::Won(Won { head, now })
             }
+        }
+    }
+
+    fn write_log(&mut self, entry: LogEntry) -> LogEntry {
+        self.logged += 1;
+        let entry = LogEntry { sequence: self.logged, ..entry };
+        self.log.push_back(entry.clone());
+        entry
+    }
+
+    fn read_log(&self, query: &LogQuery) -> Vec<LogEntry> {
+        let is_asked_for = |entry: &&LogEntry| {
+            query.record.is_none_or(|id| entry.touched.as_ref().is_some_and(|touched| touched.id == id))
+                && match query.from {
+                    Start::After(sequence) => entry.sequence > sequence,
+                    Start::Before(sequence) => entry.sequence < sequence,
+                    Start::End => true,
+                }
+        };
+        let entries = self.log.iter().filter(is_asked_for);
+        match query.from {
+            Start::After(_) => entries.take(query.rows()).cloned().collect(),
+            Start::Before(_) | Start::End => entries.rev().take(query.rows()).cloned().collect(),
         }
     }
 
@@ -141,6 +184,10 @@ impl Inside {
                 Some(head) => self.records.insert(id, Record { head, answer: None }),
                 None => self.records.remove(&id),
             };
+        }
+        while swept.total() < limit && self.log.front().is_some_and(|entry| entry.at.after(audit::KEPT_FOR) <= now) {
+            self.log.pop_front();
+            swept.unlogged += 1;
         }
         swept
     }

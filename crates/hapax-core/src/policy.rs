@@ -1,11 +1,12 @@
 //! The policy of a route: what it promises, and every limit it keeps.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::field;
-use crate::fingerprint::FingerprintPolicy;
+use crate::fingerprint::{FingerprintPolicy, Pointer};
 use crate::outcome::Class;
 
 /// What a route promises, and does after a lost attempt. See `docs/guarantees.md`.
@@ -55,6 +56,42 @@ impl KeyRule {
     }
 }
 
+/// Where a request says which key it means.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum KeySource {
+    /// In the field [`Policy::key_field`].
+    #[default]
+    Field,
+    /// In the JSON body, at this place: as APIs with a `ClientToken` have it.
+    Body(Pointer),
+    /// Nowhere: it is made of these, so that requests which agree in all of them have the same one. For callers that send no key, and
+    /// for a short time only ([`DERIVED_RETENTION_MAX`]), since somebody may well mean two things with the same words. Whether two
+    /// requests with one key are the same still says the fingerprint.
+    Derived(Vec<Part>),
+}
+
+/// A part of a request by which others are told apart or counted.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// Who is asking.
+    Principal,
+    /// A header field, in lower case.
+    Header(Arc<str>),
+    /// A value of the JSON body.
+    Body(Pointer),
+}
+
+/// How many new keys there may be in a time, of those that have a part in common. Replays are free.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Velocity {
+    /// What they have in common.
+    pub by: Part,
+    /// So many new keys
+    pub keys: u32,
+    /// in this time.
+    pub per: Duration,
+}
+
 /// What a route promises, and every limit it keeps. The defaults are those of `docs/http.md`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
@@ -64,8 +101,12 @@ pub struct Policy {
     pub key: KeyRule,
     /// The field that carries the key.
     pub key_field: Arc<str>,
+    /// Where the key is.
+    pub key_source: KeySource,
     /// Take only the quoted form of a key.
     pub strict_key: bool,
+    /// Refuse keys that carry less than so many bits, as far as their spelling tells. None are, with zero.
+    pub key_bits_min: u32,
     /// The methods that are guarded; others pass untouched.
     pub methods: Vec<Arc<str>>,
     /// What the fingerprint covers.
@@ -88,8 +129,12 @@ pub struct Policy {
     pub strict: bool,
     /// What a status means on this route, where it differs from the general rule.
     pub classes: BTreeMap<u16, Class>,
+    /// How many new keys there may be in a time.
+    pub velocity: Vec<Velocity>,
     /// Keep answers for replay.
     pub keep_answers: bool,
+    /// What shape answers have now. One that was kept under another is not replayed: its effect is done, its answer counts as not kept.
+    pub answer_version: Option<Arc<str>>,
     /// The largest answer that is kept; a larger one is sent but not kept.
     pub answer_bytes_max: usize,
     /// Replay `Set-Cookie` to later callers too.
@@ -104,6 +149,8 @@ pub struct Policy {
     pub naturally_idempotent: bool,
     /// Let requests through unguarded while the store is unreachable. Only where [`Policy::naturally_idempotent`].
     pub fail_open: bool,
+    /// Only watch: count what would have been replayed or refused, and let everything through.
+    pub shadow: bool,
 }
 
 impl Default for Policy {
@@ -112,7 +159,9 @@ impl Default for Policy {
             mode: Mode::Hold,
             key: KeyRule::Optional,
             key_field: "idempotency-key".into(),
+            key_source: KeySource::Field,
             strict_key: false,
+            key_bits_min: 0,
             methods: vec!["POST".into(), "PATCH".into()],
             fingerprint: Arc::default(),
             retention: Duration::from_secs(24 * 60 * 60),
@@ -125,7 +174,9 @@ impl Default for Policy {
             wait_max: Duration::from_secs(30),
             strict: false,
             classes: BTreeMap::new(),
+            velocity: Vec::new(),
             keep_answers: true,
+            answer_version: None,
             answer_bytes_max: 1 << 20,
             replay_cookies: false,
             body_memory_bytes_max: 1 << 20,
@@ -133,6 +184,7 @@ impl Default for Policy {
             store_timeout: Duration::from_secs(2),
             naturally_idempotent: false,
             fail_open: false,
+            shadow: false,
         }
     }
 }
@@ -158,6 +210,12 @@ const KEY_FIELDS_RESERVED: [&str; 15] = [
     "prefer",
     "transfer-encoding",
 ];
+
+/// The longest retention of a key that is derived. A caller who says the same again after that means it.
+pub const DERIVED_RETENTION_MAX: Duration = Duration::from_secs(60 * 60);
+
+/// The longest name of a version of answers.
+const ANSWER_VERSION_BYTES_MAX: usize = 255;
 
 /// Longer than any of this is meant for, and short enough for every store's and runtime's arithmetic.
 const DURATION_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
@@ -208,6 +266,38 @@ pub enum PolicyError {
         /// Its limit as set.
         wait_max: Duration,
     },
+    /// Issued keys come in a field.
+    #[error("`key` is issued, but `key_source` does not take it from the key field: a caller could not send what it was issued")]
+    IssuedElsewhere,
+    /// A legitimate second request would be answered with what the first one got.
+    #[error("`retention` ({0:?}) is too long for a derived key: at most an hour, since somebody may mean the same words twice")]
+    DerivedRetention(Duration),
+    /// A legitimate later request would find that its key has expired, and has no other to send.
+    #[error("`tombstone` ({0:?}) must be zero where the key is derived: a later request could not use a new key")]
+    DerivedTombstone(Duration),
+    /// Every request of a path would be the same one.
+    #[error("`key_source` derives a key from nothing: name at least one part")]
+    DerivedFromNothing,
+    /// The field name is not one HTTP allows.
+    #[error("{0:?} is not the name of a header field")]
+    PartHeader(Arc<str>),
+    /// A `*` names any number of values.
+    #[error("{0} may name more than one value: write a pointer without `*`")]
+    PointerToMany(Pointer),
+    /// No version at all is `None`.
+    #[error("`answer_version` must be 1 to {ANSWER_VERSION_BYTES_MAX} bytes without control characters")]
+    AnswerVersion,
+}
+
+/// As configuration spells it.
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Part::Principal => f.write_str("principal"),
+            Part::Header(name) => write!(f, "header:{name}"),
+            Part::Body(pointer) => write!(f, "body:{pointer}"),
+        }
+    }
 }
 
 impl Policy {
@@ -221,6 +311,8 @@ impl Policy {
             ("body_bytes_max", self.body_bytes_max == 0),
             ("store_timeout", self.store_timeout.is_zero()),
             ("methods", self.methods.is_empty()),
+            ("velocity.keys", self.velocity.iter().any(|velocity| velocity.keys == 0)),
+            ("velocity.per", self.velocity.iter().any(|velocity| velocity.per.is_zero())),
         ];
         if let Some((name, _)) = zeros.into_iter().find(|(_, is_zero)| *is_zero) {
             return Err(PolicyError::Zero(name));
@@ -232,6 +324,7 @@ impl Policy {
             ("longest_attempt", self.longest_attempt),
             ("wait_max", self.wait_max),
             ("store_timeout", self.store_timeout),
+            ("velocity.per", self.velocity.iter().map(|velocity| velocity.per).max().unwrap_or_default()),
         ];
         if let Some((name, _)) = durations.into_iter().find(|(_, duration)| *duration > DURATION_MAX) {
             return Err(PolicyError::TooLong(name));
@@ -259,13 +352,65 @@ impl Policy {
         if self.lease < LEASE_MIN {
             return Err(PolicyError::LeaseTooShort);
         }
-        Ok(())
+        let is_version =
+            |version: &str| (1..=ANSWER_VERSION_BYTES_MAX).contains(&version.len()) && !version.chars().any(char::is_control);
+        if self.answer_version.as_deref().is_some_and(|version| !is_version(version)) {
+            return Err(PolicyError::AnswerVersion);
+        }
+        self.validate_source()?;
+        self.parts().try_for_each(validate_part)
+    }
+
+    fn validate_source(&self) -> Result<(), PolicyError> {
+        if self.key == KeyRule::Issued && self.key_source != KeySource::Field {
+            return Err(PolicyError::IssuedElsewhere);
+        }
+        match &self.key_source {
+            KeySource::Field => Ok(()),
+            KeySource::Body(pointer) => validate_pointer(pointer),
+            KeySource::Derived(parts) if parts.is_empty() => Err(PolicyError::DerivedFromNothing),
+            KeySource::Derived(_) if self.retention > DERIVED_RETENTION_MAX => Err(PolicyError::DerivedRetention(self.retention)),
+            KeySource::Derived(_) if !self.tombstone.is_zero() => Err(PolicyError::DerivedTombstone(self.tombstone)),
+            KeySource::Derived(_) => Ok(()),
+        }
+    }
+
+    /// The parts of a request by which keys are derived or counted.
+    fn parts(&self) -> impl Iterator<Item = &Part> {
+        let derived = if let KeySource::Derived(parts) = &self.key_source { &parts[..] } else { &[] };
+        derived.iter().chain(self.velocity.iter().map(|velocity| &velocity.by))
+    }
+
+    /// The places of the JSON body that have to be read, each once: for the key, and for what new keys are counted by.
+    pub fn pointers(&self) -> Vec<Pointer> {
+        let key = if let KeySource::Body(pointer) = &self.key_source { Some(pointer) } else { None };
+        let parts = self.parts().filter_map(|part| if let Part::Body(pointer) = part { Some(pointer) } else { None });
+        let mut pointers = Vec::new();
+        for pointer in key.into_iter().chain(parts) {
+            if !pointers.contains(pointer) {
+                pointers.push(pointer.clone());
+            }
+        }
+        pointers
     }
 
     /// Whether requests with this method are guarded at all.
     pub fn guards(&self, method: &str) -> bool {
         self.key != KeyRule::Off && self.methods.iter().any(|guarded| **guarded == *method)
     }
+}
+
+fn validate_part(part: &Part) -> Result<(), PolicyError> {
+    match part {
+        Part::Principal => Ok(()),
+        Part::Header(name) if field::is_name(name) => Ok(()),
+        Part::Header(name) => Err(PolicyError::PartHeader(name.clone())),
+        Part::Body(pointer) => validate_pointer(pointer),
+    }
+}
+
+fn validate_pointer(pointer: &Pointer) -> Result<(), PolicyError> {
+    if pointer.is_exact() { Ok(()) } else { Err(PolicyError::PointerToMany(pointer.clone())) }
 }
 
 #[cfg(test)]
@@ -275,6 +420,31 @@ mod tests {
     #[test]
     fn the_defaults_make_sense() {
         Policy::default().validate().unwrap();
+    }
+
+    fn by(by: Part, keys: u32, per: Duration) -> Policy {
+        Policy { velocity: vec![Velocity { by, keys, per }], ..Policy::default() }
+    }
+
+    fn derived() -> KeySource {
+        KeySource::Derived(vec![Part::Principal])
+    }
+
+    fn from(key_source: KeySource) -> Policy {
+        Policy { key_source, retention: DERIVED_RETENTION_MAX, tombstone: Duration::ZERO, ..Policy::default() }
+    }
+
+    #[test]
+    fn what_is_read_of_a_body_is_read_once() {
+        let pointer = |text: &str| text.parse::<Pointer>().unwrap();
+        let policy = Policy {
+            key_source: KeySource::Derived(vec![Part::Body(pointer("/a")), Part::Principal, Part::Body(pointer("/b"))]),
+            velocity: vec![Velocity { by: Part::Body(pointer("/a")), keys: 1, per: Duration::from_secs(1) }],
+            ..from(derived())
+        };
+        policy.validate().unwrap();
+        assert_eq!(policy.pointers(), [pointer("/a"), pointer("/b")]);
+        assert_eq!(from(KeySource::Body(pointer("/k"))).pointers(), [pointer("/k")]);
     }
 
     #[test]
@@ -292,6 +462,20 @@ mod tests {
             (Policy { key_field: "Hapax-Fence".into(), ..Policy::default() }, "`key_field` is not the name"),
             (Policy { methods: vec!["post".into()], ..Policy::default() }, "`methods` holds \"post\""),
             (Policy { lease: Duration::from_micros(999), ..Policy::default() }, "`lease` is under a millisecond"),
+            (Policy { answer_version: Some("".into()), ..Policy::default() }, "`answer_version` must be 1 to 255"),
+            (Policy { answer_version: Some("a\nb".into()), ..Policy::default() }, "`answer_version` must be 1 to 255"),
+            (by(Part::Principal, 0, second), "`velocity.keys` is zero"),
+            (by(Part::Principal, 1, Duration::ZERO), "`velocity.per` is zero"),
+            (by(Part::Principal, 1, Duration::MAX), "`velocity.per` is over a hundred years"),
+            (by(Part::Header("x card".into()), 1, second), "\"x card\" is not the name of a header field"),
+            (by(Part::Body("/cards/*".parse().unwrap()), 1, second), "/cards/* may name more than one value"),
+            (from(KeySource::Body("/*".parse().unwrap())), "/* may name more than one value"),
+            (from(KeySource::Derived(vec![])), "`key_source` derives a key from nothing"),
+            (from(KeySource::Derived(vec![Part::Header("".into())])), "\"\" is not the name of a header field"),
+            (Policy { key: KeyRule::Issued, ..from(derived()) }, "`key` is issued, but"),
+            (Policy { key: KeyRule::Issued, ..from(KeySource::Body("/k".parse().unwrap())) }, "`key` is issued, but"),
+            (Policy { retention: second * 3601, ..from(derived()) }, "`retention` (3601s) is too long for a derived key"),
+            (Policy { tombstone: second, ..from(derived()) }, "`tombstone` (1s) must be zero"),
         ];
         for (policy, message) in cases {
             let error = policy.validate().unwrap_err().to_string();

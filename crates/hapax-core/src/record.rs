@@ -197,6 +197,12 @@ impl Head {
         }
     }
 
+    /// Whether somebody has to find out what became of it, and can still say so; `state` is what a reading tells. Of what was forgotten
+    /// nothing can be said any more: without a fingerprint a settled answer could be replayed to anybody who guesses the key.
+    pub fn is_unresolved(&self, state: State) -> bool {
+        matches!(state, State::Unknown | State::Expired(Last::Unknown)) && self.fingerprint.is_some()
+    }
+
     /// The head as a reader sees it at `now`: past its retention it is a tombstone and its answer is gone, by the time alone. Nobody has
     /// to write that down, so that a store may drop answers in bulk and leave heads as they are.
     #[must_use]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::key::KeyError;
+use crate::policy::Part;
 use crate::record::Last;
 use crate::time::Timestamp;
 
@@ -12,14 +13,25 @@ use crate::time::Timestamp;
 pub enum Rejection {
     /// The route requires a key and there was none.
     KeyMissing,
+    /// The route takes its key from this part of the request, and it was not there.
+    KeyPartMissing(Part),
     /// The key field could not be read as one key.
     KeyMalformed(KeyError),
     /// A key stood in the query string, where logs and proxies keep it.
     KeyInUrl,
+    /// A new key that others could guess, on a route that takes none such.
+    KeyGuessable {
+        /// How many bits a key must have at least.
+        bits_min: u32,
+    },
     /// The route takes only keys this server issued, and this is not one.
     TokenInvalid,
     /// Who is asking could not be established.
     PrincipalMissing,
+    /// The caller's credentials were checked, and are not good.
+    CredentialsInvalid(Flaw),
+    /// Who is asking could not be checked at the moment.
+    PrincipalUnavailable,
     /// The request body ended in an error.
     BodyUnreadable,
     /// The request body is over the limit.
@@ -54,6 +66,13 @@ pub enum Rejection {
     DeadlinePassed,
     /// More operations are running than this node takes on.
     TooManyKeys,
+    /// More new keys in a time than the route allows; there was room for none.
+    KeysTooFast {
+        /// When there will be room for one.
+        retry_after: Duration,
+    },
+    /// The principal has as many records, or as many bytes of kept answers, as one may have.
+    QuotaReached,
     /// The upstream was never reached: nothing happened. For the first caller.
     UpstreamUnreachable,
     /// The upstream was reached and lost. For the first caller.
@@ -71,6 +90,17 @@ pub enum Rejection {
     DeadlineMalformed,
     /// A stored answer does not match its checksum.
     AnswerCorrupt,
+}
+
+/// What a caller is told of credentials that are not good: only what its own clock tells it as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flaw {
+    /// Their time is over.
+    Expired,
+    /// Their time has not come.
+    NotYetValid,
+    /// Anything else.
+    Other,
 }
 
 /// What a caller is told about trying again with the same key.
@@ -104,11 +134,16 @@ impl Rejection {
         use Rejection as R;
         let row = |status, slug, title, retry| Row { status, slug, title, retry };
         match self {
-            R::KeyMissing => row(400, "key-missing", "This operation requires an idempotency key", Retry::No),
+            R::KeyMissing | R::KeyPartMissing(_) => {
+                row(400, "key-missing", "This operation requires an idempotency key", Retry::No)
+            }
             R::KeyMalformed(_) => row(400, "key-malformed", "The idempotency key is malformed", Retry::No),
             R::KeyInUrl => row(400, "key-in-url", "An idempotency key does not belong in the URL", Retry::No),
+            R::KeyGuessable { .. } => row(400, "key-guessable", "The idempotency key can be guessed", Retry::No),
             R::TokenInvalid => row(400, "token-invalid", "The idempotency key was not issued by this server", Retry::No),
             R::PrincipalMissing => row(400, "principal-missing", "The request does not say who is asking", Retry::No),
+            R::CredentialsInvalid(_) => row(401, "credentials-invalid", "The credentials are not valid", Retry::No),
+            R::PrincipalUnavailable => row(503, "principal-unavailable", "Who is asking could not be checked", SOON),
             R::BodyUnreadable => row(400, "body-unreadable", "The request body could not be read", Retry::No),
             R::InFlight { retry_after } => {
                 row(409, "in-flight", "The same request is still being worked on", Retry::After(*retry_after))
@@ -123,6 +158,11 @@ impl Rejection {
             R::BodyTooLarge { .. } => row(413, "body-too-large", "The request body is too large", Retry::No),
             R::KeyReused => row(422, "key-reused", "The idempotency key was used for another request", Retry::No),
             R::TooManyKeys => row(429, "too-many-keys", "Too many operations are under way", SOON),
+            R::KeysTooFast { retry_after } => {
+                row(429, "too-many-keys", "Too many new keys in a short time", Retry::After(*retry_after))
+            }
+            // No moment is named: there is room again when older records have expired, which may take a day.
+            R::QuotaReached => row(429, "quota-reached", "As much is remembered for this caller as may be", Retry::No),
             R::AnswerCorrupt => row(500, "answer-corrupt", "The stored answer is damaged", Retry::No),
             R::UpstreamUnreachable => row(502, "upstream-unreachable", "The service was not reached; nothing happened", SOON),
             R::Lost { timed_out, repeat } => {
@@ -141,10 +181,16 @@ impl Rejection {
         use Rejection as R;
         match self {
             R::KeyMissing => "Send a key in the header this API takes it from: one unique value per operation, the same one on every retry.".into(),
+            R::KeyPartMissing(part) => format!("This operation takes its key from {}, which is absent. Send it, the same on every retry.", in_words(part)),
             R::KeyMalformed(error) => format!("Send one key per request: {error}."),
             R::KeyInUrl => "Send the key in its header; URLs end up in logs.".into(),
+            R::KeyGuessable { bits_min } => format!("Make each key at random, of at least {bits_min} bits, such as a version 4 UUID; nothing was begun."),
             R::TokenInvalid => "Ask this server for a key, and send it as the caller it was issued to.".into(),
             R::PrincipalMissing => "Send the credentials this operation needs.".into(),
+            R::CredentialsInvalid(Flaw::Expired) => "They have expired. Repeat the same request with the same key and fresh credentials of the same caller.".into(),
+            R::CredentialsInvalid(Flaw::NotYetValid) => "They are not valid yet. Repeat the same request with the same key when they are.".into(),
+            R::CredentialsInvalid(Flaw::Other) => "Nothing was begun by this request. Send credentials that are valid for this service.".into(),
+            R::PrincipalUnavailable => "Nothing was begun by this request. Repeat it with the same key later.".into(),
             R::BodyUnreadable => "The body broke off before it was complete; nothing was begun.".into(),
             R::BodyTooLarge { bytes_max } => format!("The limit is {bytes_max} bytes; nothing was begun."),
             R::InFlight { .. } => "Repeat the same request with the same key later to get its answer.".into(),
@@ -155,6 +201,8 @@ impl Rejection {
             R::AttemptsExhausted => "The last attempt is known not to have counted. Find out whether an earlier one was lost before using a new key.".into(),
             R::DeadlinePassed => "Nothing was begun.".into(),
             R::TooManyKeys => "Nothing was begun. Repeat the same request with the same key later.".into(),
+            R::KeysTooFast { .. } => "Nothing was begun. Repeat the same request with the same key later; repeats of earlier ones are not held up.".into(),
+            R::QuotaReached => "Nothing was begun. Repeats of earlier requests are not held up; a new one has room when older ones have expired.".into(),
             R::UpstreamUnreachable => "Repeat the same request with the same key later.".into(),
             R::Lost { repeat: true, .. } => "The attempt was lost. Repeating it with the same key is safe.".into(),
             R::Lost { repeat: false, .. } => "The attempt was lost after it may have had its effect. Do not send it again under a new key; find out what happened.".into(),
@@ -163,6 +211,15 @@ impl Rejection {
             R::DeadlineMalformed => "Send Idempotency-Deadline as a structured-field date, such as @1893456000.".into(),
             R::AnswerCorrupt => "The request was answered once, but its stored answer cannot be trusted. Do not send it again under a new key.".into(),
         }
+    }
+}
+
+/// A part of a request as a person would look for it.
+fn in_words(part: &Part) -> String {
+    match part {
+        Part::Principal => "who is asking".to_owned(),
+        Part::Header(name) => format!("the header {name}"),
+        Part::Body(pointer) => format!("{pointer} in the JSON body"),
     }
 }
 

@@ -17,17 +17,25 @@
 //! 7. **Errors are ambiguous.** After an `Err` the write may have happened, may not have, or may still happen. A caller who must know
 //!    sends the same put again: a claim that is there with the caller's [`AttemptToken`] is the caller's own.
 //! 8. **Cancel-safe.** Dropping a future leaves the store usable; the write it asked for may or may not happen.
+//! 9. **Written down.** A change by hand (`Settle`, `Forget`) and its [entry in the audit log](crate::audit) are one step: both are there, or
+//!    neither. Entries are numbered from one without gaps, in the order in which they become visible, and stay for
+//!    [`audit::KEPT_FOR`](crate::audit::KEPT_FOR), whatever becomes of their records.
+//! 10. **Forgotten is erased.** When a `Forget` has won, the answer is in nothing that the store keeps, in use or free; a store that
+//!     cannot bring that about in time returns an error of the kind [`StoreErrorKind::Unerased`]. Copies that others made are beyond it.
 
 use std::error::Error;
 use std::fmt;
+use std::ops::AddAssign;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::answer::Answer;
+use crate::audit::{LogEntry, LogQuery, Note, Signed};
 use crate::fingerprint::Fingerprint;
 use crate::key::Key;
 use crate::operation::Secret;
+use crate::policy::Policy;
 use crate::record::{AttemptToken, Fence, Head, Record, State};
 use crate::scope::{RecordId, Scope};
 use crate::time::Timestamp;
@@ -50,11 +58,17 @@ pub trait Store: Send + Sync + 'static {
     fn list(&self, query: ListQuery) -> Reply<'_, Vec<Head>>;
 
     /// Writes down up to `limit` changes that time has brought: attempts that lapsed, answers past their retention, tombstones that
-    /// are over.
+    /// are over, entries of the audit log that are too old.
     fn sweep(&self, limit: usize) -> Reply<'_, Swept>;
 
     /// The store's time, its forget-epoch and its secret.
     fn pulse(&self) -> Reply<'_, Pulse>;
+
+    /// A page of the audit log.
+    fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>>;
+
+    /// Writes into the audit log what was done by hand and changes no record; returns the entry.
+    fn note(&self, note: Note) -> Reply<'_, LogEntry>;
 }
 
 /// Under which condition a record may change.
@@ -100,9 +114,9 @@ pub enum Change {
     /// The attempt's lease is over and it did not end: under `Lapsed`.
     Lose(Lifetime),
     /// Somebody who knows says what became of an unknown: under `Version`. Mints a fence, so that the lost attempt can no longer end.
-    Settle(Finish),
+    Settle(Finish, Signed),
     /// The answer and the fingerprint are erased, a tombstone stays: under `Version`. Raises the forget-epoch in the same step.
-    Forget(Lifetime),
+    Forget(Lifetime, Signed),
 }
 
 /// A new attempt.
@@ -146,17 +160,35 @@ impl Change {
     /// The answer that is stored with the head; every other change leaves the record without one.
     pub fn answer(&self) -> Option<&Arc<Answer>> {
         match self {
-            Change::Finish(finish) | Change::Settle(finish) => finish.answer.as_ref(),
-            Change::Claim(_) | Change::Lose(_) | Change::Forget(_) => None,
+            Change::Finish(finish) | Change::Settle(finish, _) => finish.answer.as_ref(),
+            Change::Claim(_) | Change::Lose(_) | Change::Forget(..) => None,
         }
     }
 }
 
-/// A day and a week, as in [`Policy`](crate::Policy).
+/// A day and a week, as in [`Policy`].
 impl Default for Lifetime {
     fn default() -> Self {
         let day = Duration::from_secs(24 * 60 * 60);
         Lifetime { retention: day, tombstone: day * 7 }
+    }
+}
+
+/// As the policy says.
+impl Lifetime {
+    /// How long a record is remembered that has ended; the default for one that has not.
+    pub fn of(head: &Head) -> Lifetime {
+        if head.finished_at == Timestamp::ZERO || matches!(head.state, State::Expired(_)) {
+            return Lifetime::default();
+        }
+        let (retention, tombstone) = (head.expires_at.since(head.finished_at), head.tombstone_until.since(head.expires_at));
+        Lifetime { retention, tombstone }
+    }
+}
+
+impl From<&Policy> for Lifetime {
+    fn from(policy: &Policy) -> Self {
+        Lifetime { retention: policy.retention, tombstone: policy.tombstone }
     }
 }
 
@@ -227,12 +259,23 @@ pub struct Swept {
     pub buried: usize,
     /// Tombstones removed.
     pub removed: usize,
+    /// Entries of the audit log removed.
+    pub unlogged: usize,
 }
 
 impl Swept {
-    /// How many records were touched.
+    /// How much was touched.
     pub fn total(self) -> usize {
-        self.lost + self.buried + self.removed
+        self.lost + self.buried + self.removed + self.unlogged
+    }
+}
+
+impl AddAssign for Swept {
+    fn add_assign(&mut self, other: Swept) {
+        self.lost += other.lost;
+        self.buried += other.buried;
+        self.removed += other.removed;
+        self.unlogged += other.unlogged;
     }
 }
 
@@ -257,6 +300,8 @@ pub enum StoreErrorKind {
     Corrupt,
     /// What is stored was written by a newer version.
     Unsupported,
+    /// The record is forgotten and nobody is served its answer any more, but its bytes may still be in the store.
+    Unerased,
 }
 
 /// A store that could not do what it was asked; whether it did it all the same is not known.

@@ -23,10 +23,11 @@
 //! retention never ends here, and `forget` is not part of this world. Nodes are alike and keys are alike, and worlds that differ only
 //! in which is which count once.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
+use hapax_core::audit::Signed;
 use hapax_core::guard::{self, Due};
 use hapax_core::store::{Change, Claim, Finish, Lifetime, Renewal};
 use hapax_core::{
@@ -47,6 +48,7 @@ const LEASE: Duration = Duration::from_micros(1);
 const VERSION: u64 = 10;
 /// The answer an operator settles with; an attempt's answer is its fence.
 const SETTLED: u8 = 99;
+static SIGNED: LazyLock<Signed> = LazyLock::new(|| Signed::new("an operator", "it was found out").expect("both are said"));
 
 #[test]
 fn hold_keeps_its_promises_in_every_interleaving() {
@@ -572,7 +574,7 @@ impl Search {
                 self.see(Sight::EndAfterSettlementRefused, place.settled > 0);
             }
             (Change::Claim(_), Condition::Lapsed { fence }) => self.see(Sight::TakeoverRefused, current == Some(fence)),
-            (Change::Settle(_), _) => {
+            (Change::Settle(..), _) => {
                 let is_unresolved = place.record.is_some_and(|kept| kept.state == Stage::Unknown);
                 self.see(Sight::StaleSettlementRefused, is_unresolved && place.operator == Operator::SettlingStale);
             }
@@ -586,7 +588,7 @@ impl Search {
         let was = |state| old.is_some_and(|old| old.state == state);
         let old_fence = old.map_or(0, |old| old.fence);
 
-        let mints = matches!(put.change, Change::Claim(_) | Change::Settle(_));
+        let mints = matches!(put.change, Change::Claim(_) | Change::Settle(..));
         world.note(Breach::FenceDidNotGrow, if mints { new.fence <= old_fence } else { new.fence != old_fence });
         world.note(Breach::LeaseCutShort, old.is_some_and(|old| old.is_live) && !matches!(put.change, Change::Finish(_)));
         world.note(Breach::CompletedChanged, was(Stage::Completed));
@@ -605,7 +607,7 @@ impl Search {
                 }
                 self.see(Sight::LateCompletion, was(Stage::Unknown) && new.state == Stage::Completed);
             }
-            (Change::Settle(_), _) => {
+            (Change::Settle(..), _) => {
                 world.note(Breach::SettledUnseen, world.keys[key].operator == Operator::SettlingStale);
                 world.keys[key].settled = new.fence;
                 self.see(Sight::Settlement, true);
@@ -747,7 +749,11 @@ impl Search {
     fn operator_settles(&self, world: &mut World, key: usize) {
         let is_stale = world.keys[key].operator == Operator::SettlingStale;
         let condition = Condition::Version { version: if is_stale { VERSION - 1 } else { VERSION } };
-        self.judge(world, key, &Put { id: self.id, condition, change: Change::Settle(self.finish(SETTLED, End::Kept)) });
+        self.judge(
+            world,
+            key,
+            &Put { id: self.id, condition, change: Change::Settle(self.finish(SETTLED, End::Kept), SIGNED.clone()) },
+        );
         world.keys[key].operator = Operator::Away;
     }
 

@@ -16,6 +16,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use hapax_core::audit::{LogEntry, LogQuery, Note};
 use hapax_core::store::{ListQuery, Pulse, Put, Reading, Renewal, Reply, Swept, Written};
 use hapax_core::{Head, RecordId, Store, StoreError};
 use tokio::sync::watch;
@@ -50,6 +51,10 @@ pub enum Verb {
     Sweep,
     /// [`Store::pulse`].
     Pulse,
+    /// [`Store::log`].
+    Log,
+    /// [`Store::note`].
+    Note,
 }
 
 /// A store that goes wrong as scripted; otherwise the store it was made from.
@@ -217,6 +222,14 @@ impl Store for Faulty {
 
     fn pulse(&self) -> Reply<'_, Pulse> {
         self.call(Verb::Pulse, None, |store| Box::pin(async move { store.pulse().await }))
+    }
+
+    fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {
+        self.call(Verb::Log, None, move |store| Box::pin(async move { store.log(query).await }))
+    }
+
+    fn note(&self, note: Note) -> Reply<'_, LogEntry> {
+        self.call(Verb::Note, None, |store| Box::pin(async move { store.note(note).await }))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use hapax_core::audit::{LogEntry, LogQuery, Note};
 use hapax_core::store::{ListQuery, Pulse, Reading, Renewal, Reply, Swept, Written};
 use hapax_core::{Head, Memory, Put, RecordId, Secret, Store};
 use hapax_testkit::history::{self, Tally};
@@ -23,7 +24,7 @@ async fn two_memories_never_differ_and_everything_happens() {
     for (kind, result, count) in sum.iter() {
         assert!(count >= 50, "{kind} {result} hardly ever:\n{sum}");
     }
-    assert_eq!(sum.iter().count(), 2 * WRITES.len() + 9);
+    assert_eq!(sum.iter().count(), 2 * WRITES.len() + 11);
 }
 
 #[tokio::test]
@@ -126,5 +127,13 @@ impl Store for Forgetful {
 
     fn pulse(&self) -> Reply<'_, Pulse> {
         self.0.pulse()
+    }
+
+    fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {
+        self.0.log(query)
+    }
+
+    fn note(&self, note: Note) -> Reply<'_, LogEntry> {
+        self.0.note(note)
     }
 }

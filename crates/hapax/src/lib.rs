@@ -15,21 +15,27 @@ use std::time::Duration;
 
 pub use hapax_core as core;
 pub use hapax_core::fingerprint::FingerprintPolicy;
-pub use hapax_core::{Answer, Class, Key, KeyRule, Mode, OperationId, Policy, Principal, RecordId, Rejection, Scope, Store};
+pub use hapax_core::{
+    Answer, Class, Key, KeyRule, KeySource, Mode, OperationId, Part, Policy, Principal, RecordId, Rejection, Scope, Store, Velocity,
+};
 
 pub use middleware::{Body, Idempotency, IdempotencyLayer, NeverDispatched};
-pub use observe::{Event, Observer};
-pub use once::{Audit, Drained, Failure, Limits, Once, Operation, OperatorError, Ran, RunError, Settlement};
+pub use observe::{Event, Observer, Would};
+pub use once::{Audit, Drained, Failure, Limits, Once, Operation, OperatorError, Quotas, Ran, RunError, Settlement, Usage};
 #[cfg(feature = "sqlite")]
 pub use store::sqlite::Sqlite;
 pub use sweep::Sweep;
 
-use hapax_core::record::{Head, Record, State};
-use hapax_core::store::{ListQuery, StoreError, Swept};
+use hapax_core::audit::{LogEntry, LogQuery};
+use hapax_core::record::{Fence, Head, Record, State};
+use hapax_core::store::{Lifetime, ListQuery, StoreError, Swept};
 use hapax_core::time::Timestamp;
 
 use self::middleware::LayerBuilder;
 use self::once::Engine;
+
+/// What the namespaces begin with in which [shadows](Policy::shadow) keep their records; the layer's own namespace follows.
+pub const SHADOW: &str = "shadow:";
 
 /// A store and everything that runs on it. Cheap to clone; the clones share attempts, memory and limits.
 #[derive(Clone)]
@@ -91,8 +97,13 @@ impl Hapax {
     }
 
     /// Sets apart the keys of this service from those of others on the same store.
+    ///
+    /// # Panics
+    ///
+    /// If it begins with [`SHADOW`]: there is what [shadows](Policy::shadow) remember.
     #[must_use]
     pub fn namespace(mut self, namespace: &str) -> Self {
+        assert!(!namespace.starts_with(SHADOW), "{namespace:?} is a namespace of shadows: it may not begin with {SHADOW:?}");
         self.namespace = namespace.into();
         self
     }
@@ -136,7 +147,8 @@ impl Hapax {
         self.engine.list(query).await
     }
 
-    /// States what became of an operation whose outcome is unknown. The lost attempt can no longer complete after this.
+    /// States what became of an operation whose outcome is unknown. The lost attempt can no longer complete after this. What is settled is
+    /// remembered for as long as the route said when the attempt was lost.
     ///
     /// ```no_run
     /// # async fn example(hapax: hapax::Hapax, id: hapax::RecordId) -> Result<(), hapax::OperatorError> {
@@ -147,12 +159,92 @@ impl Hapax {
     /// # Ok(()) }
     /// ```
     pub async fn settle(&self, id: RecordId, settlement: Settlement, audit: Audit<'_>) -> Result<Head, OperatorError> {
-        self.engine.settle(id, settlement, audit).await
+        let (record, _) = self.look(id).await?;
+        self.settle_for(id, settlement, audit, Lifetime::of(&record.head)).await
     }
 
-    /// Erases an answer and leaves a tombstone. Returns when no node can serve the answer any more, about a second later.
+    /// The same, to be remembered for as long as the route says: `Lifetime::from(&policy)`.
+    pub async fn settle_for(
+        &self,
+        id: RecordId,
+        settlement: Settlement,
+        audit: Audit<'_>,
+        lifetime: Lifetime,
+    ) -> Result<Head, OperatorError> {
+        self.engine.settle(id, settlement, audit, lifetime, None).await
+    }
+
+    /// The same, only of the attempt with this fence: what was found out about one attempt says nothing of the next.
+    /// [`OperatorError::Changed`] if another was lost since.
+    pub async fn settle_attempt(
+        &self,
+        id: RecordId,
+        fence: Fence,
+        settlement: Settlement,
+        audit: Audit<'_>,
+        lifetime: Lifetime,
+    ) -> Result<Head, OperatorError> {
+        self.engine.settle(id, settlement, audit, lifetime, Some(fence)).await
+    }
+
+    /// Erases an answer and leaves a tombstone, for as long as the record would have been remembered. Returns when no node can serve the
+    /// answer any more and the store has erased it: about a second later. [`OperatorError::Unerased`] says that its bytes may still be on the disk. What is running or unknown cannot be
+    /// forgotten: its outcome could never be stated afterwards.
     pub async fn forget(&self, id: RecordId, audit: Audit<'_>) -> Result<(), OperatorError> {
-        self.engine.forget(id, audit).await
+        // The tombstone stands for as long as it would have without the forgetting.
+        self.forget_for(id, audit, Lifetime { retention: Duration::ZERO, tombstone: Duration::ZERO }).await
+    }
+
+    /// The same with a tombstone that stands for at least as long as the route says: `Lifetime::from(&policy)`.
+    pub async fn forget_for(&self, id: RecordId, audit: Audit<'_>, lifetime: Lifetime) -> Result<(), OperatorError> {
+        self.engine.forget(id, audit, lifetime, None).await
+    }
+
+    /// The same, only of the record as it was looked at: what has changed since is [`OperatorError::Changed`], and nobody has decided
+    /// about it yet.
+    pub async fn forget_version(
+        &self,
+        id: RecordId,
+        version: u64,
+        audit: Audit<'_>,
+        lifetime: Lifetime,
+    ) -> Result<(), OperatorError> {
+        self.engine.forget(id, audit, lifetime, Some(version)).await
+    }
+
+    /// A page of the audit log: what was done by hand, by whom and why. The store keeps it for [400 days](hapax_core::audit::KEPT_FOR),
+    /// whatever becomes of the records.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use hapax::core::audit::LogQuery;
+    /// # let hapax = hapax::Hapax::new(hapax::store::memory());
+    ///
+    /// // The latest ten, newest first; then whatever comes after them.
+    /// let latest = hapax.log(LogQuery::latest(10)).await?;
+    /// let last = latest.first().map_or(0, |entry| entry.sequence);
+    /// for entry in hapax.log(LogQuery::after(last, 100)).await? {
+    ///     println!("{} by {}: {}", entry.action, entry.signed.by(), entry.signed.reason());
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn log(&self, query: LogQuery) -> Result<Vec<LogEntry>, StoreError> {
+        self.engine.log(query).await
+    }
+
+    /// Writes into the audit log what was done by hand and changes no record, such as a configuration that was loaded anew.
+    pub async fn note(&self, action: &str, audit: Audit<'_>) -> Result<LogEntry, OperatorError> {
+        self.engine.note(action, audit).await
+    }
+
+    /// Changes what a principal may have, from now on. Nobody loses what it has: whoever is over the new quota gets nothing more.
+    pub fn set_quotas(&self, quotas: Quotas) {
+        self.engine.store.set_quotas(quotas);
+    }
+
+    /// What a principal has in this namespace, as far as this process knows; `None` while no quota is set.
+    pub fn usage(&self, principal: &Principal) -> Option<Usage> {
+        self.engine.store.usage(&self.namespace, principal)
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use hapax_core::key::Pattern;
 use hapax_core::record::{Fence, State};
 use hapax_core::rejection::Rejection;
 use hapax_core::scope::{RecordId, Scope};
@@ -45,6 +46,18 @@ pub enum Source {
     Store,
     /// An attempt this request waited for.
     Wait,
+}
+
+/// What would have become of a request that a [shadow](hapax_core::Policy::shadow) let through. Also in the extensions of its answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Would {
+    /// It would have run: nothing is remembered of its key, or nothing that counts.
+    Run,
+    /// The stored answer would have been sent again.
+    Replay,
+    /// It would have been answered with this. `InFlight` is a conflict with one that is running, which a caller ready to wait would
+    /// have waited for.
+    Reject(Rejection),
 }
 
 /// What happens. An attempt's events come in the order listed here.
@@ -101,6 +114,20 @@ pub enum Event<'a> {
         subject: Option<Subject<'a>>,
         /// With what.
         rejection: &'a Rejection,
+    },
+    /// A request was let through by a shadow, whatever would have become of it. Comes before it runs.
+    Shadowed {
+        /// Whose and which, as far as it was known.
+        subject: Option<Subject<'a>>,
+        /// What would have been.
+        would: &'a Would,
+    },
+    /// A new key looks as if it could be guessed. It was taken all the same.
+    GuessableKey {
+        /// Which operation.
+        subject: Subject<'a>,
+        /// Like what.
+        kind: Pattern,
     },
     /// Leases were renewed, in one batch.
     Renewed {

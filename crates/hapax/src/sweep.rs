@@ -29,7 +29,12 @@ impl Default for Sweep {
 pub(crate) async fn run_once(engine: &Engine) -> Result<Swept, StoreError> {
     let swept = engine.store.sweep(engine.sweep.unwrap_or_default().batch.max(1)).await;
     match &swept {
-        Ok(swept) if swept.total() > 0 => engine.observe(&Event::Swept(*swept)),
+        Ok(swept) if swept.total() > 0 => {
+            engine.observe(&Event::Swept(*swept));
+            if swept.lost > 0 {
+                engine.store.count_again();
+            }
+        }
         Ok(_) => {}
         Err(error) => engine.observe(&Event::StoreFailed(error)),
     }

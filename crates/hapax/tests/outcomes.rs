@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::{Broken, Got, Ledger, charges, faulty, guard, post, quiet, send};
-use hapax::{Body, Class, Hapax, Mode, Policy, Settlement};
+use hapax::{Body, Class, Hapax, Mode, OperatorError, Policy, Settlement, Store};
 use hapax_core::State;
-use hapax_core::store::ListQuery;
+use hapax_core::audit::{LogQuery, Signed};
+use hapax_core::store::{Change, Condition, Lifetime, ListQuery, Put};
 use hapax_testkit::Verb;
 use http::{HeaderMap, Response};
 use http_body::Frame;
@@ -291,4 +292,102 @@ async fn a_forgotten_answer_is_served_by_no_node() {
         assert_eq!(send(node, post("/", "k", "y")).await.problem(), "key-expired");
     }
     assert_eq!(ledger.len(), 1);
+}
+
+/// Where a route leaves no tombstones, forgetting an answer must not make its key new before its time.
+#[tokio::test(start_paused = true)]
+async fn what_was_forgotten_does_not_run_again_before_its_retention_is_over() {
+    let (store, clock) = faulty();
+    let hapax = quiet(store);
+    let policy = Policy { retention: Duration::from_secs(60), tombstone: Duration::ZERO, ..Policy::default() };
+    let (service, ledger) = charges(&hapax, policy.clone());
+    let audit = hapax::Audit { by: "ada", reason: "erasure request" };
+    for (key, lifetime) in [("route", Some(Lifetime::from(&policy))), ("none", None)] {
+        assert_eq!(send(&service, post("/charges", key, "5")).await.status, 201);
+        let heads = hapax.list(ListQuery { state: None, after: None, limit: 10 }).await.unwrap();
+        let id = heads.iter().find(|head| head.key.as_str() == key).unwrap().id;
+        match lifetime {
+            Some(lifetime) => hapax.forget_for(id, audit, lifetime).await.unwrap(),
+            None => hapax.forget(id, audit).await.unwrap(),
+        }
+        assert_eq!(send(&service, post("/charges", key, "5")).await.problem(), "key-expired");
+    }
+    assert_eq!(ledger.len(), 2);
+    clock.advance(Duration::from_secs(61));
+    assert_eq!(send(&service, post("/charges", "route", "5")).await.status, 201, "as without the forgetting");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_by_hand_lives_as_long_as_it_is_told_and_is_in_the_log() {
+    let (store, _) = faulty();
+    let hapax = quiet(store);
+    let service = guard(&hapax, Policy::default(), |_| async { Ok(status(502)) });
+    send(&service, post("/", "k", "x")).await;
+    let id = hapax.list(ListQuery { state: None, after: None, limit: 1 }).await.unwrap()[0].id;
+    let audit = hapax::Audit { by: "ada", reason: "it is in the bank's ledger" };
+    let policy = Policy { retention: Duration::from_secs(60), tombstone: Duration::from_secs(90), ..Policy::default() };
+    let lifetime = Lifetime::from(&policy);
+
+    let done = Settlement::Done(hapax::Answer::new(201, "settled"));
+    let settled = hapax.settle_for(id, done, audit, lifetime).await.unwrap();
+    assert_eq!(settled.expires_at.since(settled.finished_at), policy.retention);
+    assert_eq!(settled.tombstone_until.since(settled.expires_at), policy.tombstone);
+    hapax.forget_for(id, audit, lifetime).await.unwrap();
+    let (forgotten, _) = hapax.look(id).await.unwrap();
+    assert_eq!(forgotten.head.tombstone_until, settled.tombstone_until, "never shorter than without the forgetting");
+    hapax.note("reload", hapax::Audit { by: "SIGHUP", reason: "routes changed" }).await.unwrap();
+
+    let log = hapax.log(LogQuery::after(0, 10)).await.unwrap();
+    let told: Vec<_> = log.iter().map(|entry| (entry.sequence, entry.action.word(), entry.signed.by())).collect();
+    assert_eq!(told, [(1, "settle", "ada"), (2, "forget", "ada"), (3, "reload", "SIGHUP")]);
+    assert_eq!(hapax.log(LogQuery::latest(10).of(id)).await.unwrap().len(), 2);
+
+    let long = "x".repeat(2_001);
+    let error = hapax.forget(id, hapax::Audit { by: "ada", reason: &long }).await.unwrap_err();
+    assert!(matches!(error, OperatorError::Unsigned(_)) && error.to_string().contains("2001 bytes"), "{error}");
+    assert_eq!(hapax.log(LogQuery::latest(10)).await.unwrap().len(), 3, "what was refused leaves no entry");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_unknown_is_settled_before_it_is_forgotten() {
+    let (store, clock) = faulty();
+    let hapax = quiet(store.clone());
+    let service = guard(&hapax, Policy::default(), |_| async { Ok(status(502)) });
+    send(&service, post("/", "k", "x")).await;
+    let id = hapax.list(ListQuery { state: None, after: None, limit: 1 }).await.unwrap()[0].id;
+    let audit = hapax::Audit { by: "ada", reason: "erasure request" };
+    for past in [Duration::ZERO, Duration::from_secs(25 * 60 * 60)] {
+        clock.advance(past);
+        let error = hapax.forget(id, audit).await.unwrap_err();
+        assert!(matches!(error, OperatorError::NotNow { .. }), "{error}");
+        assert!(error.to_string().contains("is unknown") && error.to_string().contains("settle it first"), "{error}");
+    }
+    hapax.settle(id, Settlement::NotDone, audit).await.unwrap();
+    hapax.forget(id, audit).await.unwrap();
+
+    // One that an older version has forgotten: it says what it is, and can be forgotten once more.
+    send(&service, post("/", "old", "x")).await;
+    let (head, condition) = {
+        let head = hapax.list(ListQuery { state: Some("unknown"), after: None, limit: 1 }).await.unwrap().remove(0);
+        (head.clone(), Condition::Version { version: head.version })
+    };
+    let change = Change::Forget(Lifetime::default(), Signed::new("ada", "as it was").unwrap());
+    store.put_if(Put { id: head.id, condition, change }).await.unwrap();
+    let error = hapax.settle(head.id, Settlement::NotDone, audit).await.unwrap_err();
+    assert!(matches!(error, OperatorError::Forgotten(_)), "{error}");
+    hapax.forget(head.id, audit).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_what_was_looked_at_is_forgotten() {
+    let (store, _) = faulty();
+    let hapax = quiet(store);
+    let (service, _) = charges(&hapax, Policy::default());
+    send(&service, post("/", "k", "x")).await;
+    let head = hapax.list(ListQuery { state: None, after: None, limit: 1 }).await.unwrap().remove(0);
+    let audit = hapax::Audit { by: "ada", reason: "erasure request" };
+    let forget = async |version| hapax.forget_version(head.id, version, audit, Lifetime::default()).await;
+    assert!(matches!(forget(head.version - 1).await, Err(OperatorError::Changed(_))));
+    assert_eq!(hapax.look(head.id).await.unwrap().1, State::Completed);
+    forget(head.version).await.unwrap();
 }

@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post as handle;
 use bytes::Bytes;
 use common::{Gate, Got, Ledger};
-use hapax::{Event, Hapax, KeyRule, Limits, Mode, Policy, Principal};
+use hapax::{Event, Hapax, KeyRule, KeySource, Limits, Mode, Part, Policy, Principal, Velocity};
 use hapax_core::{Memory, Secret};
 use hapax_testkit::{Fault, Faulty, ManualClock, Verb};
 use http::{HeaderValue, Request, StatusCode};
@@ -141,6 +141,10 @@ type Row = (&'static str, u16, &'static str, bool, usize);
 
 const ROWS: &[Row] = &[
     ("required key missing", 400, "key-missing", false, 0),
+    ("key not in the body", 400, "key-missing", false, 0),
+    ("part of a derived key missing", 400, "key-missing", false, 0),
+    ("key in the body malformed", 400, "key-malformed", false, 0),
+    ("key can be guessed", 400, "key-guessable", false, 0),
     ("key malformed", 400, "key-malformed", false, 0),
     ("key repeated", 400, "key-malformed", false, 0),
     ("bare key on a strict route", 400, "key-malformed", false, 0),
@@ -154,6 +158,7 @@ const ROWS: &[Row] = &[
     ("outcome unknown", 409, "outcome-unknown", false, 1),
     ("outcome unknown and past retention", 409, "outcome-unknown", false, 1),
     ("answer not kept", 409, "answer-not-kept", false, 1),
+    ("answer kept under another version", 409, "answer-not-kept", false, 1),
     ("tried too often", 409, "attempts-exhausted", false, 1),
     ("past its retention", 410, "key-expired", false, 1),
     ("token past its life", 410, "key-expired", false, 0),
@@ -161,6 +166,8 @@ const ROWS: &[Row] = &[
     ("body too large", 413, "body-too-large", false, 0),
     ("same key, other request", 422, "key-reused", false, 1),
     ("too many operations", 429, "too-many-keys", true, 1),
+    ("too many new keys", 429, "too-many-keys", true, 1),
+    ("too many records", 429, "quota-reached", false, 1),
     ("upstream broke off", 502, "outcome-unknown", false, 1),
     ("upstream broke off, rerun", 502, "outcome-unknown", true, 1),
     ("upstream timed out", 504, "outcome-unknown", false, 1),
@@ -180,6 +187,20 @@ fn policy_of(row: &str) -> Policy {
     let base = Policy { store_timeout: Duration::from_millis(100), ..Policy::default() };
     match row {
         "required key missing" => Policy { key: KeyRule::Required, ..base },
+        "key not in the body" | "key in the body malformed" => {
+            Policy { key: KeyRule::Required, key_source: KeySource::Body("/k".parse().unwrap()), ..base }
+        }
+        "part of a derived key missing" => Policy {
+            key: KeyRule::Required,
+            key_source: KeySource::Derived(vec![Part::Header("x-order".into())]),
+            retention: Duration::from_secs(60),
+            tombstone: Duration::ZERO,
+            ..base
+        },
+        "key can be guessed" => Policy { key_bits_min: 64, ..base },
+        "too many new keys" => {
+            Policy { velocity: vec![Velocity { by: Part::Principal, keys: 1, per: Duration::from_secs(60) }], ..base }
+        }
         "bare key on a strict route" => Policy { strict_key: true, ..base },
         row if row.starts_with("token") => Policy { key: KeyRule::Issued, ..base },
         "tried too often" => Policy { attempts_max: 1, ..base },
@@ -192,6 +213,7 @@ fn policy_of(row: &str) -> Policy {
 fn limits_of(row: &str) -> Limits {
     match row {
         "too many operations" => Limits { attempts_in_flight_max: 1, ..Limits::default() },
+        "too many records" => Limits { records_per_principal_max: Some(1), ..Limits::default() },
         _ => Limits::default(),
     }
 }
@@ -200,6 +222,14 @@ async fn provoke(row: &str, world: &World, way: &Way) -> Got {
     let day = Duration::from_secs(24 * 60 * 60);
     match row {
         "required key missing" => way.send(without_key("/do")).await,
+        "key not in the body" => way.send(post("k", "{}")).await,
+        "key in the body malformed" => way.send(post("k", "{\"k\":1}")).await,
+        "part of a derived key missing" => way.send(post("k", "201")).await,
+        "key can be guessed" => way.send(post("order-17", "201")).await,
+        "too many new keys" | "too many records" => {
+            assert_eq!(way.send(post("one", "201")).await.status, 201);
+            way.send(post("two", "201")).await
+        }
         "key malformed" => way.send(post("a b", "201")).await,
         "key repeated" => way.send(with(post("a", "201"), "idempotency-key", "a")).await,
         "bare key on a strict route" => way.send(post("a", "201")).await,
@@ -234,6 +264,15 @@ async fn provoke(row: &str, world: &World, way: &Way) -> Got {
             world.clock.advance(day * 30);
             world.hapax.sweep_once().await.unwrap();
             way.send(post("k", "502")).await
+        }
+        "answer kept under another version" => {
+            way.send(post("k", "201")).await;
+            let layer = world.hapax.layer().policy(Policy { answer_version: Some("2".into()), ..Policy::default() }).unwrap();
+            let app = Router::new().route("/{*path}", handle(|| async { StatusCode::CREATED })).layer(layer.anonymous());
+            match way {
+                Way::Direct(_) => Way::Direct(app).send(post("k", "201")).await,
+                Way::Socket(_) => Way::socket(app).await.send(post("k", "201")).await,
+            }
         }
         "answer not kept" => {
             way.send(post("k", "forget it")).await;

@@ -13,6 +13,7 @@ use json_event_parser::{JsonEvent, JsonSyntaxError, LowLevelJsonParser, LowLevel
 use sha2::{Digest, Sha256};
 
 use super::canonical::Odd;
+use super::find::Trail;
 use super::pointer::{Pointer, Step};
 use super::{BodyDigest, Selection};
 
@@ -60,7 +61,7 @@ impl Reader {
 /// What a text is folded into, from the leaves up.
 pub(super) trait Form {
     type Name: Ord;
-    type Value;
+    type Value: Clone;
     type Array;
 
     fn name(text: &str) -> Self::Name;
@@ -79,7 +80,7 @@ pub(super) trait Form {
 }
 
 /// Only digests are kept of what has been read.
-struct Digests;
+pub(super) struct Digests;
 
 impl Form for Digests {
     type Name = [u8; 32];
@@ -151,13 +152,22 @@ pub(super) struct Canonical<F: Form> {
 
 impl<F: Form> Canonical<F> {
     pub(super) fn new(selection: Selection) -> Self {
+        Canonical::tracing(selection, Trail::new(Vec::new()))
+    }
+
+    /// Follows a trail on the way.
+    pub(super) fn tracing(selection: Selection, trail: Trail<F::Value>) -> Self {
         Canonical {
             parser: LowLevelJsonParser::new(),
             pending: Vec::new(),
             parse_at: 0,
             at_start: true,
-            tree: Tree::new(selection),
+            tree: Tree { selection, open: Vec::new(), members: 0, root: None, trail },
         }
+    }
+
+    pub(super) fn into_trail(self) -> Trail<F::Value> {
+        self.tree.trail
     }
 
     pub(super) fn update(&mut self, chunk: &[u8]) -> Result<(), Odd> {
@@ -174,8 +184,13 @@ impl<F: Form> Canonical<F> {
     }
 
     pub(super) fn finish(mut self) -> Result<F::Value, Odd> {
+        self.end()
+    }
+
+    /// The text has ended.
+    pub(super) fn end(&mut self) -> Result<F::Value, Odd> {
         self.parse(true)?;
-        self.tree.root.ok_or_else(|| Odd::NotJson("it ends before there is a value".to_owned()))
+        self.tree.root.take().ok_or_else(|| Odd::NotJson("it ends before there is a value".to_owned()))
     }
 
     fn parse(&mut self, is_ending: bool) -> Result<(), Odd> {
@@ -214,6 +229,7 @@ struct Tree<F: Form> {
     open: Vec<Container<F>>,
     members: usize,
     root: Option<F::Value>,
+    trail: Trail<F::Value>,
 }
 
 struct Container<F: Form> {
@@ -252,19 +268,29 @@ enum Cursor {
 }
 
 impl<F: Form> Tree<F> {
-    fn new(selection: Selection) -> Self {
-        Tree { selection, open: Vec::new(), members: 0, root: None }
-    }
-
     fn event(&mut self, event: &JsonEvent<'_>) -> Result<(), Odd> {
         match event {
             JsonEvent::String(text) | JsonEvent::Number(text) | JsonEvent::ObjectKey(text) if text.len() > TOKEN_BYTES_MAX => {
                 Err(Odd::Long)
             }
-            JsonEvent::String(text) => self.value(F::string(text)),
-            JsonEvent::Number(text) => self.value(F::number(text)),
-            JsonEvent::Boolean(truth) => self.value(F::boolean(*truth)),
-            JsonEvent::Null => self.value(F::null()),
+            JsonEvent::String(text) => {
+                self.arrive();
+                self.trail.string(text);
+                self.value(F::string(text))
+            }
+            JsonEvent::Number(text) => {
+                self.arrive();
+                self.value(F::number(text))
+            }
+            JsonEvent::Boolean(truth) => {
+                self.arrive();
+                self.value(F::boolean(*truth))
+            }
+            JsonEvent::Null => {
+                self.arrive();
+                self.trail.null();
+                self.value(F::null())
+            }
             JsonEvent::StartArray => self.push(|_| Kind::Array { elements: F::array(), next: 0 }),
             JsonEvent::StartObject => self.push(|cursor| Kind::Object { members: Vec::new(), name: None, child: cursor.clone() }),
             JsonEvent::ObjectKey(name) => self.name(name),
@@ -277,6 +303,8 @@ impl<F: Form> Tree<F> {
         if self.open.len() == DEPTH_MAX {
             return Err(Odd::Deep);
         }
+        self.arrive();
+        self.trail.open();
         let cursor = self.cursor();
         let kind = kind(&cursor);
         self.open.push(Container { cursor, kind });
@@ -289,6 +317,7 @@ impl<F: Form> Tree<F> {
             return Err(out_of_place());
         };
         *name = Some(F::name(text));
+        self.trail.step(&Step::Member(text));
         *child = step(&self.selection, cursor, depth, &Step::Member(text));
         self.members += 1;
         if self.members > MEMBERS_MAX { Err(Odd::Wide) } else { Ok(()) }
@@ -302,11 +331,20 @@ impl<F: Form> Tree<F> {
                 object::<F>(members)?
             }
         };
+        self.trail.close();
         self.value(value)
+    }
+
+    /// A value begins. To a member its name has led; an element has only its place.
+    fn arrive(&mut self) {
+        if let Some(Kind::Array { next, .. }) = self.open.last().map(|container| &container.kind) {
+            self.trail.step(&Step::Index(*next));
+        }
     }
 
     /// A value is complete: hand it to what holds it.
     fn value(&mut self, value: F::Value) -> Result<(), Odd> {
+        self.trail.value(&value);
         let counts = !matches!(self.cursor(), Cursor::Skip);
         match self.open.last_mut().map(|container| &mut container.kind) {
             None => self.root = Some(value),

@@ -22,6 +22,7 @@
 //! ```
 
 pub mod canonical;
+pub mod find;
 mod json;
 mod multipart;
 mod pointer;
@@ -36,6 +37,7 @@ use sha2::{Digest, Sha256};
 use crate::digest::{Parts, hex};
 use crate::scope::Scope;
 
+pub use find::{Finder, Found};
 pub use pointer::{Pointer, PointerError};
 
 /// A digest, and the policy it was made with. Two requests are the same iff both are equal.

@@ -34,6 +34,11 @@ pub enum PointerError {
 }
 
 impl Pointer {
+    /// Whether it names one place, and not every place of a kind.
+    pub fn is_exact(&self) -> bool {
+        !self.0.contains(&Token::Any)
+    }
+
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use hapax::core::audit::{LogEntry, LogQuery, Note};
 use hapax::core::record::Head;
 use hapax::core::store::{ListQuery, Pulse, Put, Reading, Renewal, Reply, StoreError, StoreErrorKind, Swept, Written};
 use hapax::{RecordId, Store};
@@ -34,6 +35,8 @@ pub(super) struct Clocks {
     list: Histogram,
     sweep: Histogram,
     pulse: Histogram,
+    log: Histogram,
+    note: Histogram,
     errors: Errors,
 }
 
@@ -80,6 +83,14 @@ impl Store for Timed {
 
     fn pulse(&self) -> Reply<'_, Pulse> {
         self.measure(&self.clocks.pulse, Instant::now(), self.store.pulse())
+    }
+
+    fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {
+        self.measure(&self.clocks.log, Instant::now(), self.store.log(query))
+    }
+
+    fn note(&self, note: Note) -> Reply<'_, LogEntry> {
+        self.measure(&self.clocks.note, Instant::now(), self.store.note(note))
     }
 }
 
@@ -131,6 +142,8 @@ impl Clocks {
             list: verb("list"),
             sweep: verb("sweep"),
             pulse: verb("pulse"),
+            log: verb("log"),
+            note: verb("note"),
             errors: Errors::new(registry),
         }
     }

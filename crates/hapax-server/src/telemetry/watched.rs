@@ -35,6 +35,7 @@ impl Collector for Watched {
         gauge("sqlite_log", "Write-ahead log that has not been given back", Some(&Unit::Bytes), stats.log_bytes)?;
         gauge("sqlite_records", "Records there are", None, stats.records)?;
         gauge("sqlite_failing", "1 while the store cannot be used", None, u64::from(stats.failing.is_some()))?;
+        gauge("sqlite_restored", "1 if the file was an older state of itself when it was opened", None, u64::from(stats.restored))?;
 
         let mut seconds = |name, help, value: std::time::Duration| {
             put(&mut encoder, name, help, Some(&Unit::Seconds), &ConstGauge::new(value.as_secs_f64()))

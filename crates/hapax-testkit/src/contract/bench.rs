@@ -1,5 +1,6 @@
 //! The bench: the store under test, and how time is made to pass for it.
 
+use std::any::Any;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,17 +22,24 @@ pub struct Bench {
     pub clock: Option<ManualClock>,
     /// Whether other cases work on the same store, or have done so.
     pub is_shared: bool,
+    _kept: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Bench {
     /// A store that takes its time from `clock`.
     pub fn by_hand(store: Arc<dyn Store>, clock: ManualClock) -> Self {
-        Bench { store, clock: Some(clock), is_shared: false }
+        Bench { store, clock: Some(clock), is_shared: false, _kept: None }
     }
 
     /// A store with a clock of its own.
     pub fn in_real_time(store: Arc<dyn Store>) -> Self {
-        Bench { store, clock: None, is_shared: false }
+        Bench { store, clock: None, is_shared: false, _kept: None }
+    }
+
+    /// Keeps something for as long as the bench is used: the directory of the store's file, for example.
+    #[must_use]
+    pub fn keeping(self, kept: impl Any + Send + Sync) -> Self {
+        Bench { _kept: Some(Arc::new(kept)), ..self }
     }
 
     /// Says that this store is shared by several cases. Within one process, cases that sweep then wait until they are alone, and
@@ -69,7 +77,7 @@ impl Bench {
                 return sum;
             }
             assert!(swept.total() <= SWEEP_LIMIT, "over the limit: {swept:?}");
-            sum = Swept { lost: sum.lost + swept.lost, buried: sum.buried + swept.buried, removed: sum.removed + swept.removed };
+            sum += swept;
         }
         panic!("{ROUNDS_MAX} sweeps of {SWEEP_LIMIT} and still not done: {sum:?}");
     }

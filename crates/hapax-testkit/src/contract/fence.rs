@@ -6,7 +6,7 @@ use hapax_core::store::{Change, Lifetime};
 use hapax_core::{Condition, Head, State};
 
 use super::Bench;
-use super::subject::{KEPT, LONG, SHORT, Subject, completed, released, unknown, without_answer};
+use super::subject::{KEPT, LONG, SHORT, Subject, completed, forgetting, released, settlement, unknown, without_answer};
 
 pub(super) async fn a_fence_is_near_the_stores_clock_and_fits_any_language(bench: &Bench) {
     let subject = bench.subject();
@@ -23,11 +23,11 @@ pub(super) async fn fences_grow_with_every_takeover_settlement_and_forgetting(be
     heads.push(subject.taken_over(heads[0].fence, LONG).await);
     let lost = subject.wins(Condition::Held { fence: heads[1].fence }, unknown(KEPT)).await.head;
     let version = Condition::Version { version: lost.version };
-    heads.push(subject.wins(version, Change::Settle(without_answer(State::Retryable, KEPT))).await.head);
+    heads.push(subject.wins(version, settlement(without_answer(State::Retryable, KEPT))).await.head);
     heads.push(subject.taken_over(heads[2].fence, LONG).await);
     let paid = subject.wins(Condition::Held { fence: heads[3].fence }, completed("paid")).await.head;
     let version = Condition::Version { version: paid.version };
-    heads.push(subject.wins(version, Change::Forget(KEPT)).await.head);
+    heads.push(subject.wins(version, forgetting(KEPT)).await.head);
     assert_growing(&heads);
 }
 

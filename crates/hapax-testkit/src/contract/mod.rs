@@ -10,6 +10,7 @@
 mod bench;
 mod subject;
 
+mod audit;
 mod claim;
 mod fence;
 mod held;
@@ -143,6 +144,18 @@ macro_rules! __store_contract_cases {
                 a_forgotten_unknown_can_neither_be_settled_nor_completed
                 no_other_pair_of_condition_and_change_is_a_transition
             }
+            audit {
+                a_settlement_and_a_forgetting_are_written_down
+                an_entry_says_what_the_record_was_by_the_stores_clock
+                a_change_that_lost_is_not_written_down
+                what_attempts_do_is_not_written_down
+                of_64_settlements_one_is_written_down
+                a_note_is_written_down
+                whoever_reads_on_misses_no_entry
+                the_log_is_read_from_either_end
+                a_page_of_the_log_is_bounded
+                words_survive_whatever_they_are_made_of
+            }
             renew {
                 a_renewal_extends_the_lease_and_nothing_else
                 a_renewed_lease_cannot_be_taken_over
@@ -199,6 +212,8 @@ macro_rules! __store_contract_cases {
                 a_buried_unknown_can_still_be_completed
                 a_buried_unknown_can_still_be_settled
                 a_forgotten_record_goes_when_its_tombstone_is_over
+                entries_outlive_their_records
+                a_sweep_removes_entries_that_are_too_old_and_no_others
                 fences_grow_across_removal
                 fences_grow_across_removal_though_the_clock_stands
             }

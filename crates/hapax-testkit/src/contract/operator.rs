@@ -8,7 +8,8 @@ use hapax_core::{Condition, Fence, Head, State};
 
 use super::Bench;
 use super::subject::{
-    FADING, FLEETING, KEPT, LONG, SHORT, Subject, answer, completed, completion, released, unknown, without_answer,
+    FADING, FLEETING, KEPT, LONG, SHORT, Subject, answer, completed, completion, forgetting, released, settlement, unknown,
+    without_answer,
 };
 
 pub(super) async fn an_unknown_is_settled_as_completed(bench: &Bench) {
@@ -34,7 +35,7 @@ pub(super) async fn an_unknown_is_settled_as_completed(bench: &Bench) {
 pub(super) async fn an_unknown_settled_as_retryable_may_be_tried_again(bench: &Bench) {
     let subject = bench.subject();
     let lost = subject.ended(unknown(KEPT)).await;
-    let retryable = subject.wins(at(&lost), Change::Settle(without_answer(State::Retryable, KEPT))).await.head;
+    let retryable = subject.wins(at(&lost), settlement(without_answer(State::Retryable, KEPT))).await.head;
     subject.loses(Condition::Lapsed { fence: lost.fence }, Change::Claim(subject.claim(LONG))).await;
     let second = subject.taken_over(retryable.fence, LONG).await;
     assert!(lost.fence < retryable.fence && retryable.fence < second.fence);
@@ -96,7 +97,7 @@ pub(super) async fn a_settlement_of_a_stale_version_is_refused(bench: &Bench) {
 pub(super) async fn a_forgotten_record_keeps_only_its_tombstone(bench: &Bench) {
     let subject = bench.subject();
     let paid = subject.ended(completed("paid")).await;
-    let won = subject.wins(at(&paid), Change::Forget(KEPT)).await;
+    let won = subject.wins(at(&paid), forgetting(KEPT)).await;
 
     assert!(won.head.fence > paid.fence);
     let expected = Head {
@@ -106,7 +107,8 @@ pub(super) async fn a_forgotten_record_keeps_only_its_tombstone(bench: &Bench) {
         version: paid.version + 1,
         finished_at: won.now,
         expires_at: won.now,
-        tombstone_until: won.now.after(KEPT.tombstone),
+        // Never earlier than without the forgetting.
+        tombstone_until: paid.tombstone_until,
         status: None,
         kept: false,
         ..paid
@@ -120,7 +122,7 @@ pub(super) async fn forgetting_raises_the_epoch(bench: &Bench) {
         let subject = bench.subject();
         let head = subject.ended(change).await;
         let before = bench.pulse().await.epoch;
-        subject.wins(at(&head), Change::Forget(KEPT)).await;
+        subject.wins(at(&head), forgetting(KEPT)).await;
         assert!(bench.pulse().await.epoch > before, "copies made before the forgetting still count");
     }
 }
@@ -136,7 +138,7 @@ pub(super) async fn nothing_but_forgetting_raises_the_epoch(bench: &Bench) {
     let lost = subject.ended(unknown(KEPT)).await;
     let second = subject.taken_over(lost.fence, SHORT).await;
     subject.renew(second.fence, SHORT).await;
-    subject.loses(at(&lost), Change::Forget(KEPT)).await;
+    subject.loses(at(&lost), forgetting(KEPT)).await;
     bench.pass(SHORT).await;
     let lost = subject.wins(Condition::Lapsed { fence: second.fence }, Change::Lose(KEPT)).await.head;
     subject.wins(at(&lost), settled(State::Completed, "settled")).await;
@@ -146,14 +148,14 @@ pub(super) async fn nothing_but_forgetting_raises_the_epoch(bench: &Bench) {
 pub(super) async fn a_running_record_cannot_be_forgotten(bench: &Bench) {
     let subject = bench.subject();
     let running = subject.running(LONG).await;
-    subject.loses(at(&running), Change::Forget(KEPT)).await;
+    subject.loses(at(&running), forgetting(KEPT)).await;
 }
 
 pub(super) async fn a_lapsed_record_can_be_forgotten_but_stays_unknown(bench: &Bench) {
     let subject = bench.subject();
     let running = subject.running(SHORT).await;
     bench.pass(SHORT).await;
-    let head = subject.wins(at(&running), Change::Forget(KEPT)).await.head;
+    let head = subject.wins(at(&running), forgetting(KEPT)).await.head;
     assert_eq!((head.state, head.fingerprint), (State::Expired(Last::Unknown), None));
     subject.loses(Condition::Held { fence: running.fence }, completed("too late")).await;
 }
@@ -162,21 +164,23 @@ pub(super) async fn a_forgetting_of_a_stale_version_is_refused(bench: &Bench) {
     let subject = bench.subject();
     let version = subject.ended(completed("paid")).await.version;
     for version in [0, version - 1, version + 1] {
-        subject.loses(Condition::Version { version }, Change::Forget(KEPT)).await;
+        subject.loses(Condition::Version { version }, forgetting(KEPT)).await;
     }
-    bench.subject().loses(Condition::Version { version: 0 }, Change::Forget(KEPT)).await;
+    bench.subject().loses(Condition::Version { version: 0 }, forgetting(KEPT)).await;
 }
 
 pub(super) async fn a_forgotten_record_bars_new_claims_while_its_tombstone_stands(bench: &Bench) {
-    let (standing, fleeting) = (bench.subject(), bench.subject());
-    // The retention of a forgetting counts for nothing: what is forgotten does not replay.
+    let (standing, longer, fleeting) = (bench.subject(), bench.subject(), bench.subject());
+    // The retention of a forgetting counts for nothing: what is forgotten does not replay. Its tombstone stands for as long as it would
+    // have without the forgetting, or longer.
     let short = Lifetime { retention: LONG, tombstone: SHORT };
-    for (subject, lifetime) in [(&standing, KEPT), (&fleeting, short)] {
-        let paid = subject.ended(completed("paid")).await;
-        let forgotten = subject.wins(at(&paid), Change::Forget(lifetime)).await.head;
+    for (subject, lifetime, forgotten_for) in [(&standing, KEPT, short), (&longer, FLEETING, KEPT), (&fleeting, FLEETING, short)] {
+        let paid = subject.ended(Change::Finish(completion("paid", lifetime))).await;
+        let forgotten = subject.wins(at(&paid), forgetting(forgotten_for)).await.head;
         subject.loses(Condition::Lapsed { fence: forgotten.fence }, Change::Claim(subject.claim(LONG))).await;
     }
-    bench.pass(SHORT).await;
+    bench.pass(SHORT * 2).await;
+    longer.loses(Condition::Absent, Change::Claim(longer.claim(LONG))).await;
     standing.loses(Condition::Absent, Change::Claim(standing.claim(LONG))).await;
     fleeting.running(LONG).await;
 }
@@ -185,7 +189,7 @@ pub(super) async fn a_forgotten_record_bars_new_claims_while_its_tombstone_stand
 pub(super) async fn a_forgotten_unknown_can_neither_be_settled_nor_completed(bench: &Bench) {
     let subject = bench.subject();
     let lost = subject.ended(unknown(KEPT)).await;
-    let forgotten = subject.wins(at(&lost), Change::Forget(KEPT)).await.head;
+    let forgotten = subject.wins(at(&lost), forgetting(KEPT)).await.head;
     assert_eq!(forgotten.state, State::Expired(Last::Unknown));
     refuses_to_settle(&subject, forgotten.version).await;
     subject.loses(Condition::Held { fence: lost.fence }, completed("late")).await;
@@ -196,7 +200,7 @@ pub(super) async fn a_settlement_must_state_an_outcome(bench: &Bench) {
     let subject = bench.subject();
     let lost = subject.ended(unknown(KEPT)).await;
     for state in [State::Unknown, State::Running, State::Expired(Last::Completed)] {
-        subject.loses(at(&lost), Change::Settle(without_answer(state, KEPT))).await;
+        subject.loses(at(&lost), settlement(without_answer(state, KEPT))).await;
     }
 }
 
@@ -225,7 +229,7 @@ async fn refuses_odd_pairs(subject: &Subject, fence: Fence, version: u64) {
         (vec![absent, lapsed, version], completed("odd")),
         (vec![absent, held, version], Change::Lose(KEPT)),
         (vec![absent, held, lapsed], settled(State::Completed, "odd")),
-        (vec![absent, held, lapsed], Change::Forget(KEPT)),
+        (vec![absent, held, lapsed], forgetting(KEPT)),
     ];
     for (conditions, change) in odd {
         for condition in conditions {
@@ -245,5 +249,5 @@ fn at(head: &Head) -> Condition {
 }
 
 fn settled(state: State, body: &str) -> Change {
-    Change::Settle(Finish { state, ..completion(body, KEPT) })
+    settlement(Finish { state, ..completion(body, KEPT) })
 }

@@ -8,7 +8,7 @@ use hapax_core::{Condition, Fence, Put, State};
 use tokio::sync::Barrier;
 
 use super::Bench;
-use super::subject::{KEPT, LONG, SHORT, Subject, answer, completed, completion, new_token, released, unknown};
+use super::subject::{KEPT, LONG, SHORT, Subject, answer, completed, completion, new_token, released, settlement, unknown};
 
 const RACERS: usize = 64;
 const ROUNDS: usize = 16;
@@ -58,7 +58,7 @@ pub(super) async fn a_completion_and_a_settlement_never_both_win(bench: &Bench) 
     for _ in 0..ROUNDS {
         let subject = bench.subject();
         let lost = subject.ended(unknown(KEPT)).await;
-        let settlement = (Condition::Version { version: lost.version }, Change::Settle(completion("settled", KEPT)));
+        let settlement = (Condition::Version { version: lost.version }, settlement(completion("settled", KEPT)));
         let completion = (Condition::Held { fence: lost.fence }, completed("late"));
         one_winner(race(&subject, vec![completion, settlement]).await);
     }

@@ -6,7 +6,7 @@ use hapax_core::store::{Change, Finish, ListQuery, Written};
 use hapax_core::{Condition, Head, RecordId, State, Timestamp};
 
 use super::Bench;
-use super::subject::{KEPT, LONG, SHORT, Subject, answer, completed, completion, released, unknown};
+use super::subject::{KEPT, LONG, SHORT, Subject, answer, completed, completion, forgetting, released, unknown};
 
 pub(super) async fn records_are_read_in_the_order_asked(bench: &Bench) {
     let (first, second, missing) = (bench.subject(), bench.subject(), bench.subject());
@@ -93,7 +93,7 @@ async fn one_of_each_state(bench: &Bench) -> Vec<Subject> {
     let (running, forgotten) = (bench.subject(), bench.subject());
     running.running(SHORT).await;
     let version = forgotten.ended(completed("forgotten")).await.version;
-    forgotten.wins(Condition::Version { version }, Change::Forget(KEPT)).await;
+    forgotten.wins(Condition::Version { version }, forgetting(KEPT)).await;
 
     let mut subjects = vec![running, forgotten];
     let failed = Finish { state: State::Failed, ..completion("no", KEPT) };

@@ -6,7 +6,7 @@ use hapax_core::store::{Change, Renewal};
 use hapax_core::{Condition, Fence, Head, State};
 
 use super::Bench;
-use super::subject::{KEPT, LONG, SHORT, Subject, completed, released, unknown};
+use super::subject::{KEPT, LONG, SHORT, Subject, completed, forgetting, released, unknown};
 
 pub(super) async fn a_renewal_extends_the_lease_and_nothing_else(bench: &Bench) {
     let subject = bench.subject();
@@ -62,7 +62,7 @@ pub(super) async fn a_renewal_after_the_end_is_refused(bench: &Bench) {
         let subject = bench.subject();
         let ended = subject.ended(change).await;
         refuses(&subject, ended.fence).await;
-        let forgotten = subject.wins(Condition::Version { version: ended.version }, Change::Forget(KEPT)).await.head;
+        let forgotten = subject.wins(Condition::Version { version: ended.version }, forgetting(KEPT)).await.head;
         refuses(&subject, forgotten.fence).await;
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hapax_core::audit::Signed;
 use hapax_core::fingerprint::FingerprintPolicy;
 use hapax_core::store::{Change, Claim, Finish, Lifetime, Reading, Renewal, Seen, Won, Written};
 use hapax_core::{
@@ -154,6 +155,19 @@ pub(super) fn completion(body: &str, lifetime: Lifetime) -> Finish {
 
 pub(super) fn without_answer(state: State, lifetime: Lifetime) -> Finish {
     Finish { state, status: None, answer: None, lifetime }
+}
+
+/// Whoever changes something by hand here.
+pub(super) fn signed() -> Signed {
+    Signed::new("the contract", "to see what comes of it").expect("both are said")
+}
+
+pub(super) fn settlement(finish: Finish) -> Change {
+    Change::Settle(finish, signed())
+}
+
+pub(super) fn forgetting(lifetime: Lifetime) -> Change {
+    Change::Forget(lifetime, signed())
 }
 
 pub(super) fn completed(body: &str) -> Change {

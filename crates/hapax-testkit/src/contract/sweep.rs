@@ -2,13 +2,17 @@
 
 use std::time::Duration;
 
+use hapax_core::audit::{self, LogQuery};
 use hapax_core::record::Last;
 use hapax_core::store::{Change, Lifetime, ListQuery, Swept};
 use hapax_core::{Condition, Head, State};
 
 use super::Bench;
+use super::audit::{log_of, note};
 use super::fence::{assert_growing, attempts};
-use super::subject::{FADING, FLEETING, KEPT, LONG, SHORT, Subject, completed, completion, released, unknown};
+use super::subject::{
+    FADING, FLEETING, KEPT, LONG, SHORT, Subject, completed, completion, forgetting, released, settlement, unknown,
+};
 
 pub(super) async fn a_sweep_writes_down_lapsed_attempts(bench: &Bench) {
     let subject = bench.subject();
@@ -64,7 +68,7 @@ pub(super) async fn a_sweep_leaves_what_is_not_due(bench: &Bench) {
     bench.pass(FADING.retention).await;
     bench.sweep().await;
     let version = forgotten.ended(completed("paid")).await.version;
-    forgotten.wins(Condition::Version { version }, Change::Forget(KEPT)).await;
+    forgotten.wins(Condition::Version { version }, forgetting(KEPT)).await;
     running.running(LONG).await;
     assert!(renewed.renew(renewed.running(SHORT).await.fence, LONG).await);
     paid.ended(completed("paid")).await;
@@ -86,7 +90,7 @@ pub(super) async fn a_sweep_never_removes_what_was_never_resolved(bench: &Bench)
     let (lost, forgotten) = (bench.subject(), bench.subject());
     lost.ended(unknown(FLEETING)).await;
     let version = forgotten.ended(unknown(KEPT)).await.version;
-    forgotten.wins(Condition::Version { version }, Change::Forget(FLEETING)).await;
+    forgotten.wins(Condition::Version { version }, forgetting(FLEETING)).await;
     for _ in 0..3 {
         bench.pass(FLEETING.retention + FLEETING.tombstone).await;
         bench.sweep().await;
@@ -125,7 +129,7 @@ pub(super) async fn a_second_sweep_finds_nothing(bench: &Bench) {
     paid.ended(Change::Finish(completion("paid", FADING))).await;
     lost.ended(unknown(FLEETING)).await;
     bench.pass(FLEETING.retention + FLEETING.tombstone).await;
-    bench.sweep_expecting(Swept { lost: 1, buried: 1, removed: 0 }).await;
+    bench.sweep_expecting(Swept { lost: 1, buried: 1, ..Swept::default() }).await;
     if !bench.is_shared {
         assert_eq!(bench.store.sweep(100).await.expect("sweep"), Swept::default());
     }
@@ -148,18 +152,50 @@ pub(super) async fn a_buried_unknown_can_still_be_completed(bench: &Bench) {
 
 pub(super) async fn a_buried_unknown_can_still_be_settled(bench: &Bench) {
     let (subject, head) = buried_unknown(bench).await;
-    let settlement = Change::Settle(completion("found in the books", KEPT));
+    let settlement = settlement(completion("found in the books", KEPT));
     subject.wins(Condition::Version { version: head.version }, settlement).await;
     subject.loses(Condition::Held { fence: head.fence }, completed("too late")).await;
 }
 
 pub(super) async fn a_forgotten_record_goes_when_its_tombstone_is_over(bench: &Bench) {
     let subject = bench.subject();
-    let version = subject.ended(completed("paid")).await.version;
-    subject.wins(Condition::Version { version }, Change::Forget(FLEETING)).await;
-    bench.pass(FLEETING.tombstone).await;
+    let version = subject.ended(Change::Finish(completion("paid", FLEETING))).await.version;
+    subject.wins(Condition::Version { version }, forgetting(FLEETING)).await;
+    bench.pass(FLEETING.retention + FLEETING.tombstone).await;
     bench.sweep_expecting(Swept { removed: 1, ..Swept::default() }).await;
     assert_eq!(subject.read().await, None);
+}
+
+pub(super) async fn entries_outlive_their_records(bench: &Bench) {
+    let subject = bench.subject();
+    let version = subject.ended(Change::Finish(completion("paid", FLEETING))).await.version;
+    subject.wins(Condition::Version { version }, forgetting(FLEETING)).await;
+    let log = log_of(bench, &subject).await;
+    bench.pass(FLEETING.retention + FLEETING.tombstone).await;
+    bench.sweep().await;
+    assert_eq!((subject.read().await, log.len()), (None, 1));
+    assert_eq!(log_of(bench, &subject).await, log);
+}
+
+/// Where time can be turned: nobody waits for a year.
+pub(super) async fn a_sweep_removes_entries_that_are_too_old_and_no_others(bench: &Bench) {
+    let Some(clock) = &bench.clock else { return };
+    let mut old = 0;
+    for _ in 0..5 {
+        old = note(bench, "old").await.sequence;
+    }
+    clock.advance(LONG);
+    let young = note(bench, "young").await;
+    clock.advance(audit::KEPT_FOR - LONG - Duration::from_micros(1));
+    bench.sweep_expecting(Swept::default()).await;
+    clock.advance(LONG);
+    assert_eq!(bench.store.sweep(2).await.expect("sweep"), Swept { unlogged: 2, ..Swept::default() }, "no more than its limit");
+    bench.sweep_expecting(Swept { unlogged: 3, ..Swept::default() }).await;
+    let left = bench.store.log(LogQuery::after(0, 100)).await.expect("log");
+    assert_eq!(left, [young]);
+    clock.advance(LONG);
+    bench.sweep_expecting(Swept { unlogged: 1, ..Swept::default() }).await;
+    assert_eq!(note(bench, "new").await.sequence, old + 2, "a number is given once");
 }
 
 pub(super) async fn fences_grow_across_removal(bench: &Bench) {

@@ -99,6 +99,10 @@ impl History<'_> {
                 let heads = self.agree(self.a.list(query.clone()).await, self.b.list(query).await);
                 self.note(kind, if heads.is_empty() { "empty" } else { "some" }, 1);
             }
+            Act::Log(query) => {
+                let log = self.agree(self.a.log(query).await, self.b.log(query).await);
+                self.note(kind, if log.is_empty() { "empty" } else { "some" }, 1);
+            }
             Act::Advance(duration) => {
                 self.clock.advance(duration);
                 self.note(kind, "moved", 1);
@@ -170,6 +174,6 @@ async fn sweep_all(store: &dyn Store, limit: usize) -> Result<Swept, StoreError>
         if swept.total() == 0 {
             return Ok(sum);
         }
-        sum = Swept { lost: sum.lost + swept.lost, buried: sum.buried + swept.buried, removed: sum.removed + swept.removed };
+        sum += swept;
     }
 }

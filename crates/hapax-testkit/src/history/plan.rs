@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hapax_core::audit::{LogQuery, Signed, Start};
 use hapax_core::fingerprint::FingerprintPolicy;
 use hapax_core::record::Last;
 use hapax_core::store::{Change, Claim, Finish, Lifetime, ListQuery, Renewal};
@@ -27,6 +28,7 @@ pub(super) enum Act {
     Sweep(usize),
     Get(Vec<RecordId>),
     List(ListQuery),
+    Log(LogQuery),
     Advance(Duration),
 }
 
@@ -62,6 +64,7 @@ enum Kind {
     Sweep,
     Get,
     List,
+    Log,
     Clock,
 }
 
@@ -80,6 +83,7 @@ const KINDS: &[(usize, Kind)] = &[
     (5, Kind::Sweep),
     (3, Kind::Get),
     (3, Kind::List),
+    (3, Kind::Log),
     (14, Kind::Clock),
 ];
 
@@ -130,12 +134,13 @@ impl Planner {
             Kind::GivingUp => self.write_held("giving up", at, head, |planner, _| planner.finish(State::Unknown)),
             Kind::Loss => self.write_lapsed("loss", at, head, |planner, _| Change::Lose(planner.lifetime())),
             Kind::Settlement => self.write_version("settlement", at, head, |planner, _| planner.settlement()),
-            Kind::Forgetting => self.write_version("forgetting", at, head, |planner, _| Change::Forget(planner.lifetime())),
+            Kind::Forgetting => self.write_version("forgetting", at, head, |planner, _| planner.forgetting()),
             Kind::StrayWrite => self.stray_write(at, head),
             Kind::Renewal => Step { kind: "renewal", act: Act::Renew(self.renewals(heads)) },
             Kind::Sweep => Step { kind: "sweep", act: Act::Sweep(SWEEP_LIMIT) },
             Kind::Get => Step { kind: "get", act: Act::Get(self.some_ids()) },
             Kind::List => Step { kind: "list", act: Act::List(self.list()) },
+            Kind::Log => Step { kind: "log", act: Act::Log(self.log()) },
             Kind::Clock => Step { kind: "clock", act: Act::Advance(self.turn()) },
         }
     }
@@ -204,7 +209,7 @@ impl Planner {
             1 => planner.finish(State::Completed),
             2 => Change::Lose(planner.lifetime()),
             3 => planner.settlement(),
-            _ => Change::Forget(planner.lifetime()),
+            _ => planner.forgetting(),
         })
     }
 
@@ -223,7 +228,16 @@ impl Planner {
 
     fn settlement(&mut self) -> Change {
         let state = self.random.pick(&[State::Completed, State::Failed, State::Retryable]);
-        Change::Settle(self.end(state))
+        Change::Settle(self.end(state), self.signed())
+    }
+
+    fn forgetting(&mut self) -> Change {
+        Change::Forget(self.lifetime(), self.signed())
+    }
+
+    fn signed(&mut self) -> Signed {
+        let by = self.random.pick(&["ada", "grace"]);
+        Signed::new(by, &format!("reason {}", self.random.below(1_000))).expect("both are said")
     }
 
     fn end(&mut self, state: State) -> Finish {
@@ -283,6 +297,13 @@ impl Planner {
         let words = [None, Some("running"), Some("completed"), Some("failed"), Some("retryable"), Some("unknown"), Some("expired")];
         let after = self.random.percent(30).then(|| self.random.pick(&self.ids()));
         ListQuery { state: self.random.pick(&words), after, limit: self.random.below(RECORDS + 1) }
+    }
+
+    fn log(&mut self) -> LogQuery {
+        let record = self.random.percent(50).then(|| self.random.pick(&self.ids()));
+        let number = self.random.below(20) as u64;
+        let from = self.random.pick(&[Start::After(number), Start::Before(number), Start::End]);
+        LogQuery { record, from, limit: self.random.below(10) }
     }
 
     fn turn(&mut self) -> Duration {

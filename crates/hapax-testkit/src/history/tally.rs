@@ -8,8 +8,8 @@ use std::ops::AddAssign;
 ///
 /// Kinds: `claim`, `takeover`, `completion`, `late completion`, `release`, `giving up`, `loss`, `settlement`, `forgetting`,
 /// `stray write` and `renewal` are `won` or `lost`; of a `sweep` are counted the records `lost`, `buried` and `removed`, and the
-/// sweeps that found `nothing`; of a `get` the records `found` and `missing`; a `list` has `some` or is `empty`; the `clock` is
-/// `moved`.
+/// sweeps that found `nothing`; of a `get` the records `found` and `missing`; a `list` or a page of the `log`
+/// has `some` or is `empty`; the `clock` is `moved`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     counts: BTreeMap<(&'static str, &'static str), usize>,

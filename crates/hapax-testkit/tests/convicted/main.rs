@@ -53,6 +53,20 @@ const CHARGES: &[(Bug, &str)] = &[
     (Bug::SweepKeepsAnswers, "a_sweep_buries_what_is_past_its_retention"),
     (Bug::SweepRemovesUnresolved, "a_sweep_never_removes_what_was_never_resolved"),
     (Bug::SweepIgnoresLimit, "a_sweep_touches_no_more_than_its_limit"),
+    (Bug::ChangesAreNotLogged, "a_settlement_and_a_forgetting_are_written_down"),
+    (Bug::ChangesAreNotLogged, "of_64_settlements_one_is_written_down"),
+    (Bug::LosersAreLogged, "a_change_that_lost_is_not_written_down"),
+    (Bug::LosersAreLogged, "of_64_settlements_one_is_written_down"),
+    (Bug::AttemptsAreLogged, "what_attempts_do_is_not_written_down"),
+    (Bug::LogsWhatWasStored, "an_entry_says_what_the_record_was_by_the_stores_clock"),
+    (Bug::LogNumbersHaveGaps, "whoever_reads_on_misses_no_entry"),
+    (Bug::LogIgnoresRecord, "a_settlement_and_a_forgetting_are_written_down"),
+    (Bug::LogIgnoresStart, "the_log_is_read_from_either_end"),
+    (Bug::LogPagesAreEndless, "a_page_of_the_log_is_bounded"),
+    (Bug::LogWordsAreTrimmed, "words_survive_whatever_they_are_made_of"),
+    (Bug::LogGoesWithItsRecord, "entries_outlive_their_records"),
+    (Bug::LogAgesEarly, "a_sweep_removes_entries_that_are_too_old_and_no_others"),
+    (Bug::LogNeverAges, "a_sweep_removes_entries_that_are_too_old_and_no_others"),
 ];
 
 #[tokio::test]

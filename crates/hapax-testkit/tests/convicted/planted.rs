@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use hapax_core::audit::{self, LogEntry, LogQuery, Note, Signed, Start};
 use hapax_core::guard::{self, Due, Refused};
 use hapax_core::record::Last;
 use hapax_core::store::{Change, Claim, Lifetime, ListQuery, Pulse, Reading, Renewal, Reply, Seen, Swept, Won, Written};
@@ -56,6 +57,18 @@ pub(crate) enum Bug {
     SweepKeepsAnswers,
     SweepRemovesUnresolved,
     SweepIgnoresLimit,
+    ChangesAreNotLogged,
+    LosersAreLogged,
+    AttemptsAreLogged,
+    LogsWhatWasStored,
+    LogNumbersHaveGaps,
+    LogIgnoresRecord,
+    LogIgnoresStart,
+    LogPagesAreEndless,
+    LogWordsAreTrimmed,
+    LogGoesWithItsRecord,
+    LogAgesEarly,
+    LogNeverAges,
 }
 
 pub(crate) struct Planted {
@@ -70,6 +83,8 @@ struct Inside {
     floor: Fence,
     epoch: u64,
     readings: u64,
+    log: Vec<LogEntry>,
+    logged: u64,
 }
 
 impl Planted {
@@ -111,7 +126,7 @@ impl Planted {
                 (head.state, head.lease_until) = (State::Running, Timestamp::ZERO);
             }
             (Bug::VersionIsNotAsked, Condition::Version { .. }) => put.condition = Condition::Version { version: head.version },
-            (Bug::AnythingIsSettled, Condition::Version { .. }) if matches!(put.change, Change::Settle(_)) => {
+            (Bug::AnythingIsSettled, Condition::Version { .. }) if matches!(put.change, Change::Settle(..)) => {
                 head.state = State::Unknown;
             }
             (Bug::FinishUnderLapsed, Condition::Lapsed { fence }) if matches!(put.change, Change::Finish(_)) => {
@@ -129,9 +144,9 @@ impl Planted {
         match (self.bug, &put.change) {
             (Bug::TakeoverChangesFingerprint, Change::Claim(claim)) => head.fingerprint = Some(claim.fingerprint.clone()),
             (Bug::TakeoverKeepsAnswer, Change::Claim(_)) => answer = current.and_then(|record| record.answer.clone()),
-            (Bug::SettlementKeepsFence, Change::Settle(_)) => head.fence = before.unwrap().fence,
-            (Bug::ForgetKeepsAnswer, Change::Forget(_)) => answer = current.and_then(|record| record.answer.clone()),
-            (Bug::ForgetKeepsFingerprint, Change::Forget(_)) => head.fingerprint = before.unwrap().fingerprint.clone(),
+            (Bug::SettlementKeepsFence, Change::Settle(..)) => head.fence = before.unwrap().fence,
+            (Bug::ForgetKeepsAnswer, Change::Forget(..)) => answer = current.and_then(|record| record.answer.clone()),
+            (Bug::ForgetKeepsFingerprint, Change::Forget(..)) => head.fingerprint = before.unwrap().fingerprint.clone(),
             (Bug::FencesByClockAlone, Change::Claim(_)) => head.fence = Fence::from_u64(self.clock.now().as_micros()),
             (Bug::FencesByCount, Change::Claim(_)) => {
                 head.fence = Fence::from_u64(before.map_or(1, |head| head.fence.as_u64() + 1));
@@ -146,10 +161,11 @@ impl Planted {
 
     fn write(&self, put: &Put, record: Record) -> Written {
         let mut inside = self.inside();
-        let raises = matches!(put.change, Change::Forget(_)) && !self.is(Bug::ForgetKeepsEpoch);
+        let raises = matches!(put.change, Change::Forget(..)) && !self.is(Bug::ForgetKeepsEpoch);
         inside.epoch += u64::from(raises || self.is(Bug::EveryWriteRaisesEpoch));
         let head = record.head.clone();
-        inside.records.insert(put.id, record);
+        let before = inside.records.insert(put.id, record);
+        self.log_change(&mut inside, put, before.as_ref().map(|record| &record.head), &head);
         Written::Won(Won { head, now: self.clock.now() })
     }
 
@@ -162,7 +178,67 @@ impl Planted {
         if let Some(stored) = inside.records.get_mut(&put.id).filter(|_| self.is(Bug::LosersLeaveATrace)) {
             stored.head.version += 1;
         }
+        if let Some(stored) = record.as_ref().filter(|_| self.is(Bug::LosersAreLogged)) {
+            self.log_change(&mut inside, put, Some(&stored.head), &stored.head);
+        }
         Written::Lost(Seen { record, now: self.clock.now() })
+    }
+
+    fn log_change(&self, inside: &mut Inside, put: &Put, before: Option<&Head>, after: &Head) {
+        let now = self.clock.now();
+        let mut entry = LogEntry::of(put, before, after, now);
+        match (self.bug, &mut entry) {
+            (Bug::ChangesAreNotLogged, entry) => *entry = None,
+            (Bug::AttemptsAreLogged, entry @ None) => {
+                let signed = Signed::new("an attempt", "it ran").unwrap();
+                *entry =
+                    LogEntry::of(&Put { change: Change::Forget(Lifetime::default(), signed), ..put.clone() }, before, after, now);
+            }
+            (Bug::LogsWhatWasStored, Some(entry)) => entry.touched.as_mut().unwrap().before = before.unwrap().state,
+            (Bug::LogWordsAreTrimmed, Some(entry)) => {
+                entry.signed = Signed::new(entry.signed.by().trim(), entry.signed.reason().trim()).unwrap();
+            }
+            _ => {}
+        }
+        if let Some(entry) = entry {
+            self.write_log(inside, entry);
+        }
+    }
+
+    fn write_log(&self, inside: &mut Inside, entry: LogEntry) -> LogEntry {
+        inside.logged += if self.is(Bug::LogNumbersHaveGaps) { 2 } else { 1 };
+        let entry = LogEntry { sequence: inside.logged, ..entry };
+        inside.log.push(entry.clone());
+        entry
+    }
+
+    fn read_log(&self, query: &LogQuery) -> Vec<LogEntry> {
+        let mut log = self.inside().log.clone();
+        let record = query.record.filter(|_| !self.is(Bug::LogIgnoresRecord));
+        log.retain(|entry| record.is_none_or(|id| entry.touched.as_ref().is_some_and(|touched| touched.id == id)));
+        match query.from {
+            Start::After(sequence) => log.retain(|entry| entry.sequence > sequence || self.is(Bug::LogIgnoresStart)),
+            Start::Before(sequence) => log.retain(|entry| entry.sequence < sequence),
+            Start::End => {}
+        }
+        if !matches!(query.from, Start::After(_)) {
+            log.reverse();
+        }
+        log.truncate(if self.is(Bug::LogPagesAreEndless) { query.limit } else { query.rows() });
+        log
+    }
+
+    /// Removes entries that are too old, as the bug sees it.
+    fn sweep_log(&self, inside: &mut Inside, limit: usize) -> usize {
+        let kept_for = match self.bug {
+            Bug::LogNeverAges => return 0,
+            Bug::LogAgesEarly => audit::KEPT_FOR / 2,
+            _ => audit::KEPT_FOR,
+        };
+        let now = self.clock.now();
+        let count = inside.log.iter().take_while(|entry| entry.at.after(kept_for) <= now).take(limit).count();
+        inside.log.drain(..count);
+        count
     }
 
     /// The record as of now.
@@ -263,6 +339,7 @@ impl Store for Planted {
                 swept.count(&due);
                 inside.apply(id, due, self.bug);
             }
+            swept.unlogged = self.sweep_log(&mut inside, limit - swept.total());
             Ok(swept)
         })
     }
@@ -271,6 +348,14 @@ impl Store for Planted {
         Box::pin(
             async move { Ok(Pulse { now: self.clock.now(), epoch: self.inside().epoch, secret: Secret::from_bytes([7; 32]) }) },
         )
+    }
+
+    fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {
+        Box::pin(async move { Ok(self.read_log(&query)) })
+    }
+
+    fn note(&self, note: Note) -> Reply<'_, LogEntry> {
+        Box::pin(async move { Ok(self.write_log(&mut self.inside(), LogEntry::noted(note, self.clock.now()))) })
     }
 }
 
@@ -285,6 +370,9 @@ impl Inside {
             }
             Due::Removed => {
                 let removed = self.records.remove(&id).unwrap();
+                if bug == Bug::LogGoesWithItsRecord {
+                    self.log.retain(|entry| entry.touched.as_ref().is_none_or(|touched| touched.id != id));
+                }
                 if bug != Bug::FloorIsForgotten {
                     self.floor = self.floor.max(removed.head.fence);
                 }

@@ -13,7 +13,7 @@ use http_body_util::BodyExt;
 
 use super::BoxError;
 use super::body::Body;
-use super::headers::{EXPIRES, HOP_BY_HOP, KEEP, OURS, REPLAYED, TRACE};
+use super::headers::{ANSWER_VERSION, EXPIRES, HOP_BY_HOP, KEEP, OURS, REPLAYED, TRACE};
 
 /// The trace in which a replayed answer was made: what the inner service said of it in the field `Hapax-Trace` when it made the answer.
 /// In the extensions of a replay, and nowhere else: the field itself is kept with the answer and sent to nobody.
@@ -54,15 +54,19 @@ pub(super) fn wants_keeping(headers: &HeaderMap) -> bool {
     !headers.get(KEEP).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"no"))
 }
 
+/// Whether a field is never kept with an answer, whatever the policy: it concerns one connection or one moment, or only Hapax says it.
+pub fn is_never_kept(name: &HeaderName) -> bool {
+    matches!(*name, DATE | AGE) || HOP_BY_HOP.contains(name) || OURS.contains(name)
+}
+
 /// What of a response is kept. `docs/http.md` publishes the list of what is not.
 pub(super) fn keep(status: StatusCode, headers: &HeaderMap, body: &Bytes, trailers: Option<&HeaderMap>, policy: &Policy) -> Answer {
     let named_by_connection = connection_options(headers);
     let is_kept = |name: &HeaderName, value: &HeaderValue| match *name {
         SET_COOKIE => policy.replay_cookies || planted::is(Bug::CookieToWaiters),
-        DATE | AGE => false,
         // One that does not tell the truth would break the replay.
         CONTENT_LENGTH => value.to_str().ok().and_then(|length| length.parse().ok()) == Some(body.len()),
-        _ => !HOP_BY_HOP.contains(name) && !OURS.contains(name) && !named_by_connection.contains(name),
+        _ => !is_never_kept(name) && !named_by_connection.contains(name),
     };
     let fields = |map: &HeaderMap| -> Vec<_> {
         let kept = map.iter().filter(|(name, value)| is_kept(name, value));
@@ -96,6 +100,7 @@ pub(super) fn replay(head: &Head, answer: &Arc<Answer>) -> Response<Body> {
     let mut response = Response::new(Body::whole(answer.body.clone(), trailers));
     *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     *response.headers_mut() = fields(&answer.headers);
+    response.headers_mut().remove(ANSWER_VERSION);
     if let Some(trace) = response.headers_mut().remove(TRACE) {
         response.extensions_mut().insert(Origin(trace));
     }

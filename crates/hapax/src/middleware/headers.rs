@@ -9,13 +9,14 @@ pub(crate) const FENCE: HeaderName = HeaderName::from_static("hapax-fence");
 pub(crate) const OPERATION: HeaderName = HeaderName::from_static("hapax-operation");
 pub(crate) const KEEP: HeaderName = HeaderName::from_static("hapax-keep");
 pub(crate) const TRACE: HeaderName = HeaderName::from_static("hapax-trace");
+pub(crate) const ANSWER_VERSION: HeaderName = HeaderName::from_static(hapax_core::answer::VERSION_FIELD);
 pub(crate) const PREFER: HeaderName = HeaderName::from_static("prefer");
 pub(crate) const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 pub(crate) const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 pub(crate) const STRIPE_SHOULD_RETRY: HeaderName = HeaderName::from_static("stripe-should-retry");
 
 /// What only Hapax says in an answer: copies from the inner service are not sent on.
-pub(crate) const OURS: [HeaderName; 6] = [REPLAYED, EXPIRES, FENCE, OPERATION, KEEP, TRACE];
+pub(crate) const OURS: [HeaderName; 7] = [REPLAYED, EXPIRES, FENCE, OPERATION, KEEP, TRACE, ANSWER_VERSION];
 
 /// What concerns one connection only (RFC 9110 section 7.6.1), besides whatever `Connection` names.
 pub(crate) const HOP_BY_HOP: [HeaderName; 8] = [

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use hapax_core::fingerprint::Pointer;
 use hapax_core::policy::{Policy, PolicyError};
 use hapax_core::scope::Principal;
 use http::HeaderName;
@@ -15,11 +16,12 @@ use crate::Hapax;
 pub struct LayerBuilder {
     hapax: Hapax,
     policy: Arc<Policy>,
+    name: Arc<str>,
 }
 
 impl LayerBuilder {
     pub(crate) fn new(hapax: Hapax) -> Self {
-        LayerBuilder { hapax, policy: Arc::default() }
+        LayerBuilder { hapax, policy: Arc::default(), name: "".into() }
     }
 
     /// Sets what the guarded routes promise. A policy that contradicts itself is refused here.
@@ -29,13 +31,32 @@ impl LayerBuilder {
         Ok(self)
     }
 
+    /// Counts new keys ([`Policy::velocity`]) under this name: layers of one name and namespace count together whatever their rules have in
+    /// common, and a layer that is made anew under its old name goes on where the old one was. Without a name, that of all without one.
+    #[must_use]
+    pub fn name(mut self, name: &str) -> Self {
+        self.name = name.into();
+        self
+    }
+
     /// Who is asking, from the request. `None` is answered with `principal-missing`.
     ///
     /// Whatever the closure reads must have been checked before this layer: an unchecked header lets anybody ask as anybody.
     pub fn principal(self, source: impl Fn(&Parts) -> Option<Principal> + Send + Sync + 'static) -> IdempotencyLayer {
         let key_field = HeaderName::try_from(&*self.policy.key_field).expect("the policy was validated");
-        let shared = Shared { hapax: self.hapax, policy: self.policy, key_field, principal: Box::new(source) };
-        IdempotencyLayer(Arc::new(shared))
+        let namespace = match self.policy.shadow {
+            true => format!("{}{}", crate::SHADOW, self.hapax.namespace).into(),
+            false => self.hapax.namespace.clone(),
+        };
+        let pointers = self.policy.pointers();
+        let principal = Box::new(source);
+        let LayerBuilder { hapax, mut policy, name } = self;
+        if policy.shadow {
+            // So that all that is asked for one request is answered, or given up, within what the route allows.
+            let policy = Arc::make_mut(&mut policy);
+            policy.store_timeout = policy.store_timeout * 3 / 4;
+        }
+        IdempotencyLayer(Arc::new(Shared { hapax, namespace, policy, name, key_field, pointers, principal }))
     }
 
     /// Who is asking, from what an authentication layer outside this one left in the request's extensions. A request without it,
@@ -59,9 +80,15 @@ pub struct IdempotencyLayer(Arc<Shared>);
 
 pub(super) struct Shared {
     pub(super) hapax: Hapax,
+    /// Where records are made: apart from all others in a shadow.
+    pub(super) namespace: Arc<str>,
     pub(super) policy: Arc<Policy>,
+    /// What new keys are counted under.
+    pub(super) name: Arc<str>,
     /// The policy's, read once.
     pub(super) key_field: HeaderName,
+    /// The policy's, listed once.
+    pub(super) pointers: Vec<Pointer>,
     pub(super) principal: Box<PrincipalSource>,
 }
 

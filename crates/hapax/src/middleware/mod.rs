@@ -51,16 +51,20 @@
 
 mod answer;
 mod body;
+mod buffered;
 mod headers;
 mod layer;
 mod problem;
 mod request;
 mod service;
+mod shadow;
+mod source;
+mod work;
 
-pub use answer::Origin;
+pub use answer::{Origin, is_never_kept};
 pub use body::Body;
 pub use layer::{IdempotencyLayer, LayerBuilder};
-pub use problem::problem;
+pub use problem::{problem, response as rejected};
 pub use service::{Idempotency, NeverDispatched};
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;

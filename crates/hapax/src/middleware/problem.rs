@@ -25,7 +25,8 @@ fn of_document(status: StatusCode, document: String) -> Response<Body> {
     response
 }
 
-pub(super) fn response(rejection: &Rejection) -> Response<Body> {
+/// A rejection as the layer would answer it: for services around the layer that refuse a request in its place.
+pub fn response(rejection: &Rejection) -> Response<Body> {
     let row = rejection.row();
     let status = StatusCode::from_u16(row.status).expect("the table holds valid statuses");
     let mut response = of_document(status, document(status, row.slug, row.title, &rejection.detail(), &members(rejection)));

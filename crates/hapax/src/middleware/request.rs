@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hapax_core::field;
 use hapax_core::key::{Key, KeyError};
-use hapax_core::policy::{KeyRule, Policy};
+use hapax_core::policy::{KeyRule, KeySource, Policy};
 use hapax_core::rejection::Rejection;
 use hapax_core::time::Timestamp;
 use http::request::Parts;
@@ -12,20 +12,33 @@ use http::{HeaderMap, HeaderName};
 
 use super::headers;
 
-/// The key of a guarded request; `None` if it may pass without one.
-pub(super) fn key(parts: &Parts, field: &HeaderName, policy: &Policy) -> Result<Option<Key>, Rejection> {
+/// What the head of a request says of its key.
+pub(super) enum Ask {
+    /// There is none, and it may pass without one.
+    No,
+    /// This is it.
+    Key(Key),
+    /// Nothing: the body has to be read.
+    Body,
+}
+
+/// The key of a request with a guarded method.
+pub(super) fn key(parts: &Parts, field: &HeaderName, policy: &Policy) -> Result<Ask, Rejection> {
     if has_key_in_url(parts.uri.query().unwrap_or_default()) {
         return Err(Rejection::KeyInUrl);
     }
+    if policy.key_source != KeySource::Field {
+        return Ok(Ask::Body);
+    }
     let mut lines = parts.headers.get_all(field).iter();
     let key = match (lines.next(), lines.next()) {
-        (None, _) if policy.key == KeyRule::Optional => return Ok(None),
+        (None, _) if policy.key == KeyRule::Optional => return Ok(Ask::No),
         (None, _) => return Err(Rejection::KeyMissing),
         (Some(_), Some(_)) => Err(KeyError::Repeated),
         (Some(line), None) if policy.strict_key => Key::from_quoted_field(line.as_bytes()),
         (Some(line), None) => Key::from_field(line.as_bytes()),
     };
-    key.map(Some).map_err(Rejection::KeyMalformed)
+    key.map(Ask::Key).map_err(Rejection::KeyMalformed)
 }
 
 /// Names under which keys have been seen in query strings, where logs and proxies keep them.

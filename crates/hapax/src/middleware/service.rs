@@ -8,10 +8,9 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use hapax_core::key::Key;
-use hapax_core::outcome::{Class, Outcome, classify};
-use hapax_core::policy::{KeyRule, Policy};
+use hapax_core::policy::{KeyRule, KeySource};
 use hapax_core::rejection::Rejection;
-use hapax_core::scope::{RecordId, Scope};
+use hapax_core::scope::{Principal, RecordId, Scope};
 use hapax_core::time::Timestamp;
 use hapax_core::token;
 use http::header::ACCEPT_ENCODING;
@@ -19,12 +18,14 @@ use http::request::Parts;
 use http::{HeaderValue, Request, Response};
 use tower_service::Service;
 
-use super::answer::{self, Collected};
-use super::body::{Body, Buffered};
+use super::body::Body;
+use super::buffered::{Buffered, Stopped};
 use super::layer::Shared;
-use super::{BoxError, headers, problem, request};
+use super::request::Ask;
+use super::source::Told;
+use super::{BoxError, answer, problem, request, work};
 use crate::observe::{Event, Subject};
-use crate::once::{Call, Ended, Operation, Reply, lost};
+use crate::once::{Call, Operation, Reply};
 
 /// A service whose guarded requests have one effect per key. Made by [`IdempotencyLayer`](super::IdempotencyLayer).
 #[derive(Clone)]
@@ -54,6 +55,16 @@ impl<S> Idempotency<S> {
     pub(super) fn new(inner: S, shared: Arc<Shared>) -> Self {
         Idempotency { inner, shared }
     }
+
+    /// Whether this layer may have something to say about a request, as far as its head tells: its method is guarded, and it carries a
+    /// key, must carry one, or belongs to a route that takes keys from somewhere else than their field. Reads nothing but the head and
+    /// asks nobody, so that whoever stands outside can tell whether it is worth finding out who is asking.
+    pub fn may_guard(&self, parts: &Parts) -> bool {
+        let Shared { policy, key_field, .. } = &*self.shared;
+        let has_key = || parts.headers.contains_key(key_field);
+        policy.guards(parts.method.as_str())
+            && (policy.key_source != KeySource::Field || policy.key != KeyRule::Optional || has_key())
+    }
 }
 
 impl<S, B, RB> Service<Request<B>> for Idempotency<S>
@@ -79,6 +90,9 @@ where
         let next = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, next);
         let (mut parts, body) = request.into_parts();
+        if self.shared.policy.shadow {
+            return Box::pin(self.shared.clone().watch(inner, parts, body));
+        }
         // Before the future is made: each of these is a smaller one than one that might become any of them.
         match self.shared.read_head(&parts) {
             Ok(None) => {
@@ -95,7 +109,7 @@ where
 }
 
 /// An unguarded request: streamed through, both ways.
-async fn pass<S, RB>(inner: S, parts: Parts, body: Body) -> Result<Response<Body>, S::Error>
+pub(super) async fn pass<S, RB>(inner: S, parts: Parts, body: Body) -> Result<Response<Body>, S::Error>
 where
     S: Service<Request<Body>, Response = Response<RB>>,
     RB: http_body::Body<Data = Bytes> + Send + 'static,
@@ -107,7 +121,7 @@ where
 }
 
 /// A request that another layer answers for, with every word it says to that layer.
-async fn hand_on<S, RB>(mut inner: S, parts: Parts, body: Body) -> Result<Response<Body>, S::Error>
+pub(super) async fn hand_on<S, RB>(mut inner: S, parts: Parts, body: Body) -> Result<Response<Body>, S::Error>
 where
     S: Service<Request<Body>, Response = Response<RB>>,
     RB: http_body::Body<Data = Bytes> + Send + 'static,
@@ -117,35 +131,46 @@ where
 }
 
 /// What the head of a guarded request says.
-struct Asked {
-    key: Key,
-    scope: Arc<Scope>,
-    target: String,
+pub(super) struct Asked {
+    /// The key, where the field holds it. Else the body has to be read first.
+    pub(super) key: Option<Key>,
+    pub(super) scope: Arc<Scope>,
+    pub(super) target: String,
+    /// Nobody is asking. Refused if there is a key, which may not be known yet.
+    is_nobody: bool,
 }
 
 impl Asked {
-    fn id(&self) -> RecordId {
-        RecordId::of(&self.scope, &self.key)
+    fn id(&self) -> Option<RecordId> {
+        self.key.as_ref().map(|key| RecordId::of(&self.scope, key))
     }
 }
 
 impl Shared {
-    /// Whether the request is guarded, and by which key.
-    fn read_head(&self, parts: &Parts) -> Result<Option<Asked>, Rejection> {
+    /// Whether the request is guarded, and by which key, as far as its head tells.
+    pub(super) fn read_head(&self, parts: &Parts) -> Result<Option<Asked>, Rejection> {
         if !self.policy.guards(parts.method.as_str()) {
             return Ok(None);
         }
-        let Some(key) = request::key(parts, &self.key_field, &self.policy)? else { return Ok(None) };
-        let principal = (self.principal)(parts).ok_or(Rejection::PrincipalMissing)?;
+        let key = match request::key(parts, &self.key_field, &self.policy)? {
+            Ask::No => return Ok(None),
+            Ask::Key(key) => Some(key),
+            Ask::Body => None,
+        };
+        let principal = (self.principal)(parts);
+        let is_nobody = principal.is_none();
+        if is_nobody && (key.is_some() || self.policy.key != KeyRule::Optional) {
+            return Err(Rejection::PrincipalMissing);
+        }
         let uri = original_uri(parts);
         let scope = Scope {
-            namespace: self.hapax.namespace.clone(),
-            principal,
+            namespace: self.namespace.clone(),
+            principal: principal.unwrap_or(Principal::Anonymous),
             method: parts.method.as_str().into(),
             path: uri.path().into(),
         };
         let target = uri.path_and_query().map_or_else(|| uri.path().to_owned(), ToString::to_string);
-        Ok(Some(Asked { key, scope: Arc::new(scope), target }))
+        Ok(Some(Asked { key, scope: Arc::new(scope), target, is_nobody }))
     }
 
     async fn guard<S, B, RB>(self: Arc<Self>, inner: S, mut parts: Parts, body: B, asked: Asked) -> Result<Response<Body>, S::Error>
@@ -162,16 +187,28 @@ impl Shared {
             self.hapax.observe(&Event::Rejected { subject: None, rejection: &rejection });
             Ok(problem::response(&rejection))
         };
-        let token_until = match self.check_token(&asked).await {
+        let token_until = match self.check_head(&parts, &asked).await {
             Ok(token_until) => token_until,
             Err(rejection) => return refuse(rejection),
         };
-        // A layer outside this one has this very operation in hand: a second claim would only wait for the first.
-        if parts.extensions.get::<Operation>().is_some_and(|operation| operation.record() == asked.id()) {
+        if asked.id().is_some_and(|id| is_in_hand(&parts, id)) {
             return hand_on(inner, parts, Body::streamed(body)).await;
         }
-        let (call, buffered) = match self.prepare(&parts, body, asked, token_until).await {
-            Ok(prepared) => prepared,
+        let read = {
+            let mut body = std::pin::pin!(body);
+            self.read_body(&parts, &asked, &mut body).await
+        };
+        let buffered = match read {
+            Ok(buffered) => buffered,
+            Err(stopped) => return refuse(stopped.rejection),
+        };
+        let call = match self.call(&parts, asked, &buffered, token_until) {
+            Ok(Some(call)) if is_in_hand(&parts, call.id) => return hand_on(inner, parts, buffered.body()).await,
+            Ok(Some(call)) => call,
+            Ok(None) => {
+                answer::strip_ours(&mut parts.headers);
+                return pass(inner, parts, buffered.body()).await;
+            }
             Err(rejection) => return refuse(rejection),
         };
         // Whoever calls us cannot speak as us to what stands behind.
@@ -187,7 +224,7 @@ impl Shared {
             let (policy, dispatched) = (self.policy.clone(), dispatched.clone());
             move |operation: Operation| {
                 dispatched.store(true, Ordering::SeqCst);
-                run(inner, parts, buffered.body(), operation, policy)
+                work::run(inner, parts, buffered.body(), operation, policy)
             }
         };
         match self.hapax.engine().drive(call, work).await {
@@ -213,35 +250,59 @@ impl Shared {
         }
     }
 
-    /// Until when the key may begin something, where the route takes only keys that this server issued.
-    async fn check_token(&self, asked: &Asked) -> Result<Option<Timestamp>, Rejection> {
-        if self.policy.key != KeyRule::Issued {
-            return Ok(None);
+    /// What can be refused before the body is read. Until when a token may begin something; `None` where keys are not tokens.
+    pub(super) async fn check_head(&self, parts: &Parts, asked: &Asked) -> Result<Option<Timestamp>, Rejection> {
+        let Some(key) = &asked.key else { return Ok(None) };
+        let mut token_until = None;
+        if self.policy.key == KeyRule::Issued {
+            let secret = self.hapax.engine().secret(self.policy.store_timeout).await?;
+            // Of the namespace that tokens are issued in, in a shadow too.
+            let until = token::verify(&secret, &self.hapax.namespace, &asked.scope.principal, key);
+            token_until = Some(until.ok_or(Rejection::TokenInvalid)?);
         }
-        let secret = self.hapax.engine().secret(self.policy.store_timeout).await?;
-        let until = token::verify(&secret, &asked.scope.namespace, &asked.scope.principal, &asked.key);
-        until.map(Some).ok_or(Rejection::TokenInvalid)
+        request::deadline(&parts.headers)?;
+        Ok(token_until)
     }
 
-    /// Everything else that can be refused before anything is asked of the store's records.
-    async fn prepare<B>(
+    pub(super) async fn read_body<B>(&self, parts: &Parts, asked: &Asked, body: &mut B) -> Result<Arc<Buffered>, Box<Stopped>>
+    where
+        B: http_body::Body<Data = Bytes> + Unpin,
+        B::Error: Into<BoxError>,
+    {
+        let Asked { scope, target, .. } = asked;
+        Buffered::read(parts, scope.clone(), target, body, &self.policy, &self.pointers).await.map(Arc::new)
+    }
+
+    /// What the engine is asked; `None` if the request turned out to have no key and may pass without one.
+    pub(super) fn call(
         &self,
         parts: &Parts,
-        body: B,
         asked: Asked,
+        buffered: &Arc<Buffered>,
         token_until: Option<Timestamp>,
-    ) -> Result<(Call, Arc<Buffered>), Rejection>
-    where
-        B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Send,
-    {
-        let id = asked.id();
-        let Asked { key, scope, target } = asked;
-        let deadline = request::deadline(&parts.headers)?;
-        let buffered = Arc::new(Buffered::read(parts, scope.clone(), &target, body, &self.policy).await?);
-        let wait = request::wait(&parts.headers, &self.policy);
-        let call = Call { id, scope, key, policy: self.policy.clone(), request: buffered.clone(), wait, deadline, token_until };
-        Ok((call, buffered))
+    ) -> Result<Option<Call>, Rejection> {
+        let Asked { key, scope, is_nobody, .. } = asked;
+        let told = Told { principal: &scope.principal, headers: &parts.headers, found: buffered.found() };
+        let key = match key {
+            Some(key) => key,
+            None => match told.key(&self.policy)? {
+                Some(_) if is_nobody => return Err(Rejection::PrincipalMissing),
+                Some(key) => key,
+                None => return Ok(None),
+            },
+        };
+        let counted = told.counted(&self.policy, &[&scope.namespace, &self.name]);
+        Ok(Some(Call {
+            id: RecordId::of(&scope, &key),
+            key,
+            policy: self.policy.clone(),
+            request: buffered.clone(),
+            counted: counted.into(),
+            wait: request::wait(&parts.headers, &self.policy),
+            deadline: request::deadline(&parts.headers)?,
+            token_until,
+            scope,
+        }))
     }
 
     /// What the inner service sees of a guarded request: the key bare, and no wish for a coding that a later caller may not share.
@@ -256,78 +317,13 @@ impl Shared {
     }
 }
 
+/// Whether a layer outside this one has this very operation in hand: a second claim would only wait for the first.
+pub(super) fn is_in_hand(parts: &Parts, id: RecordId) -> bool {
+    parts.extensions.get::<Operation>().is_some_and(|operation| operation.record() == id)
+}
+
 fn is_store_away(rejection: &Rejection) -> bool {
     *rejection == Rejection::StoreUnavailable
-}
-
-/// The work of an operation: calls the inner service and reads its answer as an outcome.
-async fn run<S, RB>(
-    mut inner: S,
-    mut parts: Parts,
-    body: Body,
-    operation: Operation,
-    policy: Arc<Policy>,
-) -> Ended<Result<Response<Body>, Rejection>>
-where
-    S: Service<Request<Body>, Response = Response<RB>>,
-    S::Error: Into<BoxError>,
-    RB: http_body::Body<Data = Bytes> + Send + 'static,
-    RB::Error: Into<BoxError>,
-{
-    parts.headers.insert(headers::FENCE, HeaderValue::from(operation.fence().as_u64()));
-    parts
-        .headers
-        .insert(headers::OPERATION, HeaderValue::try_from(operation.id().as_str()).expect("an operation id is a header value"));
-    parts.extensions.insert(operation);
-
-    let response = match inner.call(Request::from_parts(parts, body)).await {
-        Ok(response) => response,
-        Err(error) => return failed(&error.into(), &policy),
-    };
-    let class = response.extensions().get::<Class>().copied().unwrap_or_else(|| classify(response.status().as_u16(), &policy));
-    let status = response.status().as_u16();
-    match class {
-        Class::Keep => kept(response, &policy).await,
-        Class::Release => Ended { outcome: Outcome::Released { status: Some(status) }, live: Ok(response.map(Body::streamed)) },
-        Class::Unknown => Ended { outcome: Outcome::Lost, live: Err(lost(&policy, status == 504)) },
-    }
-}
-
-/// The service returned no response at all.
-fn failed(error: &BoxError, policy: &Policy) -> Ended<Result<Response<Body>, Rejection>> {
-    // Only if it is the error itself: one that caused it may come from a second step, after a first one had its effect.
-    if error.is::<NeverDispatched>() {
-        return Ended { outcome: Outcome::Released { status: None }, live: Err(Rejection::UpstreamUnreachable) };
-    }
-    tracing::error!(%error, "the service failed on a guarded request; its outcome is unknown");
-    Ended { outcome: Outcome::Lost, live: Err(lost(policy, false)) }
-}
-
-/// A definitive response: read whole and kept, or passed on with a mark that it was not.
-async fn kept<RB>(response: Response<RB>, policy: &Policy) -> Ended<Result<Response<Body>, Rejection>>
-where
-    RB: http_body::Body<Data = Bytes> + Send + 'static,
-    RB::Error: Into<BoxError>,
-{
-    let (mut parts, body) = response.into_parts();
-    let status = parts.status.as_u16();
-    let ended =
-        |parts, answer, body| Ended { outcome: Outcome::Kept { status, answer }, live: Ok(Response::from_parts(parts, body)) };
-    if !policy.keep_answers || !answer::wants_keeping(&parts.headers) {
-        return ended(parts, None, Body::streamed(body));
-    }
-    match answer::collect(Box::pin(body), policy.answer_bytes_max).await {
-        Ok(Collected::Whole { body, trailers }) => {
-            answer::mend_length(&mut parts.headers, &body);
-            let answer = answer::keep(parts.status, &parts.headers, &body, trailers.as_ref(), policy);
-            ended(parts, Some(answer), Body::whole(body, trailers))
-        }
-        Ok(Collected::Over(body)) => ended(parts, None, body),
-        Err(error) => {
-            tracing::error!(%error, "an answer broke off; its outcome is unknown");
-            Ended { outcome: Outcome::Lost, live: Err(lost(policy, false)) }
-        }
-    }
 }
 
 /// The path as the client sent it: inside a nested axum router the request's own has lost its prefix, and two nests would share keys.

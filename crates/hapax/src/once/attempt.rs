@@ -14,10 +14,11 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::call::{Call, Ended, Operation, Reply};
-use super::engine::{Engine, Room, lifetime};
+use super::engine::{Engine, Room};
 use super::flights::Seat;
 use super::path::lost;
 use super::renew;
+use super::usage::Reserved;
 use crate::observe::Event;
 
 const PAUSE_MIN: Duration = Duration::from_millis(10);
@@ -154,7 +155,9 @@ impl Attempt {
         };
         let subject = self.call.subject(self.claimed.head.id);
         self.engine.observe(&Event::Finishing { subject, state: outcome.state() });
-        let (put, broke_off) = (self.put(outcome), lost(&self.call.policy, false));
+        let (mut put, broke_off) = (self.put(outcome), lost(&self.call.policy, false));
+        // Counted until what is written has been noted.
+        let _room = self.room_for_answer(&mut put);
         if planted::is(Bug::AnswerBeforeDurable) {
             desk.tell_live(self.claimed.head.clone(), broke_off.clone());
         }
@@ -210,6 +213,17 @@ impl Attempt {
         }
     }
 
+    /// Room in the principal's quota for the answer. Without it only the mark is written that the effect is done.
+    fn room_for_answer(&self, put: &mut Put) -> Option<Reserved> {
+        let Change::Finish(finish) = &mut put.change else { return None };
+        let answer = finish.answer.as_ref()?;
+        let room = self.engine.store.reserve_bytes(&self.call.scope, answer.encoded_len());
+        if room.is_err() {
+            finish.answer = None;
+        }
+        room.ok().flatten()
+    }
+
     /// Room in memory for an answer whose record cannot be written now. Without it only the mark is written that the effect is done.
     fn reserve(&self, put: &mut Put) -> Option<tokio::sync::OwnedSemaphorePermit> {
         let Change::Finish(finish) = &mut put.change else { return None };
@@ -241,10 +255,13 @@ impl Attempt {
     fn put(&self, outcome: Outcome) -> Put {
         let (state, status) = (outcome.state(), outcome.status());
         let answer = match outcome {
-            Outcome::Kept { answer, .. } => answer.map(Arc::new),
+            Outcome::Kept { answer, .. } => {
+                let version = self.call.policy.answer_version.as_deref();
+                answer.map(|answer| Arc::new(if version.is_some() { answer.under(version) } else { answer }))
+            }
             Outcome::Released { .. } | Outcome::Lost => None,
         };
-        let finish = Finish { state, status, answer, lifetime: lifetime(&self.call.policy) };
+        let finish = Finish { state, status, answer, lifetime: (&*self.call.policy).into() };
         let Head { id, fence, .. } = self.claimed.head;
         Put { id, condition: Condition::Held { fence }, change: Change::Finish(finish) }
     }

@@ -21,6 +21,7 @@ use hapax_core::time::Timestamp;
 
 use tokio::sync::Notify;
 
+use super::velocity::Counted;
 use crate::observe::Subject;
 
 /// One request, as the engine sees it.
@@ -32,6 +33,8 @@ pub(crate) struct Call {
     pub(crate) key: Key,
     pub(crate) policy: Arc<Policy>,
     pub(crate) request: Arc<dyn Request>,
+    /// What it counts for, should its key be new.
+    pub(crate) counted: Arc<[Counted]>,
     /// How long to wait for a running attempt.
     pub(crate) wait: Duration,
     /// The caller wants nothing begun after this.

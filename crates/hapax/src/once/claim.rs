@@ -15,7 +15,7 @@ use hapax_core::rejection::Rejection;
 use hapax_core::store::{Change, Condition, Finish, Lifetime, Put, Seen, Won, Written};
 use tokio::time::Instant;
 
-use super::engine::{Engine, Room, lifetime};
+use super::engine::{Engine, Room};
 
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -58,7 +58,7 @@ impl Engine {
             return Ok(Written::Won(Won { head: head.clone(), now: seen.now }));
         }
         // Ours, but its lease is over already. It was never dispatched, so it need not be held as unknown.
-        let put = release(head, lifetime(policy));
+        let put = release(head, policy.into());
         match self.ask_in(policy.store_timeout, self.store.put_if(put)).await? {
             Written::Won(won) => Ok(Written::Lost(Seen { record: Some(Record { head: won.head, answer: None }), now: won.now })),
             lost @ Written::Lost(_) => Ok(lost),
@@ -73,7 +73,7 @@ impl Engine {
         let Ok(limbo) = self.limbo.clone().try_acquire_owned() else {
             return tracing::warn!(record = %put.id, "too many lost claims: this one is left to lapse");
         };
-        let (engine, lifetime, timeout, counted) = (self.clone(), lifetime(policy), policy.store_timeout, self.attempts.token());
+        let (engine, lifetime, timeout, counted) = (self.clone(), policy.into(), policy.store_timeout, self.attempts.token());
         tokio::spawn(async move {
             if !engine.release(&put, token, lifetime, timeout).await {
                 tracing::warn!(record = %put.id, "a claim whose reply was lost could not be released");

@@ -8,16 +8,18 @@ use std::time::Duration;
 use hapax_core::operation::Secret;
 use hapax_core::policy::Policy;
 use hapax_core::rejection::Rejection;
-use hapax_core::store::{Lifetime, Store, StoreError, StoreErrorKind};
+use hapax_core::store::{Store, StoreError, StoreErrorKind};
 use tokio::sync::{Mutex, OnceCell, OwnedSemaphorePermit, Semaphore, TryAcquireError};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use super::books::{Books, Quotas};
 use super::cache::Cache;
 use super::flights::Flights;
 use super::remote::Remote;
 use super::renew::Renewals;
+use super::velocity::Velocities;
 use crate::Sweep;
 use crate::observe::{Event, Observer};
 
@@ -38,6 +40,15 @@ pub struct Limits {
     pub unwritten_bytes_max: usize,
     /// How long a poll for attempts of other nodes may take.
     pub poll_timeout: Duration,
+    /// Counts of new keys that may be held at once: one for each rule and each value that has sent a new key lately. While so many say
+    /// something, a new key that would need another is refused with `too-many-keys`.
+    pub velocity_entries_max: usize,
+    /// Records that a principal may have in a namespace, until their retention is over. A new key over it is refused with
+    /// `quota-reached`. `None` for any number.
+    pub records_per_principal_max: Option<u64>,
+    /// Bytes of kept answers that a principal may have in a namespace. Over it a new key is refused with `quota-reached`; an answer
+    /// that would exceed it is sent and not kept.
+    pub bytes_per_principal_max: Option<u64>,
 }
 
 impl Default for Limits {
@@ -50,6 +61,9 @@ impl Default for Limits {
             cache_bytes_max: 64 << 20,
             unwritten_bytes_max: 64 << 20,
             poll_timeout: Duration::from_secs(2),
+            velocity_entries_max: 100_000,
+            records_per_principal_max: None,
+            bytes_per_principal_max: None,
         }
     }
 }
@@ -63,17 +77,23 @@ pub struct Drained {
 }
 
 pub(crate) struct Engine {
-    pub(crate) store: Arc<dyn Store>,
+    pub(crate) store: Arc<Books>,
     observer: Arc<dyn Observer>,
     pub(crate) limits: Limits,
     pub(crate) cache: Cache,
     pub(crate) renewals: Arc<Renewals>,
     pub(crate) remote: Remote,
+    /// How many new keys there have been lately. Outlives the layers, so that a new one with the same rule goes on counting.
+    pub(super) velocities: Arc<Velocities>,
+    /// The same of shadows, which must not take anything away from those who are guarded.
+    pub(super) shadow_velocities: Arc<Velocities>,
     pub(crate) flights: Arc<Flights>,
     /// Attempts, and claims whose fate is open: what a drain waits for.
     pub(crate) attempts: TaskTracker,
     /// Room for further attempts; closed while draining.
     room: Arc<Semaphore>,
+    /// The same for shadows.
+    shadow_room: Arc<Semaphore>,
     /// Room for claims whose reply was lost, until they are released.
     pub(super) limbo: Arc<Semaphore>,
     /// Room for answers whose record could not be written yet, in bytes.
@@ -88,15 +108,18 @@ impl Engine {
     pub(crate) fn new(store: Arc<dyn Store>, observer: Arc<dyn Observer>, limits: Limits, sweep: Option<Sweep>) -> Arc<Self> {
         let permits = |count: usize| Arc::new(Semaphore::new(count.min(Semaphore::MAX_PERMITS)));
         Arc::new(Engine {
-            store,
+            store: Arc::new(Books::new(store, Quotas::from(&limits))),
             observer,
             limits,
+            velocities: Arc::new(Velocities::new(limits.velocity_entries_max)),
+            shadow_velocities: Arc::new(Velocities::new(limits.velocity_entries_max)),
             cache: Cache::new(limits.cache_bytes_max),
             renewals: Arc::default(),
             remote: Remote::default(),
             flights: Arc::default(),
             attempts: TaskTracker::new(),
             room: permits(limits.attempts_in_flight_max),
+            shadow_room: permits(limits.attempts_in_flight_max),
             limbo: permits(limits.lost_claims_max),
             unwritten: permits(limits.unwritten_bytes_max),
             sweep,
@@ -114,6 +137,12 @@ impl Engine {
         }
     }
 
+    /// Starts whatever goes on beside the calls, unless it does already.
+    pub(super) fn start_background(self: &Arc<Self>) {
+        self.start_sweeping();
+        self.start_counting();
+    }
+
     /// The forget-epoch, asked for at most once a second. Without it memory is neither used nor filled.
     pub(super) async fn epoch(&self, timeout: Duration) -> Option<u64> {
         if let Some(epoch) = self.cache.epoch() {
@@ -124,6 +153,7 @@ impl Engine {
         let asked_at = Instant::now();
         let pulse = tokio::time::timeout(timeout / 4, self.store.pulse()).await.ok()?.ok()?;
         self.cache.learn(&pulse, asked_at);
+        self.store.learn(pulse.now);
         let _ = self.secret.set(pulse.secret);
         // Not the pulse's: its reply may have been so slow that it is good for nothing by now.
         self.cache.epoch()
@@ -151,11 +181,12 @@ impl Engine {
         })
     }
 
-    /// Room for one more attempt.
-    pub(super) fn room(&self) -> Result<Room, Rejection> {
+    /// Room for one more attempt under this policy.
+    pub(super) fn room(&self, policy: &Policy) -> Result<Room, Rejection> {
         // Counted first: a drain that closes the room after this waits for what goes on here.
         let counted = self.attempts.token();
-        match self.room.clone().try_acquire_owned() {
+        let room = if policy.shadow { &self.shadow_room } else { &self.room };
+        match room.clone().try_acquire_owned() {
             Ok(permit) => Ok(Room { _permit: permit, _counted: counted }),
             Err(TryAcquireError::Closed) => Err(Rejection::Draining),
             Err(TryAcquireError::NoPermits) => Err(Rejection::TooManyKeys),
@@ -169,6 +200,7 @@ impl Engine {
     /// Stops beginning attempts, waits for those under way, and marks as unknown those that do not end within `patience`.
     pub(crate) async fn drain(self: &Arc<Self>, patience: Duration) -> Drained {
         self.room.close();
+        self.shadow_room.close();
         self.attempts.close();
         if tokio::time::timeout(patience, self.attempts.wait()).await.is_ok() {
             return Drained { left_unknown: 0 };
@@ -177,10 +209,6 @@ impl Engine {
         self.give_up_all().await;
         Drained { left_unknown }
     }
-}
-
-pub(super) fn lifetime(policy: &Policy) -> Lifetime {
-    Lifetime { retention: policy.retention, tombstone: policy.tombstone }
 }
 
 /// Room on this node for one attempt, counted from before its claim until it has ended.

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use hapax_core::decide::{Decision, decide};
 use hapax_core::operation::OperationId;
 use hapax_core::planted::{self, Bug};
+use hapax_core::policy::{KeyRule, KeySource, Policy};
 use hapax_core::record::{AttemptToken, Head, Record};
 use hapax_core::rejection::Rejection;
 use hapax_core::scope::RecordId;
@@ -18,10 +19,12 @@ use tokio::time::Instant;
 use super::Operation;
 use super::attempt::{self, Attempt};
 use super::call::{Call, Ended, Reply};
-use super::engine::{Engine, Room, lifetime};
+use super::engine::{Engine, Room};
 use super::flights::{Landing, Seat};
 use super::path::{ROUNDS_MAX, in_flight, since};
 use super::remote;
+use super::usage::Reserved;
+use super::velocity::Taken;
 use crate::observe::{Event, Source};
 
 /// What a leader reports to its caller.
@@ -87,13 +90,15 @@ impl Leader {
     }
 
     /// Asks `decide` and the store in turn until both agree.
-    async fn decide(&mut self, id: RecordId) -> Result<Course, Refusal> {
+    pub(super) async fn decide(&mut self, id: RecordId) -> Result<Course, Refusal> {
         let policy = self.call.policy.clone();
         let mut seen = self.known.take();
         // A fresh key costs one round trip: its absence is assumed, and the claim's condition finds out. Only a caller who may begin
-        // nothing any more looks first.
+        // nothing any more looks first, and one whose new keys are counted: a repeat must not take, not even for a moment, what a new
+        // key needs.
         let now = Timestamp::from_system_time(SystemTime::now());
-        if seen.is_none() && (self.call.is_late(now) || planted::is(Bug::CheckThenAct)) {
+        let is_counted = !self.call.counted.is_empty() || self.engine.store.is_counting();
+        if seen.is_none() && (is_counted || self.call.is_late(now) || planted::is(Bug::CheckThenAct)) {
             seen = Some(self.read(id).await?);
         }
         for _ in 0..ROUNDS_MAX {
@@ -101,8 +106,8 @@ impl Leader {
             let now = seen.as_ref().map_or(now, |seen| if planted::is(Bug::LapseByNodeClock) { now } else { seen.now });
             let fingerprint = self.call.fingerprint_for(head).await?;
             match decide(head, &self.call.ask(&fingerprint), now, &policy) {
-                Decision::Attempt(condition) => match self.engine.room() {
-                    Ok(room) => match self.claim(id, condition, room).await? {
+                Decision::Attempt(condition) => match self.admit(condition) {
+                    Ok(admitted) => match self.claim(id, condition, admitted).await? {
                         Claimed::Mine(mine) => return Ok(Course::Run(mine)),
                         Claimed::Theirs(theirs) => seen = Some(theirs),
                     },
@@ -122,6 +127,30 @@ impl Leader {
         Err(in_flight(Duration::ZERO).into())
     }
 
+    /// Whether one more attempt may begin. Only a new key is held to more than the node's own limit: what it is made of, and how many its
+    /// principal, and whatever else new keys are counted by, have had.
+    fn admit(&self, condition: Condition) -> Result<Admitted, Rejection> {
+        let Call { policy, scope, counted, .. } = &self.call;
+        let room = self.engine.room(policy)?;
+        if condition != Condition::Absent {
+            return Ok(Admitted { room, reserved: None, taken: None });
+        }
+        if policy.key_bits_min > 0 && self.is_key_the_callers() && self.call.key.bits() < policy.key_bits_min {
+            return Err(Rejection::KeyGuessable { bits_min: policy.key_bits_min });
+        }
+        let reserved = self.engine.store.reserve_record(scope).map_err(|_| Rejection::QuotaReached)?;
+        let velocities = if policy.shadow { &self.engine.shadow_velocities } else { &self.engine.velocities };
+        let taken = velocities.take(counted, Instant::now());
+        let taken = taken.map_err(|retry_after| Rejection::KeysTooFast { retry_after })?;
+        Ok(Admitted { room, reserved, taken: Some(taken) })
+    }
+
+    /// Whether the caller made the key, and could have made it better.
+    fn is_key_the_callers(&self) -> bool {
+        let Policy { key, key_source, .. } = &*self.call.policy;
+        *key != KeyRule::Issued && !matches!(key_source, KeySource::Derived(_))
+    }
+
     async fn read(&self, id: RecordId) -> Result<Seen, Rejection> {
         let mut reading = self.engine.ask_in(self.call.policy.store_timeout, self.engine.store.get(vec![id])).await?;
         Ok(Seen { record: reading.records.pop().flatten(), now: reading.now })
@@ -129,14 +158,16 @@ impl Leader {
 
     /// Writes down that the attempt was lost, unless it has ended after all.
     async fn hold(&self, id: RecordId, condition: Condition) -> Result<Seen, Rejection> {
-        let put = Put { id, condition, change: Change::Lose(lifetime(&self.call.policy)) };
+        let put = Put { id, condition, change: Change::Lose((&*self.call.policy).into()) };
         match self.engine.ask_in(self.call.policy.store_timeout, self.engine.store.put_if(put)).await? {
             Written::Won(won) => Ok(Seen { record: Some(Record { head: won.head, answer: None }), now: won.now }),
             Written::Lost(seen) => Ok(seen),
         }
     }
 
-    async fn claim(&self, id: RecordId, condition: Condition, room: Room) -> Result<Claimed, Refusal> {
+    async fn claim(&self, id: RecordId, condition: Condition, admitted: Admitted) -> Result<Claimed, Refusal> {
+        // Whatever is not spent below is given back: a claim that finds a record is no new key.
+        let Admitted { room, reserved, taken } = admitted;
         let Call { policy, scope, key, .. } = &self.call;
         // Under the route's own policy; a further attempt keeps the fingerprint of the first.
         let fingerprint = self.call.fingerprint(&policy.fingerprint).await?;
@@ -151,7 +182,15 @@ impl Leader {
         match written {
             Written::Won(won) => {
                 let (fence, attempt) = (won.head.fence, won.head.attempts);
-                self.engine.observe(&Event::Claimed { subject: self.call.subject(id), fence, attempt });
+                let subject = self.call.subject(id);
+                self.engine.observe(&Event::Claimed { subject, fence, attempt });
+                drop(reserved);
+                if let Some(taken) = taken {
+                    taken.spend();
+                    if let Some(kind) = key.looks_like().filter(|_| self.is_key_the_callers()) {
+                        self.engine.observe(&Event::GuessableKey { subject, kind });
+                    }
+                }
                 let operation = Operation::new(OperationId::of(&id, &secret), &won.head);
                 Ok(Claimed::Mine(Box::new(attempt::Claimed { head: won.head, operation, _room: room })))
             }
@@ -160,8 +199,15 @@ impl Leader {
     }
 }
 
+/// What one more attempt takes up before it has begun.
+struct Admitted {
+    room: Room,
+    reserved: Option<Reserved>,
+    taken: Option<Taken>,
+}
+
 /// What a leader is going to do.
-enum Course {
+pub(super) enum Course {
     Run(Box<attempt::Claimed>),
     Replay(Seen),
     Follow(Seen, Box<Head>),
@@ -173,8 +219,8 @@ enum Claimed {
 }
 
 /// What a leader tells its caller, and the record its joiners may judge for themselves.
-struct Refusal {
-    rejection: Rejection,
+pub(super) struct Refusal {
+    pub(super) rejection: Rejection,
     seen: Option<Seen>,
 }
 

@@ -21,6 +21,7 @@
 //! ```
 
 mod attempt;
+mod books;
 mod cache;
 mod call;
 mod claim;
@@ -31,6 +32,9 @@ mod operators;
 mod path;
 mod remote;
 mod renew;
+mod shadow;
+mod usage;
+mod velocity;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,16 +43,20 @@ use bytes::Bytes;
 use hapax_core::answer::Answer;
 use hapax_core::key::{Key, KeyError};
 use hapax_core::outcome::Outcome;
-use hapax_core::policy::{Policy, PolicyError};
+use hapax_core::policy::{Part, Policy, PolicyError};
 use hapax_core::rejection::Rejection;
 use hapax_core::scope::{Principal, RecordId, Scope};
 
+pub use books::Quotas;
 pub use call::Operation;
-pub(crate) use call::{Call, Ended, Reply, Request};
+pub(crate) use call::{Call, Ended, Fingerprinting, Reply, Request};
 pub(crate) use engine::Engine;
 pub use engine::{Drained, Limits};
 pub use operators::{Audit, OperatorError, Settlement};
 pub(crate) use path::lost;
+pub(crate) use shadow::Foreseen;
+pub use usage::Usage;
+pub(crate) use velocity::Counted;
 
 /// Runs named work once per key, without HTTP: for jobs, queues and command-line tools.
 #[derive(Clone)]
@@ -128,6 +136,14 @@ impl Once {
         Ok(self)
     }
 
+    /// What a new key counts for. Without HTTP there are no headers, and of the request no more is known than that it is the work's.
+    fn counted(&self) -> Arc<[Counted]> {
+        let Scope { namespace, principal, path, .. } = &self.scope;
+        let rules = self.policy.velocity.iter().filter(|rule| rule.by == Part::Principal);
+        let name = Part::digest_of_principal(principal);
+        rules.map(|rule| Counted::new(rule, &[namespace, path], name, name)).collect()
+    }
+
     /// Runs `work` unless it ran under this key before; then returns what it returned.
     ///
     /// `request` is what the work is asked to do: the same key with another request is refused. The work runs on a task of its own:
@@ -144,6 +160,7 @@ impl Once {
             scope,
             key,
             policy: self.policy.clone(),
+            counted: self.counted(),
             wait: self.policy.wait,
             deadline: None,
             token_until: None,

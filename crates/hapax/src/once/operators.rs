@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use hapax_core::answer::Answer;
-use hapax_core::policy::Policy;
-use hapax_core::record::{Head, Last, Record, State};
+use hapax_core::audit::{LogEntry, LogQuery, Note, Signed, SignedError};
+use hapax_core::record::{Fence, Head, Last, Record, State};
 use hapax_core::scope::RecordId;
 use hapax_core::store::{Change, Condition, Finish, Lifetime, ListQuery, Put, StoreError, StoreErrorKind, Won, Written};
 
 use super::cache::EPOCH_GOOD_FOR;
-use super::engine::{Engine, lifetime};
+use super::engine::Engine;
 use crate::observe::{Event, Subject};
 
 /// What became of an operation whose outcome was unknown, stated by somebody who found out.
@@ -23,7 +23,7 @@ pub enum Settlement {
     NotDone,
 }
 
-/// Who changes a record by hand, and why. Both must be said.
+/// Who changes a record by hand, and why. Both must be said, and are kept in the store's audit log together with the change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Audit<'a> {
     /// Who, as your own authentication knows them.
@@ -36,26 +36,52 @@ pub struct Audit<'a> {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OperatorError {
-    /// Who and why were not both said.
-    #[error("say who changes this record and why")]
-    Unsigned,
+    /// Who and why were not both said, or at too great a length.
+    #[error(transparent)]
+    Unsigned(#[from] SignedError),
     /// There is no such record.
     #[error("there is no record {0}")]
     NotFound(RecordId),
     /// The record is not in a state in which this can be done.
-    #[error("record {id} is {}: only an unknown outcome can be settled, and nothing running can be forgotten", .state.word())]
+    #[error("record {id} is {}", not_now(*.state))]
     NotNow {
         /// The record.
         id: RecordId,
         /// Its state.
         state: State,
     },
+    /// The record was forgotten before anybody settled it: nothing is left of its request to compare a repeat with.
+    #[error("record {0} was forgotten while its outcome was unknown: it can no longer be settled, and its repeats get 410")]
+    Forgotten(RecordId),
     /// Somebody changed the record meanwhile.
     #[error("record {0} has changed meanwhile: look again")]
     Changed(RecordId),
+    /// The record is forgotten and nobody is served its answer any more, but the store could not make sure in time that its bytes are gone.
+    #[error(
+        "record {id} is forgotten and nobody is served its answer any more, but its bytes may still be on the disk: {source}. Forget it \
+         once more to make sure"
+    )]
+    Unerased {
+        /// The record.
+        id: RecordId,
+        /// What kept the store from it.
+        source: StoreError,
+    },
     /// The store failed; whether the change happened is not known.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// What something is that cannot be changed like this, and what to do. What is unknown can be settled, so it was to be forgotten.
+fn not_now(state: State) -> String {
+    if is_unknown(state) {
+        return "unknown: what is forgotten can never be settled, so settle it first".to_owned();
+    }
+    format!("{}: only an unknown outcome can be settled, and nothing running can be forgotten", state.word())
+}
+
+fn is_unknown(state: State) -> bool {
+    matches!(state, State::Unknown | State::Expired(Last::Unknown))
 }
 
 /// The id before this one; none before the first.
@@ -96,57 +122,92 @@ impl Engine {
         self.store.list(query).await
     }
 
-    pub(crate) async fn settle(&self, id: RecordId, settlement: Settlement, audit: Audit<'_>) -> Result<Head, OperatorError> {
+    pub(crate) async fn log(&self, query: LogQuery) -> Result<Vec<LogEntry>, StoreError> {
+        self.store.log(query).await
+    }
+
+    pub(crate) async fn note(&self, action: &str, audit: Audit<'_>) -> Result<LogEntry, OperatorError> {
+        let note = Note::new(action, Signed::new(audit.by, audit.reason)?)?;
+        tracing::info!(action, by = audit.by, reason = audit.reason, "something was done by hand");
+        Ok(self.store.note(note).await?)
+    }
+
+    pub(crate) async fn settle(
+        &self,
+        id: RecordId,
+        settlement: Settlement,
+        audit: Audit<'_>,
+        lifetime: Lifetime,
+        attempt: Option<Fence>,
+    ) -> Result<Head, OperatorError> {
+        let signed = Signed::new(audit.by, audit.reason)?;
         let (record, state) = self.look(id).await?;
-        if !matches!(state, State::Unknown | State::Expired(Last::Unknown)) {
-            return Err(OperatorError::NotNow { id, state });
+        if !record.head.is_unresolved(state) {
+            return Err(if is_unknown(state) { OperatorError::Forgotten(id) } else { OperatorError::NotNow { id, state } });
+        }
+        if attempt.is_some_and(|fence| fence != record.head.fence) {
+            return Err(OperatorError::Changed(id));
         }
         let finish = |state, answer: Option<Answer>| Finish {
             state,
             status: answer.as_ref().map(|answer| answer.status),
             answer: answer.map(Arc::new),
-            lifetime: lifetime(&Policy::default()),
+            lifetime,
         };
-        let change = Change::Settle(match settlement {
+        let finish = match settlement {
             Settlement::Done(answer) => finish(State::Completed, Some(answer)),
             Settlement::DoneWithoutAnswer => finish(State::Completed, None),
             Settlement::NotDone => finish(State::Retryable, None),
-        });
-        Ok(self.change(&record.head, change, audit).await?.head)
+        };
+        let head = self.change(&record.head, Change::Settle(finish, signed)).await?.head;
+        self.tell(&head, audit, head.state);
+        Ok(head)
     }
 
-    /// Returns when no node can serve the answer any more.
-    pub(crate) async fn forget(&self, id: RecordId, audit: Audit<'_>) -> Result<(), OperatorError> {
+    /// Returns when no node can serve the answer any more, and the store has erased it.
+    pub(crate) async fn forget(
+        &self,
+        id: RecordId,
+        audit: Audit<'_>,
+        lifetime: Lifetime,
+        version: Option<u64>,
+    ) -> Result<(), OperatorError> {
+        let signed = Signed::new(audit.by, audit.reason)?;
         let (record, state) = self.look(id).await?;
-        if state == State::Running {
+        // What nobody has found out yet could never be stated afterwards.
+        if state == State::Running || record.head.is_unresolved(state) {
             return Err(OperatorError::NotNow { id, state });
         }
-        self.change(&record.head, Change::Forget(Lifetime::default()), audit).await?;
+        if version.is_some_and(|version| version != record.head.version) {
+            return Err(OperatorError::Changed(id));
+        }
+        let erased = match self.change(&record.head, Change::Forget(lifetime, signed)).await {
+            Ok(_) => Ok(()),
+            // Forgotten it is all the same.
+            Err(error @ OperatorError::Unerased { .. }) => Err(error),
+            Err(error) => return Err(error),
+        };
+        self.tell(&record.head, audit, State::Expired(state.last()));
         self.cache.forget(&id);
         // Another node may have read the epoch just before it rose.
         tokio::time::sleep(EPOCH_GOOD_FOR).await;
-        Ok(())
+        erased
     }
 
-    async fn change(&self, head: &Head, change: Change, audit: Audit<'_>) -> Result<Won, OperatorError> {
-        let Audit { by, reason } = audit;
-        if by.trim().is_empty() || reason.trim().is_empty() {
-            return Err(OperatorError::Unsigned);
+    async fn change(&self, head: &Head, change: Change) -> Result<Won, OperatorError> {
+        let id = head.id;
+        match self.store.put_if(Put { id, condition: Condition::Version { version: head.version }, change }).await {
+            Ok(Written::Won(won)) => Ok(won),
+            Ok(Written::Lost(_)) => Err(OperatorError::Changed(id)),
+            Err(source) if source.kind() == StoreErrorKind::Unerased => Err(OperatorError::Unerased { id, source }),
+            Err(source) => Err(source.into()),
         }
-        let put = Put { id: head.id, condition: Condition::Version { version: head.version }, change };
-        match self.store.put_if(put).await? {
-            Written::Won(won) => {
-                tracing::info!(record = %head.id, state = won.head.state.word(), by, reason, "a record was changed by hand");
-                self.observe(&Event::ChangedByHand {
-                    subject: Subject { scope: &head.scope, id: head.id },
-                    state: won.head.state,
-                    by,
-                    reason,
-                });
-                Ok(won)
-            }
-            Written::Lost(_) => Err(OperatorError::Changed(head.id)),
-        }
+    }
+
+    /// Tells whoever watches what the store has in its audit log already.
+    fn tell(&self, head: &Head, Audit { by, reason }: Audit<'_>, state: State) {
+        tracing::info!(record = %head.id, state = state.word(), by, reason, "a record was changed by hand");
+        self.observe(&Event::ChangedByHand { subject: Subject { scope: &head.scope, id: head.id }, state, by, reason });
     }
 
     /// Marks every attempt that is still running as unknown, all at once.
@@ -155,7 +216,7 @@ impl Engine {
         let mut marks = tokio::task::JoinSet::new();
         for (id, fence, policy) in &running {
             self.renewals.stop(*id, *fence);
-            let finish = Finish { state: State::Unknown, status: None, answer: None, lifetime: lifetime(policy) };
+            let finish = Finish { state: State::Unknown, status: None, answer: None, lifetime: (&**policy).into() };
             let put = Put { id: *id, condition: Condition::Held { fence: *fence }, change: Change::Finish(finish) };
             let (engine, timeout) = (self.clone(), policy.store_timeout);
             // Without the store's help the leases lapse by themselves.

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hapax_core::answer::Answer;
 use hapax_core::decide::{Decision, decide};
 use hapax_core::planted::{self, Bug};
 use hapax_core::policy::{Mode, Policy};
-use hapax_core::record::State;
+use hapax_core::record::{Head, State};
 use hapax_core::rejection::Rejection;
 use hapax_core::scope::RecordId;
 use hapax_core::store::Seen;
@@ -33,7 +34,7 @@ impl Engine {
         W: FnOnce(Operation) -> F + Send + 'static,
         F: Future<Output = Ended<T>> + Send + 'static,
     {
-        self.start_sweeping();
+        self.start_background();
         let id = call.id;
         let reply = self.find_answer(&call, id, work).await;
         match &reply {
@@ -94,11 +95,13 @@ impl Engine {
         let (record, now) = self.cache.get(&id, epoch?)?;
         let answer = record.answer.clone()?;
         let head = Box::new(record.head.clone());
+        let of_version = is_of_version(&answer, &call.policy);
         let decision = match call.fingerprint_for(Some(&record.head)).await {
             Ok(fingerprint) => decide(Some(&record.head), &call.ask(&fingerprint), now, &call.policy),
             Err(rejection) => Decision::Reject(rejection),
         };
         match decision {
+            Decision::Replay if !of_version => return Some(Err(not_kept(&head))),
             Decision::Replay => {}
             Decision::Reject(Rejection::KeyReused) if planted::is(Bug::CacheSkipsFingerprint) => {}
             Decision::Reject(rejection) => return Some(Err(rejection)),
@@ -163,6 +166,9 @@ impl Engine {
         else {
             return Err(Rejection::AnswerCorrupt);
         };
+        if !is_of_version(&answer, &call.policy) {
+            return Err(not_kept(head));
+        }
         self.observe(&Event::Replayed { subject: call.subject(head.id), source });
         Ok(Reply::Replay { head: Box::new(head.clone()), answer })
     }
@@ -181,6 +187,16 @@ enum Settled<T> {
     Reply(Result<Reply<T>, Rejection>),
     Wait,
     Act,
+}
+
+/// Whether an answer was kept under the version that the route has now: in another it might mislead its reader.
+fn is_of_version(answer: &Answer, policy: &Policy) -> bool {
+    answer.version() == policy.answer_version.as_deref().map(str::as_bytes)
+}
+
+/// What is said of an answer that is not sent again: the effect is done, and there is no answer to show for it.
+fn not_kept(head: &Head) -> Rejection {
+    Rejection::AnswerNotKept { status: head.status, at: head.finished_at }
 }
 
 /// What the first caller hears of an attempt that was lost.

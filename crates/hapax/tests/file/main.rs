@@ -3,9 +3,11 @@
 
 #![allow(unreachable_pub, reason = "modules of one test binary")]
 
+mod audit;
 mod backup;
 mod bounds;
 mod damage;
+mod erasure;
 mod owners;
 mod reopen;
 mod shop;

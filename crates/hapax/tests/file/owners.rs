@@ -128,3 +128,28 @@ async fn a_listing_misses_no_record_that_only_moves() {
     println!("{moves} moves during 100 listings");
     assert!(moves > 100, "only {moves} moves: this shows nothing");
 }
+
+/// Writes into a file that was removed succeed, and are gone with the process: nobody may be told that they are durable.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_acknowledged_into_a_file_that_is_no_longer_there() {
+    let shop = Shop::new();
+    let store = shop.open().await;
+    charge(&store, "first", "paid", KEPT).await;
+    let aside = tempfile::tempdir_in(shop.directory.path()).unwrap();
+    let ends = ["", "-wal", "-shm"];
+    for end in ends {
+        std::fs::rename(shop.beside(end), aside.path().join(format!("hapax.db{end}"))).unwrap();
+    }
+    let error = store.put_if(claim("second")).await.unwrap_err();
+    assert!(error.to_string().contains("no longer where it was") && store.stats().failing.is_some(), "{error}");
+    // Back in its place it is taken up again, with all that was acknowledged.
+    for end in ends {
+        let _ = std::fs::rename(aside.path().join(format!("hapax.db{end}")), shop.beside(end));
+    }
+    let until = std::time::Instant::now() + SOON;
+    while store.put_if(claim("third")).await.is_err() {
+        assert!(std::time::Instant::now() < until, "{:?}", store.stats().failing);
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(answer(&store, "first").await, Some(b"paid".to_vec()));
+}

@@ -41,7 +41,7 @@ impl IntoResponse for Problem {
 impl From<OperatorError> for Problem {
     fn from(error: OperatorError) -> Problem {
         let (status, slug) = match &error {
-            OperatorError::Unsigned => (StatusCode::BAD_REQUEST, "unsigned"),
+            OperatorError::Unsigned(_) => (StatusCode::BAD_REQUEST, "unsigned"),
             OperatorError::NotFound(_) => (StatusCode::NOT_FOUND, "key-not-found"),
             OperatorError::NotNow { .. } => (StatusCode::CONFLICT, "not-now"),
             OperatorError::Changed(_) => (StatusCode::CONFLICT, "changed-meanwhile"),

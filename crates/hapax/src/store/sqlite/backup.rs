@@ -19,6 +19,7 @@ use tempfile::NamedTempFile;
 use super::error::store_error;
 use super::owner::with_suffix;
 use super::schema::Meta;
+use super::view;
 
 /// Pages copied between two batches: so few that a caller hardly waits longer.
 const STEP_PAGES: i32 = 16;
@@ -106,6 +107,20 @@ pub(super) fn copy(
     drop(backup);
     let bytes = std::fs::metadata(to).map_or(0, |file| file.len());
     Ok(Copied { bytes, at })
+}
+
+/// Everything at one moment, by somebody who only reads. The owner writes on meanwhile, and its log grows until this is over.
+pub(super) fn copy_from_outside(from: &Connection, to: &Path) -> Result<Copied, BackupError> {
+    let failed = |error| BackupError::Store(store_error(error));
+    let file = begin(to)?;
+    // The first reading is what fixes the moment.
+    let snapshot = from.unchecked_transaction().map_err(failed)?;
+    let (clock, _) = view::clock(&Meta::read(from).map_err(BackupError::Store)?);
+    let at = clock.now();
+    let copied = copy(from, file.path(), &clock, || true).map_err(BackupError::Store)?;
+    drop(snapshot);
+    finish(file, to, at)?;
+    Ok(Copied { at, ..copied })
 }
 
 /// Brings the copy to its disk bit by bit while it grows, until the guard goes: all at once at the end would keep the disk from the

@@ -5,15 +5,16 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use hapax_core::store::StoreError;
+use hapax_core::store::{Change, StoreError, Written};
 use rusqlite::Connection;
 
 use super::book::Book;
+use super::erasure::Erasures;
 use super::log::{self, Progress, Wake};
 use super::page::{Failure, Page};
 use super::shared::{Connections, Shared, shut};
 use super::writer::{Answer, Command, Queue};
-use super::{backup, repair};
+use super::{backup, erasure, repair};
 
 /// Pages given back to the file system at a time: when nobody waits, and between two batches.
 const SHRINK_PAGES_IDLE: u32 = 2048;
@@ -35,6 +36,8 @@ pub(super) struct Desk {
     is_shrinking: bool,
     /// Batches since the log was last looked at.
     unlooked: u32,
+    /// What has been forgotten, and who waits for it to be erased.
+    erasures: Erasures,
     /// How long to wait before the file is opened again, should it fail now: longer each time, until something was written.
     pause: Duration,
 }
@@ -60,17 +63,18 @@ struct Broken {
 type Told = Box<dyn FnOnce(Option<StoreError>)>;
 
 impl Desk {
-    pub(super) fn new(shared: Arc<Shared>, connection: Connection, book: Book, wake: Arc<Wake>) -> Desk {
+    pub(super) fn new(shared: Arc<Shared>, connection: Connection, book: Book, wake: Arc<Wake>, erasures: Erasures) -> Desk {
         let state = State::Open(Box::new(Open { connection: Rc::new(connection), book }));
-        Desk { shared, wake, state, is_shrinking: false, unlooked: 0, pause: Duration::ZERO }
+        Desk { shared, wake, state, is_shrinking: false, unlooked: 0, erasures, pause: Duration::ZERO }
     }
 
     /// How long to wait for somebody to ask for something, before there is something to do without that. `None`: for ever.
     pub(super) fn patience(&self) -> Option<Duration> {
-        match &self.state {
+        let patience = match &self.state {
             State::Open(_) => self.is_shrinking.then_some(Duration::ZERO),
             State::Broken(broken) => Some(broken.next_try.saturating_duration_since(Instant::now())),
-        }
+        };
+        patience.into_iter().chain(self.erasures.patience()).min()
     }
 
     /// Carries out one batch, then whatever housekeeping there is.
@@ -84,6 +88,7 @@ impl Desk {
         if !batch.is_empty() {
             self.commit(batch);
         }
+        self.erase();
         if self.is_shrinking || chores.has_swept {
             self.keep_house(chores.reset_log, Some(if is_idle { SHRINK_PAGES_IDLE } else { SHRINK_PAGES_BUSY }));
         } else {
@@ -98,13 +103,15 @@ impl Desk {
     /// Carries out a batch in one transaction and tells nobody anything before it is durable.
     pub(super) fn commit(&mut self, batch: Vec<Command>) {
         let begun = Instant::now();
-        let mut told: Vec<Told> = Vec::with_capacity(batch.len());
+        let (mut told, mut forgotten) = (Vec::with_capacity(batch.len()), Vec::new());
         let result = match &mut self.state {
             State::Broken(broken) => {
                 batch.into_iter().for_each(|command| told.push(refuse(command)));
                 Err(Failure { error: broken.error.clone(), is_suspect: false })
             }
-            State::Open(open) => open.carry_out(&self.shared, batch, &mut told),
+            State::Open(open) => {
+                open.carry_out(&self.shared, batch, &mut told, &mut forgotten).and_then(|()| in_place(&self.shared))
+            }
         };
         let error = match result {
             Ok(()) => {
@@ -122,6 +129,24 @@ impl Desk {
         };
         for tell in told {
             tell(error.clone());
+        }
+        for (reply, written) in forgotten {
+            match &error {
+                None => self.erasures.owe(reply, written),
+                Some(error) => drop(reply.send(Err(error.clone()))),
+            }
+        }
+    }
+
+    fn erase(&mut self) {
+        let connection = match &self.state {
+            State::Open(open) => Some(open.connection.clone()),
+            State::Broken(_) => None,
+        };
+        if let Err(error) = self.erasures.work(&self.shared, connection.as_deref())
+            && super::error::is_suspect(&error)
+        {
+            self.fail(super::error::store_error(error));
         }
     }
 
@@ -252,6 +277,7 @@ impl Desk {
         if !batch.is_empty() {
             self.commit(batch);
         }
+        self.erase();
         self.keep_house(chores.reset_log, None);
     }
 
@@ -286,7 +312,13 @@ impl Chores {
 }
 
 impl Open {
-    fn carry_out(&mut self, shared: &Shared, batch: Vec<Command>, told: &mut Vec<Told>) -> Result<(), Failure> {
+    fn carry_out(
+        &mut self,
+        shared: &Shared,
+        batch: Vec<Command>,
+        told: &mut Vec<Told>,
+        forgotten: &mut Vec<(Answer<Written>, Written)>,
+    ) -> Result<(), Failure> {
         let clock = &*shared.clock;
         let mut page = match Page::open(&self.connection, &shared.policies, shared.incarnation, clock, &mut self.book) {
             Ok(page) => page,
@@ -303,10 +335,20 @@ impl Open {
             match command {
                 // A caller who gave up is not surprised by a write it no longer expects.
                 Command::Put(_, reply) if reply.is_closed() => {}
-                Command::Put(asked, reply) => told.push(tell(reply, page.put_if(&asked.put, asked.answer.as_deref()))),
+                Command::Put(mut asked, reply) => {
+                    let is_forgetting = matches!(asked.put.change, Change::Forget(..));
+                    match page.put_if(&asked.put, asked.answer.as_mut()) {
+                        Ok(Written::Won(_)) if is_forgetting && page.is_left_open() => {
+                            told.push(tell(reply, Err(erasure::unsealed())));
+                        }
+                        Ok(written @ Written::Won(_)) if is_forgetting => forgotten.push((reply, written)),
+                        written => told.push(tell(reply, written)),
+                    }
+                }
                 Command::Get(ids, reply) => told.push(tell(reply, page.get(&ids))),
                 Command::Renew(renewals, reply) => told.push(tell(reply, page.renew(&renewals))),
                 Command::Sweep(limit, reply) => told.push(tell(reply, page.sweep(limit))),
+                Command::Note(note, reply) => told.push(tell(reply, page.note(*note))),
                 Command::Backup(..) | Command::ResetLog => unreachable!("taken out before"),
             }
         }
@@ -321,6 +363,16 @@ fn tell<T: 'static>(reply: Answer<T>, result: Result<T, StoreError>) -> Told {
     })
 }
 
+/// Nothing is durable in a file that nobody will find again.
+fn in_place(shared: &Shared) -> Result<(), Failure> {
+    if shared.is_in_place() {
+        return Ok(());
+    }
+    let error =
+        "the store file is no longer where it was: it was removed, moved or replaced. Put it back, with the files beside it";
+    Err(Failure { error: StoreError::unavailable(error), is_suspect: true })
+}
+
 fn refuse(command: Command) -> Told {
     let never = StoreError::unavailable("the write was not begun");
     match command {
@@ -328,6 +380,7 @@ fn refuse(command: Command) -> Told {
         Command::Get(_, reply) => tell(reply, Err(never)),
         Command::Renew(_, reply) => tell(reply, Err(never)),
         Command::Sweep(_, reply) => tell(reply, Err(never)),
+        Command::Note(_, reply) => tell(reply, Err(never)),
         Command::Backup(_, reply) => tell(reply, Err(never)),
         Command::ResetLog => Box::new(drop),
     }

@@ -94,14 +94,39 @@ pub(super) fn reset(shared: &Shared, connection: &Connection) -> rusqlite::Resul
     }
     if length(&shared.path) > LOG_BYTES_MAX {
         // What a reader outside made it grow to; with nothing left in it, it can be cut.
-        connection.busy_timeout(Duration::ZERO)?;
-        let cut = Progress::of(connection, "PRAGMA wal_checkpoint(TRUNCATE)");
-        connection.busy_timeout(super::schema::BUSY_TIMEOUT)?;
-        cut?;
+        cut(connection, Duration::ZERO)?;
     }
     shared.counters.log_resets.fetch_add(1, Ordering::Relaxed);
     shared.counters.log_bytes.store(0, Ordering::Relaxed);
     Ok(true)
+}
+
+/// Copies all of the log and leaves not a byte of it behind. Says whether it could: a reader outside holds what it reads, and is waited
+/// for no longer than said.
+pub(super) fn erase(shared: &Shared, connection: &Connection, stop: Duration) -> rusqlite::Result<bool> {
+    let _alone = shared.alone();
+    if !cut(connection, stop)? {
+        return Ok(false);
+    }
+    // SQLite cuts the file, but does not wait for the disk: after a loss of power the old bytes would be back.
+    match std::fs::File::open(with_suffix(&shared.path, "-wal")).and_then(|file| file.sync_all()) {
+        Ok(()) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => {
+            tracing::warn!(%error, "the log was cut, but the disk does not confirm it");
+            return Ok(false);
+        }
+    }
+    shared.counters.log_resets.fetch_add(1, Ordering::Relaxed);
+    shared.counters.log_bytes.store(0, Ordering::Relaxed);
+    Ok(true)
+}
+
+fn cut(connection: &Connection, stop: Duration) -> rusqlite::Result<bool> {
+    connection.busy_timeout(stop)?;
+    let is_busy = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, bool>(0));
+    connection.busy_timeout(super::schema::BUSY_TIMEOUT)?;
+    is_busy.map(|is_busy| !is_busy)
 }
 
 /// The length of the log's file: it keeps what it once had until it is cut.

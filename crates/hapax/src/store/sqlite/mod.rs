@@ -16,11 +16,14 @@
 //!
 //! To read the code: `schema` has the tables, `place` says where a row goes, `index` and `roll` how it is found again. `writer` is the
 //! queue, `desk` the writer's day, `page` one transaction, `book` what it knows without reading. `log` keeps the log short, `repair`
-//! opens the file again when the disk failed, `backup` copies it.
+//! opens the file again when the disk failed, `backup` copies it, `audit` has what was done by hand, `seal` and
+//! `erasure` make forgetting erase.
 
+mod audit;
 mod backup;
 mod book;
 mod desk;
+mod erasure;
 mod error;
 mod index;
 mod log;
@@ -33,6 +36,7 @@ mod repair;
 mod roll;
 mod row;
 mod schema;
+mod seal;
 mod shared;
 mod stats;
 mod view;
@@ -41,7 +45,9 @@ mod writer;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::TrySendError;
+use std::time::Duration;
 
+use hapax_core::audit::{LogEntry, LogQuery, Note};
 use hapax_core::record::Head;
 use hapax_core::scope::RecordId;
 use hapax_core::store::{Condition, ListQuery, Pulse, Put, Reading, Renewal, Reply, Seen, Store, StoreError, Swept, Written};
@@ -84,11 +90,14 @@ pub struct Options {
     /// How much may wait to be written, 64 MiB unless said otherwise. Beyond it a write is refused at once: a disk that is too slow
     /// shows as answers of 503, not as memory that fills up.
     pub queue_bytes_max: usize,
+    /// How long a forgetting waits for readers outside to let go of the log, so that it can be cut: five seconds unless said otherwise.
+    /// After that it is an error of the kind [`StoreErrorKind::Unerased`](hapax_core::store::StoreErrorKind::Unerased).
+    pub erase_patience: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { clock: None, queue_bytes_max: 64 << 20 }
+        Options { clock: None, queue_bytes_max: 64 << 20, erase_patience: Duration::from_secs(5) }
     }
 }
 
@@ -121,7 +130,7 @@ impl Sqlite {
     /// ```
     pub fn stats(&self) -> Stats {
         let records = self.shared.index().map_or(0, |index| index.len());
-        self.shared.counters.read(records)
+        Stats { restored: self.restored.is_some(), ..self.shared.counters.read(records) }
     }
 
     /// Whether the file was an older state of the store when it was opened: a backup that was restored, or an older copy that was put
@@ -180,7 +189,8 @@ impl Sqlite {
         owner.sign(path, &meta.name, meta.incarnation)?;
         shared.open(Connections::open(path)?, book.index.clone());
         let wake = Arc::new(Wake::default());
-        let start = Start { connection, book, owner, wake: wake.clone(), queue_bytes_max: options.queue_bytes_max };
+        let Options { queue_bytes_max, erase_patience, .. } = options;
+        let start = Start { connection, book, owner, wake: wake.clone(), queue_bytes_max, erase_patience };
         let readers = Readers::start(&shared)?;
         let writer = Writer::start(shared.clone(), start);
         let copier = Copier::start(shared.clone(), wake, writer.commands());
@@ -277,6 +287,14 @@ impl Store for Sqlite {
             let meta = Meta::read(connection)?;
             Ok(Pulse { now: clock.now(), epoch: meta.epoch.unsigned_abs(), secret: meta.secret })
         })
+    }
+
+    fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {
+        self.readers.ask(move |connection| audit::read(connection, &query))
+    }
+
+    fn note(&self, note: Note) -> Reply<'_, LogEntry> {
+        self.writer.ask(|reply| Command::Note(Box::new(note), reply))
     }
 }
 

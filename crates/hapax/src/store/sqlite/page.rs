@@ -3,14 +3,16 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use hapax_core::audit::{LogEntry, Note};
 use hapax_core::fingerprint::FingerprintPolicy;
 use hapax_core::guard::{self, Due};
 use hapax_core::record::{Head, State};
 use hapax_core::scope::RecordId;
 use hapax_core::store::{Change, Lifetime, Put, Reading, Renewal, Seen, StoreError, StoreErrorKind, Swept, Won, Written};
 use hapax_core::time::{Clock, Timestamp};
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
+use super::audit;
 use super::book::{Book, Kind};
 use super::error::{is_damage, is_suspect, store_error};
 use super::index::{Found, Move, Running, To};
@@ -19,6 +21,7 @@ use super::policies::Policies;
 use super::roll;
 use super::row::{self, Leases, Lookup, Rows, Stored, micros};
 use super::schema::Meta;
+use super::seal::{self, Sealed, Seals};
 use crate::hash::Ids;
 
 /// The clock is written down at least so often, so that it does not begin much earlier after a restart on a machine that lost its own.
@@ -33,6 +36,9 @@ pub(super) struct Page<'a> {
     /// What the store says of itself, and whether that has changed.
     meta: Meta,
     is_meta_changed: bool,
+    seals: Seals,
+    /// Whether the latest write removed an answer that was not sealed, so that its bytes may be left.
+    is_left_open: bool,
     /// Records that this transaction has changed, as they are now; the book does not know yet.
     changed: HashMap<RecordId, Option<Stored>, Ids>,
     noted: Noted,
@@ -86,8 +92,20 @@ impl<'a> Page<'a> {
     ) -> Result<Page<'a>, Failure> {
         connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         let rows = Rows { connection, policies, leases: Leases::Of(incarnation) };
-        let (changed, noted, meta) = (HashMap::default(), Noted::default(), book.meta.clone());
-        let mut page = Page { rows, incarnation, clock, book, meta, is_meta_changed: false, changed, noted, failure: None };
+        let (seals, changed, noted, meta) = (Seals::default(), HashMap::default(), Noted::default(), book.meta.clone());
+        let mut page = Page {
+            rows,
+            incarnation,
+            clock,
+            book,
+            meta,
+            is_meta_changed: false,
+            seals,
+            is_left_open: false,
+            changed,
+            noted,
+            failure: None,
+        };
         if let Err(failure) = page.begin() {
             page.roll_back();
             return Err(failure);
@@ -175,7 +193,8 @@ impl<'a> Page<'a> {
     }
 
     /// `answer` is the change's answer as it is stored.
-    pub(super) fn put_if(&mut self, put: &Put, answer: Option<&[u8]>) -> Result<Written, StoreError> {
+    pub(super) fn put_if(&mut self, put: &Put, answer: Option<&mut Sealed>) -> Result<Written, StoreError> {
+        self.is_left_open = false;
         let current = self.find(&put.id)?;
         let now = self.clock.now();
         match guard::judge(current.as_ref().map(|stored| &*stored.head), put, now, self.meta.floor) {
@@ -184,15 +203,33 @@ impl<'a> Page<'a> {
                 Ok(Written::Lost(Seen { record, now }))
             }
             Ok(head) => {
+                let entry = LogEntry::of(put, current.as_ref().map(|stored| &*stored.head), &head, now);
                 let result = self.write(current.as_ref(), head.clone(), answer);
                 self.written(result)?;
-                if matches!(put.change, Change::Forget(_)) {
+                if let Some(entry) = entry {
+                    self.log(entry)?;
+                }
+                if matches!(put.change, Change::Forget(..)) {
                     self.meta.epoch += 1;
                     self.is_meta_changed = true;
                 }
                 Ok(Written::Won(Won { head, now }))
             }
         }
+    }
+
+    /// Whether the latest put removed an answer that is not erased by that.
+    pub(super) fn is_left_open(&self) -> bool {
+        self.is_left_open
+    }
+
+    pub(super) fn note(&mut self, note: Note) -> Result<LogEntry, StoreError> {
+        self.log(LogEntry::noted(note, self.clock.now()))
+    }
+
+    fn log(&mut self, entry: LogEntry) -> Result<LogEntry, StoreError> {
+        let result = audit::write(self.rows.connection, entry);
+        self.written(result)
     }
 
     pub(super) fn renew(&mut self, renewals: &[Renewal]) -> Result<Vec<bool>, StoreError> {
@@ -224,6 +261,8 @@ impl<'a> Page<'a> {
         }
         swept.buried = self.sweep_lanes(Kind::Answers, now, limit - swept.total())?;
         swept.removed = self.sweep_lanes(Kind::Heads, now, limit - swept.total())?;
+        let result = audit::remove_old(self.rows.connection, now, limit - swept.total());
+        swept.unlogged = self.written(result)?;
         if swept.total() > 0 || now >= self.book.meta.clock.after(CLOCK_STEP) {
             // The floor, and the clock's reading, so that after a restart it does not begin before this.
             self.meta = self.meta.at(now);
@@ -295,14 +334,14 @@ impl<'a> Page<'a> {
         Ok(Some(Front { last, count }))
     }
 
-    fn remove(&self, kind: Kind, Front { last, .. }: Front) -> rusqlite::Result<()> {
+    fn remove(&mut self, kind: Kind, Front { last, .. }: Front) -> rusqlite::Result<()> {
         let connection = self.rows.connection;
         let (start, _) = bounds(last.lane());
         match kind {
-            Kind::Answers => connection
-                .prepare_cached("DELETE FROM answers WHERE row >= ?1 AND row <= ?2")?
-                .execute([start, last.row()])
-                .map(drop),
+            Kind::Answers => {
+                connection.prepare_cached("DELETE FROM answers WHERE row >= ?1 AND row <= ?2")?.execute([start, last.row()])?;
+                self.seals.erase_through(connection, last)
+            }
             Kind::Heads => {
                 connection.prepare_cached("DELETE FROM heads WHERE row >= ?1 AND row <= ?2")?.execute([start, last.row()])?;
                 roll::pass(connection, last)
@@ -310,8 +349,8 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// Writes a head and its answer. It moves unless it stays among what no time removes; an answer it had goes.
-    fn write(&mut self, before: Option<&Stored>, head: Head, answer: Option<&[u8]>) -> rusqlite::Result<()> {
+    /// Writes a head and its answer. It moves unless it stays among what no time removes; an answer it had goes, and is erased.
+    fn write(&mut self, before: Option<&Stored>, head: Head, answer: Option<&mut Sealed>) -> rusqlite::Result<()> {
         let connection = self.rows.connection;
         let policy = self.policy(&head)?;
         let answer = answer.map(|answer| self.append_answer(&head, answer)).transpose()?;
@@ -319,8 +358,13 @@ impl<'a> Page<'a> {
             && let Some(old) = before.answer
         {
             // By its time too: past its retention it may be gone already, and the row another's.
-            let mut statement = connection.prepare_cached("DELETE FROM answers WHERE row = ?1 AND due = ?2")?;
-            statement.execute([old.row(), micros(before.head.expires_at)])?;
+            let sql = "DELETE FROM answers WHERE row = ?1 AND due = ?2 RETURNING substr(content, 1, 1)";
+            let columns = [old.row(), micros(before.head.expires_at)];
+            let removed: Option<Vec<u8>> = connection.prepare_cached(sql)?.query_row(columns, |row| row.get(0)).optional()?;
+            if let Some(first) = removed {
+                self.seals.erase(connection, old)?;
+                self.is_left_open |= seal::is_open(&first);
+            }
         }
         let place = match before {
             Some(before) if before.place.is_open() && head.state.is_open() => before.place,
@@ -332,7 +376,7 @@ impl<'a> Page<'a> {
         };
         let stored = Stored { place, head: Arc::new(head), answer };
         row::write(connection, &stored, policy, self.incarnation)?;
-        self.note(before, stored);
+        self.moved(before, stored);
         Ok(())
     }
 
@@ -345,10 +389,11 @@ impl<'a> Page<'a> {
         Ok(())
     }
 
-    fn append_answer(&mut self, head: &Head, answer: &[u8]) -> rusqlite::Result<Place> {
+    fn append_answer(&mut self, head: &Head, answer: &mut Sealed) -> rusqlite::Result<Place> {
         let place = self.book.answers.append(head.expires_at);
+        let seal = self.seals.take(self.rows.connection, place)?;
         let mut statement = self.rows.connection.prepare_cached("INSERT INTO answers (row, due, content) VALUES (?1, ?2, ?3)")?;
-        statement.execute(params![place.row(), micros(head.expires_at), answer])?;
+        statement.execute(params![place.row(), micros(head.expires_at), answer.under(&seal)])?;
         Ok(place)
     }
 
@@ -361,7 +406,7 @@ impl<'a> Page<'a> {
         Ok(Some(number.number))
     }
 
-    fn note(&mut self, before: Option<&Stored>, stored: Stored) {
+    fn moved(&mut self, before: Option<&Stored>, stored: Stored) {
         let to = match stored.head.state {
             State::Running => To::Running(Running { place: stored.place, head: stored.head.clone() }),
             _ => To::Row(stored.place),

@@ -15,6 +15,7 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use super::error::store_error;
 use super::place::{OPEN, Place, bounds};
 use super::policies::Policies;
+use super::seal;
 
 /// Whose leases count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,8 +171,13 @@ impl Rows<'_> {
         }
         let place = answer.ok_or_else(|| StoreError::corrupt("a kept answer has no place"))?;
         let mut statement = self.connection.prepare_cached("SELECT content FROM answers WHERE row = ?1").map_err(store_error)?;
-        let answer = statement.query_row([place.row()], |row| Ok(Answer::decode(&head.id, row.get_ref(0)?.as_blob()?)));
+        let decode = |stored: &[u8]| Answer::decode(&head.id, stored);
+        let answer = statement.query_row([place.row()], |row| {
+            let stored = row.get_ref(0)?.as_blob()?;
+            Ok(seal::unseal(self.connection, place, stored, decode))
+        });
         let answer = answer.optional().map_err(store_error)?.ok_or_else(|| StoreError::corrupt("a kept answer is missing"))?;
+        let answer = answer?.ok_or_else(|| StoreError::corrupt("a kept answer has lost its seal"))?;
         let answer = answer.map_err(|error| StoreError::corrupt("a kept answer is damaged").because(error))?;
         Ok(Record { head, answer: Some(Arc::new(answer)) })
     }
@@ -349,7 +355,7 @@ fn needed<'a>(row: &'a Row<'_>, column: usize) -> Result<&'a str, StoreError> {
 }
 
 /// States as numbers. Written to files: never renumber.
-fn code(state: State) -> i64 {
+pub(super) fn code(state: State) -> i64 {
     match state {
         State::Running => 1,
         State::Completed => 2,
@@ -375,7 +381,7 @@ const STATES: [State; 9] = [
     State::Expired(Last::Unknown),
 ];
 
-fn state(number: i64) -> Result<State, StoreError> {
+pub(super) fn state(number: i64) -> Result<State, StoreError> {
     let state = STATES.into_iter().find(|state| code(*state) == number);
     state.ok_or_else(|| StoreError::new(StoreErrorKind::Unsupported, "a record has a state this version does not know"))
 }

@@ -27,7 +27,8 @@ const FORMAT_FIRST: i64 = 2;
 
 /// Each migration takes the file to the next format; the first, an empty file to [`FORMAT_FIRST`]. Never edit one that was released;
 /// add another.
-const MIGRATIONS: &[&str] = &["
+const MIGRATIONS: &[&str] = &[
+    "
     CREATE TABLE meta (
         only        INTEGER PRIMARY KEY CHECK (only = 0),
         name        TEXT    NOT NULL,            -- tells this store from every other; a copy has the same
@@ -97,7 +98,40 @@ const MIGRATIONS: &[&str] = &["
         policy INTEGER PRIMARY KEY,
         text   TEXT    NOT NULL UNIQUE
     ) STRICT;
-"];
+",
+    "
+    -- What was done by hand, by whom and why: see audit.rs. No record takes its entries with it.
+    CREATE TABLE audit (
+        sequence  INTEGER PRIMARY KEY AUTOINCREMENT, -- without gaps, and none is given twice
+        at        INTEGER NOT NULL,
+        action    TEXT    NOT NULL,
+        signed_by TEXT    NOT NULL,
+        reason    TEXT    NOT NULL,
+        id        BLOB,                              -- null, and so are all that follow: no record was changed
+        namespace TEXT,
+        principal TEXT,                              -- null: anonymous
+        method    TEXT,
+        path      TEXT,
+        key       TEXT,
+        before    INTEGER,
+        after     INTEGER,
+        status    INTEGER,                           -- null: there is none
+        fence     INTEGER,
+        version   INTEGER,
+        checksum  INTEGER NOT NULL
+    ) STRICT;
+    CREATE INDEX audit_of_record ON audit (id) WHERE id IS NOT NULL;
+
+    -- What answers are hidden under, 127 to a row: see seal.rs.
+    CREATE TABLE seals (
+        row   INTEGER PRIMARY KEY,
+        seals BLOB    NOT NULL
+    ) STRICT;
+",
+];
+
+/// The first format that has an audit log.
+const FORMAT_AUDIT: i64 = 3;
 
 /// The newest format this version knows.
 const FORMAT_LAST: i64 = FORMAT_FIRST + MIGRATIONS.len() as i64 - 1;
@@ -177,6 +211,12 @@ pub(super) fn open_to_read(path: &Path) -> Result<Connection, OpenError> {
         0 => Err(OpenError::NotAStore { path: path.to_owned() }),
         _ => Ok(connection),
     }
+}
+
+/// Whether there is an audit log: a file that nobody has opened since older days has none yet.
+pub(super) fn has_audit(connection: &Connection) -> Result<bool, StoreError> {
+    let format: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(store_error)?;
+    Ok(format >= FORMAT_AUDIT)
 }
 
 fn with_defaults(connection: Connection) -> rusqlite::Result<Connection> {

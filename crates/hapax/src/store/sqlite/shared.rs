@@ -20,6 +20,8 @@ pub(super) const READERS: usize = 2;
 /// What the store's threads share.
 pub(super) struct Shared {
     pub(super) path: PathBuf,
+    /// The file that was at the path when it was opened.
+    file: Option<(u64, u64)>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) incarnation: i64,
     pub(super) policies: Policies,
@@ -53,6 +55,7 @@ impl Connections {
 impl Shared {
     pub(super) fn new(path: PathBuf, clock: Arc<dyn Clock>, incarnation: i64) -> Shared {
         Shared {
+            file: identity(&path),
             path,
             clock,
             incarnation,
@@ -61,6 +64,12 @@ impl Shared {
             index: RwLock::new(None),
             gate: RwLock::new(None),
         }
+    }
+
+    /// Whether the file that is open is the one at the path. One that was removed, or whose directory was, takes writes all the same,
+    /// and they are gone with the process.
+    pub(super) fn is_in_place(&self) -> bool {
+        self.file.is_some() && identity(&self.path) == self.file
     }
 
     pub(super) fn leases(&self) -> Leases {
@@ -98,6 +107,12 @@ impl Shared {
     pub(super) fn alone(&self) -> RwLockWriteGuard<'_, Option<Connections>> {
         self.gate.write().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What tells a file from every other.
+fn identity(path: &std::path::Path) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
 
 /// What is said while the gate is shut.

@@ -31,6 +31,8 @@ pub struct Stats {
     pub reopened: u64,
     /// Why the store cannot be used at the moment, if so.
     pub failing: Option<String>,
+    /// Whether the file was an older state of the store when it was opened, see [`Sqlite::restored`](super::Sqlite::restored).
+    pub restored: bool,
 }
 
 /// The same while it is counted.
@@ -89,6 +91,8 @@ impl Counters {
             log_resets: get(&self.log_resets),
             reopened: get(&self.reopened),
             failing: self.failing.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            // Not counted: the store knows it from its opening.
+            restored: false,
         }
     }
 }

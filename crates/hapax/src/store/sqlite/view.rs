@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use hapax_core::audit::{LogEntry, LogQuery};
+use hapax_core::operation::Secret;
 use hapax_core::record::Head;
 use hapax_core::scope::RecordId;
 use hapax_core::store::{ListQuery, Reading, StoreError};
@@ -10,6 +12,8 @@ use hapax_core::time::{Clock, Timestamp};
 use rusqlite::{Connection, Transaction};
 
 use super::OpenError;
+use super::audit;
+use super::backup::{self, BackupError, Copied};
 use super::book::Book;
 use super::error::store_error;
 use super::index::{Found, Index, prefix};
@@ -55,6 +59,12 @@ impl View {
         Ok(View { inside: Mutex::new(Inside { path, connection, policies: Policies::default(), index: None }) })
     }
 
+    /// What operation ids of this store are made with.
+    pub fn secret(&self) -> Result<Secret, StoreError> {
+        let inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(Meta::read(&inside.connection)?.secret)
+    }
+
     /// Reads records, answers included.
     pub fn get(&self, ids: &[RecordId]) -> Result<Reading, StoreError> {
         let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
@@ -89,6 +99,21 @@ impl View {
         }
         Ok(heads)
     }
+
+    /// A page of the audit log. Takes no index, and so is quick in a file of any size.
+    pub fn log(&self, query: &LogQuery) -> Result<Vec<LogEntry>, StoreError> {
+        let inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        if schema::has_audit(&inside.connection)? { audit::read(&inside.connection, query) } else { Ok(Vec::new()) }
+    }
+
+    /// Copies the file as it is now into a new one that can be opened as a store: [`Sqlite::backup`](super::Sqlite::backup), from outside.
+    /// What was acknowledged before this was called is in it. Nothing is overwritten; a backup that fails leaves nothing behind.
+    ///
+    /// Blocks until it is done. Until then the owner's log grows by what is written meanwhile.
+    pub fn backup(&self, to: impl AsRef<Path>) -> Result<Copied, BackupError> {
+        let inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        backup::copy_from_outside(&inside.connection, to.as_ref())
+    }
 }
 
 impl Inside {
@@ -97,8 +122,7 @@ impl Inside {
         let snapshot = self.connection.unchecked_transaction().map_err(store_error)?;
         // Its owner may be another by now.
         let meta = Meta::read(&self.connection)?;
-        let is_same_boot = meta.boot_id == boot_id();
-        let clock = if is_same_boot { BootClock::resumed(meta.clock, meta.boot) } else { BootClock::anchored(meta.clock) };
+        let (clock, is_same_boot) = clock(&meta);
         let leases = if is_same_boot && Owner::exists(&self.path) { Leases::Of(meta.incarnation) } else { Leases::Nobodys };
         let version = self.connection.query_row("PRAGMA data_version", [], |row| row.get(0)).map_err(store_error)?;
         let index = match &self.index {
@@ -109,4 +133,10 @@ impl Inside {
         let rows = Rows { connection: &self.connection, policies: &self.policies, leases };
         Ok(Moment { rows, index, now: clock.now(), _snapshot: snapshot })
     }
+}
+
+/// The store's clock, as its owner would read it, and whether that was on this run of the machine.
+pub(super) fn clock(meta: &Meta) -> (BootClock, bool) {
+    let is_same_boot = meta.boot_id == boot_id();
+    (if is_same_boot { BootClock::resumed(meta.clock, meta.boot) } else { BootClock::anchored(meta.clock) }, is_same_boot)
 }

@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use hapax_core::audit::{self, LogEntry, Note};
 use hapax_core::scope::RecordId;
 use hapax_core::store::{Put, Reading, Renewal, Reply, StoreError, Swept, Written};
 use rusqlite::Connection;
@@ -14,8 +15,10 @@ use tokio::sync::oneshot;
 
 use super::book::Book;
 use super::desk::Desk;
+use super::erasure::Erasures;
 use super::log::Wake;
 use super::owner::Owner;
+use super::seal::Sealed;
 use super::shared::Shared;
 use super::{answered, backup};
 
@@ -35,19 +38,20 @@ pub(super) enum Command {
     Get(Vec<RecordId>, Answer<Reading>),
     Renew(Vec<Renewal>, Answer<Vec<bool>>),
     Sweep(usize, Answer<Swept>),
+    Note(Box<Note>, Answer<LogEntry>),
     Backup(PathBuf, Answer<backup::Copied>),
     ResetLog,
 }
 
-/// A write as it waits. The answer is encoded by whoever asks: they are many, and the writer is one.
+/// A write as it waits. The answer is encoded and sealed by whoever asks: they are many, and the writer is one.
 pub(super) struct Asked {
     pub(super) put: Put,
-    pub(super) answer: Option<Vec<u8>>,
+    pub(super) answer: Option<Sealed>,
 }
 
 impl Command {
     pub(super) fn put(put: Put, reply: Answer<Written>) -> Command {
-        let answer = put.change.answer().map(|answer| answer.encode(&put.id));
+        let answer = put.change.answer().map(|answer| Sealed::new(&answer.encode(&put.id)));
         Command::Put(Box::new(Asked { put, answer }), reply)
     }
 
@@ -58,6 +62,8 @@ impl Command {
             Command::Put(asked, _) => asked.answer.as_ref().map_or(0, |answer| answer.len() * 2),
             Command::Get(ids, _) => size_of_val(&**ids),
             Command::Renew(renewals, _) => size_of_val(&**renewals),
+            // A bounded text; the rest is nothing to speak of.
+            Command::Note(..) => audit::REASON_BYTES_MAX,
             Command::Sweep(..) | Command::Backup(..) | Command::ResetLog => 0,
         };
         COMMAND_BYTES + content
@@ -79,17 +85,18 @@ pub(super) struct Start {
     pub(super) owner: Owner,
     pub(super) wake: Arc<Wake>,
     pub(super) queue_bytes_max: usize,
+    pub(super) erase_patience: Duration,
 }
 
 impl Writer {
     pub(super) fn start(shared: Arc<Shared>, start: Start) -> Writer {
         let (commands, queue) = sync_channel(QUEUE_MAX);
-        let Start { connection, book, owner, wake, queue_bytes_max } = start;
+        let Start { connection, book, owner, wake, queue_bytes_max, erase_patience } = start;
         let (thread, inside) = (std::thread::Builder::new().name("hapax-writer".into()), shared.clone());
         let thread = thread.spawn(move || {
             // Held until the last write is done, and released only then.
             let _owner = owner;
-            let mut desk = Desk::new(inside.clone(), connection, book, wake);
+            let mut desk = Desk::new(inside.clone(), connection, book, wake, Erasures::new(erase_patience));
             let queue = Queue { commands: queue, shared: inside };
             while let Some(batch) = queue.gather(desk.patience()) {
                 desk.work(batch, &queue);

@@ -1,0 +1,256 @@
+//! Finding values in a JSON text: keys that callers send in their body, and what new keys are counted by.
+//!
+//! The text is read by the code that reads it for the fingerprint, so that what is odd there is odd here. Whoever takes a value from an
+//! odd text may take another than the service behind: [`Found::odd`] says so, and it is for the caller to refuse.
+//!
+//! ```
+//! use hapax_core::fingerprint::Finder;
+//!
+//! let mut finder = Finder::new(vec!["/client_token".parse()?, "/card/number".parse()?]);
+//! finder.update(br#"{"client_token": "k", "card": {"num"#);
+//! finder.update(br#"ber": 4242}}"#);
+//! let found = finder.finish();
+//! assert_eq!(found.get(&"/client_token".parse()?).and_then(|value| value.text()), Some("k"));
+//! assert!(found.get(&"/card/number".parse()?).is_some_and(|value| value.text().is_none()));
+//! # Ok::<(), hapax_core::fingerprint::PointerError>(())
+//! ```
+
+use super::Selection;
+use super::canonical::Odd;
+use super::json::{Canonical, Digests};
+use super::pointer::{Pointer, Step};
+
+/// A longer string is found without its text: it is no key.
+const TEXT_BYTES_MAX: usize = 1_024;
+
+/// Finds the values at some places of a JSON text that comes in chunks of any size. Keeps no more of the text than those.
+pub struct Finder {
+    canonical: Canonical<Digests>,
+    odd: Option<Odd>,
+    is_empty: bool,
+}
+
+/// What was found.
+pub struct Found {
+    values: Vec<(Pointer, Option<Value>)>,
+    odd: Option<Odd>,
+    is_empty: bool,
+}
+
+/// A value in a JSON text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Value {
+    digest: [u8; 32],
+    text: Option<Box<str>>,
+}
+
+impl Finder {
+    /// Finds the values at these places, each of which is [one](Pointer::is_exact).
+    pub fn new(pointers: Vec<Pointer>) -> Self {
+        Finder { canonical: Canonical::tracing(Selection::All, Trail::new(pointers)), odd: None, is_empty: true }
+    }
+
+    /// The next bytes of the text.
+    pub fn update(&mut self, chunk: &[u8]) {
+        self.is_empty &= chunk.is_empty();
+        if self.odd.is_none() {
+            self.odd = self.canonical.update(chunk).err();
+        }
+    }
+
+    /// The text has ended.
+    pub fn finish(mut self) -> Found {
+        let ended = match self.odd {
+            None => self.canonical.end().err(),
+            odd => odd,
+        };
+        Found { values: self.canonical.into_trail().found(), odd: ended, is_empty: self.is_empty }
+    }
+}
+
+impl Found {
+    /// The value at a place, if there is one. `null` is none: to most services it says that nothing was sent.
+    pub fn get(&self, pointer: &Pointer) -> Option<&Value> {
+        self.values.iter().find(|(at, _)| at == pointer)?.1.as_ref()
+    }
+
+    /// Why another reader may find something else, or nothing. What was found up to there is found.
+    pub fn odd(&self) -> Option<&Odd> {
+        self.odd.as_ref()
+    }
+
+    /// Whether there was no text at all.
+    pub fn is_empty(&self) -> bool {
+        self.is_empty
+    }
+}
+
+impl Value {
+    /// What stands for the value: its kind and content, a number by its exact spelling, as in the fingerprint.
+    pub fn digest(&self) -> [u8; 32] {
+        self.digest
+    }
+
+    /// The text, if it is a string and of a length that could be a key's.
+    pub fn text(&self) -> Option<&str> {
+        self.text.as_deref()
+    }
+}
+
+/// Follows pointers through a text while it is folded into something else.
+pub(super) struct Trail<V> {
+    pointers: Vec<Pointer>,
+    /// The pointers that lead to the root: all of them.
+    root: Vec<usize>,
+    levels: Vec<Level>,
+    /// The text of the string that is being read, where a pointer ends.
+    text: Option<Box<str>>,
+    found: Vec<Option<(V, Option<Box<str>>)>>,
+}
+
+/// An open container: the pointers that lead into it, and those that lead on to the value being read.
+struct Level {
+    within: Vec<usize>,
+    next: Vec<usize>,
+}
+
+impl<V: Clone> Trail<V> {
+    pub(super) fn new(pointers: Vec<Pointer>) -> Self {
+        let root = (0..pointers.len()).collect();
+        let found = pointers.iter().map(|_| None).collect();
+        Trail { pointers, root, levels: Vec::new(), text: None, found }
+    }
+
+    /// A container begins.
+    pub(super) fn open(&mut self) {
+        if !self.pointers.is_empty() {
+            let level = Level { within: self.next().to_vec(), next: Vec::new() };
+            self.levels.push(level);
+        }
+    }
+
+    pub(super) fn close(&mut self) {
+        self.levels.pop();
+    }
+
+    /// The value of this member or element comes next.
+    pub(super) fn step(&mut self, to: &Step<'_>) {
+        let Some(depth) = self.levels.len().checked_sub(1) else { return };
+        let (pointers, level) = (&self.pointers, &mut self.levels[depth]);
+        level.next.clear();
+        level.next.extend(level.within.iter().filter(|&&i| pointers[i].matches(depth, to)));
+    }
+
+    /// The value being read is this string.
+    pub(super) fn string(&mut self, text: &str) {
+        if self.ends().next().is_some() && text.len() <= TEXT_BYTES_MAX {
+            self.text = Some(text.into());
+        }
+    }
+
+    /// The value being read is `null`: nothing that a pointer finds.
+    pub(super) fn null(&mut self) {
+        let (pointers, depth) = (&self.pointers, self.levels.len());
+        let next = self.levels.last_mut().map_or(&mut self.root, |level| &mut level.next);
+        next.retain(|&i| pointers[i].len() != depth);
+    }
+
+    /// The value is complete.
+    pub(super) fn value(&mut self, value: &V) {
+        let text = self.text.take();
+        let ends: Vec<usize> = self.ends().collect();
+        for i in ends {
+            self.found[i] = Some((value.clone(), text.clone()));
+        }
+    }
+
+    fn next(&self) -> &[usize] {
+        self.levels.last().map_or(&self.root, |level| &level.next)
+    }
+
+    /// The pointers that end at the value being read.
+    fn ends(&self) -> impl Iterator<Item = usize> {
+        self.next().iter().copied().filter(|&i| self.pointers[i].len() == self.levels.len())
+    }
+}
+
+impl Trail<[u8; 32]> {
+    fn found(self) -> Vec<(Pointer, Option<Value>)> {
+        let values = self.found.into_iter().map(|found| found.map(|(digest, text)| Value { digest, text }));
+        self.pointers.into_iter().zip(values).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(text: &[u8], pointers: &[&str], chunk: usize) -> Found {
+        let mut finder = Finder::new(pointers.iter().map(|pointer| pointer.parse().unwrap()).collect());
+        text.chunks(chunk).for_each(|chunk| finder.update(chunk));
+        finder.finish()
+    }
+
+    fn texts<'a>(found: &'a Found, pointers: &[&str]) -> Vec<Option<Option<&'a str>>> {
+        pointers.iter().map(|pointer| found.get(&pointer.parse().unwrap()).map(Value::text)).collect()
+    }
+
+    #[test]
+    fn values_are_found_wherever_they_are_and_however_the_text_is_cut() {
+        let text =
+            br#" {"a": {"b": "one", "c": [1, "two", {"d": "three"}]}, "e~/f": "\u0066our", "n": null, "x": {"a": {"b": "no"}}} "#;
+        let pointers = ["/a/b", "/a", "/a/c/1", "/a/c/2/d", "/a/c/0", "/e~0~1f", "/n", "/a/b/c", "/missing", "/a/c/01"];
+        for chunk in [1, 2, 7, 1_000] {
+            let found = find(text, &pointers, chunk);
+            assert_eq!(found.odd(), None);
+            let expected = [
+                Some(Some("one")),
+                Some(None),
+                Some(Some("two")),
+                Some(Some("three")),
+                Some(None),
+                Some(Some("four")),
+                None,
+                None,
+                None,
+                None,
+            ];
+            assert_eq!(texts(&found, &pointers), expected, "in chunks of {chunk}");
+        }
+    }
+
+    #[test]
+    fn values_that_are_spelled_alike_have_one_digest_and_others_do_not() {
+        let digest = |text: &str| find(text.as_bytes(), &["/v"], 100).get(&"/v".parse().unwrap()).unwrap().digest();
+        assert_eq!(digest(r#"{"v":"A"}"#), digest(r#"{"x":1, "v" : "\u0041"}"#));
+        assert_eq!(digest(r#"{"v":{"a":1,"b":2}}"#), digest(r#"{"v":{"b":2, "a":1}}"#));
+        let all = [r#"{"v":1}"#, r#"{"v":1.0}"#, r#"{"v":"1"}"#, r#"{"v":[1]}"#, r#"{"v":true}"#, r#"{"v":{}}"#, r#"{"v":""}"#];
+        for (i, a) in all.iter().enumerate() {
+            for b in &all[..i] {
+                assert_ne!(digest(a), digest(b), "{a} {b}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_another_reader_might_read_otherwise_is_odd() {
+        let odd = |text: &str| find(text.as_bytes(), &["/k"], 3).odd().cloned();
+        assert_eq!(odd(r#"{"k":"a","k":"b"}"#), Some(Odd::DuplicateName(String::new())));
+        assert_eq!(odd(r#"{"k":"a","x":{"y":1,"y":1}}"#), Some(Odd::DuplicateName(String::new())));
+        assert_eq!(odd("\u{feff}{\"k\":\"a\"}"), Some(Odd::ByteOrderMark));
+        for text in
+            ["", "k=a", "{\"k\":\"a\"", "{\"k\":\"a\"} {}", "{'k':'a'}", r#"{"k":"\ud800"}"#, "{\"k\":\"a\",}", "{\"k\":\"a\nb\"}"]
+        {
+            assert!(matches!(odd(text), Some(Odd::NotJson(_))), "{text}: {:?}", odd(text));
+        }
+        assert!(find(b"", &["/k"], 1).is_empty());
+        // What stood there before it went wrong is found.
+        assert_eq!(texts(&find(br#"{"k":"a","#, &["/k"], 100), &["/k"]), [Some(Some("a"))]);
+    }
+
+    #[test]
+    fn a_string_that_is_far_too_long_for_a_key_is_found_without_its_text() {
+        let text = format!("{{\"k\":\"{}\"}}", "x".repeat(2_000));
+        assert_eq!(texts(&find(text.as_bytes(), &["/k"], 64), &["/k"]), [Some(None)]);
+    }
+}

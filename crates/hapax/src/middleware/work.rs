@@ -1,0 +1,91 @@
+//! The work of an operation: the inner service, called once, and how its answer is read.
+
+use bytes::Bytes;
+use hapax_core::outcome::{Class, Outcome, classify};
+use hapax_core::policy::Policy;
+use hapax_core::rejection::Rejection;
+use http::request::Parts;
+use http::{HeaderValue, Request, Response};
+use std::sync::Arc;
+use tower_service::Service;
+
+use super::answer::{self, Collected};
+use super::body::Body;
+use super::service::NeverDispatched;
+use super::{BoxError, headers};
+use crate::once::{Ended, Operation, lost};
+
+/// The work of an operation: calls the inner service and reads its answer as an outcome.
+pub(super) async fn run<S, RB>(
+    mut inner: S,
+    mut parts: Parts,
+    body: Body,
+    operation: Operation,
+    policy: Arc<Policy>,
+) -> Ended<Result<Response<Body>, Rejection>>
+where
+    S: Service<Request<Body>, Response = Response<RB>>,
+    S::Error: Into<BoxError>,
+    RB: http_body::Body<Data = Bytes> + Send + 'static,
+    RB::Error: Into<BoxError>,
+{
+    parts.headers.insert(headers::FENCE, HeaderValue::from(operation.fence().as_u64()));
+    parts
+        .headers
+        .insert(headers::OPERATION, HeaderValue::try_from(operation.id().as_str()).expect("an operation id is a header value"));
+    parts.extensions.insert(operation);
+
+    let response = match inner.call(Request::from_parts(parts, body)).await {
+        Ok(response) => response,
+        Err(error) => return failed(&error.into(), &policy),
+    };
+    let class = class_of(&response, &policy);
+    let status = response.status().as_u16();
+    match class {
+        Class::Keep => kept(response, &policy).await,
+        Class::Release => Ended { outcome: Outcome::Released { status: Some(status) }, live: Ok(response.map(Body::streamed)) },
+        Class::Unknown => Ended { outcome: Outcome::Lost, live: Err(lost(&policy, status == 504)) },
+    }
+}
+
+/// How a response is read: as its handler says, else by its status.
+pub(super) fn class_of<B>(response: &Response<B>, policy: &Policy) -> Class {
+    response.extensions().get::<Class>().copied().unwrap_or_else(|| classify(response.status().as_u16(), policy))
+}
+
+/// The service returned no response at all.
+fn failed(error: &BoxError, policy: &Policy) -> Ended<Result<Response<Body>, Rejection>> {
+    // Only if it is the error itself: one that caused it may come from a second step, after a first one had its effect.
+    if error.is::<NeverDispatched>() {
+        return Ended { outcome: Outcome::Released { status: None }, live: Err(Rejection::UpstreamUnreachable) };
+    }
+    tracing::error!(%error, "the service failed on a guarded request; its outcome is unknown");
+    Ended { outcome: Outcome::Lost, live: Err(lost(policy, false)) }
+}
+
+/// A definitive response: read whole and kept, or passed on with a mark that it was not.
+async fn kept<RB>(response: Response<RB>, policy: &Policy) -> Ended<Result<Response<Body>, Rejection>>
+where
+    RB: http_body::Body<Data = Bytes> + Send + 'static,
+    RB::Error: Into<BoxError>,
+{
+    let (mut parts, body) = response.into_parts();
+    let status = parts.status.as_u16();
+    let ended =
+        |parts, answer, body| Ended { outcome: Outcome::Kept { status, answer }, live: Ok(Response::from_parts(parts, body)) };
+    if !policy.keep_answers || !answer::wants_keeping(&parts.headers) {
+        return ended(parts, None, Body::streamed(body));
+    }
+    match answer::collect(Box::pin(body), policy.answer_bytes_max).await {
+        Ok(Collected::Whole { body, trailers }) => {
+            answer::mend_length(&mut parts.headers, &body);
+            let answer = answer::keep(parts.status, &parts.headers, &body, trailers.as_ref(), policy);
+            ended(parts, Some(answer), Body::whole(body, trailers))
+        }
+        Ok(Collected::Over(body)) => ended(parts, None, body),
+        Err(error) => {
+            tracing::error!(%error, "an answer broke off; its outcome is unknown");
+            Ended { outcome: Outcome::Lost, live: Err(lost(policy, false)) }
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! The store as the engine sees it: the store itself, and the books of who has how much in it.
+//!
+//! Every write goes through here, so that none can be missed. While no quota is set there are no books, and a write costs one glance more.
+
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use hapax_core::record::{Head, Record};
+use hapax_core::scope::{Principal, RecordId, Scope};
+use hapax_core::store::{ListQuery, Put, Reply, Store, StoreError, Written};
+use hapax_core::time::Timestamp;
+
+use super::engine::{Engine, Limits};
+use super::usage::{Filling, Ledger, Reserved, Usage};
+use crate::observe::Event;
+
+/// Heads read at a time when counting begins.
+const HEADS_BATCH: usize = 256;
+/// Answers read at a time, for their length.
+const ANSWERS_BATCH: usize = 16;
+/// Rest after the store failed.
+const PAUSE: Duration = Duration::from_secs(1);
+/// No quota.
+const ANY: u64 = u64::MAX;
+
+/// What a principal may have in a namespace. See [`Limits`], which has the first of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Quotas {
+    /// Records whose retention is not over.
+    pub records_per_principal_max: Option<u64>,
+    /// Bytes of their answers.
+    pub bytes_per_principal_max: Option<u64>,
+}
+
+impl From<&Limits> for Quotas {
+    fn from(limits: &Limits) -> Self {
+        let &Limits { records_per_principal_max, bytes_per_principal_max, .. } = limits;
+        Quotas { records_per_principal_max, bytes_per_principal_max }
+    }
+}
+
+pub(crate) struct Books {
+    store: Arc<dyn Store>,
+    records_max: AtomicU64,
+    bytes_max: AtomicU64,
+    ledger: Mutex<Ledger>,
+}
+
+/// Over the quota.
+pub(crate) struct Over;
+
+/// What needs no entry in the books.
+impl Deref for Books {
+    type Target = dyn Store;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.store
+    }
+}
+
+impl Books {
+    pub(crate) fn new(store: Arc<dyn Store>, quotas: Quotas) -> Self {
+        let books = Books { store, records_max: AtomicU64::new(ANY), bytes_max: AtomicU64::new(ANY), ledger: Mutex::default() };
+        books.set_quotas(quotas);
+        books
+    }
+
+    pub(crate) fn set_quotas(&self, quotas: Quotas) {
+        let Quotas { records_per_principal_max, bytes_per_principal_max } = quotas;
+        let mut ledger = self.ledger();
+        self.records_max.store(records_per_principal_max.unwrap_or(ANY), Ordering::Relaxed);
+        let counted_bytes = self.bytes_max.swap(bytes_per_principal_max.unwrap_or(ANY), Ordering::Relaxed) != ANY;
+        if !self.is_counting() {
+            *ledger = Ledger::default();
+        } else if !counted_bytes && bytes_per_principal_max.is_some() {
+            // The lengths of answers were not read so far.
+            ledger.recount();
+        }
+    }
+
+    pub(crate) fn is_counting(&self) -> bool {
+        self.records_max.load(Ordering::Relaxed) != ANY || self.bytes_max.load(Ordering::Relaxed) != ANY
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// [`Store::put_if`], noted.
+    pub(crate) fn put_if(&self, put: Put) -> Reply<'_, Written> {
+        if !self.is_counting() {
+            return self.store.put_if(put);
+        }
+        Box::pin(async move {
+            let bytes = put.change.answer().map_or(0, |answer| answer.encoded_len() as u64);
+            let written = self.store.put_if(put).await?;
+            match &written {
+                Written::Won(won) => self.ledger().wrote(&won.head, bytes, won.now),
+                // Perhaps by an earlier try, whose reply nobody heard.
+                Written::Lost(seen) => {
+                    if let Some(record) = &seen.record {
+                        self.ledger().read(&record.head, length(record), seen.now);
+                    }
+                }
+            }
+            Ok(written)
+        })
+    }
+
+    /// Room for one more record of this principal, as long as the result lives.
+    pub(crate) fn reserve_record(&self, scope: &Scope) -> Result<Option<Reserved>, Over> {
+        if !self.is_counting() {
+            return Ok(None);
+        }
+        let (records, bytes) = (self.records_max.load(Ordering::Relaxed), self.bytes_max.load(Ordering::Relaxed));
+        self.ledger().reserve_record(scope, records, bytes).map(Some).ok_or(Over)
+    }
+
+    /// Room for an answer of so many bytes, as long as the result lives.
+    pub(crate) fn reserve_bytes(&self, scope: &Scope, bytes: usize) -> Result<Option<Reserved>, Over> {
+        match self.bytes_max.load(Ordering::Relaxed) {
+            ANY => Ok(None),
+            bytes_max => self.ledger().reserve_bytes(scope, bytes as u64, bytes_max).map(Some).ok_or(Over),
+        }
+    }
+
+    pub(crate) fn usage(&self, namespace: &Arc<str>, principal: &Principal) -> Option<Usage> {
+        self.is_counting().then(|| self.ledger().usage(namespace, principal))
+    }
+
+    /// The store's time, as it was just told.
+    pub(crate) fn learn(&self, now: Timestamp) {
+        if self.is_counting() {
+            self.ledger().learn(now);
+        }
+    }
+
+    /// The store has changed records by itself, and does not say which: all are read again, after a rest.
+    pub(crate) fn count_again(&self) {
+        if self.is_counting() {
+            self.ledger().filling = Filling::Due;
+        }
+    }
+
+    /// Whether what was there before has to be read; it is the caller's to read it then.
+    fn take_on_filling(&self) -> bool {
+        self.is_counting() && self.ledger().begin_filling()
+    }
+
+    /// Reads one batch of what is there; says where to go on.
+    async fn fill(&self, after: Option<RecordId>) -> Result<Option<RecordId>, StoreError> {
+        let heads = self.store.list(ListQuery { state: None, after, limit: HEADS_BATCH }).await?;
+        let now = self.store.pulse().await?.now;
+        let last = heads.last().map(|head| head.id);
+        let (kept, others): (Vec<Head>, Vec<Head>) =
+            heads.into_iter().partition(|head| head.kept && self.bytes_max.load(Ordering::Relaxed) != ANY);
+        self.note_all(others.iter().map(|head| (head, 0)), now);
+        for batch in kept.chunks(ANSWERS_BATCH) {
+            let records = self.read(batch).await?;
+            self.note_all(records.iter().map(|record| (&record.head, length(record))), now);
+        }
+        Ok(last)
+    }
+
+    /// Records with their answers. One whose answer cannot be read counts without: that is for whoever wants the answer to hear of.
+    async fn read(&self, heads: &[Head]) -> Result<Vec<Record>, StoreError> {
+        let ids = heads.iter().map(|head| head.id).collect();
+        if let Ok(reading) = self.store.get(ids).await {
+            return Ok(reading.records.into_iter().flatten().collect());
+        }
+        let mut records = Vec::new();
+        for head in heads {
+            match self.store.get(vec![head.id]).await {
+                Ok(reading) => records.extend(reading.records.into_iter().flatten()),
+                Err(error) if error.kind() == hapax_core::store::StoreErrorKind::Corrupt => {
+                    records.push(Record { head: head.clone(), answer: None });
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(records)
+    }
+
+    fn note_all<'a>(&self, records: impl Iterator<Item = (&'a Head, u64)>, now: Timestamp) {
+        let mut ledger = self.ledger();
+        // Counting may have ended meanwhile; then there is nothing to add to.
+        if self.is_counting() {
+            records.for_each(|(head, bytes)| ledger.read(head, bytes, now));
+        }
+    }
+}
+
+fn length(record: &Record) -> u64 {
+    record.answer.as_ref().map_or(0, |answer| answer.encoded_len() as u64)
+}
+
+impl Engine {
+    /// Reads what was there before counting began, in the background, unless that is done or under way.
+    pub(super) fn start_counting(self: &Arc<Self>) {
+        if self.store.take_on_filling() {
+            tokio::spawn(run(Task { engine: Arc::downgrade(self), is_done: false }));
+        }
+    }
+}
+
+async fn run(mut task: Task) {
+    let mut after = None;
+    loop {
+        let Some(engine) = task.engine.upgrade() else { return };
+        match engine.store.fill(after).await {
+            Ok(None) => break,
+            Ok(last) => after = last,
+            Err(error) => {
+                engine.observe(&Event::StoreFailed(&error));
+                drop(engine);
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+    if let Some(engine) = task.engine.upgrade() {
+        engine.store.ledger().end_filling();
+    }
+    task.is_done = true;
+}
+
+/// The reading task's own mark. Should the task end before its time, with its runtime, the next call starts another.
+struct Task {
+    engine: Weak<Engine>,
+    is_done: bool,
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        if let Some(engine) = self.engine.upgrade().filter(|_| !self.is_done) {
+            engine.store.count_again();
+        }
+    }
+}

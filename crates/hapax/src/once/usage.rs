@@ -1,0 +1,270 @@
+//! Who has how much in the store: records that have not expired, and bytes of kept answers, for each principal of a namespace.
+//!
+//! Kept in memory, and only while a quota is set. Every write that this process makes is noted, with the record as it has become; what was
+//! there before is read in the background when counting begins, and again after a sweep found attempts lost, of which it does not say
+//! which (`books.rs`). Of each record the latest version counts, so that it does not matter in which order the two come. A record
+//! counts until its retention is over, rounded up to a second.
+//!
+//! This costs about 150 bytes for each record that has not expired. Other nodes on the same store are not heard of.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use hapax_core::record::{Head, State};
+use hapax_core::scope::{Principal, RecordId, Scope};
+use hapax_core::time::Timestamp;
+use tokio::time::Instant;
+
+use crate::hash::Ids;
+
+/// What a principal has in a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Records whose retention is not over.
+    pub records: u64,
+    /// Bytes of their answers, as they are stored.
+    pub bytes: u64,
+    /// Everything that was in the store when counting began has been counted.
+    pub is_complete: bool,
+}
+
+/// Accounts without a record that are kept before they are looked for and dropped.
+const EMPTY_ACCOUNTS_MAX: usize = 1_024;
+
+/// Of each record that counts, what it counts for.
+#[derive(Default)]
+pub(super) struct Ledger {
+    accounts: HashMap<Owner, Arc<Account>>,
+    entries: HashMap<RecordId, Entry, Ids>,
+    /// By the second in which they expire. An id may stand here in vain: only its entry says.
+    expiring: BTreeMap<u64, Vec<RecordId>>,
+    /// The store's latest time, and ours when it was told.
+    clock: Option<(Timestamp, Instant)>,
+    pub(super) filling: Filling,
+    filled_at: Option<Instant>,
+    /// What was forgotten while what is there is being read: a reading from before must not bring it back.
+    forgotten: HashSet<RecordId, Ids>,
+}
+
+/// How long to leave the store alone after reading all of it, though there may be news.
+const REST: Duration = Duration::from_secs(60);
+
+/// How far what was there before has been read.
+#[derive(Default, PartialEq, Eq)]
+pub(super) enum Filling {
+    /// Not yet.
+    #[default]
+    Due,
+    /// Under way.
+    Walking,
+    /// All of it.
+    Done,
+}
+
+type Owner = (Arc<str>, Principal);
+
+/// What one principal has. Changed only under the ledger's mutex, but for what is reserved.
+#[derive(Default)]
+pub(super) struct Account {
+    records: AtomicU64,
+    bytes: AtomicU64,
+    reserved_records: AtomicU64,
+    reserved_bytes: AtomicU64,
+}
+
+struct Entry {
+    account: Arc<Account>,
+    /// The second in which it stops counting; none while it is running.
+    until: Option<u64>,
+    bytes: u64,
+    version: u64,
+}
+
+/// Room for what is about to be written, counted until the write is noted.
+pub(crate) struct Reserved {
+    account: Arc<Account>,
+    records: u64,
+    bytes: u64,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.account.reserved_records.fetch_sub(self.records, Ordering::Relaxed);
+        self.account.reserved_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl Ledger {
+    /// Takes note of a record as it was just written.
+    pub(super) fn wrote(&mut self, head: &Head, bytes: u64, now: Timestamp) {
+        if matches!(head.state, State::Expired(_)) && self.filling == Filling::Walking {
+            self.forgotten.insert(head.id);
+        }
+        self.note(head, bytes, now);
+    }
+
+    /// Takes note of a record as it was when it was read. It may have been written since.
+    pub(super) fn read(&mut self, head: &Head, bytes: u64, now: Timestamp) {
+        if !self.forgotten.contains(&head.id) {
+            self.note(head, bytes, now);
+        }
+    }
+
+    fn note(&mut self, head: &Head, bytes: u64, now: Timestamp) {
+        self.learn(now);
+        // What is known already must not be noted again: repeats of a key find the same record over and over.
+        let is_known = |entry: &Entry| entry.version > head.version || (entry.version == head.version && entry.bytes == bytes);
+        if self.entries.get(&head.id).is_some_and(is_known) {
+            return;
+        }
+        self.remove(&head.id);
+        let until = match head.state_at(now) {
+            State::Expired(_) => return,
+            _ if head.state == State::Running => None,
+            _ => Some(head.expires_at.as_micros().div_ceil(1_000_000)),
+        };
+        let account = self.account(&head.scope);
+        account.records.fetch_add(1, Ordering::Relaxed);
+        account.bytes.fetch_add(bytes, Ordering::Relaxed);
+        if let Some(until) = until {
+            self.expiring.entry(until).or_default().push(head.id);
+        }
+        self.entries.insert(head.id, Entry { account, until, bytes, version: head.version });
+    }
+
+    /// Whether what is there has to be read, and may be by now. It is the caller's to read it then.
+    pub(super) fn begin_filling(&mut self) -> bool {
+        let has_rested = self.filled_at.is_none_or(|filled_at| filled_at.elapsed() >= REST);
+        let begins = self.filling == Filling::Due && has_rested;
+        if begins {
+            self.filling = Filling::Walking;
+        }
+        begins
+    }
+
+    /// What is there has to be read anew, without a rest: nothing is known of what is to be counted now.
+    pub(super) fn recount(&mut self) {
+        self.filling = Filling::Due;
+        self.filled_at = None;
+    }
+
+    /// All that is there has been read.
+    pub(super) fn end_filling(&mut self) {
+        // Not if it has become due again meanwhile.
+        if self.filling == Filling::Walking {
+            self.filling = Filling::Done;
+        }
+        self.filled_at = Some(Instant::now());
+        self.forgotten = HashSet::default();
+    }
+
+    /// The store's time, as it was just told.
+    pub(super) fn learn(&mut self, now: Timestamp) {
+        if self.clock.is_none_or(|(latest, _)| latest <= now) {
+            self.clock = Some((now, Instant::now()));
+        }
+    }
+
+    /// Room for one more record.
+    pub(super) fn reserve_record(&mut self, scope: &Scope, records_max: u64, bytes_max: u64) -> Option<Reserved> {
+        self.expire();
+        let account = self.account(scope);
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let has_room = load(&account.records) + load(&account.reserved_records) < records_max && load(&account.bytes) < bytes_max;
+        has_room.then(|| account.reserve(1, 0))
+    }
+
+    /// Room for an answer of so many bytes.
+    pub(super) fn reserve_bytes(&mut self, scope: &Scope, bytes: u64, bytes_max: u64) -> Option<Reserved> {
+        self.expire();
+        let account = self.account(scope);
+        let has_room = account.bytes.load(Ordering::Relaxed) + account.reserved_bytes.load(Ordering::Relaxed) + bytes <= bytes_max;
+        has_room.then(|| account.reserve(0, bytes))
+    }
+
+    pub(super) fn usage(&mut self, namespace: &Arc<str>, principal: &Principal) -> Usage {
+        self.expire();
+        let is_complete = self.filling == Filling::Done;
+        let account = self.accounts.get(&(namespace.clone(), principal.clone()));
+        account.map_or(Usage { is_complete, ..Usage::default() }, |account| Usage {
+            records: account.records.load(Ordering::Relaxed),
+            bytes: account.bytes.load(Ordering::Relaxed),
+            is_complete,
+        })
+    }
+
+    /// Lets go of what has expired by now, and of the accounts in which nothing is left.
+    fn expire(&mut self) {
+        if self.accounts.len() > self.entries.len() + EMPTY_ACCOUNTS_MAX {
+            self.accounts.retain(|_, account| Arc::strong_count(account) > 1);
+        }
+        let Some((latest, at)) = self.clock else { return };
+        let now = latest.after(at.elapsed()).as_micros() / 1_000_000;
+        while let Some(second) = self.expiring.first_entry().filter(|second| *second.key() <= now) {
+            let (second, ids) = second.remove_entry();
+            for id in ids {
+                if self.entries.get(&id).is_some_and(|entry| entry.until == Some(second)) {
+                    self.remove(&id);
+                }
+            }
+        }
+    }
+
+    fn remove(&mut self, id: &RecordId) {
+        let Some(Entry { account, bytes, .. }) = self.entries.remove(id) else { return };
+        account.records.fetch_sub(1, Ordering::Relaxed);
+        account.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    fn account(&mut self, scope: &Scope) -> Arc<Account> {
+        let owner = (scope.namespace.clone(), scope.principal.clone());
+        self.accounts.entry(owner).or_default().clone()
+    }
+}
+
+impl Account {
+    fn reserve(self: Arc<Self>, records: u64, bytes: u64) -> Reserved {
+        self.reserved_records.fetch_add(records, Ordering::Relaxed);
+        self.reserved_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Reserved { account: self, records, bytes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hapax_core::Key;
+    use hapax_core::record::Fence;
+
+    use super::*;
+
+    /// A repeat finds the record that is known already. However often, that must cost no memory.
+    #[test]
+    fn what_is_known_is_not_noted_again() {
+        let scope = Scope { namespace: "shop".into(), principal: Principal::Anonymous, method: "POST".into(), path: "/".into() };
+        let (key, now) = (Key::new("k").unwrap(), Timestamp::from_micros(1_000_000));
+        let head = Head {
+            id: RecordId::of(&scope, &key),
+            scope: Arc::new(scope),
+            key,
+            state: State::Unknown,
+            fence: Fence::ZERO,
+            token: Default::default(),
+            version: 1,
+            attempts: 1,
+            lease_until: now,
+            fingerprint: None,
+            created_at: now,
+            claimed_at: now,
+            finished_at: now,
+            expires_at: now.after(Duration::from_secs(60)),
+            tombstone_until: now.after(Duration::from_secs(60)),
+            status: None,
+            kept: false,
+        };
+        let mut ledger = Ledger::default();
+        (0..1_000).for_each(|_| ledger.read(&head, 0, now));
+        assert_eq!((ledger.entries.len(), ledger.expiring.values().map(Vec::len).sum::<usize>()), (1, 1));
+    }
+}

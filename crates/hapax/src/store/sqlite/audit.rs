@@ -1,0 +1,183 @@
+//! The audit log: rows that outlive the records they are about.
+
+use std::sync::Arc;
+
+use hapax_core::audit::{self, Action, LogEntry, LogQuery, Signed, Start, Touched};
+use hapax_core::key::Key;
+use hapax_core::record::Fence;
+use hapax_core::scope::{Principal, RecordId, Scope};
+use hapax_core::store::StoreError;
+use hapax_core::time::Timestamp;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::error::store_error;
+use super::row::{code, micros, state};
+
+/// In the order in which [`decode`] reads them.
+macro_rules! columns {
+    () => {
+        "sequence, at, action, signed_by, reason, id, namespace, principal, method, path, key, before, after, status, fence, version, \
+         checksum"
+    };
+}
+
+macro_rules! select {
+    ($condition:literal) => {
+        concat!("SELECT ", columns!(), " FROM audit WHERE ", $condition)
+    };
+}
+
+/// Writes an entry with the next number, in the transaction of the change it is about.
+pub(super) fn write(connection: &Connection, entry: LogEntry) -> rusqlite::Result<LogEntry> {
+    // SQLite's own count, which also knows the numbers of entries that have been removed. The writer is alone in its transaction.
+    let mut last = connection.prepare_cached("SELECT seq FROM sqlite_sequence WHERE name = 'audit'")?;
+    let last: i64 = last.query_row([], |row| row.get(0)).optional()?.unwrap_or(0);
+    let entry = LogEntry { sequence: last.unsigned_abs() + 1, ..entry };
+    let touched = entry.touched.as_ref();
+    let principal = touched.and_then(|touched| match &touched.scope.principal {
+        Principal::Anonymous => None,
+        Principal::Named(name) => Some(&**name),
+    });
+    let sql = concat!(
+        "INSERT INTO audit (",
+        columns!(),
+        ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)"
+    );
+    connection.prepare_cached(sql)?.execute(params![
+        entry.sequence as i64,
+        micros(entry.at),
+        entry.action.word(),
+        entry.signed.by(),
+        entry.signed.reason(),
+        touched.map(|touched| &touched.id.as_bytes()[..]),
+        touched.map(|touched| &*touched.scope.namespace),
+        principal,
+        touched.map(|touched| &*touched.scope.method),
+        touched.map(|touched| &*touched.scope.path),
+        touched.map(|touched| touched.key.as_str()),
+        touched.map(|touched| code(touched.before)),
+        touched.map(|touched| code(touched.after)),
+        touched.and_then(|touched| touched.status),
+        touched.map(|touched| touched.fence.as_u64() as i64),
+        touched.map(|touched| touched.version as i64),
+        checksum(&entry),
+    ])?;
+    Ok(entry)
+}
+
+pub(super) fn read(connection: &Connection, query: &LogQuery) -> Result<Vec<LogEntry>, StoreError> {
+    let (sql, from) = match (query.record, query.from) {
+        (None, Start::After(sequence)) => (select!("sequence > ?1 ORDER BY sequence LIMIT ?2"), sequence),
+        (None, Start::Before(sequence)) => (select!("sequence < ?1 ORDER BY sequence DESC LIMIT ?2"), sequence),
+        (None, Start::End) => (select!("sequence <= ?1 ORDER BY sequence DESC LIMIT ?2"), u64::MAX),
+        (Some(_), Start::After(sequence)) => (select!("id = ?3 AND sequence > ?1 ORDER BY sequence LIMIT ?2"), sequence),
+        (Some(_), Start::Before(sequence)) => (select!("id = ?3 AND sequence < ?1 ORDER BY sequence DESC LIMIT ?2"), sequence),
+        (Some(_), Start::End) => (select!("id = ?3 AND sequence <= ?1 ORDER BY sequence DESC LIMIT ?2"), u64::MAX),
+    };
+    let (from, rows) = (i64::try_from(from).unwrap_or(i64::MAX), query.rows() as i64);
+    let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
+    let mut rows = match &query.record {
+        None => statement.query(params![from, rows]),
+        Some(id) => statement.query(params![from, rows, &id.as_bytes()[..]]),
+    }
+    .map_err(store_error)?;
+    let mut log = Vec::new();
+    while let Some(row) = rows.next().map_err(store_error)? {
+        log.push(decode(row)?);
+    }
+    Ok(log)
+}
+
+/// Removes up to `limit` entries that are too old, from the front; says how many. What is not as it was written is not believed to be
+/// old, and stays with all that follows it.
+pub(super) fn remove_old(connection: &Connection, now: Timestamp, limit: usize) -> rusqlite::Result<usize> {
+    let is_old = |at: Timestamp| at.after(audit::KEPT_FOR) <= now;
+    let mut front = connection.prepare_cached("SELECT at FROM audit ORDER BY sequence LIMIT 1")?;
+    let front: Option<i64> = front.query_row([], |row| row.get(0)).optional()?;
+    if limit == 0 || !front.is_some_and(|at| is_old(Timestamp::from_micros(at.unsigned_abs()))) {
+        return Ok(0);
+    }
+    let mut statement = connection.prepare_cached(select!("sequence > 0 ORDER BY sequence LIMIT ?1"))?;
+    let mut rows = statement.query([limit as i64])?;
+    let mut last = None;
+    while let Some(row) = rows.next()? {
+        match decode(row) {
+            Ok(entry) if is_old(entry.at) => last = Some(entry.sequence),
+            _ => break,
+        }
+    }
+    let Some(last) = last else { return Ok(0) };
+    connection.prepare_cached("DELETE FROM audit WHERE sequence <= ?1")?.execute([last as i64])
+}
+
+fn decode(row: &Row<'_>) -> Result<LogEntry, StoreError> {
+    let sequence = row.get::<_, i64>(0).map_err(store_error)?.unsigned_abs();
+    let damaged = || StoreError::corrupt(format!("entry {sequence} of the audit log is not as it was written: read on after it"));
+    let entry = columns_of(row, sequence).map_err(|error| damaged().because(error))?.ok_or_else(damaged)?;
+    if checksum(&entry) != row.get::<_, u32>(16).map_err(|error| damaged().because(error))? {
+        return Err(damaged());
+    }
+    Ok(entry)
+}
+
+/// The entry that the columns stand for; `None` if they stand for none.
+fn columns_of(row: &Row<'_>, sequence: u64) -> rusqlite::Result<Option<LogEntry>> {
+    let text = |column| row.get::<_, String>(column);
+    let number = |column| row.get::<_, i64>(column);
+    let Ok(signed) = Signed::new(&text(3)?, &text(4)?) else { return Ok(None) };
+    let touched = match row.get::<_, Option<[u8; 32]>>(5)? {
+        None => None,
+        Some(id) => {
+            let scope = Scope {
+                namespace: text(6)?.into(),
+                principal: row.get::<_, Option<String>>(7)?.map_or(Principal::Anonymous, Principal::named),
+                method: text(8)?.into(),
+                path: text(9)?.into(),
+            };
+            let (Ok(key), Ok(before), Ok(after)) = (Key::new(text(10)?), state(number(11)?), state(number(12)?)) else {
+                return Ok(None);
+            };
+            Some(Touched {
+                id: RecordId::from_bytes(id),
+                scope: Arc::new(scope),
+                key,
+                before,
+                after,
+                status: row.get(13)?,
+                fence: Fence::from_u64(number(14)?.unsigned_abs()),
+                version: number(15)?.unsigned_abs(),
+            })
+        }
+    };
+    let at = Timestamp::from_micros(number(1)?.unsigned_abs());
+    Ok(Some(LogEntry { sequence, at, action: Action::of(&text(2)?), signed, touched }))
+}
+
+/// Over everything, so that no changed bit passes for something that somebody did.
+fn checksum(entry: &LogEntry) -> u32 {
+    let mut sum = crc32fast::Hasher::new();
+    let mut number = |number: i64| sum.update(&number.to_le_bytes());
+    number(entry.sequence as i64);
+    number(micros(entry.at));
+    let touched = entry.touched.as_ref();
+    number(i64::from(touched.is_some()));
+    let mut texts = vec![entry.action.word(), entry.signed.by(), entry.signed.reason()];
+    if let Some(touched) = touched {
+        number(code(touched.before));
+        number(code(touched.after));
+        number(touched.status.map_or(-1, i64::from));
+        number(touched.fence.as_u64() as i64);
+        number(touched.version as i64);
+        if let Principal::Named(name) = &touched.scope.principal {
+            texts.push(name);
+        }
+        texts.extend([&*touched.scope.namespace, &touched.scope.method, &touched.scope.path, touched.key.as_str()]);
+    }
+    sum.update(touched.map_or(&[], |touched| touched.id.as_bytes()));
+    for text in texts {
+        sum.update(text.as_bytes());
+        // In no text: the parts cannot run into each other.
+        sum.update(&[0xff]);
+    }
+    sum.finalize()
+}
