@@ -9,4 +9,6 @@ pub mod admin;
 pub mod cli;
 pub mod config;
 pub mod gateway;
+mod harm;
 pub mod telemetry;
+pub mod version;

@@ -7,7 +7,8 @@ use axum::Router;
 use axum::routing::post;
 use bytes::Bytes;
 use hapax::{Hapax, Idempotency, Policy, Principal, Rejection, Store};
-use hapax_server::admin::{Admin, Readiness};
+use hapax_server::admin::{Admin, Readiness, Rules};
+use hapax_server::config::Config;
 use hapax_server::telemetry::{Metrics, Outcome, Timed};
 use hapax_testkit::{Fault, Faulty, Verb};
 use http::{Request, Response, StatusCode};
@@ -31,7 +32,7 @@ struct Shop {
 }
 
 fn shop() -> Shop {
-    let metrics = Metrics::new(&["POST /**".into()]);
+    let metrics = Metrics::new();
     let store = Arc::new(Faulty::new(Arc::new(hapax::store::memory())));
     let timed = Timed::new(store.clone() as Arc<dyn Store>, &metrics);
     let hapax = Hapax::builder(timed).observer(metrics.observer(Arc::new(()))).sweep(None).build();
@@ -146,8 +147,9 @@ async fn store_failures_are_counted_by_kind() {
 async fn unknown_outcomes_are_counted_from_the_store_now_and_then() {
     let shop = shop();
     shop.send("/lost", "5").await;
-    let mut admin =
-        hapax_server::admin::router(Admin::new(Arc::new(Readiness::default()), shop.metrics.clone(), shop.hapax.clone()));
+    let (ready, rules) = (Arc::new(Readiness::default()), Rules::of(&Config::new(http::Uri::default())));
+    let secret = shop.store.pulse().await.unwrap().secret;
+    let mut admin = hapax_server::admin::router(Admin::new(ready, shop.metrics.clone(), shop.hapax.clone(), secret, rules));
     let mut scrape = async || {
         let request = Request::get("/metrics").header("host", "localhost").body(axum::body::Body::empty()).unwrap();
         let body = admin.call(request).await.unwrap().into_body().collect().await.unwrap().to_bytes();
@@ -164,9 +166,9 @@ async fn unknown_outcomes_are_counted_from_the_store_now_and_then() {
 #[tokio::test]
 async fn requests_are_counted_by_route_and_outcome() {
     let shop = shop();
-    let took = Duration::from_millis(3);
+    let (route, took) = (shop.metrics.route(&"POST /**".into()), Duration::from_millis(3));
     for outcome in [Outcome::First, Outcome::First, Outcome::Replayed, Outcome::from(&Rejection::KeyReused), Outcome::Refused] {
-        shop.metrics.requests(0, outcome, took);
+        route.request(outcome, took);
     }
     shop.check(&[
         ("hapax_requests_total{route=\"POST /**\",outcome=\"first\"}", 2.0),

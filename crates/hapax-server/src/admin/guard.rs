@@ -2,21 +2,27 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use axum::http::header::{HOST, ORIGIN};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-pub(super) async fn refuse_strangers(request: Request, next: Next) -> Response {
-    let refused = if !is_addressed_to_us(request.uri(), request.headers()) {
+use super::Admin;
+use super::problem::Problem;
+
+/// Where a token is needed, a name in Host is no sign of a stranger: a page that was brought here by one has no token to send.
+pub(super) async fn refuse_strangers(State(admin): State<Admin>, request: Request, next: Next) -> Response {
+    let has_token = admin.rules.load().tokens.admin.is_some();
+    let refused = if !has_token && !is_addressed_to_us(request.uri(), request.headers()) {
         "the admin listener answers only to an IP address or localhost in Host: ask for it by one of these"
     } else if !is_from_here(request.headers()) {
         "the admin listener does not answer to pages of other sites"
     } else {
         return next.run(request).await;
     };
-    (StatusCode::FORBIDDEN, format!("refused: {refused}\n")).into_response()
+    admin.refused("stranger", &request);
+    Problem::new(StatusCode::FORBIDDEN, "refused", refused).into_response()
 }
 
 /// A browser that was lured here by a name sends that name. Whoever sends none is no browser.
@@ -47,40 +53,57 @@ fn is_ours(authority: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use axum::body::Body;
-    use axum::routing::post;
-    use axum::{Router, middleware};
     use tower_service::Service;
 
+    use super::super::tests::admin_with;
+    use super::super::{Rules, router};
     use super::*;
+    use crate::config::{Config, Secret};
+
+    async fn status_at(config: &Config, uri: &str, fields: &[(&str, &str)]) -> u16 {
+        let request = fields.iter().fold(axum::http::Request::get(uri), |request, (name, value)| request.header(*name, *value));
+        let mut router = router(admin_with(Rules::of(config)));
+        router.call(request.body(Body::empty()).unwrap()).await.unwrap().status().as_u16()
+    }
 
     async fn status(uri: &str, fields: &[(&str, &str)]) -> u16 {
-        let request = fields.iter().fold(axum::http::Request::post(uri), |request, (name, value)| request.header(*name, *value));
-        let mut router = Router::<()>::new().route("/", post(async || "done")).layer(middleware::from_fn(refuse_strangers));
-        router.call(request.body(Body::empty()).unwrap()).await.unwrap().status().as_u16()
+        status_at(&Config::new(Uri::default()), uri, fields).await
+    }
+
+    #[tokio::test]
+    async fn with_a_token_a_name_in_host_is_answered_and_a_page_of_another_site_still_is_not() {
+        let mut config = Config::new(Uri::default());
+        config.admin_token = Some(Secret::token("0123456789abcdef").unwrap());
+        let (host, bearer) = (("host", "admin.hapax.internal:4001"), ("authorization", "Bearer 0123456789abcdef"));
+        assert_eq!(status_at(&config, "/healthz", &[host]).await, 200);
+        assert_eq!(status_at(&config, "/metrics", &[host]).await, 401);
+        assert_eq!(status_at(&config, "/metrics", &[host, bearer]).await, 200);
+        assert_eq!(status_at(&config, "/metrics", &[host, bearer, ("origin", "https://evil.example")]).await, 403);
+        assert_eq!(status_at(&config, "/metrics", &[host, bearer, ("origin", "http://admin.hapax.internal:4001")]).await, 200);
     }
 
     #[tokio::test]
     async fn only_addresses_and_localhost_are_answered() {
         for host in ["127.0.0.1", "127.0.0.1:4001", "[::1]:4001", "[::1]", "localhost:4001", "LOCALHOST", "10.1.2.3:80"] {
-            assert_eq!(status("/", &[("host", host)]).await, 200, "{host}");
+            assert_eq!(status("/healthz", &[("host", host)]).await, 200, "{host}");
         }
         for host in
             ["evil.example", "evil.example:4001", "localhost.evil.example", "127.0.0.1.evil.example:4001", "", "a b", "[::1].evil"]
         {
-            assert_eq!(status("/", &[("host", host)]).await, 403, "{host}");
+            assert_eq!(status("/healthz", &[("host", host)]).await, 403, "{host}");
         }
         // In any of the places where a name may stand, and in each of them.
-        assert_eq!(status("http://evil.example/", &[("host", "127.0.0.1")]).await, 403);
-        assert_eq!(status("/", &[("host", "127.0.0.1"), ("host", "evil.example")]).await, 403);
-        assert_eq!(status("/", &[]).await, 200, "a probe without a Host is no browser");
+        assert_eq!(status("http://evil.example/healthz", &[("host", "127.0.0.1")]).await, 403);
+        assert_eq!(status("/healthz", &[("host", "127.0.0.1"), ("host", "evil.example")]).await, 403);
+        assert_eq!(status("/healthz", &[]).await, 200, "a probe without a Host is no browser");
     }
 
     #[tokio::test]
     async fn pages_of_other_sites_are_not_answered() {
         let host = ("host", "127.0.0.1:4001");
-        assert_eq!(status("/", &[host, ("origin", "http://127.0.0.1:4001")]).await, 200);
+        assert_eq!(status("/healthz", &[host, ("origin", "http://127.0.0.1:4001")]).await, 200);
         for origin in ["https://evil.example", "http://127.0.0.1:8080", "http://localhost:4001", "null"] {
-            assert_eq!(status("/", &[host, ("origin", origin)]).await, 403, "{origin}");
+            assert_eq!(status("/healthz", &[host, ("origin", origin)]).await, 403, "{origin}");
         }
     }
 }

@@ -1,16 +1,16 @@
 //! Whether the process runs, and whether to send requests to it.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::routing::get;
 use hapax::Store;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
-use super::Admin;
+use super::{Admin, problem};
 
 const STARTING: u8 = 0;
 const STARTED: u8 = 1;
@@ -23,7 +23,19 @@ const PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub struct Readiness {
     phase: AtomicU8,
+    fails_open: AtomicBool,
     store: Mutex<Option<Arc<Watch>>>,
+}
+
+/// Whether requests should be sent here.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Ready {
+    /// Yes.
+    Yes,
+    /// Yes, for the sake of routes that fail open: the others refuse what they are sent, for this reason.
+    FailingOpen(String),
+    /// Not now, for this reason.
+    No(String),
 }
 
 struct Watch {
@@ -51,16 +63,23 @@ impl Readiness {
         *self.store.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(watch));
     }
 
-    /// Why no requests should be sent here, in one line; `None` if they should.
-    pub async fn why_not(&self) -> Option<String> {
+    /// Whether some route lets requests through while the store fails. Were we not ready then, a load balancer would send none.
+    pub fn fails_open(&self, fails_open: bool) {
+        self.fails_open.store(fails_open, Ordering::SeqCst);
+    }
+
+    /// Whether requests should be sent here, and why not, in one line.
+    pub async fn ask(&self) -> Ready {
         match self.phase.load(Ordering::SeqCst) {
-            STARTING => return Some("starting".to_owned()),
-            DRAINING => return Some("draining".to_owned()),
+            STARTING => return Ready::No("starting".to_owned()),
+            DRAINING => return Ready::No("draining".to_owned()),
             _ => {}
         }
         let watch = self.store.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let trouble = watch?.trouble().await?;
-        Some(format!("the store fails: {}", trouble.split_whitespace().collect::<Vec<_>>().join(" ")))
+        let Some(watch) = watch else { return Ready::Yes };
+        let Some(trouble) = watch.trouble().await else { return Ready::Yes };
+        let why = format!("the store fails: {}", trouble.split_whitespace().collect::<Vec<_>>().join(" "));
+        if self.fails_open.load(Ordering::SeqCst) { Ready::FailingOpen(why) } else { Ready::No(why) }
     }
 }
 
@@ -78,13 +97,54 @@ impl Watch {
     }
 }
 
-pub(super) fn routes() -> Router<Admin> {
-    Router::new().route("/healthz", get(async || "ok\n")).route("/readyz", get(ready))
+pub(super) fn routes() -> OpenApiRouter<Admin> {
+    OpenApiRouter::new().routes(routes!(health)).routes(routes!(ready))
 }
 
+/// Whether the process runs
+#[utoipa::path(get, path = "/healthz", tag = "health", responses((status = 200, body = String, description = "It does."), (status = 403, body = problem::Document, content_type = "application/problem+json", description = "`refused`: a page of another site.")))]
+async fn health() -> &'static str {
+    "ok\n"
+}
+
+/// Whether to send requests to it
+#[utoipa::path(
+    get,
+    path = "/readyz",
+    tag = "health",
+    responses(
+        (status = 200, body = String, description = "Yes. Also while the store fails, if some route fails open: it says so."),
+        (status = 503, body = String, description = "Not now, and why: it starts, it drains, or the store fails."),
+        (status = 403, body = problem::Document, content_type = "application/problem+json", description = "`refused`: a page of another site."),
+    )
+)]
 async fn ready(State(admin): State<Admin>) -> (StatusCode, String) {
-    match admin.ready.why_not().await {
-        None => (StatusCode::OK, "ready\n".to_owned()),
-        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n")),
+    match admin.ready.ask().await {
+        Ready::Yes => (StatusCode::OK, "ready\n".to_owned()),
+        Ready::FailingOpen(why) => (StatusCode::OK, format!("ready, but {why}; only routes that fail open work\n")),
+        Ready::No(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_store_that_fails_takes_us_out_unless_a_route_fails_open() {
+        let ready = Readiness::default();
+        let store: Arc<dyn Store> = Arc::new(hapax::store::memory());
+        ready.watch_store(&store, || Some("disk\n full".to_owned()));
+        ready.fails_open(true);
+        assert_eq!(ready.ask().await, Ready::No("starting".to_owned()), "whatever the store does");
+        ready.started();
+        assert_eq!(ready.ask().await, Ready::FailingOpen("the store fails: disk full".to_owned()));
+        ready.fails_open(false);
+        assert_eq!(ready.ask().await, Ready::No("the store fails: disk full".to_owned()));
+        ready.watch_store(&store, || None);
+        assert_eq!(ready.ask().await, Ready::Yes);
+        ready.fails_open(true);
+        ready.draining();
+        assert_eq!(ready.ask().await, Ready::No("draining".to_owned()));
     }
 }

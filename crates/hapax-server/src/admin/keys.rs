@@ -1,17 +1,8 @@
-//! Keys as JSON: what `hapax keys` asks of a running gateway.
-//!
-//! | | |
-//! |---|---|
-//! | `GET /v1/keys` | a page of keys, by [`Query`] |
-//! | `GET /v1/keys/{id}` | one of them, with `?answer=true` its answer too |
-//! | `POST /v1/keys/{id}/settle` | states what became of an unknown: [`Settle`] |
-//! | `POST /v1/keys/{id}/forget` | erases an answer: [`Signed`] |
-//!
-//! Who may ask is whoever reaches the listener, which is why it is on loopback. Changes are taken only as `application/json`: a form on
-//! a page that the operator happens to have open cannot send that.
+//! Keys as JSON: what `hapax keys` asks of a running gateway. Changes are taken only as `application/json`: a form on a page that the
+//! operator happens to have open cannot send that.
 
 pub(crate) mod base64;
-mod problem;
+pub(crate) mod logged;
 pub(crate) mod scan;
 pub(crate) mod settlement;
 pub(crate) mod time;
@@ -19,101 +10,185 @@ pub(crate) mod wire;
 
 use std::time::SystemTime;
 
-use axum::extract::rejection::{BytesRejection, QueryRejection};
-use axum::extract::{DefaultBodyLimit, Path, Query as QueryString, State};
-use axum::routing::{get, post};
-use axum::{Json, Router};
+use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
+use axum::extract::{Path, Query as QueryString, State};
+use axum::{Extension, Json};
 use bytes::Bytes;
 use hapax::RecordId;
+use hapax::core::record::Fence;
 use hapax::core::time::Timestamp;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
-use self::problem::Problem;
-use self::scan::Filter;
+use self::scan::{Filter, Known};
 use self::time::Time;
-use self::wire::{Entry, Page, Query, Settle, Shown, Signed};
+use self::wire::{Entry, Forget, Page, Query, Settle, Shown};
 use super::Admin;
+use super::problem::{self, Problem};
+use super::who::Caller;
 
-/// The largest body of a request: an answer of the largest size that is kept, as base64, and room for the rest.
-const BODY_BYTES_MAX: usize = 2 << 20;
 /// Keys in a page, unless asked for fewer, and at most.
 const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1_000;
 
 /// The routes of this page.
-pub(super) fn routes() -> Router<Admin> {
-    Router::new()
-        .route("/v1/keys", get(list))
-        .route("/v1/keys/{id}", get(show))
-        .route("/v1/keys/{id}/settle", post(settle))
-        .route("/v1/keys/{id}/forget", post(forget))
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+pub(super) fn routes() -> OpenApiRouter<Admin> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(show)).routes(routes!(settle)).routes(routes!(forget))
 }
 
+/// A page of keys, in the order of their ids
+///
+/// One call looks at up to 10,000 keys, or, for `running` and `unknown`, at those whose end is not known: a page may be empty and still
+/// have a `next`, to be sent as `after`.
+#[utoipa::path(get, path = "/v1/keys", tag = "keys", params(Query), responses((status = 200, body = Page, description = "The keys that were found.")))]
 async fn list(State(admin): State<Admin>, query: Result<QueryString<Query>, QueryRejection>) -> Result<Json<Page>, Problem> {
-    let QueryString(query) = query.map_err(|rejection| Problem::bad_request(rejection.body_text()))?;
-    let filter = Filter::of(&query).map_err(Problem::bad_request)?;
+    let QueryString(query) = query.map_err(unreadable_query)?;
+    let filter =
+        Filter::of(&query, &Known { routes: &admin.rules.load().routes, secret: admin.secret }).map_err(Problem::bad_request)?;
     let after = query.after.as_deref().map(record_id).transpose()?;
     let limit = query.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
     let now = now();
     let found = scan::page(&admin.hapax, &filter, after, limit, now).await?;
-    let keys = found.heads.iter().map(|head| Entry::of(head, now)).collect();
+    let keys = found.heads.iter().map(|head| admin.entry(head, now)).collect();
     Ok(Json(Page { keys, next: found.next.map(|id| id.to_string()), now: Time(now) }))
 }
 
 /// What a look at one key may ask for.
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 struct Look {
+    /// The answer too, which may hold what is nobody's business.
     #[serde(default)]
     answer: bool,
 }
 
+/// One key, with its answer if that is asked for
+#[utoipa::path(
+    get,
+    path = "/v1/keys/{id}",
+    tag = "keys",
+    params(("id" = String, Path, description = "The record's id.", pattern = "^[0-9a-f]{64}$"), Look),
+    responses(
+        (status = 200, body = Shown, description = "The key."),
+        (status = 404, body = problem::Document, content_type = "application/problem+json", description = "`key-not-found`: there is no such record."),
+    )
+)]
 async fn show(
     State(admin): State<Admin>,
-    Path(id): Path<String>,
+    id: Result<Path<String>, PathRejection>,
     look: Result<QueryString<Look>, QueryRejection>,
 ) -> Result<Json<Shown>, Problem> {
-    let QueryString(look) = look.map_err(|rejection| Problem::bad_request(rejection.body_text()))?;
-    let (record, _) = admin.hapax.look(record_id(&id)?).await?;
-    Ok(Json(Shown::of(&record, now(), look.answer)))
+    let QueryString(look) = look.map_err(unreadable_query)?;
+    let (record, _) = admin.hapax.look(named(id)?).await?;
+    let answer = record.answer.as_deref().filter(|_| look.answer);
+    let now = now();
+    Ok(Json(Shown::of(admin.entry(&record.head, now), answer, now)))
 }
 
+/// States what became of an unknown
+///
+/// The attempt that was lost can no longer complete after this. With `not-done` the next repeat RUNS it. Give the `fence` that the key was
+/// shown with: meanwhile it may have been settled, retried and lost again.
+#[utoipa::path(
+    post,
+    path = "/v1/keys/{id}/settle",
+    tag = "keys",
+    params(("id" = String, Path, description = "The record's id.", pattern = "^[0-9a-f]{64}$")),
+    request_body = Settle,
+    responses(
+        (status = 200, body = Entry, description = "Settled."),
+        (status = 404, body = problem::Document, content_type = "application/problem+json", description = "`key-not-found`: there is no such record."),
+        (status = 409, body = problem::Document, content_type = "application/problem+json", description = "`not-now`: its outcome is not unknown, or it was forgotten. `other-fence`: another attempt was lost since. `changed-meanwhile`: look again."),
+        (status = 413, body = problem::Document, content_type = "application/problem+json", description = "`body-unreadable`: over 2 MiB."),
+        (status = 415, body = problem::Document, content_type = "application/problem+json", description = "`unsupported-media-type`: only JSON is taken."),
+    )
+)]
 async fn settle(
     State(admin): State<Admin>,
-    Path(id): Path<String>,
+    Extension(caller): Extension<Caller>,
+    id: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Entry>, Problem> {
-    let id = record_id(&id)?;
+    let id = named(id)?;
     let settle: Settle = read(&headers, body)?;
     let settlement = settlement::of(&settle).map_err(Problem::bad_request)?;
-    let head = admin.hapax.settle(id, settlement, settle.signed().audit().map_err(Problem::bad_request)?).await?;
-    Ok(Json(Entry::of(&head, now())))
+    let signed = settle.signed().by_way_of(caller).map_err(Problem::bad_request)?;
+    let (record, state) = admin.hapax.look(id).await?;
+    if let Some(fence) = settle.fence.filter(|_| record.head.is_unresolved(state)) {
+        settlement::is_about(&record.head, fence).map_err(|why| Problem::conflict("other-fence", why))?;
+    }
+    let (scope, rules) = (&record.head.scope, admin.rules.load());
+    let (settlement, lifetime) = (rules.current(settlement, scope), rules.lifetime(scope));
+    // The one that is meant, not the one that was found: it may have been lost only just now.
+    let attempt = settle.fence.map_or(record.head.fence, Fence::from_u64);
+    let head = admin.hapax.settle_attempt(id, attempt, settlement, signed.audit(), lifetime).await?;
+    Ok(Json(admin.entry(&head, now())))
 }
 
+/// Erases an answer and what its request looked like
+///
+/// A tombstone stays, so that the key does not run again. What is unknown must be settled first. Answers when no gateway on this store can serve the answer any more.
+#[utoipa::path(
+    post,
+    path = "/v1/keys/{id}/forget",
+    tag = "keys",
+    params(("id" = String, Path, description = "The record's id.", pattern = "^[0-9a-f]{64}$")),
+    request_body = Forget,
+    responses(
+        (status = 200, body = Entry, description = "Forgotten."),
+        (status = 404, body = problem::Document, content_type = "application/problem+json", description = "`key-not-found`: there is no such record."),
+        (status = 409, body = problem::Document, content_type = "application/problem+json", description = "`not-now`: it is running, or unknown: settle it first. `changed-meanwhile`: it is not of this `version` any more: look again."),
+        (status = 413, body = problem::Document, content_type = "application/problem+json", description = "`body-unreadable`: over 2 MiB."),
+        (status = 415, body = problem::Document, content_type = "application/problem+json", description = "`unsupported-media-type`: only JSON is taken."),
+    )
+)]
 async fn forget(
     State(admin): State<Admin>,
-    Path(id): Path<String>,
+    Extension(caller): Extension<Caller>,
+    id: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Entry>, Problem> {
-    let id = record_id(&id)?;
-    let signed: Signed = read(&headers, body)?;
-    admin.hapax.forget(id, signed.audit().map_err(Problem::bad_request)?).await?;
+    let id = named(id)?;
+    let forget: Forget = read(&headers, body)?;
+    let signed = forget.signed().by_way_of(caller).map_err(Problem::bad_request)?;
     let (record, _) = admin.hapax.look(id).await?;
-    Ok(Json(Entry::of(&record.head, now())))
+    let lifetime = admin.rules.load().lifetime(&record.head.scope);
+    let version = forget.version.unwrap_or(record.head.version);
+    admin.hapax.forget_version(id, version, signed.audit(), lifetime).await?;
+    let (record, _) = admin.hapax.look(id).await?;
+    Ok(Json(admin.entry(&record.head, now())))
 }
 
-fn record_id(text: &str) -> Result<RecordId, Problem> {
+impl Admin {
+    fn entry(&self, head: &hapax::core::record::Head, now: Timestamp) -> Entry {
+        Entry::of(head, now, &self.secret)
+    }
+}
+
+fn named(id: Result<Path<String>, PathRejection>) -> Result<RecordId, Problem> {
+    let Path(id) = id.map_err(|rejection| Problem::bad_request(rejection.body_text()))?;
+    record_id(&id)
+}
+
+pub(super) fn record_id(text: &str) -> Result<RecordId, Problem> {
     text.parse().map_err(|error| Problem::bad_request(format!("{error}: list the keys to find it")))
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "as `map_err` gives it")]
+pub(super) fn unreadable_query(rejection: QueryRejection) -> Problem {
+    Problem::bad_request(rejection.body_text())
+}
+
 /// A JSON body, and nothing that a browser would send for a page of somebody else.
-fn read<T: DeserializeOwned>(headers: &HeaderMap, body: Result<Bytes, BytesRejection>) -> Result<T, Problem> {
+pub(super) fn read<T: DeserializeOwned>(headers: &HeaderMap, body: Result<Bytes, BytesRejection>) -> Result<T, Problem> {
     let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let media_type = content_type.split(';').next().unwrap_or_default().trim();
     if !media_type.eq_ignore_ascii_case("application/json") {
@@ -125,6 +200,6 @@ fn read<T: DeserializeOwned>(headers: &HeaderMap, body: Result<Bytes, BytesRejec
 }
 
 /// The wall's time. The store's own clock began there, and ages are for people.
-fn now() -> Timestamp {
+pub(super) fn now() -> Timestamp {
     Timestamp::from_system_time(SystemTime::now())
 }

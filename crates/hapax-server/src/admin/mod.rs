@@ -1,28 +1,47 @@
 //! What operators ask over HTTP, on a listener of its own.
 //!
-//! It asks nobody who they are, so it listens on loopback. There a web page is the stranger to keep out: one that has its own name point
-//! at this machine (DNS rebinding), or one that sends a form. Both show in what a browser says of the request, and are refused.
+//! On loopback without a token it asks nobody who they are: whoever is on this machine is an operator. There a web page is the stranger
+//! to keep out ([`guard`]). With a token it asks everybody, and may listen anywhere ([`who`]). Every route stands in the document at
+//! `/openapi.json`, because it is the same macro that makes both ([`openapi`]).
 
+mod answer;
 mod guard;
 mod health;
 pub(crate) mod keys;
+mod listen;
+pub(crate) mod log;
+mod openapi;
+pub(crate) mod operation;
+mod problem;
+pub(crate) mod reload;
+mod rules;
+mod settle;
+mod who;
 
 use std::sync::Arc;
 
-use axum::Router;
-use axum::extract::State;
+use arc_swap::ArcSwap;
+use axum::extract::{DefaultBodyLimit, State};
 use axum::http::header::CONTENT_TYPE;
-use axum::middleware;
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::{Router, middleware};
 use hapax::Hapax;
+use hapax::core::operation::Secret;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 pub use health::Readiness;
+pub use listen::{Limits, serve};
+pub use rules::Rules;
 
+use crate::gateway::Reloader;
 use crate::telemetry::{Metrics, Unknowns};
 
 /// What prometheus-client encodes.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The largest body of a request: an answer of the largest size that is kept, as base64, and room for the rest.
+const BODY_BYTES_MAX: usize = 2 << 20;
 
 /// Everything that operators can ask about. Cheap to clone.
 #[derive(Clone)]
@@ -33,28 +52,60 @@ pub struct Admin {
     pub metrics: Metrics,
     /// What is remembered.
     pub hapax: Hapax,
+    /// What the configuration says. A reload puts another in its place.
+    pub rules: Arc<ArcSwap<Rules>>,
+    /// What operation ids are made with.
+    secret: Secret,
     unknowns: Unknowns,
+    refusals: who::Refusals,
+    reloader: Option<Reloader>,
 }
 
 impl Admin {
-    /// Answers about these.
-    pub fn new(ready: Arc<Readiness>, metrics: Metrics, hapax: Hapax) -> Admin {
+    /// Answers about these. `secret` is the store's.
+    pub fn new(ready: Arc<Readiness>, metrics: Metrics, hapax: Hapax, secret: Secret, rules: Rules) -> Admin {
         let unknowns = Unknowns::new(hapax.clone(), &metrics);
-        Admin { ready, metrics, hapax, unknowns }
+        let rules = Arc::new(ArcSwap::from_pointee(rules));
+        Admin { ready, metrics, hapax, rules, secret, unknowns, refusals: who::Refusals::default(), reloader: None }
+    }
+
+    /// Lets operators have the configuration read again.
+    #[must_use]
+    pub fn reloaded_by(self, reloader: Reloader) -> Admin {
+        Admin { reloader: Some(reloader), ..self }
     }
 }
 
 /// Everything the admin listener answers.
 pub fn router(state: Admin) -> Router {
-    Router::new()
-        .merge(health::routes())
-        .merge(keys::routes())
-        .route("/metrics", get(metrics))
-        // Around everything above it, and so around whatever is added there.
-        .layer(middleware::from_fn(guard::refuse_strangers))
+    let (router, document) = documented().split_for_parts();
+    let document = openapi::spelled(&document);
+    router
+        .fallback(answer::no_such_path)
+        .method_not_allowed_fallback(answer::no_such_method)
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(axum::Extension(document))
+        // Around everything above them, and so around whatever is added there: first whether it is a page of a stranger, then who it is.
+        .layer(middleware::from_fn_with_state(state.clone(), who::is_known))
+        .layer(middleware::from_fn_with_state(state.clone(), guard::refuse_strangers))
+        .layer(middleware::from_fn(answer::in_time_and_as_it_is))
         .with_state(state)
 }
 
+/// Every route, and what it says of itself.
+fn documented() -> OpenApiRouter<Admin> {
+    OpenApiRouter::with_openapi(openapi::frame())
+        .merge(health::routes())
+        .merge(keys::routes())
+        .merge(log::routes())
+        .merge(settle::routes())
+        .merge(reload::routes())
+        .routes(routes!(metrics))
+        .routes(routes!(openapi::document))
+}
+
+/// Everything that is counted, for Prometheus
+#[utoipa::path(get, path = "/metrics", tag = "health", responses((status = 200, content_type = "application/openmetrics-text", body = String, description = "OpenMetrics 1.0")))]
 async fn metrics(State(admin): State<Admin>) -> Response {
     admin.unknowns.refresh().await;
     ([(CONTENT_TYPE, OPENMETRICS)], admin.metrics.encode()).into_response()
@@ -71,12 +122,13 @@ mod tests {
 
     use super::*;
 
+    pub(super) fn admin_with(rules: Rules) -> Admin {
+        let hapax = Hapax::builder(hapax::store::memory()).sweep(None).build();
+        Admin::new(Arc::default(), Metrics::new(), hapax, Secret::from_bytes([1; 32]), rules)
+    }
+
     fn admin() -> Admin {
-        Admin::new(
-            Arc::default(),
-            Metrics::new(&["POST /charges".into()]),
-            Hapax::builder(hapax::store::memory()).sweep(None).build(),
-        )
+        admin_with(Rules::of(&crate::config::Config::new(http::Uri::default())))
     }
 
     async fn ask(admin: &Admin, path: &str) -> (StatusCode, String, String) {

@@ -1,9 +1,17 @@
 //! What a person types: a file for each command.
 
+mod completions;
+mod config;
 mod demo;
 mod fingerprint;
+mod given;
+mod health;
 mod keys;
+mod man;
+mod openapi;
+mod reload;
 mod serve;
+mod store;
 mod text;
 
 use std::fmt;
@@ -11,9 +19,11 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::version;
+
 /// Makes retries harmless: one effect per Idempotency-Key.
 #[derive(Parser)]
-#[command(name = "hapax", version, arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(name = "hapax", version = version::SHORT, long_version = version::LONG, arg_required_else_help = true, disable_help_subcommand = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -25,8 +35,15 @@ enum Command {
     Demo(demo::Args),
     #[command(hide = true)]
     DemoService(demo::service::Args),
+    Reload(reload::Args),
     Keys(keys::Args),
+    Config(config::Args),
+    Openapi(openapi::Args),
     Fingerprint(fingerprint::Args),
+    Store(store::Args),
+    Health(health::Args),
+    Completions(completions::Args),
+    Man(man::Args),
 }
 
 /// How a command ends when it does not end well: what to say on standard error, and the exit code.
@@ -51,6 +68,14 @@ impl Exit {
     pub(crate) fn unreachable(message: impl fmt::Display) -> Exit {
         Exit { code: 3, message: message.to_string() }
     }
+
+    pub(crate) fn is_unreachable(&self) -> bool {
+        self.code == 3
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
 }
 
 /// The whole program: parses, runs, and turns the end into an exit code.
@@ -59,8 +84,15 @@ pub fn main() -> ExitCode {
         Command::Serve(args) => serve::run(args),
         Command::Demo(args) => demo::run(&args),
         Command::DemoService(args) => demo::service::run(&args),
+        Command::Reload(args) => reload::run(&args),
         Command::Keys(args) => keys::run(args),
+        Command::Config(args) => config::run(&args),
+        Command::Openapi(args) => openapi::run(&args),
         Command::Fingerprint(args) => fingerprint::run(&args),
+        Command::Store(args) => store::run(&args),
+        Command::Health(args) => health::run(&args),
+        Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,

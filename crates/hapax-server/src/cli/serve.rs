@@ -1,10 +1,11 @@
 //! `hapax serve`: the gateway.
 
 mod banner;
+mod notify;
 
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -13,10 +14,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use self::notify::Manager;
 use super::Exit;
-use crate::config::file::{self, Overrides};
-use crate::config::{Config, PrincipalSource, StoreUrl, admin_address, listen_address, upstream_url};
-use crate::gateway::{Gateway, StartError};
+use super::given::Given;
+use crate::config::Config;
+use crate::config::file;
+use crate::gateway::{Change, Gateway, Options, ReloadError, Reread, StartError};
 use crate::telemetry::logs;
 
 /// Longer than a service on the same network takes to be reached; it is only for a warning.
@@ -25,35 +28,14 @@ const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 /// Stand in front of an HTTP service and give each Idempotency-Key one effect.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The service behind, as in http://127.0.0.1:3000. Required, unless the configuration has it.
-    #[arg(long, value_name = "URL", value_parser = upstream_url)]
-    upstream: Option<Uri>,
-    /// Where clients connect [default: 127.0.0.1:4000].
-    #[arg(long, value_name = "ADDRESS", value_parser = listen_address)]
-    listen: Option<SocketAddr>,
-    /// Where operators ask, on loopback, or `off` [default: 127.0.0.1:4001].
-    #[arg(long, value_name = "ADDRESS|off", value_parser = admin)]
-    admin: Option<Admin>,
-    /// Where records are kept: sqlite:FILE, or memory: to keep nothing [default: sqlite:hapax.db].
-    #[arg(long, value_name = "URL")]
-    store: Option<StoreUrl>,
-    /// Who is asking: digest:FIELD for whoever presents that credential, or `none` for everybody [default: digest:authorization].
-    #[arg(long, value_name = "SOURCE")]
-    principal: Option<PrincipalSource>,
-    /// A configuration in TOML. Flags go before it.
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    given: Given,
+    /// Let each reload (SIGHUP, hapax reload) change what keys belong to: retries across it may have a second effect.
+    #[arg(long)]
+    reload_scopes: bool,
     /// How to log, on standard error [default: text on a terminal, else json].
     #[arg(long, value_name = "FORMAT", value_enum)]
     log: Option<Log>,
-}
-
-/// An address or `off`, as one value: clap would take an `Option` for an argument that may be left out.
-#[derive(Clone, Copy)]
-struct Admin(Option<SocketAddr>);
-
-fn admin(text: &str) -> Result<Admin, String> {
-    admin_address(text).map(Admin)
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -68,47 +50,49 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
         Some(Log::Text) => logs::Format::Text,
         Some(Log::Json) => logs::Format::Json,
     };
-    let config = config(args)?;
-    logs::init(log).map_err(Exit::usage)?;
-    raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| Exit::failed(format!("could not start the runtime: {error}")))?;
-    let ended = runtime.block_on(serve(config));
+    // Before anything is begun, so that no signal finds the system's own way to handle it: a SIGHUP would be the end.
+    let signals = runtime.block_on(async { Signals::new() })?;
+    let reload_scopes = args.reload_scopes;
+    let (config, reread) = config(args.given)?;
+    logs::init(log).map_err(Exit::usage)?;
+    raise_open_files();
+    let ended = runtime.block_on(serve(config, Options { reread, reload_scopes, ..Options::default() }, signals));
     // Whoever asked for the end waits for no thread that still has something to do.
     runtime.shutdown_background();
     ended
 }
 
-fn config(args: Args) -> Result<Config, Exit> {
-    let overrides = Overrides {
-        upstream: args.upstream,
-        listen: args.listen,
-        admin: args.admin.map(|Admin(address)| address),
-        store: args.store,
-        principal: args.principal,
-    };
-    let config = match &args.config {
-        Some(path) => file::read_with(path, &overrides),
-        None => file::without_file(&overrides),
-    };
-    config.map_err(Exit::usage)
+/// The configuration, and how to read it again: the same variables and flags go before the file each time.
+fn config(given: Given) -> Result<(Config, Option<Reread>), Exit> {
+    let config = given.load()?.config;
+    let overrides = given.overrides();
+    let reread = given.config.map(|path| -> Reread { Arc::new(move || file::read_with(&path, &overrides)) });
+    Ok((config, reread))
 }
 
-async fn serve(config: Config) -> Result<(), Exit> {
-    // Before anything is begun, so that no signal finds the system's own way to handle it.
-    let mut signals = Signals::new()?;
-    let gateway = Gateway::start(config.clone()).await.map_err(|error| not_started(&error))?;
+async fn serve(config: Config, options: Options, mut signals: Signals) -> Result<(), Exit> {
+    let manager = Manager::from_env();
+    let gateway = Gateway::start_with(config.clone(), options).await.map_err(|error| not_started(&error))?;
     say(&banner::banner(&config, gateway.address(), gateway.admin()));
+    manager.ready(&format!("listening on {}", gateway.address()));
     tokio::select! {
-        () = warn_if_unreachable(&config.upstream.url) => signals.next().await,
-        () = signals.next() => {}
+        () = async {
+            tokio::join!(warn_if_unreachable(&config.upstream.url), reload_when_told(&gateway, &manager, &mut signals.hangup));
+        } => {}
+        () = manager.show_life() => {}
+        () = signals.stop.next() => {}
     }
+    manager.stopping();
     say("draining: attempts under way may end, nothing new begins; a second signal stops at once\n");
     let drained = tokio::select! {
         drained = gateway.drain() => drained,
-        () = signals.next() => return Err(Exit { code: 130, message: "stopped at once: attempts under way are held as unknown".to_owned() }),
+        // A drain may take longer than the manager waits for a sign of life.
+        () = manager.show_life() => unreachable!("life is shown for ever"),
+        () = signals.stop.next() => return Err(Exit { code: 130, message: "stopped at once: attempts under way are held as unknown".to_owned() }),
     };
     say(&match drained.left_unknown {
         0 => "stopped: no attempt was left under way\n".to_owned(),
@@ -119,14 +103,36 @@ async fn serve(config: Config) -> Result<(), Exit> {
     Ok(())
 }
 
+/// Reads the configuration again at each SIGHUP, for ever. What came of it is in the log; the manager is told in a word.
+async fn reload_when_told(gateway: &Gateway, manager: &Manager, hangup: &mut Signal) {
+    while hangup.recv().await.is_some() {
+        manager.reloading();
+        let ended = gateway.reloader().reload(false).await;
+        manager.ready(&told(&ended, gateway.address()));
+    }
+}
+
+/// In a line: the carets of a mistake are for the log.
+fn told(ended: &Result<Vec<Change>, ReloadError>, address: SocketAddr) -> String {
+    match ended {
+        Ok(changes) => format!("listening on {address}; the configuration was reloaded, settings changed: {}", changes.len()),
+        Err(_) => format!("listening on {address}; the configuration was NOT reloaded, and the one in use stays: see the log"),
+    }
+}
+
 /// On standard output. Nobody reading it any more is no reason to stop serving.
 fn say(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// What a person or a supervisor stops a program with.
+/// What a person or a supervisor tells a program with.
 struct Signals {
+    stop: Stop,
+    hangup: Signal,
+}
+
+struct Stop {
     terminate: Signal,
     interrupt: Signal,
 }
@@ -134,9 +140,12 @@ struct Signals {
 impl Signals {
     fn new() -> Result<Signals, Exit> {
         let listen = |kind| signal(kind).map_err(|error| Exit::failed(format!("could not listen for signals: {error}")));
-        Ok(Signals { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+        let stop = Stop { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? };
+        Ok(Signals { stop, hangup: listen(SignalKind::hangup())? })
     }
+}
 
+impl Stop {
     async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}

@@ -1,11 +1,11 @@
 //! Text from outside, made safe to show.
-//!
-//! Keys, paths, principals and bodies are whatever a caller chose to send. On a terminal some characters are commands, and others make a
-//! line read as what it is not.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
+
+pub(super) use crate::harm::json;
+use crate::harm::{escaped, is_harmful};
 
 /// One line: what is no plain text is spelled out, as in `\u{1b}`.
 pub(super) fn line(text: &str) -> Cow<'_, str> {
@@ -25,15 +25,6 @@ pub(super) fn bytes(bytes: &[u8]) -> String {
         Ok(text) => line(text).into_owned(),
         Err(_) => bytes.escape_ascii().to_string(),
     }
-}
-
-/// A JSON text: the same text to every reader, spelled so that no terminal acts on it.
-pub(super) fn json(text: &str) -> Cow<'_, str> {
-    escaped(text, is_harmful, |safe, c| {
-        for unit in c.encode_utf16(&mut [0; 2]) {
-            let _ = write!(safe, "\\u{unit:04x}");
-        }
-    })
 }
 
 /// Cut to so many characters, with a mark that it was.
@@ -56,12 +47,18 @@ pub(super) fn emit(text: &str) -> bool {
 
 /// How wide the terminal on standard output is; `None` where there is none.
 pub(super) fn terminal_width() -> Option<usize> {
+    terminal_size().map(|(columns, _)| columns)
+}
+
+/// Its columns and its rows.
+pub(super) fn terminal_size() -> Option<(usize, usize)> {
     let output = std::io::stdout();
     if !output.is_terminal() {
         return None;
     }
-    let columns = rustix::termios::tcgetwinsize(&output).map_or(0, |size| size.ws_col);
-    Some(if columns == 0 { 80 } else { usize::from(columns) })
+    let (columns, rows) = rustix::termios::tcgetwinsize(&output).map_or((0, 0), |size| (size.ws_col, size.ws_row));
+    let or = |number: u16, usual: usize| if number == 0 { usual } else { usize::from(number) };
+    Some((or(columns, 80), or(rows, 24)))
 }
 
 /// Whether to use bold type: on a terminal, unless `NO_COLOR` is set to anything.
@@ -71,28 +68,6 @@ pub(super) fn is_coloured() -> bool {
 
 fn spelled(safe: &mut String, c: char) {
     let _ = write!(safe, "\\u{{{:x}}}", u32::from(c));
-}
-
-fn escaped(text: &str, is_escaped: impl Fn(char) -> bool, escape: impl Fn(&mut String, char)) -> Cow<'_, str> {
-    if !text.contains(&is_escaped) {
-        return Cow::Borrowed(text);
-    }
-    let mut safe = String::with_capacity(text.len() + 16);
-    for c in text.chars() {
-        if is_escaped(c) {
-            escape(&mut safe, c);
-        } else {
-            safe.push(c);
-        }
-    }
-    Cow::Owned(safe)
-}
-
-/// Control characters, and what changes the order or the presence of what is seen.
-fn is_harmful(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
-        || matches!(c, '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 #[cfg(test)]

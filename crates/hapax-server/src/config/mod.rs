@@ -1,21 +1,30 @@
 //! What the gateway is to do, and every limit it keeps.
 //!
-//! [`Config`] is made from flags ([`cli`](crate::cli)) or read from a file (`file.rs`), and is good by then: whatever contradicts itself was
+//! [`Config`] is made of a file, variables and flags (`file/`), and is good by then: whatever contradicts itself was
 //! refused with the line it stands in.
 
 pub mod file;
+mod forward_auth;
+pub(crate) mod jwt;
+mod network;
 mod principal;
 mod route;
+mod secret;
 pub(crate) mod text;
+mod url;
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use file::{ConfigError, Overrides};
-pub use principal::PrincipalSource;
+pub use file::{ConfigError, Environment, Overrides};
+pub use forward_auth::ForwardAuth;
+pub use jwt::{Audience, Issuer, Jwt, KeysFrom};
+pub use network::Network;
+pub use principal::{Claim, PrincipalSource};
 pub use route::{Pattern, Route};
+pub use secret::Secret;
 pub use text::{admin_address, listen_address, upstream_url};
 
 /// Everything the gateway is told before it starts.
@@ -23,28 +32,39 @@ pub use text::{admin_address, listen_address, upstream_url};
 pub struct Config {
     /// Where clients connect.
     pub listen: SocketAddr,
-    /// Where operators ask. Loopback, because it asks nobody who they are.
+    /// Where operators ask. Beyond loopback only with a token, because there anybody may come by.
     pub admin: Option<SocketAddr>,
+    /// What operators present. Without it, whoever reaches the admin listener is one.
+    pub admin_token: Option<Secret>,
+    /// What the upstream's own reconciliation job presents, which may settle and nothing else.
+    pub settle_token: Option<Secret>,
     /// Where records are kept.
     pub store: StoreUrl,
     /// Sets apart the keys of this service from those of others on the same store.
     pub namespace: String,
     /// Who is asking.
     pub principal: PrincipalSource,
+    /// How its token is verified, where the source is `jwt`.
+    pub jwt: Option<Jwt>,
+    /// How the other service is asked, where the source is `forward-auth`.
+    pub forward_auth: Option<ForwardAuth>,
     /// The service behind.
     pub upstream: Upstream,
     /// What the gateway shows to clients, if it speaks TLS with them.
     pub tls: Option<Tls>,
-    /// Peers whose `Forwarded` and `X-Forwarded-*` are believed and added to; those of others are replaced.
-    pub trusted_proxies: Vec<std::net::IpAddr>,
+    /// Peers whose `Forwarded` and `X-Forwarded-*` are believed and added to, and who may name the caller where the source is `header`.
+    /// Those fields of others are replaced or taken off.
+    pub trusted_proxies: Vec<Network>,
     /// How long anybody may take.
     pub timeouts: Timeouts,
     /// How much of anything there may be.
     pub limits: Limits,
     /// How to stop.
     pub drain: Drain,
-    /// What each route promises: the first that matches counts. After the last stands, unwritten, the default policy for every path.
+    /// What each route promises: the first that matches counts. After the last stands, unwritten, one for every path.
     pub routes: Vec<Route>,
+    /// What that last one promises.
+    pub defaults: hapax::Policy,
 }
 
 /// Where records are kept.
@@ -66,7 +86,7 @@ impl fmt::Display for StoreUrl {
 }
 
 /// The service behind the gateway.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Upstream {
     /// Its origin: scheme, host and port. A path is refused: requests keep theirs.
     pub url: http::Uri,
@@ -139,6 +159,12 @@ pub struct Limits {
     pub attempts_max: usize,
     /// Bytes a second that a client must send of a body or take of an answer, on the average of each `timeouts.stall`.
     pub rate_min: u64,
+    /// Live records that one principal may have.
+    pub records_per_principal_max: Option<u64>,
+    /// Bytes of kept answers that one principal may have.
+    pub bytes_per_principal_max: Option<u64>,
+    /// Values by which new keys are counted at the same time.
+    pub velocity_entries_max: usize,
 }
 
 /// How to stop.
@@ -156,9 +182,13 @@ impl Config {
         Config {
             listen: (Ipv4Addr::LOCALHOST, 4000).into(),
             admin: Some((Ipv4Addr::LOCALHOST, 4001).into()),
+            admin_token: None,
+            settle_token: None,
             store: StoreUrl::Sqlite("hapax.db".into()),
             namespace: "default".to_owned(),
             principal: PrincipalSource::default(),
+            jwt: None,
+            forward_auth: None,
             upstream: Upstream::new(upstream),
             tls: None,
             trusted_proxies: Vec::new(),
@@ -166,14 +196,36 @@ impl Config {
             limits: Limits::default(),
             drain: Drain::default(),
             routes: Vec::new(),
+            defaults: hapax::Policy::default(),
         }
     }
 }
 
 impl Config {
+    /// Whether some route lets requests through while the store fails.
+    pub fn fails_open(&self) -> bool {
+        self.all_routes().iter().any(|route| route.policy.fail_open && route.policy.key != hapax::KeyRule::Off)
+    }
+
+    /// What is wrong with who may reach the admin listener, if anything.
+    pub fn admin_mistake(&self) -> Option<String> {
+        let admin = self.admin?;
+        if !admin.ip().is_loopback() && self.admin_token.is_none() {
+            return Some(format!(
+                "`{admin}` can be reached from other machines, and without a token the admin listener asks nobody who they are: set `admin_token`, or write 127.0.0.1:{}, or off",
+                admin.port()
+            ));
+        }
+        let is_one = self.admin_token.is_some() && self.admin_token == self.settle_token;
+        is_one.then(|| {
+            "`admin_token` and `settle_token` are one: whoever settles could do everything else. Make another with `openssl rand -hex 32`"
+                .to_owned()
+        })
+    }
+
     /// The routes as written, and the one that stands unwritten after them: whatever carries a key is guarded.
     pub fn all_routes(&self) -> Vec<Route> {
-        let rest = Route { name: "default".into(), methods: Vec::new(), pattern: Pattern::any(), policy: hapax::Policy::default() };
+        let rest = Route { name: "default".into(), methods: Vec::new(), pattern: Pattern::any(), policy: self.defaults.clone() };
         self.routes.iter().cloned().chain([rest]).collect()
     }
 }
@@ -217,6 +269,9 @@ impl Default for Limits {
             streams_max: 128,
             attempts_max: 10_000,
             rate_min: 128,
+            records_per_principal_max: None,
+            bytes_per_principal_max: None,
+            velocity_entries_max: 100_000,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Routes: which requests a policy is for.
 
+mod overlap;
+
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -23,6 +25,25 @@ impl Route {
     /// Whether this route is for a request.
     pub fn matches(&self, method: &http::Method, path: &str) -> bool {
         (self.methods.is_empty() || self.methods.contains(method)) && self.pattern.matches(path)
+    }
+
+    /// Whether this route is for the requests of a scope.
+    pub fn is_of(&self, scope: &hapax::Scope) -> bool {
+        http::Method::from_bytes(scope.method.as_bytes()).is_ok_and(|method| self.matches(&method, &scope.path))
+    }
+}
+
+/// Methods and a pattern, as in `POST|PATCH /v1/charges/*`, or a pattern alone: which requests, with the default policy.
+impl FromStr for Route {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (methods, pattern) = text.rsplit_once(' ').unwrap_or(("", text));
+        let method = |word: &str| {
+            http::Method::from_bytes(word.to_ascii_uppercase().as_bytes()).map_err(|_| format!("`{word}` is no method"))
+        };
+        let methods = methods.split('|').map(str::trim).filter(|word| !word.is_empty()).map(method).collect::<Result<_, _>>()?;
+        Ok(Route { name: text.into(), methods, pattern: pattern.parse()?, policy: Policy::default() })
     }
 }
 
@@ -56,6 +77,26 @@ impl Pattern {
             (_, None) => false,
         });
         fit && (self.any_rest || given.next().is_none())
+    }
+
+    /// Why a path is none of these; `None` if it is one.
+    pub fn difference(&self, path: &str) -> Option<String> {
+        let mut given = path.strip_prefix('/').unwrap_or(path).split('/');
+        for (at, segment) in self.segments.iter().enumerate() {
+            let at = at + 1;
+            match (segment, given.next()) {
+                (Segment::Just(wanted), Some(given)) if **wanted != *given => {
+                    return Some(format!("segment {at} is `{given}`, and this route wants `{wanted}`"));
+                }
+                (Segment::Any, Some("")) => return Some(format!("segment {at} is empty, and this route wants one that is not")),
+                (_, None) => return Some(format!("the path ends before segment {at}")),
+                _ => {}
+            }
+        }
+        match given.next() {
+            Some(more) if !self.any_rest => Some(format!("the path goes on with `{more}`, and this route ends before it")),
+            _ => None,
+        }
     }
 
     /// Whether every path that `other` matches is matched by this one too.
@@ -136,7 +177,9 @@ mod tests {
             ("/", "/", true),
             ("/", "/a", false),
         ] {
-            assert_eq!(pattern.parse::<Pattern>().unwrap().matches(path), fits, "{pattern} {path}");
+            let pattern: Pattern = pattern.parse().unwrap();
+            assert_eq!(pattern.matches(path), fits, "{pattern} {path}");
+            assert_eq!(pattern.difference(path).is_none(), fits, "{pattern} {path}");
         }
     }
 

@@ -14,16 +14,19 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep};
 
+use super::forward::Sensitive;
+
 /// A request body.
 pub(crate) struct Inbound {
     incoming: Incoming,
+    sensitive: Arc<Sensitive>,
     pace: Option<Pace>,
     hash: Option<(DefaultHasher, Arc<AtomicU64>)>,
 }
 
 impl Inbound {
-    pub(crate) fn new(incoming: Incoming) -> Self {
-        Inbound { incoming, pace: None, hash: None }
+    pub(crate) fn new(incoming: Incoming, sensitive: Arc<Sensitive>) -> Self {
+        Inbound { incoming, sensitive, pace: None, hash: None }
     }
 
     /// Keeps a client to a pace where its connection does not: streams of HTTP/2 share one.
@@ -70,7 +73,12 @@ impl Body for Inbound {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = &mut *self;
         match Pin::new(&mut this.incoming).poll_frame(cx) {
-            Poll::Ready(frame) => {
+            Poll::Ready(mut frame) => {
+                if let Some(Ok(frame)) = &mut frame
+                    && let Some(trailers) = frame.trailers_mut()
+                {
+                    this.sensitive.strip_trailers(trailers);
+                }
                 if let Some(Ok(frame)) = &frame
                     && let Some(data) = frame.data_ref()
                 {

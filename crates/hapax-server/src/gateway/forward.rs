@@ -6,13 +6,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
+    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue,
+    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::request::Parts;
 use http::{Method, Response, Version};
 
 use super::correlation;
+use crate::config::{Config, Network, PrincipalSource};
 
 pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// Kept with an answer, never sent to anybody: the trace in which the answer was made.
@@ -24,6 +25,12 @@ const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host")
 const X_FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
 const X_FORWARDED_SERVER: HeaderName = HeaderName::from_static("x-forwarded-server");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+
+/// What callers show who they are with, everywhere.
+pub(crate) const CREDENTIALS: [HeaderName; 2] = [AUTHORIZATION, COOKIE];
+
+/// More gateways in a row than anybody has.
+const HOPS_MAX: usize = 8;
 
 /// What concerns one connection only (RFC 9110 section 7.6.1), besides whatever `Connection` names, and what tells a body's length.
 const HOP_BY_HOP: [HeaderName; 11] = [
@@ -50,34 +57,108 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(address: IpAddr, is_tls: bool, trusted: &[IpAddr]) -> Client {
+    pub(crate) fn new(address: IpAddr, is_tls: bool, trusted: &[Network]) -> Client {
         // One and the same address, however the listener's family spells it.
         let address = address.to_canonical();
         let address_value = HeaderValue::try_from(address.to_string()).expect("an address is a header value");
-        Client { address, address_value, is_tls, is_trusted: trusted.iter().any(|proxy| proxy.to_canonical() == address) }
+        Client { address, address_value, is_tls, is_trusted: trusted.iter().any(|proxies| proxies.contains(address)) }
+    }
+
+    /// Whether it is a proxy whose word is taken.
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.is_trusted
     }
 }
 
 /// The fields by which somebody is known or told apart, besides those that every gateway has.
-pub(crate) struct Sensitive(Vec<Arc<str>>);
+pub(crate) struct Sensitive {
+    /// No client may imitate these, nor say them after its body.
+    names: Vec<Arc<str>>,
+    /// No client may say these unless it is a proxy whose word is taken.
+    of_proxies: Vec<HeaderName>,
+    /// No client may say these.
+    ours: Vec<HeaderName>,
+}
 
 impl Sensitive {
-    /// `more` are the field that tells who is asking and those that carry keys.
-    pub(crate) fn new(more: impl IntoIterator<Item = String>) -> Sensitive {
+    pub(crate) fn new(config: &Config) -> Sensitive {
         let always = ["authorization", "cookie", "host", "forwarded", "x-real-ip", "x-request-id", "traceparent", "content-length"];
-        Sensitive(always.map(str::to_owned).into_iter().chain(more).map(|name| name.replace('_', "-").into()).collect())
+        let names = always.map(str::to_owned).into_iter().chain(sensitive_fields(config)).map(|name| plain(&name).into());
+        let of_proxies = match &config.principal {
+            PrincipalSource::Header(field) => vec![field.clone()],
+            _ => Vec::new(),
+        };
+        let ours = config.forward_auth.as_ref().map(|auth| auth.pass.clone()).unwrap_or_default();
+        Sensitive { names: names.collect(), of_proxies, ours }
     }
 
-    /// A name with an underscore that CGI and its heirs (WSGI, Rack, PHP) cannot tell from one of these: to them `Hapax_Fence` *is*
-    /// `Hapax-Fence`.
+    /// A name that the heirs of CGI (WSGI, Rack, PHP) cannot tell from one of these: to them `Hapax_Fence` *is* `Hapax-Fence`, and to some
+    /// every character that is no letter or digit is the same.
     fn is_imitation(&self, name: &str) -> bool {
-        if !name.contains('_') {
-            return false;
-        }
-        let name = name.replace('_', "-");
-        let prefixes = ["hapax-", "idempotency-", "idempotent-", "x-forwarded-", "content-", "transfer-"];
-        prefixes.iter().any(|prefix| name.starts_with(prefix)) || self.0.iter().any(|sensitive| **sensitive == *name)
+        !is_plain(name) && self.is_one(&plain(name))
     }
+
+    /// Whether a name, as `plain` spells it, is one of these.
+    fn is_one(&self, name: &str) -> bool {
+        let prefixes = ["hapax-", "idempotency-", "idempotent-", "x-forwarded-", "content-", "transfer-"];
+        prefixes.iter().any(|prefix| name.starts_with(prefix)) || self.names.iter().any(|sensitive| **sensitive == *name)
+    }
+
+    /// Takes off what a client of this kind may not say.
+    fn strip(&self, headers: &mut HeaderMap, client: &Client) {
+        remove_all(headers, |name| self.is_imitation(name));
+        let of_proxies = if client.is_trusted { &[][..] } else { &self.of_proxies };
+        for name in of_proxies.iter().chain(&self.ours) {
+            headers.remove(name);
+        }
+    }
+
+    /// Takes out of what follows a body whatever matters: everybody has judged the head by then.
+    pub(crate) fn strip_trailers(&self, trailers: &mut HeaderMap) {
+        remove_all(trailers, |name| self.is_one(&plain(name)));
+    }
+}
+
+/// Fields that a client must not be able to take off its request, nor to imitate, besides those that every gateway has.
+pub(crate) fn sensitive_fields(config: &Config) -> Vec<String> {
+    let mut fields: Vec<String> = config.all_routes().iter().map(|route| route.policy.key_field.to_string()).collect();
+    match &config.principal {
+        PrincipalSource::Digest(field) | PrincipalSource::Header(field) => fields.push(field.to_string()),
+        PrincipalSource::Jwt(_) => fields.extend(config.jwt.iter().map(|jwt| jwt.field.to_string())),
+        PrincipalSource::ForwardAuth(_) => {
+            fields
+                .extend(config.forward_auth.iter().flat_map(|auth| auth.forward.iter().chain(&auth.pass)).map(ToString::to_string));
+        }
+        PrincipalSource::None => {}
+    }
+    fields
+}
+
+/// Whether a name has but one spelling, apart from its case.
+pub(crate) fn is_plain(name: &str) -> bool {
+    name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
+
+/// A name as the most forgiving server reads it.
+fn plain(name: &str) -> String {
+    name.bytes().map(|byte| if byte.is_ascii_alphanumeric() { char::from(byte.to_ascii_lowercase()) } else { '-' }).collect()
+}
+
+fn remove_all(headers: &mut HeaderMap, is_out: impl Fn(&str) -> bool) {
+    let out: Vec<_> = headers.keys().filter(|name| is_out(name.as_str())).cloned().collect();
+    for name in out {
+        headers.remove(name);
+    }
+}
+
+/// Whether a field concerns one connection only: a response that was passed on has none such.
+pub(crate) fn is_hop_by_hop(name: &HeaderName) -> bool {
+    HOP_BY_HOP.contains(name)
+}
+
+/// Whether a field carries keys, or what goes with them, in every gateway.
+pub(crate) fn is_keys(name: &HeaderName) -> bool {
+    ["idempotency-", "idempotent-"].iter().any(|prefix| name.as_str().starts_with(prefix))
 }
 
 /// Whether the gateway itself takes this field off a request, or sets it: nobody can be known by it, and no key can be in it.
@@ -85,8 +166,16 @@ pub(crate) fn is_ours(name: &HeaderName) -> bool {
     let set = [FORWARDED, X_REAL_IP, VIA, REQUEST_ID, TRACEPARENT, HOST, CONTENT_LENGTH];
     let text = name.as_str();
     let is_family = ["hapax-", "x-forwarded-", "content-"].iter().any(|prefix| text.starts_with(prefix));
-    // One with an underscore is taken for an imitation of one without.
-    HOP_BY_HOP.contains(name) || set.contains(name) || is_family || text.contains('_')
+    // Any other spelling is taken for an imitation of a plain one.
+    is_hop_by_hop(name) || set.contains(name) || is_family || !is_plain(text)
+}
+
+/// Whether a request has been through so many of us that it must be going in circles: an upstream that is the gateway itself, or two
+/// that point at each other. Each turn would hold a connection more, until there are none.
+pub(crate) fn is_going_in_circles(headers: &HeaderMap) -> bool {
+    let lines = headers.get_all(VIA).iter().filter_map(|line| line.to_str().ok());
+    let hops = lines.flat_map(|line| line.split(',')).filter(|hop| hop.split_whitespace().nth(1) == Some("hapax"));
+    hops.count() >= HOPS_MAX
 }
 
 /// Makes a client's request one that may be passed on.
@@ -95,7 +184,7 @@ pub(crate) fn request(parts: &mut Parts, client: &Client, sensitive: &Sensitive)
     let wants_trailers = parts.headers.get(TE).is_some_and(|te| te.as_bytes().eq_ignore_ascii_case(b"trailers"));
     remove_hop_by_hop(&mut parts.headers);
     parts.headers.remove(CONTENT_LENGTH);
-    remove_imitations(&mut parts.headers, sensitive);
+    sensitive.strip(&mut parts.headers, client);
     if let Some(upgrade) = upgrade {
         parts.headers.insert(UPGRADE, upgrade);
     }
@@ -165,13 +254,6 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
         }
     }
     for name in &HOP_BY_HOP {
-        headers.remove(name);
-    }
-}
-
-fn remove_imitations(headers: &mut HeaderMap, sensitive: &Sensitive) {
-    let imitations: Vec<_> = headers.keys().filter(|name| sensitive.is_imitation(name.as_str())).cloned().collect();
-    for name in imitations {
         headers.remove(name);
     }
 }

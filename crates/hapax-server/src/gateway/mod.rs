@@ -1,13 +1,16 @@
 //! The gateway: the library's own layer around a service that proxies.
 //!
-//! `stack.rs` is the path of one request. `listen/` takes connections and `wire/` reads their bytes with a stricter eye than hyper's;
+//! `stack.rs` is the path of one request; `live.rs` is everything that one configuration makes, and `reload/` puts another in its place. `listen/` takes connections and `wire/` reads their bytes with a stricter eye than hyper's;
 //! `forward.rs` says which fields pass; `upstream/` sends a request once.
 
 mod body;
+mod check;
 mod correlation;
 pub(crate) mod forward;
 mod listen;
+mod live;
 mod principal;
+mod reload;
 mod stack;
 mod stream;
 mod upstream;
@@ -18,17 +21,21 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
 use hapax::{Drained, Hapax, Limits, Observer, Sqlite, Store};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use self::check::mistakes;
 use self::listen::Listener;
-use self::stack::Stack;
-use self::upstream::{Proxy, Tunnels};
+use self::live::{Lasting, Live};
+pub use self::reload::{Change, ReloadError, Reloader, Reread};
+use self::upstream::Tunnels;
+pub(crate) use self::well_known::PATH as WELL_KNOWN;
 use crate::admin::{self, Admin, Readiness};
 use crate::config::{Config, StoreUrl};
-use crate::telemetry::{Metrics, Timed, Traces};
+use crate::telemetry::{Metrics, Suspects, Timed, Traces};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -40,16 +47,25 @@ const BACKLOG: u32 = 4_096;
 
 /// A gateway at work. Dropping it stops nothing in an orderly way: use [`Gateway::drain`].
 pub struct Gateway {
-    config: Arc<Config>,
-    hapax: Hapax,
+    live: Arc<ArcSwap<Live>>,
+    lasting: Arc<Lasting>,
+    reloader: Reloader,
     address: SocketAddr,
     admin: Option<SocketAddr>,
     ready: Arc<Readiness>,
     closing: CancellationToken,
     connections: TaskTracker,
-    tunnels: Tunnels,
-    metrics: Metrics,
-    traces: Option<Traces>,
+}
+
+/// What else a gateway may be started with.
+#[derive(Default)]
+pub struct Options {
+    /// Is told what happens, besides the metrics.
+    pub observer: Option<Arc<dyn Observer>>,
+    /// How to read the configuration again. Without it there is nothing to reload.
+    pub reread: Option<Reread>,
+    /// Allow every reload to change scopes: whoever retries across it may have a second effect.
+    pub reload_scopes: bool,
 }
 
 /// Why a gateway did not start. Says which setting to change.
@@ -87,13 +103,18 @@ impl Gateway {
 
     /// The same, with somebody who is told what happens besides the metrics.
     pub async fn start_observed(config: Config, observer: impl Observer) -> Result<Gateway, StartError> {
-        let config = Arc::new(config);
+        Gateway::start_with(config, Options { observer: Some(Arc::new(observer)), ..Options::default() }).await
+    }
+
+    /// The same, with whatever else there is to say.
+    pub async fn start_with(config: Config, options: Options) -> Result<Gateway, StartError> {
+        let (metrics, tunnels) = (Metrics::new(), Tunnels::default());
         // Whatever can be wrong without anybody noticing is found first: nothing is listened on, nothing opened.
-        let tls = config.tls.as_ref().map(listen::acceptor).transpose().map_err(StartError::Setting)?;
+        let mistakes = mistakes(&config).await;
+        if !mistakes.is_empty() {
+            return Err(StartError::Setting(mistakes.join("\n")));
+        }
         let traces = Traces::from_env().map_err(StartError::Setting)?;
-        let metrics = Metrics::new(&stack::route_names(&config));
-        let tunnels = Tunnels::default();
-        let proxy = Proxy::new(&config, metrics.clone(), tunnels.clone()).map_err(StartError::Setting)?;
 
         let socket = bind("listen", config.listen)?;
         let admin_socket = match config.admin {
@@ -104,26 +125,47 @@ impl Gateway {
         let store = open(&config, &metrics, &ready).await?;
         let secret = store.pulse().await.map_err(|error| store_error(&config, &error))?.secret;
         let hapax = Hapax::builder(Timed::new(store, &metrics))
-            .observer(metrics.observer(Arc::new(observer)))
-            .limits(Limits { attempts_in_flight_max: config.limits.attempts_max, ..Limits::default() })
+            .observer(metrics.observer(options.observer.unwrap_or_else(|| Arc::new(()))))
+            .limits(Limits {
+                attempts_in_flight_max: config.limits.attempts_max,
+                velocity_entries_max: config.limits.velocity_entries_max,
+                records_per_principal_max: config.limits.records_per_principal_max,
+                bytes_per_principal_max: config.limits.bytes_per_principal_max,
+                ..Limits::default()
+            })
             .build()
             .namespace(&config.namespace);
-        let principal = principal::Source::new(&config.principal, secret);
-        let stack =
-            Stack::new(&config, &hapax, &principal, &proxy, metrics.clone(), traces.clone()).map_err(StartError::Setting)?;
+        let lasting = Arc::new(Lasting { hapax, secret, metrics, traces, tunnels, suspects: Arc::<Suspects>::default() });
+        let live = Live::new(config, &lasting, None).await.map_err(StartError::Setting)?;
+        live.settle_in(None);
+        let live = Arc::new(ArcSwap::from_pointee(live));
+        let operators = Admin::new(
+            ready.clone(),
+            lasting.metrics.clone(),
+            lasting.hapax.clone(),
+            secret,
+            admin::Rules::of(&live.load().config),
+        );
+        ready.fails_open(live.load().config.fails_open());
+        let reloader = Reloader::new(
+            live.clone(),
+            lasting.clone(),
+            (ready.clone(), operators.rules.clone()),
+            options.reread,
+            options.reload_scopes,
+        );
+        let operators = operators.reloaded_by(reloader.clone());
 
         let local = |socket: &TcpListener| socket.local_addr().expect("a bound socket has an address");
         let (address, admin) = (local(&socket), admin_socket.as_ref().map(local));
-        let listener = Listener::new(socket, Arc::new(stack), config.clone(), tls);
+        let listener = Listener::new(socket, live.clone(), lasting.metrics.clone());
         let (closing, connections) = (listener.closing(), listener.connections());
         tokio::spawn(listener.run());
-        tokio::spawn(proxy.keep_tidy());
         if let Some(socket) = admin_socket {
-            let admin = Admin::new(ready.clone(), metrics.clone(), hapax.clone());
-            tokio::spawn(async move { axum::serve(socket, admin::router(admin)).await });
+            tokio::spawn(admin::serve(socket, admin::router(operators), lasting.metrics.clone(), admin::Limits::default()));
         }
         ready.started();
-        Ok(Gateway { config, hapax, address, admin, ready, closing, connections, tunnels, metrics, traces })
+        Ok(Gateway { live, lasting, reloader, address, admin, ready, closing, connections })
     }
 
     /// Where it listens: the port that was given to it, if it was asked for port 0.
@@ -138,7 +180,17 @@ impl Gateway {
 
     /// What remembers, for operators.
     pub fn hapax(&self) -> &Hapax {
-        &self.hapax
+        &self.lasting.hapax
+    }
+
+    /// What gives it another configuration.
+    pub fn reloader(&self) -> &Reloader {
+        &self.reloader
+    }
+
+    /// The configuration in use.
+    pub fn config(&self) -> Arc<Config> {
+        self.live.load().config.clone()
     }
 
     /// Turns readiness off, waits a moment, stops intake, lets attempts end or marks them as unknown, closes.
@@ -146,19 +198,21 @@ impl Gateway {
     /// Attempts are counted, not connections: a client that keeps its connection open delays nothing.
     pub async fn drain(self) -> Drained {
         self.ready.draining();
-        self.metrics.draining();
-        tokio::time::sleep(self.config.drain.notice).await;
+        let Lasting { hapax, metrics, tunnels, traces, .. } = &*self.lasting;
+        metrics.draining();
+        let drain = self.config().drain;
+        tokio::time::sleep(drain.notice).await;
         self.closing.cancel();
-        let until = Instant::now() + self.config.drain.deadline;
-        let drained = self.hapax.drain(self.config.drain.deadline).await;
-        self.tunnels.close().await;
+        let until = Instant::now() + drain.deadline;
+        let drained = hapax.drain(drain.deadline).await;
+        tunnels.close().await;
         // Requests without a key have what is left of the deadline, and answers on their way a moment in any case.
         let patience = GOODBYE.max(until.saturating_duration_since(Instant::now()));
         if tokio::time::timeout(patience, self.connections.wait()).await.is_err() {
             tracing::warn!(connections = self.connections.len(), "connections were cut off that had not ended by the deadline");
         }
-        if let Some(traces) = self.traces {
-            traces.shutdown(GOODBYE).await;
+        if let Some(traces) = traces {
+            traces.clone().shutdown(GOODBYE).await;
         }
         drained
     }

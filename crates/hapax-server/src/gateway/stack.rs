@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use hapax::middleware::{Origin, problem};
-use hapax::{Body, Hapax, Idempotency, NeverDispatched, Rejection};
+use hapax::{Body, Hapax, Idempotency, NeverDispatched, Rejection, Would};
 use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Version};
@@ -17,12 +17,13 @@ use tower_service::Service;
 
 use super::body::Inbound;
 use super::forward::{self, Client, Sensitive};
-use super::principal::Source;
+use super::live::Lasting;
+use super::principal::Principals;
 use super::upstream::{Dispatched, Proxy, TimedOut};
 use super::wire::{Refusal, check_http2};
 use super::{BoxError, well_known};
 use crate::config::{Config, PrincipalSource, Route, Timeouts};
-use crate::telemetry::{Metrics, Outcome, Suspects, Traces};
+use crate::telemetry::{Metrics, Outcome, RouteMetrics, Suspects, Traces};
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
@@ -32,14 +33,15 @@ const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OP
 /// Everything that a request passes.
 pub(crate) struct Stack {
     routes: Vec<Guarded>,
-    sensitive: Sensitive,
+    sensitive: Arc<Sensitive>,
     well_known: Bytes,
     principal: PrincipalSource,
+    principals: Principals,
     timeouts: Timeouts,
     rate_min: u64,
     metrics: Metrics,
     traces: Option<Traces>,
-    suspects: Suspects,
+    suspects: Arc<Suspects>,
 }
 
 /// A route, and the layer that keeps its promise around the proxy.
@@ -47,40 +49,42 @@ struct Guarded {
     route: Route,
     key_field: HeaderName,
     service: Idempotency<Proxy>,
+    counts: RouteMetrics,
 }
 
 impl Stack {
-    pub(crate) fn new(
+    pub(super) fn new(
         config: &Config,
         hapax: &Hapax,
-        principal: &Source,
+        principals: &Principals,
         proxy: &Proxy,
-        metrics: Metrics,
-        traces: Option<Traces>,
+        lasting: &Lasting,
     ) -> Result<Stack, String> {
         let mut routes = Vec::new();
         for route in config.all_routes() {
-            let layer = hapax.layer().policy(route.policy.clone()).map_err(|error| format!("route {}: {error}", route.name))?;
-            let principal = principal.clone();
-            let service = layer.principal(move |parts| principal.of(parts)).layer(proxy.clone());
+            let layer = hapax
+                .layer()
+                .name(&route.name)
+                .policy(route.policy.clone())
+                .map_err(|error| format!("route {}: {error}", route.name))?;
+            let layer_principals = principals.clone();
+            let service = layer.principal(move |parts| layer_principals.of(parts)).layer(proxy.clone());
             let key_field = HeaderName::try_from(&*route.policy.key_field).map_err(|error| error.to_string())?;
-            routes.push(Guarded { route, key_field, service });
+            let counts = lasting.metrics.route(&route.name);
+            routes.push(Guarded { route, key_field, service, counts });
         }
         Ok(Stack {
-            sensitive: Sensitive::new(sensitive_fields(config)),
+            sensitive: Arc::new(Sensitive::new(config)),
             well_known: well_known::document(config, routes.iter().map(|guarded| &guarded.route)),
             principal: config.principal.clone(),
+            principals: principals.clone(),
             timeouts: config.timeouts,
             rate_min: config.limits.rate_min,
             routes,
-            metrics,
-            traces,
-            suspects: Suspects::default(),
+            metrics: lasting.metrics.clone(),
+            traces: lasting.traces.clone(),
+            suspects: lasting.suspects.clone(),
         })
-    }
-
-    pub(crate) fn metrics(&self) -> &Metrics {
-        &self.metrics
     }
 
     /// Answers a request. `refusal` is what the bytes it came in were found to be.
@@ -93,19 +97,18 @@ impl Stack {
         };
         if let Err(refusal) = checked {
             // What cannot be read is on no route; it counts for the last, which takes whatever is left.
-            self.metrics.requests(self.routes.len() - 1, Outcome::Refused, started.elapsed());
+            self.last().counts.request(Outcome::Refused, started.elapsed());
             return refused(refusal, parts.version);
         }
         if parts.uri.path() == well_known::PATH {
             return self.publish(&parts.method);
         }
-        // The last route takes whatever is left.
-        let index = self
-            .routes
-            .iter()
-            .position(|guarded| guarded.route.matches(&parts.method, parts.uri.path()))
-            .unwrap_or(self.routes.len() - 1);
-        let guarded = &self.routes[index];
+        if forward::is_going_in_circles(&parts.headers) {
+            self.last().counts.request(Outcome::Refused, started.elapsed());
+            return circle();
+        }
+        let matching = |guarded: &&Guarded| guarded.route.matches(&parts.method, parts.uri.path());
+        let guarded = self.routes.iter().find(matching).unwrap_or_else(|| self.last());
         let span = self.traces.as_ref().map(|traces| traces.begin(&parts, &guarded.route.name));
         forward::request(&mut parts, client, &self.sensitive);
         if let Some(span) = &span {
@@ -113,20 +116,48 @@ impl Stack {
         }
         let (body, asker) = self.watch(guarded, &parts, body);
 
-        let mut service = guarded.service.clone();
-        let response = service.call(Request::from_parts(parts, body)).await.unwrap_or_else(|error| failed(&error));
+        // Before anything is asked of the key: whoever is refused here learns nothing of it.
+        let (refusal, foreseen) = match self.refusal(guarded, &mut parts, client).await {
+            // A route that only watches refuses nobody.
+            Some(refusal) if guarded.route.policy.shadow => (None, refusal.extensions().get().cloned().map(Would::Reject)),
+            refusal => (refusal, None),
+        };
+        let response = match refusal {
+            Some(refusal) => refusal,
+            None => {
+                let mut service = guarded.service.clone();
+                service.call(Request::from_parts(parts, body)).await.unwrap_or_else(|error| failed(&error))
+            }
+        };
         let outcome = outcome_of(&response);
         if outcome == Outcome::First
             && let Some(asker) = asker
         {
             self.suspect(&asker);
         }
-        self.metrics.requests(index, outcome, started.elapsed());
+        guarded.counts.request(outcome, started.elapsed());
+        if let Some(would) = response.extensions().get::<Would>() {
+            // Who is asking is asked first, and the layer knows only that nobody was found.
+            guarded.counts.shadowed(foreseen.as_ref().unwrap_or(would));
+        }
         if let Some(span) = span {
             let original = response.extensions().get::<Origin>();
             span.end(response.status(), outcome, original.and_then(|origin| origin.0.to_str().ok()));
         }
         response
+    }
+
+    /// The route that takes whatever is left.
+    fn last(&self) -> &Guarded {
+        self.routes.last().expect("the unwritten route is always there")
+    }
+
+    /// What to answer if whoever sends a guarded request is not known to be who they say.
+    async fn refusal(&self, guarded: &Guarded, parts: &mut Parts, client: &Client) -> Option<Response<Body>> {
+        if !guarded.service.may_guard(parts) {
+            return None;
+        }
+        self.principals.check(parts, client).await
     }
 
     fn publish(&self, method: &Method) -> Response<Body> {
@@ -144,7 +175,7 @@ impl Stack {
 
     /// The body as the layer reads it, and what there is to remember of who sent it.
     fn watch(&self, guarded: &Guarded, parts: &Parts, body: Incoming) -> (Inbound, Option<Asker>) {
-        let mut body = Inbound::new(body);
+        let mut body = Inbound::new(body, self.sensitive.clone());
         if parts.version == Version::HTTP_2 {
             body = body.paced(self.timeouts.stall, self.rate_min);
         }
@@ -177,31 +208,16 @@ struct Asker {
     principal: u64,
 }
 
-/// What metrics call the routes, in their order.
-pub(super) fn route_names(config: &Config) -> Vec<Arc<str>> {
-    config.all_routes().into_iter().map(|route| route.name).collect()
-}
-
-/// Fields that a client must not be able to take off its request, nor to imitate.
-pub(super) fn sensitive_fields(config: &Config) -> Vec<String> {
-    let mut fields: Vec<String> = config.routes.iter().map(|route| route.policy.key_field.to_string()).collect();
-    if let PrincipalSource::Digest(field) = &config.principal {
-        fields.push(field.to_string());
-    }
-    fields
-}
-
 fn outcome_of(response: &Response<Body>) -> Outcome {
     let extensions = response.extensions();
     if let Some(rejection) = extensions.get::<Rejection>() {
         return rejection.into();
     }
-    if response.headers().contains_key(REPLAYED) {
-        return Outcome::Replayed;
-    }
+    // What the upstream has answered just now is no replay, whatever it says in its own fields.
     match extensions.get::<Dispatched>() {
         Some(Dispatched::Guarded) => Outcome::First,
         Some(Dispatched::Unguarded) => Outcome::Unguarded,
+        None if response.headers().contains_key(REPLAYED) => Outcome::Replayed,
         None => Outcome::UpstreamFailed,
     }
 }
@@ -223,6 +239,17 @@ fn refused(refusal: Refusal, version: Version) -> Response<Body> {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response
+}
+
+/// A request that comes back to us again and again. Nobody ever had it but us, so that nothing has happened.
+fn circle() -> Response<Body> {
+    tracing::error!("a request has been through this gateway several times: the upstream leads back here");
+    problem(
+        StatusCode::LOOP_DETECTED,
+        "loop-detected",
+        "The request goes in circles",
+        "It has been through too many gateways: the upstream of one leads back to another.",
+    )
 }
 
 /// An unguarded request that the upstream gave no answer to.

@@ -1,12 +1,12 @@
 //! `/.well-known/idempotency`: what each route promises, for clients that check whether their retries fit.
 
 use bytes::Bytes;
-use hapax::Policy;
+use hapax::{KeySource, Policy};
 use serde::Serialize;
 
 use crate::config::{Config, Route};
 
-pub(super) const PATH: &str = "/.well-known/idempotency";
+pub(crate) const PATH: &str = "/.well-known/idempotency";
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -21,6 +21,12 @@ struct Published<'a> {
     path: String,
     key: &'static str,
     key_field: &'a str,
+    /// Where the key is, if not in that field.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_from: Option<&'static str>,
+    /// Nothing is promised yet: the route only watches.
+    #[serde(skip_serializing_if = "is_false")]
+    shadow: bool,
     mode: &'static str,
     retention_seconds: u64,
     tombstone_seconds: u64,
@@ -34,7 +40,7 @@ struct Published<'a> {
 }
 
 pub(super) fn document<'a>(config: &Config, routes: impl Iterator<Item = &'a Route>) -> Bytes {
-    let document = Document { principal: config.principal.to_string(), routes: routes.map(published).collect() };
+    let document = Document { principal: config.principal.published(), routes: routes.map(published).collect() };
     let mut text = serde_json::to_vec_pretty(&document).expect("words and numbers are JSON");
     text.push(b'\n');
     text.into()
@@ -52,6 +58,8 @@ fn published(route: &Route) -> Published<'_> {
         path: route.pattern.to_string(),
         key: key.word(),
         key_field,
+        key_from: key_from(&route.policy.key_source),
+        shadow: route.policy.shadow,
         mode: mode.word(),
         retention_seconds: retention.as_secs(),
         tombstone_seconds: tombstone.as_secs(),
@@ -63,4 +71,18 @@ fn published(route: &Route) -> Published<'_> {
         request_bytes_max: route.policy.body_bytes_max,
         answer_bytes_max: route.policy.answer_bytes_max,
     }
+}
+
+/// Only the kind: which place of a body it is, is for those who wrote the service.
+fn key_from(source: &KeySource) -> Option<&'static str> {
+    match source {
+        KeySource::Field => None,
+        KeySource::Body(_) => Some("body"),
+        KeySource::Derived(_) => Some("derived"),
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde gives it")]
+fn is_false(value: &bool) -> bool {
+    !value
 }

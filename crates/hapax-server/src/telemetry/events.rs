@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use hapax::core::key::Pattern;
 use hapax::core::record::{Last, State};
 use hapax::observe::{Event, Source};
 use hapax::{Observer, Rejection};
@@ -22,6 +23,13 @@ pub(super) struct Events {
     waits: Counter,
     failed_open: Counter,
     fenced_out: Counter,
+    guessable: Guessable,
+}
+
+#[derive(Clone)]
+struct Guessable {
+    counter: Counter,
+    clock: Counter,
 }
 
 #[derive(Clone)]
@@ -66,6 +74,7 @@ impl Events {
             waits: registered(to, "waits", "Requests that waited for a running attempt"),
             failed_open: registered(to, "failed_open", "Requests let through without a guard because the store was unreachable"),
             fenced_out: registered(to, "fenced_out", "Attempts that ended after they had lost their fence, and were discarded"),
+            guessable: Guessable::new(to),
         }
     }
 
@@ -75,9 +84,13 @@ impl Events {
                 self.attempts_in_flight.inc();
             }
             // Every attempt that was dispatched ends in one of these two, once.
-            Event::Finished { state, .. } => {
+            Event::Finished { subject, state, .. } => {
                 self.attempts_in_flight.dec();
                 self.attempts.count(*state);
+                if *state == State::Unknown {
+                    // By the name that `hapax keys show` takes.
+                    tracing::warn!(record = %subject.id, "an attempt was lost: its outcome is unknown");
+                }
             }
             Event::FencedOut(_) => {
                 self.attempts_in_flight.dec();
@@ -96,6 +109,7 @@ impl Events {
             Event::FailedOpen(_) => {
                 self.failed_open.inc();
             }
+            Event::GuessableKey { kind, .. } => self.guessable.count(*kind),
             _ => {}
         }
     }
@@ -125,6 +139,22 @@ impl Replays {
             Source::Cache => self.cache.inc(),
             Source::Store => self.store.inc(),
             Source::Wait => self.wait.inc(),
+        };
+    }
+}
+
+impl Guessable {
+    fn new(to: &mut Registry) -> Guessable {
+        let help = "New keys that somebody could guess from one seen before, by what they look like: counter, clock";
+        let keys: Family<Label, Counter> = registered(to, "guessable_keys", help);
+        let kind = |kind: Pattern| keys.get_or_create_owned(&[("kind", kind.word())]);
+        Guessable { counter: kind(Pattern::Counter), clock: kind(Pattern::Clock) }
+    }
+
+    fn count(&self, kind: Pattern) {
+        match kind {
+            Pattern::Clock => self.clock.inc(),
+            _ => self.counter.inc(),
         };
     }
 }

@@ -13,6 +13,8 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
+use crate::harm;
+
 /// What is logged, where nothing else is said: `info`, or directives as in `info,hapax=debug`.
 pub const FILTER: &str = "HAPAX_LOG";
 
@@ -62,15 +64,52 @@ fn subscriber<W>(format: Format, filter: &str, colour: bool, to: W) -> Result<im
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    let filter = EnvFilter::try_new(filter).map_err(|error| {
+    let unreadable = |error: &dyn std::fmt::Display| {
         format!("{FILTER}={filter} cannot be read: {error}. Write a level, as in {FILTER}=info, or info,hapax=debug")
-    })?;
-    let lines = tracing_subscriber::fmt::layer().with_ansi(colour).with_writer(to);
+    };
+    if let Some(word) = filter.split(',').map(str::trim).find(|directive| !is_said_whole(directive)) {
+        return Err(unreadable(&format!("`{word}` is no level, which are off, error, warn, info, debug and trace")));
+    }
+    let filter = EnvFilter::try_new(filter).map_err(|error| unreadable(&error))?;
+    let lines = tracing_subscriber::fmt::layer().with_ansi(colour);
     let lines = match format {
-        Format::Json => lines.json().flatten_event(true).boxed(),
-        Format::Auto | Format::Text => lines.boxed(),
+        Format::Json => lines.json().flatten_event(true).with_writer(Harmless(to)).boxed(),
+        // Spells out by itself whatever is not plain.
+        Format::Auto | Format::Text => lines.with_writer(to).boxed(),
     };
     Ok(tracing_subscriber::registry().with(lines.with_filter(filter.and(filter_fn(may_be_heard)))))
+}
+
+/// Whether a directive is a level, or says of what. A word alone would be taken for the name of a crate, and a misspelled level silence
+/// everything else.
+fn is_said_whole(directive: &str) -> bool {
+    directive.is_empty() || directive.contains('=') || LevelFilter::from_str(directive).is_ok()
+}
+
+/// Who changed something by hand, and why, is in whatever characters they chose, and JSON leaves most of them as they are.
+struct Harmless<W>(W);
+
+impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for Harmless<W> {
+    type Writer = Harmless<W::Writer>;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        Harmless(self.0.make_writer())
+    }
+}
+
+impl<W: io::Write> io::Write for Harmless<W> {
+    /// A line at a time, which is how lines come.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(bytes);
+        let line = text.strip_suffix('\n').unwrap_or(&text);
+        let end = &text[line.len()..];
+        self.0.write_all(format!("{}{end}", harm::json(line)).as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// Details of other crates may show what a caller sent: a header, a path.
@@ -113,6 +152,15 @@ mod tests {
     }
 
     #[test]
+    fn json_holds_nothing_that_a_terminal_acts_on() {
+        let reason = "a\u{9b}2J\u{202e}b\n\u{7f}";
+        let line = logged(Format::Json, "info", || tracing::info!(reason, "changed"));
+        assert_eq!(line.chars().filter(|&c| crate::harm::is_harmful(c)).collect::<String>(), "\n", "{}", line.escape_debug());
+        let line: serde_json::Value = serde_json::from_str(line.trim_end()).unwrap();
+        assert_eq!(line["reason"], reason, "to a reader it is the same");
+    }
+
+    #[test]
     fn text_is_not_coloured_unless_asked_for() {
         let line = logged(Format::Text, "info", || tracing::info!("listening"));
         assert!(line.contains("INFO") && line.ends_with("listening\n") && !line.contains('\x1b'), "{line}");
@@ -135,5 +183,13 @@ mod tests {
     fn a_filter_that_cannot_be_read_is_named() {
         let error = subscriber(Format::Text, "hapax=loud", false, io::stderr).err().unwrap();
         assert!(error.contains("HAPAX_LOG=hapax=loud"), "{error}");
+        // A level that is misspelled would be the name of a crate, and nothing at all would be heard.
+        for (filter, word) in [("debgu", "debgu"), ("info,hapax", "hapax"), ("hapax=debug, inof", "inof")] {
+            let error = subscriber(Format::Text, filter, false, io::stderr).err().unwrap();
+            assert!(error.contains(&format!("`{word}` is no level")) && error.contains("HAPAX_LOG=info"), "{error}");
+        }
+        for filter in ["debug", "WARN", "off", "warn,hapax=debug", "hapax::gateway=trace,", "[request]=info"] {
+            assert!(subscriber(Format::Text, filter, false, io::stderr).is_ok(), "{filter}");
+        }
     }
 }

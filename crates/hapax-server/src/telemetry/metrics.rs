@@ -1,7 +1,7 @@
 //! Metrics: what is counted, and under which labels. A label is a route's name or a word of ours, never something a caller chose.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use hapax::Observer;
 use hapax::store::sqlite::Stats;
@@ -10,11 +10,11 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Registry, Unit};
 
-use super::Outcome;
 use super::events::{Counting, Events};
-use super::routes::Requests;
+use super::reloads::Reloads;
+use super::routes::{Requests, RouteMetrics};
 use super::timed::Clocks;
 use super::unknowns::COUNTED_MAX;
 use super::watched::Watched;
@@ -30,16 +30,34 @@ struct Inner {
     requests: Requests,
     events: Events,
     clocks: Clocks,
-    unknown: Gauge,
+    reloads: Reloads,
+    open: Open,
     suspected_principals: Counter,
+    credentials_refused: Family<Label, Counter>,
+    principal_unavailable: Family<Label, Counter>,
+    jwt_keys_read: Family<Label, Counter>,
     gateway_connections: Gauge,
     admin_connections: Gauge,
     connections_refused: Family<Label, Counter>,
+    admin_refused: Family<Label, Counter>,
     upstream_connects: Counter,
     upstream_connect_failures: Counter,
     draining: Gauge,
     registry: Mutex<Registry>,
 }
+
+/// What is known of the records that have no end yet. Counted by [`Unknowns`](super::Unknowns).
+#[derive(Clone)]
+pub(super) struct Open {
+    pub(super) unknown: Gauge,
+    pub(super) oldest_unknown: Seconds,
+    pub(super) oldest_attempt: Seconds,
+}
+
+pub(super) type Seconds = Gauge<f64, AtomicU64>;
+
+/// Why we close a connection before it is done.
+const REFUSED: [&str; 3] = ["too_many", "silent", "handshake"];
 
 /// Who listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,31 +79,64 @@ impl Drop for Connected {
 }
 
 impl Metrics {
-    /// Everything at zero. [`requests`](Metrics::requests) speaks of a route by its place in `route_names`.
-    pub fn new(route_names: &[Arc<str>]) -> Metrics {
+    /// Everything at zero.
+    pub fn new() -> Metrics {
         let mut registry = Registry::with_prefix("hapax");
         let to = &mut registry;
-        to.register("build", "The version that runs", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
+        let build = [("version", env!("CARGO_PKG_VERSION")), ("commit", option_env!("HAPAX_BUILD_COMMIT").unwrap_or("unknown"))];
+        to.register("build", "The version that runs, and the commit it was made from", Info::new(build));
         let connections: Family<Label, Gauge> = registered(to, "connections", "Connections that are open, by who listens");
         let unknown = format!(
             "Records whose outcome is unknown and waits to be settled. Counted now and then, up to {COUNTED_MAX}, which means so many or more"
         );
         Metrics(Arc::new(Inner {
-            requests: Requests::new(to, route_names),
+            requests: Requests::new(to),
             events: Events::new(to),
             clocks: Clocks::new(to),
-            unknown: registered(to, "unknown", &unknown),
+            reloads: Reloads::new(to),
+            open: Open {
+                unknown: registered(to, "unknown", &unknown),
+                oldest_unknown: gauge_seconds(
+                    to,
+                    "oldest_unknown",
+                    "Since when the oldest of these is unknown; 0 if there is none",
+                ),
+                oldest_attempt: gauge_seconds(
+                    to,
+                    "oldest_attempt",
+                    "How long the oldest attempt under way has been running, on whichever node; 0 if there is none",
+                ),
+            },
             suspected_principals: registered(
                 to,
                 "suspected_principals",
                 "Requests seen before with the same key and body under another principal: has a credential changed between two tries?",
             ),
+            credentials_refused: registered(
+                to,
+                "credentials_refused",
+                "Guarded requests whose caller did not say who it is, or not so that it could be believed, by reason",
+            ),
+            principal_unavailable: registered(
+                to,
+                "principal_unavailable",
+                "Guarded requests refused because nobody could tell who is asking: no keys of tokens, or no answer from forward-auth, by reason",
+            ),
+            jwt_keys_read: registered(to, "jwt_keys_read", "Times that the keys of tokens were asked for, by result"),
             gateway_connections: connections.get_or_create_owned(&[("listener", "gateway")]),
             admin_connections: connections.get_or_create_owned(&[("listener", "admin")]),
-            connections_refused: registered(
+            connections_refused: {
+                let help = "Connections that we closed before they were done, by reason: too_many, silent, handshake";
+                let refused: Family<Label, Counter> = registered(to, "connections_refused", help);
+                for reason in REFUSED {
+                    drop(refused.get_or_create(&[("reason", reason)]));
+                }
+                refused
+            },
+            admin_refused: registered(
                 to,
-                "connections_refused",
-                "Connections that we closed before they were done, by reason",
+                "admin_refused",
+                "Requests that the admin listener refused for who sent them, by reason: token-missing, token-wrong, not-allowed, stranger",
             ),
             upstream_connects: registered(to, "upstream_connects", "Connections made to the upstream"),
             upstream_connect_failures: registered(
@@ -98,9 +149,14 @@ impl Metrics {
         }))
     }
 
-    /// A request has ended, on the route of this place, after so long.
-    pub fn requests(&self, route: usize, outcome: Outcome, took: Duration) {
-        self.0.requests.count(route, outcome, took);
+    /// What to count on the route of this name. The same name counts together, before and after a reload.
+    pub fn route(&self, name: &Arc<str>) -> RouteMetrics {
+        self.0.requests.route(name)
+    }
+
+    /// What to count of reloads.
+    pub(crate) fn reloads(&self) -> &Reloads {
+        &self.0.reloads
     }
 
     /// Counts what the library tells, and passes it on.
@@ -123,6 +179,11 @@ impl Metrics {
         self.0.connections_refused.get_or_create(&[("reason", reason)]).inc();
     }
 
+    /// The admin listener refused somebody. The reason is a word of a short list.
+    pub fn admin_refused(&self, reason: &'static str) {
+        self.0.admin_refused.get_or_create(&[("reason", reason)]).inc();
+    }
+
     /// A connection to the upstream was made.
     pub fn upstream_connected(&self) {
         self.0.upstream_connects.inc();
@@ -136,6 +197,22 @@ impl Metrics {
     /// The same request was seen under another principal: see [`Suspects`](super::Suspects).
     pub fn suspected_principal(&self) {
         self.0.suspected_principals.inc();
+    }
+
+    /// A guarded request's caller is not known. The reason is a word of a short list.
+    pub fn credentials_refused(&self, reason: &'static str) {
+        self.0.credentials_refused.get_or_create(&[("reason", reason)]).inc();
+    }
+
+    /// A guarded request's caller cannot be checked now. The reason is a word of a short list.
+    pub fn principal_unavailable(&self, reason: &'static str) {
+        self.0.principal_unavailable.get_or_create(&[("reason", reason)]).inc();
+    }
+
+    /// The keys of tokens were asked for.
+    pub fn jwt_keys_read(&self, is_good: bool) {
+        let result = if is_good { "ok" } else { "failed" };
+        self.0.jwt_keys_read.get_or_create(&[("result", result)]).inc();
     }
 
     /// This node has begun to shut down.
@@ -160,13 +237,26 @@ impl Metrics {
         self.0.clocks.clone()
     }
 
-    pub(super) fn unknown(&self) -> Gauge {
-        self.0.unknown.clone()
+    pub(super) fn open(&self) -> Open {
+        self.0.open.clone()
     }
 
     fn registry(&self) -> MutexGuard<'_, Registry> {
         self.0.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Metrics::new()
+    }
+}
+
+/// Seconds that go up and down, at zero and in the registry.
+pub(super) fn gauge_seconds(registry: &mut Registry, name: &str, help: &str) -> Seconds {
+    let metric = Seconds::default();
+    registry.register_with_unit(name, help, Unit::Seconds, metric.clone());
+    metric
 }
 
 /// A metric at zero, and in the registry.
@@ -181,19 +271,21 @@ where
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
     fn connections_count_while_they_are_open() {
-        let metrics = Metrics::new(&[]);
+        let metrics = Metrics::new();
         let (first, _second) = (metrics.connected(Listener::Gateway), metrics.connected(Listener::Gateway));
         drop(first);
-        metrics.connection_refused("too-many");
+        metrics.connection_refused("too_many");
         let text = metrics.encode();
         for line in [
             "hapax_connections{listener=\"gateway\"} 1",
             "hapax_connections{listener=\"admin\"} 0",
-            "hapax_connections_refused_total{reason=\"too-many\"} 1",
+            "hapax_connections_refused_total{reason=\"too_many\"} 1",
         ] {
             assert!(text.lines().any(|have| have == line), "{line} in\n{text}");
         }
@@ -201,7 +293,7 @@ mod tests {
 
     #[test]
     fn the_store_is_asked_when_we_are_asked_and_may_be_gone() {
-        let (metrics, store) = (Metrics::new(&[]), Arc::new(Mutex::new(Stats::default())));
+        let (metrics, store) = (Metrics::new(), Arc::new(Mutex::new(Stats::default())));
         let weak = Arc::downgrade(&store);
         metrics.watch_store(move || Some(weak.upgrade()?.lock().unwrap().clone()));
         {

@@ -2,7 +2,7 @@
 //!
 //! Three voices, and none of them says a key, a principal or a body. [`logs`] go to standard error, [`Metrics`] are asked for,
 //! [`Traces`] are sent to whoever the environment names. [`Timed`] measures a store, [`Suspects`] notices one request under two
-//! principals, [`Unknowns`] counts what waits to be settled.
+//! principals, [`Unknowns`] counts what waits to be settled and what takes long.
 
 mod events;
 mod exporter;
@@ -10,6 +10,7 @@ pub mod logs;
 mod metrics;
 mod otel;
 mod outcome;
+mod reloads;
 mod routes;
 mod suspects;
 mod timed;
@@ -19,6 +20,7 @@ mod watched;
 
 pub use metrics::{Connected, Listener, Metrics};
 pub use outcome::Outcome;
+pub use routes::RouteMetrics;
 pub use suspects::Suspects;
 pub use timed::Timed;
 pub use traces::{Span, Traces};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hapax::Would;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -19,14 +20,18 @@ pub(super) fn seconds() -> Histogram {
     Histogram::new(SECONDS)
 }
 
+/// What there is to count by route. A route of an earlier configuration stays where it is: its numbers happened.
 pub(super) struct Requests {
-    counts: Family<OutcomeLabels, Counter>,
-    routes: Vec<Route>,
+    counts: Counts,
+    durations: Durations,
+    shadowed: Shadowed,
 }
 
 /// The counters of one route, found once: most requests end in one of these, and hash nothing.
-struct Route {
+pub struct RouteMetrics {
     name: Arc<str>,
+    counts: Counts,
+    shadowed: Shadowed,
     first: Ends,
     replayed: Ends,
     unguarded: Ends,
@@ -54,10 +59,19 @@ struct ClassLabels {
     class: &'static str,
 }
 
+/// What would have become of a request, on a route that only watches.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WouldLabels {
+    route: Arc<str>,
+    would: String,
+}
+
+type Counts = Family<OutcomeLabels, Counter>;
+type Shadowed = Family<WouldLabels, Counter>;
 type Durations = Family<ClassLabels, Histogram, fn() -> Histogram>;
 
 impl Requests {
-    pub(super) fn new(registry: &mut Registry, route_names: &[Arc<str>]) -> Requests {
+    pub(super) fn new(registry: &mut Registry) -> Requests {
         let counts = registered(
             registry,
             "requests",
@@ -66,38 +80,21 @@ impl Requests {
         let durations = Durations::new_with_constructor(seconds);
         let help = "How long requests took, by route and by what was done: first, replayed, unguarded, rejected";
         registry.register_with_unit("request", help, Unit::Seconds, durations.clone());
-        let routes = route_names.iter().map(|name| Route::new(name, &counts, &durations)).collect();
-        Requests { counts, routes }
+        let help = "Requests on routes that only watch, by what would have become of them: run, replay, or reject- and the problem";
+        Requests { counts, durations, shadowed: registered(registry, "shadow", help) }
     }
 
-    pub(super) fn count(&self, route: usize, outcome: Outcome, took: Duration) {
-        let Some(route) = self.routes.get(route) else { return debug_assert!(false, "there is no route {route}") };
-        let ends = match outcome {
-            Outcome::First => &route.first,
-            Outcome::Replayed => &route.replayed,
-            Outcome::Unguarded => &route.unguarded,
-            Outcome::UpstreamFailed => &route.upstream_failed,
-            Outcome::Refused => &route.refused,
-            Outcome::Rejected(outcome) => {
-                route.rejected.observe(took.as_secs_f64());
-                self.counts.get_or_create(&OutcomeLabels { route: route.name.clone(), outcome }).inc();
-                return;
-            }
-        };
-        ends.count.inc();
-        ends.seconds.observe(took.as_secs_f64());
-    }
-}
-
-impl Route {
-    fn new(name: &Arc<str>, counts: &Family<OutcomeLabels, Counter>, durations: &Durations) -> Route {
-        let class = |class| durations.get_or_create_owned(&ClassLabels { route: name.clone(), class });
+    /// The counters of a route: those it had before, if there was one of this name.
+    pub(super) fn route(&self, name: &Arc<str>) -> RouteMetrics {
+        let class = |class| self.durations.get_or_create_owned(&ClassLabels { route: name.clone(), class });
         let ends = |outcome: Outcome, seconds: Histogram| {
             let labels = OutcomeLabels { route: name.clone(), outcome: outcome.word() };
-            Ends { count: counts.get_or_create_owned(&labels), seconds }
+            Ends { count: self.counts.get_or_create_owned(&labels), seconds }
         };
-        Route {
+        RouteMetrics {
             name: name.clone(),
+            counts: self.counts.clone(),
+            shadowed: self.shadowed.clone(),
             first: ends(Outcome::First, class("first")),
             replayed: ends(Outcome::Replayed, class("replayed")),
             unguarded: ends(Outcome::Unguarded, class("unguarded")),
@@ -105,5 +102,39 @@ impl Route {
             refused: ends(Outcome::Refused, class("rejected")),
             rejected: class("rejected"),
         }
+    }
+}
+
+impl RouteMetrics {
+    /// A request has ended, after so long.
+    pub fn request(&self, outcome: Outcome, took: Duration) {
+        let ends = match outcome {
+            Outcome::First => &self.first,
+            Outcome::Replayed => &self.replayed,
+            Outcome::Unguarded => &self.unguarded,
+            Outcome::UpstreamFailed => &self.upstream_failed,
+            Outcome::Refused => &self.refused,
+            Outcome::Rejected(outcome) => {
+                self.rejected.observe(took.as_secs_f64());
+                self.counts.get_or_create(&OutcomeLabels { route: self.name.clone(), outcome }).inc();
+                return;
+            }
+        };
+        ends.count.inc();
+        ends.seconds.observe(took.as_secs_f64());
+    }
+
+    /// A request was let through that would have been run, replayed, or rejected with this problem.
+    pub fn shadowed(&self, would: &Would) {
+        let labels = WouldLabels { route: self.name.clone(), would: word(would) };
+        self.shadowed.get_or_create(&labels).inc();
+    }
+}
+
+fn word(would: &Would) -> String {
+    match would {
+        Would::Run => "run".to_owned(),
+        Would::Replay => "replay".to_owned(),
+        Would::Reject(rejection) => format!("reject-{}", rejection.row().slug),
     }
 }

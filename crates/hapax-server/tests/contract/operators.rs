@@ -120,3 +120,28 @@ async fn a_store_that_cannot_write_is_not_ready() {
     assert_eq!(ask(&operator, "/readyz").await.status, 200);
     world.end().await;
 }
+
+/// Not ready, it would be sent no requests by a load balancer, and nothing would be let through.
+#[tokio::test]
+async fn a_store_that_cannot_write_leaves_a_gateway_that_fails_open_ready() {
+    match disk::place("operators::a_store_that_cannot_write_leaves_a_gateway_that_fails_open_ready").await {
+        Place::Here => {}
+        Place::Elsewhere => return,
+        Place::Nowhere(why) => {
+            return println!("SKIPPED a_store_that_cannot_write_leaves_a_gateway_that_fails_open_ready: {why}");
+        }
+    }
+    let failing_open = |config: &mut Config| {
+        with_admin(config);
+        (config.defaults.naturally_idempotent, config.defaults.fail_open) = (true, true);
+    };
+    let mut world = World::start_on(Disk::mount().unwrap(), WAYS[0], failing_open).await;
+    let operator = operator(&world);
+    assert_eq!(ask(&operator, "/readyz").await.text(), "ready\n");
+    world.fill_disk().await;
+    assert_eq!(world.send(post("k", "charge")).await.status, 201, "let through");
+    let ready = ask(&operator, "/readyz").await;
+    assert!(ready.status == 200 && ready.text().starts_with("ready, but the store fails: "), "{ready:?}");
+    assert!(ready.text().ends_with("; only routes that fail open work\n"), "{ready:?}");
+    world.end().await;
+}

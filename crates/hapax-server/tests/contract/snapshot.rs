@@ -16,14 +16,14 @@ const BODY_BYTES_MAX: usize = 4096;
 /// Says when an answer was given.
 const DATES: [&str; 1] = ["idempotency-expires"];
 
-/// Say how long the first request has been running, where it is.
-const RUNNING: [&str; 2] = ["retry-after", "retry-after-ms"];
+/// Say how long the first request has been running, or new keys have been too many, where that is so.
+const PASSING: [&str; 2] = ["retry-after", "retry-after-ms"];
 
 /// The same text for the same answer, whenever it was given and however it came.
 pub(crate) fn text(got: &Got) -> String {
     let mut text = format!("{}\n", got.status.as_u16());
-    let is_running = got.problem().as_deref() == Some("in-flight");
-    write_fields(&mut text, &got.headers, |name| DATES.contains(&name) || is_running && RUNNING.contains(&name));
+    let is_passing = matches!(got.problem().as_deref(), Some("in-flight" | "too-many-keys"));
+    write_fields(&mut text, &got.headers, |name| DATES.contains(&name) || is_passing && PASSING.contains(&name));
     text.push('\n');
     match got.body.len() {
         ..=BODY_BYTES_MAX => text.push_str(&without_time(got.text())),

@@ -3,9 +3,13 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use hapax::core::audit::Signed;
 use hapax::core::record::State;
+use hapax::core::store::{Change, Lifetime};
+use hapax::core::{Condition, Put};
 use hapax::{Answer, Hapax, Store};
-use hapax_server::admin::{Admin, router};
+use hapax_server::admin::{Admin, Rules, router};
+use hapax_server::config::{Config, Route};
 use hapax_server::telemetry::Metrics;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -13,16 +17,22 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::fixture::{Said, charges, ended, fill, hapax, id};
 
-fn admin_of(hapax: Hapax) -> Admin {
-    Admin::new(Arc::default(), Metrics::new(&[]), hapax)
+/// An admin page for a store, with two routes of names.
+async fn admin_of(store: Arc<dyn Store>) -> Admin {
+    let mut config = Config::new(http::Uri::default());
+    let route = |name: &str, text: &str| Route { name: name.into(), ..text.parse().unwrap() };
+    config.routes = vec![route("refunds", "POST /v1/refunds"), route("versioned", "/v1/**")];
+    let secret = store.pulse().await.expect("the store works").secret;
+    let hapax = Hapax::builder_shared(store).sweep(None).build();
+    Admin::new(Arc::default(), Metrics::new(), hapax, secret, Rules::of(&config))
 }
 
 /// An admin listener on a free port.
 async fn serve(store: Arc<dyn Store>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
-    let admin = admin_of(Hapax::builder_shared(store).sweep(None).build());
-    tokio::spawn(async move { axum::serve(listener, router(admin)).await });
+    let admin = admin_of(store).await;
+    tokio::spawn(hapax_server::admin::serve(listener, router(admin.clone()), admin.metrics, Default::default()));
     address
 }
 
@@ -48,6 +58,13 @@ async fn keys(address: SocketAddr, args: &[&str]) -> Said {
 
 /// Status, content type and body.
 async fn ask(address: SocketAddr, method: &str, target: &str, content_type: &str, body: &str) -> (u16, String, Value) {
+    let (head, body) = ask_for_text(address, method, target, content_type, body).await;
+    let status = head[9..12].parse().expect("a status");
+    let content_type = head.lines().find_map(|line| line.strip_prefix("content-type: ")).unwrap_or_default().to_owned();
+    (status, content_type, serde_json::from_str(&body).unwrap_or(Value::Null))
+}
+
+async fn ask_for_text(address: SocketAddr, method: &str, target: &str, content_type: &str, body: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address).await.expect("a connection");
     let length = body.len();
     let request = format!(
@@ -58,9 +75,7 @@ async fn ask(address: SocketAddr, method: &str, target: &str, content_type: &str
     stream.read_to_end(&mut answer).await.expect("answered");
     let answer = String::from_utf8(answer).expect("text");
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
-    let status = head[9..12].parse().expect("a status");
-    let content_type = head.lines().find_map(|line| line.strip_prefix("content-type: ")).unwrap_or_default().to_owned();
-    (status, content_type, serde_json::from_str(body).unwrap_or(Value::Null))
+    (head.to_owned(), body.to_owned())
 }
 
 #[tokio::test]
@@ -73,6 +88,10 @@ async fn the_command_asks_the_gateway() {
     let id = id(&charges(), "order-2").to_string();
     let shown = keys(address, &["show", &id[..7]]).await;
     assert!(shown.stdout.starts_with(&format!("id               {id}\nstate            unknown\n")), "{}", shown.stdout);
+    let operation = shown.stdout.lines().find_map(|line| line.strip_prefix("operation id     ")).expect("an operation id");
+    assert_eq!(keys(address, &["show", operation]).await.stdout, shown.stdout, "it is found by what the upstream was given");
+    let nobody = keys(address, &["show", &"0".repeat(32)]).await;
+    assert_eq!((nobody.code, nobody.stderr.contains("no operation of a key here")), (1, true), "{}", nobody.stderr);
 
     let settled = keys(address, &["settle", &id[..7], "--outcome", "done", "--status", "204", "--reason", "r"]).await;
     assert_eq!(settled.stdout, format!("settled\t{id}\tcompleted\tPOST /v1/charges\torder-2\n"), "{}", settled.stderr);
@@ -86,6 +105,87 @@ async fn the_command_asks_the_gateway() {
     assert_eq!((forgotten.code, forgotten.stdout.lines().count()), (0, 3), "{}", forgotten.stderr);
     let missing = keys(address, &["show", &"0".repeat(64)]).await;
     assert_eq!((missing.code, missing.stderr.contains("there is no record")), (1, true), "{}", missing.stderr);
+}
+
+#[tokio::test]
+async fn a_route_is_what_no_earlier_one_takes() {
+    let address = filled().await;
+    let listed = async |args: &[&str]| {
+        let said = keys(address, &[&["list"], args].concat()).await;
+        let mut keys: Vec<_> = said.stdout.lines().filter_map(|line| line.split('\t').nth(3)).map(str::to_owned).collect();
+        keys.sort();
+        (said.code, keys.join(" "), said.stderr)
+    };
+    assert_eq!(listed(&["--route", "refunds"]).await.1, "bytes killed order-3");
+    assert_eq!(listed(&["--route", "versioned"]).await.1, "k 4 order-1 order-2 order-3", "refunds are the first one's");
+    assert_eq!(
+        listed(&["--route", "/v1/**"]).await.1,
+        "bytes k 4 killed order-1 order-2 order-3 order-3",
+        "written out it stands alone"
+    );
+    assert_eq!(listed(&["--route", "post|patch /v1/orders/*"]).await.1, "k 4");
+    assert_eq!(listed(&["--route", "default"]).await.1, "", "the unwritten one comes last");
+    assert_eq!(listed(&["--namespace", "default", "--route", "refunds", "--state", "unknown"]).await.1, "order-3");
+    assert_eq!(listed(&["--namespace", "another"]).await.1, "");
+    assert_eq!(listed(&["--older", "1h"]).await.1, "");
+    let (code, _, stderr) = listed(&["--route", "charges"]).await;
+    assert_eq!((code, stderr.contains("there are `refunds`, `versioned`, `default`")), (2, true), "{stderr}");
+}
+
+#[tokio::test]
+async fn a_dry_run_shows_and_changes_nothing() {
+    let address = filled().await;
+    let args = ["--state", "unknown", "--route", "versioned", "--outcome", "not-done", "--reason", "r", "--by", "ada"];
+    let said = keys(address, &[&["settle", "--dry-run"], &args[..]].concat()).await;
+    assert_eq!((said.code, said.stdout.as_str()), (0, ""), "{}", said.stderr);
+    assert!(said.stderr.contains("2 keys would be settled as not done"), "{}", said.stderr);
+    let (done, unknown) = (id(&charges(), "order-1").to_string(), id(&charges(), "order-2").to_string());
+    let said = keys(address, &["forget", "--dry-run", &done, "--reason", "r", "--by", "ada"]).await;
+    assert_eq!((said.code, said.stderr.contains("1 key would be forgotten")), (0, true), "{}", said.stderr);
+    let said = keys(address, &["forget", "--dry-run", &unknown, "--reason", "r", "--by", "ada"]).await;
+    assert_eq!((said.code, said.stderr.contains("settle it first")), (1, true), "{}", said.stderr);
+    let settle = ["settle", "--dry-run", "--outcome", "not-done", "--reason", "r", "--by", "ada"];
+    let said = keys(address, &[&settle[..], &[&unknown, &done]].concat()).await;
+    assert_eq!(said.code, 1, "{}", said.stderr);
+    assert!(said.stderr.contains(&format!("would not be settled: {done}: it is completed")), "{}", said.stderr);
+    assert!(said.stderr.contains("1 key would be settled as not done"), "{}", said.stderr);
+    let said = keys(address, &[&settle[..], &[&"0".repeat(64)]].concat()).await;
+    assert_eq!((said.code, said.stderr.contains("there is no record")), (1, true), "{}", said.stderr);
+    let all = keys(address, &["list", "--state", "unknown"]).await;
+    assert_eq!(all.stdout.lines().count(), 3, "{}", all.stdout);
+}
+
+#[tokio::test]
+async fn what_is_unknown_is_not_forgotten() {
+    let address = filled().await;
+    let forget = format!("/v1/keys/{}/forget", id(&charges(), "order-2"));
+    let (status, _, problem) = ask(address, "POST", &forget, "application/json", r#"{"by":"ada","reason":"r"}"#).await;
+    assert_eq!((status, &problem["code"]), (409, &"not-now".into()), "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("settle it first"), "{problem}");
+    let said = keys(address, &["forget", "--path", "/v1/charges", "--limit", "1", "--reason", "r", "--by", "ada", "--yes"]).await;
+    assert_eq!((said.code, said.stdout.lines().count()), (0, 1), "{}", said.stderr);
+    assert!(said.stdout.contains("order-1"), "those that are left out do not count: {}", said.stdout);
+    let said = keys(address, &["forget", "--path", "/v1/charges", "--reason", "r", "--by", "ada", "--dry-run"]).await;
+    assert!(said.stderr.contains("left out: 2 keys of unknown outcome, to be settled first"), "{}", said.stderr);
+    assert_eq!(keys(address, &["list", "--state", "unknown"]).await.stdout.lines().count(), 3);
+}
+
+/// Versions before this one could forget an unknown, which nobody can settle since.
+#[tokio::test]
+async fn what_was_forgotten_while_unknown_waits_for_nobody() {
+    let store = Arc::new(hapax::store::memory());
+    fill(&*store).await;
+    let head = store.get(vec![id(&charges(), "order-2")]).await.unwrap().records.remove(0).unwrap().head;
+    let change = Change::Forget(Lifetime::default(), Signed::new("ada", "as it was").unwrap());
+    store.put_if(Put { id: head.id, condition: Condition::Version { version: head.version }, change }).await.unwrap();
+    let address = serve(store).await;
+    assert_eq!(keys(address, &["list", "--state", "unknown"]).await.stdout.lines().count(), 2);
+    let (_, _, open) = ask(address, "GET", "/v1/unknown", "", "").await;
+    assert_eq!(open["unknown"].as_array().unwrap().len(), 2, "{open}");
+    let (_, metrics) = ask_for_text(address, "GET", "/metrics", "", "").await;
+    assert!(metrics.contains("\nhapax_unknown 2\n"), "{metrics}");
+    let said = keys(address, &["settle", &head.id.to_string(), "--outcome", "not-done", "--reason", "r"]).await;
+    assert_eq!((said.code, said.stderr.contains("was forgotten while its outcome was unknown")), (1, true), "{}", said.stderr);
 }
 
 #[tokio::test]
@@ -138,7 +238,7 @@ async fn what_is_wrong_is_said() {
 
 #[tokio::test]
 async fn a_body_over_the_limit_is_refused() {
-    let mut router = router(admin_of(Hapax::builder(hapax::store::memory()).sweep(None).build()));
+    let mut router = router(admin_of(Arc::new(hapax::store::memory())).await);
     let request = http::Request::post(format!("/v1/keys/{}/settle", "0".repeat(64))).header("content-type", "application/json");
     let request = request.body(axum::body::Body::from("x".repeat(3 << 20))).expect("a request");
     let Ok(answer) = tower_service::Service::call(&mut router, request).await;

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::fixture::{directory, said};
+use super::like::is_like;
 
 #[tokio::test]
 async fn every_command_of_the_page_does_what_it_says() {
@@ -36,24 +37,4 @@ fn run(directory: &Path, block: &str) -> usize {
             assert!(is_like(expected, &printed), "$ {line}\n{printed}\nexpected:\n{expected}");
         })
         .count()
-}
-
-/// Whether a text is what is expected, where `…` stands for anything on a line.
-fn is_like(expected: &str, text: &str) -> bool {
-    let (expected, text): (Vec<_>, Vec<_>) = (expected.trim_end().lines().collect(), text.trim_end().lines().collect());
-    expected.len() == text.len() && expected.iter().zip(&text).all(|(expected, line)| is_line_like(expected, line))
-}
-
-fn is_line_like(expected: &str, mut line: &str) -> bool {
-    let mut pieces = expected.split('…');
-    let first = pieces.next().unwrap_or_default();
-    let Some(rest) = line.strip_prefix(first) else { return false };
-    line = rest;
-    let pieces: Vec<_> = pieces.collect();
-    let Some((last, middle)) = pieces.split_last() else { return line.is_empty() };
-    for piece in middle {
-        let Some(at) = line.find(piece) else { return false };
-        line = &line[at + piece.len()..];
-    }
-    line.ends_with(last)
 }

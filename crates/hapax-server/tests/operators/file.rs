@@ -173,6 +173,12 @@ async fn an_unknown_is_settled_as_done_with_its_answer() {
 #[tokio::test]
 async fn settling_by_filter_shows_what_it_would_do_and_wants_a_yes() {
     let directory = directory().await;
+    // One answer for several keys would be somebody else's for all but one.
+    let one_for_all =
+        ["settle", "--path", "/v1/**", "--outcome", "done", "--status", "201", "--body", "-", "--reason", "r", "--yes"];
+    let said = hapax(directory.path(), &keys(&one_for_all));
+    assert_eq!((said.code, said.stdout.as_str()), (2, ""), "{}", said.stderr);
+    assert!(said.stderr.contains("this is about 4 keys, and an answer belongs to one"), "{}", said.stderr);
     let settle = keys(&["settle", "--path", "/v1/**", "--outcome", "not-done", "--reason", "the bank was down", "--by", "ops"]);
     let said = hapax(directory.path(), &settle);
     assert_eq!((said.code, said.stdout.as_str()), (2, ""));

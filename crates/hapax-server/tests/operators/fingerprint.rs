@@ -60,7 +60,7 @@ fn the_digest_is_the_one_that_the_store_has() {
     fingerprinter.update(br#"{"amount":5}"#);
     let digest: String = fingerprinter.finish().digest.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(object["fingerprint"], digest);
-    assert_eq!((&object["body"]["read_as"], &object["record"]), (&"bytes".into(), &serde_json::Value::Null));
+    assert_eq!((&object["body"]["read_as"], &object["record"]), (&"raw".into(), &serde_json::Value::Null));
 }
 
 #[test]
@@ -113,6 +113,8 @@ fn values_may_be_left_out_or_singled_out() {
     let directory = requests(&[("a", A), ("b", &A.replace("\"note\": \"a\"", "\"note\": \"b\""))]);
     let code = |args: &[&str]| run(directory.path(), &[&["--explain", "a", "b"][..], args].concat()).code;
     assert_eq!(code(&["--mode", "json"]), 1);
+    // As the configuration calls it, and as it was called here.
+    assert_eq!((code(&["--mode", "raw"]), code(&["--mode", "bytes"])), (1, 1));
     assert_eq!(code(&["--mode", "json", "--without", "/note"]), 0);
     assert_eq!(code(&["--mode", "json", "--only", "/amount"]), 0);
     assert_eq!(code(&["--mode", "json", "--only", "/note"]), 1);

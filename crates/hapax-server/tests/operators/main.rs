@@ -5,3 +5,4 @@ mod docs;
 mod file;
 mod fingerprint;
 mod fixture;
+mod like;

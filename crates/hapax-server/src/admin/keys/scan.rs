@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use hapax::core::record::{Head, Last, State};
+use hapax::core::operation::{OperationId, Secret};
+use hapax::core::record::{Head, State};
 use hapax::core::store::{ListQuery, StoreError};
 use hapax::core::time::Timestamp;
 use hapax::store::sqlite::View;
-use hapax::{Hapax, RecordId};
+use hapax::{Hapax, RecordId, Scope};
 
 use super::wire::Query;
-use crate::config::Pattern;
+use crate::admin::operation;
+use crate::config::{Pattern, Route};
 
 /// Heads that one call looks at. A filter that matches nothing must not walk through millions of records while somebody waits; whoever
 /// asked is told where to go on.
@@ -21,10 +23,13 @@ const BATCH: usize = 1_000;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Filter {
     state: Option<Wanted>,
+    route: Option<Which>,
     path: Option<Pattern>,
     method: Option<String>,
     principal: Option<String>,
+    namespace: Option<String>,
     key: Option<String>,
+    operation: Option<(String, Secret)>,
     older_than: Option<Duration>,
     newer_than: Option<Duration>,
 }
@@ -46,9 +51,9 @@ impl Wanted {
         }
     }
 
-    fn matches(self, state: State) -> bool {
+    fn matches(self, head: &Head, state: State) -> bool {
         match self {
-            Wanted::Unknown => is_unresolved(state),
+            Wanted::Unknown => head.is_unresolved(state),
             Wanted::Word(word) => state.word() == word,
         }
     }
@@ -62,41 +67,89 @@ impl Wanted {
     }
 }
 
-/// Whether somebody has to find out what became of it.
-pub(crate) fn is_unresolved(state: State) -> bool {
-    matches!(state, State::Unknown | State::Expired(Last::Unknown))
+/// What is known where a filter is used.
+pub(crate) struct Known<'a> {
+    /// The routes that have names here.
+    pub(crate) routes: &'a [Route],
+    /// What operation ids are made with.
+    pub(crate) secret: Secret,
+}
+
+/// Which route is meant: what it applies to are the requests that no earlier one takes.
+#[derive(Clone, Debug)]
+struct Which {
+    earlier: Vec<Route>,
+    route: Route,
+}
+
+impl Which {
+    /// A route of the configuration by its name, or one that is written out.
+    fn parse(text: &str, routes: &[Route]) -> Result<Which, String> {
+        if let Some(at) = routes.iter().position(|route| *route.name == *text) {
+            return Ok(Which { earlier: routes[..at].to_vec(), route: routes[at].clone() });
+        }
+        match text.parse() {
+            Ok(route) => Ok(Which { earlier: Vec::new(), route }),
+            Err(_) if routes.is_empty() => Err(format!(
+                "`{text}` is no route: here no route has a name, so write methods and a pattern, as in 'POST /v1/charges/*'"
+            )),
+            Err(_) => {
+                let names: Vec<_> = routes.iter().map(|route| format!("`{}`", route.name)).collect();
+                Err(format!(
+                    "`{text}` is no route: there are {}; or write methods and a pattern, as in 'POST /v1/charges/*'",
+                    names.join(", ")
+                ))
+            }
+        }
+    }
+
+    fn matches(&self, scope: &Scope) -> bool {
+        self.route.is_of(scope) && !self.earlier.iter().any(|earlier| earlier.is_of(scope))
+    }
+}
+
+/// An operation id that may be one.
+fn operation_id(text: &str) -> Result<String, String> {
+    let is_one = operation::is_spelled_well(text);
+    is_one.then(|| text.to_owned()).ok_or_else(|| format!("`{text}` is no operation id: it is 32 lower-case hexadecimal digits"))
 }
 
 impl Filter {
-    pub(crate) fn of(query: &Query) -> Result<Filter, String> {
+    pub(crate) fn of(query: &Query, known: &Known<'_>) -> Result<Filter, String> {
         Ok(Filter {
             state: query.state.as_deref().map(Wanted::parse).transpose()?,
+            route: query.route.as_deref().map(|text| Which::parse(text, known.routes)).transpose()?,
             path: query.path.as_deref().map(str::parse).transpose()?,
             method: query.method.as_ref().map(|method| method.to_ascii_uppercase()),
             principal: query.principal.clone(),
+            namespace: query.namespace.clone(),
             key: query.key.clone(),
+            operation: query.operation_id.as_deref().map(operation_id).transpose()?.map(|id| (id, known.secret)),
             older_than: query.older_than_seconds.map(Duration::from_secs),
             newer_than: query.newer_than_seconds.map(Duration::from_secs),
         })
     }
 
     fn is_empty(&self) -> bool {
-        let Filter { state, path, method, principal, key, older_than, newer_than } = self;
-        state.is_none()
-            && path.is_none()
-            && [method, principal, key].iter().all(|said| said.is_none())
+        let Filter { state, route, path, method, principal, namespace, key, operation, older_than, newer_than } = self;
+        (state.is_none() && route.is_none() && path.is_none() && operation.is_none())
+            && [method, principal, namespace, key].iter().all(|said| said.is_none())
             && [older_than, newer_than].iter().all(|said| said.is_none())
     }
 
     fn matches(&self, head: &Head, now: Timestamp) -> bool {
         let age = now.since(head.created_at);
-        self.state.is_none_or(|wanted| wanted.matches(head.state_at(now)))
+        self.state.is_none_or(|wanted| wanted.matches(head, head.state_at(now)))
+            && self.route.as_ref().is_none_or(|route| route.matches(&head.scope))
             && self.path.as_ref().is_none_or(|pattern| pattern.matches(&head.scope.path))
             && self.method.as_ref().is_none_or(|method| **method == *head.scope.method)
             && self.principal.as_ref().is_none_or(|principal| head.scope.principal.to_string() == *principal)
+            && self.namespace.as_ref().is_none_or(|namespace| **namespace == *head.scope.namespace)
             && self.key.as_ref().is_none_or(|key| head.key.as_str() == key)
             && self.older_than.is_none_or(|than| age > than)
             && self.newer_than.is_none_or(|than| age < than)
+            // Last, because it is the only one that costs something.
+            && self.operation.as_ref().is_none_or(|(operation, secret)| OperationId::of(&head.id, secret).as_str() == operation)
     }
 }
 

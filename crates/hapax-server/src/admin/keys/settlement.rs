@@ -1,12 +1,15 @@
 //! What an operator says became of an operation, checked before anything is changed.
 
 use bytes::Bytes;
+use hapax::core::record::Head;
+use hapax::middleware::is_never_kept;
 use hapax::{Answer, Settlement};
-use http::header::{self, HeaderName};
+use http::header::{CONTENT_LENGTH, HeaderName, SET_COOKIE};
 use http::{HeaderValue, StatusCode};
 
 use super::base64;
 use super::wire::{Outcome, Settle};
+use crate::gateway::forward;
 
 /// As much as the gateway itself keeps of an answer.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
@@ -24,6 +27,15 @@ pub(crate) fn of(settle: &Settle) -> Result<Settlement, String> {
         Outcome::DoneWithoutAnswer => Ok(Settlement::DoneWithoutAnswer),
         Outcome::NotDone => Ok(Settlement::NotDone),
     }
+}
+
+/// Whether what is said of the attempt with this fence is about the one that was lost.
+pub(crate) fn is_about(head: &Head, fence: u64) -> Result<(), String> {
+    let lost = head.fence.as_u64();
+    if lost == fence {
+        return Ok(());
+    }
+    Err(format!("the attempt that was lost has the fence {lost}, and this is about {fence}: look what became of that one"))
 }
 
 fn answer(settle: &Settle) -> Result<Answer, String> {
@@ -61,22 +73,11 @@ fn body(settle: &Settle) -> Result<Vec<u8>, String> {
 
 /// A field that a replay may carry: one that frames a message would break every replay, and ours only we may say.
 fn field(name: &str, value: &str) -> Result<(String, Bytes), String> {
-    const NOT_KEPT: [HeaderName; 10] = [
-        header::CONNECTION,
-        header::CONTENT_LENGTH,
-        header::DATE,
-        header::PROXY_AUTHENTICATE,
-        header::PROXY_AUTHORIZATION,
-        header::SET_COOKIE,
-        header::TE,
-        header::TRAILER,
-        header::TRANSFER_ENCODING,
-        header::UPGRADE,
-    ];
     let known = HeaderName::try_from(name).map_err(|_| format!("{name:?} is not the name of a header field"))?;
-    let is_ours = known.as_str().starts_with("hapax-")
-        || matches!(known.as_str(), "idempotent-replayed" | "idempotency-expires" | "keep-alive");
-    if NOT_KEPT.contains(&known) || is_ours {
+    // What an answer of the upstream loses on its way into the store: in the gateway, then in the layer.
+    let is_lost = forward::is_hop_by_hop(&known) || is_never_kept(&known);
+    let is_ours = known.as_str().starts_with("hapax-");
+    if is_lost || is_ours || matches!(known, CONTENT_LENGTH | SET_COOKIE) {
         return Err(format!("`{known}` is not kept with an answer: leave it out"));
     }
     let value =
@@ -104,6 +105,31 @@ mod tests {
         assert_eq!(settle("done", &format!("{fields}\"body_base64\":\"b2s=\"")), Ok(Settlement::Done(answer)));
         assert_eq!(settle("done-without-answer", ""), Ok(Settlement::DoneWithoutAnswer));
         assert_eq!(settle("not-done", ""), Ok(Settlement::NotDone));
+    }
+
+    #[test]
+    fn what_an_upstream_s_answer_would_lose_is_refused() {
+        for name in [
+            "connection",
+            "keep-alive",
+            "proxy-connection",
+            "http2-settings",
+            "expect",
+            "te",
+            "trailer",
+            "transfer-encoding",
+            "upgrade",
+            "date",
+            "age",
+            "set-cookie",
+            "content-length",
+            "idempotent-replayed",
+            "idempotency-expires",
+            "hapax-answer-version",
+        ] {
+            let rest = format!(r#","status":200,"headers":[["{name}","1"]]"#);
+            assert!(settle("done", &rest).is_err(), "{name}");
+        }
     }
 
     #[test]

@@ -6,11 +6,13 @@ use std::str::FromStr;
 use hapax::core::time::Timestamp;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use utoipa::ToSchema;
 
 const DAY_MICROS: u64 = 86_400_000_000;
 
 /// A moment. Written as `2026-11-15T14:32:24.000123Z`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ToSchema)]
+#[schema(value_type = String, format = DateTime, pattern = "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\\.[0-9]{6}Z$")]
 pub(crate) struct Time(pub(crate) Timestamp);
 
 impl fmt::Display for Time {

@@ -1,44 +1,69 @@
 //! What is said over HTTP, and what `hapax keys --json` prints.
 
-use hapax::core::record::{Head, Record, State};
+use hapax::core::operation::{OperationId, Secret};
+use hapax::core::record::{Head, State};
 use hapax::core::time::Timestamp;
 use hapax::{Answer, Audit, Principal};
 use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 
 use super::base64;
 use super::time::Time;
+use crate::admin::who::Caller;
 
-/// The longest `by` and `reason`.
-const WORDS_BYTES_MAX: usize = 1_000;
+/// The longest `by`: what the log keeps of it, less what is added to it.
+pub(crate) const BY_BYTES_MAX: usize = 200;
+/// The longest `reason`.
+pub(crate) const REASON_BYTES_MAX: usize = 2_000;
 
 /// Which keys to list. Everything that is said must hold.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(crate) struct Query {
+    /// `running`, `completed`, `failed`, `retryable`, `unknown` or `expired`. `unknown` includes what nobody settled within its retention.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[param(pattern = "^(running|completed|failed|retryable|unknown|expired)$")]
     pub(crate) state: Option<String>,
+    /// The name of a route of the configuration, for what it applies to; or methods and a pattern, as in `POST /v1/charges/*`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) route: Option<String>,
     /// A pattern, as routes have them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) path: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) method: Option<String>,
+    /// As a key shows it; `(anonymous)` for nobody in particular.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) principal: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) namespace: Option<String>,
+    /// The key, as the caller sent it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<String>,
+    /// `Hapax-Operation`, as the upstream was given it.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[param(pattern = "^[0-9a-f]{32}$")]
+    pub(crate) operation_id: Option<String>,
+    /// First seen longer ago than this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[param(format = "uint64")]
     pub(crate) older_than_seconds: Option<u64>,
+    /// First seen since so long.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[param(format = "uint64")]
     pub(crate) newer_than_seconds: Option<u64>,
     /// Only ids after this one.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[param(pattern = "^[0-9a-f]{64}$")]
     pub(crate) after: Option<String>,
+    /// At most so many, and never more than 1,000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) limit: Option<usize>,
 }
 
 /// A page of keys.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Page {
     pub(crate) keys: Vec<Entry>,
     /// What to ask for with `after` to go on; there may be more even if this page is empty.
@@ -48,12 +73,18 @@ pub(crate) struct Page {
 }
 
 /// What is known of a key, without its answer.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Entry {
+    #[schema(pattern = "^[0-9a-f]{64}$")]
     pub(crate) id: String,
+    /// What the upstream was given as `Hapax-Operation`.
+    #[schema(pattern = "^[0-9a-f]{32}$")]
+    pub(crate) operation_id: String,
+    #[schema(pattern = "^(running|completed|failed|retryable|unknown|expired)$")]
     pub(crate) state: String,
     /// Of a tombstone: what it stands for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(pattern = "^(completed|failed|retryable|unknown)$")]
     pub(crate) last_state: Option<String>,
     pub(crate) namespace: String,
     /// Absent for the anonymous.
@@ -78,14 +109,14 @@ pub(crate) struct Entry {
 }
 
 /// A fingerprint and what it was made with.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Print {
     pub(crate) digest: String,
     pub(crate) policy: String,
 }
 
 /// One key, and its answer if that was asked for and there is one.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Shown {
     #[serde(flatten)]
     pub(crate) entry: Entry,
@@ -95,7 +126,7 @@ pub(crate) struct Shown {
 }
 
 /// What a repeat is answered with.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Replay {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, String)>,
@@ -111,24 +142,35 @@ pub(crate) struct Replay {
 }
 
 /// What became of an unknown.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Settle {
     pub(crate) outcome: Outcome,
+    /// Only of the attempt with this fence, as the key was shown: what was found out about one says nothing of the next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(format = "uint64")]
+    pub(crate) fence: Option<u64>,
+    /// With `done`: what a repeat is answered with. The others take none of these.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 200, maximum = 599)]
     pub(crate) status: Option<u16>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) headers: Vec<(String, String)>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) body: Option<String>,
+    /// The body of an answer that is no text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) body_base64: Option<String>,
+    /// Who says so, in up to 200 bytes.
+    #[schema(min_length = 1)]
     pub(crate) by: String,
+    /// What they found out, in up to 2,000 bytes.
+    #[schema(min_length = 1)]
     pub(crate) reason: String,
 }
 
 /// What became of an unknown, in a word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Outcome {
     Done,
@@ -136,9 +178,24 @@ pub(crate) enum Outcome {
     NotDone,
 }
 
-/// Who changes a record by hand, and why.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// Whose answer is erased, by whom and why.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+pub(crate) struct Forget {
+    /// Only of the record as it was shown, by its `version`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(format = "uint64")]
+    pub(crate) version: Option<u64>,
+    /// Who, in up to 200 bytes.
+    #[schema(min_length = 1)]
+    pub(crate) by: String,
+    /// Why, in up to 2,000 bytes.
+    #[schema(min_length = 1)]
+    pub(crate) reason: String,
+}
+
+/// Who changes a record by hand, and why.
+#[derive(Clone, Debug)]
 pub(crate) struct Signed {
     pub(crate) by: String,
     pub(crate) reason: String,
@@ -150,19 +207,45 @@ impl Settle {
     }
 }
 
+impl Forget {
+    pub(crate) fn signed(&self) -> Signed {
+        Signed { by: self.by.clone(), reason: self.reason.clone() }
+    }
+}
+
 impl Signed {
-    pub(crate) fn audit(&self) -> Result<Audit<'_>, String> {
-        self.check()?;
-        Ok(Audit { by: &self.by, reason: &self.reason })
+    pub(crate) fn audit(&self) -> Audit<'_> {
+        Audit { by: &self.by, reason: &self.reason }
     }
 
-    fn check(&self) -> Result<(), String> {
-        for (name, words) in [("by", &self.by), ("reason", &self.reason)] {
+    /// The same, as whoever asks may sign it.
+    pub(in crate::admin) fn by_way_of(self, caller: Caller) -> Result<Signed, String> {
+        self.check()?;
+        Ok(Signed { by: caller.signs(&self.by), reason: self.reason })
+    }
+
+    /// What whoever asks may sign who gave no name: by the token alone.
+    pub(in crate::admin) fn of_caller(caller: Caller, reason: String) -> Result<Signed, String> {
+        let signed = Signed { by: caller.name().to_owned(), reason };
+        signed.check_words()?;
+        Ok(signed)
+    }
+
+    pub(crate) fn check(&self) -> Result<(), String> {
+        self.check_words()?;
+        match Caller::mark_in(&self.by) {
+            Some(mark) => Err(format!("`by` says `{mark}`, which the log adds for whoever presents that token: give a name alone")),
+            None => Ok(()),
+        }
+    }
+
+    fn check_words(&self) -> Result<(), String> {
+        for (name, words, max) in [("by", &self.by, BY_BYTES_MAX), ("reason", &self.reason, REASON_BYTES_MAX)] {
             if words.trim().is_empty() {
                 return Err(format!("`{name}` is empty: say who changes this record, and what they found out"));
             }
-            if words.len() > WORDS_BYTES_MAX {
-                return Err(format!("`{name}` is longer than {WORDS_BYTES_MAX} bytes"));
+            if words.len() > max {
+                return Err(format!("`{name}` is longer than {max} bytes: say it shorter"));
             }
         }
         Ok(())
@@ -170,19 +253,17 @@ impl Signed {
 }
 
 impl Entry {
-    pub(crate) fn of(head: &Head, now: Timestamp) -> Entry {
+    pub(crate) fn of(head: &Head, now: Timestamp, secret: &Secret) -> Entry {
         let state = head.state_at(now);
         // What was never written down as ended has no times of an end.
         let ended = |time| (head.state != State::Running).then_some(Time(time));
         Entry {
             id: head.id.to_string(),
+            operation_id: OperationId::of(&head.id, secret).to_string(),
             state: state.word().to_owned(),
             last_state: matches!(state, State::Expired(_)).then(|| state.last().word().to_owned()),
             namespace: head.scope.namespace.to_string(),
-            principal: match &head.scope.principal {
-                Principal::Anonymous => None,
-                Principal::Named(name) => Some(name.to_string()),
-            },
+            principal: name_of(&head.scope.principal),
             method: head.scope.method.to_string(),
             path: head.scope.path.to_string(),
             key: head.key.as_str().to_owned(),
@@ -204,16 +285,15 @@ impl Entry {
         }
     }
 
-    /// Whether somebody has to find out what became of it.
+    /// Whether somebody has to find out what became of it, and can still say so.
     pub(crate) fn is_unresolved(&self) -> bool {
-        self.state == "unknown" || self.last_state.as_deref() == Some("unknown")
+        (self.state == "unknown" || self.last_state.as_deref() == Some("unknown")) && self.fingerprint.is_some()
     }
 }
 
 impl Shown {
-    pub(crate) fn of(record: &Record, now: Timestamp, with_answer: bool) -> Shown {
-        let answer = record.answer.as_deref().filter(|_| with_answer).map(Replay::of);
-        Shown { entry: Entry::of(&record.head, now), answer, now: Time(now) }
+    pub(crate) fn of(entry: Entry, answer: Option<&Answer>, now: Timestamp) -> Shown {
+        Shown { entry, answer: answer.map(Replay::of), now: Time(now) }
     }
 }
 
@@ -234,6 +314,14 @@ impl Replay {
             body_bytes: answer.body.len(),
             trailers: fields(&answer.trailers),
         }
+    }
+}
+
+/// The principal's name; the anonymous have none.
+pub(super) fn name_of(principal: &Principal) -> Option<String> {
+    match principal {
+        Principal::Anonymous => None,
+        Principal::Named(name) => Some(name.to_string()),
     }
 }
 

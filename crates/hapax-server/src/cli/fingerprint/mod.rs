@@ -33,7 +33,7 @@ pub(super) struct Args {
     #[arg(long, conflicts_with = "files")]
     json_canonical: bool,
     /// How the body is read
-    #[arg(long, value_enum, default_value_t = Mode::Bytes)]
+    #[arg(long, value_enum, default_value_t = Mode::Raw)]
     mode: Mode,
     /// With JSON: leave the value at this JSON Pointer out, as in /sent_at or /items/*/id; may be repeated
     #[arg(long, value_name = "POINTER", conflicts_with = "only")]
@@ -57,8 +57,12 @@ pub(super) struct Args {
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Mode {
-    Bytes,
+    /// Byte for byte
+    #[value(alias = "bytes")]
+    Raw,
+    /// By its values
     Json,
+    /// Part by part, whatever the boundary
     Multipart,
 }
 
@@ -85,7 +89,7 @@ impl Args {
             return Err(Exit::usage("--without and --only choose values of a JSON body: add --mode json"));
         }
         let body = match self.mode {
-            Mode::Bytes => BodyMode::Raw,
+            Mode::Raw => BodyMode::Raw,
             Mode::Json => BodyMode::Json(self.selection()),
             Mode::Multipart => BodyMode::Multipart,
         };

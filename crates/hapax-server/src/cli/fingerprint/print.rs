@@ -95,7 +95,7 @@ fn object(subject: &Subject) -> String {
 fn body_object(body: &Body) -> Value {
     match body {
         Body::Bytes { bytes, odd } => {
-            json!({ "read_as": "bytes", "because": odd.as_ref().map(ToString::to_string), "base64": base64::encode(bytes) })
+            json!({ "read_as": "raw", "because": odd.as_ref().map(ToString::to_string), "base64": base64::encode(bytes) })
         }
         // As text: numbers count by their spelling, which a JSON value would lose.
         Body::Json(json) => json!({ "read_as": "json", "canonical": json.to_string() }),

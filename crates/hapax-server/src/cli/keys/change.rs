@@ -1,6 +1,6 @@
 //! What settling and forgetting have in common: who signs, and doing it to each.
 
-use hapax::RecordId;
+use std::io::IsTerminal;
 
 use super::table;
 use super::words::count;
@@ -30,12 +30,13 @@ impl Sign {
             by
         });
         let signed = Signed { by, reason: self.reason.clone() };
-        signed.audit().map_err(Exit::usage)?;
+        signed.check().map_err(Exit::usage)?;
         Ok(signed)
     }
 }
 
-fn user_at_host() -> String {
+/// Who is at the keyboard, as far as the system knows.
+pub(in crate::cli) fn user_at_host() -> String {
     let user = ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok().filter(|user| !user.is_empty()));
     let user = user.unwrap_or_else(|| format!("uid{}", rustix::process::getuid().as_raw()));
     let system = rustix::system::uname();
@@ -43,14 +44,15 @@ fn user_at_host() -> String {
 }
 
 /// Changes each, says what came of it, and ends badly if one did not change.
-pub(super) async fn each<F, C>(ids: Vec<RecordId>, done: &str, change: F) -> Result<(), Exit>
+pub(super) async fn each<F, C>(entries: Vec<Entry>, done: &str, change: F) -> Result<(), Exit>
 where
-    F: Fn(RecordId) -> C,
+    F: Fn(&Entry) -> C,
     C: Future<Output = Result<Entry, String>> + Send + 'static,
 {
-    let mut failures = 0;
-    for chunk in ids.chunks(AT_ONCE) {
-        let changes: Vec<_> = chunk.iter().map(|&id| (id, tokio::spawn(change(id)))).collect();
+    let (mut failures, progress) = (0, Progress::of(entries.len()));
+    for (number, chunk) in entries.chunks(AT_ONCE).enumerate() {
+        progress.show(number * AT_ONCE, done);
+        let changes: Vec<_> = chunk.iter().map(|entry| (&entry.id, tokio::spawn(change(entry)))).collect();
         for (id, change) in changes {
             match change.await.unwrap_or_else(|error| Err(error.to_string())) {
                 Ok(entry) => drop(text::emit(&line(done, &entry))),
@@ -63,7 +65,31 @@ where
     }
     match failures {
         0 => Ok(()),
-        _ => Err(Exit::failed(format!("{failures} of {} not {done}", count(ids.len(), "key")))),
+        _ => Err(Exit::failed(format!("{failures} of {} not {done}", count(entries.len(), "key")))),
+    }
+}
+
+/// How far it has come, on a terminal where nothing else tells: what is printed for each goes elsewhere.
+struct Progress(Option<usize>);
+
+impl Progress {
+    fn of(all: usize) -> Progress {
+        let is_alone = std::io::stderr().is_terminal() && !std::io::stdout().is_terminal();
+        Progress((is_alone && all > AT_ONCE).then_some(all))
+    }
+
+    fn show(&self, ended: usize, done: &str) {
+        if let Progress(Some(all)) = self {
+            eprint!("\r{ended} of {all} {done}");
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.0.is_some() {
+            eprint!("\r\u{1b}[K");
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax::RecordId;
-use http::header::{ACCEPT, CONTENT_TYPE, HOST};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
 use http::{Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::TokioIo;
@@ -14,7 +14,11 @@ use serde::de::DeserializeOwned;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::admin::keys::wire::{Entry, Page, Query, Settle, Shown, Signed};
+use crate::admin::keys::logged::LoggedPage;
+use crate::admin::keys::wire::{Entry, Forget, Page, Query, Settle, Shown};
+use crate::admin::log::Which;
+use crate::admin::reload::{Reload, Reloaded};
+use crate::config::Secret;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -23,28 +27,29 @@ const ANSWER_BYTES_MAX: usize = 16 << 20;
 
 /// A gateway's admin listener.
 #[derive(Clone, Debug)]
-pub(super) struct Client {
+pub(in crate::cli) struct Client {
     authority: String,
+    token: Option<Secret>,
 }
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub(super) enum ClientError {
+pub(in crate::cli) enum ClientError {
     /// The gateway said no, and why.
-    Refused(String),
+    Refused(StatusCode, String),
     /// There is no gateway, or none that answers sensibly.
     Unreachable(String),
 }
 
 impl fmt::Display for ClientError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (ClientError::Refused(detail) | ClientError::Unreachable(detail)) = self;
+        let (ClientError::Refused(_, detail) | ClientError::Unreachable(detail)) = self;
         f.write_str(detail)
     }
 }
 
 impl Client {
-    pub(super) fn new(url: &str) -> Result<Client, String> {
+    pub(in crate::cli) fn new(url: &str, token: Option<Secret>) -> Result<Client, String> {
         let wrong =
             || format!("`{url}` is not the address of an admin listener: write http://HOST:PORT, as in http://127.0.0.1:4001");
         let uri: Uri = url.parse().map_err(|_| wrong())?;
@@ -53,7 +58,7 @@ impl Client {
             return Err(wrong());
         }
         let port = authority.port_u16().unwrap_or(80);
-        Ok(Client { authority: format!("{}:{port}", authority.host()) })
+        Ok(Client { authority: format!("{}:{port}", authority.host()), token })
     }
 
     /// Whether somebody is there at all.
@@ -70,12 +75,21 @@ impl Client {
         self.ask(Method::GET, &format!("/v1/keys/{id}?answer={with_answer}"), None).await
     }
 
+    pub(super) async fn log(&self, which: &Which) -> Result<LoggedPage, ClientError> {
+        let query = query_string(which);
+        self.ask(Method::GET, &format!("/v1/log{query}"), None).await
+    }
+
     pub(super) async fn settle(&self, id: RecordId, settle: &Settle) -> Result<Entry, ClientError> {
         self.ask(Method::POST, &format!("/v1/keys/{id}/settle"), Some(json(settle))).await
     }
 
-    pub(super) async fn forget(&self, id: RecordId, signed: &Signed) -> Result<Entry, ClientError> {
-        self.ask(Method::POST, &format!("/v1/keys/{id}/forget"), Some(json(signed))).await
+    pub(super) async fn forget(&self, id: RecordId, forget: &Forget) -> Result<Entry, ClientError> {
+        self.ask(Method::POST, &format!("/v1/keys/{id}/forget"), Some(json(forget))).await
+    }
+
+    pub(in crate::cli) async fn reload(&self, reload: &Reload) -> Result<Reloaded, ClientError> {
+        self.ask(Method::POST, "/v1/reload", Some(json(reload))).await
     }
 
     async fn connect(&self) -> Result<TcpStream, ClientError> {
@@ -106,7 +120,7 @@ impl Client {
         }
         match serde_json::from_slice::<serde_json::Value>(&body) {
             Ok(problem) if problem["detail"].is_string() => {
-                Err(ClientError::Refused(problem["detail"].as_str().unwrap_or_default().to_owned()))
+                Err(ClientError::Refused(status, problem["detail"].as_str().unwrap_or_default().to_owned()))
             }
             _ => Err(self.unclear(&format!("it answered {status}: this is no admin listener of Hapax, or one of another version"))),
         }
@@ -125,6 +139,10 @@ impl Client {
     ) -> Result<(StatusCode, Bytes), String> {
         let request =
             Request::builder().method(method).uri(target).header(HOST, &self.authority).header(ACCEPT, "application/json");
+        let request = match &self.token {
+            Some(token) => request.header(AUTHORIZATION, format!("Bearer {}", token.expose())),
+            None => request,
+        };
         let request = if body.is_some() { request.header(CONTENT_TYPE, "application/json") } else { request };
         let request = request.body(Full::new(body.unwrap_or_default())).map_err(|error| error.to_string())?;
         let (mut sender, connection) =
@@ -143,7 +161,7 @@ fn json(value: &impl Serialize) -> Bytes {
 }
 
 /// The query as a URL has it.
-fn query_string(query: &Query) -> String {
+fn query_string(query: &impl Serialize) -> String {
     let value = serde_json::to_value(query).expect("it has no maps with odd keys");
     let mut text = String::new();
     for (name, value) in value.as_object().into_iter().flatten() {
@@ -175,10 +193,10 @@ mod tests {
         for (url, authority) in
             [("http://127.0.0.1:4001", "127.0.0.1:4001"), ("http://[::1]:4001/", "[::1]:4001"), ("http://h", "h:80")]
         {
-            assert_eq!(Client::new(url).unwrap().authority, authority, "{url}");
+            assert_eq!(Client::new(url, None).unwrap().authority, authority, "{url}");
         }
         for url in ["127.0.0.1:4001", "https://h:1", "http://h/v1", "http://u@h", "http://h?x", "", "http://"] {
-            assert!(Client::new(url).is_err(), "{url}");
+            assert!(Client::new(url, None).is_err(), "{url}");
         }
     }
 

@@ -3,33 +3,48 @@
 use std::path::Path;
 use std::time::SystemTime;
 
+use hapax::core::operation::Secret;
+use hapax::core::record::Fence;
+use hapax::core::store::Lifetime;
 use hapax::core::time::Timestamp;
 use hapax::store::sqlite::{OpenError, View};
-use hapax::{Hapax, RecordId, Sqlite};
+use hapax::{Hapax, OperatorError, RecordId, Sqlite, Store};
 
-use crate::admin::keys::scan;
+use crate::admin::keys::logged::{Logged, LoggedPage};
+use crate::admin::keys::scan::{self, Filter, Known};
 use crate::admin::keys::settlement;
 use crate::admin::keys::time::Time;
-use crate::admin::keys::wire::{Entry, Page, Query, Settle, Shown, Signed};
+use crate::admin::keys::wire::{Entry, Forget, Page, Query, Settle, Shown};
+use crate::admin::log::Which;
 
 /// Keys read at once.
 const PAGE: usize = 1_000;
 
 /// A store file. To look at it changes nothing and is possible whoever owns it; to change it is to own it.
-pub(super) enum File {
+pub(super) struct File {
+    inside: Inside,
+    secret: Secret,
+}
+
+enum Inside {
     View(Box<View>),
     Owned(Hapax),
 }
 
 impl File {
     pub(super) fn view(path: &Path) -> Result<File, String> {
-        View::open(path).map(|view| File::View(Box::new(view))).map_err(|error| error.to_string())
+        let view = View::open(path).map_err(|error| error.to_string())?;
+        let secret = view.secret().map_err(|error| error.to_string())?;
+        Ok(File { inside: Inside::View(Box::new(view)), secret })
     }
 
     pub(super) async fn own(path: &Path) -> Result<File, String> {
         match Sqlite::open(path).await {
-            // Nothing is swept: what somebody came to look at should not go from under them.
-            Ok(store) => Ok(File::Owned(Hapax::builder(store).sweep(None).build())),
+            Ok(store) => {
+                let secret = store.pulse().await.map_err(|error| error.to_string())?.secret;
+                // Nothing is swept: what somebody came to look at should not go from under them.
+                Ok(File { inside: Inside::Owned(Hapax::builder(store).sweep(None).build()), secret })
+            }
             Err(OpenError::Owned { path, owner }) => Err(format!(
                 "{} is in use by process {owner}, which alone can change it. Ask that process: --admin http://127.0.0.1:4001, or wherever its admin listener is",
                 path.display()
@@ -38,56 +53,119 @@ impl File {
         }
     }
 
-    pub(super) async fn list(&self, query: &Query, filter: &scan::Filter) -> Result<Page, String> {
+    /// What a query means here: a file knows no routes by name.
+    pub(super) fn filter(&self, query: &Query) -> Result<Filter, String> {
+        Filter::of(query, &Known { routes: &[], secret: self.secret })
+    }
+
+    pub(super) async fn list(&self, query: &Query, filter: &Filter) -> Result<Page, String> {
         let after = query.after.as_deref().map(str::parse::<RecordId>).transpose().map_err(|error| error.to_string())?;
         let limit = query.limit.unwrap_or(PAGE).min(PAGE);
         let now = self.now()?;
-        let found = match self {
-            File::View(view) => scan::page(&**view, filter, after, limit, now).await,
-            File::Owned(hapax) => scan::page(hapax, filter, after, limit, now).await,
+        let found = match &self.inside {
+            Inside::View(view) => scan::page(&**view, filter, after, limit, now).await,
+            Inside::Owned(hapax) => scan::page(hapax, filter, after, limit, now).await,
         };
         let found = found.map_err(|error| error.to_string())?;
-        let keys = found.heads.iter().map(|head| Entry::of(head, now)).collect();
+        let keys = found.heads.iter().map(|head| Entry::of(head, now, &self.secret)).collect();
         Ok(Page { keys, next: found.next.map(|id| id.to_string()), now: Time(now) })
     }
 
     pub(super) async fn show(&self, id: RecordId, with_answer: bool) -> Result<Shown, String> {
         let now = self.now()?;
-        let record = match self {
-            File::View(view) => {
+        let record = match &self.inside {
+            Inside::View(view) => {
                 let mut reading = view.get(&[id]).map_err(|error| error.to_string())?;
                 reading.records.pop().flatten().ok_or_else(|| format!("there is no record {id}"))?
             }
-            File::Owned(hapax) => hapax.look(id).await.map_err(|error| error.to_string())?.0,
+            Inside::Owned(hapax) => hapax.look(id).await.map_err(|error| error.to_string())?.0,
         };
-        Ok(Shown::of(&record, now, with_answer))
+        let answer = record.answer.as_deref().filter(|_| with_answer);
+        Ok(Shown::of(Entry::of(&record.head, now, &self.secret), answer, now))
+    }
+
+    pub(super) async fn log(&self, which: &Which) -> Result<LoggedPage, String> {
+        let query = which.query()?;
+        let entries = match &self.inside {
+            Inside::View(view) => view.log(&query),
+            Inside::Owned(hapax) => hapax.log(query).await,
+        };
+        let entries = entries.map_err(|error| error.to_string())?;
+        Ok(LoggedPage::of(entries.iter().map(|entry| Logged::of(entry, &self.secret)).collect(), query.limit))
     }
 
     pub(super) async fn settle(&self, id: RecordId, settle: &Settle) -> Result<Entry, String> {
         let (hapax, signed) = (self.owned()?, settle.signed());
-        let head = hapax.settle(id, settlement::of(settle)?, signed.audit()?).await.map_err(|error| error.to_string())?;
-        Ok(Entry::of(&head, self.now()?))
+        let said = |error: OperatorError| error.to_string();
+        let (record, state) = hapax.look(id).await.map_err(said)?;
+        if let Some(fence) = settle.fence.filter(|_| record.head.is_unresolved(state)) {
+            settlement::is_about(&record.head, fence)?;
+        }
+        let attempt = settle.fence.map_or(record.head.fence, Fence::from_u64);
+        let settled = hapax.settle_attempt(id, attempt, settlement::of(settle)?, signed.audit(), Lifetime::default());
+        let head = settled.await.map_err(said)?;
+        Ok(Entry::of(&head, self.now()?, &self.secret))
     }
 
-    pub(super) async fn forget(&self, id: RecordId, signed: &Signed) -> Result<Entry, String> {
-        let hapax = self.owned()?;
-        hapax.forget(id, signed.audit()?).await.map_err(|error| error.to_string())?;
-        let (record, _) = hapax.look(id).await.map_err(|error| error.to_string())?;
-        Ok(Entry::of(&record.head, self.now()?))
+    pub(super) async fn forget(&self, id: RecordId, forget: &Forget) -> Result<Entry, String> {
+        let (hapax, signed) = (self.owned()?, forget.signed());
+        let said = |error: OperatorError| error.to_string();
+        let (record, _) = hapax.look(id).await.map_err(said)?;
+        let version = forget.version.unwrap_or(record.head.version);
+        hapax.forget_version(id, version, signed.audit(), Lifetime::default()).await.map_err(said)?;
+        let (record, _) = hapax.look(id).await.map_err(said)?;
+        Ok(Entry::of(&record.head, self.now()?, &self.secret))
     }
 
     fn owned(&self) -> Result<&Hapax, String> {
-        match self {
-            File::Owned(hapax) => Ok(hapax),
-            File::View(_) => Err("this file is only looked at".to_owned()),
+        match &self.inside {
+            Inside::Owned(hapax) => Ok(hapax),
+            Inside::View(_) => Err("this file is only looked at".to_owned()),
         }
     }
 
     /// The store's time where it can be asked for; else the wall's, where it began.
     fn now(&self) -> Result<Timestamp, String> {
-        match self {
-            File::View(view) => view.get(&[]).map(|reading| reading.now).map_err(|error| error.to_string()),
-            File::Owned(_) => Ok(Timestamp::from_system_time(SystemTime::now())),
+        match &self.inside {
+            Inside::View(view) => view.get(&[]).map(|reading| reading.now).map_err(|error| error.to_string()),
+            Inside::Owned(_) => Ok(Timestamp::from_system_time(SystemTime::now())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hapax::core::store::ListQuery;
+    use hapax::{Failure, Key};
+
+    use super::*;
+    use crate::admin::keys::wire::Outcome;
+
+    #[tokio::test]
+    async fn on_a_file_too_only_what_was_shown_is_changed() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = File::own(&directory.path().join("hapax.db")).await.unwrap();
+        let hapax = file.owned().unwrap();
+        let once = hapax.once("charge");
+        let lost = once.run(Key::new("k").unwrap(), "x", async |_| Err(Failure::Lost("the bank hung up".into())));
+        assert!(lost.await.is_err());
+        let head = hapax.list(ListQuery { state: None, after: None, limit: 1 }).await.unwrap().remove(0);
+        let settle = |fence: u64| Settle {
+            outcome: Outcome::DoneWithoutAnswer,
+            fence: Some(fence),
+            status: None,
+            headers: Vec::new(),
+            body: None,
+            body_base64: None,
+            by: "ada".to_owned(),
+            reason: "r".to_owned(),
+        };
+        let forget = |version: u64| Forget { version: Some(version), by: "ada".to_owned(), reason: "r".to_owned() };
+        let fence = head.fence.as_u64();
+        assert!(file.settle(head.id, &settle(fence - 1)).await.unwrap_err().contains("this is about"));
+        assert!(file.forget(head.id, &forget(head.version)).await.unwrap_err().contains("settle it first"));
+        let settled = file.settle(head.id, &settle(fence)).await.unwrap();
+        assert!(file.forget(head.id, &forget(head.version)).await.unwrap_err().contains("changed meanwhile"));
+        assert_eq!(file.forget(head.id, &forget(settled.version)).await.unwrap().state, "expired");
     }
 }

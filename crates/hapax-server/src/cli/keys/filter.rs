@@ -11,6 +11,9 @@ pub(super) struct Filter {
     /// Only in this state: running, completed, failed, retryable, unknown or expired. `unknown` includes those past their retention
     #[arg(long, value_name = "STATE")]
     state: Option<String>,
+    /// Only what this route of the gateway's configuration applies to, by its name; or methods and a pattern, as in 'POST /v1/charges/*'
+    #[arg(long)]
+    route: Option<String>,
     /// Only of these paths: `*` stands for a segment, a last `**` for any rest, as in /v1/charges/**
     #[arg(long, value_name = "PATTERN")]
     pub(super) path: Option<String>,
@@ -20,18 +23,23 @@ pub(super) struct Filter {
     /// Only of this principal, as `show` prints it
     #[arg(long)]
     pub(super) principal: Option<String>,
+    /// Only of this namespace
+    #[arg(long)]
+    namespace: Option<String>,
     /// Only those first seen longer ago than this: 90s, 15m, 1h, 2d
-    #[arg(long, value_name = "SPAN", value_parser = words::span)]
+    #[arg(long, alias = "older", value_name = "SPAN", value_parser = words::span)]
     older_than: Option<Duration>,
     /// Only those first seen since so long
-    #[arg(long, value_name = "SPAN", value_parser = words::span)]
+    #[arg(long, alias = "younger", value_name = "SPAN", value_parser = words::span)]
     newer_than: Option<Duration>,
 }
 
 impl Filter {
     pub(super) fn is_empty(&self) -> bool {
-        let Filter { state, path, method, principal, older_than, newer_than } = self;
-        [state, path, method, principal].iter().all(|said| said.is_none()) && older_than.is_none() && newer_than.is_none()
+        let Filter { state, route, path, method, principal, namespace, older_than, newer_than } = self;
+        [state, route, path, method, principal, namespace].iter().all(|said| said.is_none())
+            && older_than.is_none()
+            && newer_than.is_none()
     }
 
     pub(super) fn state(&self) -> Option<&str> {
@@ -41,9 +49,11 @@ impl Filter {
     pub(super) fn query(&self) -> Query {
         Query {
             state: self.state.clone(),
+            route: self.route.clone(),
             path: self.path.clone(),
             method: self.method.clone(),
             principal: self.principal.clone(),
+            namespace: self.namespace.clone(),
             older_than_seconds: self.older_than.map(|span| span.as_secs()),
             newer_than_seconds: self.newer_than.map(|span| span.as_secs()),
             ..Query::default()

@@ -4,6 +4,7 @@ use super::filter::Filter;
 use super::source::{Purpose, Source, Where};
 use super::table::{self, Style};
 use super::targets::Walk;
+use super::watch;
 use crate::admin::keys::wire::Entry;
 use crate::cli::{Exit, text};
 
@@ -24,6 +25,9 @@ pub(super) struct Args {
     /// One JSON object a line
     #[arg(long)]
     json: bool,
+    /// Look again each second: a table that is drawn anew on a terminal, elsewhere one line for each change
+    #[arg(long)]
+    watch: bool,
     /// Whole ids instead of as many digits as tell them apart
     #[arg(long)]
     full: bool,
@@ -32,12 +36,16 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(args: &Args) -> Result<(), Exit> {
-    if !args.json && args.limit > TABLE_ROWS_MAX {
-        return Err(Exit::usage(format!("a table has up to {TABLE_ROWS_MAX} keys: use --json for more, or --after to go on")));
+    if (!args.json || args.watch) && args.limit > TABLE_ROWS_MAX {
+        let fix = if args.watch { "a filter for fewer" } else { "--json for more, or --after to go on" };
+        return Err(Exit::usage(format!("a table has up to {TABLE_ROWS_MAX} keys: use {fix}")));
     }
     let source = Source::find(&args.place, Purpose::Look).await?;
     let mut query = args.filter.query();
     query.after.clone_from(&args.after);
+    if args.watch {
+        return watch::keys(&source, &query, &watch::Way { limit: args.limit, is_json: args.json, full: args.full }).await;
+    }
     let mut walk = Walk::new(&source, query, args.limit);
     if args.json {
         print_lines(&mut walk).await?;

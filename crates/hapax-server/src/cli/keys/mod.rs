@@ -1,16 +1,18 @@
 //! `hapax keys`: what is remembered, and what operators do about it.
 
-mod change;
-mod client;
+pub(super) mod change;
+pub(super) mod client;
 mod file;
 mod filter;
 mod forget;
 mod list;
+mod log;
 mod settle;
 mod show;
-mod source;
+pub(super) mod source;
 mod table;
 mod targets;
+mod watch;
 mod words;
 
 use super::Exit;
@@ -31,6 +33,7 @@ enum Command {
     Show(show::Args),
     Settle(settle::Args),
     Forget(forget::Args),
+    Log(log::Args),
 }
 
 /// Runs the command on a small runtime of its own.
@@ -43,6 +46,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
             Command::Show(args) => show::run(&args).await,
             Command::Settle(args) => settle::run(&args).await,
             Command::Forget(args) => forget::run(&args).await,
+            Command::Log(args) => log::run(&args).await,
         }
     })
 }

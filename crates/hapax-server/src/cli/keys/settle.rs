@@ -4,10 +4,11 @@ use std::io::Read;
 
 use super::change::{self, Sign};
 use super::source::{Purpose, Source, Where};
-use super::targets::Targets;
+use super::table;
+use super::targets::{self, Targets, Wish};
 use crate::admin::keys::base64;
 use crate::admin::keys::settlement;
-use crate::admin::keys::wire::{Outcome, Settle};
+use crate::admin::keys::wire::{Entry, Outcome, Settle};
 use crate::cli::{Exit, text};
 
 /// The largest body that is read: a little over what an answer may have, so that the limit is what refuses it.
@@ -64,12 +65,23 @@ pub(super) async fn run(args: &Args) -> Result<(), Exit> {
         Outcome::NotDone => "settled as not done: the next repeat of each RUNS it",
     };
     let source = Source::find(&args.place, Purpose::Change).await?;
-    let Some(ids) = args.targets.choose(&source, Some("unknown"), what).await? else { return Ok(()) };
-    change::each(ids, "settled", |id| {
-        let (source, settle) = (source.clone(), settle.clone());
-        async move { source.settle(id, &settle).await }
+    // Whoever gets another's answer believes that their own was done, and reads what is not theirs.
+    let has_content = settle.body.is_some() || settle.body_base64.is_some() || !settle.headers.is_empty();
+    let only_one = has_content.then_some("an answer belongs to one: give its id, or settle them all with --without-answer");
+    let wish = Wish { state: Some("unknown"), done: "settled", what, refusal, only_one };
+    let Some(entries) = args.targets.choose(&source, &wish).await? else { return Ok(()) };
+    change::each(entries, "settled", |entry| {
+        // Of the attempt that was shown, and no other.
+        let settle = Settle { fence: Some(entry.fence), ..settle.clone() };
+        let (source, id) = (source.clone(), targets::parsed(entry));
+        async move { source.settle(id?, &settle).await }
     })
     .await
+}
+
+/// Why a key cannot be settled.
+fn refusal(entry: &Entry) -> Option<String> {
+    (!entry.is_unresolved()).then(|| format!("it is {}: only an unknown outcome can be settled", table::state(entry)))
 }
 
 impl Args {
@@ -91,6 +103,7 @@ impl Args {
         let signed = self.sign.signed()?;
         let settle = Settle {
             outcome,
+            fence: None,
             status: self.status,
             headers: self.headers.clone(),
             body,

@@ -19,7 +19,7 @@ const CANDIDATES_MAX: usize = 20;
 /// Shows everything that is known of a key.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The key's id, or its first digits
+    /// The record's id, or its first digits; or the operation id that the upstream and the log know it by
     #[arg(value_name = "ID", required_unless_present = "key", conflicts_with = "key")]
     id: Option<String>,
     /// The key, as the caller sent it
@@ -35,8 +35,8 @@ pub(super) struct Args {
     #[arg(long)]
     principal: Option<String>,
     /// With --key: the namespace
-    #[arg(long, default_value = "default")]
-    namespace: String,
+    #[arg(long)]
+    namespace: Option<String>,
     /// The answer too: status, headers and body
     #[arg(long)]
     answer: bool,
@@ -76,6 +76,7 @@ async fn search(source: &Source, args: &Args, key: &str) -> Result<RecordId, Exi
         path: args.path.clone(),
         method: args.method.clone(),
         principal: args.principal.clone(),
+        namespace: args.namespace.clone(),
         ..Query::default()
     };
     let (mut found, mut now) = (Vec::new(), Timestamp::ZERO);
@@ -99,7 +100,7 @@ fn computed(args: &Args, key: &str) -> Result<Option<RecordId>, Exit> {
     let key = Key::new(key).map_err(Exit::usage)?;
     let (Some(path), Some(principal)) = (&args.path, &args.principal) else { return Ok(None) };
     let scope = Scope {
-        namespace: args.namespace.as_str().into(),
+        namespace: args.namespace.as_deref().unwrap_or("default").into(),
         principal: principal_of(principal),
         method: args.method.as_deref().unwrap_or("POST").to_ascii_uppercase().into(),
         path: path.as_str().into(),
@@ -121,6 +122,7 @@ fn page(shown: &Shown, with_answer: bool) -> String {
     say("id", &entry.id);
     say("state", &table::state(entry));
     say("a repeat", repeat(entry));
+    say("operation id", &entry.operation_id);
     say("operation", &format!("{} {}", entry.method, entry.path));
     say("key", &entry.key);
     say("principal", entry.principal.as_deref().unwrap_or(&Principal::Anonymous.to_string()));
@@ -154,7 +156,7 @@ fn repeat(entry: &Entry) -> &'static str {
         ("completed" | "failed", true) => "gets the kept answer",
         ("completed" | "failed", false) => "gets 409 answer-not-kept",
         ("retryable", _) => "runs it again: the last attempt is known not to count",
-        ("expired", _) if entry.fingerprint.is_some() && entry.is_unresolved() => "gets 409 outcome-unknown until it is settled",
+        ("expired", _) if entry.is_unresolved() => "gets 409 outcome-unknown until it is settled",
         ("expired", _) => "gets 410 key-expired",
         ("unknown", _) => "gets 409 outcome-unknown until it is settled; in another mode than hold, what that says",
         _ => "is not known to this version",

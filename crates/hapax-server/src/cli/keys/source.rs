@@ -4,15 +4,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hapax::RecordId;
+use http::StatusCode;
 
 use super::client::{Client, ClientError};
 use super::file::File;
-use crate::admin::keys::scan::Filter;
-use crate::admin::keys::wire::{Entry, Page, Query, Settle, Shown, Signed};
+use crate::admin::keys::logged::LoggedPage;
+use crate::admin::keys::wire::{Entry, Forget, Page, Query, Settle, Shown};
+use crate::admin::log::Which;
 use crate::cli::Exit;
+use crate::config::Secret;
 
-const ADMIN: &str = "http://127.0.0.1:4001";
+pub(in crate::cli) const ADMIN: &str = "http://127.0.0.1:4001";
 const STORE: &str = "hapax.db";
+/// What the gateway itself reads its token from.
+const TOKEN: &str = "HAPAX__ADMIN_TOKEN";
+const TOKEN_FILE: &str = "HAPAX__ADMIN_TOKEN_FILE";
 
 /// Where to look, as flags.
 #[derive(clap::Args)]
@@ -23,6 +29,36 @@ pub(super) struct Where {
     /// Look into this store file
     #[arg(long, value_name = "sqlite:FILE")]
     store: Option<String>,
+    /// With a gateway that has one: a file with its `admin_token` [default: what HAPAX__ADMIN_TOKEN or HAPAX__ADMIN_TOKEN_FILE says]
+    #[arg(long, value_name = "FILE", conflicts_with = "store")]
+    token_file: Option<PathBuf>,
+}
+
+impl Where {
+    fn token(&self) -> Result<Option<Secret>, Exit> {
+        token(self.token_file.as_deref())
+    }
+}
+
+/// The token to present, if there is one. Never as a flag, where everybody on the machine could read it.
+pub(in crate::cli) fn token(file: Option<&Path>) -> Result<Option<Secret>, Exit> {
+    let said = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let path = match (file, said(TOKEN), said(TOKEN_FILE)) {
+        (Some(path), ..) => path.to_owned(),
+        (None, Some(token), _) => {
+            return token
+                .to_str()
+                .ok_or("it is no text".to_owned())
+                .and_then(Secret::token)
+                .map(Some)
+                .map_err(|why| Exit::usage(format!("{TOKEN}: {why}")));
+        }
+        (None, None, Some(path)) => path.into(),
+        (None, None, None) => return Ok(None),
+    };
+    let text = std::fs::read_to_string(&path).map_err(|error| error.to_string());
+    let token = text.and_then(|text| Secret::token(text.strip_suffix('\n').unwrap_or(&text)));
+    token.map(Some).map_err(|why| Exit::usage(format!("the token in {}: {why}", path.display())))
 }
 
 /// What it is needed for.
@@ -43,9 +79,9 @@ impl Source {
     /// Finds it, and says on standard error which one it is.
     pub(super) async fn find(place: &Where, purpose: Purpose) -> Result<Source, Exit> {
         match (&place.admin, &place.store) {
-            (Some(url), _) => Source::admin(url).await,
+            (Some(url), _) => Source::admin(url, place.token()?).await,
             (None, Some(url)) => Source::file(&path(url)?, purpose).await,
-            (None, None) => match Source::admin(ADMIN).await {
+            (None, None) => match Source::admin(ADMIN, place.token()?).await {
                 Ok(source) => Ok(source),
                 Err(_) if Path::new(STORE).exists() => Source::file(Path::new(STORE), purpose).await,
                 Err(_) => Err(Exit::unreachable(format!(
@@ -55,8 +91,8 @@ impl Source {
         }
     }
 
-    async fn admin(url: &str) -> Result<Source, Exit> {
-        let client = Client::new(url).map_err(Exit::usage)?;
+    async fn admin(url: &str, token: Option<Secret>) -> Result<Source, Exit> {
+        let client = Client::new(url, token).map_err(Exit::usage)?;
         client.reach().await.map_err(Exit::unreachable)?;
         eprintln!("asking the gateway at {url}");
         Ok(Source::Admin(client))
@@ -79,11 +115,9 @@ impl Source {
     }
 
     pub(super) async fn list(&self, query: &Query) -> Result<Page, Exit> {
-        // Checked here, so that both sources answer a mistake alike.
-        let filter = Filter::of(query).map_err(Exit::usage)?;
         match self {
             Source::Admin(client) => client.list(query).await.map_err(exit),
-            Source::File(file) => file.list(query, &filter).await.map_err(Exit::failed),
+            Source::File(file) => file.list(query, &file.filter(query).map_err(Exit::usage)?).await.map_err(Exit::failed),
         }
     }
 
@@ -94,6 +128,13 @@ impl Source {
         }
     }
 
+    pub(super) async fn log(&self, which: &Which) -> Result<LoggedPage, Exit> {
+        match self {
+            Source::Admin(client) => client.log(which).await.map_err(exit),
+            Source::File(file) => file.log(which).await.map_err(Exit::failed),
+        }
+    }
+
     pub(super) async fn settle(&self, id: RecordId, settle: &Settle) -> Result<Entry, String> {
         match self {
             Source::Admin(client) => client.settle(id, settle).await.map_err(|error| error.to_string()),
@@ -101,17 +142,22 @@ impl Source {
         }
     }
 
-    pub(super) async fn forget(&self, id: RecordId, signed: &Signed) -> Result<Entry, String> {
+    pub(super) async fn forget(&self, id: RecordId, forget: &Forget) -> Result<Entry, String> {
         match self {
-            Source::Admin(client) => client.forget(id, signed).await.map_err(|error| error.to_string()),
-            Source::File(file) => file.forget(id, signed).await,
+            Source::Admin(client) => client.forget(id, forget).await.map_err(|error| error.to_string()),
+            Source::File(file) => file.forget(id, forget).await,
         }
     }
 }
 
-fn exit(error: ClientError) -> Exit {
+pub(in crate::cli) fn exit(error: ClientError) -> Exit {
     match error {
-        ClientError::Refused(detail) => Exit::failed(detail),
+        // What was asked for cannot be asked for like this; a file would have said so too.
+        ClientError::Refused(StatusCode::BAD_REQUEST, detail) => Exit::usage(detail),
+        ClientError::Refused(StatusCode::UNAUTHORIZED, detail) => {
+            Exit::usage(format!("{detail}. Here: --token-file FILE, or {TOKEN} in the environment"))
+        }
+        ClientError::Refused(_, detail) => Exit::failed(detail),
         ClientError::Unreachable(detail) => Exit::unreachable(detail),
     }
 }

@@ -140,7 +140,7 @@ mod tests {
             status: Some(201),
             kept: true,
         };
-        Entry::of(&head, Timestamp::from_micros(66_000_000))
+        Entry::of(&head, Timestamp::from_micros(66_000_000), &hapax::core::operation::Secret::from_bytes([1; 32]))
     }
 
     fn drawn(entries: &[Entry], width: Option<usize>) -> String {

@@ -9,6 +9,7 @@ use super::source::Source;
 use super::table::{self, Style};
 use super::words::count;
 use crate::admin::keys::wire::{Entry, Page, Query};
+use crate::admin::operation;
 use crate::cli::{Exit, text};
 
 /// The fewest digits that may stand for an id.
@@ -38,6 +39,11 @@ impl<'a> Walk<'a> {
         let page = self.page(self.left.min(PAGE)).await?;
         self.left -= page.keys.len().min(self.left);
         Ok(Some(page))
+    }
+
+    /// So many of what was found do not count after all.
+    fn give_back(&mut self, count: usize) {
+        self.left += count;
     }
 
     /// The id to go on after, if there may be more than the limit let through.
@@ -72,12 +78,27 @@ pub(super) async fn resolve(source: &Source, text: &str) -> Result<RecordId, Exi
     let mut found = source.list(&query).await?.keys;
     found.retain(|entry| entry.id.starts_with(&text));
     match &found[..] {
+        [] if operation::is_spelled_well(&text) => of_operation(source, &text).await,
         [] => Err(Exit::failed(format!("there is no key whose id begins with {text}"))),
-        [only] => only.id.parse().map_err(Exit::failed),
+        [only] => parsed(only).map_err(Exit::failed),
         _ => Err(Exit::failed(format!(
             "several ids begin with {text}: give more digits (`hapax keys list --full` shows them whole)"
         ))),
     }
+}
+
+/// The record that an operation id was made for: one whose end is not known is found at once, another searched for among all.
+async fn of_operation(source: &Source, operation: &str) -> Result<RecordId, Exit> {
+    for state in [Some("unknown"), Some("running"), None] {
+        let query = Query { operation_id: Some(operation.to_owned()), state: state.map(str::to_owned), ..Query::default() };
+        let mut walk = Walk::new(source, query, 1);
+        while let Some(page) = walk.next().await? {
+            if let Some(entry) = page.keys.first() {
+                return parsed(entry).map_err(Exit::failed);
+            }
+        }
+    }
+    Err(Exit::failed(format!("no key's id begins with {operation}, and it is no operation of a key here")))
 }
 
 /// The lowest id that begins so.
@@ -95,10 +116,24 @@ fn before(id: RecordId) -> Option<RecordId> {
     Some(RecordId::from_bytes(bytes))
 }
 
+/// What is to be done with keys.
+pub(super) struct Wish<'a> {
+    /// The state to look for where none is given.
+    pub(super) state: Option<&'a str>,
+    /// In a word.
+    pub(super) done: &'a str,
+    /// In full.
+    pub(super) what: &'a str,
+    /// Why it cannot be done with a key, if so.
+    pub(super) refusal: fn(&Entry) -> Option<String>,
+    /// Why it can be done with one key only, if so.
+    pub(super) only_one: Option<&'a str>,
+}
+
 /// What a change is about, as flags.
 #[derive(clap::Args)]
 pub(super) struct Targets {
-    /// The keys' ids, or their first digits
+    /// The records' ids, or their first digits, or operation ids
     #[arg(value_name = "ID")]
     ids: Vec<String>,
     #[command(flatten)]
@@ -109,6 +144,9 @@ pub(super) struct Targets {
     /// With a filter: do not ask
     #[arg(long)]
     yes: bool,
+    /// Show what would be changed, and change nothing
+    #[arg(long, conflicts_with = "yes")]
+    dry_run: bool,
 }
 
 impl Targets {
@@ -116,37 +154,54 @@ impl Targets {
         self.filter.state()
     }
 
-    /// The keys that are meant. Those found by a filter are shown first, and the person is asked. `None` if they are not to be changed.
-    pub(super) async fn choose(&self, source: &Source, state: Option<&str>, what: &str) -> Result<Option<Vec<RecordId>>, Exit> {
+    /// The keys that are meant, as they are now: what they become before they are changed, nobody has decided about. Those found by a
+    /// filter are shown first, and the person is asked. `None` if they are not to be changed.
+    pub(super) async fn choose(&self, source: &Source, wish: &Wish<'_>) -> Result<Option<Vec<Entry>>, Exit> {
         match (self.ids.is_empty(), self.filter.is_empty()) {
             (false, false) => Err(Exit::usage("give ids or a filter such as --path, not both")),
             (true, true) => Err(Exit::usage("say which keys: ids, or a filter such as --path /v1/charges or --older-than 1h")),
             (false, true) => {
-                let mut ids = Vec::new();
+                let mut entries = Vec::new();
                 for text in &self.ids {
-                    ids.push(resolve(source, text).await?);
+                    entries.push(source.show(resolve(source, text).await?, false).await?.entry);
                 }
-                Ok(Some(ids))
+                wish.fits(entries.len())?;
+                if self.dry_run {
+                    return wish.judge(&entries).map(|()| None);
+                }
+                Ok(Some(entries))
             }
-            (true, false) => self.choose_by_filter(source, state, what).await,
+            (true, false) => self.choose_by_filter(source, wish).await,
         }
     }
 
-    async fn choose_by_filter(&self, source: &Source, state: Option<&str>, what: &str) -> Result<Option<Vec<RecordId>>, Exit> {
+    async fn choose_by_filter(&self, source: &Source, wish: &Wish<'_>) -> Result<Option<Vec<Entry>>, Exit> {
         let mut query = self.filter.query();
-        query.state = query.state.or_else(|| state.map(str::to_owned));
+        query.state = query.state.or_else(|| wish.state.map(str::to_owned));
         let mut walk = Walk::new(source, query, self.limit);
-        let mut found = Vec::new();
-        while let Some(page) = walk.next().await? {
+        let (mut found, mut unknown) = (Vec::new(), 0);
+        while let Some(mut page) = walk.next().await? {
+            let all = page.keys.len();
+            page.keys.retain(|entry| wish.state == Some("unknown") || !entry.is_unresolved());
+            walk.give_back(all - page.keys.len());
+            unknown += all - page.keys.len();
             preview(&page, found.len());
-            found.extend(page.keys.iter().map(parsed).collect::<Result<Vec<_>, _>>()?);
+            found.extend(page.keys);
         }
+        if unknown > 0 {
+            eprintln!("left out: {} of unknown outcome, to be settled first", count(unknown, "key"));
+        }
+        let what = wish.what;
         if found.is_empty() {
             eprintln!("no key is like that: nothing to do");
             return Ok(None);
         }
+        wish.fits(found.len())?;
         let more = if walk.rest().is_some() { ", and there may be more: run this again for those" } else { "" };
         eprintln!("{} would be {what}{more}", count(found.len(), "key"));
+        if self.dry_run {
+            return Ok(None);
+        }
         if self.yes || is_confirmed()? {
             return Ok(Some(found));
         }
@@ -154,8 +209,37 @@ impl Targets {
     }
 }
 
-fn parsed(entry: &Entry) -> Result<RecordId, Exit> {
-    entry.id.parse().map_err(Exit::failed)
+pub(super) fn parsed(entry: &Entry) -> Result<RecordId, String> {
+    entry.id.parse::<RecordId>().map_err(|error| error.to_string())
+}
+
+impl Wish<'_> {
+    /// Whether it can be done with so many.
+    fn fits(&self, keys: usize) -> Result<(), Exit> {
+        match self.only_one {
+            Some(why) if keys > 1 => Err(Exit::usage(format!("nothing was changed: this is about {keys} keys, and {why}"))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Says what would become of each, and ends badly if it cannot be done with one.
+    fn judge(&self, entries: &[Entry]) -> Result<(), Exit> {
+        let Wish { done, what, refusal, .. } = self;
+        let mut refused = 0;
+        for entry in entries {
+            if let Some(why) = refusal(entry) {
+                refused += 1;
+                eprintln!("would not be {done}: {}: {}", entry.id, text::line(&why));
+            }
+        }
+        if refused < entries.len() {
+            eprintln!("{} would be {what}", count(entries.len() - refused, "key"));
+        }
+        match refused {
+            0 => Ok(()),
+            _ => Err(Exit::failed(format!("{refused} of {} would not be {done}", count(entries.len(), "key")))),
+        }
+    }
 }
 
 /// Shows the first of what would be changed.

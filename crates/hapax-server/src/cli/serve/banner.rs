@@ -21,10 +21,14 @@ pub(super) fn banner(config: &Config, address: SocketAddr, admin: Option<SocketA
     text += "\nRoutes, the first that matches counts\n";
     text += &table(&routes);
     text += "\nWhat a key gets\n";
+    let is_guarded = |route: &&Route| route.policy.key != KeyRule::Off;
     for mode in [Mode::Hold, Mode::Rerun] {
-        if routes.iter().any(|route| route.policy.mode == mode && route.policy.key != KeyRule::Off) {
+        if routes.iter().filter(is_guarded).any(|route| route.policy.mode == mode && !route.policy.shadow) {
             text += promise(mode);
         }
+    }
+    if routes.iter().filter(is_guarded).any(|route| route.policy.shadow) {
+        text += SHADOW;
     }
     text += "\nNot guarded, and passed on as it is\n";
     text += "  Requests without a key, unless their route requires one; methods other than POST and PATCH, unless a route names them;\n";
@@ -49,6 +53,9 @@ fn principal(principal: &PrincipalSource) -> String {
         PrincipalSource::Digest(_) => {
             format!("{principal}: a replay needs the same credential; whether it is still valid is not checked")
         }
+        PrincipalSource::Header(_) => format!("{principal}: as trusted_proxies say; from anybody else the field is taken off"),
+        PrincipalSource::Jwt(_) => format!("{principal}: a replay needs a token of the same caller that is good now"),
+        PrincipalSource::ForwardAuth(_) => format!("{principal}: asked anew for every guarded request, replays too"),
         PrincipalSource::None => format!("{principal}: all callers are one, and whoever knows a key gets its answer"),
     }
 }
@@ -59,6 +66,9 @@ fn operators(admin: Option<SocketAddr>) -> String {
         None => "off".to_owned(),
     }
 }
+
+const SHADOW: &str = "  shadow Nothing yet. Every request is passed on as it came, and what would have been replayed or refused is counted:\n         \
+     see hapax_shadow_total in the metrics.\n";
 
 fn promise(mode: Mode) -> &'static str {
     match mode {
@@ -96,7 +106,7 @@ fn row(route: &Route) -> [String; 7] {
     }
     [
         name,
-        policy.mode.word().to_owned(),
+        if policy.shadow { "shadow" } else { policy.mode.word() }.to_owned(),
         policy.key.word().to_owned(),
         spelled(policy.retention),
         spelled(policy.tombstone),
@@ -121,6 +131,15 @@ mod tests {
     use hapax::Policy;
 
     use super::*;
+
+    #[test]
+    fn a_route_that_only_watches_says_so() {
+        let mut config = Config::new("http://127.0.0.1:3000".parse().unwrap());
+        let policy = Policy { shadow: true, ..Policy::default() };
+        config.routes.push(Route { name: "/**".into(), methods: Vec::new(), pattern: crate::config::Pattern::any(), policy });
+        let text = banner(&config, ([127, 0, 0, 1], 4000).into(), None);
+        assert!(text.contains("POST|PATCH /**  shadow  optional") && text.contains("shadow Nothing yet."), "{text}");
+    }
 
     #[test]
     fn the_banner_says_what_is_promised_and_what_is_not() {

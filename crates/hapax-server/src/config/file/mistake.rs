@@ -6,6 +6,9 @@ use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
 
+use super::environment::Environment;
+use super::hidden;
+
 /// Why there is no configuration. Its text is for the person who wrote the file: what is wrong, where, and what to write.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -17,7 +20,7 @@ pub enum ConfigError {
         /// Why not.
         source: io::Error,
     },
-    /// The file was read, and these mistakes are in it, in its order.
+    /// The file was read, and these mistakes are in it, in its order; those of variables follow.
     #[error("{}", told(.0))]
     Mistakes(Vec<Mistake>),
 }
@@ -31,18 +34,18 @@ pub struct Mistake {
     pub place: Option<Place>,
 }
 
-/// A place in a file.
+/// A place in a file, or in the environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The file as it was named.
+    /// The file as it was named, or the variable.
     pub file: String,
-    /// Counted from 1.
-    pub line: usize,
+    /// Counted from 1; none in the environment.
+    pub line: Option<usize>,
     /// Counted from 1, in characters.
     pub column: usize,
     /// How many characters are meant, at least one.
     pub width: usize,
-    /// The line itself.
+    /// The line itself, without what must not be shown.
     pub text: String,
 }
 
@@ -50,20 +53,23 @@ impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
             None => f.write_str(&self.message),
-            Some(place) => write!(f, "{}:{}:{}: {}\n{place}", place.file, place.line, place.column, self.message),
+            Some(place @ Place { file, line: Some(line), column, .. }) => {
+                write!(f, "{file}:{line}:{column}: {}\n{place}", self.message)
+            }
+            Some(place @ Place { file, .. }) => write!(f, "{file}: {}\n{place}", self.message),
         }
     }
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let number = self.line.to_string();
+        let number = self.line.map_or(String::new(), |line| format!("{line} "));
         let gutter = " ".repeat(number.len());
         // Tabs stay tabs, so that the caret stands under what it means however wide they are shown.
         let before: String = self.text.chars().take(self.column - 1).map(|c| if c == '\t' { c } else { ' ' }).collect();
-        writeln!(f, " {gutter} |")?;
-        writeln!(f, " {number} | {}", self.text)?;
-        write!(f, " {gutter} | {before}{}", "^".repeat(self.width))
+        writeln!(f, " {gutter}|")?;
+        writeln!(f, " {number}| {}", self.text)?;
+        write!(f, " {gutter}| {before}{}", "^".repeat(self.width))
     }
 }
 
@@ -76,40 +82,73 @@ fn told(mistakes: &[Mistake]) -> String {
     text
 }
 
-/// A text and what has been found wrong with it so far.
+/// Where something was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum At<'a> {
+    /// In these bytes of the file.
+    File(Range<usize>),
+    /// As the value of this variable.
+    Variable(&'a str),
+    /// As the name of this variable.
+    Name(&'a str),
+    /// Nowhere that could be shown.
+    Nowhere,
+}
+
+/// What is read, and what has been found wrong with it so far.
 pub(super) struct Mistakes<'a> {
     file: String,
     text: &'a str,
-    found: RefCell<Vec<(usize, Mistake)>>,
+    environment: &'a Environment,
+    found: RefCell<Vec<((usize, String), Mistake)>>,
 }
 
 impl<'a> Mistakes<'a> {
-    pub(super) fn of(file: String, text: &'a str) -> Self {
-        Mistakes { file, text, found: RefCell::default() }
+    pub(super) fn of(file: String, text: &'a str, environment: &'a Environment) -> Self {
+        Mistakes { file, text, environment, found: RefCell::default() }
     }
 
-    /// Notes a mistake in these bytes of the text.
-    pub(super) fn at(&self, span: Range<usize>, message: impl Into<String>) {
-        let mistake = self.mistake(&span, message);
-        self.found.borrow_mut().push((span.start, mistake));
+    /// Notes a mistake.
+    pub(super) fn at(&self, at: &At<'_>, message: impl Into<String>) {
+        // In the order of the file; then by the names of variables; then the rest.
+        let order = match at {
+            At::File(span) => (span.start, String::new()),
+            At::Variable(name) | At::Name(name) => (usize::MAX - 1, (*name).to_owned()),
+            At::Nowhere => (usize::MAX, String::new()),
+        };
+        let mistake = self.mistake(at, message);
+        let mut found = self.found.borrow_mut();
+        if !found.iter().any(|(_, other)| *other == mistake) {
+            found.push((order, mistake));
+        }
     }
 
-    pub(super) fn mistake(&self, span: &Range<usize>, message: impl Into<String>) -> Mistake {
-        Mistake { message: message.into(), place: Some(self.place(span)) }
+    pub(super) fn mistake(&self, at: &At<'_>, message: impl Into<String>) -> Mistake {
+        let place = match at {
+            At::File(span) => Some(self.place(span)),
+            At::Variable(name) => Some(self.variable(name, true)),
+            At::Name(name) => Some(self.variable(name, false)),
+            At::Nowhere => None,
+        };
+        Mistake { message: message.into(), place }
     }
 
-    /// Notes a mistake that stands nowhere in the text.
-    pub(super) fn nowhere(&self, message: impl Into<String>) {
-        self.found.borrow_mut().push((usize::MAX, Mistake { message: message.into(), place: None }));
+    /// Where something stands, in words.
+    pub(super) fn words(&self, at: &At<'_>) -> String {
+        match at {
+            At::File(span) => format!("{}:{}", self.file, self.line(span.start)),
+            At::Variable(name) | At::Name(name) => (*name).to_owned(),
+            At::Nowhere => "nowhere".to_owned(),
+        }
     }
 
     pub(super) fn line(&self, at: usize) -> usize {
-        self.place(&(at..at)).line
+        self.text[..self.text.floor_char_boundary(at)].matches('\n').count() + 1
     }
 
     pub(super) fn finish(self) -> Result<(), ConfigError> {
         let mut found = self.found.into_inner();
-        found.sort_by_key(|(at, _)| *at);
+        found.sort_by(|(one, _), (other, _)| one.cmp(other));
         if found.is_empty() { Ok(()) } else { Err(ConfigError::Mistakes(found.into_iter().map(|(_, mistake)| mistake).collect())) }
     }
 
@@ -118,13 +157,29 @@ impl<'a> Mistakes<'a> {
         let line_start = self.text[..start].rfind('\n').map_or(0, |newline| newline + 1);
         let line = self.text[line_start..].lines().next().unwrap_or_default();
         let end = self.text.floor_char_boundary(span.end.min(line_start + line.len()).max(start));
+        let (text, caret) = hidden::line(self.text, line_start, line, start - line_start..end - line_start);
         Place {
             file: self.file.clone(),
-            line: self.text[..line_start].matches('\n').count() + 1,
-            column: self.text[line_start..start].chars().count() + 1,
-            width: self.text[start..end].chars().count().max(1),
-            // Whatever would move the cursor of a terminal is not shown as it is.
-            text: line.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect(),
+            line: Some(self.line(line_start)),
+            column: caret.start + 1,
+            width: caret.len().max(1),
+            text: plain(&text),
         }
     }
+
+    fn variable(&self, name: &str, at_value: bool) -> Place {
+        let value = match self.environment.text(name) {
+            Some(_) if hidden::is_secret(name) => hidden::HIDDEN.to_owned(),
+            Some(value) => hidden::without_password(value.lines().next().unwrap_or_default()),
+            None => "\u{fffd}".to_owned(),
+        };
+        let name_width = name.chars().count();
+        let (column, width) = if at_value { (name_width + 2, value.chars().count()) } else { (1, name_width) };
+        Place { file: plain(name), line: None, column, width: width.max(1), text: plain(&format!("{name}={value}")) }
+    }
+}
+
+/// Whatever would move the cursor of a terminal is not shown as it is.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
 }

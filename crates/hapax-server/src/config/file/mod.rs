@@ -1,13 +1,21 @@
-//! The configuration file: TOML, read as a tree in which every setting knows its place.
+//! The configuration: a file of TOML, variables and flags, read as a tree in which every setting knows its place.
 //!
 //! The tree is walked by hand rather than derived, because a derived reader stops at the first mistake and forgets where the others
-//! stand. `names.rs` lists every section and setting; `section.rs` reads one and notes what is wrong; `value.rs` reads single values;
-//! `routes.rs` knows what a route may say; `mistake.rs` shows the lines.
+//! stand. `names.rs` is the table of all sections and settings; `environment.rs` reads variables; `section.rs` reads one section and notes
+//! what is wrong; `sections.rs` knows those about the gateway itself; `value.rs` reads single values; `routes.rs` and `policy.rs` know what a route may say, `principals.rs` how callers are
+//! known; `mistake.rs` shows the lines, `hidden.rs` takes the secrets out of them; `ledger.rs` keeps where each value came from.
 
+mod addresses;
+mod environment;
+mod hidden;
+mod ledger;
 mod mistake;
 pub(crate) mod names;
+mod policy;
+mod principals;
 mod routes;
 mod section;
+mod sections;
 mod value;
 
 use std::net::SocketAddr;
@@ -17,14 +25,17 @@ use std::str::FromStr;
 use http::Uri;
 use toml::de::DeTable;
 
-use self::mistake::Mistakes;
+pub use self::environment::Environment;
+use self::environment::Variables;
+pub use self::ledger::{Counts, ReportSection, ReportSetting};
+use self::mistake::{At, Mistakes};
 pub use self::mistake::{ConfigError, Mistake, Place};
-use self::names::{DRAIN, LIMITS, ROUTES, TIMEOUTS, TLS, TOP, UPSTREAM};
-use self::section::Section;
-use self::value::{addresses, count, file, parsed, short, size_within, timeout};
-use super::{Config, Drain, Limits, PrincipalSource, Protocol, StoreUrl, Timeouts, Tls, Upstream, text};
+use self::names::{DEFAULTS, DRAIN, FORWARD_AUTH, JWT, LIMITS, ROUTES, TIMEOUTS, TLS, TOP, UPSTREAM};
+use self::section::{Context, Section};
+use self::value::{networks, parsed};
+use super::{Config, PrincipalSource, Route, Secret, StoreUrl, text};
 
-/// What flags say. Each goes before what the file says.
+/// What goes before the file: variables, and before those, flags.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
     /// The service behind.
@@ -37,6 +48,21 @@ pub struct Overrides {
     pub store: Option<StoreUrl>,
     /// Who is asking.
     pub principal: Option<PrincipalSource>,
+    /// The variables.
+    pub environment: Environment,
+}
+
+/// A configuration, and how it came about.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// What the gateway is to do.
+    pub config: Config,
+    /// All routes, the unwritten last one too.
+    pub routes: Vec<Route>,
+    /// Each setting of each section and route with where it comes from, routes in the same order.
+    pub report: Vec<ReportSection>,
+    /// What is no mistake and should be looked at.
+    pub warnings: Vec<String>,
 }
 
 /// Reads a file. Every mistake in it is told, unless it is no TOML: then the first.
@@ -44,33 +70,37 @@ pub fn read(path: &Path) -> Result<Config, ConfigError> {
     read_with(path, &Overrides::default())
 }
 
-/// Reads a file; where flags say otherwise, they count, and only what results must make sense.
+/// Reads a file; where variables and flags say otherwise, they count, and only what results must make sense.
 pub fn read_with(path: &Path, overrides: &Overrides) -> Result<Config, ConfigError> {
+    load(Some(path), overrides).map(|loaded| loaded.config)
+}
+
+/// Makes a configuration of variables and flags alone.
+pub fn without_file(overrides: &Overrides) -> Result<Config, ConfigError> {
+    load(None, overrides).map(|loaded| loaded.config)
+}
+
+/// Reads a configuration, with a file or without, and says how it came about.
+pub fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Loaded, ConfigError> {
+    let Some(path) = path else { return parse(Path::new(""), "", overrides) };
     let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
     parse(path, &text, overrides)
 }
 
-/// Makes a configuration of flags alone.
-pub fn without_file(overrides: &Overrides) -> Result<Config, ConfigError> {
-    parse(Path::new(""), "", overrides)
-}
-
-/// Every setting: the header of its section, and its name.
-pub fn settings() -> impl Iterator<Item = (&'static str, &'static str)> {
-    names::ALL.into_iter().flat_map(|names| names.settings.iter().map(|setting| (names.header, *setting)))
-}
-
 /// Reads the text of a file. Relative paths begin beside `path`.
-pub fn parse(path: &Path, text: &str, overrides: &Overrides) -> Result<Config, ConfigError> {
-    let mistakes = Mistakes::of(path.display().to_string(), text);
+pub fn parse(path: &Path, text: &str, overrides: &Overrides) -> Result<Loaded, ConfigError> {
+    let mistakes = Mistakes::of(path.display().to_string(), text, &overrides.environment);
     let table = DeTable::parse(text).map_err(|error| {
         let span = error.span().unwrap_or_default();
-        ConfigError::Mistakes(vec![mistakes.mistake(&span, no_toml(error.message()))])
+        ConfigError::Mistakes(vec![mistakes.mistake(&At::File(span), no_toml(error.message()))])
     })?;
-    let top = Section::new(&TOP, table.get_ref(), 0..0, &mistakes);
-    let config = config(&top, path.parent().unwrap_or(Path::new("")), overrides);
+    let variables = Variables::read(&overrides.environment, &mistakes);
+    let context = Context { mistakes, ledger: ledger::Ledger::default(), base: path.parent().unwrap_or(Path::new("")).to_owned() };
+    let (config, places) = config(table.get_ref(), &variables, overrides, &context);
+    let Context { mistakes, ledger, .. } = context;
     mistakes.finish()?;
-    Ok(config)
+    let (report, warnings) = ledger.report(places);
+    Ok(Loaded { routes: config.all_routes(), config, report, warnings })
 }
 
 /// What the parser says, and what it does not: what to write.
@@ -84,152 +114,89 @@ fn no_toml(message: &str) -> String {
     format!("this is no TOML ({message}): {fix}")
 }
 
-fn config(top: &Section<'_>, base: &Path, overrides: &Overrides) -> Config {
-    let upstream = upstream(&top.section(&UPSTREAM), base, overrides);
-    let timeouts = timeouts(&top.section(&TIMEOUTS));
+/// The configuration, and where each route stands.
+fn config<'a>(
+    table: &'a DeTable<'a>,
+    variables: &'a Variables<'a>,
+    overrides: &Overrides,
+    context: &'a Context<'a>,
+) -> (Config, Vec<String>) {
+    let top = Section::absent(&TOP, context).with_table(table, At::File(0..0)).with_variables(variables.section(""));
+    let section = |names: &'static names::Names| top.section(names).with_variables(variables.section(names.section));
+    let timeouts = sections::timeouts(&section(&TIMEOUTS));
+    let all = section(&DEFAULTS);
+    let routes = route_sections(&top, &all, variables, context);
+    let (jwt, forward_auth) = (section(&JWT), section(&FORWARD_AUTH));
     let mut config = Config {
-        upstream,
-        tls: tls(&top.section(&TLS), base),
+        jwt: principals::jwt(&jwt),
+        forward_auth: principals::forward_auth(&forward_auth),
+        upstream: sections::upstream(&section(&UPSTREAM), overrides, context),
+        tls: sections::tls(&section(&TLS)),
         timeouts,
-        limits: limits(&top.section(&LIMITS)),
-        drain: drain(&top.section(&DRAIN)),
-        routes: routes::routes(&top.sections(&ROUTES), &timeouts),
+        limits: sections::limits(&section(&LIMITS)),
+        drain: sections::drain(&section(&DRAIN)),
+        defaults: policy::policy(&all, &timeouts),
+        routes: routes::routes(&routes, &timeouts),
         ..Config::new(Uri::default())
     };
     top.read("listen", &mut config.listen, parsed(text::listen_address));
     top.read("admin", &mut config.admin, parsed(text::admin_address));
     top.read("store", &mut config.store, parsed(StoreUrl::from_str));
     top.read("principal", &mut config.principal, parsed(PrincipalSource::from_str));
-    top.read("namespace", &mut config.namespace, parsed(namespace));
-    top.read("trusted_proxies", &mut config.trusted_proxies, addresses);
+    top.read("namespace", &mut config.namespace, parsed(sections::namespace));
+    top.read("trusted_proxies", &mut config.trusted_proxies, networks);
     if let StoreUrl::Sqlite(path) = &mut config.store
         && top.has("store")
     {
-        *path = base.join(&*path);
+        *path = top.base("store").join(&*path);
     }
-    overrule(&mut config, overrides);
-    addresses_apart(top, &config, overrides);
-    config
+    config.admin_token = top.secret("admin_token", Secret::token);
+    config.settle_token = top.secret("settle_token", Secret::token);
+    overrule(&mut config, overrides, context);
+    addresses::apart(&top, &config, overrides);
+    principals::check(&top, [&jwt, &forward_auth], &config, overrides);
+    addresses::no_loop(&section(&UPSTREAM), &config, overrides);
+    addresses::admin_is_guarded(&top, &config, overrides);
+    let unwritten = Section::absent(&ROUTES, context).with_index(routes.len()).with_defaults(&all);
+    // Read once more for the ledger alone: as a route, and not as what routes are made of.
+    let _ = policy::policy(&unwritten, &timeouts);
+    unwritten.follows("path", "/**", "unwritten, after the last");
+    let places = routes.iter().map(Section::words).chain(["unwritten".to_owned()]).collect();
+    (config, places)
 }
 
-fn overrule(config: &mut Config, overrides: &Overrides) {
-    config.listen = overrides.listen.unwrap_or(config.listen);
-    config.admin = overrides.admin.unwrap_or(config.admin);
+/// The routes of the file, then those that variables add.
+fn route_sections<'a>(
+    top: &Section<'a>,
+    all: &Section<'a>,
+    variables: &'a Variables<'a>,
+    context: &'a Context<'a>,
+) -> Vec<Section<'a>> {
+    let mut routes = top.sections(&ROUTES);
+    variables.refuse_gaps(routes.len(), &context.mistakes);
+    while variables.route(routes.len()).is_some() {
+        routes.push(Section::absent(&ROUTES, context).with_index(routes.len()));
+    }
+    let whole = |(index, route): (usize, Section<'a>)| route.with_variables(variables.route(index)).with_defaults(all);
+    routes.into_iter().enumerate().map(whole).collect()
+}
+
+fn overrule(config: &mut Config, overrides: &Overrides, context: &Context<'_>) {
+    let note = |name, flag, value| context.ledger.flag("", name, flag, value);
+    if let Some(listen) = overrides.listen {
+        config.listen = listen;
+        note("listen", "--listen", listen.to_string());
+    }
+    if let Some(admin) = overrides.admin {
+        config.admin = admin;
+        note("admin", "--admin", admin.map_or("off".to_owned(), |admin| admin.to_string()));
+    }
     if let Some(store) = &overrides.store {
         config.store = store.clone();
+        note("store", "--store", store.to_string());
     }
     if let Some(principal) = &overrides.principal {
         config.principal = principal.clone();
+        note("principal", "--principal", principal.to_string());
     }
-}
-
-/// Shown at a setting of the file unless both addresses came from elsewhere.
-fn addresses_apart(top: &Section<'_>, config: &Config, overrides: &Overrides) {
-    let (listen, Some(admin)) = (config.listen, config.admin) else { return };
-    let same_interface = listen.ip() == admin.ip() || listen.ip().is_unspecified() || admin.ip().is_unspecified();
-    if listen.port() != admin.port() || listen.port() == 0 || !same_interface {
-        return;
-    }
-    let message =
-        format!("listen ({listen}) and admin ({admin}) are one address: give one of them another port, or turn admin \"off\"");
-    match (overrides.listen, overrides.admin) {
-        (_, None) if top.has("admin") => top.mistake(&["admin"], message),
-        (None, _) if top.has("listen") => top.mistake(&["listen"], message),
-        _ => top.mistake_nowhere(message),
-    }
-}
-
-fn namespace(text: &str) -> Result<String, String> {
-    match text {
-        "" => Err("a namespace has a name: write \"default\", or leave the setting out".to_owned()),
-        _ if text.len() > 255 || text.chars().any(char::is_control) => {
-            Err("a namespace is one line of at most 255 bytes: shorten it, and leave out control characters".to_owned())
-        }
-        _ => Ok(text.to_owned()),
-    }
-}
-
-fn upstream(section: &Section<'_>, base: &Path, overrides: &Overrides) -> Upstream {
-    let url = section.get("url", parsed(text::upstream_url));
-    if url.is_none() && overrides.upstream.is_none() && !section.has("url") {
-        section.mistake(&[], "no upstream: give --upstream http://127.0.0.1:3000, or `url` in [upstream] of the configuration");
-    }
-    let mut upstream = Upstream::new(overrides.upstream.clone().or(url).unwrap_or_default());
-    section.read("protocol", &mut upstream.protocol, parsed(Protocol::from_str));
-    section.read("connections_max", &mut upstream.connections_max, count(1, 1_000_000));
-    section.read("idle_max", &mut upstream.idle_max, short);
-    section.read("reuse_max", &mut upstream.reuse_max, short);
-    upstream.ca_file = section.get("ca_file", file(base));
-    if upstream.ca_file.is_some() && upstream.url.scheme_str() == Some("http") {
-        section.mistake(
-            &["ca_file"],
-            "`ca_file` is for an upstream with https, and this one has http: leave it out, or write https in `url`",
-        );
-    }
-    if section.has("reuse_max") && upstream.reuse_max > upstream.idle_max {
-        let (reuse, idle) = (text::spelled(upstream.reuse_max), text::spelled(upstream.idle_max));
-        section.mistake(
-            &["reuse_max"],
-            format!("`reuse_max` ({reuse}) is over `idle_max` ({idle}), and no connection is kept for longer: shorten it"),
-        );
-    }
-    upstream.reuse_max = upstream.reuse_max.min(upstream.idle_max);
-    upstream
-}
-
-fn tls(section: &Section<'_>, base: &Path) -> Option<Tls> {
-    for (needed, given) in [("certificate", "key"), ("key", "certificate")] {
-        if section.is_present() && !section.has(needed) {
-            section.mistake(&[given], format!("[tls] lacks `{needed}`: write {needed} = \"{needed}.pem\", or remove the section"));
-        }
-    }
-    let (certificate, key) = (section.get("certificate", file(base)), section.get("key", file(base)));
-    Some(Tls { certificate: certificate?, key: key? })
-}
-
-fn timeouts(section: &Section<'_>) -> Timeouts {
-    let mut timeouts = Timeouts::default();
-    section.read("first_byte", &mut timeouts.first_byte, timeout);
-    section.read("handshake", &mut timeouts.handshake, timeout);
-    section.read("header", &mut timeouts.header, timeout);
-    section.read("keep_alive", &mut timeouts.keep_alive, timeout);
-    section.read("stall", &mut timeouts.stall, timeout);
-    section.read("connect", &mut timeouts.connect, timeout);
-    section.read("answer", &mut timeouts.answer, timeout);
-    if timeouts.answer < timeouts.connect {
-        let (answer, connect) = (text::spelled(timeouts.answer), text::spelled(timeouts.connect));
-        section.mistake(
-            &["answer", "connect"],
-            format!("`answer` ({answer}) is under `connect` ({connect}): a service that takes so long to be reached cannot answer sooner; lengthen `answer` or shorten `connect`"),
-        );
-    }
-    timeouts
-}
-
-fn limits(section: &Section<'_>) -> Limits {
-    let mut limits = Limits::default();
-    section.read("connections_max", &mut limits.connections_max, count(1, 1_000_000));
-    section.read("silent_connections_max", &mut limits.silent_connections_max, count(1, 1_000_000));
-    // Under the first, hyper has no room to read into; over the second, a head alone would be a way to fill the memory.
-    section.read("header_bytes_max", &mut limits.header_bytes_max, size_within(8 << 10, 1 << 20));
-    section.read("header_fields_max", &mut limits.header_fields_max, count(1, 10_000));
-    section.read("streams_max", &mut limits.streams_max, count(1, 10_000));
-    section.read("attempts_max", &mut limits.attempts_max, count(1, 1_000_000));
-    section.read("rate_min", &mut limits.rate_min, size_within(0, 1 << 30));
-    if section.has("silent_connections_max") && limits.silent_connections_max > limits.connections_max {
-        let (silent, all) = (limits.silent_connections_max, limits.connections_max);
-        section.mistake(
-            &["silent_connections_max"],
-            format!("`silent_connections_max` ({silent}) is over `connections_max` ({all}): lower it, or raise the other"),
-        );
-    }
-    limits.silent_connections_max = limits.silent_connections_max.min(limits.connections_max);
-    limits
-}
-
-fn drain(section: &Section<'_>) -> Drain {
-    let mut drain = Drain::default();
-    section.read("notice", &mut drain.notice, short);
-    section.read("deadline", &mut drain.deadline, short);
-    drain
 }

@@ -1,4 +1,20 @@
-//! The names of all sections and settings, and what somebody may have meant who wrote another.
+//! Every section and setting: its name, what may be written there, what counts when nothing is, and what it means.
+//!
+//! This is the one table. The reader knows a setting and its bounds by it; the variables `HAPAX__SECTION__SETTING`, the JSON Schema,
+//! `docs/configuration.md` and `hapax config print` are made from it. `tables.rs` has the sections, `policy.rs` what a route may say, `principals.rs` how callers are known,
+//! `kind.rs` what kinds of values there are, `spelling.rs` what somebody may have meant who wrote another name.
+
+mod kind;
+mod policy;
+mod principals;
+mod spelling;
+mod tables;
+
+pub(crate) use self::kind::{Fallback, Kind, Setting, TIMEOUT, UP_TO_A_DAY};
+pub(crate) use self::policy::{POLICY, VELOCITY};
+pub(crate) use self::principals::{FORWARD_AUTH, JWT};
+pub(crate) use self::spelling::{nearest, unknown};
+pub(crate) use self::tables::{ALL, DEFAULTS, DRAIN, LIMITS, ROUTES, TIMEOUTS, TLS, TOP, UPSTREAM};
 
 /// A section and what may stand in it.
 pub(crate) struct Names {
@@ -6,133 +22,30 @@ pub(crate) struct Names {
     pub(crate) section: &'static str,
     /// How its header is written.
     pub(crate) header: &'static str,
-    /// The settings and sections inside it.
-    pub(crate) settings: &'static [&'static str],
+    /// What it is for: a paragraph of `docs/configuration.md`.
+    pub(crate) about: &'static str,
+    /// The settings and sections inside it. In groups, because routes and their defaults share one.
+    pub(crate) groups: &'static [&'static [Setting]],
 }
 
-pub(crate) const TOP: Names = Names {
-    section: "",
-    header: "",
-    settings: &[
-        "listen",
-        "admin",
-        "store",
-        "principal",
-        "namespace",
-        "trusted_proxies",
-        "upstream",
-        "tls",
-        "timeouts",
-        "limits",
-        "drain",
-        "routes",
-    ],
-};
-
-pub(crate) const UPSTREAM: Names = Names {
-    section: "upstream",
-    header: "[upstream]",
-    settings: &["url", "protocol", "ca_file", "connections_max", "idle_max", "reuse_max"],
-};
-
-pub(crate) const TLS: Names = Names { section: "tls", header: "[tls]", settings: &["certificate", "key"] };
-
-pub(crate) const TIMEOUTS: Names = Names {
-    section: "timeouts",
-    header: "[timeouts]",
-    settings: &["first_byte", "handshake", "header", "keep_alive", "stall", "connect", "answer"],
-};
-
-pub(crate) const LIMITS: Names = Names {
-    section: "limits",
-    header: "[limits]",
-    settings: &[
-        "connections_max",
-        "silent_connections_max",
-        "header_bytes_max",
-        "header_fields_max",
-        "streams_max",
-        "attempts_max",
-        "rate_min",
-    ],
-};
-
-pub(crate) const DRAIN: Names = Names { section: "drain", header: "[drain]", settings: &["notice", "deadline"] };
-
-pub(crate) const ROUTES: Names = Names {
-    section: "routes",
-    header: "[[routes]]",
-    settings: &[
-        "method",
-        "path",
-        "mode",
-        "key",
-        "key_field",
-        "retention",
-        "tombstone",
-        "lease",
-        "longest_attempt",
-        "wait",
-        "wait_max",
-        "strict",
-        "answer_bytes_max",
-        "body_bytes_max",
-    ],
-};
-
-pub(crate) const ALL: [&Names; 7] = [&TOP, &UPSTREAM, &TLS, &TIMEOUTS, &LIMITS, &DRAIN, &ROUTES];
-
-/// What to say of a setting that a section does not have.
-pub(super) fn unknown(names: &Names, written: &str) -> String {
-    let place = if names.section.is_empty() { "before the first section".to_owned() } else { format!("in {}", names.header) };
-    let what =
-        if written.is_empty() { "a setting without a name".to_owned() } else { format!("unknown setting `{written}` {place}") };
-    if let Some(meant) = nearest(names, written) {
-        return format!("{what}: did you mean `{meant}`?");
+impl Names {
+    /// The settings and sections inside it, in the order in which they are shown.
+    pub(crate) fn settings(&self) -> impl Iterator<Item = &'static Setting> + use<> {
+        self.groups.iter().flat_map(|group| group.iter())
     }
-    match ALL.iter().find(|other| other.settings.contains(&written)) {
-        Some(other) if other.section.is_empty() => format!("{what}: it belongs at the top of the file, before the first section"),
-        Some(other) => format!("{what}: it belongs in {}", other.header),
-        None => format!("{what}: there are {}", names.settings.join(", ")),
+
+    /// The setting by that name, or the secret whose file it names.
+    pub(crate) fn find(&self, name: &str) -> Option<&'static Setting> {
+        self.settings().find(|setting| setting.name == name || setting.file_name() == Some(name))
     }
-}
 
-/// The setting of this section that somebody may have meant.
-fn nearest(names: &Names, written: &str) -> Option<&'static str> {
-    let plain = written.replace('-', "_").to_ascii_lowercase();
-    let (distance, name) = names.settings.iter().map(|name| (distance(&plain, name), *name)).min()?;
-    (distance <= 2 && distance * 3 <= plain.chars().count()).then_some(name)
-}
-
-/// How many letters must be put in, left out or exchanged to make one word of another.
-fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    // Enough to tell that two words are not alike, however long a line somebody wrote.
-    let one = one.chars().take(64);
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (i, letter) in one.enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, wanted) in other.iter().enumerate() {
-            let exchanged = diagonal + usize::from(letter != *wanted);
-            diagonal = row[j + 1];
-            row[j + 1] = exchanged.min(diagonal + 1).min(row[j] + 1);
-        }
+    /// Every name that may stand here, those of files with secrets too.
+    pub(crate) fn words(&self) -> impl Iterator<Item = &'static str> + use<> {
+        self.settings().flat_map(|setting| [Some(setting.name), setting.file_name()]).flatten()
     }
-    row[other.len()]
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn near_misses_are_recognised() {
-        assert_eq!(nearest(&ROUTES, "retenton"), Some("retention"));
-        assert_eq!(nearest(&ROUTES, "longest-attempt"), Some("longest_attempt"));
-        assert_eq!(nearest(&TOP, "Listen"), Some("listen"));
-        assert_eq!(nearest(&ROUTES, "methods"), Some("method"));
-        assert_eq!(nearest(&ROUTES, "x"), None);
-        assert_eq!(nearest(&TOP, "workers"), None);
+    /// That name as the table spells it.
+    pub(crate) fn word(&self, name: &str) -> Option<&'static str> {
+        self.words().find(|word| *word == name)
     }
 }

@@ -1,5 +1,6 @@
 //! The listener: takes connections, finds out what they speak, and serves them. Each step has its limit in time and number.
 
+mod connection;
 mod serve;
 mod silent;
 mod sniff;
@@ -8,26 +9,26 @@ mod streams;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::connection::Connection;
 use self::silent::Silent;
 use self::sniff::{Rewound, Spoken, sniff};
-use super::forward::Client;
-use super::stack::{self, Stack};
+use super::live::Live;
 use super::stream::Stream;
-use super::wire;
 use crate::config::{Config, Tls};
-use crate::telemetry;
+use crate::telemetry::{self, Metrics};
 
 /// After an error of accepting that is not the client's, such as no file descriptors being left: time for some to come free.
 const BREATH: Duration = Duration::from_millis(50);
@@ -45,27 +46,29 @@ pub(crate) struct Listener {
 
 /// What all connections share.
 struct Shared {
-    stack: Arc<Stack>,
-    config: Arc<Config>,
-    wire: wire::Settings,
-    tls: Option<TlsAcceptor>,
-    room: Arc<Semaphore>,
+    live: Arc<ArcSwap<Live>>,
+    metrics: Metrics,
+    /// How many connections there are.
+    open: Arc<AtomicUsize>,
     silent: Silent,
     /// No more requests: connections end with the answer they owe.
     closing: CancellationToken,
 }
 
+/// A connection's place among those that may be open.
+struct Room(Arc<AtomicUsize>);
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Listener {
-    pub(crate) fn new(socket: TcpListener, stack: Arc<Stack>, config: Arc<Config>, tls: Option<TlsAcceptor>) -> Listener {
-        let shared = Shared {
-            stack,
-            wire: wire::Settings::new(&config.timeouts, &config.limits, stack::sensitive_fields(&config)),
-            tls,
-            room: Arc::new(Semaphore::new(config.limits.connections_max)),
-            silent: Silent::new(config.limits.silent_connections_max),
-            closing: CancellationToken::new(),
-            config,
-        };
+    /// Serves by whatever configuration is live when a connection or a request comes.
+    pub(crate) fn new(socket: TcpListener, live: Arc<ArcSwap<Live>>, metrics: Metrics) -> Listener {
+        let (open, silent, closing) = (Arc::default(), Silent::default(), CancellationToken::new());
+        let shared = Shared { live, metrics, open, silent, closing };
         Listener { socket, shared: Arc::new(shared), connections: TaskTracker::new() }
     }
 
@@ -99,8 +102,8 @@ impl Listener {
     }
 
     fn admit(&self, socket: TcpStream, address: SocketAddr) {
-        let metrics = self.shared.stack.metrics();
-        let Ok(room) = self.shared.room.clone().try_acquire_owned() else {
+        let metrics = &self.shared.metrics;
+        let Some(room) = self.shared.room() else {
             metrics.connection_refused("too_many");
             return;
         };
@@ -113,33 +116,45 @@ impl Listener {
 }
 
 impl Shared {
+    /// Room for one more connection, if there are fewer than there may be now.
+    fn room(&self) -> Option<Room> {
+        let room = Room(self.open.clone());
+        let open = self.open.fetch_add(1, Ordering::Relaxed);
+        (open < self.live.load().config.limits.connections_max).then_some(room)
+    }
+
     /// One connection, from its first byte to its last.
     async fn attend(self: Arc<Self>, socket: TcpStream, address: SocketAddr) {
         prepare(&socket);
-        let metrics = self.stack.metrics();
-        if !self.speaks_up(&socket).await {
-            metrics.connection_refused("silent");
+        let config = self.live.load().config.clone();
+        if !self.speaks_up(&socket, &config).await {
+            self.metrics.connection_refused("silent");
             return;
         }
-        let Some(mut stream) = self.agree(socket).await else {
-            metrics.connection_refused("handshake");
+        let Some(mut stream) = self.agree(socket, &config).await else {
+            self.metrics.connection_refused("handshake");
             return;
         };
-        let client = Client::new(address.ip(), stream.is_tls(), &self.config.trusted_proxies);
         // Boxed: a connection that says nothing should cost no more than its socket.
-        match timeout(self.config.timeouts.header, sniff(&mut stream)).await {
-            Ok(Ok((Spoken::Http1, sniffed))) => Box::pin(serve::http1(self, stream, sniffed, client)).await,
-            Ok(Ok((Spoken::Http2, sniffed))) => Box::pin(serve::http2(self, Rewound::new(sniffed, stream), client)).await,
-            _ => metrics.connection_refused("silent"),
+        match timeout(config.timeouts.header, sniff(&mut stream)).await {
+            Ok(Ok((Spoken::Http1, sniffed))) => {
+                let connection = Connection::new(self, address.ip(), stream.is_tls());
+                Box::pin(serve::http1(connection, stream, sniffed)).await;
+            }
+            Ok(Ok((Spoken::Http2, sniffed))) => {
+                let connection = Connection::new(self, address.ip(), stream.is_tls());
+                Box::pin(serve::http2(connection, Rewound::new(sniffed, stream))).await;
+            }
+            _ => self.metrics.connection_refused("silent"),
         }
     }
 
     /// Whether the client sends a first byte in time, and before too many others are as silent.
-    async fn speaks_up(&self, socket: &TcpStream) -> bool {
-        let ((place, evicted), mut byte) = (self.silent.enter(), [0; 1]);
+    async fn speaks_up(&self, socket: &TcpStream, config: &Config) -> bool {
+        let ((place, evicted), mut byte) = (self.silent.enter(config.limits.silent_connections_max), [0; 1]);
         let spoken = tokio::select! {
             // Not `readable`, which is true of every new socket until somebody has tried.
-            peeked = timeout(self.config.timeouts.first_byte, socket.peek(&mut byte)) => matches!(peeked, Ok(Ok(1))),
+            peeked = timeout(config.timeouts.first_byte, socket.peek(&mut byte)) => matches!(peeked, Ok(Ok(1))),
             _ = evicted => false,
             () = self.closing.cancelled() => false,
         };
@@ -147,10 +162,11 @@ impl Shared {
         spoken
     }
 
-    async fn agree(&self, socket: TcpStream) -> Option<Stream> {
-        let Some(tls) = &self.tls else { return Some(Stream::Plain(socket)) };
+    async fn agree(&self, socket: TcpStream, config: &Config) -> Option<Stream> {
+        // The certificate that is good now, which may be newer than the connection.
+        let Some(tls) = self.live.load().tls.clone() else { return Some(Stream::Plain(socket)) };
         let agreeing = Box::pin(tls.accept(socket));
-        let stream = timeout(self.config.timeouts.handshake, agreeing).await.ok()?.ok()?;
+        let stream = timeout(config.timeouts.handshake, agreeing).await.ok()?.ok()?;
         Some(Stream::Tls(Box::new(stream.into())))
     }
 }
@@ -184,7 +200,18 @@ pub(crate) fn acceptor(tls: &Tls) -> Result<TlsAcceptor, String> {
         .map_err(|error| error.to_string())?
         .with_no_client_auth()
         .with_single_cert(certificates, key)
-        .map_err(|error| bad("key", &tls.key, &error))?;
+        .map_err(|error| match error {
+            rustls::Error::InvalidCertificate(_) => bad("certificate", &tls.certificate, &error),
+            rustls::Error::InconsistentKeys(_) => {
+                let whose = tls.certificate.display();
+                bad(
+                    "key",
+                    &tls.key,
+                    &format!("this is not the key of the certificate in {whose}: put in place two that belong together"),
+                )
+            }
+            _ => bad("key", &tls.key, &error),
+        })?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -12,10 +11,9 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::time::Instant;
 
-use super::Shared;
+use super::connection::Connection;
 use super::sniff::Rewound;
 use super::streams::Streams;
-use crate::gateway::forward::Client;
 use crate::gateway::stream::Stream;
 use crate::gateway::wire::Wire;
 
@@ -27,9 +25,9 @@ const LOOK_MIN: Duration = Duration::from_millis(50);
 /// Answer bytes that one stream may have waiting to be sent.
 const SEND_BUFFER_BYTES_MAX: usize = 256 << 10;
 
-pub(super) async fn http1(shared: Arc<Shared>, stream: Stream, sniffed: BytesMut, client: Client) {
-    let (wire, handle) = Wire::new(stream, sniffed, shared.wire.clone());
-    let limits = &shared.config.limits;
+pub(super) async fn http1(origin: Connection, stream: Stream, sniffed: BytesMut) {
+    let (wire, handle) = Wire::new(stream, sniffed, origin.wire.clone());
+    let limits = &origin.config.limits;
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(None).half_close(true);
     // hyper wants at least 8 KiB; what is over our own limit it does not see.
@@ -39,9 +37,9 @@ pub(super) async fn http1(shared: Arc<Shared>, stream: Stream, sniffed: BytesMut
     }
     let service = service_fn(|request| {
         let refusal = handle.refusal();
-        let (shared, client, handle) = (&shared, &client, &handle);
+        let ((live, client), handle) = (origin.now(), &handle);
         async move {
-            let response = shared.stack.answer(request, client, refusal).await;
+            let response = live.stack.answer(request, &client, refusal).await;
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                 handle.open();
             }
@@ -52,14 +50,14 @@ pub(super) async fn http1(shared: Arc<Shared>, stream: Stream, sniffed: BytesMut
     tokio::select! {
         // Why a client's connection ended is the client's business.
         _ = connection.as_mut() => return,
-        () = shared.closing.cancelled() => {}
+        () = origin.shared.closing.cancelled() => {}
     }
     connection.as_mut().graceful_shutdown();
     let _ = connection.await;
 }
 
-pub(super) async fn http2(shared: Arc<Shared>, stream: Rewound, client: Client) {
-    let limits = &shared.config.limits;
+pub(super) async fn http2(origin: Connection, stream: Rewound) {
+    let limits = &origin.config.limits;
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
@@ -68,21 +66,20 @@ pub(super) async fn http2(shared: Arc<Shared>, stream: Rewound, client: Client) 
         .max_concurrent_streams(limits.streams_max)
         .max_header_list_size(u32::try_from(limits.header_bytes_max).unwrap_or(u32::MAX))
         .max_send_buf_size(SEND_BUFFER_BYTES_MAX);
-    let client = Arc::new(client);
     let streams = Streams::new();
     let service = service_fn(|request| {
-        let (shared, client, stream) = (shared.clone(), client.clone(), streams.begin());
-        async move { Ok::<_, Infallible>(stream.answer(shared.stack.answer(request, &client, None).await)) }
+        let ((live, client), stream) = (origin.now(), streams.begin());
+        async move { Ok::<_, Infallible>(stream.answer(live.stack.answer(request, &client, None).await)) }
     });
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
-    let timeouts = &shared.config.timeouts;
+    let timeouts = &origin.config.timeouts;
     let look = (timeouts.header.min(timeouts.keep_alive).min(timeouts.stall) / LOOKS).max(LOOK_MIN);
     let mut looks = tokio::time::interval_at(Instant::now() + look, look);
     let mut is_ending = false;
     loop {
         tokio::select! {
             _ = connection.as_mut() => return,
-            () = shared.closing.cancelled(), if !is_ending => {}
+            () = origin.shared.closing.cancelled(), if !is_ending => {}
             _ = looks.tick() => match streams.look(timeouts) {
                 false => continue,
                 // It was told, and does not go.

@@ -6,10 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
 /// The silent connections, in the order in which they came.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(super) struct Silent {
     inside: Arc<Mutex<Inside>>,
-    max: usize,
 }
 
 #[derive(Default)]
@@ -25,18 +24,14 @@ pub(super) struct Place {
 }
 
 impl Silent {
-    pub(super) fn new(max: usize) -> Self {
-        Silent { inside: Arc::default(), max }
-    }
-
-    /// A place, and the word that it is lost to a newer one.
-    pub(super) fn enter(&self) -> (Place, oneshot::Receiver<()>) {
+    /// A place among at most so many, and the word that it is lost to a newer one.
+    pub(super) fn enter(&self, max: usize) -> (Place, oneshot::Receiver<()>) {
         let (sender, evicted) = oneshot::channel();
         let mut inside = self.lock();
         let number = inside.next;
         inside.next += 1;
         inside.waiting.insert(number, sender);
-        if inside.waiting.len() > self.max {
+        while inside.waiting.len() > max {
             // Dropping its sender is the word.
             inside.waiting.pop_first();
         }

@@ -1,4 +1,4 @@
-//! Connecting to the upstream: a socket, TLS on it if its URL says so, and which protocol to speak.
+//! Connecting to a service: a socket, TLS on it if its URL says so, and which protocol to speak.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::config::{Protocol, Upstream};
 use crate::gateway::stream::Stream;
 
 /// Where and how to connect.
-pub(super) struct Dialer {
+pub(crate) struct Dialer {
     host: String,
     port: u16,
     tls: Option<(TlsConnector, ServerName<'static>)>,
@@ -21,22 +21,23 @@ pub(super) struct Dialer {
 }
 
 /// What the other side speaks.
-pub(super) enum Speaks {
+pub(crate) enum Speaks {
     Http1(Stream),
     Http2(Stream),
 }
 
 impl Dialer {
-    pub(super) fn new(upstream: &Upstream) -> Result<Dialer, String> {
+    /// `section` is where `upstream` is set, for whoever reads what is wrong with it.
+    pub(crate) fn new(upstream: &Upstream, section: &str) -> Result<Dialer, String> {
         let url = &upstream.url;
         let host = url.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
         let is_https = url.scheme_str() == Some("https");
-        let tls = if is_https { Some((connector(upstream)?, server_name(&host)?)) } else { None };
+        let tls = if is_https { Some((connector(upstream, section)?, server_name(&host, section)?)) } else { None };
         let port = url.port_u16().unwrap_or(if is_https { 443 } else { 80 });
         Ok(Dialer { host, port, tls, is_http2: upstream.protocol == Protocol::Http2 })
     }
 
-    pub(super) async fn dial(&self) -> io::Result<Speaks> {
+    pub(crate) async fn dial(&self) -> io::Result<Speaks> {
         let socket = TcpStream::connect((self.host.as_str(), self.port)).await?;
         socket.set_nodelay(true)?;
         let Some((connector, name)) = &self.tls else {
@@ -50,21 +51,26 @@ impl Dialer {
     }
 }
 
-fn server_name(host: &str) -> Result<ServerName<'static>, String> {
+fn server_name(host: &str, section: &str) -> Result<ServerName<'static>, String> {
     ServerName::try_from(host.to_owned())
-        .map_err(|_| format!("`{host}` in the upstream's URL is no name that a certificate can have"))
+        .map_err(|_| format!("`{host}` in the URL of {section} is no name that a certificate can have"))
 }
 
-fn connector(upstream: &Upstream) -> Result<TlsConnector, String> {
+fn connector(upstream: &Upstream, section: &str) -> Result<TlsConnector, String> {
     let mut roots = rustls::RootCertStore::empty();
     // What the system has but cannot read is its own trouble; that nothing can be trusted comes out when connecting.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if let Some(path) = &upstream.ca_file {
-        let failed = |error: &dyn std::fmt::Display| format!("upstream.ca_file {}: {error}", path.display());
+        let failed = |error: &dyn std::fmt::Display| format!("{section}.ca_file {}: {error}", path.display());
         let certificates = rustls::pki_types::CertificateDer::pem_file_iter(path).map_err(|error| failed(&error))?;
+        let mut is_empty = true;
         for certificate in certificates {
+            is_empty = false;
             let added = certificate.map_err(|error| failed(&error)).map(|certificate| roots.add(certificate))?;
             added.map_err(|error| failed(&error))?;
+        }
+        if is_empty {
+            return Err(failed(&"there is no certificate in it: it should hold PEM blocks"));
         }
     }
     let mut config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))

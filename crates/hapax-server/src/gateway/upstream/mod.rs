@@ -25,7 +25,6 @@ use tokio::time::timeout;
 use tower_service::Service;
 
 use self::answer::Answer;
-use self::dial::{Dialer, Speaks};
 use self::http2::Shared;
 use self::link::{Link, Lost};
 use self::pool::{Place, Pool, Turn};
@@ -34,6 +33,7 @@ use super::{BoxError, forward};
 use crate::config::Config;
 use crate::telemetry::Metrics;
 
+pub(crate) use self::dial::{Dialer, Speaks};
 pub(crate) use self::upgrade::Tunnels;
 
 /// How often a request that was provably not sent may be given another connection.
@@ -79,7 +79,7 @@ impl Proxy {
     pub(crate) fn new(config: &Config, metrics: Metrics, tunnels: Tunnels) -> Result<Proxy, String> {
         let (upstream, timeouts) = (&config.upstream, &config.timeouts);
         Ok(Proxy(Arc::new(Inside {
-            dialer: Dialer::new(upstream)?,
+            dialer: Dialer::new(upstream, "upstream")?,
             scheme: upstream.url.scheme().cloned().unwrap_or(Scheme::HTTP),
             authority: upstream.url.authority().cloned().ok_or("upstream.url names no host")?,
             pool: Pool::new(upstream.connections_max, upstream.idle_max),
@@ -92,6 +92,11 @@ impl Proxy {
             reuse_max: upstream.reuse_max,
             connections_max: upstream.connections_max,
         })))
+    }
+
+    /// Whether both share their connections.
+    pub(crate) fn is_same(&self, other: &Proxy) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// Closes idle connections in time, until nobody else uses the proxy.

@@ -1,6 +1,8 @@
 //! The rows: each a small world in which one answer is due.
 
 mod keys;
+mod limits;
+mod principals;
 mod running;
 mod store;
 mod unguarded;
@@ -103,5 +105,8 @@ fn deferred(name: &'static str, status: u16, code: &'static str, effects: usize)
 }
 
 pub(crate) fn all() -> Vec<Row> {
-    [keys::rows(), running::rows(), upstream::rows(), store::rows(), unguarded::rows()].into_iter().flatten().collect()
+    [keys::rows(), limits::rows(), principals::rows(), running::rows(), upstream::rows(), store::rows(), unguarded::rows()]
+        .into_iter()
+        .flatten()
+        .collect()
 }

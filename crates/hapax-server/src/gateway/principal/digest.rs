@@ -1,4 +1,4 @@
-//! Who is asking, as far as the gateway can tell from a request's head.
+//! `digest`: whoever presents the same credential is the same caller.
 //!
 //! Whoever is mistaken for another could be given the other's answer. So whatever is not plainly one caller's own credential, the
 //! same in each of its requests, makes nobody: the request is refused with `principal-missing`.
@@ -6,9 +6,6 @@
 use hapax::Principal;
 use hapax::core::Secret;
 use http::header::{AUTHORIZATION, HeaderMap, HeaderName, PROXY_AUTHORIZATION};
-use http::request::Parts;
-
-use crate::config::PrincipalSource;
 
 /// Schemes whose credential is the same in every request. Those that sign each request, or agree on something first, would make
 /// every retry somebody else.
@@ -47,27 +44,20 @@ const IDENTITY_NAMES: [&str; 2] = ["api-key", "apikey"];
 const IDENTITY_WORDS: [&str; 6] = ["token", "secret", "session", "sessionid", "credential", "credentials"];
 const IDENTITY_PREFIXES: [&str; 4] = ["x-auth", "x-consumer-", "x-user-id", "x-user-name"];
 
-/// Tells who is asking. Cheap to clone.
-#[derive(Clone)]
-pub(super) struct Source {
-    source: PrincipalSource,
+/// Who presents a credential: a digest of it.
+pub(super) struct Digest {
+    field: HeaderName,
     secret: Secret,
 }
 
-impl Source {
-    pub(super) fn new(source: &PrincipalSource, secret: Secret) -> Source {
-        Source { source: source.clone(), secret }
+impl Digest {
+    pub(super) fn new(field: &HeaderName, secret: Secret) -> Digest {
+        Digest { field: field.clone(), secret }
     }
 
     /// Who is asking; `None` if that cannot be told.
-    pub(super) fn of(&self, parts: &Parts) -> Option<Principal> {
-        match &self.source {
-            PrincipalSource::None => Some(Principal::Anonymous),
-            PrincipalSource::Digest(field) => self.digest(field, &parts.headers),
-        }
-    }
-
-    fn digest(&self, field: &HeaderName, headers: &HeaderMap) -> Option<Principal> {
+    pub(super) fn of(&self, headers: &HeaderMap) -> Option<Principal> {
+        let field = &self.field;
         let mut lines = headers.get_all(field).iter();
         let Some(value) = lines.next() else { return anonymous(headers) };
         if lines.next().is_some() {
@@ -114,21 +104,20 @@ mod tests {
 
     const SECRET: Secret = Secret::from_bytes([7; 32]);
 
-    fn parts(fields: &[(&str, &str)]) -> Parts {
-        let mut request = http::Request::new(());
+    fn headers(fields: &[(&str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
         for (name, value) in fields {
-            let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
-            request.headers_mut().append(name, value.parse().unwrap());
+            headers.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), value.parse().unwrap());
         }
-        request.into_parts().0
+        headers
     }
 
-    fn of(source: &str, fields: &[(&str, &str)]) -> Option<Principal> {
-        Source::new(&source.parse().unwrap(), SECRET).of(&parts(fields))
+    fn of(field: &str, fields: &[(&str, &str)]) -> Option<Principal> {
+        Digest::new(&field.parse().unwrap(), SECRET).of(&headers(fields))
     }
 
     fn authorized(value: &str) -> Option<Principal> {
-        of("digest:authorization", &[("authorization", value)])
+        of("authorization", &[("authorization", value)])
     }
 
     #[test]
@@ -185,7 +174,7 @@ mod tests {
             assert_eq!(authorized(value), None, "{value}");
         }
         let twice = [("authorization", "Bearer ada"), ("authorization", "Bearer ada")];
-        assert_eq!(of("digest:authorization", &twice), None);
+        assert_eq!(of("authorization", &twice), None);
     }
 
     #[test]
@@ -197,31 +186,25 @@ mod tests {
             ("idempotency-key", "k"),
             ("traceparent", "00-1-1-01"),
         ];
-        assert_eq!(of("digest:authorization", &harmless), Some(Principal::Anonymous));
+        assert_eq!(of("authorization", &harmless), Some(Principal::Anonymous));
         for name in
             ["cookie", "x-api-key", "api-key", "apikey", "X-API-Key", "x-auth-token", "x-access-token", "proxy-authorization"]
         {
-            assert_eq!(of("digest:authorization", &[(name, "1")]), None, "{name}");
+            assert_eq!(of("authorization", &[(name, "1")]), None, "{name}");
         }
         for name in ["x-goog-api-key", "x-acme-apikey", "x-forwarded-user", "x-forwarded-client-cert", "dpop", "x-auth-key"] {
-            assert_eq!(of("digest:authorization", &[(name, "1")]), None, "{name}");
+            assert_eq!(of("authorization", &[(name, "1")]), None, "{name}");
         }
     }
 
     #[test]
     fn another_field_counts_as_a_whole() {
-        let key = |value| of("digest:x-api-key", &[("x-api-key", value)]);
+        let key = |value| of("x-api-key", &[("x-api-key", value)]);
         assert_eq!(key("Bearer ada"), Some(Principal::digest(&SECRET, "x-api-key", b"Bearer ada")));
         assert_ne!(key("ada"), key("Ada"));
         assert_eq!(key(""), None);
-        assert_eq!(of("digest:x-api-key", &[("x-api-key", "a"), ("x-api-key", "b")]), None);
-        assert_eq!(of("digest:x-api-key", &[("authorization", "Bearer ada")]), None);
-        assert_eq!(of("digest:x-api-key", &[]), Some(Principal::Anonymous));
-    }
-
-    #[test]
-    fn nobody_in_particular_is_everybody() {
-        assert_eq!(of("none", &[("authorization", "Bearer ada")]), Some(Principal::Anonymous));
-        assert_eq!(of("none", &[("cookie", "a=b")]), Some(Principal::Anonymous));
+        assert_eq!(of("x-api-key", &[("x-api-key", "a"), ("x-api-key", "b")]), None);
+        assert_eq!(of("x-api-key", &[("authorization", "Bearer ada")]), None);
+        assert_eq!(of("x-api-key", &[]), Some(Principal::Anonymous));
     }
 }

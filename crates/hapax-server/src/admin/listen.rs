@@ -1,0 +1,78 @@
+//! The admin listener: takes connections and serves them, each within its limits.
+//!
+//! Its own, because it must answer when the other one is full, and because whoever reaches it may not be an operator.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tower_service::Service;
+
+use super::who::Peer;
+use crate::telemetry::{Listener, Metrics};
+
+const HEAD_BYTES_MAX: usize = 32 << 10;
+const FIELDS_MAX: usize = 100;
+/// After an error of accepting: time for file descriptors to come free.
+const BREATH: Duration = Duration::from_millis(50);
+
+/// How much of the admin listener anybody may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections at a time. Operators, probes and a scraper are few.
+    pub connections_max: usize,
+    /// From one answer, or from connecting, to the last byte of the next request's head.
+    pub head_longest: Duration,
+    /// A connection in all: whoever takes an answer a byte at a time gives up their place in the end.
+    pub connection_longest: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { connections_max: 512, head_longest: Duration::from_secs(10), connection_longest: Duration::from_secs(5 * 60) }
+    }
+}
+
+/// Serves for as long as it is polled.
+pub async fn serve(socket: TcpListener, router: Router, metrics: Metrics, limits: Limits) -> Infallible {
+    let room = Arc::new(Semaphore::new(limits.connections_max));
+    loop {
+        let Ok((stream, peer)) = socket.accept().await else {
+            tokio::time::sleep(BREATH).await;
+            continue;
+        };
+        let Ok(place) = room.clone().try_acquire_owned() else {
+            metrics.connection_refused("admin_too_many");
+            continue;
+        };
+        let (router, counted) = (router.clone(), metrics.connected(Listener::Admin));
+        tokio::spawn(async move {
+            let _held = (place, counted);
+            let _ = tokio::time::timeout(limits.connection_longest, attend(stream, peer, router, limits)).await;
+        });
+    }
+}
+
+/// One connection. How it ends is the peer's affair.
+async fn attend(stream: TcpStream, peer: SocketAddr, router: Router, limits: Limits) {
+    let _ = stream.set_nodelay(true);
+    let service = hyper::service::service_fn(move |request: http::Request<hyper::body::Incoming>| {
+        let mut request: Request = request.map(axum::body::Body::new);
+        request.extensions_mut().insert(Peer(peer));
+        router.clone().call(request)
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.head_longest)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .max_headers(FIELDS_MAX)
+        .serve_connection(TokioIo::new(stream), service);
+    let _ = connection.await;
+}

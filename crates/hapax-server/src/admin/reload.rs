@@ -1,0 +1,118 @@
+//! Another configuration, asked for by an operator: what `hapax reload` asks of a running gateway.
+
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use axum::{Extension, Json};
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::Admin;
+use super::keys::read;
+use super::keys::wire::Signed;
+use super::problem::{self, Problem};
+use super::who::Caller;
+use crate::gateway::{Change, ReloadError};
+
+/// What is asked for, and by whom.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Reload {
+    /// Take it also if retries under way would not find their keys again.
+    #[serde(default)]
+    pub(crate) allow_scope_change: bool,
+    /// Who asks.
+    pub(crate) by: String,
+    /// Why. Must be said where a promise may be broken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Reloaded {
+    pub(crate) changes: Vec<Changed>,
+}
+
+/// A setting that has another value now.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Changed {
+    /// With that of its section or route.
+    pub(crate) setting: String,
+    /// What it was; absent if there was none.
+    pub(crate) from: Option<String>,
+    /// What it is; absent if there is none.
+    pub(crate) to: Option<String>,
+}
+
+/// The routes of this page.
+pub(super) fn routes() -> OpenApiRouter<Admin> {
+    OpenApiRouter::new().routes(routes!(reload))
+}
+
+/// Has the configuration read again, and taken if nothing speaks against it
+///
+/// A SIGHUP does the same, but cannot allow anything nor say what came of it. Requests under way end under the configuration they began
+/// under, and connections stay.
+#[utoipa::path(
+    post,
+    path = "/v1/reload",
+    tag = "configuration",
+    request_body = Reload,
+    responses(
+        (status = 200, body = Reloaded, description = "Taken. These settings changed."),
+        (status = 409, body = problem::Document, content_type = "application/problem+json", description = "The configuration in use stays. `nothing-to-reload`: there is no file. `restart-needed`: a setting changed that only a start can change. `promises-broken`: retries under way would not find their keys again."),
+        (status = 413, body = problem::Document, content_type = "application/problem+json", description = "`body-unreadable`: over 2 MiB."),
+        (status = 415, body = problem::Document, content_type = "application/problem+json", description = "`unsupported-media-type`: only JSON is taken."),
+        (status = 422, body = problem::Document, content_type = "application/problem+json", description = "`configuration-bad`: it has mistakes, told with their lines. The one in use stays."),
+    )
+)]
+async fn reload(
+    State(admin): State<Admin>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Reloaded>, Problem> {
+    let Reload { allow_scope_change, by, reason } = read(&headers, body)?;
+    let reason = match (reason, allow_scope_change) {
+        (Some(reason), _) => reason,
+        (None, false) => "to read the configuration again".to_owned(),
+        (None, true) => return Err(Problem::bad_request("`reason` is missing: say why promises to callers may be broken")),
+    };
+    let signed = Signed { by, reason }.by_way_of(caller).map_err(Problem::bad_request)?;
+    let reloader = admin.reloader.ok_or(ReloadError::Nothing)?;
+    if allow_scope_change {
+        // Before it happens: no promise is broken without a name to it.
+        admin.hapax.note("reload-with-scope-change", signed.audit()).await?;
+    }
+    let reloaded = reloader.reload(allow_scope_change).await;
+    let action = if reloaded.is_ok() { "reload" } else { "reload-refused" };
+    let is_noted = allow_scope_change && reloaded.is_ok();
+    if !is_noted && let Err(error) = admin.hapax.note(action, signed.audit()).await {
+        // A configuration may be what mends a store.
+        tracing::warn!(%error, "a reload is missing in the audit log");
+    }
+    let changes = reloaded?;
+    Ok(Json(Reloaded { changes: changes.into_iter().map(Changed::from).collect() }))
+}
+
+impl From<Change> for Changed {
+    fn from(Change { setting, from, to }: Change) -> Changed {
+        Changed { setting, from, to }
+    }
+}
+
+impl From<ReloadError> for Problem {
+    fn from(error: ReloadError) -> Problem {
+        let (status, slug) = match &error {
+            ReloadError::Nothing => (StatusCode::CONFLICT, "nothing-to-reload"),
+            ReloadError::Restart(_) => (StatusCode::CONFLICT, "restart-needed"),
+            ReloadError::Promises(_) => (StatusCode::CONFLICT, "promises-broken"),
+            ReloadError::Bad(_) => (StatusCode::UNPROCESSABLE_ENTITY, "configuration-bad"),
+        };
+        Problem::new(status, slug, error.to_string())
+    }
+}

@@ -1,0 +1,47 @@
+//! What the configuration says of operators and records.
+
+use std::sync::Arc;
+
+use hapax::core::store::Lifetime;
+use hapax::{Policy, Scope, Settlement};
+
+use super::who::Tokens;
+use crate::config::{Config, Route};
+
+/// What the configuration says of operators, and of the records they change.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    pub(super) tokens: Tokens,
+    pub(super) namespace: Arc<str>,
+    pub(super) routes: Vec<Route>,
+}
+
+impl Rules {
+    /// What this configuration says.
+    pub fn of(config: &Config) -> Rules {
+        Rules {
+            tokens: Tokens { admin: config.admin_token.clone(), settle: config.settle_token.clone() },
+            namespace: config.namespace.as_str().into(),
+            routes: config.all_routes(),
+        }
+    }
+
+    /// How long the route of a record has it remembered.
+    pub(super) fn lifetime(&self, scope: &Scope) -> Lifetime {
+        self.policy(scope).map_or_else(Lifetime::default, Lifetime::from)
+    }
+
+    /// What was stated of a record, its answer under the version that the route replays.
+    pub(super) fn current(&self, settlement: Settlement, scope: &Scope) -> Settlement {
+        let version = self.policy(scope).and_then(|policy| policy.answer_version.as_deref());
+        match settlement {
+            Settlement::Done(answer) => Settlement::Done(answer.under(version)),
+            other => other,
+        }
+    }
+
+    /// Routes change and records stay: it is today's route that counts.
+    fn policy(&self, scope: &Scope) -> Option<&Policy> {
+        self.routes.iter().find(|route| route.is_of(scope)).map(|route| &route.policy)
+    }
+}

@@ -1,0 +1,275 @@
+//! For the upstream's own reconciliation job: what is open, and a place to say what became of it.
+//!
+//! The job knows the operation and the fence it was given with the request, and nothing of principals and answers. It has a token of
+//! its own, which opens these two paths alone.
+
+use axum::extract::rejection::{BytesRejection, QueryRejection};
+use axum::extract::{Query as QueryString, State};
+use axum::{Extension, Json};
+use bytes::Bytes;
+use hapax::core::audit::LogQuery;
+use hapax::core::operation::OperationId;
+use hapax::core::record::{Head, Record, State as Stands};
+use hapax::core::time::Timestamp;
+use hapax::{RecordId, Settlement};
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, HeaderValue, StatusCode};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::keys::scan::{self, Filter, Known};
+use super::keys::time::Time;
+use super::keys::wire::{Outcome, Query, Settle, Signed};
+use super::keys::{now, read, record_id, settlement, unreadable_query};
+use super::problem::{self, Problem};
+use super::who::Caller;
+use super::{Admin, operation};
+
+const PAGE_DEFAULT: usize = 100;
+const PAGE_MAX: usize = 1_000;
+
+pub(super) fn routes() -> OpenApiRouter<Admin> {
+    OpenApiRouter::new().routes(routes!(unknown)).routes(routes!(settle))
+}
+
+/// Which page of what is unknown.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct From {
+    /// `next` of the page before.
+    #[param(pattern = "^[0-9a-f]{64}$")]
+    after: Option<String>,
+    /// At most so many, and never more than 1,000.
+    limit: Option<usize>,
+}
+
+/// A page of what nobody knows the outcome of.
+#[derive(Serialize, ToSchema)]
+struct Unknowns {
+    unknown: Vec<Unknown>,
+    /// What to ask for with `after` to go on; there may be more even if this page is empty.
+    next: Option<String>,
+}
+
+/// An operation whose outcome is unknown, as its upstream knows it.
+#[derive(Serialize, ToSchema)]
+struct Unknown {
+    #[schema(pattern = "^[0-9a-f]{64}$")]
+    record: String,
+    /// `Hapax-Operation` of the request.
+    #[schema(pattern = "^[0-9a-f]{32}$")]
+    operation_id: String,
+    /// `Hapax-Fence` of the attempt that was lost.
+    fence: u64,
+    method: String,
+    path: String,
+    key: String,
+    /// When the attempt that was lost began.
+    since: Time,
+}
+
+/// What the upstream's job has found out.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Found {
+    /// `Hapax-Operation`, as the upstream was given it. This or `record` must be said.
+    #[schema(pattern = "^[0-9a-f]{32}$")]
+    operation_id: Option<String>,
+    /// The record, as `/v1/unknown` names it.
+    #[schema(pattern = "^[0-9a-f]{64}$")]
+    record: Option<String>,
+    /// `Hapax-Fence` of the attempt that this is about.
+    #[schema(format = "uint64")]
+    fence: u64,
+    outcome: Outcome,
+    /// With `done`: what a repeat is answered with. The others take none of these.
+    #[schema(minimum = 200, maximum = 599)]
+    status: Option<u16>,
+    #[serde(default)]
+    headers: Vec<(String, String)>,
+    body: Option<String>,
+    /// The body of an answer that is no text.
+    body_base64: Option<String>,
+    /// How it was found out, in up to 2,000 bytes.
+    #[schema(min_length = 1)]
+    reason: String,
+}
+
+/// How the record stands after it was settled, now or before.
+#[derive(Serialize, ToSchema)]
+struct Settled {
+    #[schema(pattern = "^[0-9a-f]{64}$")]
+    record: String,
+    #[schema(pattern = "^[0-9a-f]{32}$")]
+    operation_id: String,
+    #[schema(pattern = "^(completed|retryable)$")]
+    state: String,
+    /// It stood like this already, and nothing was changed.
+    already: bool,
+}
+
+/// What is open: every operation whose outcome is unknown
+#[utoipa::path(get, path = "/v1/unknown", tag = "settle", params(From), responses((status = 200, body = Unknowns, description = "In the order of record ids.")))]
+async fn unknown(State(admin): State<Admin>, from: Result<QueryString<From>, QueryRejection>) -> Result<Json<Unknowns>, Problem> {
+    let QueryString(from) = from.map_err(unreadable_query)?;
+    let after = from.after.as_deref().map(record_id).transpose()?;
+    let limit = from.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
+    let query = Query {
+        state: Some(Stands::Unknown.word().to_owned()),
+        namespace: Some(admin.rules.load().namespace.to_string()),
+        ..Query::default()
+    };
+    let filter = Filter::of(&query, &Known { routes: &[], secret: admin.secret }).map_err(Problem::bad_request)?;
+    let found = scan::page(&admin.hapax, &filter, after, limit, now()).await?;
+    let unknown = found.heads.iter().map(|head| admin.unknown(head)).collect();
+    Ok(Json(Unknowns { unknown, next: found.next.map(|id| id.to_string()) }))
+}
+
+/// States what became of an unknown, as its upstream found out
+///
+/// Only of the attempt with this fence. Saying the same again is answered like the first time.
+#[utoipa::path(
+    post,
+    path = "/v1/settle",
+    tag = "settle",
+    request_body = Found,
+    responses(
+        (status = 200, body = Settled, description = "Settled, now or before."),
+        (status = 404, body = problem::Document, content_type = "application/problem+json", description = "`operation-not-found`, `key-not-found`: there is no such record in this namespace, or none that can be found by its operation."),
+        (status = 409, body = problem::Document, content_type = "application/problem+json", description = "`in-flight`: the attempt is still running, see `Retry-After`. `other-fence`: this cannot be the attempt that was lost, or that ended. `settled-otherwise`: its outcome is known, and is another. `changed-meanwhile`: ask again.",
+            headers(("Retry-After" = Option<String>, description = "With `in-flight`: seconds until the lease is over."))),
+        (status = 413, body = problem::Document, content_type = "application/problem+json", description = "`body-unreadable`: over 2 MiB."),
+        (status = 415, body = problem::Document, content_type = "application/problem+json", description = "`unsupported-media-type`: only JSON is taken."),
+    )
+)]
+async fn settle(
+    State(admin): State<Admin>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Settled>, Problem> {
+    let found: Found = read(&headers, body)?;
+    let (settlement, signed) = found.judged(caller).map_err(Problem::bad_request)?;
+    let id = admin.record_of(&found).await?;
+    let (record, state) = admin.hapax.look(id).await?;
+    if *record.head.scope.namespace != *admin.rules.load().namespace {
+        return Err(not_found());
+    }
+    let settlement = admin.rules.load().current(settlement, &record.head.scope);
+    if !record.head.is_unresolved(state) {
+        let already = admin.already(&record, state, &settlement)?;
+        admin.may_have_ended(&record.head, found.fence).await?;
+        return Ok(Json(already));
+    }
+    settlement::is_about(&record.head, found.fence).map_err(|why| Problem::conflict("other-fence", why))?;
+    let lifetime = admin.rules.load().lifetime(&record.head.scope);
+    let head = admin.hapax.settle_attempt(id, record.head.fence, settlement, signed.audit(), lifetime).await?;
+    Ok(Json(admin.settled(&head, head.state, false)))
+}
+
+impl Found {
+    /// What is said, if it can be said like this.
+    fn judged(&self, caller: Caller) -> Result<(Settlement, Signed), String> {
+        let settle = Settle {
+            outcome: self.outcome,
+            fence: Some(self.fence),
+            status: self.status,
+            headers: self.headers.clone(),
+            body: self.body.clone(),
+            body_base64: self.body_base64.clone(),
+            by: caller.name().to_owned(),
+            reason: self.reason.clone(),
+        };
+        Ok((settlement::of(&settle)?, Signed::of_caller(caller, settle.reason)?))
+    }
+}
+
+impl Admin {
+    fn unknown(&self, head: &Head) -> Unknown {
+        Unknown {
+            record: head.id.to_string(),
+            operation_id: OperationId::of(&head.id, &self.secret).to_string(),
+            fence: head.fence.as_u64(),
+            method: head.scope.method.to_string(),
+            path: head.scope.path.to_string(),
+            key: head.key.as_str().to_owned(),
+            since: Time(head.claimed_at),
+        }
+    }
+
+    /// The record that is meant. Where both its names are given they must be of one record.
+    async fn record_of(&self, found: &Found) -> Result<RecordId, Problem> {
+        let record = found.record.as_deref().map(record_id).transpose()?;
+        let Some(operation) = &found.operation_id else {
+            return record.ok_or_else(|| Problem::bad_request("say which: `operation_id`, or `record`"));
+        };
+        if !operation::is_spelled_well(operation) {
+            return Err(Problem::bad_request(
+                "`operation_id` is not 32 lower-case hexadecimal digits: send Hapax-Operation as it came",
+            ));
+        }
+        match record {
+            Some(record) if OperationId::of(&record, &self.secret).as_str() == operation => Ok(record),
+            Some(_) => Err(Problem::bad_request("`operation_id` and `record` are of two records: leave one of them out")),
+            None => operation::find(&self.hapax, &self.secret, operation).await?.map(|head| head.id).ok_or_else(not_found),
+        }
+    }
+
+    /// What to say of a record whose outcome is not unknown: that it is as was said, or how it is instead.
+    fn already(&self, record: &Record, state: Stands, settlement: &Settlement) -> Result<Settled, Problem> {
+        let head = &record.head;
+        if state == Stands::Running {
+            return Err(in_flight(head, now()));
+        }
+        let is_as_said = match settlement {
+            Settlement::Done(answer) => state == Stands::Completed && record.answer.as_deref() == Some(answer),
+            Settlement::DoneWithoutAnswer => state == Stands::Completed && !head.kept,
+            Settlement::NotDone => state == Stands::Retryable,
+        };
+        if is_as_said {
+            return Ok(self.settled(head, state, true));
+        }
+        let status = head.status.map(|status| format!(", answered with {status}")).unwrap_or_default();
+        Err(Problem::conflict("settled-otherwise", format!("the outcome is known, and is another: it is {}{status}", state.word())))
+    }
+
+    /// Whether the attempt with this fence may be the one that ended, or was settled. One that ended by itself has its record's fence. A
+    /// settlement raised that and left when the attempt was claimed, which no fence of its own is below: in between it cannot be told.
+    async fn may_have_ended(&self, head: &Head, fence: u64) -> Result<(), Problem> {
+        let last = self.hapax.log(LogQuery::latest(1).of(head.id)).await?;
+        let was_settled = last.iter().filter_map(|entry| entry.touched.as_ref()).any(|touched| touched.version == head.version);
+        let is_possible = match was_settled {
+            true => (head.claimed_at.as_micros()..head.fence.as_u64()).contains(&fence),
+            false => head.fence.as_u64() == fence,
+        };
+        if is_possible {
+            return Ok(());
+        }
+        let detail = format!("the outcome is known, but not of an attempt with the fence {fence}: look what became of that one");
+        Err(Problem::conflict("other-fence", detail))
+    }
+
+    fn settled(&self, head: &Head, state: Stands, already: bool) -> Settled {
+        Settled {
+            record: head.id.to_string(),
+            operation_id: OperationId::of(&head.id, &self.secret).to_string(),
+            state: state.word().to_owned(),
+            already,
+        }
+    }
+}
+
+fn not_found() -> Problem {
+    let detail =
+        "no record is found by that operation: those that are open are, and of the others the first; give `record` for the rest";
+    Problem::new(StatusCode::NOT_FOUND, "operation-not-found", detail)
+}
+
+fn in_flight(head: &Head, now: Timestamp) -> Problem {
+    let seconds = head.lease_until.since(now).as_secs() + 1;
+    Problem::conflict("in-flight", format!("the attempt is still running: nothing is unknown yet. Ask again in {seconds} s"))
+        .with(RETRY_AFTER, HeaderValue::from(seconds))
+}

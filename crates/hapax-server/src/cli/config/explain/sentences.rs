@@ -1,0 +1,164 @@
+//! What a caller gets on a route, in plain sentences: made of the policy that the gateway itself would follow.
+
+use hapax::core::outcome::{Class, classify};
+use hapax::core::policy::KeySource;
+use hapax::{KeyRule, Mode, Policy};
+use http::Method;
+
+use crate::config::text::{spelled, spelled_size};
+use crate::config::{Config, PrincipalSource, Route};
+
+/// Situations, and what happens in each.
+pub(super) fn of(route: &Route, method: &Method, config: &Config) -> Vec<(&'static str, String)> {
+    let policy = &route.policy;
+    if policy.key == KeyRule::Off {
+        return vec![("every request", "passes as it is: key = \"off\" ignores keys here.".to_owned())];
+    }
+    if !policy.guards(method.as_str()) {
+        let guarded = policy.methods.join(" and ");
+        let sentence =
+            format!("passes as it is: {method} is not guarded here, {guarded} are. Name it in `method` of a route to guard it.");
+        return vec![("every request", sentence)];
+    }
+    if policy.shadow {
+        return vec![(
+            "every request",
+            "passes as it is, because this route only watches: what would have been replayed or refused is counted, nothing is."
+                .to_owned(),
+        )];
+    }
+    let mut sentences =
+        vec![("whose key", principal(&config.principal)), ("without a key", without_key(policy)), ("first", first(policy))];
+    sentences.extend(velocity(policy).map(|sentence| ("many keys", sentence)));
+    sentences.extend([
+        ("repeat, running", running(policy)),
+        ("repeat, done", done(policy)),
+        ("other request", "the same key with another request gets 422 key-reused, whatever became of the first.".to_owned()),
+        ("lost attempt", lost(policy)),
+        ("statuses", statuses(policy)),
+        ("store away", store_away(policy)),
+    ]);
+    sentences
+}
+
+fn principal(source: &PrincipalSource) -> String {
+    match source {
+        PrincipalSource::None => "all callers are one (principal = \"none\"): whoever knows a key gets its answer.".to_owned(),
+        source => format!("a key belongs to who is asking ({source}): nobody else finds it."),
+    }
+}
+
+/// Where the key is.
+fn place(policy: &Policy) -> String {
+    match &policy.key_source {
+        KeySource::Field => format!("in the field {}", policy.key_field),
+        KeySource::Body(pointer) => format!("in the JSON body at {pointer}"),
+        KeySource::Derived(parts) => {
+            let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();
+            format!("derived from {}", parts.join(", "))
+        }
+    }
+}
+
+fn without_key(policy: &Policy) -> String {
+    match (policy.key, &policy.key_source) {
+        (KeyRule::Required, KeySource::Derived(_)) => {
+            format!("the key is {}: a request that lacks one of these gets 400 key-missing.", place(policy))
+        }
+        (KeyRule::Required, _) => format!("the key is {}: a request without one gets 400 key-missing.", place(policy)),
+        (_, KeySource::Derived(_)) => format!("the key is {}: a request that lacks one of these passes unguarded.", place(policy)),
+        _ => format!("the key is {}: a request without one passes unguarded.", place(policy)),
+    }
+}
+
+fn first(policy: &Policy) -> String {
+    let kept = match policy.keep_answers {
+        true => format!("its answer is kept (up to {}) before the caller gets it", spelled_size(policy.answer_bytes_max as u64)),
+        false => "that it is done is noted before the caller gets its answer, which is not kept".to_owned(),
+    };
+    format!("the key is claimed on the store, the request is sent once, and {kept}.")
+}
+
+fn velocity(policy: &Policy) -> Option<String> {
+    let rules: Vec<String> =
+        policy.velocity.iter().map(|rule| format!("{} in {} by {}", rule.keys, spelled(rule.per), rule.by)).collect();
+    (!rules.is_empty()).then(|| format!("over {} a new key gets 429 too-many-keys; replays are free.", rules.join(", or over ")))
+}
+
+fn running(policy: &Policy) -> String {
+    let longest = spelled(policy.wait_max);
+    match policy.wait.is_zero() {
+        true => format!("409 in-flight with Retry-After; with `Prefer: wait` it waits up to {longest} for the answer."),
+        false => {
+            format!("waits {} for the answer (with `Prefer: wait` up to {longest}), then 409 in-flight.", spelled(policy.wait))
+        }
+    }
+}
+
+fn done(policy: &Policy) -> String {
+    let retention = spelled(policy.retention);
+    let then = match policy.tombstone.is_zero() {
+        true => "then the key is new again".to_owned(),
+        false => format!("then 410 key-expired for {}, then the key is new again", spelled(policy.tombstone)),
+    };
+    match policy.keep_answers {
+        true => format!("the kept answer again for {retention}, with Idempotent-Replayed: true; {then}."),
+        false => format!("409 answer-not-kept for {retention}; {then}."),
+    }
+}
+
+fn lost(policy: &Policy) -> String {
+    let when = format!(
+        "cut off, timed out, or not renewed for {}, or running for over {}",
+        spelled(policy.lease),
+        spelled(policy.longest_attempt)
+    );
+    match policy.mode {
+        Mode::Rerun => format!("{when}: the next repeat runs it again, up to {} attempts in all.", policy.attempts_max),
+        _ => format!("{when}: 409 outcome-unknown, and nothing runs again until its answer comes late or somebody settles it."),
+    }
+}
+
+fn statuses(policy: &Policy) -> String {
+    let of = |class| spans((200..600).filter(|status| classify(*status, policy) == class));
+    format!(
+        "{} release the key for another attempt; {} leave it unknown; all others are kept.",
+        or_none(&of(Class::Release)),
+        or_none(&of(Class::Unknown))
+    )
+}
+
+fn or_none(text: &str) -> &str {
+    if text.is_empty() { "none" } else { text }
+}
+
+/// Numbers with those that follow each other together, as in `401, 403, 504 to 599`.
+fn spans(numbers: impl Iterator<Item = u16>) -> String {
+    let mut spans: Vec<(u16, u16)> = Vec::new();
+    for number in numbers {
+        match spans.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => spans.push((number, number)),
+        }
+    }
+    let spelled = |(first, last): &(u16, u16)| if first == last { first.to_string() } else { format!("{first} to {last}") };
+    spans.iter().map(spelled).collect::<Vec<_>>().join(", ")
+}
+
+fn store_away(policy: &Policy) -> String {
+    match policy.fail_open {
+        true => "requests pass unguarded, because a repeat is declared harmless here (fail_open).".to_owned(),
+        false => format!("503 store-unavailable within {}, and nothing is sent.", spelled(policy.store_timeout)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_follow_each_other_stand_together() {
+        assert_eq!(spans([401, 403, 504, 505, 506].into_iter()), "401, 403, 504 to 506");
+        assert_eq!(spans(std::iter::empty()), "");
+    }
+}

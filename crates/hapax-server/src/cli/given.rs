@@ -1,0 +1,65 @@
+//! Where a configuration comes from, as a person says it: a file, and flags that go before it.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use http::Uri;
+
+use super::Exit;
+use crate::config::file::{self, Loaded, Overrides};
+use crate::config::{Environment, PrincipalSource, StoreUrl, admin_address, listen_address, upstream_url};
+
+/// The flags that every command has which needs a configuration.
+#[derive(clap::Args)]
+pub(super) struct Given {
+    /// The service behind, as in http://127.0.0.1:3000. Required, unless the configuration has it.
+    #[arg(long, value_name = "URL", value_parser = upstream_url)]
+    upstream: Option<Uri>,
+    /// Where clients connect [default: 127.0.0.1:4000].
+    #[arg(long, value_name = "ADDRESS", value_parser = listen_address)]
+    listen: Option<SocketAddr>,
+    /// Where operators ask, or `off`; beyond loopback only with `admin_token` [default: 127.0.0.1:4001].
+    #[arg(long, value_name = "ADDRESS|off", value_parser = admin)]
+    admin: Option<Admin>,
+    /// Where records are kept: sqlite:FILE, or memory: to keep nothing [default: sqlite:hapax.db].
+    #[arg(long, value_name = "URL")]
+    store: Option<StoreUrl>,
+    /// Who is asking: digest:FIELD for whoever presents that credential, header:FIELD, jwt:CLAIM or forward-auth:URL as the configuration
+    /// says, or `none` for everybody [default: digest:authorization].
+    #[arg(long, value_name = "SOURCE")]
+    principal: Option<PrincipalSource>,
+    /// A configuration in TOML. Variables (HAPAX__SECTION__SETTING) go before it, and flags before those.
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+}
+
+/// An address or `off`, as one value: clap would take an `Option` for an argument that may be left out.
+#[derive(Clone, Copy)]
+struct Admin(Option<SocketAddr>);
+
+fn admin(text: &str) -> Result<Admin, String> {
+    admin_address(text).map(Admin)
+}
+
+impl Given {
+    /// What goes before the file.
+    pub(super) fn overrides(&self) -> Overrides {
+        Overrides {
+            upstream: self.upstream.clone(),
+            listen: self.listen,
+            admin: self.admin.map(|Admin(address)| address),
+            store: self.store.clone(),
+            principal: self.principal.clone(),
+            environment: Environment::of_process(),
+        }
+    }
+
+    /// The configuration. What is no mistake and should be looked at is said on standard error.
+    pub(super) fn load(&self) -> Result<Loaded, Exit> {
+        let loaded = file::load(self.config.as_deref(), &self.overrides()).map_err(Exit::usage)?;
+        for warning in &loaded.warnings {
+            eprintln!("hapax: warning: {warning}");
+        }
+        Ok(loaded)
+    }
+}

@@ -1,0 +1,52 @@
+//! `hapax store backup`
+
+use std::path::PathBuf;
+
+use hapax::store::sqlite::{BackupError, View};
+
+use crate::cli::{Exit, text};
+use crate::config::StoreUrl;
+
+/// Copies a store file, whether or not a gateway is using it.
+///
+/// The copy is a store of its own, has every key and answer that was acknowledged before the command began, and never overwrites a
+/// file. Run it as the user whom the store belongs to.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The store to copy
+    #[arg(long, value_name = "sqlite:FILE", default_value = "sqlite:hapax.db")]
+    store: StoreUrl,
+    /// The file to make: a new one
+    #[arg(value_name = "FILE")]
+    to: PathBuf,
+    /// Say what was done as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Exit> {
+    let StoreUrl::Sqlite(from) = &args.store else {
+        return Err(Exit::usage("memory: is gone with its process, and cannot be copied: give --store sqlite:FILE"));
+    };
+    let view = View::open(from).map_err(|error| Exit::unreachable(format!("could not open the store: {error}")))?;
+    let copied = view.backup(&args.to).map_err(|error| match error {
+        BackupError::Exists { .. } => Exit::usage(error),
+        _ => Exit::failed(with_cause(&error)),
+    })?;
+    let at = httpdate::fmt_http_date(copied.at.to_system_time());
+    text::emit(&match args.json {
+        true => {
+            let path = args.to.display().to_string();
+            format!("{}\n", text::json(&serde_json::json!({ "path": path, "bytes": copied.bytes, "at": at }).to_string()))
+        }
+        false => format!("{} bytes in {}: the store as of {at}\n", copied.bytes, args.to.display()),
+    });
+    Ok(())
+}
+
+fn with_cause(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {}", with_cause(cause)),
+        None => error.to_string(),
+    }
+}

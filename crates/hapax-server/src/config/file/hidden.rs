@@ -1,0 +1,115 @@
+//! Lines are shown to whoever made a mistake in them, on a screen or in a log: without the secrets that stand there.
+//!
+//! A line is judged by its looks, because where the file is no TOML there is nothing else to judge by.
+
+use std::ops::Range;
+
+use super::names::{ALL, Kind, nearest};
+
+/// What stands for a secret.
+pub(super) const HIDDEN: &str = "(hidden)";
+
+/// Whether what is called so is a secret, or is misspelled so that it may be one.
+pub(super) fn is_secret(name: &str) -> bool {
+    // Of a variable only the last part.
+    let name = name.rsplit("__").next().unwrap_or_default().to_ascii_lowercase();
+    if name.ends_with("_file") {
+        return false;
+    }
+    let is_one = |setting: &super::names::Setting, word: &str| matches!(setting.kind, Kind::Secret { .. }) && setting.name == word;
+    ["token", "secret", "password", "passwd", "credential"].iter().any(|word| name.contains(word))
+        || ALL.iter().any(|names| {
+            nearest(names, &name)
+                .and_then(|word| Some((names.find(word)?, word)))
+                .is_some_and(|(setting, word)| is_one(setting, word))
+        })
+}
+
+/// A line without its secrets, and which of its characters the bytes `span` of it are now.
+pub(super) fn line(text: &str, line_start: usize, line: &str, span: Range<usize>) -> (String, Range<usize>) {
+    if in_secret(&text[..line_start]) {
+        return (HIDDEN.to_owned(), 0..HIDDEN.len());
+    }
+    let characters = |bytes: usize| line[..bytes].chars().count();
+    match secret_value(line) {
+        Some(value) if span.end > value => {
+            let shown = format!("{} {HIDDEN}", line[..value].trim_end());
+            let start = if span.start < value { characters(span.start) } else { shown.chars().count() - HIDDEN.len() };
+            let end = shown.chars().count();
+            (shown, start..end)
+        }
+        Some(value) => (format!("{} {HIDDEN}", line[..value].trim_end()), characters(span.start)..characters(span.end)),
+        None => (without_password(line), characters(span.start)..characters(span.end)),
+    }
+}
+
+/// Where on a line the value of a secret begins.
+fn secret_value(line: &str) -> Option<usize> {
+    let ends = line.match_indices('=').map(|(at, _)| at);
+    { ends }
+        .find(|at| {
+            let before = line[..*at].trim_end().trim_end_matches(['"', '\'']);
+            let begins = before.rfind(|c: char| !(c.is_alphanumeric() || matches!(c, '_' | '-'))).map_or(0, |at| at + 1);
+            line[..*at].is_char_boundary(begins) && is_secret(before.get(begins..).unwrap_or_default())
+        })
+        .map(|at| at + 1)
+}
+
+/// Whether this text ends within a secret of several lines.
+fn in_secret(text: &str) -> bool {
+    let mut open: Option<&str> = None;
+    for line in text.lines() {
+        open = match open {
+            Some(quotes) if line.contains(quotes) => None,
+            Some(quotes) => Some(quotes),
+            None => secret_value(line)
+                .and_then(|at| ["\"\"\"", "'''"].into_iter().find(|quotes| line[at..].matches(quotes).count() % 2 == 1)),
+        };
+    }
+    open.is_some()
+}
+
+/// A URL without the name and password in it, in as many characters.
+pub(super) fn without_password(text: &str) -> String {
+    let Some(begins) = text.find("://").map(|at| at + 3) else { return text.to_owned() };
+    let authority = &text[begins..][..text[begins..].find(['/', '?', '#', '"', '\'']).unwrap_or(text.len() - begins)];
+    match authority.rfind('@') {
+        None => text.to_owned(),
+        Some(at) => {
+            let stars = "*".repeat(authority[..at].chars().count());
+            format!("{}{stars}{}", &text[..begins], &text[begins + at..])
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_told_by_their_names() {
+        for name in
+            ["admin_token", "settle_token", "admin-tokn", "ADMIN_TOKEN", "HAPAX__ADMIN_TOKEN", "HAPAX__JWT__SECRET", "my_password"]
+        {
+            assert!(is_secret(name), "{name}");
+        }
+        for name in ["admin", "listen", "admin_token_file", "HAPAX__ADMIN_TOKEN_FILE", "key", "HAPAX__LISTEN", ""] {
+            assert!(!is_secret(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn lines_lose_their_secrets_and_carets_keep_their_places() {
+        for (text, at, span, shown, caret) in [
+            ("admin_token = \"s3\"", 0, 14..18, "admin_token = (hidden)", 14..22),
+            ("admin_tokn = \"s3\"", 0, 0..10, "admin_tokn = (hidden)", 0..10),
+            ("a = 1\nadmin_token = \"\"\"\ns3\n\"\"\"", 24, 0..2, "(hidden)", 0..8),
+            ("jwt = { secret = \"s3\" }", 0, 0..3, "jwt = { secret = (hidden)", 0..3),
+            ("url = \"http://a:s3@b\"", 0, 6..21, "url = \"http://****@b\"", 6..21),
+            ("listen = \"é\"", 0, 9..13, "listen = \"é\"", 9..12),
+        ] {
+            let rest = text[at..].lines().next().unwrap();
+            assert_eq!(line(text, at, rest, span), (shown.to_owned(), caret), "{text}");
+        }
+    }
+}

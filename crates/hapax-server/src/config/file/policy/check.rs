@@ -1,0 +1,109 @@
+//! What contradicts itself in a policy.
+
+use hapax::core::outcome::Class;
+use hapax::core::policy::{KeySource, PolicyError};
+use hapax::{KeyRule, Policy};
+
+use super::super::names::ROUTES;
+use super::super::section::Section;
+use crate::config::{Timeouts, text};
+
+/// Notes what contradicts itself. Of two settings that do, one that was said for all routes gives way to one that this route says.
+pub(super) fn contradictions(section: &Section<'_>, policy: &mut Policy, timeouts: &Timeouts) {
+    keys(section, policy);
+    answers(section, policy);
+    if policy.shadow && policy.fail_open {
+        give_way(section, "fail_open", "shadow", &mut policy.fail_open, "a route that only watches lets everything through anyhow");
+    }
+    if let Err(error) = policy.validate() {
+        let message = worded(&error);
+        section.mistake(&blamed(&message), message);
+    } else if policy.longest_attempt <= timeouts.connect {
+        let (longest, connect) = (text::spelled(policy.longest_attempt), text::spelled(timeouts.connect));
+        section.mistake(
+            &["longest_attempt"],
+            format!("`longest_attempt` ({longest}) could be over before the upstream is reached: lengthen it, or shorten `connect` in [timeouts] ({connect})"),
+        );
+    }
+}
+
+fn give_way<T: Default>(section: &Section<'_>, weaker: &'static str, stronger: &str, value: &mut T, why: &str) {
+    if section.says(weaker) {
+        section.mistake(&[weaker, stronger], format!("`{weaker}` does nothing beside `{stronger}`: {why}: leave one out"));
+    }
+    section.ignores(weaker, why);
+    *value = T::default();
+}
+
+fn keys(section: &Section<'_>, policy: &mut Policy) {
+    if policy.key == KeyRule::Off {
+        for name in ["key_field", "key_from", "strict_key", "key_bits_min", "velocity", "shadow"] {
+            if section.says(name) {
+                section.mistake(
+                    &[name, "key"],
+                    format!("`{name}` is about keys, and key = \"off\" ignores them: leave it out, or write key = \"optional\""),
+                );
+            }
+            section.ignores(name, "key is off");
+        }
+        policy.shadow = false;
+    }
+    if policy.strict_key && policy.key_source != KeySource::Field {
+        give_way(section, "strict_key", "key_from", &mut policy.strict_key, "only a key in a header field can be quoted");
+    }
+    if policy.key_bits_min > 0 && matches!(policy.key_source, KeySource::Derived(_)) {
+        give_way(section, "key_bits_min", "key_from", &mut policy.key_bits_min, "nobody chooses a derived key");
+    }
+}
+
+fn answers(section: &Section<'_>, policy: &mut Policy) {
+    if !policy.keep_answers {
+        for name in ["answer_bytes_max", "answer_version", "replay_cookies"] {
+            if section.says(name) {
+                section.mistake(
+                    &[name, "keep_answers"],
+                    format!("`{name}` is about answers that are kept, and keep_answers = false keeps none: leave one out"),
+                );
+            }
+            section.ignores(name, "no answers are kept");
+        }
+    }
+    let lenient = policy.classes.iter().find(|(status, class)| **status >= 500 && **class != Class::Unknown);
+    if let (true, Some((status, class))) = (policy.strict, lenient) {
+        let class = match class {
+            Class::Keep => "keep",
+            Class::Release => "release",
+            Class::Unknown => "unknown",
+        };
+        section.mistake(
+            &["classes", "strict"],
+            format!("`strict` holds every 5xx as unknown, and `classes` has {status} as \"{class}\": leave out `strict` and write \"5xx\" = \"unknown\" in `classes`, or leave out this class"),
+        );
+    }
+}
+
+/// The settings that an error speaks of, in its order.
+fn blamed(error: &str) -> Vec<&'static str> {
+    let named = error.split('`').skip(1).step_by(2);
+    named.filter_map(|name| ROUTES.word(name.split('.').next().unwrap_or_default())).collect()
+}
+
+/// An error of the policy, in the words of the file: there a route names its methods one by one, and its key has a place to come from.
+fn worded(error: &PolicyError) -> String {
+    format!("{error}{}", fix(error)).replace("`methods`", "`method`").replace("`key_source`", "`key_from`")
+}
+
+/// What to do, where the error does not say it.
+fn fix(error: &PolicyError) -> &'static str {
+    match error {
+        PolicyError::LeaseTooShort => ": write at least \"1ms\", or better \"10s\"",
+        PolicyError::Wait { .. } => ": shorten `wait` or lengthen `wait_max`",
+        PolicyError::KeyField(_) => ": write \"idempotency-key\", for example",
+        PolicyError::MemoryOverBody { .. } => ": lower it, or leave it out",
+        PolicyError::Zero(_) => "; leave it out for the default",
+        PolicyError::TooLong(_) => ": shorten it",
+        PolicyError::DerivedRetention(_) => ": shorten it, or leave it out for \"5m\"",
+        PolicyError::DerivedTombstone(_) => ": write \"0s\", or leave it out",
+        _ => "",
+    }
+}

@@ -1,0 +1,61 @@
+//! When two requests are the same.
+
+use hapax::core::fingerprint::{BodyMode, FingerprintPolicy, Selection};
+
+use super::super::section::Section;
+use super::super::value::{parsed, texts};
+use super::key::{pointer, telling_field};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Word {
+    Raw,
+    Json,
+    Multipart,
+}
+
+pub(super) fn read(section: &Section<'_>) -> FingerprintPolicy {
+    let word = section.get("fingerprint", parsed(word)).unwrap_or(Word::Raw);
+    let selection = selection(section, word);
+    let body = match word {
+        Word::Raw => BodyMode::Raw,
+        Word::Json => BodyMode::Json(selection),
+        Word::Multipart => BodyMode::Multipart,
+    };
+    let headers = section.get("fingerprint_headers", texts("x-api-version", telling_field)).unwrap_or_default();
+    let mut policy = FingerprintPolicy::default();
+    policy.body = body;
+    headers.iter().fold(policy, |policy, name| policy.with_header(name))
+}
+
+fn word(text: &str) -> Result<Word, String> {
+    match text {
+        "raw" => Ok(Word::Raw),
+        "json" => Ok(Word::Json),
+        "multipart" => Ok(Word::Multipart),
+        _ => Err(format!("`{text}` is no way to compare bodies: write \"raw\", \"json\" or \"multipart\"")),
+    }
+}
+
+/// Which values count. What all routes say counts where it can: a route that compares otherwise did not mean it.
+fn selection(section: &Section<'_>, word: Word) -> Selection {
+    for name in ["fingerprint_omit", "fingerprint_only"] {
+        if word != Word::Json && section.says(name) {
+            let message = format!("`{name}` names values of a JSON text: write fingerprint = \"json\" too, or leave it out");
+            section.mistake(&[name, "fingerprint"], message);
+        }
+    }
+    let (omits, takes_only) = (section.says("fingerprint_omit"), section.says("fingerprint_only"));
+    if omits && takes_only {
+        section.mistake(
+            &["fingerprint_only", "fingerprint_omit"],
+            "`fingerprint_only` leaves out everything else already: leave out `fingerprint_omit`, or name there what not to count instead",
+        );
+    }
+    if word != Word::Json {
+        return Selection::All;
+    }
+    let omit = || section.get("fingerprint_omit", texts("/sent_at", pointer)).map(Selection::Omit);
+    let only = || section.get("fingerprint_only", texts("/amount", pointer)).map(Selection::Only);
+    let selection = if omits { omit() } else { only().or_else(omit) };
+    selection.unwrap_or(Selection::All)
+}

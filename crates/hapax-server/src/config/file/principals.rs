@@ -1,0 +1,316 @@
+//! How callers are known: `[jwt]`, `[forward_auth]`, and what their source needs of the rest.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use http::HeaderName;
+use jsonwebtoken::Algorithm;
+use toml::de::DeValue;
+
+use super::Overrides;
+use super::names::{Kind, TIMEOUT, UP_TO_A_DAY};
+use super::section::Section;
+use super::value::{count, duration, parsed, texts};
+use crate::config::jwt::is_shared;
+use crate::config::principal::identity_field;
+use crate::config::url::believable_url;
+use crate::config::{Audience, Config, ForwardAuth, Issuer, Jwt, KeysFrom, PrincipalSource, text};
+use crate::gateway::forward;
+
+/// Clocks that differ by more are broken, and a token would live for longer than its issuer meant.
+const LEEWAY_MAX: Duration = Duration::from_secs(5 * 60);
+
+/// A call to it stands before every guarded request.
+const AUTH_TIMEOUT_MAX: Duration = Duration::from_secs(60);
+
+/// `[jwt]`, if it is there and whole. What is wrong with it is noted.
+pub(super) fn jwt(section: &Section<'_>) -> Option<Jwt> {
+    let algorithms = algorithms(section);
+    let keys = keys(section, algorithms.as_deref().unwrap_or_default());
+    let issuer = section.get("issuer", parsed(issuer));
+    let audience = section.get("audience", audience);
+    if section.is_present() {
+        require(section, "algorithms", "algorithms = [\"RS256\"], as the issuer signs: a token must not choose for itself");
+        require(section, "issuer", "issuer = \"https://id.example.com\", as `iss` in its tokens says, or \"any\"");
+        require(section, "audience", "audience = \"…\", as `aud` in tokens for this service says, or \"any\"");
+    }
+    let ca_file = section.file("ca_file");
+    if ca_file.is_some() && !matches!(&keys, Some(KeysFrom::Url(url)) if url.scheme_str() == Some("https")) {
+        section.mistake(&["ca_file"], "`ca_file` is for a `keys_url` with https, and there is none: leave it out");
+    }
+    // Read whether the rest is good or not, so that every mistake is told at once.
+    let mut jwt = Jwt::new(Vec::new(), KeysFrom::File(PathBuf::new()), Issuer::Any, Audience::Any);
+    section.read("field", &mut jwt.field, parsed(|text| identity_field(text, "authorization")));
+    section.read("leeway", &mut jwt.leeway, leeway);
+    section.read("refresh", &mut jwt.refresh, duration);
+    section.read("stale_max", &mut jwt.stale_max, duration);
+    ages(section, &jwt, keys.as_ref());
+    Some(Jwt { algorithms: algorithms?, keys: keys?, issuer: issuer?, audience: audience?, ca_file, ..jwt })
+}
+
+fn require(section: &Section<'_>, name: &str, write: &str) {
+    if !section.has(name) {
+        section.mistake(&[], format!("{} lacks `{name}`: write {write}", section.header()));
+    }
+}
+
+fn algorithms(section: &Section<'_>) -> Option<Vec<Algorithm>> {
+    let algorithms = section.get("algorithms", texts("RS256", algorithm))?;
+    let shared = algorithms.iter().filter(|algorithm| is_shared(**algorithm)).count();
+    if shared > 0 && shared < algorithms.len() {
+        section.mistake(
+            &["algorithms"],
+            "a public key would pass for the secret of HS256: write either HS256, HS384, HS512, or others, but not both kinds",
+        );
+        return None;
+    }
+    Some(algorithms)
+}
+
+fn algorithm(text: &str) -> Result<Algorithm, String> {
+    if text.eq_ignore_ascii_case("none") {
+        return Err(
+            "`none` is no signature: anybody could make such a token; write the algorithm that the issuer signs with".to_owned()
+        );
+    }
+    Algorithm::from_str(text).map_err(|_| match Algorithm::from_str(&text.to_ascii_uppercase()) {
+        Ok(_) => format!("`{text}` is written \"{}\"", text.to_ascii_uppercase()),
+        Err(_) if text.eq_ignore_ascii_case("eddsa") => format!("`{text}` is written \"EdDSA\""),
+        Err(_) => format!("`{text}` is no algorithm for signatures: there are RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, EdDSA, HS256, HS384, HS512"),
+    })
+}
+
+fn keys(section: &Section<'_>, algorithms: &[Algorithm]) -> Option<KeysFrom> {
+    const PLACES: [&str; 3] = ["keys_file", "keys_url", "secret_file"];
+    let written: Vec<_> = PLACES.into_iter().filter(|name| section.has(name)).collect();
+    match written[..] {
+        [] if section.is_present() => section.mistake(
+            &[],
+            "[jwt] lacks its keys: write keys_url = \"https://…\" or keys_file = \"jwks.json\", or secret_file for HS256",
+        ),
+        [one, other, ..] => section.mistake(&[other], format!("`{one}` and `{other}` are both there: keep one of them")),
+        _ => {}
+    }
+    let is_shared = algorithms.first().copied().is_some_and(is_shared);
+    if let [place @ ("keys_file" | "keys_url")] = written[..]
+        && is_shared
+    {
+        section.mistake(&[place], format!("HS256 and its like have no public keys: write secret_file instead of `{place}`"));
+    }
+    if written == ["secret_file"] && !is_shared && !algorithms.is_empty() {
+        let message =
+            "a secret is for HS256, HS384 and HS512: write keys_file or keys_url instead, or one of those in `algorithms`";
+        section.mistake(&["secret_file"], message);
+    }
+    let from_file = section.file("keys_file").map(KeysFrom::File);
+    let from_url = section.get("keys_url", parsed(believable_url)).map(KeysFrom::Url);
+    let secret = section.file("secret_file").map(KeysFrom::Secret);
+    from_file.or(from_url).or(secret)
+}
+
+fn issuer(text: &str) -> Result<Issuer, String> {
+    match text {
+        "any" => Ok(Issuer::Any),
+        "" => Err("an issuer has a name: write what `iss` in its tokens says, or \"any\"".to_owned()),
+        // What stands between the parts of a principal's name.
+        _ if text.chars().any(|c| c.is_whitespace() || c.is_control()) => {
+            Err(format!("`{}` has a space in it: write what `iss` in the tokens says", text.escape_debug()))
+        }
+        _ => Ok(Issuer::Just(text.into())),
+    }
+}
+
+fn audience(value: &DeValue<'_>, kind: Kind) -> Result<Audience, String> {
+    let one = |text: &str| match text {
+        "" => Err("an audience has a name: write what `aud` in the tokens says, or \"any\"".to_owned()),
+        _ => Ok(text.to_owned()),
+    };
+    let audiences = texts("https://api.example.com", one)(value, kind)?;
+    match &audiences[..] {
+        [any] if any == "any" => Ok(Audience::Any),
+        _ if audiences.iter().any(|audience| audience == "any") => {
+            Err("\"any\" stands alone: write audience = \"any\", or leave it out of the list".to_owned())
+        }
+        _ => Ok(Audience::OneOf(audiences)),
+    }
+}
+
+fn leeway(value: &DeValue<'_>, _: Kind) -> Result<Duration, String> {
+    match duration(value, UP_TO_A_DAY)? {
+        leeway if leeway > LEEWAY_MAX => {
+            Err("tokens would be good for much longer than their issuer meant: write at most \"5m\", and set the clocks".to_owned())
+        }
+        leeway => Ok(leeway),
+    }
+}
+
+fn ages(section: &Section<'_>, jwt: &Jwt, keys: Option<&KeysFrom>) {
+    if !matches!(keys, None | Some(KeysFrom::Url(_))) {
+        if section.has("refresh") {
+            section.mistake(&["refresh"], "`refresh` is for keys_url: a file is read again when it changes; leave it out");
+        }
+        return;
+    }
+    if jwt.stale_max < jwt.refresh {
+        let (stale, refresh) = (text::spelled(jwt.stale_max), text::spelled(jwt.refresh));
+        section.mistake(
+            &["stale_max", "refresh"],
+            format!("`stale_max` ({stale}) is under `refresh` ({refresh}): keys would go stale before they are asked for again; lengthen the one or shorten the other"),
+        );
+    }
+}
+
+/// `[forward_auth]`, if it is there and whole. What is wrong with it is noted.
+pub(super) fn forward_auth(section: &Section<'_>) -> Option<ForwardAuth> {
+    let principal_field = section.get("principal_field", parsed(field));
+    if section.is_present() {
+        require(section, "principal_field", "principal_field = \"x-auth-user\", the field of its answer that names the caller");
+    }
+    let mut auth = ForwardAuth::new(HeaderName::from_static("x-auth-user"));
+    section.read("forward", &mut auth.forward, texts("x-api-key", shown));
+    section.read("pass", &mut auth.pass, texts("x-auth-user", passed));
+    if let Some(both) = auth.pass.iter().find(|name| auth.forward.contains(name)) {
+        section.mistake(&["pass"], never_shown(both));
+    }
+    section.read("timeout", &mut auth.timeout, auth_timeout);
+    section.read("concurrency_max", &mut auth.concurrency_max, count);
+    auth.ca_file = section.file("ca_file");
+    Some(ForwardAuth { principal_field: principal_field?, ..auth })
+}
+
+fn field(text: &str) -> Result<HeaderName, String> {
+    HeaderName::from_str(text).map_err(|_| format!("`{text}` is not the name of a header field: write x-auth-user, for example"))
+}
+
+/// A field of the request that the service is shown, besides those that it is shown anyway. What concerns one connection, or the
+/// length of a body, would make another question of it.
+fn shown(text: &str) -> Result<HeaderName, String> {
+    let name = field(text)?;
+    let told = name.as_str().strip_prefix("x-forwarded-").map(|what| ["method", "uri", "host", "proto", "for"].contains(&what));
+    let is_told = told.unwrap_or_else(|| ["x-request-id", "traceparent"].contains(&name.as_str()));
+    if forward::CREDENTIALS.contains(&name) || is_told {
+        return Err(format!("`{name}` is for the gateway to show, which it does without being told: leave it out of `forward`"));
+    }
+    if !forward::is_plain(name.as_str()) {
+        return Err(format!(
+            "`{name}` is one of many spellings that some servers cannot tell apart: name a field of letters, digits and hyphens"
+        ));
+    }
+    if forward::is_ours(&name) {
+        return Err(format!(
+            "`{name}` concerns one connection or a body, or is set by the gateway, and is not for the service: leave it out of `forward`"
+        ));
+    }
+    Ok(name)
+}
+
+/// Why the service cannot be shown a field and answer with it too: no client may say what is passed, guarded or not, and it is taken off
+/// before anybody is asked.
+fn never_shown(name: &HeaderName) -> String {
+    format!(
+        "`{name}` is what the service is shown, and a field in `pass` is taken off every request of clients: nobody could show it any more; \
+         let the service answer with another field, x-auth-token for example, and pass that"
+    )
+}
+
+/// A field that the gateway takes over from the answer: not one by which it would undo what it says itself, nor one that it asks with.
+fn passed(text: &str) -> Result<HeaderName, String> {
+    let name = field(text)?;
+    if forward::is_ours(&name) || forward::is_keys(&name) {
+        return Err(format!("`{name}` is a field that the gateway itself sets or reads: leave it out of `pass`"));
+    }
+    if forward::CREDENTIALS.contains(&name) {
+        return Err(never_shown(&name));
+    }
+    Ok(name)
+}
+
+fn auth_timeout(value: &DeValue<'_>, _: Kind) -> Result<Duration, String> {
+    match duration(value, TIMEOUT)? {
+        timeout if timeout > AUTH_TIMEOUT_MAX => Err("every guarded request waits for this: write at most \"60s\"".to_owned()),
+        timeout => Ok(timeout),
+    }
+}
+
+/// What the source needs, and sections that nothing needs.
+pub(super) fn check(top: &Section<'_>, [jwt, forward_auth]: [&Section<'_>; 2], config: &Config, overrides: &Overrides) {
+    let source = &config.principal;
+    match source {
+        PrincipalSource::Header(field) if config.trusted_proxies.is_empty() && !top.has("trusted_proxies") => top.mistake(
+            &["principal"],
+            format!(
+                "`{source}` believes only proxies that are named: write trusted_proxies = [\"10.0.0.7\"], or whoever sets {field}"
+            ),
+        ),
+        PrincipalSource::Header(_) if config.trusted_proxies.is_empty() => {
+            top.mistake(&["trusted_proxies"], format!("`{source}` believes only these, and there is none: name the proxies"));
+        }
+        PrincipalSource::Jwt(_) if !jwt.is_present() => top.mistake(
+            &["principal"],
+            format!(
+                "`{source}` needs [jwt] in the configuration: with `algorithms`, `issuer`, `audience` and `keys_url` or `keys_file`"
+            ),
+        ),
+        PrincipalSource::ForwardAuth(_) if !forward_auth.is_present() => top.mistake(
+            &["principal"],
+            "forward-auth needs [forward_auth] in the configuration: write principal_field = \"x-auth-user\" in it",
+        ),
+        _ => {}
+    }
+    key_fields_apart([top, jwt, forward_auth], config, overrides);
+    // Whoever tries another source with a flag leaves the file as it is.
+    if overrides.principal.is_some() {
+        return;
+    }
+    if jwt.is_present() && !matches!(source, PrincipalSource::Jwt(_)) {
+        jwt.mistake(
+            &[],
+            format!("[jwt] is for principal = \"jwt:sub\", and it is \"{source}\": write the one or remove the other"),
+        );
+    }
+    if forward_auth.is_present() && !matches!(source, PrincipalSource::ForwardAuth(_)) {
+        forward_auth.mistake(
+            &[],
+            format!(
+                "[forward_auth] is for principal = \"forward-auth:URL\", and it is \"{source}\": write the one or remove the other"
+            ),
+        );
+    }
+    if let (PrincipalSource::ForwardAuth(url), Some(auth)) = (source, &config.forward_auth)
+        && auth.ca_file.is_some()
+        && url.scheme_str() == Some("http")
+    {
+        forward_auth.mistake(&["ca_file"], "`ca_file` is for a service with https, and this one has http: leave it out");
+    }
+}
+
+/// A field that carries keys cannot say who is asking, nor be taken off.
+fn key_fields_apart([top, jwt, forward_auth]: [&Section<'_>; 3], config: &Config, overrides: &Overrides) {
+    let settings: Vec<(_, _, Vec<&HeaderName>)> = match &config.principal {
+        PrincipalSource::Digest(field) | PrincipalSource::Header(field) => vec![(top, "principal", vec![field])],
+        PrincipalSource::Jwt(_) => vec![(jwt, "field", config.jwt.iter().map(|jwt| &jwt.field).collect())],
+        PrincipalSource::ForwardAuth(_) => {
+            let auth = config.forward_auth.as_ref();
+            vec![
+                (forward_auth, "forward", auth.iter().flat_map(|auth| &auth.forward).collect()),
+                (forward_auth, "pass", auth.iter().flat_map(|auth| &auth.pass).collect()),
+            ]
+        }
+        PrincipalSource::None => return,
+    };
+    let carries_keys = |field: &&&HeaderName| {
+        forward::is_keys(field)
+            || config.all_routes().iter().any(|route| route.policy.key_field.eq_ignore_ascii_case(field.as_str()))
+    };
+    for (section, setting, fields) in settings {
+        // Of the default no route can have made a key.
+        let is_written = section.has(setting) || overrides.principal.is_some();
+        if let Some(field) = fields.iter().find(carries_keys).filter(|_| is_written) {
+            section.mistake(
+                &[setting],
+                format!("`{field}` carries keys, and a key says nothing of who is asking: name another field"),
+            );
+        }
+    }
+}

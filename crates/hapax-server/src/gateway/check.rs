@@ -1,0 +1,30 @@
+//! What is wrong with a configuration beyond its text: the files it names, read by those who will use them.
+//!
+//! One place for `hapax config check` and for a start, so that the one does not say ok to what the other refuses.
+
+use hapax::core::Secret;
+
+use super::listen;
+use super::principal::Principals;
+use super::upstream::{Dialer, Proxy, Tunnels};
+use crate::config::{Config, KeysFrom, PrincipalSource, Upstream};
+use crate::telemetry::Metrics;
+
+/// Everything that a start would refuse, each with its setting and its file. Nothing is listened on, no store is opened, nobody is asked.
+pub async fn mistakes(config: &Config) -> Vec<String> {
+    let admin = config.admin_mistake().map(|mistake| format!("admin: {mistake}"));
+    let tls = config.tls.as_ref().and_then(|tls| listen::acceptor(tls).err());
+    let proxy = Proxy::new(config, Metrics::new(), Tunnels::default()).err();
+    [admin, tls, proxy, principals(config).await].into_iter().flatten().collect()
+}
+
+async fn principals(config: &Config) -> Option<String> {
+    if let (PrincipalSource::Jwt(_), Some(jwt)) = (&config.principal, &config.jwt)
+        && let KeysFrom::Url(url) = &jwt.keys
+    {
+        // Whether keys can be had there is not for now: a URL that does not answer may yet.
+        return Dialer::new(&Upstream { ca_file: jwt.ca_file.clone(), ..Upstream::new(url.clone()) }, "jwt").err();
+    }
+    // No request is ever looked at with it, so that the secret is of no matter.
+    Principals::start(config, Secret::from_bytes([0; 32]), Metrics::new(), None).await.err()
+}

@@ -1,0 +1,81 @@
+//! One configuration at work, and what stays when another takes its place.
+//!
+//! A request belongs to the configuration it began under, to its end: it holds on to it, and with it to the connections to the upstream.
+//! Whatever remembers (the store, attempts under way, counters) is not part of a configuration and stays.
+
+use std::sync::Arc;
+
+use hapax::Hapax;
+use hapax::core::Secret;
+use tokio_rustls::TlsAcceptor;
+
+use super::forward::sensitive_fields;
+use super::principal::Principals;
+use super::stack::Stack;
+use super::upstream::{Proxy, Tunnels};
+use super::{listen, wire};
+use crate::config::Config;
+use crate::telemetry::{Metrics, Suspects, Traces};
+
+/// What no configuration changes.
+pub(super) struct Lasting {
+    pub(super) hapax: Hapax,
+    pub(super) secret: Secret,
+    pub(super) metrics: Metrics,
+    pub(super) traces: Option<Traces>,
+    pub(super) tunnels: Tunnels,
+    /// Shared by all, so that a credential that changes across a reload is noticed too.
+    pub(super) suspects: Arc<Suspects>,
+}
+
+/// One configuration at work.
+pub(crate) struct Live {
+    pub(crate) config: Arc<Config>,
+    pub(crate) stack: Stack,
+    /// What the bytes of its connections are held to.
+    pub(crate) wire: wire::Settings,
+    pub(crate) tls: Option<TlsAcceptor>,
+    /// Counts the configurations there have been.
+    pub(crate) generation: u64,
+    proxy: Proxy,
+    principals: Principals,
+}
+
+impl Live {
+    /// Puts a configuration to work, after another if there was one. Nothing has changed for anybody until it is handed out.
+    pub(super) async fn new(config: Config, lasting: &Lasting, before: Option<&Live>) -> Result<Live, String> {
+        let config = Arc::new(config);
+        let tls = config.tls.as_ref().map(listen::acceptor).transpose()?;
+        let proxy = proxy(&config, lasting, before)?;
+        let hapax = lasting.hapax.clone().namespace(&config.namespace);
+        let earlier = before.map(|before| &before.principals);
+        let principals = Principals::start(&config, lasting.secret, lasting.metrics.clone(), earlier).await?;
+        let stack = Stack::new(&config, &hapax, &principals, &proxy, lasting)?;
+        let wire = wire::Settings::new(&config.timeouts, &config.limits, sensitive_fields(&config));
+        let generation = before.map_or(0, |before| before.generation + 1);
+        Ok(Live { config, stack, wire, tls, generation, proxy, principals })
+    }
+
+    /// Keeps its connections tidy for as long as it is in use.
+    pub(super) fn settle_in(&self, before: Option<&Live>) {
+        if before.is_none_or(|before| !before.proxy.is_same(&self.proxy)) {
+            tokio::spawn(self.proxy.clone().keep_tidy());
+        }
+    }
+}
+
+/// The connections to the upstream: those there are, if the upstream is the same; else new ones. The old ones go with the last request
+/// that began under the old configuration.
+fn proxy(config: &Config, lasting: &Lasting, before: Option<&Live>) -> Result<Proxy, String> {
+    let is_same = |before: &&Live| {
+        let (timeouts, earlier) = (&config.timeouts, &before.config.timeouts);
+        // A file may hold something else by now.
+        config.upstream.ca_file.is_none()
+            && config.upstream == before.config.upstream
+            && (timeouts.connect, timeouts.answer) == (earlier.connect, earlier.answer)
+    };
+    match before.filter(is_same) {
+        Some(before) => Ok(before.proxy.clone()),
+        None => Proxy::new(config, lasting.metrics.clone(), lasting.tunnels.clone()),
+    }
+}

@@ -1,0 +1,146 @@
+//! `forward-auth`: another service says who is asking, with each request anew.
+//!
+//! It is asked before every guarded request, the first and each repeat alike, and nothing of what it said is remembered: whoever it
+//! refuses gets no replay. It sees the credentials of the request and where it goes, never its body. What it says no with is passed
+//! on as it is; whatever else is no clear yes refuses the request for the time being.
+
+use hapax::core::rejection::Flaw;
+use hapax::middleware::rejected;
+use hapax::{Body, Principal, Rejection};
+use http::header::{
+    ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, LOCATION, SET_COOKIE, USER_AGENT,
+    WWW_AUTHENTICATE,
+};
+use http::request::Parts;
+use http::{Response, StatusCode, Uri};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
+
+use super::fetch::{Failed, Fetched, Fetcher};
+use super::{Refused, name, only};
+use crate::config;
+use crate::gateway::forward::CREDENTIALS;
+
+/// Bytes of its answer's body: a page that asks somebody to log in.
+const BODY_BYTES_MAX: usize = 64 << 10;
+
+/// Fields of the request that it is always shown, besides its credentials and those that the configuration names.
+const SHOWN: [HeaderName; 5] = [
+    HeaderName::from_static("x-forwarded-for"),
+    HeaderName::from_static("x-forwarded-proto"),
+    HeaderName::from_static("x-forwarded-host"),
+    HeaderName::from_static("x-request-id"),
+    HeaderName::from_static("traceparent"),
+];
+
+/// Fields of a refusal that its caller is shown.
+const REFUSAL: [HeaderName; 4] = [WWW_AUTHENTICATE, CONTENT_TYPE, LOCATION, SET_COOKIE];
+
+pub(super) struct ForwardAuth {
+    fetcher: Fetcher,
+    settings: config::ForwardAuth,
+    room: Semaphore,
+}
+
+impl ForwardAuth {
+    pub(super) fn new(url: &Uri, settings: &config::ForwardAuth) -> Result<ForwardAuth, String> {
+        Ok(ForwardAuth {
+            fetcher: Fetcher::new(url, settings.ca_file.as_deref(), "forward_auth")?,
+            room: Semaphore::new(settings.concurrency_max),
+            settings: settings.clone(),
+        })
+    }
+
+    /// Who is asking. What the service says of them for the upstream is put into the request.
+    pub(super) async fn of(&self, parts: &mut Parts) -> Result<Principal, Refused> {
+        let fetched = self.ask(parts).await.map_err(|failed| {
+            tracing::warn!(reason = failed.word, error = failed.why, "forward-auth gave no answer; guarded requests are refused");
+            Refused::Unavailable(failed.word)
+        })?;
+        match fetched.status {
+            status if status.is_success() => self.accept(parts, &fetched),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(refusal(fetched)),
+            status if is_redirect(status) && fetched.headers.contains_key(LOCATION) => Err(refusal(fetched)),
+            status => {
+                tracing::warn!(%status, "forward-auth gave an answer that is neither yes nor no; guarded requests are refused");
+                Err(Refused::Unavailable("status"))
+            }
+        }
+    }
+
+    async fn ask(&self, parts: &Parts) -> Result<Fetched, Failed> {
+        let until = Instant::now() + self.settings.timeout;
+        let Ok(room) = timeout_at(until, self.room.acquire()).await else {
+            let why = format!("{} requests are being asked about already", self.settings.concurrency_max);
+            return Err(Failed { word: "busy", why });
+        };
+        let _room = room.expect("it is never closed");
+        self.fetcher.get(self.question(parts), BODY_BYTES_MAX, until.saturating_duration_since(Instant::now())).await
+    }
+
+    /// What the service is shown of a request.
+    fn question(&self, parts: &Parts) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for name in CREDENTIALS.iter().chain(&SHOWN).chain(&self.settings.forward) {
+            // A name that is there already would be doubled, and two credentials are none.
+            if headers.contains_key(name) {
+                continue;
+            }
+            for line in parts.headers.get_all(name) {
+                headers.append(name.clone(), line.clone());
+            }
+        }
+        let target = parts.uri.path_and_query().map_or(parts.uri.path(), |target| target.as_str());
+        for (name, text) in [("x-forwarded-method", parts.method.as_str()), ("x-forwarded-uri", target)] {
+            let value = HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static(""));
+            headers.insert(HeaderName::from_static(name), value);
+        }
+        // It was meant for somebody else.
+        headers.remove(HOST);
+        headers.entry(ACCEPT).or_insert(HeaderValue::from_static("*/*"));
+        headers.entry(USER_AGENT).or_insert(HeaderValue::from_static("hapax"));
+        headers
+    }
+
+    fn accept(&self, parts: &mut Parts, fetched: &Fetched) -> Result<Principal, Refused> {
+        let field = &self.settings.principal_field;
+        let broken = |why: &'static str| {
+            tracing::error!(%field, why, "forward-auth said yes without one name of who is asking; guarded requests are refused");
+            Refused::Unavailable("answer")
+        };
+        let value = only(&fetched.headers, field).map_err(broken)?;
+        let name = name(value).ok_or_else(|| broken("unreadable"))?;
+        for passed in &self.settings.pass {
+            parts.headers.remove(passed);
+            for line in fetched.headers.get_all(passed) {
+                parts.headers.append(passed.clone(), line.clone());
+            }
+        }
+        Ok(Principal::named(format!("forward-auth:{field} {name}")))
+    }
+}
+
+fn is_redirect(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308)
+}
+
+/// The service's own no, as it said it. No cache may take it for an answer to the operation.
+fn refusal(fetched: Fetched) -> Refused {
+    let rejection = Rejection::CredentialsInvalid(Flaw::Other);
+    let mut response = Response::new(Body::from(fetched.body));
+    *response.status_mut() = fetched.status;
+    for name in REFUSAL {
+        for line in fetched.headers.get_all(&name) {
+            response.headers_mut().append(name.clone(), line.clone());
+        }
+    }
+    // Retrying as the same caller would not help, and some clients try again unless they are told.
+    for (name, value) in rejected(&rejection).headers() {
+        if name.as_str().ends_with("should-retry") {
+            response.headers_mut().insert(name.clone(), value.clone());
+        }
+    }
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response.extensions_mut().insert(rejection);
+    Refused::Elsewhere(Box::new(response))
+}

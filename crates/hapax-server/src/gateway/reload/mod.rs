@@ -1,0 +1,166 @@
+//! Another configuration for a gateway at work.
+//!
+//! All or nothing: a configuration with a mistake, one that needs a restart, or one that would break a promise leaves everything as it is.
+//! Requests that began under the old configuration end under it; connections stay. `promises.rs` finds what would be broken, `changes.rs`
+//! what there is to tell.
+
+mod changes;
+mod promises;
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use arc_swap::ArcSwap;
+use hapax::Quotas;
+use hapax::core::time::Timestamp;
+use tokio::sync::Mutex;
+
+pub use self::changes::Change;
+use super::live::{Lasting, Live};
+use crate::admin::{Readiness, Rules};
+use crate::config::{Config, ConfigError, Limits};
+
+/// Reads the configuration again: the file as it is now, under the flags and the environment that the program was started with.
+pub type Reread = Arc<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>;
+
+/// Gives a gateway at work another configuration. Cheap to clone.
+#[derive(Clone)]
+pub struct Reloader(Arc<Inner>);
+
+struct Inner {
+    live: Arc<ArcSwap<Live>>,
+    lasting: Arc<Lasting>,
+    ready: Arc<Readiness>,
+    /// What operators are told, and who they are.
+    rules: Arc<ArcSwap<Rules>>,
+    reread: Option<Reread>,
+    /// Scope changes are allowed at any time, as the program was started.
+    allows_scope_change: bool,
+    /// One at a time, each in full.
+    turn: Mutex<()>,
+}
+
+/// Why the configuration stays as it is. The text is for a person, and says what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReloadError {
+    /// There is no file to read again.
+    #[error("there is nothing to reload: this gateway was started without --config")]
+    Nothing,
+    /// It has mistakes.
+    #[error("{0}")]
+    Bad(String),
+    /// It has settings that only a start can change.
+    #[error(
+        "needs a restart: {}. The next start takes the file with all that is in it, whatever that breaks: put it back unless that is meant",
+        .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    )]
+    Restart(Vec<Change>),
+    /// It would break promises that were given.
+    #[error(
+        "this would break promises to callers:\n{}\nPut the file back: the next start would take it as it is, unasked. If it is meant, allow it once with `hapax reload --allow-scope-change --reason TEXT`, or start with `hapax serve --reload-scopes`",
+        .0.iter().map(|broken| format!("  {broken}")).collect::<Vec<_>>().join("\n")
+    )]
+    Promises(Vec<String>),
+}
+
+impl Reloader {
+    pub(super) fn new(
+        live: Arc<ArcSwap<Live>>,
+        lasting: Arc<Lasting>,
+        (ready, rules): (Arc<Readiness>, Arc<ArcSwap<Rules>>),
+        reread: Option<Reread>,
+        allows_scope_change: bool,
+    ) -> Reloader {
+        Reloader(Arc::new(Inner { live, lasting, ready, rules, reread, allows_scope_change, turn: Mutex::new(()) }))
+    }
+
+    /// Reads the configuration again and takes it, and says what changed. Told to the log and the metrics as well, whatever came of it.
+    ///
+    /// `allows_scope_change` is for this time. Once it is taken it stays taken, also if whoever asked is gone.
+    pub async fn reload(&self, allows_scope_change: bool) -> Result<Vec<Change>, ReloadError> {
+        let reloader = self.clone();
+        let reloading = tokio::spawn(async move {
+            let _turn = reloader.0.turn.lock().await;
+            let ended = match reloader.reread().await {
+                Ok(config) => reloader.take(config, allows_scope_change).await,
+                Err(error) => Err(error),
+            };
+            reloader.tell(&ended);
+            ended
+        });
+        reloading.await.unwrap_or_else(|error| Err(ReloadError::Bad(format!("the reload broke off: {error}"))))
+    }
+
+    async fn reread(&self) -> Result<Config, ReloadError> {
+        let reread = self.0.reread.clone().ok_or(ReloadError::Nothing)?;
+        // Files are read, and may be slow.
+        let read = tokio::task::spawn_blocking(move || reread()).await;
+        match read {
+            Ok(Ok(config)) => Ok(config),
+            Ok(Err(error)) => Err(ReloadError::Bad(error.to_string())),
+            Err(error) => Err(ReloadError::Bad(format!("reading it broke off: {error}"))),
+        }
+    }
+
+    async fn take(&self, config: Config, allows_scope_change: bool) -> Result<Vec<Change>, ReloadError> {
+        let Inner { live, lasting, ready, rules, .. } = &*self.0;
+        let before = live.load_full();
+        let changes = changes::between(&before.config, &config);
+        let fixed: Vec<Change> = changes.iter().filter(|change| needs_restart(&change.setting)).cloned().collect();
+        if !fixed.is_empty() {
+            return Err(ReloadError::Restart(fixed));
+        }
+        if !allows_scope_change && !self.0.allows_scope_change {
+            self.keep_promises(&before.config, &config).await?;
+        }
+        let next = Live::new(config, lasting, Some(&before)).await.map_err(ReloadError::Bad)?;
+        next.settle_in(Some(&before));
+        let Limits { records_per_principal_max, bytes_per_principal_max, .. } = next.config.limits;
+        lasting.hapax.set_quotas(Quotas { records_per_principal_max, bytes_per_principal_max });
+        ready.fails_open(next.config.fails_open());
+        rules.store(Arc::new(Rules::of(&next.config)));
+        live.store(Arc::new(next));
+        Ok(changes)
+    }
+
+    async fn keep_promises(&self, old: &Config, new: &Config) -> Result<(), ReloadError> {
+        let mut broken = promises::broken(old, new);
+        if broken.is_empty() {
+            return Ok(());
+        }
+        let now = Timestamp::from_system_time(SystemTime::now());
+        let counted = promises::count(&mut broken, &self.0.lasting.hapax, old, new, now).await;
+        let told = |broken: &promises::Broken| if counted.is_ok() { broken.counted() } else { broken.told() };
+        Err(ReloadError::Promises(broken.iter().map(told).collect()))
+    }
+
+    fn tell(&self, ended: &Result<Vec<Change>, ReloadError>) {
+        let reloads = self.0.lasting.metrics.reloads();
+        match ended {
+            Ok(changes) => {
+                reloads.ok();
+                for Change { setting, from, to } in changes {
+                    let (from, to) = (from.as_deref().unwrap_or("nothing"), to.as_deref().unwrap_or("nothing"));
+                    tracing::info!(setting, from, to, "a setting changed");
+                }
+                tracing::info!(changes = changes.len(), "the configuration was reloaded");
+            }
+            Err(error @ ReloadError::Bad(_)) => {
+                reloads.bad();
+                tracing::error!("the configuration was not reloaded, and the one in use stays: it has mistakes\n{error}");
+            }
+            // Nobody's configuration is out of date by this.
+            Err(error @ ReloadError::Nothing) => tracing::warn!("{error}"),
+            Err(error) => {
+                reloads.refused();
+                tracing::error!("the configuration was not reloaded, and the one in use stays: {error}");
+            }
+        }
+    }
+}
+
+/// Whether a setting is decided when the gateway starts.
+fn needs_restart(setting: &str) -> bool {
+    matches!(setting, "listen" | "admin" | "store" | "limits.attempts_max" | "limits.velocity_entries_max")
+}

@@ -1,0 +1,135 @@
+//! schemathesis, as it comes from PyPI, reads the document of a running gateway and sends what it says may be sent, and what it says may
+//! not, to every operation, on records in every state: no 5xx, no status, content type or body that the document does not have.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::world::{ADMIN_TOKEN, World, text};
+
+/// What is wanted, by exact versions and hashes.
+const REQUIREMENTS: &str = include_str!("requirements.txt");
+/// How requests are filled in: half of the ids are those of records there are.
+const HOOKS: &str = include_str!("hooks.py");
+/// Written last, with what was wanted: a directory without it was given up half way.
+const STAMP: &str = "installed";
+/// Of each operation and phase.
+const EXAMPLES: &str = "20";
+const LONGEST: Duration = Duration::from_secs(100);
+
+/// Not `positive_data_acceptance`: that an outcome `done` needs a status, and that a field of a header is one, is said in words.
+const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,response_schema_conformance,negative_data_rejection,unsupported_method,ignored_auth";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_that_the_document_allows_or_forbids_gets_an_answer_it_does_not_have() {
+    let Some(directory) = installed() else { return };
+    let world = World::guarded().await;
+    let asking = fill(&world).await;
+    let ids = ids(&world).await;
+
+    let mut program = tokio::process::Command::new(directory.join("bin/schemathesis"));
+    program.arg("run").arg(format!("http://{}/openapi.json", world.admin()));
+    program.args(["--header", &format!("Authorization: Bearer {ADMIN_TOKEN}"), "--checks", CHECKS, "--mode", "all"]);
+    program.args([
+        "--phases",
+        "examples,coverage,fuzzing",
+        "--max-examples",
+        EXAMPLES,
+        "--seed",
+        "17",
+        "--no-color",
+        "--continue-on-failure",
+    ]);
+    program.args(["--workers", "1", "--generation-database", "none", "--request-timeout", "40"]);
+    program
+        .env("SCHEMATHESIS_HOOKS", "hooks")
+        .env("PYTHONPATH", &directory)
+        .env("HAPAX_IDS", ids.join(" "))
+        .env("NO_PROXY", "127.0.0.1");
+    let ran =
+        tokio::time::timeout(LONGEST, program.current_dir(&directory).kill_on_drop(true).output()).await.expect("it ends").unwrap();
+    let told = text(&ran.stdout);
+    assert!(ran.status.success(), "{told}{}", text(&ran.stderr));
+    let summary: Vec<_> =
+        told.lines().filter(|line| line.contains("Test cases") || line.contains("generated") || line.contains("Tested")).collect();
+    println!("schemathesis: {}", summary.join("; "));
+
+    // It did change something, and nothing by mistake that was running.
+    let log = world.ask("GET", "/v1/log?limit=1000", "").await.json();
+    let changed = log["entries"].as_array().unwrap().len();
+    println!("schemathesis changed {changed} records by hand");
+    assert!(changed > 0, "it never got as far as a change: the run shows little");
+    world.origin.go();
+    assert_eq!(asking.await.unwrap().status, 201);
+    world.end().await;
+}
+
+/// Records in every state.
+async fn fill(world: &World) -> tokio::task::JoinHandle<crate::world::Got> {
+    for number in 0..20 {
+        world.lost(&format!("lost-{number}")).await;
+    }
+    for number in 0..3 {
+        world.completed(&format!("done-{number}")).await;
+        world.failed(&format!("failed-{number}")).await;
+        world.retryable(&format!("retryable-{number}")).await;
+        world.expired(&format!("expired-{number}")).await;
+    }
+    world.running("running").await
+}
+
+/// All there are, and each state among them.
+async fn ids(world: &World) -> Vec<String> {
+    let page = world.ask("GET", "/v1/keys?limit=1000", "").await.json();
+    let keys = page["keys"].as_array().unwrap();
+    for state in ["running", "completed", "failed", "retryable", "unknown", "expired"] {
+        assert!(keys.iter().any(|key| key["state"] == state), "{state}");
+    }
+    let of = |key: &Value| {
+        [&key["id"], &key["operation_id"], &key["fence"]]
+            .map(|part| part.as_str().map_or_else(|| part.to_string(), str::to_owned))
+            .join(":")
+    };
+    keys.iter().map(of).collect()
+}
+
+/// Where it is, or nothing when it cannot be had here, which is said where nobody can miss it.
+fn installed() -> Option<PathBuf> {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("schemathesis");
+    match install(&directory) {
+        Ok(()) => Some(directory),
+        Err(reason) => {
+            assert!(!reason.contains("DO NOT MATCH THE HASHES"), "schemathesis is not what was pinned:\n{reason}");
+            // Not by a macro: those write nothing for tests that pass.
+            let skipped = format!("SKIPPED: admin::schemathesis: it cannot be installed: {reason}\n");
+            std::io::stderr().write_all(skipped.as_bytes()).unwrap();
+            None
+        }
+    }
+}
+
+fn install(directory: &Path) -> Result<(), String> {
+    if std::fs::read_to_string(directory.join(STAMP)).ok().as_deref() != Some(REQUIREMENTS) {
+        if directory.exists() {
+            std::fs::remove_dir_all(directory).unwrap();
+        }
+        std::fs::create_dir_all(directory).unwrap();
+        std::fs::write(directory.join("requirements.txt"), REQUIREMENTS).unwrap();
+        succeed(Command::new("python3").args(["-m", "venv"]).arg(directory))?;
+        let pip =
+            ["-m", "pip", "install", "--quiet", "--timeout", "20", "--retries", "2", "--require-hashes", "--only-binary", ":all:"];
+        succeed(Command::new(directory.join("bin/python")).args(pip).arg("--requirement").arg(directory.join("requirements.txt")))?;
+        std::fs::write(directory.join(STAMP), REQUIREMENTS).unwrap();
+    }
+    std::fs::write(directory.join("hooks.py"), HOOKS).unwrap();
+    Ok(())
+}
+
+fn succeed(command: &mut Command) -> Result<(), String> {
+    let ran = command.output().map_err(|error| format!("{}: {error}", command.get_program().display()))?;
+    let told = || [&ran.stdout[..], &ran.stderr].map(String::from_utf8_lossy).concat();
+    if ran.status.success() { Ok(()) } else { Err(format!("{command:?} failed: {}", told().trim())) }
+}
