@@ -96,10 +96,10 @@ async fn without_a_yes_there_is_no_replay() {
 
 #[tokio::test]
 async fn a_service_that_is_not_there_gets_nobody_a_replay() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
-    let world = asking(address, |_| ()).await;
+    // Bound and not listening: nobody is there, and nobody else can come to be.
+    let nobody = tokio::net::TcpSocket::new_v4().unwrap();
+    nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let world = asking(nobody.local_addr().unwrap(), |_| ()).await;
     let got = world.send(false, as_ada()).await;
     assert_eq!((got.status.as_u16(), got.problem()), (503, "principal-unavailable".to_owned()));
     assert_eq!(world.counted("hapax_principal_unavailable_total{reason=\"connect\"}").await, 1);
