@@ -1,8 +1,8 @@
 //! What operators ask over HTTP, on a listener of its own.
 //!
 //! On loopback without a token it asks nobody who they are: whoever is on this machine is an operator. There a web page is the stranger
-//! to keep out ([`guard`]). With a token it asks everybody, and may listen anywhere ([`who`]). Every route stands in the document at
-//! `/openapi.json`, because it is the same macro that makes both ([`openapi`]).
+//! to keep out (`guard.rs`). With a token it asks everybody, and may listen anywhere (`who.rs`). Every route stands in the document at
+//! `/openapi.json`, because it is the same macro that makes both (`openapi.rs`).
 
 mod answer;
 mod guard;
