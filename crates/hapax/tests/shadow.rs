@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use common::{Broken, Gate, Got, Guarded, Ledger, by, charged, faulty, guard, post, quiet, send, spawn};
-use hapax::{Body, Event, Hapax, KeyRule, KeySource, NeverDispatched, Policy, Principal, Store, Would};
+use common::{Broken, Gate, Got, Guarded, Ledger, by, charged, charges, faulty, gated, guard, post, quiet, send, spawn};
+use hapax::{Body, Event, Hapax, KeyRule, KeySource, Limits, NeverDispatched, Part, Policy, Principal, Store, Velocity, Would};
 use hapax_core::store::ListQuery;
 use hapax_testkit::{Fault, Verb};
 use http::{HeaderValue, Request};
@@ -365,6 +365,25 @@ async fn what_a_shadow_saw_is_nothing_to_the_layer_that_guards_after_it() {
     let mut namespaces: Vec<_> = heads.iter().map(|head| (&*head.scope.namespace, head.kept)).collect();
     namespaces.sort_unstable();
     assert_eq!(namespaces, [("default", true), ("shadow:default", false)], "and no answer is kept");
+}
+
+/// Neither the room for attempts nor the buckets that new keys are counted in.
+#[tokio::test(start_paused = true)]
+async fn a_shadow_takes_nothing_from_those_who_are_guarded() {
+    let (store, _) = faulty();
+    let limits = Limits { attempts_in_flight_max: 1, velocity_entries_max: 1, ..Limits::default() };
+    let hapax = Hapax::builder_shared(store).limits(limits).sweep(None).build();
+    let velocity = vec![Velocity { by: Part::Header("x-card".into()), keys: 1, per: Duration::from_secs(3_600) }];
+    let (watched, seen, gate) = gated(&hapax, Policy { velocity: velocity.clone(), ..shadow() }, 201);
+    let running = spawn(&watched, with(post("/charges", "a", "5"), "x-card", "1"));
+    while seen.len() == 0 {
+        tokio::task::yield_now().await;
+    }
+    let (guarded, ledger) = charges(&hapax, Policy { velocity, ..Policy::default() });
+    let got = send(&guarded, with(post("/charges", "b", "5"), "x-card", "2")).await;
+    assert_eq!((got.status.as_u16(), ledger.len()), (201, 1), "while the shadow's attempt has all its room and its one bucket");
+    gate.open(1);
+    assert_eq!(running.await.unwrap().status, 201);
 }
 
 #[test]
