@@ -148,6 +148,10 @@ async fn operators_are_told_what_came_of_it() {
     assert_eq!(reload(r#"{"by":"","reason":"x"}"#).await.0, 400);
     let (status, _) = reload(r#"{"by":"ada","allow_scope_change":true,"reason":"the old one was a mistake"}"#).await;
     assert_eq!((status, world.gateway.config().namespace.as_str()), (200, "other"));
+    // What was refused is not taken for what happened.
+    let log = world.gateway.hapax().log(hapax::core::audit::LogQuery::after(0, 10)).await.unwrap();
+    let actions: Vec<_> = log.iter().map(|entry| entry.action.word().to_owned()).collect();
+    assert_eq!(actions, ["reload", "reload-refused", "reload-refused", "reload-with-scope-change"]);
     world.gateway.drain().await;
 }
 
