@@ -9,7 +9,7 @@
 //! 2. [`guard`]: the four conditions under which a record may change, and what it then becomes.
 //! 3. [`record`], [`policy`], [`outcome`], [`rejection`]: the words those two speak in.
 //! 4. [`store`]: the contract every store keeps, and [`memory`], the store that shows it in the fewest lines.
-//! 5. [`audit`]: what was done by hand, by whom and why.
+//! 5. [`audit`]: what was done by hand, by whom and why; [`transfer`]: how a store's content moves into another.
 //! 6. [`key`], [`scope`], [`operation`], [`fingerprint`]: what identifies a request, and what says whether two are the same.
 
 pub mod answer;
@@ -31,6 +31,7 @@ pub mod scope;
 pub mod store;
 pub mod time;
 pub mod token;
+pub mod transfer;
 
 pub use answer::Answer;
 pub use decide::{Ask, Decision, decide};
@@ -45,3 +46,4 @@ pub use rejection::Rejection;
 pub use scope::{Principal, RecordId, Scope};
 pub use store::{Condition, Put, Store, StoreError};
 pub use time::{Clock, Timestamp};
+pub use transfer::Transfer;

@@ -1,5 +1,7 @@
 //! The reference store: the contract in the fewest lines. Forgets everything when it is dropped.
 
+mod transfer;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,16 +13,18 @@ use crate::record::{Fence, Head, Record};
 use crate::scope::RecordId;
 use crate::store::{Change, Lifetime, ListQuery, Pulse, Put, Reading, Renewal, Reply, Seen, Store, Swept, Won, Written};
 use crate::time::{Clock, Timestamp};
+use crate::transfer::Standing;
 
 /// Records in memory. For tests, for the model, and for services that can bear to forget.
 pub struct Memory {
     clock: Arc<dyn Clock>,
-    secret: Secret,
     inside: Mutex<Inside>,
 }
 
-#[derive(Default)]
 struct Inside {
+    secret: Secret,
+    /// Nobody who only uses the store looks at it: one in memory is gone when it is left.
+    standing: Standing,
     records: BTreeMap<RecordId, Record>,
     /// The highest fence of any removed record.
     floor: Fence,
@@ -33,7 +37,16 @@ struct Inside {
 impl Memory {
     /// An empty store. Time and randomness come from outside, as this crate has neither.
     pub fn new(clock: Arc<dyn Clock>, secret: Secret) -> Self {
-        Memory { clock, secret, inside: Mutex::default() }
+        let inside = Inside {
+            secret,
+            standing: Standing::Live,
+            records: BTreeMap::new(),
+            floor: Fence::ZERO,
+            epoch: 0,
+            log: VecDeque::new(),
+            logged: 0,
+        };
+        Memory { clock, inside: Mutex::new(inside) }
     }
 
     /// The mutex makes every step atomic; the clock is read under it, so that time never runs backwards between two steps.
@@ -84,7 +97,7 @@ impl Store for Memory {
     fn pulse(&self) -> Reply<'_, Pulse> {
         Box::pin(async move {
             let (inside, now) = self.lock();
-            Ok(Pulse { now, epoch: inside.epoch, secret: self.secret })
+            Ok(Pulse { now, epoch: inside.epoch, secret: inside.secret })
         })
     }
 

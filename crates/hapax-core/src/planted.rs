@@ -34,9 +34,53 @@ pub enum Bug {
     ForgetKeepsCache,
     /// Waiters of an attempt that ended retryable all try again at once.
     RetryableStampede,
+    /// Postgres: a takeover is decided by a reading that may be old by the time it is written.
+    PgStaleTakeover,
+    /// Postgres: that a tombstone is over is not asked again by the write that claims its key anew.
+    PgStaleTombstone,
+    /// Postgres: a completion sent alone does not name the fence of its attempt.
+    PgUnfencedCompletion,
+    /// Postgres: completions sent together do not name the fences of their attempts.
+    PgUnfencedBatch,
+    /// Postgres: the end of a lease is reckoned by the clock of the node that claims.
+    PgLeaseByNodeClock,
+    /// Postgres: an insert that meets another's row is taken for one that has made it.
+    PgConflictIsWon,
+    /// Postgres: no row in a result is taken for no record.
+    PgEmptyIsAbsence,
+    /// Postgres: a write whose reply was lost is taken for one that did not take place.
+    PgLostReplyIsFailure,
+    /// Postgres: the rows of a batch are dealt out by their place, not by their id.
+    PgRowsByPosition,
+    /// Postgres: one locked record fails everything that was sent together with it.
+    PgRestIsRefused,
+    /// Postgres: a lease that cannot be renewed because somebody has its row is taken for lost.
+    PgLockedIsLost,
+    /// Postgres: an answer is found by its fence alone, which records claimed together share.
+    PgAnswerByFence,
+    /// Postgres: answers that end together go into one table, however long each is kept.
+    PgAnswersInOneTable,
+    /// Postgres: a table of answers is emptied when its time begins, not when it is over.
+    PgRingTurnsEarly,
+    /// Postgres: what is removed takes the memory of its fence along.
+    PgFloorForgotten,
+    /// Postgres: an entry of the log has the number after the highest that is there.
+    PgLogByMaximum,
+    /// Postgres: a renewal does not ask whether the attempt still owns the record.
+    PgRenewalOfAnyFence,
+    /// Postgres: a settlement leaves the lost attempt its fence.
+    PgSettlementKeepsFence,
+    /// Postgres: the sweep removes what nobody knows the end of.
+    PgSweepRemovesUnresolved,
+    /// Postgres: a forgetting does not tell the nodes that have the answer in memory.
+    PgForgetKeepsEpoch,
+    /// Postgres: a database that does not wait for its disk is left to it.
+    PgCommitsAreNotWaitedFor,
+    /// Postgres: a standby behind a pooler is read from as if it were the server.
+    PgStandbyIsRead,
 }
 
-/// Every bug with the name `HAPAX_PLANTED` knows it by.
+/// Every bug with the name `HAPAX_PLANTED` knows it by. Those of the Postgres store begin with [`POSTGRES`].
 pub const BUGS: &[(&str, Bug)] = &[
     ("check-then-act", Bug::CheckThenAct),
     ("unconditional-takeover", Bug::UnconditionalTakeover),
@@ -52,7 +96,32 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("checksum-ignored", Bug::ChecksumIgnored),
     ("forget-keeps-cache", Bug::ForgetKeepsCache),
     ("retryable-stampede", Bug::RetryableStampede),
+    ("pg-stale-takeover", Bug::PgStaleTakeover),
+    ("pg-stale-tombstone", Bug::PgStaleTombstone),
+    ("pg-unfenced-completion", Bug::PgUnfencedCompletion),
+    ("pg-unfenced-batch", Bug::PgUnfencedBatch),
+    ("pg-lease-by-node-clock", Bug::PgLeaseByNodeClock),
+    ("pg-conflict-is-won", Bug::PgConflictIsWon),
+    ("pg-empty-is-absence", Bug::PgEmptyIsAbsence),
+    ("pg-lost-reply-is-failure", Bug::PgLostReplyIsFailure),
+    ("pg-rows-by-position", Bug::PgRowsByPosition),
+    ("pg-rest-is-refused", Bug::PgRestIsRefused),
+    ("pg-locked-is-lost", Bug::PgLockedIsLost),
+    ("pg-answer-by-fence", Bug::PgAnswerByFence),
+    ("pg-answers-in-one-table", Bug::PgAnswersInOneTable),
+    ("pg-ring-turns-early", Bug::PgRingTurnsEarly),
+    ("pg-floor-forgotten", Bug::PgFloorForgotten),
+    ("pg-log-by-maximum", Bug::PgLogByMaximum),
+    ("pg-renewal-of-any-fence", Bug::PgRenewalOfAnyFence),
+    ("pg-settlement-keeps-fence", Bug::PgSettlementKeepsFence),
+    ("pg-sweep-removes-unresolved", Bug::PgSweepRemovesUnresolved),
+    ("pg-forget-keeps-epoch", Bug::PgForgetKeepsEpoch),
+    ("pg-commits-are-not-waited-for", Bug::PgCommitsAreNotWaitedFor),
+    ("pg-standby-is-read", Bug::PgStandbyIsRead),
 ];
+
+/// What the names of bugs in the Postgres store begin with: only its own suites can notice them.
+pub const POSTGRES: &str = "pg-";
 
 /// Whether this bug is alive in this process.
 #[cfg(feature = "planted")]

@@ -21,7 +21,8 @@
 //!    neither. Entries are numbered from one without gaps, in the order in which they become visible, and stay for
 //!    [`audit::KEPT_FOR`](crate::audit::KEPT_FOR), whatever becomes of their records.
 //! 10. **Forgotten is erased.** When a `Forget` has won, the answer is in nothing that the store keeps, in use or free; a store that
-//!     cannot bring that about in time returns an error of the kind [`StoreErrorKind::Unerased`]. Copies that others made are beyond it.
+//!     cannot bring that about in time returns an error of the kind [`StoreErrorKind::Unerased`]. Copies that others made are beyond it,
+//!     and so is what a database server does with a row that it was told to delete: a store on one says so.
 
 use std::error::Error;
 use std::fmt;
