@@ -7,6 +7,7 @@
 //! - [`crash`]: the test binary started again as a child, to be killed or stopped from outside; and a ledger of effects.
 //! - [`disk`]: system calls that fail, full disks, and machines that lose power.
 //! - [`origin`]: a service that misbehaves on the wire as scripted, and counts what reached it.
+//! - [`servers`]: real servers of one's own, to be killed, promoted, cut off and come back.
 //!
 //! A store joins the suite with one line. The crate that does so needs `tokio` with `macros` and `rt-multi-thread`.
 //!
@@ -46,6 +47,7 @@ pub mod faulty;
 pub mod history;
 pub mod origin;
 mod random;
+pub mod servers;
 
 pub use clock::ManualClock;
 pub use contract::Bench;

@@ -4,19 +4,39 @@
 //! cargo run -p hapax-testkit --bin convict [BUG…]
 //! ```
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use hapax_core::planted::BUGS;
+use hapax_core::planted::{BUGS, POSTGRES};
+use hapax_testkit::servers;
+
+/// A test binary by its package and name, and what it is told: a part of the names of the tests to run, for instance.
+type Choice = (&'static str, &'static str, &'static [&'static str]);
 
 /// The suites, quick ones first: the first that notices a bug convicts it. None of them knows that bugs are planted.
-const SUITES: &[(&str, &[&str])] =
-    &[("hapax-testkit", &["memory"]), ("hapax", &["once", "layer", "outcomes", "rejections", "axum", "sqlite"])];
+const SUITES: &[Choice] = &[
+    ("hapax-testkit", "memory", &[]),
+    ("hapax", "once", &[]),
+    ("hapax", "layer", &[]),
+    ("hapax", "outcomes", &[]),
+    ("hapax", "rejections", &[]),
+    ("hapax", "axum", &[]),
+    ("hapax", "sqlite", &[]),
+];
+
+/// The same for bugs in the Postgres store. All at once: mostly they wait for their server, and the first that fails is enough. Histories tell
+/// what the contract, case by case, would tell much later.
+const POSTGRES_SUITES: &[Choice] = &[(
+    "hapax",
+    "postgres",
+    &["--test-threads=8", "contract::what_takes", "crash::", "history::", "lanes::", "nodes::", "replies::", "ring::", "standby::"],
+)];
 
 /// A suite that takes longer hangs, which convicts as well.
-const SUITE_TIME_MAX: Duration = Duration::from_secs(60);
+const SUITE_TIME_MAX: Duration = Duration::from_secs(120);
 
 fn main() -> ExitCode {
     let chosen: Vec<String> = std::env::args().skip(1).collect();
@@ -25,71 +45,100 @@ fn main() -> ExitCode {
         eprintln!("no bug is called {unknown:?}; the bugs are {names:?}");
         return ExitCode::from(2);
     }
-    let suites = match build() {
-        Ok(suites) => suites,
-        Err(message) => {
-            eprintln!("{message}");
-            return ExitCode::from(2);
-        }
-    };
-    // Without a bug all is well; else a conviction would mean nothing.
-    if let Some(Conviction { suite, tests }) = suites.iter().find_map(|suite| suite.try_bug(None)) {
-        eprintln!("without any bug, {suite} fails: {tests:?}");
-        return ExitCode::FAILURE;
-    }
     let bugs = BUGS.iter().map(|(name, _)| *name).filter(|name| chosen.is_empty() || chosen.iter().any(|chosen| chosen == name));
-    let acquitted: Vec<_> =
-        bugs.filter(|bug| !report(bug, suites.iter().find_map(|suite| suite.try_bug(Some(bug))).as_ref())).collect();
-    if acquitted.is_empty() {
-        return ExitCode::SUCCESS;
-    }
-    eprintln!("nobody noticed: {acquitted:?}");
-    ExitCode::FAILURE
-}
-
-/// Prints a row of the table; says whether the bug was convicted.
-fn report(bug: &str, conviction: Option<&Conviction>) -> bool {
-    match conviction {
-        None => println!("{bug:>24}  NOT NOTICED"),
-        Some(Conviction { suite, tests }) => {
-            let more = tests.len().saturating_sub(1);
-            let more = if more == 0 { String::new() } else { format!(" (and {more} more)") };
-            println!("{bug:>24}  {suite}: {}{more}", tests.first().map_or("hangs", String::as_str));
+    let (postgres, others): (Vec<_>, Vec<_>) = bugs.partition(|name| name.starts_with(POSTGRES));
+    let tried = try_bugs(SUITES, &others).and_then(|mut acquitted| {
+        if postgres.is_empty() || has_postgres() {
+            acquitted.extend(try_bugs(POSTGRES_SUITES, &postgres)?);
+        } else {
+            postgres.iter().for_each(|bug| println!("{bug:>30}  SKIPPED: there is no PostgreSQL here to plant it in"));
+        }
+        Ok(acquitted)
+    });
+    match tried {
+        Ok(acquitted) if acquitted.is_empty() => ExitCode::SUCCESS,
+        Ok(acquitted) => {
+            eprintln!("nobody noticed: {acquitted:?}");
+            ExitCode::FAILURE
+        }
+        Err(Void(message)) => {
+            eprintln!("{message}");
+            ExitCode::from(2)
         }
     }
-    conviction.is_some()
 }
 
-/// A test binary with the bugs compiled in.
+/// Says so loudly if there is none.
+fn has_postgres() -> bool {
+    servers::Postgres::start().is_some()
+}
+
+/// Why no verdict would mean anything.
+struct Void(String);
+
+/// Tries each of these bugs, prints a row of the table for each, and returns those that no suite noticed.
+fn try_bugs<'a>(choices: &[Choice], bugs: &[&'a str]) -> Result<Vec<&'a str>, Void> {
+    if bugs.is_empty() {
+        return Ok(Vec::new());
+    }
+    let suites = build(choices)?;
+    // Without a bug all is well; else a conviction would mean nothing.
+    if let Some(Conviction { suite, by }) = suites.iter().find_map(|suite| suite.try_bug(None)) {
+        return Err(Void(format!("without any bug, {suite} fails: {by}")));
+    }
+    let mut acquitted = Vec::new();
+    for bug in bugs {
+        match suites.iter().find_map(|suite| suite.try_bug(Some(bug))) {
+            Some(Conviction { suite, by }) => println!("{bug:>30}  {suite}: {by}"),
+            None => {
+                println!("{bug:>30}  NOT NOTICED");
+                acquitted.push(*bug);
+            }
+        }
+    }
+    Ok(acquitted)
+}
+
+/// A test binary with the bugs compiled in, and what it is told.
 struct Suite {
     name: String,
     executable: PathBuf,
+    arguments: &'static [&'static str],
 }
 
 struct Conviction {
     suite: String,
-    tests: Vec<String>,
+    /// The first test that failed, or how else it went wrong.
+    by: String,
 }
 
 /// Builds the suites with the bugs compiled in.
-fn build() -> Result<Vec<Suite>, String> {
+fn build(choices: &[Choice]) -> Result<Vec<Suite>, Void> {
     let mut suites = Vec::new();
-    for (package, names) in SUITES {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut command = Command::new(cargo);
-        command.args(["test", "--no-run", "--message-format=json", "--all-features", "--package", package]);
-        command.args(["--features", "hapax-core/planted"]).args(names.iter().flat_map(|name| ["--test", name]));
-        let output = command.stderr(Stdio::inherit()).output().map_err(|error| format!("cargo does not start: {error}"))?;
-        if !output.status.success() {
-            return Err(format!("the suites of {package} do not build"));
-        }
-        let messages = String::from_utf8_lossy(&output.stdout).into_owned();
-        for name in *names {
-            let executable = executable(&messages, name).ok_or_else(|| format!("cargo built no suite {name}"))?;
-            suites.push(Suite { name: format!("{package}::{name}"), executable });
+    for of_package in choices.chunk_by(|(a, ..), (b, ..)| a == b) {
+        let package = of_package[0].0;
+        let messages = compile(package, of_package)?;
+        for (_, name, arguments) in of_package {
+            let executable = executable(&messages, name).ok_or_else(|| Void(format!("cargo built no suite {name}")))?;
+            suites.push(Suite { name: format!("{package}::{name}"), executable, arguments });
         }
     }
     Ok(suites)
+}
+
+/// What cargo says while it builds test binaries of one package.
+fn compile(package: &str, choices: &[Choice]) -> Result<String, Void> {
+    let mut names: Vec<_> = choices.iter().map(|(_, name, _)| *name).collect();
+    names.dedup();
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["test", "--no-run", "--message-format=json", "--all-features", "--package", package]);
+    command.args(["--features", "hapax-core/planted"]).args(names.iter().flat_map(|name| ["--test", name]));
+    let output = command.stderr(Stdio::inherit()).output().map_err(|error| Void(format!("cargo does not start: {error}")))?;
+    if !output.status.success() {
+        return Err(Void(format!("the suites of {package} do not build")));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Where cargo says it put the test binary `name`.
@@ -102,34 +151,41 @@ fn executable(messages: &str, name: &str) -> Option<PathBuf> {
 }
 
 impl Suite {
-    /// Runs the suite with this bug alive, or none; the tests that failed, if any did.
+    /// Runs the suite with this bug alive, or none, until a test fails.
     fn try_bug(&self, bug: Option<&str>) -> Option<Conviction> {
         let mut command = Command::new(&self.executable);
-        command.env_remove("HAPAX_PLANTED").envs(bug.map(|bug| ("HAPAX_PLANTED", bug))).env("RUST_BACKTRACE", "0");
+        command
+            .args(self.arguments)
+            .env_remove("HAPAX_PLANTED")
+            .envs(bug.map(|bug| ("HAPAX_PLANTED", bug)))
+            .env("RUST_BACKTRACE", "0");
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).stdin(Stdio::null()).spawn().expect("a suite starts");
-        let mut stdout = child.stdout.take().expect("piped");
-        let output = std::thread::spawn(move || {
-            let mut text = String::new();
-            let _ = stdout.read_to_string(&mut text);
-            text
-        });
+        let lines = lines(child.stdout.take().expect("piped"));
         let deadline = Instant::now() + SUITE_TIME_MAX;
-        let status = loop {
-            match child.try_wait().expect("a suite can be waited for") {
-                None if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(10)),
-                None => {
-                    let _ = child.kill();
-                    let _ = child.wait();
-                    break None;
-                }
-                status => break status,
+        let by = loop {
+            match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) if line.starts_with("test result: ok") => break None,
+                Ok(line) => match line.strip_prefix("test ").and_then(|line| line.strip_suffix(" ... FAILED")) {
+                    Some(test) => break Some(test.to_owned()),
+                    None => continue,
+                },
+                Err(RecvTimeoutError::Timeout) => break Some("hangs".to_owned()),
+                Err(RecvTimeoutError::Disconnected) => break Some("ends early".to_owned()),
             }
         };
-        if status.is_some_and(|status| status.success()) {
-            return None;
-        }
-        let output = output.join().unwrap_or_default();
-        let failed = output.lines().filter_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
-        Some(Conviction { suite: self.name.clone(), tests: failed.map(str::to_owned).collect() })
+        // One failure is enough. Whatever it has started ends with it.
+        let _ = child.kill();
+        let _ = child.wait();
+        by.map(|by| Conviction { suite: self.name.clone(), by })
     }
+}
+
+/// The lines of an output, as they come.
+fn lines(output: impl Read + Send + 'static) -> Receiver<String> {
+    let (send, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        // Nobody may want to know any more.
+        BufReader::new(output).lines().map_while(Result::ok).try_for_each(|line| send.send(line))
+    });
+    lines
 }

@@ -6,9 +6,11 @@
 //!
 //! Every case works on records of its own, so all of them can share one store. What is meant to last does so for an hour and what is
 //! meant to end does so within milliseconds: a slow store in real time gives the same verdict as a fast one under a hand-turned clock.
+//! Every namespace of theirs begins with [`NAMESPACE`]; [`Tidy`] takes away what they leave in a store that others use.
 
 mod bench;
 mod subject;
+mod tidy;
 
 mod audit;
 mod claim;
@@ -25,12 +27,16 @@ mod sweep;
 use std::pin::Pin;
 
 pub use bench::Bench;
+pub use subject::NAMESPACE;
+pub use tidy::{Left, Tidy};
 
 /// One promise of the contract.
 #[derive(Clone, Copy)]
 pub struct Case {
     /// The promise as a sentence, spelled as a test's name.
     pub name: &'static str,
+    /// Which part of the contract it belongs to.
+    pub part: &'static str,
     /// Panics if the store does not keep it.
     pub run: fn(Bench) -> Verdict,
 }
@@ -227,6 +233,7 @@ macro_rules! list {
         pub const CASES: &[Case] = &[$($(
             Case {
                 name: stringify!($case),
+                part: stringify!($module),
                 run: |bench| Box::pin(async move {
                     let _turn = bench.turn(stringify!($module) == "sweep").await;
                     $module::$case(&bench).await;

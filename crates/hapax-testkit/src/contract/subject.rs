@@ -12,6 +12,9 @@ use hapax_core::{
 
 use super::bench::unique;
 
+/// What every namespace of the contract begins with, so that its records can be told from everybody else's.
+pub const NAMESPACE: &str = "contract:";
+
 /// For what must end while a case waits.
 pub(super) const SHORT: Duration = Duration::from_millis(20);
 /// For what must not end however slow the store is.
@@ -133,7 +136,7 @@ fn assert_same(expected: Option<&Record>, found: Option<&Record>, law: &str) {
 /// A namespace no other case, process or run uses.
 pub(super) fn unique_namespace() -> Arc<str> {
     let (random, count) = unique();
-    format!("contract-{random:016x}-{count}").into()
+    format!("{NAMESPACE}{random:016x}-{count}").into()
 }
 
 pub(super) fn new_token() -> AttemptToken {

@@ -1,15 +1,17 @@
 //! `sweep`: what time has brought is written down, a bounded piece at a time.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hapax_core::audit::{self, LogQuery};
 use hapax_core::record::Last;
-use hapax_core::store::{Change, Lifetime, ListQuery, Swept};
+use hapax_core::store::{Change, Lifetime, Swept};
 use hapax_core::{Condition, Head, State};
 
 use super::Bench;
 use super::audit::{log_of, note};
 use super::fence::{assert_growing, attempts};
+use super::reading::listed;
 use super::subject::{
     FADING, FLEETING, KEPT, LONG, SHORT, Subject, completed, completion, forgetting, released, settlement, unknown,
 };
@@ -39,8 +41,8 @@ pub(super) async fn a_sweep_buries_what_is_past_its_retention(bench: &Bench) {
         for (subject, expected) in [&paid, &retryable].into_iter().zip(&expected) {
             let record = subject.record().await;
             assert_eq!((&record.head, record.answer), (expected, None), "swept: {is_swept}");
-            let found = listed(bench, "expired").await;
-            assert!(found.contains(expected), "swept: {is_swept}, {found:?}");
+            let known = BTreeMap::from([(expected.id, expected.clone())]);
+            assert_eq!(listed(bench, Some("expired"), &known).await, known, "swept: {is_swept}");
         }
     }
 }
@@ -102,6 +104,9 @@ pub(super) async fn a_sweep_never_removes_what_was_never_resolved(bench: &Bench)
 }
 
 pub(super) async fn a_sweep_touches_no_more_than_its_limit(bench: &Bench) {
+    if bench.is_live {
+        return bench.skip("others sweep at the same time");
+    }
     bench.sweep().await;
     let subjects: [Subject; 5] = std::array::from_fn(|_| bench.subject());
     for (number, subject) in subjects.iter().enumerate() {
@@ -119,7 +124,9 @@ pub(super) async fn a_sweep_touches_no_more_than_its_limit(bench: &Bench) {
     assert_eq!(swept.total(), 2, "there was enough to do");
     assert!(touched(&subjects).await <= 2);
     let rest = bench.sweep().await;
-    assert!(bench.is_shared || rest.total() == 3, "{rest:?}");
+    // One attempt, two answers and two tombstones, of which two are done.
+    let due = bench.counted(Swept { lost: 1, buried: 2, removed: 2, unlogged: 0 });
+    assert!(bench.is_shared || rest.total() == due.total() - 2, "{rest:?}");
     assert_eq!(touched(&subjects).await, 3, "two answers went, which does not show");
 }
 
@@ -179,7 +186,7 @@ pub(super) async fn entries_outlive_their_records(bench: &Bench) {
 
 /// Where time can be turned: nobody waits for a year.
 pub(super) async fn a_sweep_removes_entries_that_are_too_old_and_no_others(bench: &Bench) {
-    let Some(clock) = &bench.clock else { return };
+    let Some(clock) = &bench.clock else { return bench.skip("nobody waits for a year") };
     let mut old = 0;
     for _ in 0..5 {
         old = note(bench, "old").await.sequence;
@@ -241,15 +248,4 @@ async fn touched(subjects: &[Subject; 5]) -> usize {
         touched += usize::from(matches!(state, None | Some(State::Unknown)));
     }
     touched
-}
-
-async fn listed(bench: &Bench, state: &'static str) -> Vec<Head> {
-    let (mut heads, mut after) = (Vec::new(), None);
-    loop {
-        let page = bench.store.list(ListQuery { state: Some(state), after, limit: 100 }).await.expect("list");
-        let Some(last) = page.last() else { return heads };
-        assert!(after < Some(last.id), "a listing that does not end");
-        after = Some(last.id);
-        heads.extend(page);
-    }
 }

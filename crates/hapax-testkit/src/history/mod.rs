@@ -42,7 +42,16 @@ pub use tally::Tally;
 ///
 /// When the stores differ or either of them fails.
 pub async fn run(seed: u64, steps: usize, a: &dyn Store, b: &dyn Store, clock: &ManualClock) -> Tally {
-    let mut history = History { seed, a, b, clock, number: 0, trail: VecDeque::new(), tally: Tally::default() };
+    live(History::new(seed, a, b, clock), steps).await
+}
+
+/// The same, where `b` drops answers that are over in bulk, in its own time: how many a sweep buried is not compared.
+pub async fn run_dropping_in_bulk(seed: u64, steps: usize, a: &dyn Store, b: &dyn Store, clock: &ManualClock) -> Tally {
+    live(History { drops_in_bulk: true, ..History::new(seed, a, b, clock) }, steps).await
+}
+
+async fn live(mut history: History<'_>, steps: usize) -> Tally {
+    let (seed, clock) = (history.seed, history.clock);
     let mut planner = Planner::new(seed);
     let mut heads = history.compare_records(&planner).await;
     for number in 1..=steps {
@@ -67,13 +76,18 @@ struct History<'a> {
     a: &'a dyn Store,
     b: &'a dyn Store,
     clock: &'a ManualClock,
+    drops_in_bulk: bool,
     number: usize,
     /// The latest steps, told.
     trail: VecDeque<String>,
     tally: Tally,
 }
 
-impl History<'_> {
+impl<'a> History<'a> {
+    fn new(seed: u64, a: &'a dyn Store, b: &'a dyn Store, clock: &'a ManualClock) -> Self {
+        History { seed, a, b, clock, drops_in_bulk: false, number: 0, trail: VecDeque::new(), tally: Tally::default() }
+    }
+
     async fn take(&mut self, step: Step) {
         let Step { kind, act } = step;
         match act {
@@ -88,7 +102,8 @@ impl History<'_> {
                 self.note(kind, "lost", renewed.len() - won);
             }
             Act::Sweep(limit) => {
-                let swept = self.agree(sweep_all(self.a, limit).await, sweep_all(self.b, limit).await);
+                let (a, b) = (sweep_all(self.a, limit).await, sweep_all(self.b, limit).await);
+                let swept = self.agree(a.map(|swept| self.counted(swept)), b);
                 self.count_swept(kind, swept);
             }
             Act::Get(ids) => {
@@ -150,6 +165,11 @@ impl History<'_> {
         if let Some(told) = self.trail.back_mut().filter(|_| count > 0) {
             write!(told, " -> {count} {result}").expect("a string takes any text");
         }
+    }
+
+    /// What both stores count of a sweep.
+    fn counted(&self, swept: Swept) -> Swept {
+        Swept { buried: if self.drops_in_bulk { 0 } else { swept.buried }, ..swept }
     }
 
     fn count_swept(&mut self, kind: &'static str, swept: Swept) {
