@@ -22,6 +22,8 @@ pub use hapax_core::{
 pub use middleware::{Body, Idempotency, IdempotencyLayer, NeverDispatched};
 pub use observe::{Event, Observer, Would};
 pub use once::{Audit, Drained, Failure, Limits, Once, Operation, OperatorError, Quotas, Ran, RunError, Settlement, Usage};
+#[cfg(feature = "postgres")]
+pub use store::postgres::Postgres;
 #[cfg(feature = "sqlite")]
 pub use store::sqlite::Sqlite;
 pub use sweep::Sweep;

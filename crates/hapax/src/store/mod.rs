@@ -1,5 +1,8 @@
 //! Stores: where records are kept.
 
+pub mod copy;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 

@@ -29,10 +29,35 @@ macro_rules! select {
 
 /// Writes an entry with the next number, in the transaction of the change it is about.
 pub(super) fn write(connection: &Connection, entry: LogEntry) -> rusqlite::Result<LogEntry> {
-    // SQLite's own count, which also knows the numbers of entries that have been removed. The writer is alone in its transaction.
+    // The writer is alone in its transaction.
+    let entry = LogEntry { sequence: last(connection)?.unsigned_abs() + 1, ..entry };
+    insert(connection, &entry)?;
+    Ok(entry)
+}
+
+/// The number of the last entry, whether or not it is still there.
+pub(super) fn last(connection: &Connection) -> rusqlite::Result<i64> {
+    // SQLite's own count, which also knows the numbers of entries that have been removed.
     let mut last = connection.prepare_cached("SELECT seq FROM sqlite_sequence WHERE name = 'audit'")?;
-    let last: i64 = last.query_row([], |row| row.get(0)).optional()?.unwrap_or(0);
-    let entry = LogEntry { sequence: last.unsigned_abs() + 1, ..entry };
+    Ok(last.query_row([], |row| row.get(0)).optional()?.unwrap_or(0))
+}
+
+/// Lets the next entry come after this number.
+pub(super) fn go_on_after(connection: &Connection, sequence: i64) -> rusqlite::Result<()> {
+    if last(connection)? < sequence {
+        connection.execute("DELETE FROM sqlite_sequence WHERE name = 'audit'", [])?;
+        connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('audit', ?1)", [sequence])?;
+    }
+    Ok(())
+}
+
+/// Writes entries with the numbers they have, unless they are here already.
+pub(super) fn insert_new(connection: &Connection, log: &[LogEntry]) -> rusqlite::Result<()> {
+    let last = last(connection)?.unsigned_abs();
+    log.iter().filter(|entry| entry.sequence > last).try_for_each(|entry| insert(connection, entry))
+}
+
+fn insert(connection: &Connection, entry: &LogEntry) -> rusqlite::Result<()> {
     let touched = entry.touched.as_ref();
     let principal = touched.and_then(|touched| match &touched.scope.principal {
         Principal::Anonymous => None,
@@ -60,9 +85,9 @@ pub(super) fn write(connection: &Connection, entry: LogEntry) -> rusqlite::Resul
         touched.and_then(|touched| touched.status),
         touched.map(|touched| touched.fence.as_u64() as i64),
         touched.map(|touched| touched.version as i64),
-        checksum(&entry),
+        checksum(entry),
     ])?;
-    Ok(entry)
+    Ok(())
 }
 
 pub(super) fn read(connection: &Connection, query: &LogQuery) -> Result<Vec<LogEntry>, StoreError> {

@@ -12,9 +12,11 @@ use super::book::Book;
 use super::erasure::Erasures;
 use super::log::{self, Progress, Wake};
 use super::page::{Failure, Page};
+use super::schema::Meta;
 use super::shared::{Connections, Shared, shut};
+use super::transfer::{Turn, Turned};
 use super::writer::{Answer, Command, Queue};
-use super::{backup, erasure, repair};
+use super::{backup, erasure, repair, transfer};
 
 /// Pages given back to the file system at a time: when nobody waits, and between two batches.
 const SHRINK_PAGES_IDLE: u32 = 2048;
@@ -97,6 +99,9 @@ impl Desk {
         for (path, reply) in chores.backups {
             let copied = self.back_up(&path, &reply, queue);
             let _ = reply.send(copied);
+        }
+        for (turn, reply) in chores.turns {
+            let _ = reply.send(self.turn(&turn));
         }
     }
 
@@ -266,12 +271,27 @@ impl Desk {
         })
     }
 
+    /// Changes where the store stands. What is known of a file that was emptied is read anew.
+    fn turn(&mut self, turn: &Turn) -> Result<bool, StoreError> {
+        let State::Open(open) = &mut self.state else { return Err(shut()) };
+        let turned = open.turn(&self.shared, turn).and_then(|turned| in_place(&self.shared).map(|()| turned));
+        turned.map_err(|failure| {
+            if failure.is_suspect {
+                self.fail(failure.error.clone());
+            }
+            failure.error
+        })
+    }
+
     /// One batch between two steps of a backup. Should the file fail, it is not opened again before the backup has let go of it.
     fn work_during_backup(&mut self, batch: Vec<Command>) {
         let mut chores = Chores::default();
         let batch: Vec<_> = batch.into_iter().filter_map(|command| chores.take(command)).collect();
         for (_, reply) in chores.backups {
             let _ = reply.send(Err(StoreError::unavailable("a backup is being made already")));
+        }
+        for (_, reply) in chores.turns {
+            let _ = reply.send(Err(StoreError::unavailable("a backup is being made: wait until it is")));
         }
         self.look_for_trouble();
         if !batch.is_empty() {
@@ -298,6 +318,7 @@ struct Chores {
     reset_log: bool,
     has_swept: bool,
     backups: Vec<(std::path::PathBuf, Answer<backup::Copied>)>,
+    turns: Vec<(Box<Turn>, Answer<bool>)>,
 }
 
 impl Chores {
@@ -305,6 +326,7 @@ impl Chores {
         match command {
             Command::ResetLog => self.reset_log = true,
             Command::Backup(path, reply) => self.backups.push((path, reply)),
+            Command::Turn(turn, reply) => self.turns.push((turn, reply)),
             write => return Some(write),
         }
         None
@@ -349,10 +371,22 @@ impl Open {
                 Command::Renew(renewals, reply) => told.push(tell(reply, page.renew(&renewals))),
                 Command::Sweep(limit, reply) => told.push(tell(reply, page.sweep(limit))),
                 Command::Note(note, reply) => told.push(tell(reply, page.note(*note))),
-                Command::Backup(..) | Command::ResetLog => unreachable!("taken out before"),
+                Command::Import(mut arrived, reply) => told.push(tell(reply, page.import(&mut arrived))),
+                Command::Backup(..) | Command::Turn(..) | Command::ResetLog => unreachable!("taken out before"),
             }
         }
         page.commit()
+    }
+
+    fn turn(&mut self, shared: &Shared, turn: &Turn) -> Result<bool, Failure> {
+        let turned = transfer::turn(&self.connection, shared.incarnation, turn)?;
+        if let Turned::Cleared = turned {
+            self.book = Book::load(&self.connection, &shared.policies, shared.leases())?;
+            shared.index_anew(self.book.index.clone());
+        } else {
+            self.book.meta = Meta::read(&self.connection)?;
+        }
+        Ok(turned != Turned::Refused)
     }
 }
 
@@ -382,6 +416,8 @@ fn refuse(command: Command) -> Told {
         Command::Sweep(_, reply) => tell(reply, Err(never)),
         Command::Note(_, reply) => tell(reply, Err(never)),
         Command::Backup(_, reply) => tell(reply, Err(never)),
+        Command::Import(_, reply) => tell(reply, Err(never)),
+        Command::Turn(_, reply) => tell(reply, Err(never)),
         Command::ResetLog => Box::new(drop),
     }
 }

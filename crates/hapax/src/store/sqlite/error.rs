@@ -57,6 +57,14 @@ pub enum OpenError {
         /// What gave it away.
         source: StoreError,
     },
+    /// The store is being copied, was moved to another, or is an unfinished copy.
+    #[error("{path} {refusal}")]
+    OutOfUse {
+        /// The file.
+        path: PathBuf,
+        /// Where it stands, and what to do.
+        refusal: String,
+    },
     /// The file has a second name.
     #[error("{path} has a second name, a hard link, by which it could have a second owner: remove the link, or copy the file")]
     Linked {

@@ -137,6 +137,11 @@ impl Index {
         lapsed.into_iter().take(limit).map(|(_, id)| id).collect()
     }
 
+    /// How many records are running.
+    pub(super) fn running(&self) -> usize {
+        self.shards.iter().map(lock).map(|shard| shard.running.len()).sum()
+    }
+
     /// The next shard's worth of entries at or after a prefix, in order, running ones among them; and where to go on from.
     pub(super) fn page(&self, from: u64) -> (Vec<Entry>, Option<u64>) {
         let shard = self.shard(from);

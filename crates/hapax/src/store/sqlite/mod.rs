@@ -17,7 +17,7 @@
 //! To read the code: `schema` has the tables, `place` says where a row goes, `index` and `roll` how it is found again. `writer` is the
 //! queue, `desk` the writer's day, `page` one transaction, `book` what it knows without reading. `log` keeps the log short, `repair`
 //! opens the file again when the disk failed, `backup` copies it, `audit` has what was done by hand, `seal` and
-//! `erasure` make forgetting erase.
+//! `erasure` make forgetting erase, `transfer` moves everything into another store.
 
 mod audit;
 mod backup;
@@ -39,6 +39,7 @@ mod schema;
 mod seal;
 mod shared;
 mod stats;
+mod transfer;
 mod view;
 mod writer;
 
@@ -66,7 +67,7 @@ use self::index::{Found, prefix};
 use self::log::{Copier, Wake};
 use self::owner::Owner;
 use self::reader::Readers;
-use self::schema::{Meta, Opened};
+use self::schema::{Meta, Opened, Purpose};
 use self::shared::{Connections, Shared};
 use self::writer::{Command, Start, Writer};
 
@@ -111,7 +112,13 @@ impl Sqlite {
     pub async fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Sqlite, OpenError> {
         let path = path.as_ref().to_owned();
         // Opening waits for the disk; a runtime thread must not.
-        blocking(move || Sqlite::open_blocking(&path, options)).await
+        blocking(move || Sqlite::open_blocking(&path, options, Purpose::Use)).await
+    }
+
+    /// Opens the file to [copy](crate::store::copy) what is in it, or to copy something into it: also one that serves no more, or not yet.
+    pub async fn open_to_copy(path: impl AsRef<Path>) -> Result<Sqlite, OpenError> {
+        let path = path.as_ref().to_owned();
+        blocking(move || Sqlite::open_blocking(&path, Options::default(), Purpose::Copy)).await
     }
 
     /// What the store can say about itself, for metrics. Asks neither thread nor disk.
@@ -165,13 +172,13 @@ impl Sqlite {
         Ok(copied)
     }
 
-    fn open_blocking(path: &Path, options: Options) -> Result<Sqlite, OpenError> {
+    fn open_blocking(path: &Path, options: Options, purpose: Purpose) -> Result<Sqlite, OpenError> {
         if rusqlite::version_number() < SQLITE_VERSION_MIN {
             return Err(OpenError::SqliteTooOld { found: rusqlite::version().to_owned() });
         }
         let path = &owner::locate(path)?;
         let mut owner = Owner::take(path)?;
-        let Opened { connection, clock, meta, restored } = schema::open(path, options.clock, owner.last())?;
+        let Opened { connection, clock, meta, restored } = schema::open(path, options.clock, owner.last(), purpose)?;
         let shared = Arc::new(Shared::new(path.clone(), clock, meta.incarnation));
         let mut book =
             Book::load(&connection, &shared.policies, shared.leases()).map_err(|source| schema::unreadable(path, source))?;

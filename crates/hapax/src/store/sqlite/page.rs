@@ -1,5 +1,7 @@
 //! One open transaction of the writer: judges, writes, and remembers what to put into the book once it is durable.
 
+mod import;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -79,6 +81,12 @@ impl From<rusqlite::Error> for Failure {
             error => error,
         };
         Failure { error, is_suspect }
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Failure { error, is_suspect: false }
     }
 }
 

@@ -16,6 +16,7 @@ use super::OpenError;
 use super::error::store_error;
 use super::log::LOG_BYTES_MAX;
 use super::row::micros;
+use super::transfer;
 use crate::clock::{BootClock, boot_id};
 use crate::store::random_secret;
 
@@ -128,6 +129,18 @@ const MIGRATIONS: &[&str] = &[
         seals BLOB    NOT NULL
     ) STRICT;
 ",
+    "
+    -- Where the store stands when it is copied: see transfer.rs. No row: it is in use, or ready to be.
+    CREATE TABLE standing (
+        only     INTEGER PRIMARY KEY CHECK (only = 0),
+        word     TEXT    NOT NULL,               -- leaving, moved, arriving
+        copy     BLOB    NOT NULL,               -- tells one copy from every other
+        other    TEXT    NOT NULL,               -- the store at its other end
+        record   BLOB,                           -- arriving: the last record that has come; null: none yet
+        entry    INTEGER NOT NULL,               -- arriving: the last entry of the audit log that has
+        checksum INTEGER NOT NULL
+    ) STRICT;
+",
 ];
 
 /// The first format that has an audit log.
@@ -157,14 +170,32 @@ pub struct Restored {
     pub copied_at: Option<Timestamp>,
 }
 
+/// What a file is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// To be the store: only while it is one.
+    Use,
+    /// To be copied, or to become a copy, wherever it stands.
+    Copy,
+}
+
 /// `last` is the incarnation in which this process's account last knew the store of that name.
-pub(super) fn open(path: &Path, clock: Option<Arc<dyn Clock>>, last: Option<(String, i64)>) -> Result<Opened, OpenError> {
+pub(super) fn open(
+    path: &Path,
+    clock: Option<Arc<dyn Clock>>,
+    last: Option<(String, i64)>,
+    purpose: Purpose,
+) -> Result<Opened, OpenError> {
     let failed = |source| explain(path, source);
     let mut connection = open_to_write(path, OpenFlags::SQLITE_OPEN_CREATE).map_err(failed)?;
     migrate(path, &mut connection)?;
     let mode: String = connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0)).map_err(failed)?;
     if mode != "wal" {
         return Err(OpenError::NoLog { path: path.to_owned() });
+    }
+    let standing = transfer::standing(&connection).map_err(|source| unreadable(path, source))?;
+    if let (Purpose::Use, Some(refusal)) = (purpose, standing.refusal()) {
+        return Err(OpenError::OutOfUse { path: path.to_owned(), refusal });
     }
     begin_incarnation(path, connection, clock, last)
 }

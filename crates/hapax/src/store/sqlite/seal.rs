@@ -137,6 +137,16 @@ impl Seals {
     }
 }
 
+/// Erases every answer there is.
+pub(super) fn erase_all(connection: &Connection) -> rusqlite::Result<()> {
+    let mut statement = connection.prepare("SELECT row FROM seals")?;
+    let rows = statement.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<Vec<i64>>>()?;
+    for row in rows {
+        overwrite(connection, row, LEAD_BYTES, &[0; ROW_BYTES - LEAD_BYTES])?;
+    }
+    connection.execute("DELETE FROM seals", []).map(drop)
+}
+
 fn read_or_create(connection: &Connection, row: i64) -> rusqlite::Result<Vec<u8>> {
     let mut statement = connection.prepare_cached("SELECT seals FROM seals WHERE row = ?1")?;
     let found: Option<Vec<u8>> = statement.query_row([row], |row| row.get(0)).optional()?;

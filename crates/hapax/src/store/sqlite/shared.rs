@@ -92,6 +92,11 @@ impl Shared {
         *self.index.write().unwrap_or_else(PoisonError::into_inner) = Some(index);
     }
 
+    /// Another index takes the place of the one in use.
+    pub(super) fn index_anew(&self, index: Arc<Index>) {
+        *self.index.write().unwrap_or_else(PoisonError::into_inner) = Some(index);
+    }
+
     /// Waits until nobody uses the file, and lets nobody use it any more: every connection but the writer's is closed.
     pub(super) fn shut(&self) {
         *self.index.write().unwrap_or_else(PoisonError::into_inner) = None;

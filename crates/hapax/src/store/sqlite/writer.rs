@@ -20,6 +20,7 @@ use super::log::Wake;
 use super::owner::Owner;
 use super::seal::Sealed;
 use super::shared::Shared;
+use super::transfer::{Arrived, Turn};
 use super::{answered, backup};
 
 /// Commands that may wait; further ones are refused, which a caller sees as a store that is unavailable.
@@ -40,6 +41,8 @@ pub(super) enum Command {
     Sweep(usize, Answer<Swept>),
     Note(Box<Note>, Answer<LogEntry>),
     Backup(PathBuf, Answer<backup::Copied>),
+    Import(Box<Arrived>, Answer<()>),
+    Turn(Box<Turn>, Answer<bool>),
     ResetLog,
 }
 
@@ -64,7 +67,8 @@ impl Command {
             Command::Renew(renewals, _) => size_of_val(&**renewals),
             // A bounded text; the rest is nothing to speak of.
             Command::Note(..) => audit::REASON_BYTES_MAX,
-            Command::Sweep(..) | Command::Backup(..) | Command::ResetLog => 0,
+            Command::Import(arrived, _) => arrived.bytes(),
+            Command::Sweep(..) | Command::Backup(..) | Command::Turn(..) | Command::ResetLog => 0,
         };
         COMMAND_BYTES + content
     }

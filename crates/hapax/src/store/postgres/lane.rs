@@ -1,0 +1,244 @@
+//! A lane: one connection for one kind of statement, made anew whenever it is lost.
+//!
+//! A statement without a reply costs its lane the connection, and everybody on it gets an error: what became of their writes is not known,
+//! and whoever must know sends them again. While a first new connection is tried for, those who come wait for it; once one try has failed
+//! they are turned away at once, until one succeeds.
+
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use hapax_core::store::StoreError;
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio_postgres::Row;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_util::sync::CancellationToken;
+
+use super::connect::Connected;
+use super::error::{Failure, Fault};
+use super::shared::Shared;
+
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Before a connection is made after several that were of no use.
+const REST_MIN: Duration = Duration::from_millis(250);
+const REST_MAX: Duration = Duration::from_secs(5);
+
+/// Statements in flight on one connection: the server takes them one after the other, and the last must not wait longer than a statement may
+/// take.
+const IN_FLIGHT_MAX: usize = 32;
+/// Statements that may wait for that; further ones are refused.
+const WAITING_MAX: usize = 4096;
+
+/// Parameters of a statement, each with its type, so that nothing has to be asked of the server first.
+pub(super) type Parameters<'a> = &'a [(&'a (dyn ToSql + Sync), Type)];
+
+pub(super) struct Lane {
+    shared: Arc<Shared>,
+    /// Room for statements in flight. Those who come after wait here, where waiting costs nobody the connection.
+    room: Semaphore,
+    waiting: AtomicUsize,
+    /// Connections in a row that were given up without a single answer.
+    unanswered: AtomicU32,
+    line: watch::Sender<Line>,
+}
+
+/// How it stands with the connection.
+#[derive(Clone)]
+enum Line {
+    Up(Arc<Link>),
+    Connecting,
+    Down(StoreError),
+}
+
+/// A connection in use.
+pub(super) struct Link {
+    pub(super) connected: Connected,
+    /// Cancelled when somebody found that it is of no use any more: those who wait for a reply on it need not wait on.
+    given_up: CancellationToken,
+}
+
+impl Link {
+    pub(super) fn new(connected: Connected) -> Arc<Link> {
+        Arc::new(Link { connected, given_up: CancellationToken::new() })
+    }
+
+    fn is_over(&self) -> bool {
+        self.given_up.is_cancelled() || self.connected.closed.is_cancelled()
+    }
+
+    /// One statement, one round trip: nothing is prepared, nothing is left on the server.
+    pub(super) async fn ask(&self, sql: &str, parameters: Parameters<'_>, patience: Duration) -> Result<Vec<Row>, Failure> {
+        let asked = tokio::time::timeout(patience, self.connected.client.query_typed(sql, parameters));
+        tokio::select! {
+            biased;
+            asked = asked => match asked {
+                Ok(rows) => rows.map_err(Failure::of),
+                Err(_) => Err(Failure::connection(StoreError::unavailable("the database did not answer in time"))),
+            },
+            () = self.given_up.cancelled() => Err(Failure::connection(StoreError::unavailable("the connection to the database was given up"))),
+        }
+    }
+}
+
+impl Lane {
+    /// A lane that connects from now on.
+    pub(super) fn connecting(shared: Arc<Shared>) -> Arc<Lane> {
+        let lane = Lane::new(shared, Line::Connecting);
+        lane.connect();
+        lane
+    }
+
+    /// A lane on a connection that was made already.
+    pub(super) fn connected(shared: Arc<Shared>, link: Arc<Link>) -> Arc<Lane> {
+        Lane::new(shared, Line::Up(link))
+    }
+
+    fn new(shared: Arc<Shared>, line: Line) -> Arc<Lane> {
+        let (room, waiting, unanswered) = (Semaphore::new(IN_FLIGHT_MAX), AtomicUsize::new(0), AtomicU32::new(0));
+        Arc::new(Lane { shared, room, waiting, unanswered, line: watch::Sender::new(line) })
+    }
+
+    /// Sends a statement and waits for its rows, no longer than a statement may take.
+    pub(super) async fn ask(self: &Arc<Self>, sql: &str, parameters: Parameters<'_>) -> Result<Vec<Row>, Failure> {
+        let _room = self.enter().await.map_err(|error| Failure { fault: Fault::Server, error })?;
+        let link = self.link().await.map_err(Failure::connection)?;
+        let asked = link.ask(sql, parameters, self.shared.options.statement_patience).await;
+        self.shared.counters.statement();
+        let fault = asked.as_ref().err().map(|failure| failure.fault);
+        if fault != Some(Fault::Connection) {
+            self.unanswered.store(0, Ordering::Relaxed);
+        }
+        if let Err(Failure { fault: Fault::OutOfUse, error }) = &asked {
+            self.shared.sound_alarm(&error.to_string());
+        }
+        if matches!(fault, Some(Fault::Connection | Fault::OutOfUse)) {
+            self.give_up(&link);
+        }
+        asked
+    }
+
+    /// Room for one more statement, unless too many wait for it.
+    async fn enter(&self) -> Result<SemaphorePermit<'_>, StoreError> {
+        if let Ok(room) = self.room.try_acquire() {
+            return Ok(room);
+        }
+        let _waiting = Waiting::begin(&self.waiting)?;
+        self.room.acquire().await.map_err(|error| StoreError::unavailable("the store has stopped").because(error))
+    }
+
+    /// The connection, as soon as there is one.
+    pub(super) async fn link(self: &Arc<Self>) -> Result<Arc<Link>, StoreError> {
+        if let Some(known) = self.known() {
+            return known;
+        }
+        let mut line = self.line.subscribe();
+        // Nothing of the line is held on to: what is known of it may have to be changed.
+        let waited = async { line.wait_for(|line| !matches!(line, Line::Connecting)).await.is_ok() };
+        if tokio::time::timeout(self.shared.options.statement_patience, waited).await == Ok(true)
+            && let Some(known) = self.known()
+        {
+            return known;
+        }
+        Err(StoreError::unavailable("no connection to the database came to be in time"))
+    }
+
+    /// What is known without waiting. A connection that has ended since is replaced; `None` until that has gone one way or the other.
+    fn known(self: &Arc<Self>) -> Option<Result<Arc<Link>, StoreError>> {
+        let line = self.line.borrow().clone();
+        match line {
+            Line::Up(link) if link.is_over() => {
+                self.give_up(&link);
+                None
+            }
+            Line::Up(link) => Some(Ok(link)),
+            Line::Connecting => None,
+            Line::Down(error) => Some(Err(error)),
+        }
+    }
+
+    /// Lets go of a connection, and begins to look for another.
+    pub(super) fn give_up(self: &Arc<Self>, link: &Arc<Link>) {
+        link.given_up.cancel();
+        let is_ours = self.line.send_if_modified(|line| {
+            let is_ours = matches!(line, Line::Up(current) if Arc::ptr_eq(current, link));
+            if is_ours {
+                *line = Line::Connecting;
+            }
+            is_ours
+        });
+        if is_ours {
+            self.shared.counters.lost_connection();
+            self.unanswered.fetch_add(1, Ordering::Relaxed);
+            self.connect();
+        }
+    }
+
+    /// Lets go of whatever connection there is: the database is not what it was.
+    pub(super) fn begin_anew(self: &Arc<Self>) {
+        let line = self.line.borrow().clone();
+        if let Line::Up(link) = line {
+            self.give_up(&link);
+        }
+    }
+
+    /// At once, unless one connection after the other was of no use: then whoever is behind them answers nobody (a primary that waits for
+    /// a standby, for example) and what we leave behind there piles up.
+    fn connect(self: &Arc<Self>) {
+        let rest = match self.unanswered.load(Ordering::Relaxed) {
+            0..=2 => Duration::ZERO,
+            more => (REST_MIN * 2_u32.pow((more - 3).min(10))).min(REST_MAX),
+        };
+        if !rest.is_zero() {
+            let error = StoreError::unavailable("the database takes connections and answers none of them");
+            self.shared.counters.failed(&error);
+            self.line.send_replace(Line::Down(error));
+        }
+        tokio::spawn(connect(Arc::downgrade(self), self.shared.clone(), rest));
+    }
+}
+
+/// Counted while it lives.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl Waiting<'_> {
+    fn begin(count: &AtomicUsize) -> Result<Waiting<'_>, StoreError> {
+        // Made first, so that one who is turned away is counted no longer.
+        let waiting = Waiting(count);
+        match count.fetch_add(1, Ordering::Relaxed) {
+            others if others < WAITING_MAX => Ok(waiting),
+            _ => Err(StoreError::unavailable("too many requests wait for the database: it is too slow for them")),
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Tries until it succeeds, or until nobody wants the connection any more.
+async fn connect(lane: Weak<Lane>, shared: Arc<Shared>, rest: Duration) {
+    tokio::time::sleep(rest).await;
+    let mut pause = PAUSE_MIN;
+    loop {
+        let tried = shared.connect().await;
+        let Some(lane) = lane.upgrade() else { return };
+        match tried {
+            Ok(link) => {
+                shared.counters.connected();
+                lane.line.send_replace(Line::Up(link));
+                return;
+            }
+            Err(error) => {
+                let error = StoreError::from(error);
+                shared.counters.failed(&error);
+                lane.line.send_replace(Line::Down(error));
+            }
+        }
+        drop(lane);
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}

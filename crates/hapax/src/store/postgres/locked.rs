@@ -1,0 +1,62 @@
+//! Records that somebody has locked: whoever wants one of them is sent alone from the start, as it would hold up all it is sent with.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use hapax_core::scope::RecordId;
+
+use crate::hash::Ids;
+
+/// How long a record is suspected after it was last found locked: about as long as those rest who try to write it.
+const SUSPECTED_FOR: Duration = Duration::from_secs(2);
+/// Records suspected at a time. Of further ones each costs others a wait.
+const SUSPECTS_MAX: usize = 1024;
+
+#[derive(Default)]
+pub(super) struct Locked {
+    /// How many there are: mostly none, which is told without the mutex.
+    count: AtomicUsize,
+    until: Mutex<HashMap<RecordId, Instant, Ids>>,
+}
+
+impl Locked {
+    /// This one was found locked.
+    pub(super) fn note(&self, ids: &[RecordId]) {
+        let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        until.retain(|_, until| *until > now);
+        for id in ids {
+            if until.len() < SUSPECTS_MAX || until.contains_key(id) {
+                until.insert(*id, now + SUSPECTED_FOR);
+            }
+        }
+        self.count.store(until.len(), Ordering::Relaxed);
+    }
+
+    /// Whether one of these was found locked lately.
+    pub(super) fn has_any(&self, ids: &[RecordId]) -> bool {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        until.retain(|_, until| *until > now);
+        self.count.store(until.len(), Ordering::Relaxed);
+        ids.iter().any(|id| until.contains_key(id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_found_locked_is_suspected_and_nothing_else() {
+        let (locked, one, other) = (Locked::default(), [RecordId::from_bytes([1; 32])], [RecordId::from_bytes([2; 32])]);
+        assert!(!locked.has_any(&one));
+        locked.note(&one);
+        assert_eq!((locked.has_any(&one), locked.has_any(&other)), (true, false));
+    }
+}

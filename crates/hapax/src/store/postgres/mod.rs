@@ -1,0 +1,297 @@
+//! The store for many nodes: a Postgres database that they share.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use hapax::{Hapax, Postgres};
+//!
+//! // Once, as a role that may create a schema: `hapax migrate --store postgres://…`
+//! let hapax = Hapax::new(Postgres::open("postgres://app@db.internal/payments").await?).namespace("payments");
+//! # Ok(()) }
+//! ```
+//!
+//! Every verb is one call of one function in schema `hapax`: one statement, one transaction, one round trip. The functions judge by the
+//! rules of [`hapax_core::guard`] and by the database's clock. Nothing is prepared and nothing is left in a session, so that PgBouncer may
+//! stand in between in transaction mode. Whatever arrives while a statement is in flight goes into the next one together: many
+//! callers share a commit and a single caller waits for nobody.
+//!
+//! Forgetting deletes the answer in the transaction that says so, and from then on nobody can read it through Postgres. Its bytes are gone
+//! from the table with the next vacuum; from the write-ahead log, replicas and backups in their own time, which is beyond this store.
+//!
+//! To read the code: `schema` has the tables and functions. `lane` is a connection that comes back, `batch` the queue before it, `claim`,
+//! `finish` and `read` what goes through it; `operator`, `audit` and `upkeep` have the rest, sent one by one. `row` reads
+//! what is stored, `patience` and `locked` are for rows that others have locked, `lineage` notices a database that has lost something,
+//! `transfer` and `shipment` move everything into another store or in here.
+
+mod audit;
+mod batch;
+mod claim;
+mod connect;
+mod error;
+mod finish;
+mod lane;
+mod lineage;
+mod locked;
+mod operator;
+mod options;
+mod patience;
+mod policies;
+mod read;
+mod row;
+pub mod schema;
+mod shared;
+mod shipment;
+mod stats;
+mod tls;
+mod transfer;
+mod upkeep;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use hapax_core::audit::{LogEntry, LogQuery, Note};
+use hapax_core::planted::{self, Bug};
+use hapax_core::record::{Fence, Head, State};
+use hapax_core::scope::RecordId;
+use hapax_core::store::{
+    Change, Claim, Condition, ListQuery, Pulse, Put, Reading, Renewal, Reply, Seen, Store, StoreError, Swept, Written,
+};
+use tokio::sync::Semaphore;
+use tokio_postgres::Row;
+
+pub use connect::{ConnectError, ConnectKind};
+pub use error::OpenError;
+pub use options::{ConnectOptions, OptionsError};
+pub use stats::Stats;
+pub use transfer::Mover;
+
+use self::batch::{Batches, Verb};
+use self::claim::{Claims, Wanted};
+use self::error::{Failure, Fault};
+use self::finish::{Ending, Finishes};
+use self::lane::{Lane, Parameters};
+use self::locked::Locked;
+use self::patience::{Patience, decided};
+use self::read::Reads;
+use self::shared::Shared;
+
+/// Writes sent one by one at a time: each may wait for a lock, and stands before others on its lane meanwhile.
+const ALONE_MAX: usize = 4;
+
+/// Records in a Postgres database.
+pub struct Postgres {
+    claims: Batches<Claims>,
+    finishes: Batches<Finishes>,
+    reads: Batches<Reads>,
+    /// For everything that is sent one by one.
+    aside: Arc<Lane>,
+    /// All of them.
+    lanes: [Arc<Lane>; 4],
+    alone: Semaphore,
+    locked: Locked,
+    shared: Arc<Shared>,
+}
+
+/// How to use a database.
+#[derive(Clone)]
+pub struct Options {
+    /// Where it is and how to get in.
+    pub connection: ConnectOptions,
+    /// How much may wait to be sent, 64 MiB unless said otherwise. Beyond it a request is refused at once: a database that is too slow shows
+    /// as answers of 503, not as memory that fills up.
+    pub queue_bytes_max: usize,
+    /// How long a statement may take, 1.5 seconds unless said otherwise: less than the two seconds after which a request is given up. After
+    /// that the connection is taken for dead and made anew.
+    pub statement_patience: Duration,
+    /// How long a write is tried whose record somebody else has locked, a second unless said otherwise.
+    pub lock_patience: Duration,
+}
+
+impl Options {
+    /// The defaults, for the database that a URL or a `key=value` text names. What it does not say comes from the `PG*` variables.
+    pub fn new(connection: &str) -> Result<Options, OptionsError> {
+        Ok(Options {
+            connection: ConnectOptions::parse(connection)?,
+            queue_bytes_max: 64 << 20,
+            statement_patience: Duration::from_millis(1500),
+            lock_patience: Duration::from_secs(1),
+        })
+    }
+}
+
+impl Postgres {
+    /// Opens a database that was [prepared](schema::migrate) for it, by its URL or a `key=value` text.
+    pub async fn open(connection: &str) -> Result<Postgres, OpenError> {
+        Postgres::open_with(Options::new(connection)?).await
+    }
+
+    /// Opens a database with options. Its connections live in the runtime that this is called in.
+    pub async fn open_with(options: Options) -> Result<Postgres, OpenError> {
+        let shared = Arc::new(Shared::new(options));
+        let link = shared.connect().await?;
+        shared.counters.connected();
+        let aside = Lane::connected(shared.clone(), link);
+        let [claims, finishes, reads] = std::array::from_fn(|_| Lane::connecting(shared.clone()));
+        Ok(Postgres {
+            claims: Batches::start(shared.clone(), claims.clone(), aside.clone()),
+            finishes: Batches::start(shared.clone(), finishes.clone(), aside.clone()),
+            reads: Batches::start(shared.clone(), reads.clone(), aside.clone()),
+            lanes: [claims, finishes, reads, aside.clone()],
+            aside,
+            alone: Semaphore::new(ALONE_MAX),
+            locked: Locked::default(),
+            shared,
+        })
+    }
+
+    /// What the store can say about itself, for metrics. Asks nobody.
+    pub fn stats(&self) -> Stats {
+        self.shared.counters.read()
+    }
+
+    async fn put(&self, put: Put) -> Result<Written, StoreError> {
+        let Put { id, condition, change } = put;
+        let written = match (change, condition) {
+            (Change::Claim(claim), Condition::Absent) => self.claim(id, None, claim).await?,
+            (Change::Claim(claim), Condition::Lapsed { fence }) => self.claim(id, Some(fence), claim).await?,
+            (Change::Finish(finish), Condition::Held { fence }) if is_end(finish.state) => {
+                let ending = Ending::new(id, fence, &finish);
+                let rows = self.through(&self.finishes, Arc::new(ending)).await?;
+                self.written(rows.first().map(|row| &**row), None).await?
+            }
+            (Change::Lose(lifetime), Condition::Lapsed { fence }) => self.lose(id, fence, lifetime).await?,
+            (Change::Settle(finish, signed), Condition::Version { version })
+                if is_end(finish.state) && finish.state != State::Unknown =>
+            {
+                self.settle(id, version, &finish, &signed).await?
+            }
+            (Change::Forget(lifetime, signed), Condition::Version { version }) => {
+                self.forget(id, version, lifetime, &signed).await?
+            }
+            // No other pair is a transition.
+            _ => {
+                let Reading { mut records, now } = self.read(vec![id]).await?;
+                Written::Lost(Seen { record: records.pop().flatten(), now })
+            }
+        };
+        if let Written::Won(won) = &written {
+            self.shared.lineage.remember(&won.head, won.now);
+        }
+        Ok(written)
+    }
+
+    async fn claim(&self, id: RecordId, after: Option<Fence>, claim: Claim) -> Result<Written, StoreError> {
+        let policy = self.shared.policies.number(&claim.fingerprint.policy, &self.aside).await?;
+        let wanted = Arc::new(Wanted { id, after, claim, policy });
+        let rows = self.through(&self.claims, wanted.clone()).await?;
+        // Mostly it knows already. But the claim may have waited for a new connection, and found a database there that was never told.
+        self.shared.policies.number(&wanted.claim.fingerprint.policy, &self.aside).await?;
+        self.written(rows.first().map(|row| &**row), Some(&wanted.claim)).await
+    }
+
+    /// What the one row that answers a write says.
+    async fn written(&self, row: Option<&Row>, claim: Option<&Claim>) -> Result<Written, StoreError> {
+        let Some(row) = row else {
+            return if planted::is(Bug::PgEmptyIsAbsence) || planted::is(Bug::PgLostReplyIsFailure) {
+                Ok(Written::Lost(Seen { record: None, now: hapax_core::Timestamp::ZERO }))
+            } else {
+                Err(StoreError::unavailable("the database left out an answer"))
+            };
+        };
+        self.shared.policies.learn([row], &self.aside).await?;
+        row::written(row, &self.shared.policies, claim)
+    }
+
+    /// Sends something together with whatever else there is to send, or alone if it does not go together, until it is decided.
+    async fn through<V: Verb>(&self, batches: &Batches<V>, part: Arc<V::Part>) -> Result<Vec<Arc<Row>>, StoreError> {
+        let mut patience = Patience::new(self.shared.options.lock_patience);
+        if V::CHANGES && self.locked.has_any(V::ids(&part)) {
+            patience = Patience::alone(self.shared.options.lock_patience);
+        }
+        loop {
+            let sent = match patience.is_alone() {
+                false => batches.ask(part.clone()).await,
+                true => self.send_alone::<V>(&part, &patience).await,
+            };
+            if V::CHANGES && sent.as_ref().is_err_and(is_taken_for_absence) {
+                return Ok(Vec::new());
+            }
+            if let Some(rows) = patience.judge(sent.and_then(decided)).await? {
+                return Ok(rows);
+            }
+        }
+    }
+
+    async fn send_alone<V: Verb>(&self, part: &V::Part, patience: &Patience) -> Result<Vec<Arc<Row>>, Failure> {
+        let Ok(Ok(_permit)) = tokio::time::timeout_at(patience.until(), self.alone.acquire()).await else {
+            return Err(Failure::connection(StoreError::unavailable(
+                "too many records are locked by transactions that have not ended",
+            )));
+        };
+        self.shared.counters.alone.fetch_add(1, Ordering::Relaxed);
+        let sent = batch::send_alone::<V>(&self.aside, part).await;
+        if sent.as_ref().is_err_and(|failure| failure.fault == Fault::Locked) {
+            self.locked.note(V::ids(part));
+        }
+        sent
+    }
+
+    /// Sends a statement on the lane for everything else, until no lock stands in its way.
+    async fn aside(&self, sql: &str, parameters: Parameters<'_>) -> Result<Vec<Row>, StoreError> {
+        let mut patience = Patience::alone(self.shared.options.lock_patience);
+        loop {
+            let sent = self.aside.ask(sql, parameters).await;
+            if let Some(rows) = patience.judge(sent).await? {
+                return Ok(rows);
+            }
+        }
+    }
+}
+
+/// Whether what says nothing is taken for a word: never. See [`hapax_core::planted`].
+fn is_taken_for_absence(failure: &Failure) -> bool {
+    match failure.fault {
+        Fault::Undecided => planted::is(Bug::PgEmptyIsAbsence),
+        Fault::Connection => planted::is(Bug::PgLostReplyIsFailure),
+        _ => false,
+    }
+}
+
+/// What an attempt can end in.
+fn is_end(state: State) -> bool {
+    matches!(state, State::Completed | State::Failed | State::Retryable | State::Unknown)
+}
+
+impl Store for Postgres {
+    fn get(&self, ids: Vec<RecordId>) -> Reply<'_, Reading> {
+        Box::pin(self.read(ids))
+    }
+
+    fn put_if(&self, put: Put) -> Reply<'_, Written> {
+        Box::pin(self.put(put))
+    }
+
+    fn renew(&self, renewals: Vec<Renewal>) -> Reply<'_, Vec<bool>> {
+        Box::pin(self.extend(renewals))
+    }
+
+    fn list(&self, query: ListQuery) -> Reply<'_, Vec<Head>> {
+        Box::pin(self.page(query))
+    }
+
+    fn sweep(&self, limit: usize) -> Reply<'_, Swept> {
+        Box::pin(self.clear(limit))
+    }
+
+    fn pulse(&self) -> Reply<'_, Pulse> {
+        Box::pin(async { self.beat().await.map(|beat| beat.pulse) })
+    }
+
+    fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {
+        Box::pin(async move { self.read_log(&query).await })
+    }
+
+    fn note(&self, note: Note) -> Reply<'_, LogEntry> {
+        Box::pin(self.write_note(note))
+    }
+}

@@ -1,0 +1,120 @@
+//! What fingerprints cover, each text once: it is the same for every record of a route. A policy's number is made from its text, so that
+//! every node calls it the same without asking.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use hapax_core::fingerprint::FingerprintPolicy;
+use hapax_core::store::{StoreError, StoreErrorKind};
+use sha2::{Digest, Sha256};
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::lane::Lane;
+use super::row;
+
+/// Asks for policies by their numbers.
+pub(super) const SQL: &str = "SELECT id, content FROM hapax.policies($1)";
+
+/// The policies that have been met.
+#[derive(Default)]
+pub(super) struct Policies {
+    known: RwLock<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// Those the database has been told.
+    told: HashMap<Arc<FingerprintPolicy>, i64>,
+    by_number: HashMap<i64, Arc<FingerprintPolicy>>,
+}
+
+impl Policies {
+    /// The policy's number, once the database knows what it stands for.
+    pub(super) async fn number(&self, policy: &Arc<FingerprintPolicy>, lane: &Arc<Lane>) -> Result<i64, StoreError> {
+        if let Some(number) = self.read().told.get(policy) {
+            return Ok(*number);
+        }
+        let text = policy.to_string();
+        let number = number(&text);
+        lane.ask("SELECT hapax.policy($1, $2)", &[(&number, Type::INT8), (&text.as_bytes(), Type::BYTEA)])
+            .await
+            .map_err(|failure| failure.error)?;
+        let mut known = self.write();
+        known.told.insert(policy.clone(), number);
+        known.by_number.insert(number, policy.clone());
+        Ok(number)
+    }
+
+    /// Sees to it that every policy that these rows name is known.
+    pub(super) async fn learn<'a>(&self, rows: impl IntoIterator<Item = &'a Row>, lane: &Arc<Lane>) -> Result<(), StoreError> {
+        let missing = self.missing(rows)?;
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let rows = lane.ask(SQL, &[(&missing, Type::INT8_ARRAY)]).await.map_err(|failure| failure.error)?;
+        self.take_in(&rows)
+    }
+
+    /// Takes note of policies that the database was asked for.
+    pub(super) fn take_in(&self, rows: &[Row]) -> Result<(), StoreError> {
+        for row in rows {
+            let (number, text): (i64, _) = (row::get(row, 0)?, row::text(row, 1)?);
+            let policy: FingerprintPolicy = text.parse().map_err(|error| {
+                StoreError::new(StoreErrorKind::Unsupported, "a record was written by a newer version of Hapax").because(error)
+            })?;
+            self.write().by_number.insert(number, Arc::new(policy));
+        }
+        Ok(())
+    }
+
+    /// The policy with this number, if it was [learned](Policies::learn).
+    pub(super) fn get(&self, number: i64) -> Result<Arc<FingerprintPolicy>, StoreError> {
+        let policy = self.read().by_number.get(&number).cloned();
+        policy.ok_or_else(|| StoreError::corrupt("a record was fingerprinted by a policy that is not there"))
+    }
+
+    /// The database may be another than before, and have to be told again.
+    pub(super) fn forget_told(&self) {
+        self.write().told.clear();
+    }
+
+    /// The policies that these rows name and that are not known.
+    pub(super) fn missing<'a>(&self, rows: impl IntoIterator<Item = &'a Row>) -> Result<Vec<i64>, StoreError> {
+        let known = self.read();
+        let mut missing = Vec::new();
+        for row in rows {
+            if let Some(number) = row::policy(row)?
+                && !known.by_number.contains_key(&number)
+                && !missing.contains(&number)
+            {
+                missing.push(number);
+            }
+        }
+        Ok(missing)
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Known> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Known> {
+        self.known.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The first eight bytes of the text's digest. Written into records: never to be changed.
+pub(super) fn number(text: &str) -> i64 {
+    let digest = Sha256::digest(text.as_bytes());
+    i64::from_be_bytes(std::array::from_fn(|at| digest[at]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_has_the_same_number_for_ever() {
+        assert_eq!(number("abc"), 0xba78_16bf_8f01_cfea_u64 as i64);
+    }
+}

@@ -1,0 +1,416 @@
+//! The schema: what a database has to have to be a store, and how it comes to have it.
+//!
+//! It is numbered and only ever moves forward. Each migration is one transaction; what is printed by [`Migration::script`] is what runs. A
+//! running store changes nothing here: that is for whoever may create a schema, with `hapax migrate`.
+//!
+//! A program of version `p` works on a schema of version `s` if `s` is at least `p` and the oldest version that `s` still serves is at
+//! most `p`. So the schema goes first, and programs of two versions work side by side.
+
+#[cfg(any(test, feature = "planted"))]
+mod planted;
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use tokio_postgres::error::DbError;
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, SimpleQueryMessage};
+
+use super::ConnectOptions;
+use super::connect::{ConnectError, connect};
+
+/// The version of the schema that this program was written for.
+pub const VERSION: u32 = 1;
+
+/// How often a migration is tried that finds what it changes in use, and how long it rests in between. Each try is short, so that live
+/// traffic never queues behind one.
+const TRIES_MAX: u32 = 20;
+const REST: Duration = Duration::from_millis(500);
+
+/// What two migrations at a time would both want. The number means nothing: it is the first eight bytes of the digest of "hapax migrate".
+const LOCK: i64 = 0x72b4_6383_675b_25fa;
+
+/// One step of the schema.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Migration {
+    /// The version that the schema has after it.
+    pub version: u32,
+    /// What it is about, in a word.
+    pub name: &'static str,
+    /// What it does.
+    pub sql: String,
+    /// The oldest version of a program that still works after it.
+    pub oldest: u32,
+}
+
+impl Migration {
+    /// All that is run, for whoever wants to run it by hand: one transaction that fails as a whole.
+    pub fn script(&self) -> String {
+        let Migration { version, name, sql, oldest } = self;
+        let (checksum, beginning) = (hex(&self.checksum()), &*BEGINNING);
+        let mut script = String::new();
+        writeln!(
+            script,
+            "-- hapax: schema version {version}, {name}\n\
+             BEGIN;\n\
+             -- Never to queue in front of live traffic for long.\n\
+             SET LOCAL lock_timeout = '1s';\n\
+             -- What is kept is numbers, ids and bytes: neither of these may depend on who runs this.\n\
+             SET LOCAL search_path = pg_catalog, pg_temp;\n\
+             SELECT pg_advisory_xact_lock({LOCK});\n\
+             {beginning}\
+             -- Fails if it was applied already.\n\
+             INSERT INTO hapax.migrations (version, name, checksum) VALUES ({version}, '{name}', '\\x{checksum}');\n"
+        )
+        .expect("a string takes any text");
+        script.push_str(sql.trim_end());
+        write!(script, "\n\nUPDATE hapax.meta SET schema = {version}, oldest = {oldest};\nCOMMIT;\n")
+            .expect("a string takes any text");
+        script
+    }
+
+    /// Tells whether what was applied is what this program means by it.
+    fn checksum(&self) -> [u8; 32] {
+        Sha256::digest(self.sql.as_bytes()).into()
+    }
+}
+
+/// Whatever of the schema is not of the role that looks, and whose it is. Who owns a function that runs with the rights of its owner, or a
+/// table that such a function reads, can make it do anything. To be a member of a role is not to be it.
+const STRANGE: &str = "\
+SELECT o.what || ' belongs to the role ' || pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(o.owner)::text) FROM (
+        SELECT 1 AS rank, 'schema hapax' AS what, n.nspowner AS owner FROM pg_catalog.pg_namespace AS n WHERE n.nspname = 'hapax'
+        UNION ALL
+        SELECT 2, 'hapax.' || c.relname, c.relowner FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+        WHERE n.nspname = 'hapax'
+        UNION ALL
+        SELECT 3, 'hapax.' || p.proname || '()', p.proowner FROM pg_catalog.pg_proc AS p JOIN pg_catalog.pg_namespace AS n ON n.oid = p.pronamespace
+        WHERE n.nspname = 'hapax'
+    ) AS o WHERE o.owner <> (SELECT r.oid FROM pg_catalog.pg_roles AS r WHERE r.rolname = current_user) ORDER BY o.rank, o.what LIMIT 1";
+
+/// How every script begins: in a schema that is ours alone.
+static BEGINNING: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "DO $hapax$
+DECLARE
+    strange text := ({STRANGE});
+BEGIN
+    IF strange IS NOT NULL THEN
+        RAISE EXCEPTION '%, and this is %', strange, current_user USING ERRCODE = '42501', HINT = 'run it as the role that made the schema';
+    END IF;
+    IF to_regnamespace('hapax') IS NULL THEN
+        CREATE SCHEMA hapax;
+    END IF;
+    IF to_regclass('hapax.migrations') IS NULL THEN
+        CREATE TABLE hapax.migrations (
+            version int4 PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now(), checksum bytea NOT NULL
+        );
+    END IF;
+END $hapax$;
+"
+    )
+});
+
+const STORE: &str = concat!(include_str!("0001_store.sql"), "\n", include_str!("transfer.sql"));
+
+/// Every step from nothing to [`VERSION`].
+pub fn migrations() -> Vec<Migration> {
+    vec![Migration { version: 1, name: "store", sql: store(), oldest: 1 }]
+}
+
+#[cfg(not(feature = "planted"))]
+fn store() -> String {
+    STORE.to_owned()
+}
+
+/// With the bug that is alive in this process, if any is.
+#[cfg(feature = "planted")]
+fn store() -> String {
+    planted::plant(STORE, hapax_core::planted::is)
+}
+
+/// How far a database has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// The versions that were applied, in order.
+    pub applied: Vec<u32>,
+    /// Those of the given migrations that were not.
+    pub due: Vec<u32>,
+}
+
+impl Status {
+    /// The version the schema has; zero if there is none.
+    pub fn version(&self) -> u32 {
+        self.applied.last().copied().unwrap_or(0)
+    }
+}
+
+/// Why a database was not migrated, or not to the end. What was applied before stays.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MigrateError {
+    /// The database could not be reached.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// Something else was applied under the same number.
+    #[error(
+        "{database}: migration {version} that was applied is not the one of this program: it was changed by hand, or another program made \
+         the schema. Use a database of its own, or the program that made it"
+    )]
+    Different {
+        /// The database, as it was named.
+        database: String,
+        /// Which.
+        version: u32,
+    },
+    /// The schema is further than this program knows.
+    #[error(
+        "{database} has schema version {found}, and this program knows {known}: nothing is ever taken back. Run a newer version of Hapax"
+    )]
+    Ahead {
+        /// The database, as it was named.
+        database: String,
+        /// The version it has.
+        found: u32,
+        /// The newest version among the given ones.
+        known: u32,
+    },
+    /// A table stayed locked by somebody.
+    #[error(
+        "{database}: migration {version} found what it changes locked for too long: see pg_stat_activity for transactions that do not end, and run it again"
+    )]
+    Busy {
+        /// The database, as it was named.
+        database: String,
+        /// Which.
+        version: u32,
+    },
+    /// The server refused.
+    #[error("{database}: {doing} failed: {said}")]
+    Refused {
+        /// The database, as it was named.
+        database: String,
+        /// What was being done.
+        doing: String,
+        /// What the server said, and what to do where that is known.
+        said: String,
+    },
+    /// The schema, or something in it, is of another role.
+    #[error(
+        "{database}: {whose}, and this is {user}. Run it as the role that made the schema; if nobody of yours made it, do not trust it: drop the \
+         schema, or use another database"
+    )]
+    NotOurs {
+        /// The database, as it was named.
+        database: String,
+        /// What belongs to whom.
+        whose: String,
+        /// Who looks.
+        user: String,
+    },
+    /// The role that is to use the store does not exist.
+    #[error("{database}: there is no role {role}, and nothing was changed. CREATE ROLE {role} LOGIN first, or correct the name")]
+    NoSuchRole {
+        /// The database, as it was named.
+        database: String,
+        /// Its name, as SQL has it.
+        role: String,
+    },
+}
+
+/// Which migrations were applied to a database, and which of this program's are due. Changes nothing.
+pub async fn status(connection: &ConnectOptions) -> Result<Status, MigrateError> {
+    let database = Database::open(connection).await?;
+    database.status(&migrations()).await
+}
+
+/// Applies what is due of these migrations, in order, each in a transaction of its own; tells of each after it was applied. Two at a time
+/// do no harm: one waits for the other.
+pub async fn migrate(
+    connection: &ConnectOptions,
+    migrations: &[Migration],
+    mut progress: impl FnMut(&Migration),
+) -> Result<Status, MigrateError> {
+    let database = Database::open(connection).await?;
+    let mut status = database.status(migrations).await?;
+    for migration in migrations {
+        if status.due.first() == Some(&migration.version) {
+            if database.apply(migration).await? {
+                progress(migration);
+            }
+            status = database.status(migrations).await?;
+        }
+    }
+    Ok(status)
+}
+
+/// Fails if there is no such role: to be asked before anything is changed for it.
+pub async fn look_for_role(connection: &ConnectOptions, role: &str) -> Result<(), MigrateError> {
+    let database = Database::open(connection).await?;
+    let sql = "SELECT true FROM pg_catalog.pg_roles WHERE rolname::text = $1";
+    let found = database.client().query_typed(sql, &[(&role, Type::TEXT)]).await;
+    if found.map_err(|error| database.refused("looking for the role".to_owned(), &error))?.is_empty() {
+        return Err(MigrateError::NoSuchRole { database: database.name, role: quoted(role) });
+    }
+    Ok(())
+}
+
+/// Lets a role, which must exist, use the store and nothing else: runs [`grants`].
+pub async fn grant(connection: &ConnectOptions, role: &str) -> Result<(), MigrateError> {
+    let database = Database::open(connection).await?;
+    let granted = database.client().batch_execute(&grants(role)).await;
+    granted.map_err(|error| database.refused(format!("letting the role {role} use the store"), &error))
+}
+
+/// The SQL that lets a role use the store and nothing else: it may call the functions, and touch no table.
+pub fn grants(role: &str) -> String {
+    let role = quoted(role);
+    let functions: Vec<_> = FUNCTIONS.iter().map(|function| format!("hapax.{function}")).collect();
+    format!("GRANT USAGE ON SCHEMA hapax TO {role};\nGRANT EXECUTE ON FUNCTION {} TO {role};\n", functions.join(", "))
+}
+
+/// What a running store calls.
+const FUNCTIONS: [&str; 16] = [
+    "claim", "finish", "lose", "settle", "forget", "get", "list", "renew", "sweep", "turn", "pulse", "adopt", "log", "note",
+    "policy", "policies",
+];
+
+struct Database {
+    name: String,
+    /// What to do if the role may not make the schema.
+    grant: String,
+    user: String,
+    connected: super::connect::Connected,
+}
+
+impl Database {
+    async fn open(connection: &ConnectOptions) -> Result<Database, MigrateError> {
+        let (name, connected) = (connection.to_string(), connect(connection).await?);
+        let mut database = Database { name, grant: String::new(), user: String::new(), connected };
+        let names = "SELECT quote_ident(current_database()), quote_ident(current_user)";
+        if let [name, user] = database.ask("asking who we are", names).await?.concat().as_slice() {
+            let (name, user) = (name.as_deref().unwrap_or_default(), user.clone().unwrap_or_default());
+            database.grant = format!("GRANT CREATE ON DATABASE {name} TO {user}");
+            database.user = user;
+        }
+        Ok(database)
+    }
+
+    fn client(&self) -> &Client {
+        &self.connected.client
+    }
+
+    async fn status(&self, migrations: &[Migration]) -> Result<Status, MigrateError> {
+        if let Some(whose) = self.ask("looking whose the schema is", STRANGE).await?.concat().into_iter().flatten().next() {
+            return Err(MigrateError::NotOurs { database: self.name.clone(), whose, user: self.user.clone() });
+        }
+        let applied = self.applied().await?;
+        for migration in migrations {
+            if applied.get(&migration.version).is_some_and(|checksum| *checksum != hex(&migration.checksum())) {
+                return Err(MigrateError::Different { database: self.name.clone(), version: migration.version });
+            }
+        }
+        let known = migrations.iter().map(|migration| migration.version).max().unwrap_or(0);
+        if let Some(found) = applied.keys().copied().find(|version| *version > known) {
+            return Err(MigrateError::Ahead { database: self.name.clone(), found, known });
+        }
+        let due = migrations.iter().map(|migration| migration.version).filter(|version| !applied.contains_key(version)).collect();
+        Ok(Status { applied: applied.into_keys().collect(), due })
+    }
+
+    /// What was applied, with its checksum.
+    async fn applied(&self) -> Result<BTreeMap<u32, String>, MigrateError> {
+        let doing = "looking what was applied";
+        let there = self.ask(doing, "SELECT to_regclass('hapax.migrations') IS NOT NULL").await?;
+        if there.first().and_then(|row| row.first()?.as_deref()) != Some("t") {
+            return Ok(BTreeMap::new());
+        }
+        let rows = self.ask(doing, "SELECT version, encode(checksum, 'hex') FROM hapax.migrations").await?;
+        let row = |row: &Vec<Option<String>>| Some((row.first()?.as_ref()?.parse().ok()?, row.get(1)?.clone()?));
+        Ok(rows.iter().filter_map(row).collect())
+    }
+
+    /// Applies one; false if somebody else did so meanwhile.
+    async fn apply(&self, migration: &Migration) -> Result<bool, MigrateError> {
+        let doing = || format!("migration {} ({})", migration.version, migration.name);
+        for _ in 0..TRIES_MAX {
+            let Err(error) = self.client().batch_execute(&migration.script()).await else { return Ok(true) };
+            // Out of the failed transaction, whatever it was.
+            self.client().batch_execute("ROLLBACK").await.map_err(|error| self.refused(doing(), &error))?;
+            match error.code().map(tokio_postgres::error::SqlState::code) {
+                Some("55P03" | "40P01") => tokio::time::sleep(REST).await,
+                Some("23505") if self.applied().await?.contains_key(&migration.version) => return Ok(false),
+                _ => return Err(self.refused(doing(), &error)),
+            }
+        }
+        Err(MigrateError::Busy { database: self.name.clone(), version: migration.version })
+    }
+
+    /// A statement without parameters, its rows as texts.
+    async fn ask(&self, doing: &str, sql: &str) -> Result<Vec<Vec<Option<String>>>, MigrateError> {
+        let messages = self.client().simple_query(sql).await.map_err(|error| self.refused(doing.to_owned(), &error))?;
+        let rows = messages.into_iter().filter_map(|message| match message {
+            SimpleQueryMessage::Row(row) => Some((0..row.len()).map(|column| row.get(column).map(str::to_owned)).collect()),
+            _ => None,
+        });
+        Ok(rows.collect())
+    }
+
+    fn refused(&self, doing: String, error: &tokio_postgres::Error) -> MigrateError {
+        let said = error.as_db_error().map_or_else(|| format!("the connection was lost ({error})"), |said| self.explain(said));
+        MigrateError::Refused { database: self.name.clone(), doing, said }
+    }
+
+    fn explain(&self, said: &DbError) -> String {
+        let (code, words) = (said.code().code(), said.message());
+        let advice = match (code, said.hint()) {
+            (_, Some(hint)) => hint,
+            ("42501", None) => {
+                &format!("{}, or run it as the role that owns the database, or the schema if there is one", self.grant)
+            }
+            (_, None) => return format!("{words} ({code})"),
+        };
+        format!("{words} ({code}; {advice})")
+    }
+}
+
+/// A name as SQL has it.
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_count_up_from_one_and_never_serve_what_is_newer() {
+        let migrations = migrations();
+        assert!(migrations.iter().map(|migration| migration.version).eq(1..=VERSION));
+        assert!(migrations.iter().all(|migration| migration.oldest <= migration.version));
+    }
+
+    #[test]
+    fn a_script_is_one_transaction() {
+        for migration in migrations() {
+            let script = migration.script();
+            assert_eq!((script.matches("\nBEGIN;\n").count(), script.matches("\nCOMMIT;\n").count()), (1, 1), "{}", migration.name);
+            assert!(script.ends_with("COMMIT;\n"));
+        }
+    }
+
+    #[test]
+    fn a_roles_name_is_quoted() {
+        assert!(grants("a\"b").starts_with("GRANT USAGE ON SCHEMA hapax TO \"a\"\"b\";\n"));
+    }
+}

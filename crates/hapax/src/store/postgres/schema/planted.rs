@@ -1,0 +1,112 @@
+//! Known bugs in the SQL, planted by changing its text. See [`hapax_core::planted`].
+
+use hapax_core::planted::Bug;
+
+/// A bug, and what it makes of the schema: every occurrence of one text becomes the other.
+type Plant = (Bug, &'static [(&'static str, &'static str)]);
+
+const PLANTS: &[Plant] = &[
+    (
+        Bug::PgStaleTakeover,
+        &[(
+            "WHERE o.id = ids[place] AND o.fence = fences[place]
+                AND ((o.state = 1 AND o.lease_until <= moment) OR (o.state IN (4, 5) AND o.expires_at > moment))",
+            "WHERE o.id = ids[place] AND EXISTS (
+                SELECT FROM hapax.heads AS seen WHERE seen.id = ids[place] AND seen.fence = fences[place]
+                AND ((seen.state = 1 AND seen.lease_until <= moment) OR (seen.state IN (4, 5) AND seen.expires_at > moment)))",
+        )],
+    ),
+    (
+        Bug::PgStaleTombstone,
+        &[("WHERE o.id = ids[place] AND hapax.is_gone(o.state, o.tombstone_until, moment)", "WHERE o.id = ids[place]")],
+    ),
+    (Bug::PgUnfencedCompletion, &[("o.fence = fences[1] AND o.state IN (1, 5, 13)", "o.state IN (1, 5, 13)")]),
+    (Bug::PgUnfencedBatch, &[("o.fence = g.fence AND o.state IN (1, 5, 13)", "o.state IN (1, 5, 13)")]),
+    // The node sends a time instead of a duration.
+    (
+        Bug::PgLeaseByNodeClock,
+        &[
+            ("minted, minted, moment + leases[1],", "minted, minted, leases[1],"),
+            ("minted, minted, moment + g.lease,", "minted, minted, g.lease,"),
+            ("lease_until = moment + leases[place]", "lease_until = leases[place]"),
+        ],
+    ),
+    (Bug::PgConflictIsWon, &[("ON CONFLICT (id) DO NOTHING", "ON CONFLICT (id) DO UPDATE SET id = excluded.id")]),
+    (
+        Bug::PgAnswerByFence,
+        &[
+            ("k.fence = h.fence AND k.id = h.id AND h.slot", "k.fence = h.fence AND h.slot"),
+            ("a.fence = h.fence AND a.id = h.id LIMIT 1", "a.fence = h.fence LIMIT 1"),
+        ],
+    ),
+    (Bug::PgAnswersInOneTable, &[("(only_slot OR g.slot IS NOT DISTINCT FROM into_slot)", "true")]),
+    (
+        Bug::PgRingTurnsEarly,
+        &[("moment >= (bucket + 1) * width", "moment >= bucket * width"), ("FOR back IN 1 .. 2 LOOP", "FOR back IN 0 .. 1 LOOP")],
+    ),
+    (Bug::PgFloorForgotten, &[("pace.floor := greatest(pace.floor, fence_max);", "")]),
+    (
+        Bug::PgLogByMaximum,
+        &[(
+            "UPDATE hapax.meta SET logged = logged + 1 RETURNING logged INTO number;",
+            "SELECT coalesce(max(a.sequence), 0) + 1 INTO number FROM hapax.audit AS a;",
+        )],
+    ),
+    (
+        Bug::PgRenewalOfAnyFence,
+        &[
+            (
+                "WHERE o.fence = g.fence AND o.state = 1 FOR NO KEY UPDATE OF o SKIP LOCKED",
+                "WHERE o.state = 1 FOR NO KEY UPDATE OF o SKIP LOCKED",
+            ),
+            ("WHERE o.id IS NULL OR o.fence <> g.fence OR o.state <> 1;", "WHERE o.id IS NULL OR o.state <> 1;"),
+        ],
+    ),
+    (
+        Bug::PgSettlementKeepsFence,
+        &[(
+            "state = as_state, status = as_status, fence = greatest(moment, pace.floor + 1, o.fence + 1),",
+            "state = as_state, status = as_status,",
+        )],
+    ),
+    (
+        Bug::PgSweepRemovesUnresolved,
+        &[(
+            "AND hapax.is_gone(o.state, o.tombstone_until, moment)\n            LIMIT",
+            "AND o.state <> 1 AND o.tombstone_until <= moment\n            LIMIT",
+        )],
+    ),
+    (Bug::PgForgetKeepsEpoch, &[("UPDATE hapax.meta SET epoch = epoch + 1;", "")]),
+    (Bug::PgCommitsAreNotWaitedFor, &[("PERFORM set_config('synchronous_commit', 'on', true);", "NULL;")]),
+    (Bug::PgStandbyIsRead, &[("IF pg_is_in_recovery() THEN", "IF false THEN")]),
+];
+
+/// The SQL with the bugs that are alive. Every place is looked for, whichever bug is: a table that no longer fits the SQL plants nothing, and
+/// then an acquittal would mean nothing.
+pub(super) fn plant(sql: &str, is_alive: fn(Bug) -> bool) -> String {
+    let mut planted = sql.to_owned();
+    for (bug, places) in PLANTS {
+        for (right, wrong) in *places {
+            assert!(sql.contains(right), "{bug:?} has no place in the schema any more: {right:?} is not there");
+            if is_alive(*bug) {
+                planted = planted.replace(right, wrong);
+            }
+        }
+    }
+    planted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bug_has_its_place_in_the_schema() {
+        assert_eq!(plant(super::super::STORE, |_| false), super::super::STORE);
+        for (bug, places) in PLANTS {
+            for (right, wrong) in *places {
+                assert!(!wrong.contains(right), "{bug:?} changes nothing");
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What all lanes of a store share.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use hapax_core::operation::Secret;
+
+use super::Options;
+use super::connect::connect;
+use super::error::{Failure, OpenError, is_missing, out_of_use, refused_role, wrong_isolation};
+use super::lane::Link;
+use super::lineage::{Beat, Lineage};
+use super::policies::Policies;
+use super::stats::Counters;
+
+pub(super) struct Shared {
+    pub(super) options: Options,
+    pub(super) counters: Counters,
+    pub(super) policies: Policies,
+    pub(super) lineage: Lineage,
+    /// The store's secret when it was opened. Others have it by now, and cannot take another.
+    pub(super) secret: OnceLock<Secret>,
+    /// Whether the store was found to serve nobody.
+    is_out_of_use: AtomicBool,
+}
+
+impl Shared {
+    pub(super) fn new(options: Options) -> Shared {
+        Shared {
+            options,
+            counters: Counters::default(),
+            policies: Policies::default(),
+            lineage: Lineage::default(),
+            secret: OnceLock::new(),
+            is_out_of_use: AtomicBool::new(false),
+        }
+    }
+
+    /// A new connection to a database that is what it should be: prepared for this version, and with the history that we know.
+    pub(super) async fn connect(&self) -> Result<Arc<Link>, OpenError> {
+        let begun = Instant::now();
+        let link = Link::new(connect(&self.options.connection).await?);
+        let asked = link.connected.client.query_typed(Beat::SQL, &[]);
+        let rows = tokio::time::timeout(self.options.statement_patience, asked).await;
+        let unusable = |source| OpenError::Unusable { database: self.options.connection.to_string(), source };
+        let rows = match rows {
+            Ok(rows) => rows.map_err(|error| self.explain(error))?,
+            Err(_) => return Err(unusable(hapax_core::store::StoreError::unavailable("it did not answer in time"))),
+        };
+        let beat = Beat::of(&rows).map_err(unusable)?;
+        beat.check(&self.options.connection, self.secret.get_or_init(|| beat.pulse.secret))?;
+        self.lineage.meet(begun, &beat, &link, self).await.map_err(|failure| unusable(failure.error))?;
+        self.is_out_of_use.store(false, Ordering::Relaxed);
+        Ok(link)
+    }
+
+    /// The store was found to serve nobody: says so once, until it serves again.
+    pub(super) fn sound_alarm(&self, refusal: &str) {
+        if !self.is_out_of_use.swap(true, Ordering::Relaxed) {
+            let database = self.options.connection.to_string();
+            tracing::error!(database, "ALARM: {refusal}. This node must use another store; until then it answers 503");
+        }
+    }
+
+    pub(super) fn is_out_of_use(&self) -> bool {
+        self.is_out_of_use.load(Ordering::Relaxed)
+    }
+
+    fn explain(&self, error: tokio_postgres::Error) -> OpenError {
+        let database = self.options.connection.to_string();
+        if let Some(refusal) = out_of_use(&error) {
+            self.sound_alarm(&refusal);
+            return OpenError::OutOfUse { database, refusal };
+        }
+        if let Some(reason) = wrong_isolation(&error) {
+            return OpenError::WrongIsolation { database, reason };
+        }
+        if is_missing(&error) {
+            return OpenError::NotMigrated { database };
+        }
+        match refused_role(&error) {
+            Some(reason) => OpenError::NotAllowed { database, reason },
+            None => OpenError::Unusable { database, source: Failure::of(error).error },
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! What the store can say about itself.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use hapax_core::store::StoreError;
+
+/// What the store can say about itself, for metrics.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Statements sent and answered, one way or the other.
+    pub statements: u64,
+    /// Statements of those in which several callers could share: claims, completions and readings.
+    pub batches: u64,
+    /// What went in them together. Divided by [`batches`](Stats::batches): how many callers shared one.
+    pub batched: u64,
+    /// The most that went in one.
+    pub batch_largest: u64,
+    /// Writes sent one by one, because what they were sent with could not be done.
+    pub alone: u64,
+    /// Bytes that wait to be sent now.
+    pub queue_bytes: u64,
+    /// Requests refused because too much was waiting: the database is slower than the callers.
+    pub refused: u64,
+    /// Connections made.
+    pub connections: u64,
+    /// Connections lost.
+    pub connections_lost: u64,
+    /// Answers dropped in bulk: how often one of the tables that hold them was emptied.
+    pub turns: u64,
+    /// How often the database turned out to be another server, or to go on from another point of its history: failovers and restores.
+    pub failovers: u64,
+    /// Writes that were acknowledged and are gone. An alarm: effects of those keys may be repeated.
+    pub commits_lost: u64,
+    /// Why the store cannot be used at the moment, if so.
+    pub failing: Option<String>,
+}
+
+/// The same while it is counted.
+#[derive(Default)]
+pub(super) struct Counters {
+    statements: AtomicU64,
+    batches: AtomicU64,
+    batched: AtomicU64,
+    batch_largest: AtomicU64,
+    pub(super) alone: AtomicU64,
+    pub(super) queue_bytes: AtomicU64,
+    pub(super) refused: AtomicU64,
+    connections: AtomicU64,
+    connections_lost: AtomicU64,
+    pub(super) turns: AtomicU64,
+    pub(super) failovers: AtomicU64,
+    pub(super) commits_lost: AtomicU64,
+    is_failing: AtomicBool,
+    failing: Mutex<Option<String>>,
+}
+
+impl Counters {
+    pub(super) fn statement(&self) {
+        self.statements.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn batch(&self, parts: usize) {
+        self.batches.fetch_add(1, Ordering::Relaxed);
+        self.batched.fetch_add(parts as u64, Ordering::Relaxed);
+        self.batch_largest.fetch_max(parts as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn lost_connection(&self) {
+        self.connections_lost.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn connected(&self) {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        if self.is_failing.swap(false, Ordering::Relaxed) {
+            tracing::info!("the database can be used again");
+        }
+        *self.failing.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    pub(super) fn failed(&self, error: &StoreError) {
+        if !self.is_failing.swap(true, Ordering::Relaxed) {
+            tracing::error!(%error, "the database cannot be used; requests that need it get 503 until it can");
+        }
+        *self.failing.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+    }
+
+    pub(super) fn read(&self) -> Stats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Stats {
+            statements: get(&self.statements),
+            batches: get(&self.batches),
+            batched: get(&self.batched),
+            batch_largest: get(&self.batch_largest),
+            alone: get(&self.alone),
+            queue_bytes: get(&self.queue_bytes),
+            refused: get(&self.refused),
+            connections: get(&self.connections),
+            connections_lost: get(&self.connections_lost),
+            turns: get(&self.turns),
+            failovers: get(&self.failovers),
+            commits_lost: get(&self.commits_lost),
+            failing: self.failing.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! Moving everything in the database into another store, or everything in another into the database.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use hapax_core::audit::{LogEntry, PAGE_MAX};
+use hapax_core::fingerprint::FingerprintPolicy;
+use hapax_core::operation::Secret;
+use hapax_core::record::Record;
+use hapax_core::scope::RecordId;
+use hapax_core::store::{Reply, StoreError, StoreErrorKind};
+use hapax_core::transfer::{
+    Account, CopyId, Left, Page, Passage, Position, Shipment, Standing, Survey, Transfer, out_of_turn, shipped,
+};
+use tokio::time::Instant;
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+
+use super::connect::{Connected, connect};
+use super::error::{Failure, OpenError, is_missing, refused_role};
+use super::lane::Parameters;
+use super::lineage::check_schema;
+use super::policies::{self, Policies};
+use super::row::{self, bigint};
+use super::shipment::{Entries, Heads};
+use super::{ConnectOptions, audit};
+
+/// A database as a [copy](crate::store::copy) begins or ends in it: also one that serves no more, or not yet. Takes the role that owns the
+/// schema, as nobody else may take a store out of use.
+pub struct Mover {
+    database: String,
+    connected: Connected,
+    policies: Policies,
+    /// The policies that the database has been told.
+    told: Mutex<HashMap<Arc<FingerprintPolicy>, i64>>,
+    /// Since when everybody who asks hears that the store is out of use, at the latest.
+    closed: Mutex<Instant>,
+}
+
+/// How long a store is out of use at least before another one is in its place. Nodes ask how things are once a second: one that was started on
+/// the empty store hears of it before it could go on under the old secret.
+const NOTICE: Duration = Duration::from_millis(1100);
+
+impl Mover {
+    /// Opens a database that was [prepared](super::schema::migrate) for it.
+    pub async fn open(connection: &ConnectOptions) -> Result<Mover, OpenError> {
+        let (database, connected) = (connection.to_string(), connect(connection).await?);
+        let (policies, told, closed) = (Policies::default(), Mutex::default(), Mutex::new(Instant::now()));
+        let mover = Mover { database, connected, policies, told, closed };
+        let rows = mover.connected.client.query_typed("SELECT schema, oldest FROM hapax.meta", &[]).await;
+        let rows = rows.map_err(|error| mover.not_opened(error))?;
+        let numbers = rows.first().map(|row| Ok((row::get::<i32>(row, 0)?, row::get::<i32>(row, 1)?))).transpose();
+        let unusable = |source| OpenError::Unusable { database: mover.database.clone(), source };
+        let (schema, oldest) =
+            numbers.map_err(unusable)?.ok_or_else(|| OpenError::NotMigrated { database: mover.database.clone() })?;
+        check_schema(connection, schema.unsigned_abs(), oldest.unsigned_abs())?;
+        Ok(mover)
+    }
+
+    fn not_opened(&self, error: tokio_postgres::Error) -> OpenError {
+        let database = self.database.clone();
+        match refused_role(&error) {
+            Some(_) => OpenError::NotTheOwner { database },
+            None if is_missing(&error) => OpenError::NotMigrated { database },
+            None => OpenError::Unusable { database, source: Failure::of(error).error },
+        }
+    }
+
+    async fn ask(&self, sql: &str, parameters: Parameters<'_>) -> Result<Vec<Row>, StoreError> {
+        self.connected.client.query_typed(sql, parameters).await.map_err(|error| match refused_role(&error) {
+            Some(_) => StoreError::unavailable(OpenError::NotTheOwner { database: self.database.clone() }.to_string()),
+            None if is_locked(&error) => {
+                let text = "somebody is writing to it and does not end: stop every node, see pg_stat_activity, and try again";
+                StoreError::unavailable(text).because(error)
+            }
+            None => Failure::of(error).error,
+        })
+    }
+
+    /// A statement with one value for an answer.
+    async fn ask_one<T>(&self, sql: &str, parameters: Parameters<'_>) -> Result<T, StoreError>
+    where
+        T: for<'a> tokio_postgres::types::FromSql<'a>,
+    {
+        let rows = self.ask(sql, parameters).await?;
+        row::get(rows.first().ok_or_else(|| StoreError::unavailable("the database left out an answer"))?, 0)
+    }
+
+    async fn in_turn(&self, sql: &str, parameters: Parameters<'_>) -> Result<(), StoreError> {
+        if self.ask_one(sql, parameters).await? { Ok(()) } else { Err(out_of_turn()) }
+    }
+
+    async fn look(&self) -> Result<Survey, StoreError> {
+        let sql =
+            "SELECT word, copy, other, record, entry, secret, epoch, floor, logged, now, records, running FROM hapax.survey()";
+        let rows = self.ask(sql, &[]).await?;
+        let row = rows.first().ok_or_else(|| StoreError::corrupt("the database has nothing to say of itself"))?;
+        Ok(Survey {
+            standing: standing(row)?,
+            account: Account {
+                secret: Secret::from_bytes(row::array(row::get(row, 5)?)?),
+                epoch: row::number(row, 6)?,
+                floor: row::fence(row, 7)?,
+                logged: row::number(row, 8)?,
+                now: row::time(row, 9)?,
+            },
+            records: row::number(row, 10)?,
+            running: row::number(row, 11)?,
+        })
+    }
+
+    async fn begin_to_leave(&self, copy: Passage) -> Result<Left, StoreError> {
+        let (id, other) = (uuid(copy.copy), copy.other.clone());
+        let refusal = refusal(&Standing::Leaving(copy));
+        let parameters: Parameters<'_> = &[(&id, Type::UUID), (&other.as_bytes(), Type::BYTEA), (&refusal, Type::TEXT)];
+        match self.ask_one::<Option<i64>>("SELECT hapax.leave($1, $2, $3)", parameters).await? {
+            None => Ok(Left::Left),
+            Some(live @ 1..) => Ok(Left::Busy(live.unsigned_abs())),
+            Some(_) => Err(out_of_turn()),
+        }
+    }
+
+    async fn next(&self, after: Option<RecordId>, page: Page) -> Result<Vec<Record>, StoreError> {
+        let after = after.as_ref().map(|id| &id.as_bytes()[..]);
+        let (rows, bytes) = (i32::try_from(page.records).unwrap_or(i32::MAX), i64::try_from(page.bytes).unwrap_or(i64::MAX));
+        let parameters: Parameters<'_> = &[(&after, Type::BYTEA), (&rows, Type::INT4), (&bytes, Type::INT8)];
+        let rows = self.ask("SELECT * FROM hapax.export($1, $2, $3)", parameters).await?;
+        self.learn(&rows).await?;
+        let mut records = rows.iter().map(|row| self.whole(row)).collect::<Result<Vec<_>, _>>()?;
+        records.sort_unstable_by_key(|record| record.head.id);
+        Ok(records)
+    }
+
+    /// The record in a row, as it goes over. What cannot be read is named: it is what stops the copy.
+    fn whole(&self, row: &Row) -> Result<Record, StoreError> {
+        let id = row::id(row)?;
+        let read = || {
+            let head = row::head(row, &self.policies, None)?;
+            let head = head.ok_or_else(|| StoreError::unavailable("it has been removed: somebody uses the store"))?;
+            let answer = row::record(row, &self.policies, None)?.and_then(|record| record.answer);
+            Ok(shipped(Record { head, answer }, row::now(row)?))
+        };
+        read().map_err(|error: StoreError| {
+            let kind =
+                if error.kind() == StoreErrorKind::Unavailable { StoreErrorKind::Unavailable } else { StoreErrorKind::Corrupt };
+            StoreError::new(kind, format!("record {id} cannot be copied: {error}")).because(error)
+        })
+    }
+
+    /// Sees to it that every policy that these rows name is known.
+    async fn learn(&self, rows: &[Row]) -> Result<(), StoreError> {
+        let missing = self.policies.missing(rows)?;
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let rows = self.ask(policies::SQL, &[(&missing, Type::INT8_ARRAY)]).await?;
+        self.policies.take_in(&rows)
+    }
+
+    /// Tells the database what the fingerprints of these records cover, and by which numbers it has that.
+    async fn tell(&self, records: &[Record]) -> Result<HashMap<Arc<FingerprintPolicy>, i64>, StoreError> {
+        let policies = records.iter().filter_map(|record| record.head.fingerprint.as_ref()).map(|fingerprint| &fingerprint.policy);
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for policy in policies.collect::<HashSet<_>>() {
+            if !told.contains_key(policy) {
+                let text = policy.to_string();
+                let number = policies::number(&text);
+                self.ask("SELECT hapax.policy($1, $2)", &[(&number, Type::INT8), (&text.as_bytes(), Type::BYTEA)]).await?;
+                told.insert(policy.clone(), number);
+            }
+        }
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&told);
+        Ok(told)
+    }
+
+    async fn take_in(&self, copy: CopyId, shipment: Shipment) -> Result<(), StoreError> {
+        let Shipment { records, log, position } = shipment;
+        let (copy, entry) = (uuid(copy), bigint(position.entry));
+        let record = position.record.as_ref().map(|id| &id.as_bytes()[..]);
+        let position: Parameters<'_> = &[(&copy, Type::UUID), (&record, Type::BYTEA), (&entry, Type::INT8)];
+        // Records first: the position counts once all of it has come.
+        if !records.is_empty() || log.is_empty() {
+            let numbers = self.tell(&records).await?;
+            let heads = Heads::of(&records, &numbers);
+            self.in_turn(&heads.sql(), &[position, &heads.parameters()].concat()).await?;
+        }
+        if !log.is_empty() {
+            let entries = Entries::of(&log);
+            self.in_turn(&entries.sql(), &[position, &entries.parameters()].concat()).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Transfer for Mover {
+    fn survey(&self) -> Reply<'_, Survey> {
+        Box::pin(self.look())
+    }
+
+    fn leave(&self, copy: Passage) -> Reply<'_, Left> {
+        Box::pin(self.begin_to_leave(copy))
+    }
+
+    fn export(&self, after: Option<RecordId>, page: Page) -> Reply<'_, Vec<Record>> {
+        Box::pin(self.next(after, page))
+    }
+
+    fn entries(&self, after: u64) -> Reply<'_, Vec<LogEntry>> {
+        Box::pin(async move {
+            let (after, rows) = (bigint(after), i32::try_from(PAGE_MAX).unwrap_or(i32::MAX));
+            let sql = "SELECT * FROM hapax.log(NULL, $1, NULL, $2)";
+            self.ask(sql, &[(&after, Type::INT8), (&rows, Type::INT4)]).await?.iter().map(audit::entry).collect()
+        })
+    }
+
+    fn moved(&self, copy: CopyId) -> Reply<'_, ()> {
+        Box::pin(async move {
+            let (Standing::Leaving(passage) | Standing::Moved(passage)) = self.look().await?.standing else {
+                return Err(out_of_turn());
+            };
+            let refusal = refusal(&Standing::Moved(passage));
+            self.in_turn("SELECT hapax.moved($1, $2)", &[(&uuid(copy), Type::UUID), (&refusal, Type::TEXT)]).await
+        })
+    }
+
+    fn give_up(&self) -> Reply<'_, ()> {
+        Box::pin(self.in_turn("SELECT hapax.give_up()", &[]))
+    }
+
+    fn arrive(&self, copy: Passage, account: Account) -> Reply<'_, bool> {
+        Box::pin(async move {
+            let (id, other, secret) = (uuid(copy.copy), copy.other.clone(), account.secret.to_bytes());
+            let refusal = refusal(&Standing::Arriving(copy, Position::default()));
+            let parameters: Parameters<'_> =
+                &[(&id, Type::UUID), (&other.as_bytes(), Type::BYTEA), (&&secret[..], Type::BYTEA), (&refusal, Type::TEXT)];
+            let arrived = self.ask_one("SELECT hapax.arrive($1, $2, $3, $4)", parameters).await;
+            *self.closed.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+            arrived
+        })
+    }
+
+    fn import(&self, copy: CopyId, shipment: Shipment) -> Reply<'_, ()> {
+        Box::pin(self.take_in(copy, shipment))
+    }
+
+    fn settle_in(&self, copy: CopyId, account: Account) -> Reply<'_, ()> {
+        Box::pin(async move {
+            let Account { epoch, floor, logged, now, .. } = account;
+            let closed = *self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+            tokio::time::sleep_until(closed + NOTICE).await;
+            let parameters: Parameters<'_> = &[
+                (&uuid(copy), Type::UUID),
+                (&bigint(epoch), Type::INT8),
+                (&bigint(floor.as_u64()), Type::INT8),
+                (&bigint(logged), Type::INT8),
+                (&bigint(now.as_micros()), Type::INT8),
+            ];
+            self.in_turn("SELECT hapax.settle_in($1, $2, $3, $4, $5)", parameters).await
+        })
+    }
+}
+
+fn uuid(copy: CopyId) -> Uuid {
+    Uuid::from_bytes(*copy.as_bytes())
+}
+
+/// What everybody else hears. In ASCII, so that a database of any encoding can say it.
+fn refusal(standing: &Standing) -> String {
+    let refusal = standing.refusal().unwrap_or_default();
+    refusal.chars().map(|c| if c.is_ascii() { c } else { '?' }).collect()
+}
+
+/// Where the store stands, in the first columns of a survey.
+fn standing(row: &Row) -> Result<Standing, StoreError> {
+    let Some(word) = row::get::<Option<&str>>(row, 0)? else { return Ok(Standing::Live) };
+    let copy = CopyId::from_bytes(row::get::<Uuid>(row, 1)?.into_bytes());
+    let record = row::get::<Option<&[u8]>>(row, 3)?.map(row::array).transpose()?.map(RecordId::from_bytes);
+    let (passage, position) =
+        (Passage { copy, other: row::text(row, 2)?.to_owned() }, Position { record, entry: row::number(row, 4)? });
+    let unknown =
+        || StoreError::new(StoreErrorKind::Unsupported, "the store stands where this version does not know: run a newer one");
+    Standing::of(word, passage, position).ok_or_else(unknown)
+}
+
+fn is_locked(error: &tokio_postgres::Error) -> bool {
+    error.code().is_some_and(|code| matches!(code.code(), "55P03" | "40P01"))
+}

@@ -1,0 +1,88 @@
+//! What a node does beside its requests: keeps leases, writes down what time has brought, drops answers in bulk, asks how things are.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+
+use hapax_core::planted::{self, Bug};
+use hapax_core::scope::RecordId;
+use hapax_core::store::{Renewal, StoreError, Swept};
+use tokio_postgres::types::Type;
+
+use super::Postgres;
+use super::lane::Parameters;
+use super::lineage::Beat;
+use super::row::{self, bigint, micros};
+use crate::hash::Ids;
+
+/// Renewals in one statement.
+const RENEWALS_MAX: usize = 1024;
+
+impl Postgres {
+    pub(super) async fn extend(&self, renewals: Vec<Renewal>) -> Result<Vec<bool>, StoreError> {
+        let mut renewed = Vec::with_capacity(renewals.len());
+        for page in renewals.chunks(RENEWALS_MAX) {
+            renewed.extend(self.extend_page(page).await?);
+        }
+        Ok(renewed)
+    }
+
+    /// In the order of their ids, as everything is locked.
+    async fn extend_page(&self, renewals: &[Renewal]) -> Result<Vec<bool>, StoreError> {
+        let mut sorted: Vec<&Renewal> = renewals.iter().collect();
+        sorted.sort_unstable_by_key(|renewal| renewal.id);
+        let ids: Vec<&[u8]> = sorted.iter().map(|renewal| &renewal.id.as_bytes()[..]).collect();
+        let fences: Vec<i64> = sorted.iter().map(|renewal| bigint(renewal.fence.as_u64())).collect();
+        let leases: Vec<i64> = sorted.iter().map(|renewal| micros(renewal.lease)).collect();
+        let parameters: Parameters<'_> = &[(&ids, Type::BYTEA_ARRAY), (&fences, Type::INT8_ARRAY), (&leases, Type::INT8_ARRAY)];
+        let rows = self.aside("SELECT id, verdict FROM hapax.renew($1, $2, $3)", parameters).await?;
+        // Locked is not lost, and has no row: whoever holds the row is most likely the attempt itself, in a transaction of its own.
+        let if_locked = !planted::is(Bug::PgLockedIsLost);
+        let mut told = HashMap::with_hasher(Ids::default());
+        for row in &rows {
+            told.insert(RecordId::from_bytes(row::array(row::get(row, 0)?)?), row::get::<i16>(row, 1)? != 0);
+        }
+        Ok(renewals.iter().map(|renewal| told.get(&renewal.id).copied().unwrap_or(if_locked)).collect())
+    }
+
+    /// What time has brought, and then what can be dropped whole. That the latter has to wait is no failure: its turn will come.
+    pub(super) async fn clear(&self, limit: usize) -> Result<Swept, StoreError> {
+        if limit == 0 {
+            return Ok(Swept::default());
+        }
+        let limit = i32::try_from(limit).unwrap_or(i32::MAX);
+        let sql = "SELECT lost, buried, removed, unlogged FROM hapax.sweep($1)";
+        let rows = self.aside(sql, &[(&limit, Type::INT4)]).await?;
+        let row = rows.first().ok_or_else(|| StoreError::corrupt("a sweep says nothing of what it did"))?;
+        let count = |column| row::get::<i32>(row, column).map(|count| count.unsigned_abs() as usize);
+        let swept = Swept { lost: count(0)?, buried: count(1)?, removed: count(2)?, unlogged: count(3)? };
+        match self.aside.ask("SELECT hapax.turn()", &[]).await {
+            Ok(rows) => {
+                let turned = rows.first().map(|row| row::get::<i32>(row, 0)).transpose()?.unwrap_or(0);
+                self.shared.counters.turns.fetch_add(u64::from(turned.unsigned_abs()), Ordering::Relaxed);
+            }
+            Err(failure) => tracing::debug!(error = %failure.error, "answers that are over could not be dropped yet"),
+        }
+        Ok(swept)
+    }
+
+    /// What the database says of itself, which may be that it is not what it was.
+    pub(super) async fn beat(&self) -> Result<Beat, StoreError> {
+        let link = self.aside.link().await?;
+        let asked = self.aside(Beat::SQL, &[]).await;
+        if asked.is_err() && self.shared.is_out_of_use() {
+            // Its other functions could still be read from; nobody shall.
+            self.lanes.iter().for_each(super::lane::Lane::begin_anew);
+        }
+        let rows = asked?;
+        let beat = Beat::of(&rows)?;
+        let secret = self.shared.secret.get_or_init(|| beat.pulse.secret);
+        if let Err(error) = beat.check(&self.shared.options.connection, secret) {
+            tracing::error!(%error, "the database can no longer be used by this program");
+            // All lanes begin anew and find the same: nothing is written into what we do not understand.
+            self.lanes.iter().for_each(super::lane::Lane::begin_anew);
+            return Err(error.into());
+        }
+        self.shared.lineage.watch(&beat, &link, &self.shared).await.map_err(|failure| failure.error)?;
+        Ok(beat)
+    }
+}

@@ -1,0 +1,29 @@
+//! Writing what comes from another store, as it is: the one way around the guard, for a store that nobody uses.
+
+use hapax_core::store::StoreError;
+
+use super::Page;
+use crate::store::sqlite::audit;
+use crate::store::sqlite::transfer::{self, Arrived};
+
+impl Page<'_> {
+    pub(in crate::store::sqlite) fn import(&mut self, arrived: &mut Arrived) -> Result<(), StoreError> {
+        transfer::expect_arriving(self.rows.connection, arrived.copy)?;
+        for (head, answer) in std::mem::take(&mut arrived.records) {
+            // Above every fence that has come, so that none comes again.
+            self.meta.floor = self.meta.floor.max(head.fence);
+            self.is_meta_changed = true;
+            let current = self.find(&head.id)?;
+            if current.as_ref().is_none_or(|stored| stored.head.version < head.version) {
+                let mut answer = answer;
+                let result = self.write(current.as_ref(), head, answer.as_mut());
+                self.written(result)?;
+            }
+        }
+        let connection = self.rows.connection;
+        let result = audit::insert_new(connection, &arrived.log);
+        self.written(result)?;
+        let result = transfer::go_on(connection, arrived.position)?;
+        self.written(result)
+    }
+}

@@ -1,0 +1,15 @@
+//! The Postgres store, held to the contract and to what it adds, on a private server.
+
+mod company;
+mod contract;
+mod crash;
+mod history;
+mod lanes;
+mod nodes;
+mod place;
+mod replies;
+mod ring;
+mod schema;
+mod standby;
+mod surroundings;
+mod table;

@@ -1,0 +1,69 @@
+//! Tables of answers are emptied whole, each in its time, and no answer goes before its own time is over.
+
+use std::time::Duration;
+
+use hapax_core::store::{Change, Finish, Lifetime};
+use hapax_core::{Head, Put, Store};
+use hapax_testkit::ManualClock;
+
+use crate::lanes::{claim, finish, won};
+use crate::place::{self, ByHand};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(60 * 60);
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// From minutes to longer than any ring reaches.
+const RETENTIONS: [Duration; 8] = [
+    Duration::from_secs(30 * 60),
+    Duration::from_secs(3 * 60 * 60),
+    Duration::from_secs(23 * 60 * 60),
+    DAY,
+    Duration::from_secs(40 * 60 * 60),
+    Duration::from_secs(5 * 24 * 60 * 60),
+    Duration::from_secs(20 * 24 * 60 * 60),
+    Duration::from_secs(40 * 24 * 60 * 60),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_is_there_until_its_retention_is_over_and_no_longer() {
+    let Some((_, url)) = place::prepared().await else { return };
+    let clock = ManualClock::new();
+    let store = ByHand::open(&url, clock.clone()).await;
+    let mut kept = Vec::new();
+    // Some at every hour of a day and a half, as each finds its table at another point of its time; then on until the last is over.
+    for hour in 0..36 {
+        let number = hour % RETENTIONS.len();
+        kept.push(completed(&store, &format!("hour {hour}"), RETENTIONS[number]).await);
+        kept.push(completed(&store, &format!("and {hour}"), RETENTIONS[(number + 3) % RETENTIONS.len()]).await);
+        pass(&store, &clock, HOUR - MINUTE, &kept).await;
+    }
+    for _ in 0..48 {
+        pass(&store, &clock, HOUR + MINUTE, &kept).await;
+    }
+    for _ in 0..100 {
+        pass(&store, &clock, 11 * HOUR, &kept).await;
+    }
+    assert!(store.turns() > 20, "{} turns", store.turns());
+    let session = place::session(&url).await;
+    let held = session.query("SELECT count(*) FROM hapax.answers_32", &[]).await.expect("counted");
+    assert_eq!(held[0].get::<_, i64>(0), 0, "what outlasts the rings goes one by one");
+}
+
+async fn completed(store: &ByHand, key: &str, retention: Duration) -> Head {
+    let head = won(store.put_if(claim(key)).await);
+    let Put { id, condition, change: Change::Finish(finish) } = finish(&head, key) else { unreachable!() };
+    let change = Change::Finish(Finish { lifetime: Lifetime { retention, tombstone: 365 * DAY }, ..finish });
+    won(store.put_if(Put { id, condition, change }).await)
+}
+
+/// Lets time pass and the tables turn, and looks at every answer.
+async fn pass(store: &ByHand, clock: &ManualClock, duration: Duration, kept: &[Head]) {
+    clock.advance(duration);
+    while store.sweep(1_000).await.expect("swept").total() > 0 {}
+    let reading = store.get(kept.iter().map(|head| head.id).collect()).await.expect("read");
+    for (head, record) in kept.iter().zip(reading.records) {
+        let answer = record.expect("its tombstone stands").answer;
+        assert_eq!(answer.is_some(), reading.now < head.expires_at, "at {:?} of {head:?}", reading.now);
+    }
+}

@@ -1,0 +1,168 @@
+//! The schema comes to be, moves forward, and says what is wrong where it cannot be used.
+
+use hapax::Postgres;
+use hapax::store::postgres::schema::{self, MigrateError, Migration, migrate, migrations};
+use hapax::store::postgres::{ConnectOptions, OpenError};
+use hapax_core::Store;
+use hapax_testkit::servers;
+
+use crate::place;
+
+#[tokio::test]
+async fn a_database_that_is_not_prepared_is_refused_and_one_that_is_opens() {
+    let Some(server) = servers::Postgres::shared() else { return };
+    let url = server.database();
+    let Err(error) = Postgres::open(&url).await else { panic!("opened without a schema") };
+    assert!(matches!(error, OpenError::NotMigrated { .. }), "{error}");
+    assert!(error.to_string().contains("hapax migrate"), "{error}");
+
+    let mut applied = Vec::new();
+    let status = migrate(&options(&url), &migrations(), |migration| applied.push(migration.version)).await.expect("migrated");
+    assert_eq!((status.version(), status.due.as_slice(), applied.last()), (schema::VERSION, &[][..], Some(&schema::VERSION)));
+    place::open(&url).await.pulse().await.expect("it can be used");
+    // And a second time there is nothing to do.
+    migrate(&options(&url), &migrations(), |migration| panic!("{} again", migration.version)).await.expect("nothing to do");
+}
+
+#[tokio::test]
+async fn two_that_migrate_at_once_do_no_harm() {
+    let Some(server) = servers::Postgres::shared() else { return };
+    let url = server.database();
+    let (options, migrations) = (options(&url), migrations());
+    let (a, b) = tokio::join!(migrate(&options, &migrations, |_| {}), migrate(&options, &migrations, |_| {}));
+    assert_eq!(a.expect("one of them"), b.expect("the other"));
+    place::open(&url).await;
+}
+
+#[tokio::test]
+async fn a_migration_that_fails_leaves_nothing_behind() {
+    let Some((_, url)) = place::prepared().await else { return };
+    let broken = next("CREATE TABLE hapax.half_done (id int4); SELECT 1 / 0;", 1);
+    let Err(error) = migrate(&options(&url), &with(broken), |_| {}).await else { panic!("it divides by zero") };
+    assert!(matches!(error, MigrateError::Refused { .. }) && error.to_string().contains("division by zero"), "{error}");
+    assert_eq!(schema::status(&options(&url)).await.expect("a status").version(), schema::VERSION);
+    let found = place::session(&url).await.query("SELECT to_regclass('hapax.half_done') IS NULL", &[]).await.expect("asked");
+    assert!(found[0].get::<_, bool>(0));
+}
+
+#[tokio::test]
+async fn what_was_applied_is_never_taken_back_or_changed() {
+    let Some((_, url)) = place::prepared().await else { return };
+    let mut changed = migrations();
+    changed[0].sql.push_str("-- and one more line\n");
+    let Err(error) = migrate(&options(&url), &changed, |_| {}).await else { panic!("another one under the same number") };
+    assert!(matches!(error, MigrateError::Different { version: 1, .. }), "{error}");
+
+    migrate(&options(&url), &with(next("SELECT 1;", 1)), |_| {}).await.expect("the next one");
+    let Err(error) = migrate(&options(&url), &migrations(), |_| {}).await else { panic!("an older program") };
+    assert!(matches!(error, MigrateError::Ahead { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_program_works_on_a_newer_schema_for_as_long_as_that_serves_it() {
+    let Some((_, url)) = place::prepared().await else { return };
+    let running = place::open(&url).await;
+    migrate(&options(&url), &with(next("ALTER TABLE hapax.heads ADD COLUMN more int4;", 1)), |_| {}).await.expect("the next one");
+    running.pulse().await.expect("one that ran before it");
+    place::open(&url).await.pulse().await.expect("one that was started after it");
+
+    place::session(&url).await.batch_execute("UPDATE hapax.meta SET oldest = schema").await.expect("left behind");
+    let Err(error) = Postgres::open(&url).await else { panic!("left behind, and opened") };
+    assert!(matches!(error, OpenError::TooNew { .. }), "{error}");
+    assert!(running.pulse().await.is_err());
+    let read = running.get(vec![hapax_core::RecordId::from_bytes([1; 32])]).await;
+    assert_eq!(read.expect_err("it reads what it does not understand").kind(), hapax_core::store::StoreErrorKind::Unsupported);
+}
+
+#[tokio::test]
+async fn a_schema_that_is_too_old_is_refused() {
+    let Some((_, url)) = place::prepared().await else { return };
+    place::session(&url).await.batch_execute("UPDATE hapax.meta SET schema = 0").await.expect("set back");
+    let Err(error) = Postgres::open(&url).await else { panic!("too old, and opened") };
+    assert!(matches!(error, OpenError::TooOld { found: 0, .. }) && error.to_string().contains("hapax migrate"), "{error}");
+}
+
+/// The role of a service may call the functions, and touch no table.
+#[tokio::test]
+async fn a_role_needs_nothing_but_what_is_granted() {
+    let Some((server, url)) = place::prepared().await else { return };
+    let session = place::session(&url).await;
+    session.batch_execute("CREATE ROLE \"a service\" LOGIN").await.expect("a role");
+    let database = url.rsplit('/').next().expect("a database");
+    let theirs = server.url(database).replace("postgres@", "a%20service@");
+
+    let Err(error) = Postgres::open(&theirs).await else { panic!("opened without a right") };
+    assert!(matches!(error, OpenError::NotAllowed { .. }), "{error}");
+    session.batch_execute(&schema::grants("a service")).await.expect("granted");
+    let bench = place::shared_bench(&theirs).await;
+    for case in
+        ["an_attempt_completes_its_record", "a_settlement_and_a_forgetting_are_written_down", "a_sweep_writes_down_lapsed_attempts"]
+    {
+        hapax_testkit::contract::run(case, bench.clone()).await;
+    }
+    for table in ["heads", "answers_00", "meta", "audit"] {
+        let read = place::session(&theirs).await.batch_execute(&format!("SELECT * FROM hapax.{table}")).await;
+        assert_eq!(read.expect_err("it reads a table").code().map(|code| code.code()), Some("42501"), "{table}");
+    }
+    session.batch_execute("DROP OWNED BY \"a service\"; DROP ROLE \"a service\"").await.expect("removed");
+}
+
+/// Whoever owns a part of the schema can make the rest of it do anything.
+#[tokio::test]
+async fn a_schema_that_somebody_else_owns_a_part_of_is_refused() {
+    let Some((server, prepared)) = place::prepared().await else { return };
+    let url = server.database();
+    let foreign = place::session(&url).await;
+    foreign.batch_execute("CREATE ROLE mallory; CREATE SCHEMA hapax AUTHORIZATION mallory").await.expect("a schema");
+    let Err(error) = migrate(&options(&url), &migrations(), |_| {}).await else { panic!("migrated into it") };
+    assert!(matches!(error, MigrateError::NotOurs { .. }) && error.to_string().contains("mallory"), "{error}");
+    let script = foreign.batch_execute(&migrations()[0].script()).await.expect_err("run by hand");
+    assert!(script.as_db_error().is_some_and(|said| said.message().contains("mallory")), "{script:?}");
+
+    let session = place::session(&prepared).await;
+    session.batch_execute("ALTER FUNCTION hapax.now() OWNER TO mallory").await.expect("given away");
+    let Err(error) = schema::status(&options(&prepared)).await else { panic!("looked past it") };
+    assert!(matches!(error, MigrateError::NotOurs { .. }) && error.to_string().contains("hapax.now()"), "{error}");
+    foreign.batch_execute("ROLLBACK; DROP OWNED BY mallory").await.expect("removed");
+    session.batch_execute("ALTER FUNCTION hapax.now() OWNER TO postgres; DROP ROLE mallory").await.expect("removed");
+}
+
+#[tokio::test]
+async fn whoever_may_not_migrate_is_told_who_may() {
+    let Some((server, prepared)) = place::prepared().await else { return };
+    place::session(&prepared).await.batch_execute("CREATE ROLE poor LOGIN").await.expect("a role");
+    let theirs = |url: &str| options(&url.replace("postgres@", "poor@"));
+    let Err(error) = migrate(&theirs(&server.database()), &migrations(), |_| {}).await else { panic!("migrated without a right") };
+    assert!(error.to_string().contains("GRANT CREATE ON DATABASE"), "{error}");
+    let Err(error) = schema::status(&theirs(&prepared)).await else { panic!("looked without a right") };
+    assert!(error.to_string().contains("belongs to the role postgres"), "{error}");
+    let Err(error) = schema::look_for_role(&options(&prepared), "nobody's").await else { panic!("there is none") };
+    assert!(error.to_string().contains("CREATE ROLE \"nobody's\" LOGIN"), "{error}");
+    schema::look_for_role(&options(&prepared), "poor").await.expect("there is one");
+
+    place::session(&prepared).await.batch_execute("ALTER ROLE poor CONNECTION LIMIT 0").await.expect("limited");
+    let Err(error) = Postgres::open(&prepared.replace("postgres@", "poor@")).await else { panic!("one too many") };
+    assert!(error.to_string().contains("ALTER ROLE \"poor\" CONNECTION LIMIT"), "{error}");
+    place::session(&prepared).await.batch_execute("DROP ROLE poor").await.expect("removed");
+}
+
+#[tokio::test]
+async fn a_database_whose_transactions_are_serializable_is_refused() {
+    let Some((server, url)) = place::prepared().await else { return };
+    let database = url.rsplit('/').next().expect("a database");
+    server.psql("postgres", &format!("ALTER DATABASE {database} SET default_transaction_isolation = 'serializable'"));
+    let Err(error) = Postgres::open(&url).await else { panic!("opened") };
+    assert!(matches!(error, OpenError::WrongIsolation { .. }) && error.to_string().contains("ALTER ROLE"), "{error}");
+}
+
+fn options(url: &str) -> ConnectOptions {
+    ConnectOptions::parse(url).expect("a URL")
+}
+
+fn next(sql: &str, oldest: u32) -> Migration {
+    Migration { version: schema::VERSION + 1, name: "next", sql: sql.to_owned(), oldest }
+}
+
+fn with(next: Migration) -> Vec<Migration> {
+    migrations().into_iter().chain([next]).collect()
+}

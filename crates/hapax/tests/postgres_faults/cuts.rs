@@ -1,0 +1,172 @@
+//! Connections that are cut after every possible number of reply bytes, and that swallow everything: through a proxy that does as told.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hapax::{Event, Rejection};
+use hapax_testkit::servers::FaultProxy;
+
+use super::shop::{Books, Load, Shop};
+use super::watched::{Sight, Watched};
+use super::world::{Server, open, open_through, prepared};
+
+/// How many go through the offsets side by side, each with a store and a proxy of its own.
+const LANES: u64 = 4;
+/// More than a reply to one claim, or to the end of one attempt, can have.
+const REPLY_BYTES_MAX: u64 = 8 * 1024;
+/// What the network does to everything that is said: it is lost, or comes late, when those who said it have long hung up.
+const FAULTS: [fn(&FaultProxy, bool); 4] = [FaultProxy::blackhole, FaultProxy::stall, FaultProxy::blackhole, FaultProxy::stall];
+const CALLERS: usize = 8;
+/// The store gives up after two seconds, and so does whoever asks it what it is. The rest is for a slow machine.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(8);
+
+/// The step of an attempt whose reply is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Claim,
+    End,
+}
+
+/// A node behind a proxy that cuts the reply to a step when told to.
+struct Node {
+    proxy: Arc<FaultProxy>,
+    shop: Shop,
+    sight: Arc<Sight>,
+    cut: tokio::sync::watch::Sender<Option<(Step, u64)>>,
+}
+
+impl Node {
+    async fn start(server: &Server, url: &str, books: &Arc<Books>) -> Node {
+        let proxy = Arc::new(FaultProxy::in_front_of(server.address()).await);
+        let (store, sight) = Watched::new(open_through(proxy.address(), url).await);
+        let cut = tokio::sync::watch::Sender::new(None);
+        let (armed, wanted) = (proxy.clone(), cut.subscribe());
+        let observer = move |event: &Event<'_>| {
+            let step = match event {
+                Event::Claiming(_) => Step::Claim,
+                Event::Finishing { .. } => Step::End,
+                _ => return,
+            };
+            // What is sent next is this step's statement: nothing else goes on at this node.
+            if let Some((wanted, bytes)) = *wanted.borrow()
+                && wanted == step
+            {
+                armed.cut_next_statement_after(bytes);
+            }
+        };
+        let shop = Shop::told(store, books, observer);
+        // The first claim is preceded by what its fingerprint covers.
+        shop.charge(&format!("first-{}", proxy.address().port())).await;
+        Node { proxy, shop, sight, cut }
+    }
+
+    /// Charges a key, and has the reply to one step of it cut after so many bytes. Says whether there were so many.
+    async fn charge_and_cut(&self, step: Step, bytes: u64) -> bool {
+        self.cut.send_replace(Some((step, bytes)));
+        let faults = self.proxy.faults();
+        self.shop.charge(&format!("{step:?}-{bytes}")).await;
+        self.cut.send_replace(None);
+        self.proxy.faults() > faults
+    }
+}
+
+/// Goes through every `LANES`th number of bytes from `first` on, until replies have no more; says how many that were.
+async fn cut_all(node: Node, step: Step, first: u64) -> (u64, Arc<Sight>) {
+    for (cuts, bytes) in (0..).zip((first..REPLY_BYTES_MAX).step_by(LANES as usize)) {
+        if !node.charge_and_cut(step, bytes).await {
+            return (cuts, node.sight);
+        }
+    }
+    panic!("a reply to {step:?} has more than {REPLY_BYTES_MAX} bytes");
+}
+
+/// Cuts the reply to this step after every number of bytes that it has.
+async fn every_byte(step: Step) {
+    let Some(server) = Server::shared() else { return };
+    let url = prepared(server).await;
+    let books = Arc::new(Books::default());
+    let mut lanes = Vec::new();
+    for first in 0..LANES {
+        let node = Node::start(server, &url, &books).await;
+        lanes.push(tokio::spawn(cut_all(node, step, first)));
+    }
+    let (mut cuts, mut sights) = (0, Vec::new());
+    for lane in lanes {
+        let (lane_cuts, sight) = lane.await.unwrap();
+        cuts += lane_cuts;
+        sights.push(sight);
+    }
+    let charges = books.judge();
+    books.replay_all(Arc::new(open(&url).await)).await;
+    let sum = |of: fn(&Sight) -> u64| sights.iter().map(|sight| of(sight)).sum::<u64>();
+    let (adopted, before) = (sum(Sight::adopted), sum(Sight::written_before));
+    println!(
+        "replies to {step:?} cut after each of {cuts} numbers of bytes: {charges} charges, {adopted} claims adopted, {before} ends found written, \
+         {} writes failed; the longest request took {:?}",
+        sum(Sight::failed),
+        books.longest(),
+    );
+    assert!(cuts > 100, "void: a reply has more than {cuts} bytes");
+    assert!(sum(Sight::failed) >= cuts, "every cut is a write that failed");
+    // The server commits before it replies: each of these was done, and its caller had to find out. A reply that came whole may be lost
+    // all the same with its connection.
+    let (found, other) = if step == Step::Claim { (adopted, before) } else { (before, adopted) };
+    assert!((cuts..=cuts + LANES).contains(&found), "{found} were found to have been done, after {cuts} cuts");
+    assert_eq!(other, 0);
+    assert!(books.longest() < ANSWERED_WITHIN, "a request took {:?}", books.longest());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_whose_reply_is_cut_anywhere_is_adopted_by_its_token() {
+    every_byte(Step::Claim).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_end_whose_reply_is_cut_anywhere_is_found_written() {
+    every_byte(Step::End).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_network_that_swallows_or_delays_everything_is_an_answer_in_time_and_costs_no_second_effect() {
+    let Some(server) = Server::shared() else { return };
+    let url = prepared(server).await;
+    let proxy = FaultProxy::in_front_of(server.address()).await;
+    let books = Arc::new(Books::default());
+    let (store, sight) = Watched::new(open_through(proxy.address(), &url).await);
+    let shop = Shop::on(store.clone(), &books);
+    let load = Load::start("key", std::slice::from_ref(&shop), CALLERS);
+    for (round, fault) in FAULTS.iter().enumerate() {
+        books.more(CALLERS * 4).await;
+        while sight.claims_in_flight() == 0 {
+            tokio::task::yield_now().await;
+        }
+        sight.fault();
+        fault(&proxy, true);
+        // Somebody new is told in time that there is nobody to ask, by an answer and not by silence.
+        let begun = Instant::now();
+        let told = shop.send(&format!("swallowed-{round}")).await;
+        assert_eq!(told, Err(Rejection::StoreUnavailable));
+        assert!(begun.elapsed() < ANSWERED_WITHIN, "told after {:?}", begun.elapsed());
+        fault(&proxy, false);
+    }
+    books.more(CALLERS * 4).await;
+    load.end().await;
+    for round in 0..FAULTS.len() {
+        shop.charge(&format!("swallowed-{round}")).await;
+    }
+    let charges = books.judge();
+    books.replay_all(Arc::new(open(&url).await)).await;
+    println!(
+        "a silent network: {} times, with {} statements in flight; {} writes struck; {charges} charges, {} answers of 503 or 409, {} claims adopted; \
+         the longest request took {:?}, the longest write {:?}",
+        FAULTS.len(),
+        proxy.faults(),
+        sight.struck(),
+        books.unavailable(),
+        sight.adopted(),
+        books.longest(),
+        sight.slowest(),
+    );
+    assert!(proxy.faults() > 0 && sight.struck() > 0, "void: no statement was in flight");
+    assert!(books.longest() < ANSWERED_WITHIN, "a request took {:?}", books.longest());
+}
