@@ -10,5 +10,6 @@ pub mod cli;
 pub mod config;
 pub mod gateway;
 mod harm;
+mod store;
 pub mod telemetry;
 pub mod version;

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use http::Uri;
 
 use super::Exit;
+use super::typed::TypedStore;
 use crate::config::file::{self, Loaded, Overrides};
-use crate::config::{Environment, PrincipalSource, StoreUrl, admin_address, listen_address, upstream_url};
+use crate::config::{Environment, PrincipalSource, admin_address, listen_address, upstream_url};
 
 /// The flags that every command has which needs a configuration.
 #[derive(clap::Args)]
@@ -21,9 +22,9 @@ pub(super) struct Given {
     /// Where operators ask, or `off`; beyond loopback only with `admin_token` [default: 127.0.0.1:4001].
     #[arg(long, value_name = "ADDRESS|off", value_parser = admin)]
     admin: Option<Admin>,
-    /// Where records are kept: sqlite:FILE, or memory: to keep nothing [default: sqlite:hapax.db].
-    #[arg(long, value_name = "URL")]
-    store: Option<StoreUrl>,
+    /// Where records are kept: sqlite:FILE, postgres://USER@HOST/DATABASE, or memory: to keep nothing [default: sqlite:hapax.db].
+    #[arg(long, value_name = "URL", value_parser = TypedStore::parse)]
+    store: Option<TypedStore>,
     /// Who is asking: digest:FIELD for whoever presents that credential, header:FIELD, jwt:CLAIM or forward-auth:URL as the configuration
     /// says, or `none` for everybody [default: digest:authorization].
     #[arg(long, value_name = "SOURCE")]
@@ -43,20 +44,25 @@ fn admin(text: &str) -> Result<Admin, String> {
 
 impl Given {
     /// What goes before the file.
-    pub(super) fn overrides(&self) -> Overrides {
-        Overrides {
+    pub(super) fn overrides(&self) -> Result<Overrides, Exit> {
+        Ok(Overrides {
             upstream: self.upstream.clone(),
             listen: self.listen,
             admin: self.admin.map(|Admin(address)| address),
-            store: self.store.clone(),
+            store: self.store.as_ref().map(TypedStore::store).transpose()?,
             principal: self.principal.clone(),
             environment: Environment::of_process(),
-        }
+        })
     }
 
     /// The configuration. What is no mistake and should be looked at is said on standard error.
     pub(super) fn load(&self) -> Result<Loaded, Exit> {
-        let loaded = file::load(self.config.as_deref(), &self.overrides()).map_err(Exit::usage)?;
+        self.load_with(&self.overrides()?)
+    }
+
+    /// The same, where it is known already what goes before the file.
+    pub(super) fn load_with(&self, overrides: &Overrides) -> Result<Loaded, Exit> {
+        let loaded = file::load(self.config.as_deref(), overrides).map_err(Exit::usage)?;
         for warning in &loaded.warnings {
             eprintln!("hapax: warning: {warning}");
         }

@@ -8,17 +8,20 @@ mod given;
 mod health;
 mod keys;
 mod man;
+mod migrate;
 mod openapi;
 mod reload;
 mod serve;
 mod store;
 mod text;
+mod typed;
 
 use std::fmt;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::store::NotOpened;
 use crate::version;
 
 /// Makes retries harmless: one effect per Idempotency-Key.
@@ -41,6 +44,7 @@ enum Command {
     Openapi(openapi::Args),
     Fingerprint(fingerprint::Args),
     Store(store::Args),
+    Migrate(migrate::Args),
     Health(health::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -64,6 +68,11 @@ impl Exit {
         Exit { code: 2, message: message.to_string() }
     }
 
+    /// Somebody interrupted it.
+    pub(crate) fn interrupted(message: impl fmt::Display) -> Exit {
+        Exit { code: 130, message: message.to_string() }
+    }
+
     /// Could not connect.
     pub(crate) fn unreachable(message: impl fmt::Display) -> Exit {
         Exit { code: 3, message: message.to_string() }
@@ -75,6 +84,14 @@ impl Exit {
 
     pub(crate) fn message(&self) -> &str {
         &self.message
+    }
+}
+
+/// For a command that cannot go on without its store.
+impl From<NotOpened> for Exit {
+    fn from(error: NotOpened) -> Exit {
+        let said = format!("could not open the store: {}", error.reason);
+        if error.is_unfit { Exit::usage(said) } else { Exit::unreachable(said) }
     }
 }
 
@@ -90,6 +107,7 @@ pub fn main() -> ExitCode {
         Command::Openapi(args) => openapi::run(&args),
         Command::Fingerprint(args) => fingerprint::run(&args),
         Command::Store(args) => store::run(&args),
+        Command::Migrate(args) => migrate::run(&args),
         Command::Health(args) => health::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),

@@ -68,8 +68,8 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
 
 /// The configuration, and how to read it again: the same variables and flags go before the file each time.
 fn config(given: Given) -> Result<(Config, Option<Reread>), Exit> {
-    let config = given.load()?.config;
-    let overrides = given.overrides();
+    let overrides = given.overrides()?;
+    let config = given.load_with(&overrides)?.config;
     let reread = given.config.map(|path| -> Reread { Arc::new(move || file::read_with(&path, &overrides)) });
     Ok((config, reread))
 }
@@ -166,6 +166,7 @@ fn not_started(error: &StartError) -> Exit {
             Exit::usage(format!("could not bind {address}: {error}\n  {why} (--{setting}, or `{setting}` in the configuration)"))
         }
         StartError::Store { .. } => Exit::unreachable(format!("could not open the {error}")),
+        StartError::StoreUnfit { .. } => Exit::usage(format!("could not open the {error}")),
         StartError::Setting(_) => Exit::usage(error),
     }
 }

@@ -7,6 +7,7 @@ pub mod file;
 mod forward_auth;
 pub(crate) mod jwt;
 mod network;
+pub(crate) mod postgres;
 mod principal;
 mod route;
 mod secret;
@@ -22,6 +23,7 @@ pub use file::{ConfigError, Environment, Overrides};
 pub use forward_auth::ForwardAuth;
 pub use jwt::{Audience, Issuer, Jwt, KeysFrom};
 pub use network::Network;
+pub use postgres::PostgresUrl;
 pub use principal::{Claim, PrincipalSource};
 pub use route::{Pattern, Route};
 pub use secret::Secret;
@@ -72,14 +74,33 @@ pub struct Config {
 pub enum StoreUrl {
     /// A file of the embedded store: `sqlite:hapax.db`.
     Sqlite(PathBuf),
+    /// A database that several nodes may share: `postgres://hapax@db.internal/hapax`.
+    Postgres(PostgresUrl),
     /// Nowhere: gone with the process. `memory:`, for trying things out.
     Memory,
 }
 
+impl StoreUrl {
+    /// As it was written, a password too: for whoever compares or connects, and never to be shown.
+    pub(crate) fn expose(&self) -> String {
+        match self {
+            StoreUrl::Postgres(url) => url.expose().to_owned(),
+            other => other.to_string(),
+        }
+    }
+
+    /// Whether a password stands in it.
+    pub(crate) fn has_password(&self) -> bool {
+        matches!(self, StoreUrl::Postgres(url) if url.has_password())
+    }
+}
+
+/// Without its password.
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StoreUrl::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
+            StoreUrl::Postgres(url) => url.fmt(f),
             StoreUrl::Memory => f.write_str("memory:"),
         }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use http::Uri;
 
-use super::{Protocol, StoreUrl};
+use super::{Protocol, StoreUrl, postgres};
 
 /// Where to listen: an address and a port.
 pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
@@ -65,14 +65,26 @@ impl FromStr for StoreUrl {
                 Err(format!("`{text}` names no file: write sqlite:hapax.db, or memory: to keep nothing"))
             }
             Some(("sqlite", path)) => sqlite_path(path),
-            Some(("postgres" | "postgresql" | "redis" | "rediss" | "valkey", _)) => {
-                Err("only the embedded store is there yet: write sqlite:hapax.db".to_owned())
-            }
+            Some(("postgres" | "postgresql", _)) => text.parse().map(StoreUrl::Postgres),
+            Some(("redis" | "rediss" | "valkey", _)) => Err(format!("there is no such store yet: write {STORES}")),
+            _ if is_key_value(text) => Err("a Postgres is written as a URL: write postgres://USER@HOST/DATABASE".to_owned()),
             None if text == "memory" => Err("write memory: with a colon".to_owned()),
+            None if text == "postgres" || text == "postgresql" => {
+                Err("write postgres://, which takes everything from the PG* variables, or postgres://USER@HOST/DATABASE".to_owned())
+            }
             None if !text.is_empty() => Err(format!("`{text}` lacks the kind of store: write sqlite:{text}")),
-            _ => Err(format!("`{text}` is no store: write sqlite:hapax.db, or memory: to keep nothing")),
+            // Whatever it is, it may have a password in it.
+            _ => Err(format!("`{}` is no store: write {STORES}", postgres::masked(text, |_| "***".to_owned()))),
         }
     }
+}
+
+const STORES: &str = "sqlite:hapax.db, postgres://USER@HOST/DATABASE, or memory: to keep nothing";
+
+/// Whether this is how libpq spells a connection besides URLs.
+fn is_key_value(text: &str) -> bool {
+    ["host=", "hostaddr=", "dbname=", "user=", "password=", "service="].iter().any(|word| text.contains(word))
+        && !text.contains("://")
 }
 
 /// A path behind `//` begins at the root, which whoever writes `sqlite://hapax.db` does not mean.
@@ -206,14 +218,31 @@ mod tests {
     }
 
     #[test]
-    fn a_store_is_a_file_or_memory() {
+    fn a_store_is_a_file_a_database_or_memory() {
         assert_eq!("sqlite:hapax.db".parse(), Ok(StoreUrl::Sqlite("hapax.db".into())));
         assert_eq!("sqlite:///var/lib/hapax.db".parse(), Ok(StoreUrl::Sqlite("/var/lib/hapax.db".into())));
         assert_eq!("memory:".parse(), Ok(StoreUrl::Memory));
+        assert!(matches!("postgres://ada@db/hapax".parse(), Ok(StoreUrl::Postgres(_))));
         for text in
             ["", ":", "sqlite:", "sqlite::memory:", "sqlite://hapax.db", "sqlite:a?mode=ro", "hapax.db", "memory", "redis://a"]
         {
             assert!(text.parse::<StoreUrl>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_store_is_said_without_its_password() {
+        for text in [
+            "host=db user=ada password=s3cr3t",
+            "mysql://ada:s3cr3t@db/hapax",
+            "postgres:ada:s3cr3t@db",
+            "postgres://ada:s3cr3t@db:port/hapax",
+            "postgres://ada:s3cr3t@db/hapax?sslmodus=require",
+            "postgres://ada:s3cr3t%@db/hapax",
+        ] {
+            let parsed = text.parse::<StoreUrl>();
+            assert!(!format!("{parsed:?}").contains("s3cr3t"), "{parsed:?}");
+            assert!(parsed.is_err() || text.ends_with("%@db/hapax"), "{text}");
         }
     }
 }

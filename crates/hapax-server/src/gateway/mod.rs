@@ -35,6 +35,7 @@ use self::upstream::Tunnels;
 pub(crate) use self::well_known::PATH as WELL_KNOWN;
 use crate::admin::{self, Admin, Readiness};
 use crate::config::{Config, StoreUrl};
+use crate::store::{self, NotOpened};
 use crate::telemetry::{Metrics, Suspects, Timed, Traces};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -78,6 +79,14 @@ pub enum StartError {
         /// The store as it was named.
         url: StoreUrl,
         /// What is wrong with it.
+        reason: String,
+    },
+    /// The store is there, and has to be prepared first.
+    #[error("store {url}: {reason}")]
+    StoreUnfit {
+        /// The store as it was named, without a password.
+        url: StoreUrl,
+        /// What to do.
         reason: String,
     },
     /// An address could not be listened on.
@@ -241,7 +250,20 @@ async fn open(config: &Config, metrics: &Metrics, ready: &Arc<Readiness>) -> Res
             ready.watch_store(&store, move || watched.upgrade().and_then(|store| store.stats().failing));
             Ok(store)
         }
+        StoreUrl::Postgres(url) => {
+            let store = Arc::new(store::postgres(url).await.map_err(|error| not_opened(config, error))?);
+            let (counted, watched) = (Arc::downgrade(&store), Arc::downgrade(&store));
+            let store: Arc<dyn Store> = store;
+            metrics.watch_postgres(move || counted.upgrade().map(|store| store.stats()));
+            ready.watch_store(&store, move || watched.upgrade().and_then(|store| store.stats().failing));
+            Ok(store)
+        }
     }
+}
+
+fn not_opened(config: &Config, error: NotOpened) -> StartError {
+    let (url, NotOpened { reason, is_unfit }) = (config.store.clone(), error);
+    if is_unfit { StartError::StoreUnfit { url, reason } } else { StartError::Store { url, reason } }
 }
 
 fn store_error(config: &Config, error: &dyn std::fmt::Display) -> StartError {

@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hapax::Observer;
+use hapax::store::postgres;
 use hapax::store::sqlite::Stats;
 use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
@@ -18,6 +19,7 @@ use super::routes::{Requests, RouteMetrics};
 use super::timed::Clocks;
 use super::unknowns::COUNTED_MAX;
 use super::watched::Watched;
+use super::watched_postgres::WatchedPostgres;
 
 /// One label of ours.
 pub(super) type Label = [(&'static str, &'static str); 1];
@@ -226,6 +228,11 @@ impl Metrics {
         self.registry().register_collector(Box::new(Watched(Box::new(ask))));
     }
 
+    /// The same of a database: what this node knows of it. Nobody is asked over the network.
+    pub fn watch_postgres(&self, ask: impl Fn() -> Option<postgres::Stats> + Send + Sync + 'static) {
+        self.registry().register_collector(Box::new(WatchedPostgres(Box::new(ask))));
+    }
+
     /// Everything, in the text format of OpenMetrics 1.0.
     pub fn encode(&self) -> String {
         let mut encoded = String::new();
@@ -312,5 +319,28 @@ mod tests {
         }
         drop(store);
         assert!(!metrics.encode().contains("sqlite"));
+    }
+
+    #[test]
+    fn of_a_database_it_is_told_what_this_node_knows() {
+        let (metrics, stats) = (Metrics::new(), Arc::new(Mutex::new(postgres::Stats::default())));
+        let asked = stats.clone();
+        metrics.watch_postgres(move || Some(asked.lock().unwrap().clone()));
+        {
+            let mut stats = stats.lock().unwrap();
+            (stats.statements, stats.batches, stats.batched, stats.commits_lost) = (9, 4, 70, 2);
+            stats.failing = Some("refused".to_owned());
+        }
+        let text = metrics.encode();
+        for line in [
+            "hapax_postgres_statements_total 9",
+            "hapax_postgres_batches_total 4",
+            "hapax_postgres_batched_total 70",
+            "hapax_postgres_commits_lost_total 2",
+            "hapax_postgres_failing 1",
+            "hapax_postgres_queue_bytes 0",
+        ] {
+            assert!(text.lines().any(|have| have == line), "{line} in\n{text}");
+        }
     }
 }

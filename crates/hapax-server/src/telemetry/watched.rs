@@ -45,7 +45,7 @@ impl Collector for Watched {
     }
 }
 
-fn put(
+pub(super) fn put(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,

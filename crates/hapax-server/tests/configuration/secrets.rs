@@ -57,6 +57,15 @@ fn no_secret_is_ever_shown() {
         format!("admin_token = \"{CANARY} with a space\"\n"),
         format!("upstream = {{ url = \"http://u:{CANARY}@a\" }}\n"),
         format!("jwt = {{ secret = \"{CANARY}\" }}\n"),
+        format!("store = \"postgres://ada:{CANARY}@db/hapax\"\n"),
+        format!("store = \"postgres://ada:{CANARY}@db/hapax\"\nlisten = 4000\n"),
+        format!("store = \"postgres://ada:{CANARY}@db:none/hapax\"\n"),
+        format!("store = \"postgres://ada:x/{CANARY}@db/hapax\"\n"),
+        format!("store = \"postgres://ada:{CANARY}/x@y@db/hapax?sslmodus=x\"\n"),
+        format!("store = \"postgres:///hapax?user=ada&password={CANARY}\"\n"),
+        format!("store = \"host=db password={CANARY}\"\n"),
+        format!("store = \"mysql://ada:{CANARY}@db/hapax\"\n"),
+        format!("store = \"postgres://ada:{CANARY}@db/hapax\n"),
     ];
     let shown = |said: &str, how: &str| assert!(!said.contains(CANARY), "{how}:\n{said}");
     for text in &files {
@@ -77,6 +86,9 @@ fn no_secret_is_ever_shown() {
         ("HAPAX__ADMIN_TOKN", CANARY),
         ("HAPAX_ADMIN_TOKEN", CANARY),
         ("HAPAX__admin_token", CANARY),
+        ("HAPAX__STORE", &format!("postgres://ada:{CANARY}@db/hapax")),
+        ("HAPAX__STORE", &format!("postgres://ada:{CANARY}@db/hapax?sslmodus=x")),
+        ("HAPAX_STORE", &format!("postgres://ada:{CANARY}@db/hapax")),
     ] {
         let overrides = Overrides { environment: [(name, value)].into_iter().collect(), ..upstream() };
         shown(&format!("{overrides:?}"), name);
@@ -86,4 +98,34 @@ fn no_secret_is_ever_shown() {
         };
         shown(&said, name);
     }
+}
+
+/// A flag is shown by the parser of flags when it is wrong, and by whoever prints what counts when it is not.
+#[test]
+fn no_password_of_a_flag_is_ever_repeated() {
+    let directory = directory();
+    for url in [
+        format!("postgres://ada:{CANARY}@db/hapax"),
+        format!("postgres://ada:{CANARY}@db/hapax?sslmodus=x"),
+        format!("postgres:ada:{CANARY}@db"),
+        format!("host=db password={CANARY}"),
+    ] {
+        for command in [
+            &["config", "check", "--upstream", "http://127.0.0.1:3000", "--store"][..],
+            &["config", "print", "--upstream", "http://127.0.0.1:3000", "--store"],
+            &["store", "check"],
+            &["store", "backup", "copy.db", "--store"],
+            &["keys", "list", "--store"],
+            &["migrate", "--store"],
+        ] {
+            let (_, stdout, stderr) = hapax(directory.path(), &[command, &[&url]].concat(), &[("PGCONNECT_TIMEOUT", "1")]);
+            assert!(!format!("{stdout}{stderr}").contains(CANARY), "{command:?} {url}\n{stdout}{stderr}");
+        }
+    }
+    let (_, _, stderr) = hapax(
+        directory.path(),
+        &["config", "check", "--upstream", "http://127.0.0.1:3000", "--store", "postgres://ada:hunter2@db/hapax"],
+        &[],
+    );
+    assert!(stderr.contains("everybody on this machine can read the password"), "{stderr}");
 }

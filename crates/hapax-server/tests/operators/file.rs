@@ -63,7 +63,8 @@ async fn what_is_not_there_to_ask_for_is_refused() {
         (&["keys", "list", "--state", "lost", "--store", "sqlite:hapax.db"][..], 2, "`lost` is no state"),
         (&["keys", "list", "--path", "v1", "--store", "sqlite:hapax.db"], 2, "begins with `/`"),
         (&["keys", "list", "--older-than", "soon", "--store", "sqlite:hapax.db"], 2, "not a span of time"),
-        (&["keys", "list", "--store", "hapax.db"], 2, "sqlite:FILE"),
+        (&["keys", "list", "--store", "hapax.db"], 2, "write sqlite:hapax.db"),
+        (&["keys", "list", "--store", "memory:"], 2, "ask that one, with --admin"),
         (&["keys", "list", "--store", "sqlite:other.db"], 3, "there is no store file other.db"),
         (&["keys", "list", "--admin", "http://127.0.0.1:1"], 3, "nobody answers at 127.0.0.1:1"),
         (&["keys", "list", "--admin", "127.0.0.1"], 2, "http://HOST:PORT"),
@@ -250,6 +251,10 @@ async fn without_flags_the_file_here_is_found_and_else_it_is_said_what_to_do() {
     let empty = tempfile::tempdir().unwrap();
     let said = hapax(empty.path(), &["keys", "list"]);
     assert_eq!(said.code, 3);
-    assert!(said.stderr.contains("--admin http://HOST:PORT or --store sqlite:FILE"), "{}", said.stderr);
+    assert!(
+        said.stderr.contains("--admin http://HOST:PORT, --store sqlite:FILE or --store postgres://USER@HOST/DATABASE"),
+        "{}",
+        said.stderr
+    );
     assert_eq!(std::fs::read_dir(empty.path()).unwrap().count(), 0, "looking makes no file");
 }

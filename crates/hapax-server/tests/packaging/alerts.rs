@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
+use hapax_server::telemetry::Metrics;
 use hapax_testkit::origin::{Origin, Step};
 
 use super::program::Program;
@@ -98,7 +99,10 @@ pub(crate) async fn offered() -> Offered {
     assert!(program.charge("order-2", b"amount=1").starts_with("HTTP/1.1 502"));
     let scrape = program.ask("/metrics");
     assert!(scrape.starts_with("HTTP/1.1 200"), "{scrape}");
-    Offered::read(&scrape)
+    // What another would say whose store is a Postgres.
+    let other = Metrics::new();
+    other.watch_postgres(|| Some(hapax::store::postgres::Stats::default()));
+    Offered::read(&(scrape + &other.encode()))
 }
 
 /// The words of rejections, where they are written: a scrape has only those that happened.

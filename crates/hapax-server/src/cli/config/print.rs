@@ -74,6 +74,7 @@ pub(super) fn line(setting: &ReportSetting) -> String {
     let written = match value {
         Counts::Value(value) => format!("{name} = {value}"),
         Counts::Hidden => format!("# {name} = (hidden)"),
+        Counts::Masked(shown) => format!("# {name} = {}", toml::Value::String(shown.clone())),
         Counts::Words(words) => format!("# {name}: {}", words.replace('`', "")),
         Counts::Nothing => format!("# {name}: none"),
     };
@@ -106,13 +107,14 @@ pub(super) fn json_text(document: &Value) -> String {
 pub(super) fn json_setting(setting: &ReportSetting) -> Value {
     let value = match &setting.value {
         Counts::Value(value) => serde_json::to_value(value).unwrap_or(Value::Null),
+        Counts::Masked(shown) => Value::String(shown.clone()),
         Counts::Hidden | Counts::Nothing | Counts::Words(_) => Value::Null,
     };
     json!({
         "name": setting.name,
         "value": value,
         "from": setting.from,
-        "hidden": setting.value == Counts::Hidden,
+        "hidden": matches!(setting.value, Counts::Hidden | Counts::Masked(_)),
         "default": setting.is_default,
     })
 }

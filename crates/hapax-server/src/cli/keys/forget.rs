@@ -9,6 +9,7 @@ use crate::cli::Exit;
 /// Erases answers and what their requests looked like. A tombstone stays: the key does not run again, it is answered with 410.
 ///
 /// Nothing that is running can be forgotten, and nothing that is unknown: settle it first. When this returns, no gateway on this store can serve the answer any more.
+/// Where it was in a file, its bytes are gone; what a Postgres keeps of deleted rows is in docs/postgres.md.
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -30,7 +31,11 @@ pub(super) async fn run(args: &Args) -> Result<(), Exit> {
         let (source, id) = (source.clone(), targets::parsed(entry));
         async move { source.forget(id?, &forget).await }
     })
-    .await
+    .await?;
+    if let Some(left) = source.leaves() {
+        eprintln!("{left}");
+    }
+    Ok(())
 }
 
 /// Why a key cannot be forgotten.

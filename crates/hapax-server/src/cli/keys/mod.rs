@@ -2,7 +2,7 @@
 
 pub(super) mod change;
 pub(super) mod client;
-mod file;
+mod direct;
 mod filter;
 mod forget;
 mod list;
@@ -19,7 +19,7 @@ use super::Exit;
 
 /// Looks at keys, settles those whose outcome is unknown, forgets answers.
 ///
-/// Asks a running gateway (--admin), or looks into a store file (--store). Without either: the gateway at http://127.0.0.1:4001,
+/// Asks a running gateway (--admin), or looks into a store (--store): a file, or a Postgres that gateways may be using. Without either: the gateway at http://127.0.0.1:4001,
 /// and if nobody is there, the file hapax.db. Which one it was is said on standard error.
 #[derive(clap::Args)]
 pub(super) struct Args {

@@ -1,4 +1,4 @@
-//! Who is asked: a running gateway, or a file.
+//! Who is asked: a running gateway, or a store.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,12 +7,13 @@ use hapax::RecordId;
 use http::StatusCode;
 
 use super::client::{Client, ClientError};
-use super::file::File;
+use super::direct::Direct;
 use crate::admin::keys::logged::LoggedPage;
 use crate::admin::keys::wire::{Entry, Forget, Page, Query, Settle, Shown};
 use crate::admin::log::Which;
 use crate::cli::Exit;
-use crate::config::Secret;
+use crate::cli::typed::TypedStore;
+use crate::config::{PostgresUrl, Secret, StoreUrl};
 
 pub(in crate::cli) const ADMIN: &str = "http://127.0.0.1:4001";
 const STORE: &str = "hapax.db";
@@ -26,9 +27,9 @@ pub(super) struct Where {
     /// Ask the gateway whose admin listener is here
     #[arg(long, value_name = "URL", conflicts_with = "store")]
     admin: Option<String>,
-    /// Look into this store file
-    #[arg(long, value_name = "sqlite:FILE")]
-    store: Option<String>,
+    /// Look into this store: sqlite:FILE, or postgres://USER@HOST/DATABASE
+    #[arg(long, value_name = "URL", value_parser = TypedStore::parse)]
+    store: Option<TypedStore>,
     /// With a gateway that has one: a file with its `admin_token` [default: what HAPAX__ADMIN_TOKEN or HAPAX__ADMIN_TOKEN_FILE says]
     #[arg(long, value_name = "FILE", conflicts_with = "store")]
     token_file: Option<PathBuf>,
@@ -72,7 +73,8 @@ pub(super) enum Purpose {
 #[derive(Clone)]
 pub(super) enum Source {
     Admin(Client),
-    File(Arc<File>),
+    File(Arc<Direct>),
+    Postgres(Arc<Direct>),
 }
 
 impl Source {
@@ -80,12 +82,18 @@ impl Source {
     pub(super) async fn find(place: &Where, purpose: Purpose) -> Result<Source, Exit> {
         match (&place.admin, &place.store) {
             (Some(url), _) => Source::admin(url, place.token()?).await,
-            (None, Some(url)) => Source::file(&path(url)?, purpose).await,
+            (None, Some(typed)) => match typed.store()? {
+                StoreUrl::Sqlite(path) => Source::file(&path, purpose).await,
+                StoreUrl::Postgres(url) => Source::postgres(&url, purpose).await,
+                StoreUrl::Memory => {
+                    Err(Exit::usage("memory: is known to its process alone: ask that one, with --admin http://HOST:PORT"))
+                }
+            },
             (None, None) => match Source::admin(ADMIN, place.token()?).await {
                 Ok(source) => Ok(source),
                 Err(_) if Path::new(STORE).exists() => Source::file(Path::new(STORE), purpose).await,
                 Err(_) => Err(Exit::unreachable(format!(
-                    "nobody answers at {ADMIN}, and there is no {STORE} here: say where to look, with --admin http://HOST:PORT or --store sqlite:FILE"
+                    "nobody answers at {ADMIN}, and there is no {STORE} here: say where to look, with --admin http://HOST:PORT, --store sqlite:FILE or --store postgres://USER@HOST/DATABASE"
                 ))),
             },
         }
@@ -106,46 +114,61 @@ impl Source {
             )));
         }
         let file = match purpose {
-            Purpose::Look => File::view(path),
-            Purpose::Change => File::own(path).await,
+            Purpose::Look => Direct::view(path)?,
+            Purpose::Change => Direct::own(path).await?,
         };
-        let file = file.map_err(Exit::unreachable)?;
-        eprintln!("{} the store file {}", if purpose == Purpose::Look { "looking into" } else { "changing" }, path.display());
+        eprintln!("{} the store file {}", doing(purpose), path.display());
         Ok(Source::File(Arc::new(file)))
+    }
+
+    async fn postgres(url: &PostgresUrl, purpose: Purpose) -> Result<Source, Exit> {
+        let store = Direct::postgres(url).await?;
+        eprintln!("{} the store {url}", doing(purpose));
+        Ok(Source::Postgres(Arc::new(store)))
+    }
+
+    /// What is left of an answer that was forgotten here, where that is more than a tombstone.
+    pub(super) fn leaves(&self) -> Option<&'static str> {
+        match self {
+            Source::Admin(_) | Source::File(_) => None,
+            Source::Postgres(_) => Some(
+                "the answers are deleted, and no node serves them any more. Their bytes are in dead rows until the next vacuum of those tables, and in the write-ahead log, replicas and backups for as long as you keep those",
+            ),
+        }
     }
 
     pub(super) async fn list(&self, query: &Query) -> Result<Page, Exit> {
         match self {
             Source::Admin(client) => client.list(query).await.map_err(exit),
-            Source::File(file) => file.list(query, &file.filter(query).map_err(Exit::usage)?).await.map_err(Exit::failed),
+            Source::File(store) | Source::Postgres(store) => store.list(query).await,
         }
     }
 
     pub(super) async fn show(&self, id: RecordId, with_answer: bool) -> Result<Shown, Exit> {
         match self {
             Source::Admin(client) => client.show(id, with_answer).await.map_err(exit),
-            Source::File(file) => file.show(id, with_answer).await.map_err(Exit::failed),
+            Source::File(store) | Source::Postgres(store) => store.show(id, with_answer).await,
         }
     }
 
     pub(super) async fn log(&self, which: &Which) -> Result<LoggedPage, Exit> {
         match self {
             Source::Admin(client) => client.log(which).await.map_err(exit),
-            Source::File(file) => file.log(which).await.map_err(Exit::failed),
+            Source::File(store) | Source::Postgres(store) => store.log(which).await,
         }
     }
 
     pub(super) async fn settle(&self, id: RecordId, settle: &Settle) -> Result<Entry, String> {
         match self {
             Source::Admin(client) => client.settle(id, settle).await.map_err(|error| error.to_string()),
-            Source::File(file) => file.settle(id, settle).await,
+            Source::File(store) | Source::Postgres(store) => store.settle(id, settle).await,
         }
     }
 
     pub(super) async fn forget(&self, id: RecordId, forget: &Forget) -> Result<Entry, String> {
         match self {
             Source::Admin(client) => client.forget(id, forget).await.map_err(|error| error.to_string()),
-            Source::File(file) => file.forget(id, forget).await,
+            Source::File(store) | Source::Postgres(store) => store.forget(id, forget).await,
         }
     }
 }
@@ -162,9 +185,6 @@ pub(in crate::cli) fn exit(error: ClientError) -> Exit {
     }
 }
 
-fn path(url: &str) -> Result<PathBuf, Exit> {
-    match url.split_once(':') {
-        Some(("sqlite", path)) if !path.is_empty() => Ok(PathBuf::from(path)),
-        _ => Err(Exit::usage(format!("`{url}` is no store file: write sqlite:FILE, as in sqlite:hapax.db"))),
-    }
+fn doing(purpose: Purpose) -> &'static str {
+    if purpose == Purpose::Look { "looking into" } else { "changing" }
 }

@@ -44,6 +44,7 @@ pub(super) fn banner(config: &Config, address: SocketAddr, admin: Option<SocketA
 fn store(store: &StoreUrl) -> String {
     match store {
         StoreUrl::Sqlite(_) => format!("{store}, on the disk before anybody is told"),
+        StoreUrl::Postgres(_) => format!("{store}, committed before anybody is told; other nodes may share it"),
         StoreUrl::Memory => format!("{store} FORGETS EVERYTHING when this process ends: only for trying things out"),
     }
 }
@@ -121,7 +122,7 @@ fn keys_flags(config: &Config, admin: Option<SocketAddr>) -> Option<String> {
     match (admin, &config.store) {
         (Some(_), _) if admin == usual.admin => Some(String::new()),
         (Some(admin), _) => Some(format!(" --admin http://{admin}")),
-        (None, StoreUrl::Sqlite(_)) => Some(format!(" --store {}", config.store)),
+        (None, StoreUrl::Sqlite(_) | StoreUrl::Postgres(_)) => Some(format!(" --store {}", config.store)),
         (None, StoreUrl::Memory) => None,
     }
 }

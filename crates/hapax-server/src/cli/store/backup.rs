@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use hapax::store::sqlite::{BackupError, View};
 
+use crate::cli::typed::TypedStore;
 use crate::cli::{Exit, text};
 use crate::config::StoreUrl;
 
@@ -14,8 +15,8 @@ use crate::config::StoreUrl;
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The store to copy
-    #[arg(long, value_name = "sqlite:FILE", default_value = "sqlite:hapax.db")]
-    store: StoreUrl,
+    #[arg(long, value_name = "sqlite:FILE", default_value = "sqlite:hapax.db", value_parser = TypedStore::parse)]
+    store: TypedStore,
     /// The file to make: a new one
     #[arg(value_name = "FILE")]
     to: PathBuf,
@@ -25,10 +26,18 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Exit> {
-    let StoreUrl::Sqlite(from) = &args.store else {
-        return Err(Exit::usage("memory: is gone with its process, and cannot be copied: give --store sqlite:FILE"));
+    let from = match args.store.store()? {
+        StoreUrl::Sqlite(from) => from,
+        StoreUrl::Postgres(url) => {
+            return Err(Exit::usage(format!(
+                "{url} is backed up with Postgres' own tools: base backups with archived WAL (pg_basebackup, pgBackRest, Barman) lose nothing that was acknowledged; a pg_dump has what was there when it began, and whatever came after runs again. See docs/postgres.md"
+            )));
+        }
+        StoreUrl::Memory => {
+            return Err(Exit::usage("memory: is gone with its process, and cannot be copied: give --store sqlite:FILE"));
+        }
     };
-    let view = View::open(from).map_err(|error| Exit::unreachable(format!("could not open the store: {error}")))?;
+    let view = View::open(&from).map_err(|error| Exit::unreachable(format!("could not open the store: {error}")))?;
     let copied = view.backup(&args.to).map_err(|error| match error {
         BackupError::Exists { .. } => Exit::usage(error),
         _ => Exit::failed(with_cause(&error)),

@@ -1,10 +1,12 @@
-//! `hapax store`: what is done to a store file as a whole.
+//! `hapax store`: what is done to a store as a whole.
 
 mod backup;
+mod check;
+mod copy;
 
 use super::Exit;
 
-/// Looks after a store file as a whole.
+/// Looks after a store as a whole.
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
@@ -14,10 +16,14 @@ pub(super) struct Args {
 #[derive(clap::Subcommand)]
 enum Command {
     Backup(backup::Args),
+    Check(check::Args),
+    Copy(copy::Args),
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Exit> {
     match &args.command {
         Command::Backup(args) => backup::run(args),
+        Command::Check(args) => check::run(args),
+        Command::Copy(args) => copy::run(args),
     }
 }

@@ -5,6 +5,7 @@
 use std::ops::Range;
 
 use super::names::{ALL, Kind, nearest};
+use crate::config::postgres::masked;
 
 /// What stands for a secret.
 pub(super) const HIDDEN: &str = "(hidden)";
@@ -72,6 +73,12 @@ fn in_secret(text: &str) -> bool {
 /// A URL without the name and password in it, in as many characters.
 pub(super) fn without_password(text: &str) -> String {
     let Some(begins) = text.find("://").map(|at| at + 3) else { return text.to_owned() };
+    // A password that is not spelled as it should be ends with the text at the latest.
+    if let Some(scheme) = ["postgres://", "postgresql://"].iter().find_map(|scheme| text.find(scheme)) {
+        let end = text[scheme..].find(['"', '\'']).map_or(text.len(), |at| scheme + at);
+        let stars = |secret: &str| "*".repeat(secret.chars().count());
+        return format!("{}{}{}", &text[..scheme], masked(&text[scheme..end], stars), &text[end..]);
+    }
     let authority = &text[begins..][..text[begins..].find(['/', '?', '#', '"', '\'']).unwrap_or(text.len() - begins)];
     match authority.rfind('@') {
         None => text.to_owned(),
@@ -106,6 +113,7 @@ mod tests {
             ("a = 1\nadmin_token = \"\"\"\ns3\n\"\"\"", 24, 0..2, "(hidden)", 0..8),
             ("jwt = { secret = \"s3\" }", 0, 0..3, "jwt = { secret = (hidden)", 0..3),
             ("url = \"http://a:s3@b\"", 0, 6..21, "url = \"http://****@b\"", 6..21),
+            ("store = \"postgres://a:s/3@b?password=s3\"", 0, 8..40, "store = \"postgres://a:***@b?password=**\"", 8..40),
             ("listen = \"é\"", 0, 9..13, "listen = \"é\"", 9..12),
         ] {
             let rest = text[at..].lines().next().unwrap();

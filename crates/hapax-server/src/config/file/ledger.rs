@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use toml::de::DeValue;
 
 use super::names::{ALL, Fallback, Kind, Names, ROUTES, Setting, TOP};
+use crate::config::postgres;
 
 /// What was read, setting by setting.
 #[derive(Default)]
@@ -54,6 +55,8 @@ pub enum Counts {
     Value(toml::Value),
     /// A secret, which is not shown.
     Hidden,
+    /// This text, which had a password in it.
+    Masked(String),
     /// What these words say.
     Words(&'static str),
     /// Nothing.
@@ -64,7 +67,7 @@ impl Ledger {
     pub(super) fn note(&self, names: &Names, index: usize, setting: &'static Setting, value: &DeValue<'_>, from: String) {
         let value = match setting.kind {
             Kind::Secret { .. } => Counts::Hidden,
-            _ => Counts::Value(plain(value)),
+            _ => counts(plain(value)),
         };
         self.put(names.section, index, setting.name, Entry { value, from, is_default: false });
     }
@@ -85,7 +88,7 @@ impl Ledger {
 
     /// A flag says it.
     pub(super) fn flag(&self, section: &'static str, name: &'static str, flag: &str, value: String) {
-        let value = Counts::Value(toml::Value::String(value));
+        let value = counts(toml::Value::String(value));
         self.put(section, 0, name, Entry { value, from: flag.to_owned(), is_default: false });
     }
 
@@ -106,6 +109,16 @@ impl Ledger {
         let mut warnings = self.warnings.into_inner();
         warnings.sort();
         (report, warnings)
+    }
+}
+
+/// A value as it may be shown.
+fn counts(value: toml::Value) -> Counts {
+    match value {
+        toml::Value::String(text) if text.contains("://") && !postgres::secrets(&text).is_empty() => {
+            Counts::Masked(postgres::masked(&text, |_| "***".to_owned()))
+        }
+        value => Counts::Value(value),
     }
 }
 

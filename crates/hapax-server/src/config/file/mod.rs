@@ -89,18 +89,57 @@ pub fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Loaded, Config
 
 /// Reads the text of a file. Relative paths begin beside `path`.
 pub fn parse(path: &Path, text: &str, overrides: &Overrides) -> Result<Loaded, ConfigError> {
-    let mistakes = Mistakes::of(path.display().to_string(), text, &overrides.environment);
-    let table = DeTable::parse(text).map_err(|error| {
-        let span = error.span().unwrap_or_default();
-        ConfigError::Mistakes(vec![mistakes.mistake(&At::File(span), no_toml(error.message()))])
-    })?;
-    let variables = Variables::read(&overrides.environment, &mistakes);
-    let context = Context { mistakes, ledger: ledger::Ledger::default(), base: path.parent().unwrap_or(Path::new("")).to_owned() };
+    let context = context(path, text, &overrides.environment);
+    let table = table(text, &context.mistakes)?;
+    let variables = Variables::read(&overrides.environment, &context.mistakes);
     let (config, places) = config(table.get_ref(), &variables, overrides, &context);
     let Context { mistakes, ledger, .. } = context;
     mistakes.finish()?;
     let (report, warnings) = ledger.report(places);
     Ok(Loaded { routes: config.all_routes(), config, report, warnings })
+}
+
+/// Reads nothing but where records are kept; `None` where neither a file nor a variable says it. For commands that need no more: a
+/// configuration that is made whole by flags of `hapax serve` will do.
+pub fn store(path: Option<&Path>, environment: &Environment) -> Result<Option<StoreUrl>, ConfigError> {
+    let unreadable = |source| ConfigError::Unreadable { path: path.unwrap_or(Path::new("")).to_owned(), source };
+    let text = path.map(std::fs::read_to_string).transpose().map_err(unreadable)?.unwrap_or_default();
+    let path = path.unwrap_or(Path::new(""));
+    let context = context(path, &text, environment);
+    let table = table(&text, &context.mistakes)?;
+    let variables = Variables::read(environment, &context.mistakes);
+    let top = Section::absent(&TOP, &context).with_table(table.get_ref(), At::File(0..0)).with_variables(variables.section(""));
+    let mut store = top.get("store", parsed(StoreUrl::from_str));
+    if let Some(store) = &mut store {
+        beside(&top, store);
+    }
+    drop(top);
+    context.mistakes.finish()?;
+    Ok(store)
+}
+
+fn context<'a>(path: &Path, text: &'a str, environment: &'a Environment) -> Context<'a> {
+    Context {
+        mistakes: Mistakes::of(path.display().to_string(), text, environment),
+        ledger: ledger::Ledger::default(),
+        base: path.parent().unwrap_or(Path::new("")).to_owned(),
+    }
+}
+
+fn table<'a>(text: &'a str, mistakes: &Mistakes<'_>) -> Result<toml::Spanned<DeTable<'a>>, ConfigError> {
+    DeTable::parse(text).map_err(|error| {
+        let span = error.span().unwrap_or_default();
+        ConfigError::Mistakes(vec![mistakes.mistake(&At::File(span), no_toml(error.message()))])
+    })
+}
+
+/// A file that is named by a relative path is beside the configuration.
+fn beside(top: &Section<'_>, store: &mut StoreUrl) {
+    if let StoreUrl::Sqlite(path) = store
+        && top.has("store")
+    {
+        *path = top.base("store").join(&*path);
+    }
 }
 
 /// What the parser says, and what it does not: what to write.
@@ -145,11 +184,7 @@ fn config<'a>(
     top.read("principal", &mut config.principal, parsed(PrincipalSource::from_str));
     top.read("namespace", &mut config.namespace, parsed(sections::namespace));
     top.read("trusted_proxies", &mut config.trusted_proxies, networks);
-    if let StoreUrl::Sqlite(path) = &mut config.store
-        && top.has("store")
-    {
-        *path = top.base("store").join(&*path);
-    }
+    beside(&top, &mut config.store);
     config.admin_token = top.secret("admin_token", Secret::token);
     config.settle_token = top.secret("settle_token", Secret::token);
     overrule(&mut config, overrides, context);

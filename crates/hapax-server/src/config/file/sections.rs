@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use hapax_testkit::contract::NAMESPACE;
+
 use super::Overrides;
 use super::section::{Context, Section};
 use super::value::{count, duration, parsed, size};
@@ -13,6 +15,9 @@ pub(super) fn namespace(text: &str) -> Result<String, String> {
         _ if text.starts_with("shadow:") => {
             Err("namespaces that begin with `shadow:` are where routes that only watch note things: choose another beginning"
                 .to_owned())
+        }
+        _ if text.starts_with(NAMESPACE) => {
+            Err(format!("namespaces that begin with `{NAMESPACE}` are where `hapax store check` works: choose another beginning"))
         }
         _ if text.len() > 255 || text.chars().any(char::is_control) => {
             Err("a namespace is one line of at most 255 bytes: shorten it, and leave out control characters".to_owned())

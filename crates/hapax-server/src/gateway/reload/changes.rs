@@ -53,12 +53,13 @@ pub(super) fn between(old: &Config, new: &Config) -> Vec<Change> {
 struct Setting {
     name: String,
     value: String,
-    is_secret: bool,
+    /// What stands for a value that is a secret, or has one in it.
+    shown: Option<String>,
 }
 
 impl Setting {
     fn shown(self) -> String {
-        if self.is_secret { "(hidden)".to_owned() } else { self.value }
+        self.shown.unwrap_or(self.value)
     }
 }
 
@@ -89,7 +90,7 @@ fn settings(config: &Config) -> Vec<Setting> {
     list.add("admin", admin.map_or("off".to_owned(), |admin| admin.to_string()));
     list.secret("admin_token", admin_token.as_ref());
     list.secret("settle_token", settle_token.as_ref());
-    list.add("store", store);
+    list.masked("store", store.expose(), store.to_string());
     list.add("namespace", namespace);
     list.add("principal", principal);
     list.add("trusted_proxies", trusted_proxies.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
@@ -123,12 +124,18 @@ struct List(Vec<Setting>);
 
 impl List {
     fn add(&mut self, setting: &str, value: impl fmt::Display) {
-        self.0.push(Setting { name: setting.to_owned(), value: value.to_string(), is_secret: false });
+        self.0.push(Setting { name: setting.to_owned(), value: value.to_string(), shown: None });
+    }
+
+    /// Of which less is shown than is compared.
+    fn masked(&mut self, setting: &str, value: String, shown: String) {
+        self.0.push(Setting { name: setting.to_owned(), value, shown: Some(shown) });
     }
 
     fn secret(&mut self, setting: &str, value: Option<&Secret>) {
-        let value = value.map(|secret| secret.expose().to_owned());
-        self.0.extend(value.map(|value| Setting { name: setting.to_owned(), value, is_secret: true }));
+        if let Some(secret) = value {
+            self.masked(setting, secret.expose().to_owned(), "(hidden)".to_owned());
+        }
     }
 }
 

@@ -49,8 +49,9 @@ const TOP_SETTINGS: &[Setting] = &[
         name: "store",
         kind: Kind::Text,
         fallback: Is("sqlite:hapax.db"),
-        example: "memory:",
-        means: "`sqlite:FILE`, see [store.md](store.md); `memory:` forgets everything when the program ends",
+        example: "postgres://hapax@db.internal/hapax",
+        means: "`sqlite:FILE`, see [store.md](store.md); `postgres://USER@HOST/DATABASE` for several nodes, see [postgres.md](postgres.md); `memory:` forgets \
+                everything when the program ends",
     },
     Setting {
         name: "principal",

@@ -1,11 +1,11 @@
-//! A store file, asked without a gateway.
+//! A store, asked without a gateway.
 
 use std::path::Path;
-use std::time::SystemTime;
+use std::sync::Arc;
 
 use hapax::core::operation::Secret;
 use hapax::core::record::Fence;
-use hapax::core::store::Lifetime;
+use hapax::core::store::{Lifetime, StoreError, StoreErrorKind};
 use hapax::core::time::Timestamp;
 use hapax::store::sqlite::{OpenError, View};
 use hapax::{Hapax, OperatorError, RecordId, Sqlite, Store};
@@ -16,81 +16,92 @@ use crate::admin::keys::settlement;
 use crate::admin::keys::time::Time;
 use crate::admin::keys::wire::{Entry, Forget, Page, Query, Settle, Shown};
 use crate::admin::log::Which;
+use crate::cli::Exit;
+use crate::config::PostgresUrl;
+use crate::store;
 
 /// Keys read at once.
 const PAGE: usize = 1_000;
 
-/// A store file. To look at it changes nothing and is possible whoever owns it; to change it is to own it.
-pub(super) struct File {
+/// A store. To look at a file changes nothing and is possible whoever owns it, to change it is to own it; a database is everybody's.
+pub(super) struct Direct {
     inside: Inside,
     secret: Secret,
 }
 
 enum Inside {
     View(Box<View>),
-    Owned(Hapax),
+    Open(Hapax, Arc<dyn Store>),
 }
 
-impl File {
-    pub(super) fn view(path: &Path) -> Result<File, String> {
-        let view = View::open(path).map_err(|error| error.to_string())?;
-        let secret = view.secret().map_err(|error| error.to_string())?;
-        Ok(File { inside: Inside::View(Box::new(view)), secret })
+impl Direct {
+    pub(super) fn view(path: &Path) -> Result<Direct, Exit> {
+        let view = View::open(path).map_err(Exit::unreachable)?;
+        let secret = view.secret().map_err(Exit::unreachable)?;
+        Ok(Direct { inside: Inside::View(Box::new(view)), secret })
     }
 
-    pub(super) async fn own(path: &Path) -> Result<File, String> {
+    pub(super) async fn own(path: &Path) -> Result<Direct, Exit> {
         match Sqlite::open(path).await {
-            Ok(store) => {
-                let secret = store.pulse().await.map_err(|error| error.to_string())?.secret;
-                // Nothing is swept: what somebody came to look at should not go from under them.
-                Ok(File { inside: Inside::Owned(Hapax::builder(store).sweep(None).build()), secret })
-            }
-            Err(OpenError::Owned { path, owner }) => Err(format!(
+            Ok(store) => Direct::open(Arc::new(store)).await,
+            Err(OpenError::Owned { path, owner }) => Err(Exit::unreachable(format!(
                 "{} is in use by process {owner}, which alone can change it. Ask that process: --admin http://127.0.0.1:4001, or wherever its admin listener is",
                 path.display()
-            )),
-            Err(error) => Err(error.to_string()),
+            ))),
+            Err(error) => Err(Exit::unreachable(error)),
         }
     }
 
-    /// What a query means here: a file knows no routes by name.
+    pub(super) async fn postgres(url: &PostgresUrl) -> Result<Direct, Exit> {
+        Direct::open(Arc::new(store::postgres(url).await?)).await
+    }
+
+    async fn open(store: Arc<dyn Store>) -> Result<Direct, Exit> {
+        let secret = store.pulse().await.map_err(Exit::unreachable)?.secret;
+        // Nothing is swept: what somebody came to look at should not go from under them.
+        let hapax = Hapax::builder_shared(store.clone()).sweep(None).build();
+        Ok(Direct { inside: Inside::Open(hapax, store), secret })
+    }
+
+    /// What a query means here: a store knows no routes by name.
     pub(super) fn filter(&self, query: &Query) -> Result<Filter, String> {
         Filter::of(query, &Known { routes: &[], secret: self.secret })
     }
 
-    pub(super) async fn list(&self, query: &Query, filter: &Filter) -> Result<Page, String> {
-        let after = query.after.as_deref().map(str::parse::<RecordId>).transpose().map_err(|error| error.to_string())?;
+    pub(super) async fn list(&self, query: &Query) -> Result<Page, Exit> {
+        let filter = self.filter(query).map_err(Exit::usage)?;
+        let after = query.after.as_deref().map(str::parse::<RecordId>).transpose().map_err(Exit::failed)?;
         let limit = query.limit.unwrap_or(PAGE).min(PAGE);
-        let now = self.now()?;
+        let now = self.now().await.map_err(exit)?;
         let found = match &self.inside {
-            Inside::View(view) => scan::page(&**view, filter, after, limit, now).await,
-            Inside::Owned(hapax) => scan::page(hapax, filter, after, limit, now).await,
+            Inside::View(view) => scan::page(&**view, &filter, after, limit, now).await,
+            Inside::Open(hapax, _) => scan::page(hapax, &filter, after, limit, now).await,
         };
-        let found = found.map_err(|error| error.to_string())?;
+        let found = found.map_err(exit)?;
         let keys = found.heads.iter().map(|head| Entry::of(head, now, &self.secret)).collect();
         Ok(Page { keys, next: found.next.map(|id| id.to_string()), now: Time(now) })
     }
 
-    pub(super) async fn show(&self, id: RecordId, with_answer: bool) -> Result<Shown, String> {
-        let now = self.now()?;
+    pub(super) async fn show(&self, id: RecordId, with_answer: bool) -> Result<Shown, Exit> {
+        let now = self.now().await.map_err(exit)?;
         let record = match &self.inside {
             Inside::View(view) => {
-                let mut reading = view.get(&[id]).map_err(|error| error.to_string())?;
-                reading.records.pop().flatten().ok_or_else(|| format!("there is no record {id}"))?
+                let mut reading = view.get(&[id]).map_err(exit)?;
+                reading.records.pop().flatten().ok_or_else(|| Exit::failed(format!("there is no record {id}")))?
             }
-            Inside::Owned(hapax) => hapax.look(id).await.map_err(|error| error.to_string())?.0,
+            Inside::Open(hapax, _) => hapax.look(id).await.map_err(Exit::failed)?.0,
         };
         let answer = record.answer.as_deref().filter(|_| with_answer);
         Ok(Shown::of(Entry::of(&record.head, now, &self.secret), answer, now))
     }
 
-    pub(super) async fn log(&self, which: &Which) -> Result<LoggedPage, String> {
-        let query = which.query()?;
+    pub(super) async fn log(&self, which: &Which) -> Result<LoggedPage, Exit> {
+        let query = which.query().map_err(Exit::failed)?;
         let entries = match &self.inside {
             Inside::View(view) => view.log(&query),
-            Inside::Owned(hapax) => hapax.log(query).await,
+            Inside::Open(hapax, _) => hapax.log(query).await,
         };
-        let entries = entries.map_err(|error| error.to_string())?;
+        let entries = entries.map_err(exit)?;
         Ok(LoggedPage::of(entries.iter().map(|entry| Logged::of(entry, &self.secret)).collect(), query.limit))
     }
 
@@ -104,7 +115,7 @@ impl File {
         let attempt = settle.fence.map_or(record.head.fence, Fence::from_u64);
         let settled = hapax.settle_attempt(id, attempt, settlement::of(settle)?, signed.audit(), Lifetime::default());
         let head = settled.await.map_err(said)?;
-        Ok(Entry::of(&head, self.now()?, &self.secret))
+        self.entry(&head).await
     }
 
     pub(super) async fn forget(&self, id: RecordId, forget: &Forget) -> Result<Entry, String> {
@@ -114,22 +125,35 @@ impl File {
         let version = forget.version.unwrap_or(record.head.version);
         hapax.forget_version(id, version, signed.audit(), Lifetime::default()).await.map_err(said)?;
         let (record, _) = hapax.look(id).await.map_err(said)?;
-        Ok(Entry::of(&record.head, self.now()?, &self.secret))
+        self.entry(&record.head).await
+    }
+
+    async fn entry(&self, head: &hapax::core::record::Head) -> Result<Entry, String> {
+        let now = self.now().await.map_err(|error| error.to_string())?;
+        Ok(Entry::of(head, now, &self.secret))
     }
 
     fn owned(&self) -> Result<&Hapax, String> {
         match &self.inside {
-            Inside::Owned(hapax) => Ok(hapax),
+            Inside::Open(hapax, _) => Ok(hapax),
             Inside::View(_) => Err("this file is only looked at".to_owned()),
         }
     }
 
-    /// The store's time where it can be asked for; else the wall's, where it began.
-    fn now(&self) -> Result<Timestamp, String> {
+    /// The store's time.
+    async fn now(&self) -> Result<Timestamp, StoreError> {
         match &self.inside {
-            Inside::View(view) => view.get(&[]).map(|reading| reading.now).map_err(|error| error.to_string()),
-            Inside::Owned(_) => Ok(Timestamp::from_system_time(SystemTime::now())),
+            Inside::View(view) => view.get(&[]).map(|reading| reading.now),
+            Inside::Open(_, store) => store.pulse().await.map(|pulse| pulse.now),
         }
+    }
+}
+
+/// A database that is away may come back, and whoever watches waits for it.
+fn exit(error: StoreError) -> Exit {
+    match error.kind() {
+        StoreErrorKind::Unavailable => Exit::unreachable(error),
+        _ => Exit::failed(error),
     }
 }
 
@@ -144,7 +168,7 @@ mod tests {
     #[tokio::test]
     async fn on_a_file_too_only_what_was_shown_is_changed() {
         let directory = tempfile::tempdir().unwrap();
-        let file = File::own(&directory.path().join("hapax.db")).await.unwrap();
+        let file = Direct::own(&directory.path().join("hapax.db")).await.unwrap();
         let hapax = file.owned().unwrap();
         let once = hapax.once("charge");
         let lost = once.run(Key::new("k").unwrap(), "x", async |_| Err(Failure::Lost("the bank hung up".into())));

@@ -1,0 +1,139 @@
+//! `hapax migrate`: the schema of a Postgres, brought forward to what this program needs.
+
+use std::path::PathBuf;
+
+use hapax::store::postgres::ConnectOptions;
+use hapax::store::postgres::schema::{self, MigrateError, Migration};
+use serde_json::json;
+
+use super::typed::TypedStore;
+use super::{Exit, text};
+use crate::config::{Environment, PostgresUrl, StoreUrl, file};
+
+/// Prepares a Postgres for Hapax: makes the schema `hapax`, or brings it forward to what this version needs.
+///
+/// Each migration is a transaction of its own, waits for nobody longer than a moment, and may run while gateways of the version before are
+/// at work. There is no way back but a backup. Run it as the role that is to own the schema; the gateways' own role needs no more than --role grants.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The database: postgres://USER@HOST/DATABASE; what it leaves out, the PG* variables say [default: what the configuration or HAPAX__STORE says]
+    #[arg(long, value_name = "URL", value_parser = TypedStore::parse)]
+    store: Option<TypedStore>,
+    /// The configuration that names the database
+    #[arg(long, value_name = "FILE", conflicts_with = "store")]
+    config: Option<PathBuf>,
+    /// Print the SQL that is due, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Let this role, which must exist, use the store: it may call the functions of the schema, and nothing else
+    #[arg(long, value_name = "NAME")]
+    role: Option<String>,
+    /// Say what was done as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Exit> {
+    let url = args.database()?;
+    let connection = ConnectOptions::parse(url.expose()).map_err(Exit::usage)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Exit::failed(format!("the system gave no resources to run on: {error}")))?;
+    runtime.block_on(async {
+        match args.dry_run {
+            true => show(args, &url, &connection).await,
+            false => migrate(args, &url, &connection).await,
+        }
+    })
+}
+
+impl Args {
+    fn database(&self) -> Result<PostgresUrl, Exit> {
+        let store = match &self.store {
+            Some(typed) => Some(typed.store()?),
+            None => file::store(self.config.as_deref(), &Environment::of_process()).map_err(Exit::usage)?,
+        };
+        match store {
+            Some(StoreUrl::Postgres(url)) => Ok(url),
+            Some(StoreUrl::Sqlite(path)) => Err(Exit::usage(format!(
+                "sqlite:{} needs no migration: a file is brought forward when it is opened. For a Postgres, give --store postgres://USER@HOST/DATABASE",
+                path.display()
+            ))),
+            Some(StoreUrl::Memory) => {
+                Err(Exit::usage("memory: has nothing to migrate: give --store postgres://USER@HOST/DATABASE"))
+            }
+            None => Err(Exit::usage(
+                "which database? Give --store postgres://USER@HOST/DATABASE, --config FILE, or HAPAX__STORE; --store postgres:// takes everything from the PG* variables",
+            )),
+        }
+    }
+}
+
+async fn migrate(args: &Args, url: &PostgresUrl, connection: &ConnectOptions) -> Result<(), Exit> {
+    if let Some(role) = &args.role {
+        schema::look_for_role(connection, role).await.map_err(exit)?;
+    }
+    let mut applied = Vec::new();
+    let migrations = schema::migrations();
+    let status = schema::migrate(connection, &migrations, |migration| {
+        if !args.json {
+            text::emit(&format!("applied {} {}\n", migration.version, migration.name));
+        }
+        applied.push(json!({ "version": migration.version, "name": migration.name }));
+    });
+    let status = status.await.map_err(exit)?;
+    if let Some(role) = &args.role {
+        schema::grant(connection, role).await.map_err(exit)?;
+    }
+    text::emit(&match args.json {
+        true => document(&json!({ "store": url.to_string(), "version": status.version(), "applied": applied, "role": args.role })),
+        false => summary(url, status.version(), applied.len(), args.role.as_deref()),
+    });
+    Ok(())
+}
+
+fn summary(url: &PostgresUrl, version: u32, applied: usize, role: Option<&str>) -> String {
+    let done = match applied {
+        0 => "nothing was due".to_owned(),
+        1 => "1 migration was applied".to_owned(),
+        several => format!("{several} migrations were applied"),
+    };
+    let granted = match role {
+        Some(role) => format!("; the role {} may use it", text::line(role)),
+        None => String::new(),
+    };
+    format!("{url} has schema version {version}: {done}{granted}\n")
+}
+
+/// What would be done, as SQL that somebody could run by hand.
+async fn show(args: &Args, url: &PostgresUrl, connection: &ConnectOptions) -> Result<(), Exit> {
+    let mut due = schema::migrations();
+    match schema::status(connection).await {
+        Ok(status) => due.retain(|migration| status.due.contains(&migration.version)),
+        Err(MigrateError::Connect(error)) => {
+            eprintln!("hapax: {url} could not be asked what is due, so here is all of it: {error}");
+        }
+        Err(error) => return Err(exit(error)),
+    }
+    let grants = args.role.as_deref().map(schema::grants);
+    if args.json {
+        let due: Vec<_> = due.iter().map(|due| json!({ "version": due.version, "name": due.name, "sql": due.script() })).collect();
+        text::emit(&document(&json!({ "store": url.to_string(), "due": due, "grants": grants })));
+        return Ok(());
+    }
+    if due.is_empty() && grants.is_none() {
+        eprintln!("{url}: nothing is due");
+    }
+    text::emit(&due.iter().map(Migration::script).chain(grants).collect::<String>());
+    Ok(())
+}
+
+fn document(document: &serde_json::Value) -> String {
+    format!("{}\n", text::json(&document.to_string()))
+}
+
+fn exit(error: MigrateError) -> Exit {
+    match error {
+        MigrateError::Connect(_) => Exit::unreachable(error),
+        _ => Exit::failed(error),
+    }
+}

@@ -1,0 +1,172 @@
+//! Who kills one node, again and again, each time at a point, and starts it again at once.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hapax_testkit::crash::Child;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::caller::{Told, insist};
+use super::client::{self, Answer, Charge, in_time, send};
+use super::node::Birth;
+use super::point::{Point, Way};
+use super::random::Random;
+use super::sluice::{Commit, Sluices};
+use super::sockets;
+use super::upstream::{Halt, Upstream};
+
+/// Requests that are sent to the node to come to the point: the first of them stands still there, and the others are wherever they are.
+const RUNNERS: usize = 3;
+/// A gate that is never opened.
+const NEVER: &str = "never";
+
+/// What the callers of one point were told.
+pub type Prey = (Point, JoinHandle<Told>);
+
+pub struct Hunter<'a> {
+    pub birth: Birth,
+    pub upstream: &'a Upstream,
+    pub sluices: Sluices,
+    pub balancer: SocketAddr,
+    /// Where other nodes are.
+    pub others: Vec<SocketAddr>,
+    pub runtime: Handle,
+    pub random: Random,
+    /// What its last start took.
+    pub start_took: Duration,
+    pub prey: Vec<Prey>,
+}
+
+impl Hunter<'_> {
+    /// Starts the node, kills it at this point, and leaves it dead.
+    pub fn kill_at(&mut self, point: Point) {
+        if point == Point::Starting {
+            return self.kill_while_it_starts();
+        }
+        let begun = Instant::now();
+        let mut child = self.birth.complete();
+        self.start_took = begun.elapsed();
+        let runtime = self.runtime.clone();
+        runtime.block_on(async {
+            self.go_on_to(point, &mut child).await;
+            child.kill();
+            if let Way::Database(commit) = point.way() {
+                self.sluices.open(commit).await;
+            }
+        });
+    }
+
+    /// At a random moment of its start. One that was faster is let live on for another try.
+    fn kill_while_it_starts(&mut self) {
+        loop {
+            let mut child = self.birth.begin();
+            thread::sleep(self.start_took * self.random.below(100) as u32 / 100);
+            let has_started = child.line(Duration::ZERO).is_some();
+            child.kill();
+            if !has_started {
+                return;
+            }
+        }
+    }
+
+    /// Sends what is needed for a request to come to the point. Returns when one stands there.
+    async fn go_on_to(&mut self, point: Point, child: &mut Child) {
+        match (point, point.way()) {
+            (Point::BodyHalfRead, _) => self.send_half_a_body(point).await,
+            (Point::AfterAnswer, _) => self.send_and_hear(point).await,
+            (Point::WaitingForAnother, _) => self.wait_for_another(point, child).await,
+            (_, Way::OfItself) => {}
+            (_, Way::Armed) => {
+                child.say(&format!("arm {}", point.name()));
+                self.send_runners(point, None);
+                child.wait_for(&format!("at {}", point.name()));
+            }
+            (_, Way::Upstream(halt)) => {
+                let landed = self.upstream.halt(self.birth.number, halt);
+                self.send_runners(point, None);
+                let (own, reader) = in_time("a request stands still in the upstream", landed).await.unwrap();
+                if halt == Halt::HalfSent {
+                    sockets::wait_read(own, reader).await;
+                }
+            }
+            (_, Way::Database(commit)) => {
+                self.sluices.close(commit).await;
+                // Only what takes long is renewed.
+                self.send_runners(point, (commit == Commit::Renewal).then_some(NEVER));
+                self.sluices.wait_held(commit).await;
+            }
+        }
+    }
+
+    fn key(&self, point: Point) -> String {
+        format!("{}-{}-{}", self.birth.number, point.name().replace(' ', "-"), self.prey.len())
+    }
+
+    /// Sends a key to the node itself first, in this way.
+    fn send<F>(&mut self, point: Point, way: impl FnOnce(Charge) -> F)
+    where
+        F: Future<Output = Option<Answer>> + Send + 'static,
+    {
+        let (key, balancer) = (self.key(point), self.balancer);
+        let first = way(Charge::new(&key));
+        let caller = self.runtime.spawn(async move { insist(key, first.await, balancer).await });
+        self.prey.push((point, caller));
+    }
+
+    fn send_runners(&mut self, point: Point, gate: Option<&str>) {
+        let node = self.birth.listen;
+        for _ in 0..RUNNERS {
+            self.send(point, |charge| {
+                let charge = gate.into_iter().fold(charge, Charge::held_at);
+                async move { send(node, &charge).await }
+            });
+        }
+    }
+
+    async fn send_half_a_body(&mut self, point: Point) {
+        let (node, (landed, has_landed)) = (self.birth.listen, oneshot::channel());
+        self.send_runners(point, None);
+        self.send(point, |charge| client::send_half_a_body(node, charge, landed));
+        in_time("the node reads half a body", has_landed).await.expect("it gets as far as it should");
+    }
+
+    async fn send_and_hear(&mut self, point: Point) {
+        let (node, (landed, has_landed)) = (self.birth.listen, oneshot::channel());
+        self.send_runners(point, Some(NEVER));
+        self.send(point, |charge| async move {
+            let answer = send(node, &charge).await;
+            let _ = landed.send(());
+            answer
+        });
+        in_time("the node answers", has_landed).await.expect("it gets an answer");
+    }
+
+    /// Another node has an attempt under way, and whoever sends the same to this one waits. Should the other be killed before that, another is asked.
+    async fn wait_for_another(&mut self, point: Point, child: &mut Child) {
+        let node = self.birth.listen;
+        let (key, other) = loop {
+            let (key, other) = (self.key(point), self.others[self.random.below(self.others.len())]);
+            let gate = self.upstream.gate(&key);
+            let (gone, is_gone) = oneshot::channel::<()>();
+            let held = key.clone();
+            self.send(point, |charge| async move {
+                let answer = send(other, &charge.held_at(&held)).await;
+                drop(gone);
+                answer
+            });
+            tokio::select! {
+                () = gate.wait_held(1) => break (key, gate),
+                _ = is_gone => {}
+            }
+        };
+        child.say(&format!("arm {}", point.name()));
+        let (balancer, waiter) = (self.balancer, Charge::new(&key).waiting(5));
+        let caller = self.runtime.spawn(async move { insist(key, send(node, &waiter).await, balancer).await });
+        self.prey.push((point, caller));
+        child.wait_for(&format!("at {}", point.name()));
+        other.let_through(1);
+    }
+}

@@ -1,0 +1,214 @@
+//! SIGKILL from outside, at every named point, of three nodes behind a load balancer that sends again what failed.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use hapax_testkit::crash;
+use hapax_testkit::servers::{HaProxy, Port, Postgres};
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+
+use super::caller::{Told, go_on_and_on};
+use super::client::{Charge, answer};
+use super::database;
+use super::hunter::Hunter;
+use super::node::{self, Birth};
+use super::point::Point;
+use super::random::Random;
+use super::sluice::{self, Sluices};
+use super::upstream::{Ledger, Upstream};
+
+/// Kills in all; `HAPAX_KILLS` asks for more or less.
+const KILLS: usize = 1_000;
+const NODES: usize = 3;
+/// Callers that go on the whole time, through the balancer.
+const STEADY: usize = 3;
+/// Short, because whoever was killed holds its keys so long; long enough for a busy machine to renew in time.
+const LEASE: Duration = Duration::from_millis(1_500);
+/// Repeats at a time, when all is over.
+const AT_ONCE: usize = 32;
+
+const TEST: &str = "kill::no_key_is_dispatched_twice_whichever_node_is_killed_wherever";
+
+#[test]
+fn no_key_is_dispatched_twice_whichever_node_is_killed_wherever() {
+    if crash::role().is_some() {
+        return node::serve();
+    }
+    let Some(postgres) = Postgres::shared() else { return };
+    let ports: Vec<Port> = (0..NODES).map(|_| Port::free()).collect();
+    let nodes: Vec<SocketAddr> = ports.iter().map(Port::address).collect();
+    let Some(balancer) = HaProxy::in_front_of(&nodes) else { return };
+    let store = database::migrated(postgres);
+    postgres.psql(database::name(&store), sluice::MAKE);
+    let upstream = Upstream::start(NODES);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let births = |number: usize| Birth {
+        test: TEST,
+        number,
+        store: store.clone(),
+        upstream: upstream.address(number),
+        listen: nodes[number],
+        lease: LEASE,
+    };
+
+    let begun = Instant::now();
+    let kills = std::env::var("HAPAX_KILLS").map_or(KILLS, |kills| kills.parse().unwrap()).div_ceil(NODES);
+    let stop = Arc::new(AtomicBool::new(false));
+    let steady: Vec<_> = (0..STEADY)
+        .map(|caller| runtime.spawn(go_on_and_on(format!("steady-{caller}"), balancer.address(), stop.clone())))
+        .collect();
+    let hunters: Vec<Hunter<'_>> = (0..NODES)
+        .map(|number| Hunter {
+            birth: births(number),
+            upstream: &upstream,
+            sluices: runtime.block_on(Sluices::of(number, &store)),
+            balancer: balancer.address(),
+            others: nodes.iter().copied().filter(|node| *node != nodes[number]).collect(),
+            runtime: runtime.handle().clone(),
+            random: Random::from_env(number as u64),
+            start_took: Duration::from_millis(100),
+            prey: Vec::new(),
+        })
+        .collect();
+    let mut verdicts = Verdicts::default();
+    let prey = std::thread::scope(|scope| {
+        let hunts: Vec<_> = hunters.into_iter().map(|hunter| scope.spawn(move || hunt(hunter, kills))).collect();
+        hunts.into_iter().map(|hunt| hunt.join().expect("a hunter's own words say why")).collect::<Vec<_>>()
+    });
+    let killed_for = begun.elapsed();
+
+    // Nobody is killed any more: whoever has not been told anything definite is told now.
+    let _nodes: Vec<_> = (0..NODES).map(|number| births(number).complete()).collect();
+    stop.store(true, Ordering::Relaxed);
+    let mut told = Vec::new();
+    for (killed, prey) in prey {
+        killed.into_iter().for_each(|point| verdicts.of(point.name()).kills += 1);
+        for (point, caller) in prey {
+            told.push((point.name(), runtime.block_on(caller).unwrap()));
+        }
+    }
+    for caller in steady {
+        told.extend(runtime.block_on(caller).unwrap().into_iter().map(|told| ("meanwhile", told)));
+    }
+    told.iter().for_each(|(point, told)| verdicts.of(point).note(told));
+    println!("{verdicts}");
+    println!(
+        "{} kills in {killed_for:.1?}; HAProxy sent {} requests again; {} keys in {:.1?} in all",
+        verdicts.kills(),
+        balancer.sent_again(),
+        told.len(),
+        begun.elapsed()
+    );
+    repeat_all(&runtime, balancer.address(), &told);
+    judge(&upstream.ledger(), &told);
+    verdicts.assert_not_void(kills * NODES);
+    assert!(balancer.sent_again() > 0, "a balancer that sends nothing again tests nothing");
+}
+
+/// Kills one node so many times, each time at the next point. Returns where it was killed, and those who had something under way then.
+fn hunt(mut hunter: Hunter<'_>, kills: usize) -> (Vec<Point>, Vec<super::hunter::Prey>) {
+    // Each begins elsewhere, so that they are at different points.
+    let points = Point::ALL.iter().cycle().skip(hunter.birth.number * Point::ALL.len() / NODES).take(kills);
+    let killed = points.map(|point| {
+        hunter.kill_at(*point);
+        *point
+    });
+    (killed.collect(), hunter.prey)
+}
+
+/// Every key once more: what was acknowledged is replayed, and what is unknown stays so unless it was found to have ended.
+fn repeat_all(runtime: &Runtime, balancer: SocketAddr, told: &[(&str, Told)]) {
+    runtime.block_on(async {
+        let mut repeats = JoinSet::new();
+        for (_, told) in told {
+            if repeats.len() >= AT_ONCE {
+                repeats.join_next().await.unwrap().unwrap();
+            }
+            let (charge, first) = (Charge::new(&told.key), told.answer.clone());
+            repeats.spawn(async move {
+                let again = answer(balancer, &charge).await;
+                match first.is_charged() {
+                    true => again.assert_replays(&first, &charge.key),
+                    false => assert!(again.is_unknown() || again.is_charged() && again.is_replay, "{} got {again:?}", charge.key),
+                }
+            });
+        }
+        repeats.join_all().await;
+    });
+}
+
+/// The ledger's word: at most one dispatch for each key, exactly one effect for each that was answered with success.
+fn judge(ledger: &Ledger, told: &[(&str, Told)]) {
+    ledger.assert_none_twice();
+    for (_, told) in told.iter().filter(|(_, told)| told.answer.is_charged()) {
+        assert_eq!(ledger.effects_of(&told.key), 1, "{} was answered with success", told.key);
+    }
+}
+
+/// By the point at which a node was killed, what became of the keys that were under way there.
+#[derive(Default)]
+struct Verdicts(BTreeMap<&'static str, Verdict>);
+
+#[derive(Default)]
+struct Verdict {
+    kills: usize,
+    keys: usize,
+    charged: usize,
+    replayed: usize,
+    unknown: usize,
+    sent: usize,
+}
+
+impl Verdicts {
+    fn of(&mut self, point: &'static str) -> &mut Verdict {
+        self.0.entry(point).or_default()
+    }
+
+    fn kills(&self) -> usize {
+        self.0.values().map(|verdict| verdict.kills).sum()
+    }
+
+    fn assert_not_void(&self, kills: usize) {
+        assert_eq!(self.kills(), kills);
+        for point in Point::ALL {
+            let landed = self.0.get(point.name()).map_or(0, |verdict| verdict.kills);
+            assert!(landed > 0, "no node was killed {:?}: this run shows nothing", point.name());
+        }
+        let sum = |count: fn(&Verdict) -> usize| self.0.values().map(count).sum::<usize>();
+        let (unknown, replayed) = (sum(|verdict| verdict.unknown), sum(|verdict| verdict.replayed));
+        assert!(unknown > 0 && replayed > 0, "a run without both of these shows nothing");
+    }
+}
+
+impl Verdict {
+    fn note(&mut self, told: &Told) {
+        self.keys += 1;
+        self.sent += told.sent;
+        match &told.answer {
+            answer if answer.is_unknown() => self.unknown += 1,
+            answer if answer.is_replay => self.replayed += 1,
+            _ => self.charged += 1,
+        }
+    }
+}
+
+impl fmt::Display for Verdicts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:>20} {:>6} {:>6} {:>8} {:>9} {:>8} {:>6}",
+            "killed at", "kills", "keys", "charged", "replayed", "unknown", "sent"
+        )?;
+        let names = Point::ALL.iter().map(|point| point.name()).chain(["meanwhile"]);
+        for (name, verdict) in names.filter_map(|name| Some((name, self.0.get(name)?))) {
+            let Verdict { kills, keys, charged, replayed, unknown, sent } = verdict;
+            write!(f, "\n{name:>20} {kills:>6} {keys:>6} {charged:>8} {replayed:>9} {unknown:>8} {sent:>6}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,89 @@
+//! `hapax migrate`
+
+use hapax_testkit::servers::Postgres;
+use serde_json::Value;
+
+use super::{as_role, database, hapax, hapax_with, migrated, nowhere};
+
+#[test]
+fn a_database_is_prepared_once() {
+    let Some(postgres) = Postgres::shared() else { return };
+    let url = postgres.database();
+    let said = hapax(&["migrate", "--store", &url]);
+    assert_eq!(said.code, 0, "{}", said.stderr);
+    assert!(said.stdout.starts_with("applied 1 "), "{}", said.stdout);
+    assert!(said.stdout.contains(&format!("{url} has schema version ")), "{}", said.stdout);
+    let again = hapax(&["migrate", "--store", &url, "--json"]);
+    let told: Value = serde_json::from_str(&again.stdout).unwrap();
+    assert_eq!((again.code, &told["applied"], told["version"].as_u64() >= Some(1)), (0, &serde_json::json!([]), true), "{told}");
+    assert!(hapax(&["migrate", "--store", &url]).stdout.ends_with(": nothing was due\n"));
+}
+
+#[test]
+fn a_dry_run_prints_what_would_run_and_changes_nothing() {
+    let Some(postgres) = Postgres::shared() else { return };
+    let url = postgres.database();
+    postgres.psql("postgres", "CREATE ROLE dry LOGIN");
+    let dry = hapax(&["migrate", "--store", &url, "--dry-run", "--role", "dry"]);
+    assert_eq!((dry.code, dry.stderr.as_str()), (0, ""));
+    assert!(dry.stdout.contains("CREATE SCHEMA hapax") && dry.stdout.contains("GRANT USAGE ON SCHEMA hapax TO \"dry\""));
+    assert_eq!(postgres.psql(database(&url), "SELECT to_regnamespace('hapax') IS NULL"), "t", "nothing was changed");
+    // Run by hand it is the same.
+    postgres.psql(database(&url), &dry.stdout);
+    assert!(hapax(&["migrate", "--store", &url]).stdout.ends_with(": nothing was due\n"));
+    let done = hapax(&["migrate", "--store", &url, "--dry-run"]);
+    assert_eq!((done.code, done.stdout.as_str()), (0, ""));
+    assert!(done.stderr.contains("nothing is due"), "{}", done.stderr);
+}
+
+#[test]
+fn without_a_server_a_dry_run_prints_all_of_it() {
+    let url = nowhere();
+    let dry = hapax(&["migrate", "--store", &url, "--dry-run"]);
+    assert_eq!(dry.code, 0, "{}", dry.stderr);
+    assert!(dry.stdout.contains("CREATE SCHEMA hapax") && dry.stderr.contains("here is all of it"), "{}", dry.stderr);
+    let json: Value = serde_json::from_str(&hapax(&["migrate", "--store", &url, "--dry-run", "--json"]).stdout).unwrap();
+    assert!(json["due"][0]["sql"].as_str().unwrap().contains("CREATE SCHEMA hapax"));
+}
+
+#[test]
+fn what_cannot_be_migrated_says_what_to_do() {
+    for (args, code, words) in [
+        (&["migrate", "--store", "sqlite:hapax.db"][..], 2, "needs no migration"),
+        (&["migrate", "--store", "memory:"], 2, "has nothing to migrate"),
+        (&["migrate"], 2, "which database?"),
+        (&["migrate", "--store", "hapax"], 2, "lacks the kind of store"),
+        (&["migrate", "--store", &nowhere()], 3, "127.0.0.1"),
+    ] {
+        let said = hapax(args);
+        assert_eq!((said.code, said.stdout.as_str()), (code, ""), "{args:?}: {}", said.stderr);
+        assert!(said.stderr.contains(words), "{args:?}: {}", said.stderr);
+    }
+    let Some(postgres) = Postgres::shared() else { return };
+    let url = migrated(postgres);
+    let said = hapax(&["migrate", "--store", &url, "--role", "nobody_of_that_name"]);
+    assert!(said.code == 1 && said.stderr.contains("nobody_of_that_name"), "{}", said.stderr);
+    postgres.psql("postgres", "CREATE ROLE stranger LOGIN");
+    let said = hapax(&["migrate", "--store", &as_role(&postgres.database(), "stranger")]);
+    assert!(said.code == 1 && said.stderr.contains("permission denied"), "{}", said.stderr);
+}
+
+#[test]
+fn the_database_is_named_by_a_configuration_a_variable_or_the_variables_of_postgres() {
+    let Some(postgres) = Postgres::shared() else { return };
+    let (directory, url) = (tempfile::tempdir().unwrap(), postgres.database());
+    let config = directory.path().join("hapax.toml");
+    // Without an upstream: that is what `hapax serve` needs.
+    std::fs::write(&config, format!("store = \"{url}\"\n")).unwrap();
+    let said = hapax(&["migrate", "--config", config.to_str().unwrap()]);
+    assert_eq!(said.code, 0, "{}", said.stderr);
+    let said = hapax_with(&["migrate"], &[("HAPAX__STORE", &url)]);
+    assert!(said.stdout.ends_with(": nothing was due\n"), "{}", said.stderr);
+    let port = postgres.port().to_string();
+    let variables = [("PGHOST", "127.0.0.1"), ("PGPORT", &port), ("PGUSER", "postgres"), ("PGDATABASE", database(&url))];
+    let said = hapax_with(&["migrate", "--store", "postgres://"], &variables);
+    assert!(said.stdout.ends_with(": nothing was due\n"), "{}", said.stderr);
+    std::fs::write(&config, "store = \"postgres://ada:hunter2@db/hapax?sslmod=require\"\n").unwrap();
+    let said = hapax(&["migrate", "--config", config.to_str().unwrap()]);
+    assert!(said.code == 2 && said.stderr.contains("hapax.toml:1:9") && !said.stderr.contains("hunter2"), "{}", said.stderr);
+}
