@@ -65,6 +65,14 @@ impl Request {
         Request { bytes, key: Some(key), status }
     }
 
+    /// The same with another field, a whole line of the head.
+    pub(crate) fn with_field(mut self, line: &str) -> Request {
+        let after_first_line = self.bytes.iter().position(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+        self.bytes.splice(after_first_line..after_first_line, line.bytes());
+        self.key = self.key.map(|key| key.start + line.len()..key.end + line.len());
+        self
+    }
+
     /// The same without a key.
     pub(crate) fn order_without_key(path: &str, status: u16) -> Request {
         Request::post(path, &order(), status)

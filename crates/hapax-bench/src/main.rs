@@ -13,6 +13,7 @@ mod gateway;
 mod http;
 mod instructions;
 mod load;
+mod postgres;
 mod report;
 mod stats;
 mod store;
@@ -33,6 +34,7 @@ const COMMANDS: &[Command] = &[
     http::COMMAND,
     gateway::COMMAND,
     gateway::IDLE,
+    postgres::COMMAND,
     instructions::COMMAND,
     ALL,
     volume::OWN,

@@ -1,22 +1,16 @@
 //! The table: every peer in turn, in every repetition.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use hapax::Sqlite;
 use uuid::Uuid;
 
 use crate::Error;
 use crate::client::{self, BODY_BYTES, Keys, Sent};
-use crate::directory::Directory;
-use crate::flags::Flags;
-use crate::load::{ANSWER_BYTES, LONG, Load};
-use crate::volume::fill;
+use crate::load::ANSWER_BYTES;
+use crate::postgres::Cluster;
 
 use super::cells::{self, Cell, PEERS, Peer, Traffic};
-use super::hapax::Program;
-use super::nginx;
-use super::restate::{Installed, Setting};
+use super::peers::Peers;
 use super::results::{Cpu, Measured, Results};
 use super::server::Server;
 use super::upstream::Upstream;
@@ -30,36 +24,38 @@ const MAKING: Duration = Duration::from_secs(240);
 /// What a measurement may take longer than it should before it is given up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How it is to be measured.
+pub(super) struct Plan<'a> {
+    pub(super) seconds: Duration,
+    pub(super) repetitions: usize,
+    /// Stored in SQLite before.
+    pub(super) keys: usize,
+    /// Names of rows, as [`cells::wanted`] takes them.
+    pub(super) only: &'a str,
+    /// For the rows on Postgres; if there is none, one is started for them.
+    pub(super) cluster: Option<Cluster>,
+}
+
 struct Bench {
     seconds: Duration,
     wanted: Vec<&'static Cell>,
     upstream: Upstream,
-    hapax: Option<Program>,
-    /// With the stored keys in it.
-    store: Option<Directory>,
-    restate: Option<Installed>,
+    peers: Peers,
     /// Keys that were made on the gateway's store, and outlive it.
     stored: Vec<Uuid>,
     results: Results,
 }
 
-pub(super) async fn run(flags: &Flags) -> Result<(), Error> {
-    let (seconds, repetitions, keys) = (flags.seconds("--seconds")?, flags.count("--repetitions")?, flags.count("--keys")?);
-    let wanted = cells::wanted(flags.text("--only"))?;
-    let mut bench = Bench {
-        seconds,
-        wanted,
-        upstream: Upstream::start()?,
-        hapax: None,
-        store: None,
-        restate: None,
-        stored: Vec::new(),
-        results: Results::default(),
-    };
-    bench.prepare(keys).await?;
+pub(super) async fn run(plan: Plan<'_>) -> Result<(), Error> {
+    let Plan { seconds, repetitions, keys, only, cluster } = plan;
+    let wanted = cells::wanted(only)?;
+    let peers: Vec<_> = wanted.iter().map(|cell| cell.peer).collect();
+    let before = if peers.contains(&Peer::HapaxSqlite) { format!("{keys} keys in SQLite before; ") } else { String::new() };
+    let peers = Peers::prepare(&peers, keys, cluster).await?;
+    let mut bench = Bench { seconds, wanted, upstream: Upstream::start()?, peers, stored: Vec::new(), results: Results::default() };
     let title = format!(
-        "gateway: POST with {BODY_BYTES} bytes of JSON, {ANSWER_BYTES}-byte answers; {keys} keys in SQLite before; medians of \
-         {repetitions} interleaved repetitions of {seconds:?}"
+        "gateway: POST with {BODY_BYTES} bytes of JSON, {ANSWER_BYTES}-byte answers; {before}medians of {repetitions} interleaved \
+         repetitions of {seconds:?}"
     );
     for repetition in 1..=repetitions {
         eprintln!("  repetition {repetition} of {repetitions}");
@@ -70,50 +66,31 @@ pub(super) async fn run(flags: &Flags) -> Result<(), Error> {
 }
 
 impl Bench {
-    fn wanted_of(&self, which: impl Fn(Peer) -> bool) -> Vec<&'static Cell> {
-        self.wanted.iter().copied().filter(|cell| which(cell.peer)).collect()
-    }
-
-    fn wants(&self, which: impl Fn(Peer) -> bool) -> bool {
-        self.wanted.iter().any(|cell| which(cell.peer))
-    }
-
-    /// Builds, fills and installs what the wanted rows need.
-    async fn prepare(&mut self, keys: usize) -> Result<(), Error> {
-        if self.wants(Peer::is_hapax) {
-            self.hapax = Some(Program::build()?);
-        }
-        if self.wants(|peer| peer == Peer::HapaxSqlite) {
-            let directory = Directory::temporary()?;
-            fill(&Load::new(Arc::new(Sqlite::open(directory.store()).await?), LONG), keys).await?;
-            self.store = Some(directory);
-        }
-        if self.wants(Peer::is_restate) {
-            match Installed::get() {
-                Ok(installed) => self.restate = Some(installed),
-                Err(error) => self.skip(Peer::is_restate, &error.to_string()),
-            }
-        }
-        Ok(())
-    }
-
-    /// A peer that cannot be had here is no reason not to measure the others.
-    fn skip(&mut self, which: impl Fn(Peer) -> bool, reason: &str) {
-        for cell in self.wanted_of(which) {
-            self.results.skip(cell, reason);
-        }
-    }
-
     async fn repetition(&mut self) -> Result<(), Error> {
         for peer in PEERS {
-            let cells = self.wanted_of(|other| other == peer);
-            if !cells.is_empty()
-                && let Some(server) = self.start(peer).await?
-            {
-                self.measure_all(&cells, peer, &server).await?;
+            let cells: Vec<_> = self.wanted.iter().copied().filter(|cell| cell.peer == peer).collect();
+            if !cells.is_empty() {
+                self.turn(peer, &cells).await?;
             }
         }
         Ok(())
+    }
+
+    /// One peer's turn.
+    async fn turn(&mut self, peer: Peer, cells: &[&'static Cell]) -> Result<(), Error> {
+        if let Some(reason) = self.peers.missing(peer) {
+            cells.iter().for_each(|cell| self.results.skip(cell, reason));
+            return Ok(());
+        }
+        match self.peers.start(peer, &self.upstream.address).await {
+            Ok(server) => self.measure_all(cells, peer, &server).await,
+            // Others may fail here. That we do is no reason to leave us out.
+            Err(error) if !peer.is_hapax() && peer != Peer::Nginx => {
+                cells.iter().for_each(|cell| self.results.skip(cell, &error.to_string()));
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
     }
 
     async fn measure_all(&mut self, cells: &[&'static Cell], peer: Peer, server: &Server) -> Result<(), Error> {
@@ -126,25 +103,6 @@ impl Bench {
             self.stored = made;
         }
         Ok(())
-    }
-
-    async fn start(&mut self, peer: Peer) -> Result<Option<Server>, Error> {
-        let upstream = &self.upstream.address;
-        match (peer, &self.hapax, &self.store, &self.restate) {
-            (Peer::Nginx, ..) => nginx::start(upstream).await.map(Some),
-            (Peer::HapaxMemory, Some(hapax), ..) => hapax.serve(upstream, "memory:").await.map(Some),
-            (Peer::HapaxSqlite, Some(hapax), Some(store), _) => {
-                hapax.serve(upstream, &format!("sqlite:{}", store.store().display())).await.map(Some)
-            }
-            (Peer::Restate(setting), _, _, Some(restate)) => match restate.serve(setting, upstream).await {
-                Ok(server) => Ok(Some(server)),
-                Err(error) => {
-                    self.skip(|other| other == peer, &error.to_string());
-                    Ok(None)
-                }
-            },
-            _ => Ok(None),
-        }
     }
 
     /// One cell, once. The keys that it makes are added to those made on this server.
@@ -183,10 +141,7 @@ impl Bench {
 
     /// A proxy that lost an order, sent one twice or ran a replay again was not measured doing its work.
     fn check(&self, cell: &Cell, sent: &Sent, orders: u64) -> Result<(), Error> {
-        let due = match (cell.peer, cell.traffic.replays()) {
-            (Peer::Restate(Setting::Installed), _) | (_, true) => 0,
-            (_, false) => sent.keys.len() as u64,
-        };
+        let due = if cell.peer.has_own_service() || cell.traffic.replays() { 0 } else { sent.keys.len() as u64 };
         if orders != due {
             return Err(format!("{} requests came to {orders} orders instead of {due}", sent.keys.len()).into());
         }

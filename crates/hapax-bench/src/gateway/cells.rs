@@ -18,21 +18,42 @@ pub(super) enum Peer {
     Nginx,
     HapaxMemory,
     HapaxSqlite,
+    HapaxPostgres,
+    AxumIdempotent,
+    Dbos,
     Restate(Setting),
 }
 
 impl Peer {
     pub(super) fn is_hapax(self) -> bool {
-        matches!(self, Peer::HapaxMemory | Peer::HapaxSqlite)
+        matches!(self, Peer::HapaxMemory | Peer::HapaxSqlite | Peer::HapaxPostgres)
     }
 
     pub(super) fn is_restate(self) -> bool {
         matches!(self, Peer::Restate(_))
     }
+
+    /// Whether its answers are kept in Postgres.
+    pub(super) fn is_on_postgres(self) -> bool {
+        matches!(self, Peer::HapaxPostgres | Peer::AxumIdempotent | Peer::Dbos)
+    }
+
+    /// Whether it answers itself, without the upstream.
+    pub(super) fn has_own_service(self) -> bool {
+        matches!(self, Peer::AxumIdempotent | Peer::Dbos | Peer::Restate(Setting::Installed))
+    }
 }
 
-pub(super) const PEERS: [Peer; 5] =
-    [Peer::Nginx, Peer::HapaxMemory, Peer::HapaxSqlite, Peer::Restate(Setting::Installed), Peer::Restate(Setting::Tuned)];
+pub(super) const PEERS: [Peer; 8] = [
+    Peer::Nginx,
+    Peer::HapaxMemory,
+    Peer::HapaxSqlite,
+    Peer::HapaxPostgres,
+    Peer::AxumIdempotent,
+    Peer::Dbos,
+    Peer::Restate(Setting::Installed),
+    Peer::Restate(Setting::Tuned),
+];
 
 /// What is sent.
 #[derive(Clone, Copy, PartialEq)]
@@ -109,7 +130,7 @@ impl Cell {
 const INSTALLED: Peer = Peer::Restate(Setting::Installed);
 const TUNED: Peer = Peer::Restate(Setting::Tuned);
 
-pub(super) static CELLS: [Cell; 14] = [
+pub(super) static CELLS: [Cell; 18] = [
     cell("nginx", "nginx, plain proxy", Peer::Nginx, 64, Traffic::Fresh),
     cell("nginx-256", "nginx, plain proxy", Peer::Nginx, 256, Traffic::Fresh),
     cell("unguarded", "hapax, no key", Peer::HapaxMemory, 64, Traffic::WithoutKey).at_least(0.9),
@@ -118,6 +139,10 @@ pub(super) static CELLS: [Cell; 14] = [
     cell("sqlite-256", "hapax on SQLite, fresh keys", Peer::HapaxSqlite, 256, Traffic::Fresh).at_least(0.55).p99_at_most(3.0),
     cell("replays", "hapax on SQLite, replays of few keys", Peer::HapaxSqlite, 64, Traffic::Few).at_least(1.4),
     cell("replays-many", "hapax on SQLite, replays of many keys", Peer::HapaxSqlite, 64, Traffic::Many),
+    cell("postgres", "hapax on Postgres, fresh keys", Peer::HapaxPostgres, 64, Traffic::Fresh).at_least(0.37),
+    cell("postgres-256", "hapax on Postgres, fresh keys", Peer::HapaxPostgres, 256, Traffic::Fresh),
+    cell("axum-idempotent", "axum-idempotent on Postgres, fresh keys", Peer::AxumIdempotent, 64, Traffic::Fresh),
+    cell("dbos", "DBOS on Postgres, fresh keys", Peer::Dbos, 64, Traffic::Fresh),
     cell("restate", "Restate as installed, fresh keys", INSTALLED, 64, Traffic::Fresh),
     cell("restate-256", "Restate as installed, fresh keys", INSTALLED, 256, Traffic::Fresh),
     cell("restate-replays", "Restate as installed, replays of few keys", INSTALLED, 64, Traffic::Few),
@@ -127,7 +152,15 @@ pub(super) static CELLS: [Cell; 14] = [
 ];
 
 /// How many times as fast as another the first should be: rates on fresh keys, of one run.
-pub(super) const TIMES: [(&str, &str, f64); 2] = [("sqlite", "restate", 10.0), ("sqlite", "restate-tuned", 5.0)];
+pub(super) const TIMES: [(&str, &str, f64); 4] = [
+    ("sqlite", "restate", 10.0),
+    ("sqlite", "restate-tuned", 5.0),
+    ("postgres", "axum-idempotent", 5.0),
+    ("postgres", "dbos", 10.0),
+];
+
+/// The rows on Postgres, for [`wanted`].
+pub(super) const ON_POSTGRES: &str = "postgres,axum-idempotent,dbos";
 
 /// The cells whose names begin with one of these, and nginx with as many connections.
 pub(super) fn wanted(names: &str) -> Result<Vec<&'static Cell>, Error> {

@@ -6,7 +6,7 @@ use crate::Error;
 use crate::client::Request;
 use crate::directory::Directory;
 
-use super::process::{Process, command, free_address};
+use super::process::{Process, cargo, command, free_address};
 use super::server::{ORDERS, Server};
 
 /// The program, built now.
@@ -14,9 +14,8 @@ pub(super) struct Program(PathBuf);
 
 impl Program {
     pub(super) fn build() -> Result<Program, Error> {
-        let cargo = std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from);
         let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).ok_or("the workspace has no directory")?;
-        let built = command(cargo)?.args(["build", "--release", "--package", "hapax-server"]).current_dir(workspace).status()?;
+        let built = command(cargo())?.args(["build", "--release", "--package", "hapax-server"]).current_dir(workspace).status()?;
         if !built.success() {
             return Err("the gateway could not be built (cargo build --release --package hapax-server)".into());
         }

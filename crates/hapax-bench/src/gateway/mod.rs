@@ -1,11 +1,15 @@
-//! `gateway`: the gateway before an upstream, against nginx as a plain proxy and against Restate.
+//! `gateway`: the gateway before an upstream, against nginx as a plain proxy and against those who promise something similar.
 
+mod axum_idempotent;
 mod bench;
 mod cells;
+mod dbos;
 mod hapax;
 mod held;
 mod idle;
+mod install;
 mod nginx;
+mod peers;
 mod process;
 mod protocol;
 mod restate;
@@ -13,24 +17,27 @@ mod results;
 mod server;
 mod upstream;
 
+use std::time::Duration;
+
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Error;
-use crate::flags::{Command, Flag};
+use crate::flags::{Command, Flag, Flags};
+use crate::postgres::Cluster;
 
 pub(crate) use self::process::{TIED, tied};
 pub(crate) use self::upstream::UPSTREAM;
 
 pub(crate) const COMMAND: Command = Command {
     name: "gateway",
-    help: "hapax serve against nginx as a plain proxy and against Restate, all before the same kind of upstream",
+    help: "hapax serve against nginx as a plain proxy, and against axum-idempotent, DBOS and Restate",
     flags: &[
         Flag::new("--seconds", "4", "of each measurement in each repetition"),
         Flag::new("--repetitions", "5", "interleaved"),
         Flag::new("--keys", "1000000", "stored before the measurements on SQLite begin"),
         Flag::new("--only", "", "measure only rows whose names begin like this, and nginx; several with commas between"),
     ],
-    run: |flags| on_this_thread(bench::run(flags)),
+    run,
 };
 
 pub(crate) const IDLE: Command = Command {
@@ -45,6 +52,17 @@ pub(crate) const IDLE: Command = Command {
     ],
     run: |flags| on_this_thread(idle::run(flags)),
 };
+
+fn run(flags: &Flags) -> Result<(), Error> {
+    let (seconds, repetitions, keys) = (flags.seconds("--seconds")?, flags.count("--repetitions")?, flags.count("--keys")?);
+    let plan = bench::Plan { seconds, repetitions, keys, only: flags.text("--only"), cluster: None };
+    on_this_thread(bench::run(plan))
+}
+
+/// The rows on Postgres alone, all of them on this one.
+pub(crate) fn on_postgres(cluster: Cluster, seconds: Duration, repetitions: usize) -> Result<(), Error> {
+    on_this_thread(bench::run(bench::Plan { seconds, repetitions, keys: 0, only: cells::ON_POSTGRES, cluster: Some(cluster) }))
+}
 
 /// Runs a measurement until it is done, or somebody interrupts it: then what it started is ended, as at any other end.
 ///

@@ -129,3 +129,13 @@ fn tree(pid: u32) -> Vec<u32> {
 pub(super) fn free_address() -> Result<String, Error> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string())
 }
+
+/// The port of an address.
+pub(super) fn port(address: &str) -> &str {
+    address.rsplit_once(':').map_or(address, |(_, port)| port)
+}
+
+/// The cargo that runs this program, if it does.
+pub(super) fn cargo() -> PathBuf {
+    std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from)
+}

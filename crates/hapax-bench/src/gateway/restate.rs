@@ -6,17 +6,16 @@ use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 use crate::Error;
-use crate::client::{Connection, Request};
+use crate::client::Request;
 use crate::directory::Directory;
 use crate::load::ANSWER_BYTES;
 
-use super::process::{Process, command, free_address};
-use super::server::Server;
+use super::install::peers;
+use super::process::{Process, command, free_address, port};
+use super::server::{SERVES_WITHIN, Server, exchange};
 
 const PACKAGES: [&str; 2] = ["@restatedev/restate-server@1.7.12", "@restatedev/restate-sdk@1.17.2"];
 const ORDERS: &str = "/charges/charge";
-/// From accepting connections to serving: partitions have to find their leaders first.
-const SERVES_WITHIN: Duration = Duration::from_secs(30);
 
 /// How it is set.
 #[derive(Clone, Copy, PartialEq)]
@@ -45,15 +44,7 @@ pub(super) struct Installed {
 impl Installed {
     /// From npm into a directory beside this program, once. The reason, if that cannot be.
     pub(super) fn get() -> Result<Installed, Error> {
-        let executable = std::env::current_exe()?;
-        let target = executable.ancestors().nth(2).ok_or("this program is in no directory of cargo's")?;
-        let directory = target.join("peers").join("restate");
-        std::fs::create_dir_all(&directory)?;
-        let noted = directory.join("installed");
-        if std::fs::read_to_string(&noted).ok().as_deref() != Some(&PACKAGES.join("\n")) {
-            install(&directory)?;
-            std::fs::write(noted, PACKAGES.join("\n"))?;
-        }
+        let directory = peers("restate", &PACKAGES.join("\n"), install)?;
         // Beside the SDK, or Node would not find it.
         let service = directory.join("service.mjs");
         std::fs::write(&service, include_str!("restate.mjs"))?;
@@ -83,9 +74,10 @@ impl Installed {
         process.ready(&ingress).await?;
         let order = Request::order(ORDERS, 200);
         register(&admin, &behind, setting).await?;
-        replays(&ingress, &order).await.map_err(|error| format!("{error}; it said:\n{}", process.last_words()))?;
         let without_key = Request::order_without_key(ORDERS, 200);
-        Ok(Server { process, service, address: ingress, order, without_key, _directory: Some(directory) })
+        let server = Server { process, service, address: ingress, order, without_key, _directory: Some(directory) };
+        server.replays("Restate").await?;
+        Ok(server)
     }
 
     /// The service written with its SDK, and where it listens.
@@ -100,7 +92,6 @@ impl Installed {
 }
 
 fn install(directory: &Path) -> Result<(), Error> {
-    eprintln!("  installing {} into {}", PACKAGES.join(" and "), directory.display());
     std::fs::write(directory.join("package.json"), "{\"private\": true, \"type\": \"module\"}\n")?;
     let mut npm = command("npm")?;
     // Scripts of packages report home; nothing here needs them.
@@ -119,10 +110,6 @@ fn platform() -> String {
     format!("restate-server-{system}-{processor}")
 }
 
-fn port(address: &str) -> &str {
-    address.rsplit_once(':').map_or(address, |(_, port)| port)
-}
-
 /// Tells the server where the service is.
 async fn register(admin: &str, service: &str, setting: Setting) -> Result<(), Error> {
     // Its SDK speaks HTTP/2, the upstream does not.
@@ -131,26 +118,10 @@ async fn register(admin: &str, service: &str, setting: Setting) -> Result<(), Er
     let request = Request::post("/deployments", &service, 201);
     let deadline = Instant::now() + SERVES_WITHIN;
     loop {
-        match exchange(admin, &request, Uuid::nil()).await {
+        match exchange(admin, &request, Uuid::nil(), "Restate").await {
             Ok(_) => return Ok(()),
             Err(error) if Instant::now() > deadline => return Err(format!("Restate does not take the service: {error}").into()),
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     }
-}
-
-/// Whether one key has one answer, and another key another.
-async fn replays(ingress: &str, order: &Request) -> Result<(), Error> {
-    let [one, other] = [(); 2].map(|()| Uuid::new_v4());
-    let (first, again) = (exchange(ingress, order, one).await?, exchange(ingress, order, one).await?);
-    if first != again || first == exchange(ingress, order, other).await? {
-        return Err("Restate does not give each key one answer of its own".into());
-    }
-    Ok(())
-}
-
-async fn exchange(address: &str, request: &Request, key: Uuid) -> Result<Vec<u8>, Error> {
-    let mut connection = Connection::open(address, request.clone()).await?;
-    let answer = tokio::time::timeout(SERVES_WITHIN, connection.exchange(key)).await.map_err(|_| "Restate does not answer")??;
-    Ok(answer.to_vec())
 }

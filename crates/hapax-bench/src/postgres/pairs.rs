@@ -1,0 +1,172 @@
+//! Claim + complete by the store and by `pgbench`, in turn; and replays.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hapax::{Postgres, RecordId};
+
+use crate::Error;
+use crate::load::{ANSWER_BYTES, LONG, Load, Until};
+use crate::report::{Table, at_least, at_most, number};
+use crate::stats::{Quantiles, median};
+
+use super::Scale;
+use super::cluster::Cluster;
+use super::floor::{Floor, Mode, STORED, Script};
+
+const CALLERS: [usize; 4] = [1, 16, 64, 256];
+/// By whom answers are read again.
+const READERS: usize = 64;
+
+/// How many times as many pairs as pgbench, by callers.
+const PAIRS_MIN: [(usize, f64); 2] = [(64, 4.0), (256, 5.0)];
+/// How many times as long as pgbench a single caller may wait.
+const LATENCY_MAX: f64 = 1.15;
+const REPLAYS_MIN: f64 = 0.8;
+
+/// One who is measured: the store, or pgbench in one of its modes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Who {
+    Prepared,
+    Simple,
+    Hapax,
+}
+
+impl Who {
+    fn name(self) -> &'static str {
+        match self {
+            Who::Prepared => "pgbench, prepared",
+            Who::Simple => "pgbench, simple",
+            Who::Hapax => "hapax",
+        }
+    }
+
+    fn floor(mode: Mode) -> Who {
+        match mode {
+            Mode::Prepared => Who::Prepared,
+            Mode::Simple => Who::Simple,
+        }
+    }
+}
+
+/// What all rounds of one measurement came to.
+#[derive(Default)]
+struct Rounds {
+    rates: Vec<f64>,
+    quantiles: Vec<Quantiles>,
+    /// Puts that shared a statement, for the store.
+    shared: Vec<f64>,
+}
+
+impl Rounds {
+    fn add(&mut self, rate: f64, quantiles: Quantiles) {
+        self.rates.push(rate);
+        self.quantiles.push(quantiles);
+    }
+
+    fn rate(&self) -> f64 {
+        median(self.rates.iter().copied())
+    }
+
+    fn of(&self, part: fn(&Quantiles) -> f64) -> f64 {
+        median(self.quantiles.iter().map(part))
+    }
+}
+
+#[derive(Default)]
+struct Results {
+    pairs: BTreeMap<(usize, Who), Rounds>,
+    replays: BTreeMap<Who, Rounds>,
+}
+
+pub(super) async fn run(cluster: &Cluster, scale: Scale) -> Result<(), Error> {
+    let Scale { seconds, rounds, .. } = scale;
+    let floor = Floor::new(cluster)?;
+    let store = Arc::new(Postgres::open(&cluster.migrated().await?).await?);
+    let load = Load::new(store.clone(), LONG);
+    let (mut results, mut ids) = (Results::default(), Vec::new());
+    for round in 1..=rounds {
+        eprintln!("  pairs: round {round} of {rounds}");
+        for callers in CALLERS {
+            for mode in Mode::ALL {
+                let (rate, quantiles) = floor.run(Script::Pairs, callers, mode, seconds)?;
+                results.pairs.entry((callers, Who::floor(mode))).or_default().add(rate, quantiles);
+            }
+            let before = store.stats();
+            let done = load.run(callers, Until::Elapsed(seconds)).await?;
+            let after = store.stats();
+            let hapax = results.pairs.entry((callers, Who::Hapax)).or_default();
+            hapax.shared.push((after.batched - before.batched) as f64 / (after.batches - before.batches) as f64);
+            hapax.add(done.rate(), done.pairs.quantiles());
+            ids.extend(done.ids);
+        }
+        replays(&floor, &load, &ids, scale, &mut results).await?;
+    }
+    let title = format!(
+        "postgres: claim + complete, {ANSWER_BYTES}-byte answers, random keys, every commit on the disk; medians of {rounds} \
+         interleaved rounds of {seconds:?}"
+    );
+    results.print(&title);
+    Ok(())
+}
+
+async fn replays(floor: &Floor<'_>, load: &Arc<Load>, ids: &[RecordId], scale: Scale, results: &mut Results) -> Result<(), Error> {
+    for mode in Mode::ALL {
+        let (rate, quantiles) = floor.run(Script::Select, READERS, mode, scale.seconds)?;
+        results.replays.entry(Who::floor(mode)).or_default().add(rate, quantiles);
+    }
+    let last = &ids[ids.len().saturating_sub(STORED)..];
+    results.replays.entry(Who::Hapax).or_default().rates.push(load.read(READERS, last, scale.seconds).await?);
+    Ok(())
+}
+
+impl Results {
+    fn print(&self, title: &str) {
+        let mut table = Table::new(title, &["", "callers", "per second", "of pgbench", "p50 ms", "p99 ms", "puts/statement"]);
+        for ((callers, who), rounds) in &self.pairs {
+            let ratio = number(self.against(*callers, *who));
+            let shared = if rounds.shared.is_empty() { String::new() } else { number(median(rounds.shared.iter().copied())) };
+            let (p50, p99) = (number(rounds.of(|q| q.p50)), number(rounds.of(|q| q.p99)));
+            table.row(who.name(), [callers.to_string(), number(rounds.rate()), ratio, p50, p99, shared]);
+        }
+        for (who, rounds) in &self.replays {
+            let name = format!("{}: replays", who.name());
+            table.row(&name, [READERS.to_string(), number(rounds.rate()), number(self.replays_against(*who))]);
+        }
+        table.print();
+        self.targets();
+    }
+
+    fn targets(&self) {
+        for (callers, target) in PAIRS_MIN {
+            at_least(&format!("{callers} callers, against pgbench"), self.against(callers, Who::Hapax), target, " ×");
+        }
+        let floor = &self.pairs[&(1, self.faster(1))];
+        let ratios =
+            floor.quantiles.iter().zip(&self.pairs[&(1, Who::Hapax)].quantiles).map(|(floor, hapax)| hapax.p50 / floor.p50);
+        at_most("one caller's wait (p50), against pgbench", median(ratios), LATENCY_MAX, " ×");
+        at_least("replays, against pgbench's select", self.replays_against(Who::Hapax), REPLAYS_MIN, " ×");
+    }
+
+    /// The mode in which pgbench is faster: the one to be compared with.
+    fn faster(&self, callers: usize) -> Who {
+        faster(|who| self.pairs[&(callers, who)].rate())
+    }
+
+    /// The median of the ratios of each round, whose measurements were made within seconds of each other.
+    fn against(&self, callers: usize, who: Who) -> f64 {
+        ratio(&self.pairs[&(callers, who)], &self.pairs[&(callers, self.faster(callers))])
+    }
+
+    fn replays_against(&self, who: Who) -> f64 {
+        ratio(&self.replays[&who], &self.replays[&faster(|who| self.replays[&who].rate())])
+    }
+}
+
+fn faster(rate: impl Fn(Who) -> f64) -> Who {
+    if rate(Who::Prepared) >= rate(Who::Simple) { Who::Prepared } else { Who::Simple }
+}
+
+fn ratio(these: &Rounds, others: &Rounds) -> f64 {
+    median(these.rates.iter().zip(&others.rates).map(|(this, other)| this / other))
+}
