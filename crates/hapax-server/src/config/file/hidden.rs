@@ -32,14 +32,15 @@ pub(super) fn line(text: &str, line_start: usize, line: &str, span: Range<usize>
         return (HIDDEN.to_owned(), 0..HIDDEN.len());
     }
     let characters = |bytes: usize| line[..bytes].chars().count();
+    let hidden_from = |value: usize| format!("{} {HIDDEN}", without_password(line[..value].trim_end()));
     match secret_value(line) {
         Some(value) if span.end > value => {
-            let shown = format!("{} {HIDDEN}", line[..value].trim_end());
+            let shown = hidden_from(value);
             let start = if span.start < value { characters(span.start) } else { shown.chars().count() - HIDDEN.len() };
             let end = shown.chars().count();
             (shown, start..end)
         }
-        Some(value) => (format!("{} {HIDDEN}", line[..value].trim_end()), characters(span.start)..characters(span.end)),
+        Some(value) => (hidden_from(value), characters(span.start)..characters(span.end)),
         None => (without_password(line), characters(span.start)..characters(span.end)),
     }
 }
@@ -51,9 +52,16 @@ fn secret_value(line: &str) -> Option<usize> {
         .find(|at| {
             let before = line[..*at].trim_end().trim_end_matches(['"', '\'']);
             let begins = before.rfind(|c: char| !(c.is_alphanumeric() || matches!(c, '_' | '-'))).map_or(0, |at| at + 1);
-            line[..*at].is_char_boundary(begins) && is_secret(before.get(begins..).unwrap_or_default())
+            line[..*at].is_char_boundary(begins)
+                && is_secret(before.get(begins..).unwrap_or_default())
+                && !is_parameter(&line[..begins])
         })
         .map(|at| at + 1)
+}
+
+/// Whether what comes next is a parameter in the URL of a Postgres, whose secrets are hidden one by one.
+fn is_parameter(before: &str) -> bool {
+    before.ends_with(['?', '&']) && ["postgres://", "postgresql://"].iter().any(|scheme| before.contains(scheme))
 }
 
 /// Whether this text ends within a secret of several lines.
