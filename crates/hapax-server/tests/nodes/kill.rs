@@ -83,10 +83,10 @@ fn no_key_is_dispatched_twice_whichever_node_is_killed_wherever() {
     let killed_for = begun.elapsed();
 
     // Nobody is killed any more: whoever has not been told anything definite is told now.
-    let _nodes: Vec<_> = (0..NODES).map(|number| births(number).complete()).collect();
     stop.store(true, Ordering::Relaxed);
-    let mut told = Vec::new();
-    for (killed, prey) in prey {
+    let (mut told, mut nodes) = (Vec::new(), Vec::new());
+    for (killed, prey, node) in prey {
+        nodes.push(node);
         killed.into_iter().for_each(|point| verdicts.of(point.name()).kills += 1);
         for (point, caller) in prey {
             told.push((point.name(), runtime.block_on(caller).unwrap()));
@@ -110,15 +110,18 @@ fn no_key_is_dispatched_twice_whichever_node_is_killed_wherever() {
     assert!(balancer.sent_again() > 0, "a balancer that sends nothing again tests nothing");
 }
 
-/// Kills one node so many times, each time at the next point. Returns where it was killed, and those who had something under way then.
-fn hunt(mut hunter: Hunter<'_>, kills: usize) -> (Vec<Point>, Vec<super::hunter::Prey>) {
+/// Kills one node so many times, each time at the next point. Returns where it was killed, those who had something under way then, and the
+/// node, started once more: the others are still hunted, and may need it.
+fn hunt(mut hunter: Hunter<'_>, kills: usize) -> (Vec<Point>, Vec<super::hunter::Prey>, crash::Child) {
     // Each begins elsewhere, so that they are at different points.
     let points = Point::ALL.iter().cycle().skip(hunter.birth.number * Point::ALL.len() / NODES).take(kills);
     let killed = points.map(|point| {
         hunter.kill_at(*point);
         *point
     });
-    (killed.collect(), hunter.prey)
+    let killed = killed.collect();
+    let node = hunter.birth.complete();
+    (killed, hunter.prey, node)
 }
 
 /// Every key once more: what was acknowledged is replayed, and what is unknown stays so unless it was found to have ended.
