@@ -2,12 +2,12 @@
 
 mod check;
 mod copy;
-#[allow(dead_code)]
+#[allow(dead_code, reason = "other test binaries use the rest")]
 #[path = "../operators/fixture.rs"]
 mod fixture;
 mod keys;
 mod migrate;
-#[allow(dead_code)]
+#[allow(dead_code, reason = "other test binaries use the rest")]
 #[path = "../packaging/program.rs"]
 mod program;
 mod serve;

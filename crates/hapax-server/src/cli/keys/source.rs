@@ -132,7 +132,7 @@ impl Source {
         match self {
             Source::Admin(_) | Source::File(_) => None,
             Source::Postgres(_) => Some(
-                "the answers are deleted, and no node serves them any more. Their bytes are in dead rows until the next vacuum of those tables, and in the write-ahead log, replicas and backups for as long as you keep those",
+                "the answers are deleted, and no node serves them any more. Their bytes are in the files of those tables until a vacuum has freed them and they are written over, and in the write-ahead log, replicas and backups for as long as you keep those",
             ),
         }
     }
