@@ -7,9 +7,12 @@ use super::shop::{Books, Load, Shop};
 use super::watched::{Sight, Watched};
 use super::world::{Server, name, open, prepared, session};
 
-/// How often the whole server is killed, and how often all of its connections to a database.
+/// How often the whole server is killed at least, and how often all of its connections to a database.
 const KILLS: usize = 8;
 const TERMINATIONS: usize = 40;
+/// As often as it takes until so many statements were struck in flight: mostly the first few do, but a kill may fall between two statements.
+const STRUCK_MIN: u64 = 8;
+const KILLS_MAX: usize = 10 * KILLS;
 /// Callers at each of the nodes.
 const CALLERS: usize = 8;
 /// What is charged between two faults: enough that everybody has connected anew.
@@ -79,17 +82,19 @@ async fn a_server_that_is_killed_again_and_again_costs_no_second_effect_and_no_r
     let url = prepared(&server).await;
     let nodes = Nodes::open(&url).await;
     let load = Load::start("key", &nodes.shops, CALLERS);
-    for _ in 0..KILLS {
+    let mut kills = 0;
+    while kills < KILLS || (nodes.sum(Sight::struck) < STRUCK_MIN && kills < KILLS_MAX) {
         nodes.books.more(BETWEEN).await;
         nodes.fault();
         tokio::task::block_in_place(|| {
             server.kill();
             server.start_again();
         });
+        kills += 1;
     }
     nodes.books.more(BETWEEN).await;
     load.end().await;
-    nodes.judge("server killed", KILLS, nodes.sum(Sight::struck), &url).await;
+    nodes.judge("server killed", kills, nodes.sum(Sight::struck), &url).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
