@@ -17,6 +17,7 @@ mod postgres;
 mod report;
 mod stats;
 mod store;
+mod transaction;
 mod volume;
 
 use std::process::ExitCode;
@@ -35,6 +36,7 @@ const COMMANDS: &[Command] = &[
     gateway::COMMAND,
     gateway::IDLE,
     postgres::COMMAND,
+    transaction::COMMAND,
     instructions::COMMAND,
     ALL,
     volume::OWN,

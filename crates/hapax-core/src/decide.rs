@@ -66,14 +66,26 @@ pub fn decide(record: Option<&Head>, ask: &Ask<'_>, now: Timestamp, policy: &Pol
         }
         State::Retryable if may_try_again => attempt(lapsed, ask, now),
         State::Retryable => Decision::Reject(Rejection::AttemptsExhausted),
-        State::Unknown => match policy.mode {
-            // Too late to begin another is not "nothing was begun": the lost one may have had its effect.
-            Mode::Rerun if may_try_again && attempt(lapsed, ask, now) == Decision::Attempt(lapsed) => Decision::Attempt(lapsed),
-            Mode::Rerun | Mode::Hold if head.state == State::Running => Decision::Hold(lapsed),
-            Mode::Rerun | Mode::Hold => Decision::Reject(Rejection::OutcomeUnknown),
-        },
+        // Too late to begin another is not "nothing was begun": the lost one may have had its effect.
+        State::Unknown
+            if may_follow(head, policy.mode) && may_try_again && attempt(lapsed, ask, now) == Decision::Attempt(lapsed) =>
+        {
+            Decision::Attempt(lapsed)
+        }
+        State::Unknown if head.state == State::Running => Decision::Hold(lapsed),
+        State::Unknown => Decision::Reject(Rejection::OutcomeUnknown),
         State::Expired(Last::Unknown) => Decision::Reject(Rejection::OutcomeUnknown),
         State::Expired(last) => Decision::Reject(Rejection::KeyExpired { last: Some(last) }),
+    }
+}
+
+/// Whether a lost attempt may be followed by another. An unknown that has a status was not lost: somebody said that it is done, though not in
+/// the transaction of its effect, so that there is nothing that was rolled back.
+fn may_follow(head: &Head, mode: Mode) -> bool {
+    match mode {
+        Mode::Hold => false,
+        Mode::Transaction => head.status.is_none(),
+        Mode::Rerun | Mode::Fenced | Mode::Probe => true,
     }
 }
 

@@ -171,7 +171,8 @@ fn next_claim(head: &Head, claim: &Claim, now: Timestamp, floor: Fence) -> Head 
     }
 }
 
-fn ended(head: &Head, finish: &Finish, now: Timestamp) -> Head {
+/// The record of an attempt that has ended so, by the store's clock: what [`judge`] makes of it where the attempt owns its record.
+pub fn ended(head: &Head, finish: &Finish, now: Timestamp) -> Head {
     Head {
         state: finish.state,
         status: finish.status,

@@ -1,5 +1,7 @@
 //! The outcome: what an attempt ended in, and how a status is read as one.
 
+use std::sync::Arc;
+
 use crate::answer::Answer;
 use crate::policy::Policy;
 use crate::record::State;
@@ -23,7 +25,7 @@ pub enum Outcome {
         /// The status of the answer.
         status: u16,
         /// The answer, or nothing where it is not kept.
-        answer: Option<Answer>,
+        answer: Option<Arc<Answer>>,
     },
     /// The attempt is known not to count.
     Released {
@@ -32,6 +34,11 @@ pub enum Outcome {
     },
     /// The attempt was lost after it may have had its effect.
     Lost,
+    /// Its answer says that it is done, but its record did not commit with the effect, as the route promises: nobody can vouch for it.
+    NotJoined {
+        /// The status of the answer.
+        status: u16,
+    },
 }
 
 impl Outcome {
@@ -41,14 +48,14 @@ impl Outcome {
             Outcome::Kept { status: 400..=499, .. } => State::Failed,
             Outcome::Kept { .. } => State::Completed,
             Outcome::Released { .. } => State::Retryable,
-            Outcome::Lost => State::Unknown,
+            Outcome::Lost | Outcome::NotJoined { .. } => State::Unknown,
         }
     }
 
     /// The status the attempt was answered with, if it was.
     pub fn status(&self) -> Option<u16> {
         match self {
-            Outcome::Kept { status, .. } => Some(*status),
+            Outcome::Kept { status, .. } | Outcome::NotJoined { status } => Some(*status),
             Outcome::Released { status } => *status,
             Outcome::Lost => None,
         }

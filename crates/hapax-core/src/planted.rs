@@ -34,6 +34,10 @@ pub enum Bug {
     ForgetKeepsCache,
     /// Waiters of an attempt that ended retryable all try again at once.
     RetryableStampede,
+    /// An attempt that finishes in a transaction of its own ends by another connection, and commits beside it.
+    JoinOutsideTransaction,
+    /// A commit whose answer was lost is taken for one that did not take place.
+    AmbiguousCommitIsFailure,
     /// Postgres: a takeover is decided by a reading that may be old by the time it is written.
     PgStaleTakeover,
     /// Postgres: that a tombstone is over is not asked again by the write that claims its key anew.
@@ -78,6 +82,12 @@ pub enum Bug {
     PgCommitsAreNotWaitedFor,
     /// Postgres: a standby behind a pooler is read from as if it were the server.
     PgStandbyIsRead,
+    /// Postgres: an end in the caller's transaction does not name the fence of its attempt.
+    PgUnfencedJoin,
+    /// Postgres: an attempt that ends twice in transactions of the caller's puts the second answer in the place of the first.
+    PgJoinReplacesAnswer,
+    /// Postgres: an operation is believed whatever it is signed with.
+    PgJoinOfAnyOperation,
 }
 
 /// Every bug with the name `HAPAX_PLANTED` knows it by. Those of the Postgres store begin with [`POSTGRES`].
@@ -96,6 +106,8 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("checksum-ignored", Bug::ChecksumIgnored),
     ("forget-keeps-cache", Bug::ForgetKeepsCache),
     ("retryable-stampede", Bug::RetryableStampede),
+    ("join-outside-transaction", Bug::JoinOutsideTransaction),
+    ("ambiguous-commit-is-failure", Bug::AmbiguousCommitIsFailure),
     ("pg-stale-takeover", Bug::PgStaleTakeover),
     ("pg-stale-tombstone", Bug::PgStaleTombstone),
     ("pg-unfenced-completion", Bug::PgUnfencedCompletion),
@@ -118,10 +130,16 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("pg-forget-keeps-epoch", Bug::PgForgetKeepsEpoch),
     ("pg-commits-are-not-waited-for", Bug::PgCommitsAreNotWaitedFor),
     ("pg-standby-is-read", Bug::PgStandbyIsRead),
+    ("pg-unfenced-join", Bug::PgUnfencedJoin),
+    ("pg-join-replaces-answer", Bug::PgJoinReplacesAnswer),
+    ("pg-join-of-any-operation", Bug::PgJoinOfAnyOperation),
 ];
 
 /// What the names of bugs in the Postgres store begin with: only its own suites can notice them.
 pub const POSTGRES: &str = "pg-";
+
+/// Bugs that only show where effects commit together with their records.
+pub const JOINING: &[&str] = &["join-outside-transaction", "ambiguous-commit-is-failure"];
 
 /// Whether this bug is alive in this process.
 #[cfg(feature = "planted")]

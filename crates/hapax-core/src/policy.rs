@@ -18,15 +18,33 @@ pub enum Mode {
     Hold,
     /// The owner says that running twice is harmless: a lost attempt is followed by another.
     Rerun,
+    /// Effect and record commit in one transaction, or neither does. A lost attempt was rolled back, so it is followed by another, which
+    /// fences it out.
+    Transaction,
+    /// The upstream keeps fence, mark and answer for each operation, and refuses lower fences: a lost attempt is followed by another.
+    Fenced,
+    /// The upstream is asked what became of a lost attempt, and bars it: only then is it followed by another.
+    Probe,
 }
 
 impl Mode {
+    /// All of them, the strongest promise first.
+    pub const ALL: [Mode; 5] = [Mode::Transaction, Mode::Fenced, Mode::Probe, Mode::Hold, Mode::Rerun];
+
     /// The word for it, as configuration and metrics spell it.
     pub const fn word(self) -> &'static str {
         match self {
             Mode::Hold => "hold",
             Mode::Rerun => "rerun",
+            Mode::Transaction => "transaction",
+            Mode::Fenced => "fenced",
+            Mode::Probe => "probe",
         }
+    }
+
+    /// Whether a repeat may lead to another attempt after one was lost.
+    pub const fn repeats_lost(self) -> bool {
+        !matches!(self, Mode::Hold)
     }
 }
 
@@ -193,7 +211,7 @@ impl Default for Policy {
 const LEASE_MIN: Duration = Duration::from_millis(1);
 
 /// Fields that a request carries for another purpose, or that are taken off it.
-const KEY_FIELDS_RESERVED: [&str; 15] = [
+const KEY_FIELDS_RESERVED: [&str; 18] = [
     "accept-encoding",
     "authorization",
     "connection",
@@ -203,6 +221,9 @@ const KEY_FIELDS_RESERVED: [&str; 15] = [
     "hapax-fence",
     "hapax-keep",
     "hapax-operation",
+    "hapax-probe",
+    "hapax-refused",
+    "hapax-status",
     "host",
     "idempotency-deadline",
     "idempotency-expires",
@@ -235,6 +256,9 @@ pub enum PolicyError {
     /// Without a store nothing stops a second effect.
     #[error("`fail_open` lets repeats through while the store is away: set `naturally_idempotent` too, or leave it off")]
     FailOpen,
+    /// What the mode needs is in no request that is let through.
+    #[error("`fail_open` lets requests through without operation and fence, and mode {} cannot do without: leave it off", .0.word())]
+    FailOpenMode(Mode),
     /// A limit that would refuse everything.
     #[error("`{0}` is zero: nothing could ever run")]
     Zero(&'static str),
@@ -284,6 +308,15 @@ pub enum PolicyError {
     /// A `*` names any number of values.
     #[error("{0} may name more than one value: write a pointer without `*`")]
     PointerToMany(Pointer),
+    /// Nothing of the caller's could commit together with its record.
+    #[error(
+        "`mode` is transaction, but this store takes no part in a caller's transaction: keep records in the Postgres database of \
+         the effects, or in its SQLite file"
+    )]
+    NoTransactions,
+    /// Nobody can be asked what became of a lost attempt.
+    #[error("`mode` is probe, but there is no probe to ask what became of a lost attempt")]
+    NoProbe,
     /// No version at all is `None`.
     #[error("`answer_version` must be 1 to {ANSWER_VERSION_BYTES_MAX} bytes without control characters")]
     AnswerVersion,
@@ -334,6 +367,9 @@ impl Policy {
         }
         if self.fail_open && !self.naturally_idempotent {
             return Err(PolicyError::FailOpen);
+        }
+        if self.fail_open && matches!(self.mode, Mode::Transaction | Mode::Fenced | Mode::Probe) {
+            return Err(PolicyError::FailOpenMode(self.mode));
         }
         if self.body_memory_bytes_max as u64 > self.body_bytes_max {
             return Err(PolicyError::MemoryOverBody { memory: self.body_memory_bytes_max, all: self.body_bytes_max });
@@ -453,6 +489,10 @@ mod tests {
         let cases = [
             (Policy { retention: second, ..Policy::default() }, "lease (10s) is longer than retention (1s)"),
             (Policy { fail_open: true, ..Policy::default() }, "`fail_open` lets repeats through"),
+            (
+                Policy { fail_open: true, naturally_idempotent: true, mode: Mode::Fenced, ..Policy::default() },
+                "`fail_open` lets requests through without operation and fence, and mode fenced",
+            ),
             (Policy { attempts_max: 0, ..Policy::default() }, "`attempts_max` is zero"),
             (Policy { tombstone: Duration::MAX, ..Policy::default() }, "`tombstone` is over a hundred years"),
             (Policy { methods: vec![], ..Policy::default() }, "`methods` is zero"),

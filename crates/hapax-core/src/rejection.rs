@@ -82,6 +82,8 @@ pub enum Rejection {
         /// Whether the route's mode makes a repeat safe.
         repeat: bool,
     },
+    /// The upstream says that it is done, but did not complete the record in its transaction. For the first caller.
+    NotJoined,
     /// The store did not answer in time.
     StoreUnavailable,
     /// This node is shutting down and begins nothing new.
@@ -170,6 +172,7 @@ impl Rejection {
                 let retry = if *repeat { SOON } else { Retry::No };
                 row(status, "outcome-unknown", "The outcome of this request is not known", retry)
             }
+            R::NotJoined => row(502, "not-joined", "The service did not complete this request in its transaction", Retry::No),
             R::Draining => row(503, "draining", "This node is shutting down", SOON),
             R::DeadlineMalformed => row(400, "deadline-malformed", "The deadline is malformed", Retry::No),
             R::StoreUnavailable => row(503, "store-unavailable", "The record of this request could not be reached", SOON),
@@ -206,6 +209,7 @@ impl Rejection {
             R::UpstreamUnreachable => "Repeat the same request with the same key later.".into(),
             R::Lost { repeat: true, .. } => "The attempt was lost. Repeating it with the same key is safe.".into(),
             R::Lost { repeat: false, .. } => "The attempt was lost after it may have had its effect. Do not send it again under a new key; find out what happened.".into(),
+            R::NotJoined => "The service answered as if it were done, but did not say so in its transaction. Do not send it again under a new key; find out what happened.".into(),
             R::StoreUnavailable => "Repeat the same request with the same key later; do not send it under a new one.".into(),
             R::Draining => "Nothing was begun. Repeat the same request with the same key later.".into(),
             R::DeadlineMalformed => "Send Idempotency-Deadline as a structured-field date, such as @1893456000.".into(),

@@ -70,6 +70,90 @@ pub trait Store: Send + Sync + 'static {
 
     /// Writes into the audit log what was done by hand and changes no record; returns the entry.
     fn note(&self, note: Note) -> Reply<'_, LogEntry>;
+
+    /// How an attempt ends inside a transaction of the caller's, where the store can take part in one.
+    fn joins(&self) -> Option<&dyn Joins> {
+        None
+    }
+}
+
+/// A store that callers can reach in transactions of their own: their effect and its record commit together.
+///
+/// # The contract
+///
+/// 1. The statement ends the attempt under [`Condition::Held`], judged as in [`Store::put_if`]; or it fails, and so that the transaction it
+///    runs in cannot commit what came before it: with [`FENCED_OUT`] where the attempt no longer owns its record, with [`FINISHED_ALREADY`] where it has
+///    ended in an answer.
+/// 2. From the statement to the end of its transaction nobody else changes the record: whoever tries waits, or is told
+///    [`StoreErrorKind::Locked`].
+/// 3. Nothing of it is visible before the transaction has committed, and all of it after that.
+pub trait Joins: Send + Sync {
+    /// The statement that makes this change: a [`Change::Finish`] under [`Condition::Held`].
+    fn statement(&self, put: &Put) -> Statement;
+}
+
+/// What a statement of [`Joins`] fails with when the attempt no longer owns its record: the code of a Postgres error, the beginning of the text
+/// of one of SQLite.
+pub const FENCED_OUT: &str = "HX003";
+/// The same when the attempt has ended already.
+pub const FINISHED_ALREADY: &str = "HX005";
+
+/// One statement for somebody else's transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statement {
+    /// Which database understands it.
+    pub dialect: Dialect,
+    /// Its text.
+    pub sql: &'static str,
+    /// What its placeholders stand for, from the first on.
+    pub values: Vec<Value>,
+    /// The store's time of the change, in microseconds; `None` where the statement returns it.
+    pub now: Option<Timestamp>,
+}
+
+/// A database's way of speaking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    /// Placeholders are `$1` and so on; the statement returns one number.
+    Postgres,
+    /// Placeholders are `?1` and so on; the statement returns nothing.
+    Sqlite,
+}
+
+/// What a placeholder stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Bytes, or null where bytes could be.
+    Bytes(Option<Vec<u8>>),
+    /// A number of 64 bits, or null where one could be.
+    Int(Option<i64>),
+}
+
+/// What a route says about answers that an upstream completes in a transaction of its own, where the route itself is not at hand.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Terms {
+    /// How long the record is remembered.
+    pub lifetime: Lifetime,
+    /// Whether answers are kept at all.
+    pub keep: bool,
+    /// The largest body that is.
+    pub bytes_max: usize,
+    /// Whether cookies are kept too.
+    pub cookies: bool,
+    /// Under which version.
+    pub version: Option<Arc<str>>,
+}
+
+impl From<&Policy> for Terms {
+    fn from(policy: &Policy) -> Self {
+        Terms {
+            lifetime: policy.into(),
+            keep: policy.keep_answers,
+            bytes_max: policy.answer_bytes_max,
+            cookies: policy.replay_cookies,
+            version: policy.answer_version.clone(),
+        }
+    }
 }
 
 /// Under which condition a record may change.
@@ -133,6 +217,8 @@ pub struct Claim {
     pub token: AttemptToken,
     /// How long the attempt may go without renewing.
     pub lease: Duration,
+    /// What its route says of answers, if the attempt may end in a transaction of the upstream's own.
+    pub terms: Option<Arc<Terms>>,
 }
 
 /// How an attempt ended.
@@ -149,7 +235,7 @@ pub struct Finish {
 }
 
 /// How long a finished record is remembered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lifetime {
     /// How long it replays.
     pub retention: Duration,
@@ -297,6 +383,8 @@ pub struct Pulse {
 pub enum StoreErrorKind {
     /// Not reachable, too slow, full: it may come back.
     Unavailable,
+    /// Somebody's transaction has the record, and has not ended. Nothing was written.
+    Locked,
     /// What is stored cannot be trusted. It will not come back by itself.
     Corrupt,
     /// What is stored was written by a newer version.

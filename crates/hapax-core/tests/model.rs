@@ -13,6 +13,7 @@
 //!   judged at any time with nobody listening: before the second copy, and its reply was lost; after it, and it was late itself.
 //! - *Slow nodes.* A node acts on a reply by sending its next put, which waits in the network with whatever stale fence it has. Only
 //!   between a won claim and the dispatch does a node pause on its own, since a crash there is a case of its own.
+//! - *Transactions.* There the finish is the upstream's own, and its effect commits in the same step: it is there if the finish won.
 //! - *The upstream's answer.* Dispatching puts the finish into the network at once. A node that dies while it waits for the upstream
 //!   is a node that dies with its finish in the network, never to arrive.
 //!
@@ -141,6 +142,31 @@ fn rerun_keeps_its_promises_whatever_the_upstream_and_the_operator_say() {
     search("rerun, one key, settled", bounds, &sights, 500_000);
 }
 
+#[test]
+fn in_transactions_an_effect_is_there_iff_its_record_is_complete_in_every_interleaving() {
+    let bounds = Bounds {
+        mode: Mode::Transaction,
+        keys: 1,
+        requests: 3,
+        crashes: 2,
+        repeats: 2,
+        settlements: 1,
+        attempts: 3,
+        ends: &[End::Kept, End::Released, End::Unknown],
+    };
+    let sights = [
+        Sight::Takeover,
+        Sight::TakeoverRefused,
+        Sight::FencedOutRefused,
+        Sight::LateCompletion,
+        Sight::RetryAfterRelease,
+        Sight::Settlement,
+        Sight::EndAfterSettlementRefused,
+        Sight::Replay,
+    ];
+    search("transaction, one key, settled", bounds, &sights, 1_200_000);
+}
+
 /// How much of everything a world has.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
@@ -233,7 +259,7 @@ struct Place {
     record: Option<Kept>,
     late: [Option<Late>; LATE],
     requests_left: u8,
-    /// The fences dispatched whose attempts have not ended retryable, a bit each.
+    /// The fences dispatched whose attempts have not ended retryable, a bit each; in transactions, those whose effect has committed.
     ledger: u16,
     /// The fence of the settlement, once there is one.
     settled: u8,
@@ -272,6 +298,7 @@ enum Operator {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Breach {
     SecondDispatch,
+    SecondEffect,
     LeaseCutShort,
     FenceDidNotGrow,
     VersionDidNotGrow,
@@ -526,6 +553,7 @@ impl Search {
                 fingerprint: self.fingerprint.clone(),
                 token: AttemptToken::from_bytes([token; 16]),
                 lease: LEASE,
+                terms: None,
             })
         };
         let (condition, change) = match what {
@@ -604,6 +632,10 @@ impl Search {
                 world.note(Breach::EndedAfterSettlement, fence < world.keys[key].settled);
                 if new.state == Stage::Retryable {
                     world.keys[key].ledger &= !bit(fence);
+                }
+                if self.bounds.mode == Mode::Transaction && new.state == Stage::Completed {
+                    world.note(Breach::SecondEffect, world.keys[key].ledger != 0);
+                    world.keys[key].ledger |= bit(fence);
                 }
                 self.see(Sight::LateCompletion, was(Stage::Unknown) && new.state == Stage::Completed);
             }
@@ -695,7 +727,9 @@ impl Search {
         let forbids = if self.bounds.mode == Mode::Hold { ledger } else { ledger & bit(fence) };
         world.note(Breach::SecondDispatch, forbids != 0);
         self.see(Sight::DispatchAfterSettlement, fence < world.keys[key].settled);
-        world.keys[key].ledger |= bit(fence);
+        if self.bounds.mode != Mode::Transaction {
+            world.keys[key].ledger |= bit(fence);
+        }
         world.nodes[node][key] = Slot::Asked(What::Finish(fence, end));
         Some(())
     }
@@ -881,6 +915,14 @@ impl Model for Search {
                 "in hold one dispatch, until an attempt ends retryable; one for each fence in rerun",
                 |_, world: &World| world.breach != Some(Breach::SecondDispatch),
             ),
+            Property::always("in transactions one effect at most", |_, world: &World| world.breach != Some(Breach::SecondEffect)),
+            Property::always("in transactions an effect is there iff its record is complete", |search: &Search, world: &World| {
+                search.bounds.mode != Mode::Transaction
+                    || world.keys.iter().all(|place| {
+                        let complete = place.record.filter(|kept| kept.state == Stage::Completed && kept.answer != SETTLED);
+                        place.ledger == complete.map_or(0, |kept| bit(kept.fence))
+                    })
+            }),
             Property::always("a lease that is not over is never taken or declared lost", |_, world: &World| {
                 world.breach != Some(Breach::LeaseCutShort)
             }),

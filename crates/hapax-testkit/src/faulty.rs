@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hapax_core::audit::{LogEntry, LogQuery, Note};
-use hapax_core::store::{ListQuery, Pulse, Put, Reading, Renewal, Reply, Swept, Written};
+use hapax_core::store::{Joins, ListQuery, Pulse, Put, Reading, Renewal, Reply, StoreErrorKind, Swept, Written};
 use hapax_core::{Head, RecordId, Store, StoreError};
 use tokio::sync::watch;
 
@@ -26,6 +26,8 @@ use tokio::sync::watch;
 pub enum Fault {
     /// An error; nothing was applied.
     ErrorBefore,
+    /// The record is locked by somebody's transaction; nothing was applied.
+    Locked,
     /// An error, though it was applied: the reply was lost.
     ErrorAfter,
     /// No reply until [`Faulty::release`], then an error; nothing was applied.
@@ -179,6 +181,7 @@ impl Faulty {
             match fault {
                 None => asked.await,
                 Some(Fault::ErrorBefore) => Err(error(verb, "before it was applied")),
+                Some(Fault::Locked) => Err(StoreError::new(StoreErrorKind::Locked, "somebody's transaction has the record")),
                 Some(Fault::ErrorAfter) => {
                     drop(applied(asked, &self.counts).await);
                     Err(error(verb, "after it was applied"))
@@ -230,6 +233,10 @@ impl Store for Faulty {
 
     fn note(&self, note: Note) -> Reply<'_, LogEntry> {
         self.call(Verb::Note, None, |store| Box::pin(async move { store.note(note).await }))
+    }
+
+    fn joins(&self) -> Option<&dyn Joins> {
+        self.inner.joins()
     }
 }
 

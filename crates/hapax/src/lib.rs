@@ -4,7 +4,9 @@ pub mod clock;
 #[cfg(feature = "axum")]
 mod extract;
 mod hash;
+pub mod join;
 pub mod middleware;
+pub mod natural;
 pub mod observe;
 pub mod once;
 pub mod store;
@@ -19,9 +21,12 @@ pub use hapax_core::{
     Answer, Class, Key, KeyRule, KeySource, Mode, OperationId, Part, Policy, Principal, RecordId, Rejection, Scope, Store, Velocity,
 };
 
-pub use middleware::{Body, Idempotency, IdempotencyLayer, NeverDispatched};
+pub use join::{FinishError, Kept};
+pub use middleware::{Body, Idempotency, IdempotencyLayer, NeverDispatched, Probe, Probed};
 pub use observe::{Event, Observer, Would};
 pub use once::{Audit, Drained, Failure, Limits, Once, Operation, OperatorError, Quotas, Ran, RunError, Settlement, Usage};
+#[cfg(feature = "sqlite")]
+pub use store::guest::Guest;
 #[cfg(feature = "postgres")]
 pub use store::postgres::Postgres;
 #[cfg(feature = "sqlite")]

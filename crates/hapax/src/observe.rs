@@ -95,6 +95,23 @@ pub enum Event<'a> {
         /// The attempt had been given up for lost.
         late: bool,
     },
+    /// The record was completed in the transaction of the effect. Instead of `Finishing` and before `Finished`, or after a `Finishing` whose
+    /// state came to nothing.
+    Joined {
+        /// Which operation.
+        subject: Subject<'a>,
+        /// The work returned something else than it has stored. What is stored was sent.
+        differs: bool,
+    },
+    /// On a transaction route the work said that it is done, and its record was not completed in a transaction. An alarm.
+    NotJoined(Subject<'a>),
+    /// The upstream was asked what became of a lost attempt.
+    Probed {
+        /// Which operation.
+        subject: Subject<'a>,
+        /// What it said: `done`, `barred` or `unknown`.
+        found: &'static str,
+    },
     /// The first caller's answer is about to leave.
     Answering(Subject<'a>),
     /// The work ended, but the attempt no longer owned its fence: the outcome was discarded. After a settlement this is an alarm.

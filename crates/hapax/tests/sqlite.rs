@@ -54,6 +54,7 @@ fn claim(key: &str) -> Put {
         fingerprint: Fingerprint { digest: [1; 32], policy: Arc::default() },
         token: AttemptToken::from_bytes([2; 16]),
         lease: Duration::from_secs(10),
+        terms: None,
         scope: scope.clone(),
         key: key.clone(),
     };

@@ -49,11 +49,11 @@ impl Cluster {
         command
     }
 
-    pub(super) fn version(&self) -> String {
+    pub(crate) fn version(&self) -> String {
         self.0.psql("postgres", "SHOW server_version")
     }
 
-    pub(super) fn settings(&self) -> String {
+    pub(crate) fn settings(&self) -> String {
         SETTINGS.map(|(name, value)| format!("{name} = {value}")).join(", ")
             + ", fsync and synchronous_commit on, the rest as it comes"
     }

@@ -9,6 +9,7 @@ CREATE TABLE heads (
     expires_at int8 NOT NULL,
     tombstone_until int8 NOT NULL,
     policy int8,
+    terms int8,
     token uuid NOT NULL,
     attempts int4 NOT NULL,
     status int4,
@@ -32,7 +33,7 @@ CREATE INDEX ON answers (fence);
 
 -- Those that are read again: their keys are numbers, so that a script can name them.
 INSERT INTO heads
-SELECT i, i + 1, 0, 0, 0, 0, 0, 0, 1, gen_random_uuid(), 1, 201, 2, 0, false, sha256(i::text::bytea), sha256(i::text::bytea),
+SELECT i, i + 1, 0, 0, 0, 0, 0, 0, 1, NULL, gen_random_uuid(), 1, 201, 2, 0, false, sha256(i::text::bytea), sha256(i::text::bytea),
        'bench', 'ada', 'POST', '/v1/charges', gen_random_uuid()::text::bytea
 FROM generate_series(1, {stored}) AS i;
 INSERT INTO answers SELECT i, 0, sha256(i::text::bytea), '{answer}' FROM generate_series(1, {stored}) AS i;

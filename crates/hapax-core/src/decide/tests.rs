@@ -133,6 +133,25 @@ fn every_state_against_every_event() {
 }
 
 #[test]
+fn modes_differ_only_in_what_follows_a_lost_attempt() {
+    let fingerprint = fingerprint(1);
+    let ask = Ask { fingerprint: &fingerprint, deadline: None, token_until: None };
+    let decided = |record: Option<&Head>, mode| word(&decide(record, &ask, NOW, &Policy { mode, ..Policy::default() }));
+    for (name, record) in records() {
+        // What was lost has no status.
+        let record = record.map(|head| Head { status: head.status.filter(|_| !head.state.is_open()), ..head });
+        let rerun = decided(record.as_ref(), Mode::Rerun);
+        for mode in [Mode::Transaction, Mode::Fenced, Mode::Probe] {
+            assert_eq!(decided(record.as_ref(), mode), rerun, "{name} in {mode:?}");
+        }
+    }
+    // Somebody said that it is done, and not in its transaction: there is nothing that was rolled back.
+    let not_joined = Head { status: Some(201), ..head(State::Unknown) };
+    assert_eq!(decided(Some(&not_joined), Mode::Transaction), "outcome-unknown");
+    assert_eq!(decided(Some(&not_joined), Mode::Fenced), "attempt lapsed");
+}
+
+#[test]
 fn a_deadline_is_honoured_within_its_tolerance() {
     let fingerprint = fingerprint(1);
     let decide_at = |now| {

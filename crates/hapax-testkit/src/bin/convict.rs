@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use hapax_core::planted::{BUGS, POSTGRES};
+use hapax_core::planted::{BUGS, JOINING, POSTGRES};
 use hapax_testkit::servers;
 
 /// A test binary by its package and name, and what it is told: a part of the names of the tests to run, for instance.
@@ -32,8 +32,22 @@ const SUITES: &[Choice] = &[
 const POSTGRES_SUITES: &[Choice] = &[(
     "hapax",
     "postgres",
-    &["--test-threads=8", "contract::what_takes", "crash::", "history::", "lanes::", "nodes::", "replies::", "ring::", "standby::"],
+    &[
+        "--test-threads=8",
+        "contract::what_takes",
+        "crash::",
+        "history::",
+        "join::",
+        "lanes::",
+        "nodes::",
+        "replies::",
+        "ring::",
+        "standby::",
+    ],
 )];
+
+/// The same for bugs in finishing inside a transaction of the caller's, by the drivers there are.
+const JOIN_SUITES: &[Choice] = &[("hapax", "join", &["--test-threads=8", "ends::", "lost::"])];
 
 /// A suite that takes longer hangs, which convicts as well.
 const SUITE_TIME_MAX: Duration = Duration::from_secs(120);
@@ -46,12 +60,15 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     let bugs = BUGS.iter().map(|(name, _)| *name).filter(|name| chosen.is_empty() || chosen.iter().any(|chosen| chosen == name));
-    let (postgres, others): (Vec<_>, Vec<_>) = bugs.partition(|name| name.starts_with(POSTGRES));
+    let (joining, others): (Vec<_>, Vec<_>) = bugs.partition(|name| JOINING.contains(name));
+    let (postgres, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|name| name.starts_with(POSTGRES));
     let tried = try_bugs(SUITES, &others).and_then(|mut acquitted| {
-        if postgres.is_empty() || has_postgres() {
+        if (postgres.is_empty() && joining.is_empty()) || has_postgres() {
             acquitted.extend(try_bugs(POSTGRES_SUITES, &postgres)?);
+            acquitted.extend(try_bugs(JOIN_SUITES, &joining)?);
         } else {
-            postgres.iter().for_each(|bug| println!("{bug:>30}  SKIPPED: there is no PostgreSQL here to plant it in"));
+            let skipped = postgres.iter().chain(&joining);
+            skipped.for_each(|bug| println!("{bug:>30}  SKIPPED: there is no PostgreSQL here to plant it in"));
         }
         Ok(acquitted)
     });

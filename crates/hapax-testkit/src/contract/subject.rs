@@ -53,7 +53,14 @@ impl Subject {
 
     /// A claim by somebody new.
     pub(super) fn claim(&self, lease: Duration) -> Claim {
-        Claim { scope: self.scope.clone(), key: self.key.clone(), fingerprint: fingerprint(1), token: new_token(), lease }
+        Claim {
+            scope: self.scope.clone(),
+            key: self.key.clone(),
+            fingerprint: fingerprint(1),
+            token: new_token(),
+            lease,
+            terms: None,
+        }
     }
 
     /// Writes, and holds the store to nothing yet.

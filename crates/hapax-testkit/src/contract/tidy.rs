@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hapax_core::audit::{LogEntry, LogQuery, Note, Signed};
 use hapax_core::record::{Head, Last};
-use hapax_core::store::{Change, Finish, Lifetime, ListQuery, Pulse, Reading, Renewal, Reply, StoreError, Swept, Written};
+use hapax_core::store::{Change, Finish, Joins, Lifetime, ListQuery, Pulse, Reading, Renewal, Reply, StoreError, Swept, Written};
 use hapax_core::{Condition, Put, RecordId, State, Store, Timestamp};
 
 /// A store around a store, which remembers what was made through it.
@@ -144,6 +144,10 @@ impl Store for Tidy {
     fn note(&self, note: Note) -> Reply<'_, LogEntry> {
         self.made().entries += 1;
         self.store.note(note)
+    }
+
+    fn joins(&self) -> Option<&dyn Joins> {
+        self.store.joins()
     }
 }
 

@@ -219,7 +219,7 @@ impl Planner {
         let token = AttemptToken::from_bytes(self.random.bytes());
         let lease = self.random.millis(&[0, 1, 5, 20, 1_000]);
         let Known { scope, key, .. } = &self.records[at];
-        Change::Claim(Claim { scope: scope.clone(), key: key.clone(), fingerprint, token, lease })
+        Change::Claim(Claim { scope: scope.clone(), key: key.clone(), fingerprint, token, lease, terms: None })
     }
 
     fn finish(&mut self, state: State) -> Change {

@@ -1,7 +1,5 @@
 //! From response to answer and back: what is kept, and what a replay sends.
 
-use std::sync::Arc;
-
 use bytes::{Bytes, BytesMut};
 use hapax_core::answer::Answer;
 use hapax_core::planted::{self, Bug};
@@ -80,6 +78,12 @@ pub(super) fn keep(status: StatusCode, headers: &HeaderMap, body: &Bytes, traile
     Answer { status: status.as_u16(), headers: kept, body: body.clone(), trailers: trailers.map(fields).unwrap_or_default() }
 }
 
+/// What of a whole response is kept, if anything is.
+pub(crate) fn kept(response: &Response<Bytes>, policy: &Policy) -> Option<Answer> {
+    let is_kept = policy.keep_answers && wants_keeping(response.headers()) && response.body().len() <= policy.answer_bytes_max;
+    is_kept.then(|| keep(response.status(), response.headers(), response.body(), None, policy))
+}
+
 /// Takes off a length that is not the body's: whoever reads by it would take the next answer for a part of this one. Without a body it
 /// may be that of one which was not asked for.
 pub(super) fn mend_length(headers: &mut HeaderMap, body: &Bytes) {
@@ -95,7 +99,29 @@ fn connection_options(headers: &HeaderMap) -> Vec<HeaderName> {
 }
 
 /// The stored answer, sent again.
-pub(super) fn replay(head: &Head, answer: &Arc<Answer>) -> Response<Body> {
+pub(super) fn replay(head: &Head, answer: &Answer) -> Response<Body> {
+    let mut response = stored(answer);
+    response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    note_expiry(response.headers_mut(), head);
+    response
+}
+
+/// The stored answer, sent to the first caller because it was stored with the effect. Cookies that came with the same answer are still for them.
+pub(super) fn first(head: &Head, answer: &Answer, live: Option<Response<Body>>) -> Response<Body> {
+    let mut response = stored(answer);
+    let is_same = |live: &Response<Body>| live.status() == response.status();
+    if !response.headers().contains_key(SET_COOKIE)
+        && let Some(live) = live.filter(is_same)
+    {
+        let cookies: Vec<_> = live.headers().get_all(SET_COOKIE).iter().cloned().collect();
+        response.headers_mut().extend(cookies.into_iter().map(|cookie| (SET_COOKIE, cookie)));
+    }
+    note_expiry(response.headers_mut(), head);
+    response
+}
+
+/// The response that an answer was.
+pub(super) fn stored(answer: &Answer) -> Response<Body> {
     let trailers = (!answer.trailers.is_empty()).then(|| fields(&answer.trailers));
     let mut response = Response::new(Body::whole(answer.body.clone(), trailers));
     *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -104,8 +130,6 @@ pub(super) fn replay(head: &Head, answer: &Arc<Answer>) -> Response<Body> {
     if let Some(trace) = response.headers_mut().remove(TRACE) {
         response.extensions_mut().insert(Origin(trace));
     }
-    response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
-    note_expiry(response.headers_mut(), head);
     response
 }
 

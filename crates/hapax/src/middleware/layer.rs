@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use hapax_core::fingerprint::Pointer;
-use hapax_core::policy::{Policy, PolicyError};
+use hapax_core::policy::{Mode, Policy, PolicyError};
 use hapax_core::scope::Principal;
 use http::HeaderName;
 use http::request::Parts;
 use tower_layer::Layer;
 
+use super::probe::Probe;
 use super::service::Idempotency;
 use crate::Hapax;
 
@@ -17,16 +18,29 @@ pub struct LayerBuilder {
     hapax: Hapax,
     policy: Arc<Policy>,
     name: Arc<str>,
+    probe: Option<Arc<dyn Probe>>,
 }
 
 impl LayerBuilder {
     pub(crate) fn new(hapax: Hapax) -> Self {
-        LayerBuilder { hapax, policy: Arc::default(), name: "".into() }
+        LayerBuilder { hapax, policy: Arc::default(), name: "".into(), probe: None }
     }
 
-    /// Sets what the guarded routes promise. A policy that contradicts itself is refused here.
+    /// Who asks the service what became of a lost attempt, for a policy of [`Mode::Probe`]. To be said before the policy.
+    #[must_use]
+    pub fn probe(mut self, probe: impl Probe) -> Self {
+        self.probe = Some(Arc::new(probe));
+        self
+    }
+
+    /// Sets what the guarded routes promise. A policy that contradicts itself is refused here, and one whose promise this store cannot keep.
     pub fn policy(mut self, policy: Policy) -> Result<Self, PolicyError> {
         policy.validate()?;
+        match policy.mode {
+            Mode::Transaction if self.hapax.engine().store.joins().is_none() => return Err(PolicyError::NoTransactions),
+            Mode::Probe if self.probe.is_none() => return Err(PolicyError::NoProbe),
+            _ => {}
+        }
         self.policy = Arc::new(policy);
         Ok(self)
     }
@@ -50,13 +64,13 @@ impl LayerBuilder {
         };
         let pointers = self.policy.pointers();
         let principal = Box::new(source);
-        let LayerBuilder { hapax, mut policy, name } = self;
+        let LayerBuilder { hapax, mut policy, name, probe } = self;
         if policy.shadow {
             // So that all that is asked for one request is answered, or given up, within what the route allows.
             let policy = Arc::make_mut(&mut policy);
             policy.store_timeout = policy.store_timeout * 3 / 4;
         }
-        IdempotencyLayer(Arc::new(Shared { hapax, namespace, policy, name, key_field, pointers, principal }))
+        IdempotencyLayer(Arc::new(Shared { hapax, namespace, policy, name, key_field, pointers, principal, probe }))
     }
 
     /// Who is asking, from what an authentication layer outside this one left in the request's extensions. A request without it,
@@ -90,6 +104,7 @@ pub(super) struct Shared {
     /// The policy's, listed once.
     pub(super) pointers: Vec<Pointer>,
     pub(super) principal: Box<PrincipalSource>,
+    pub(super) probe: Option<Arc<dyn Probe>>,
 }
 
 type PrincipalSource = dyn Fn(&Parts) -> Option<Principal> + Send + Sync;

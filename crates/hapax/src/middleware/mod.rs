@@ -54,6 +54,7 @@ mod body;
 mod buffered;
 mod headers;
 mod layer;
+mod probe;
 mod problem;
 mod request;
 mod service;
@@ -61,9 +62,11 @@ mod shadow;
 mod source;
 mod work;
 
+pub(crate) use answer::kept;
 pub use answer::{Origin, is_never_kept};
 pub use body::Body;
 pub use layer::{IdempotencyLayer, LayerBuilder};
+pub use probe::{Probe, Probed, Probing};
 pub use problem::{problem, response as rejected};
 pub use service::{Idempotency, NeverDispatched};
 

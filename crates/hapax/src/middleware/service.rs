@@ -221,10 +221,10 @@ impl Shared {
         let spare = self.policy.fail_open.then(|| (inner.clone(), parts.clone(), buffered.clone()));
         let dispatched = Arc::new(AtomicBool::new(false));
         let work = {
-            let (policy, dispatched) = (self.policy.clone(), dispatched.clone());
+            let (shared, dispatched) = (self.clone(), dispatched.clone());
             move |operation: Operation| {
                 dispatched.store(true, Ordering::SeqCst);
-                work::run(inner, parts, buffered.body(), operation, policy)
+                work::run_probed(shared, inner, parts, buffered.body(), operation)
             }
         };
         match self.hapax.engine().drive(call, work).await {
@@ -237,6 +237,14 @@ impl Shared {
                     self.hapax.observe(&Event::Rejected { subject: Some(subject), rejection: &rejection });
                     problem::response(&rejection)
                 }
+            }),
+            Ok(Reply::Joined { head, answer: Some(answer), live }) => Ok(answer::first(&head, &answer, live.and_then(Result::ok))),
+            Ok(Reply::Joined { head, answer: None, live }) => Ok(match live {
+                Some(Ok(mut response)) if Some(response.status().as_u16()) == head.status => {
+                    answer::mark_first(response.headers_mut(), &head);
+                    response
+                }
+                _ => problem::response(&Rejection::AnswerNotKept { status: head.status, at: head.finished_at }),
             }),
             Ok(Reply::Replay { head, answer }) => Ok(answer::replay(&head, &answer)),
             Err(rejection) => match spare.filter(|_| is_store_away(&rejection) && !dispatched.load(Ordering::SeqCst)) {

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use hapax_core::outcome::{Class, Outcome, classify};
-use hapax_core::policy::Policy;
+use hapax_core::policy::{Mode, Policy};
 use hapax_core::rejection::Rejection;
 use http::request::Parts;
 use http::{HeaderValue, Request, Response};
@@ -11,9 +11,41 @@ use tower_service::Service;
 
 use super::answer::{self, Collected};
 use super::body::Body;
+use super::layer::Shared;
+use super::probe::Probed;
 use super::service::NeverDispatched;
 use super::{BoxError, headers};
+use crate::observe::{Event, Subject};
 use crate::once::{Ended, Operation, lost};
+
+/// The work of an operation, where the route asks first what became of a lost attempt.
+pub(super) async fn run_probed<S, RB>(
+    shared: Arc<Shared>,
+    inner: S,
+    parts: Parts,
+    body: Body,
+    operation: Operation,
+) -> Ended<Result<Response<Body>, Rejection>>
+where
+    S: Service<Request<Body>, Response = Response<RB>>,
+    S::Error: Into<BoxError>,
+    RB: http_body::Body<Data = Bytes> + Send + 'static,
+    RB::Error: Into<BoxError>,
+{
+    let policy = shared.policy.clone();
+    if let Some(probe) = shared.probe.as_ref().filter(|_| operation.follows_lost()) {
+        let probed = probe.probe(&operation).await;
+        let subject = Subject { scope: operation.scope(), id: operation.record() };
+        shared.hapax.observe(&Event::Probed { subject, found: probed.word() });
+        match probed {
+            Probed::Barred => {}
+            Probed::Unknown => return Ended { outcome: Outcome::Lost, live: Err(Rejection::OutcomeUnknown) },
+            // Read as any answer is, so that the same of it is kept.
+            Probed::Done(answer) => return kept(answer::stored(&answer), &policy).await,
+        }
+    }
+    run(inner, parts, body, operation, policy).await
+}
 
 /// The work of an operation: calls the inner service and reads its answer as an outcome.
 pub(super) async fn run<S, RB>(
@@ -50,6 +82,15 @@ where
 
 /// How a response is read: as its handler says, else by its status.
 pub(super) fn class_of<B>(response: &Response<B>, policy: &Policy) -> Class {
+    // A higher fence was there, which nobody here knows of. A service that keeps what it has applied has done nothing for this one, and the next has
+    // a higher fence still; of one that can only be asked, it is asked.
+    if response.headers().get(headers::REFUSED).is_some_and(|why| why == "fence") {
+        match policy.mode {
+            Mode::Fenced => return Class::Release,
+            Mode::Probe => return Class::Unknown,
+            _ => {}
+        }
+    }
     response.extensions().get::<Class>().copied().unwrap_or_else(|| classify(response.status().as_u16(), policy))
 }
 
@@ -80,7 +121,7 @@ where
         Ok(Collected::Whole { body, trailers }) => {
             answer::mend_length(&mut parts.headers, &body);
             let answer = answer::keep(parts.status, &parts.headers, &body, trailers.as_ref(), policy);
-            ended(parts, Some(answer), Body::whole(body, trailers))
+            ended(parts, Some(Arc::new(answer)), Body::whole(body, trailers))
         }
         Ok(Collected::Over(body)) => ended(parts, None, body),
         Err(error) => {

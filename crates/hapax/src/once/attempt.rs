@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hapax_core::answer::Answer;
+use hapax_core::guard;
 use hapax_core::outcome::Outcome;
 use hapax_core::planted::{self, Bug};
-use hapax_core::record::{Head, Record};
+use hapax_core::policy::Mode;
+use hapax_core::record::{Head, Record, State};
 use hapax_core::rejection::Rejection;
 use hapax_core::store::{Change, Condition, Finish, Put, Seen, Written};
 use hapax_core::time::Timestamp;
@@ -19,10 +22,13 @@ use super::flights::Seat;
 use super::path::lost;
 use super::renew;
 use super::usage::Reserved;
+use crate::join::Joined;
 use crate::observe::Event;
 
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// What stands for the status of work that returned none.
+const UNSAID: u16 = 500;
 
 /// A claim that was won.
 pub(super) struct Claimed {
@@ -84,6 +90,12 @@ impl<T, F: FnOnce(Result<Reply<T>, Rejection>)> Desk<T, F> {
         }
     }
 
+    /// Hands over what was stored with the effect, whatever the work returned.
+    fn tell_joined(&mut self, head: Head, answer: Option<Arc<Answer>>) {
+        let (head, live) = (Box::new(head), self.live.take());
+        self.tell(Ok(Reply::Joined { head, answer, live }));
+    }
+
     /// Hands over the answer; for a first caller of work that broke off there is none.
     fn tell_live(&mut self, head: Head, otherwise: Rejection) {
         let head = Box::new(head);
@@ -128,7 +140,7 @@ impl Attempt {
     /// The attempt has run for as long as one may: from now on it counts as lost, unless it ends after all.
     async fn give_up<T, F: FnOnce(Result<Reply<T>, Rejection>)>(&self, desk: &mut Desk<T, F>) {
         self.engine.renewals.stop(self.claimed.head.id, self.claimed.head.fence);
-        let put = self.put(Outcome::Lost);
+        let put = self.put(&Outcome::Lost);
         let written = self.engine.ask_in(self.call.policy.store_timeout, self.engine.store.put_if(put)).await;
         desk.tell(Err(lost(&self.call.policy, true)));
         match written {
@@ -153,15 +165,32 @@ impl Attempt {
                 Outcome::Lost
             }
         };
+        if let Some(joined) = self.claimed.operation.joined() {
+            return self.joined(self.seen_joined(joined), &outcome, desk);
+        }
         let subject = self.call.subject(self.claimed.head.id);
-        self.engine.observe(&Event::Finishing { subject, state: outcome.state() });
-        let (mut put, broke_off) = (self.put(outcome), lost(&self.call.policy, false));
+        let is_transaction = self.call.policy.mode == Mode::Transaction;
+        // Of what is done, the transaction would have told us.
+        let not_joined = match outcome {
+            Outcome::Kept { status, .. } if is_transaction && outcome.state() == State::Completed => {
+                Some(Outcome::NotJoined { status })
+            }
+            // What it did without a transaction was not rolled back, whatever it says now.
+            _ if self.claimed.operation.has_acted_outside() => {
+                Some(Outcome::NotJoined { status: outcome.status().unwrap_or(UNSAID) })
+            }
+            _ => None,
+        };
+        let (is_not_joined, written) = (not_joined.is_some(), not_joined.as_ref().unwrap_or(&outcome));
+        self.engine.observe(&Event::Finishing { subject, state: written.state() });
+        let (mut put, broke_off) = (self.put(written), lost(&self.call.policy, false));
         // Counted until what is written has been noted.
         let _room = self.room_for_answer(&mut put);
         if planted::is(Bug::AnswerBeforeDurable) {
             desk.tell_live(self.claimed.head.clone(), broke_off.clone());
         }
         match self.write(put, desk).await {
+            Ok(seen) if is_not_joined => self.not_joined(seen, desk),
             Ok(seen) => {
                 self.note_finished(&seen, desk.since);
                 if let Some(epoch) = self.epoch {
@@ -171,6 +200,8 @@ impl Attempt {
                 desk.land(seen);
                 desk.tell_live(head, broke_off);
             }
+            // By the work itself, in its own transaction.
+            Err(seen) if is_transaction && self.is_answered(&seen) => self.joined(seen, &outcome, desk),
             Err(seen) => {
                 self.engine.observe(&Event::FencedOut(subject));
                 tracing::warn!(record = %self.claimed.head.id, fence = %self.claimed.head.fence, "an attempt ended after it had lost its fence");
@@ -181,13 +212,64 @@ impl Attempt {
         }
     }
 
+    /// The record was completed in the transaction of the effect: that is what everybody gets.
+    fn joined<T, F: FnOnce(Result<Reply<T>, Rejection>)>(&self, seen: Seen, outcome: &Outcome, desk: &mut Desk<T, F>) {
+        let Some(record) = &seen.record else { return };
+        let (head, answer) = (record.head.clone(), record.answer.clone());
+        let subject = self.call.subject(head.id);
+        self.engine.observe(&Event::Joined { subject, differs: differs(outcome, &head, answer.as_deref()) });
+        self.note_finished(&seen, desk.since);
+        if let Some(epoch) = self.epoch {
+            self.engine.cache.keep(&seen, epoch);
+        }
+        desk.land(seen);
+        desk.tell_joined(head, answer);
+    }
+
+    /// The work says that it is done, and has not completed its record.
+    fn not_joined<T, F: FnOnce(Result<Reply<T>, Rejection>)>(&self, seen: Seen, desk: &mut Desk<T, F>) {
+        self.note_finished(&seen, desk.since);
+        // It had been told that its transaction did not commit, and says otherwise.
+        let is_released = self.own(&seen).is_some_and(|head| head.state == State::Retryable);
+        desk.land(seen);
+        if is_released {
+            return desk.tell(Err(lost(&self.call.policy, false)));
+        }
+        let Claimed { head, operation, .. } = &*self.claimed;
+        self.engine.observe(&Event::NotJoined(self.call.subject(head.id)));
+        tracing::error!(
+            record = %head.id, fence = %head.fence, operation = %operation.id(),
+            "ALARM: a transaction route was answered as done, but its record was not completed in a transaction; its outcome is unknown"
+        );
+        desk.tell(Err(Rejection::NotJoined));
+    }
+
+    /// The record as the attempt's own transaction has left it.
+    fn seen_joined(&self, joined: &Joined) -> Seen {
+        let Joined { finish, now } = joined;
+        let record = Record { head: guard::ended(&self.claimed.head, finish, *now), answer: finish.answer.clone() };
+        self.engine.store.note_joined(&record, *now);
+        Seen { record: Some(record), now: *now }
+    }
+
+    /// Whether this very attempt has ended in an answer.
+    fn is_answered(&self, seen: &Seen) -> bool {
+        self.own(seen).is_some_and(|head| matches!(head.state, State::Completed | State::Failed))
+    }
+
+    /// The record's head, if this attempt is its last.
+    fn own<'a>(&self, seen: &'a Seen) -> Option<&'a Head> {
+        let (mine, head) = (&self.claimed.head, &seen.record.as_ref()?.head);
+        (head.token == mine.token && head.fence == mine.fence).then_some(head)
+    }
+
     /// Writes the end of the attempt, for as long as that takes. `Err` with what is there, if the attempt no longer owns its fence.
     async fn write<T, F: FnOnce(Result<Reply<T>, Rejection>)>(&self, mut put: Put, desk: &mut Desk<T, F>) -> Result<Seen, Seen> {
         let timeout = self.call.policy.store_timeout;
         let patience = Instant::now() + timeout;
         let (mut pause, mut reserved) = (PAUSE_MIN, None);
         loop {
-            match self.engine.ask_in(timeout, self.engine.store.put_if(put.clone())).await {
+            let failed = match self.engine.ask_in(timeout, self.engine.store.put_if(put.clone())).await {
                 Ok(Written::Won(won)) => {
                     return Ok(Seen {
                         record: Some(Record { head: won.head, answer: put.change.answer().cloned() }),
@@ -202,10 +284,10 @@ impl Attempt {
                     desk.tell(Err(Rejection::AnswerCorrupt));
                     return Err(Seen { record: None, now: Timestamp::ZERO });
                 }
-                Err(_) => {}
-            }
+                Err(failed) => failed,
+            };
             if Instant::now() >= patience && reserved.is_none() {
-                desk.tell(Err(Rejection::StoreUnavailable));
+                desk.tell(Err(failed));
                 reserved = Some(self.reserve(&mut put));
             }
             tokio::time::sleep(pause).await;
@@ -237,11 +319,14 @@ impl Attempt {
 
     fn is_done(&self, seen: &Seen, put: &Put) -> bool {
         let Change::Finish(finish) = &put.change else { return false };
-        let mine = &self.claimed.head;
-        seen.record
-            .as_ref()
-            .map(|record| &record.head)
-            .is_some_and(|head| head.token == mine.token && head.fence == mine.fence && head.state == finish.state)
+        let is_transaction = self.call.policy.mode == Mode::Transaction;
+        self.own(seen).is_some_and(|head| match head.state {
+            // By the work itself, or by an earlier try: what is stored counts either way.
+            State::Completed | State::Failed if is_transaction => false,
+            // What did not commit was released by whoever found that out, and there is no more to say of it.
+            State::Retryable if is_transaction => true,
+            state => state == finish.state,
+        })
     }
 
     fn note_finished(&self, seen: &Seen, since: Instant) {
@@ -252,17 +337,25 @@ impl Attempt {
         self.engine.observe(&Event::Finished { subject, state: record.head.state, elapsed: since.elapsed(), late });
     }
 
-    fn put(&self, outcome: Outcome) -> Put {
+    fn put(&self, outcome: &Outcome) -> Put {
         let (state, status) = (outcome.state(), outcome.status());
+        let version = self.call.policy.answer_version.as_deref();
         let answer = match outcome {
-            Outcome::Kept { answer, .. } => {
-                let version = self.call.policy.answer_version.as_deref();
-                answer.map(|answer| Arc::new(if version.is_some() { answer.under(version) } else { answer }))
-            }
-            Outcome::Released { .. } | Outcome::Lost => None,
+            Outcome::Kept { answer: Some(answer), .. } if version.is_some() => Some(Arc::new(Answer::clone(answer).under(version))),
+            Outcome::Kept { answer, .. } => answer.clone(),
+            Outcome::Released { .. } | Outcome::Lost | Outcome::NotJoined { .. } => None,
         };
         let finish = Finish { state, status, answer, lifetime: (&*self.call.policy).into() };
         let Head { id, fence, .. } = self.claimed.head;
         Put { id, condition: Condition::Held { fence }, change: Change::Finish(finish) }
+    }
+}
+
+/// Whether the work said something else than it has stored.
+fn differs(outcome: &Outcome, head: &Head, stored: Option<&Answer>) -> bool {
+    match (outcome, stored) {
+        (Outcome::Kept { answer: Some(said), .. }, Some(stored)) => said.status != stored.status || said.body != stored.body,
+        (Outcome::Kept { status, .. }, _) => Some(*status) != head.status,
+        _ => true,
     }
 }

@@ -109,6 +109,13 @@ impl Books {
         })
     }
 
+    /// Notes what was written past us, in a transaction of the work's own.
+    pub(crate) fn note_joined(&self, record: &Record, now: Timestamp) {
+        if self.is_counting() {
+            self.ledger().wrote(&record.head, length(record), now);
+        }
+    }
+
     /// Room for one more record of this principal, as long as the result lives.
     pub(crate) fn reserve_record(&self, scope: &Scope) -> Result<Option<Reserved>, Over> {
         if !self.is_counting() {

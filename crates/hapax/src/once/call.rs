@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,7 +21,9 @@ use hapax_core::time::Timestamp;
 
 use tokio::sync::Notify;
 
+use super::books::Books;
 use super::velocity::Counted;
+use crate::join::Joined;
 use crate::observe::Subject;
 
 /// One request, as the engine sees it.
@@ -104,6 +106,9 @@ pub(crate) enum Reply<T> {
         head: Box<Head>,
         live: T,
     },
+    /// The work ran for this caller, and its record was completed in the transaction of its effect. What was stored there counts, whatever the
+    /// work returned; where no answer was kept, that is all there is.
+    Joined { head: Box<Head>, answer: Option<Arc<Answer>>, live: Option<T> },
     /// The work ran before.
     Replay { head: Box<Head>, answer: Arc<Answer> },
 }
@@ -119,12 +124,26 @@ struct Inside {
     attempt: u32,
     key: Key,
     scope: Arc<Scope>,
+    follows_lost: bool,
+    policy: Arc<Policy>,
+    store: Arc<Books>,
+    joined: OnceLock<Joined>,
+    acted_outside: AtomicBool,
     lost_lease: AtomicBool,
     lease_lost: Notify,
 }
 
+/// What an attempt leans on.
+pub(super) struct Ties {
+    pub(super) policy: Arc<Policy>,
+    pub(super) store: Arc<Books>,
+    /// The attempt before it was lost, and may have had its effect.
+    pub(super) follows_lost: bool,
+}
+
 impl Operation {
-    pub(crate) fn new(id: OperationId, head: &Head) -> Self {
+    pub(super) fn new(id: OperationId, head: &Head, ties: Ties) -> Self {
+        let Ties { policy, store, follows_lost } = ties;
         Operation(Arc::new(Inside {
             record: head.id,
             id,
@@ -132,6 +151,11 @@ impl Operation {
             attempt: head.attempts,
             key: head.key.clone(),
             scope: head.scope.clone(),
+            follows_lost,
+            policy,
+            store,
+            joined: OnceLock::new(),
+            acted_outside: AtomicBool::new(false),
             lost_lease: AtomicBool::new(false),
             lease_lost: Notify::new(),
         }))
@@ -155,6 +179,38 @@ impl Operation {
     /// Which attempt of this key this is, from one.
     pub fn attempt(&self) -> u32 {
         self.0.attempt
+    }
+
+    /// Whether the attempt before this one was lost, and may have had its effect.
+    pub fn follows_lost(&self) -> bool {
+        self.0.follows_lost
+    }
+
+    pub(crate) fn policy(&self) -> &Policy {
+        &self.0.policy
+    }
+
+    pub(crate) fn store(&self) -> &Books {
+        &self.0.store
+    }
+
+    /// How this attempt finished in a transaction of the work's own, if that is known to have committed.
+    pub(crate) fn joined(&self) -> Option<&Joined> {
+        self.0.joined.get()
+    }
+
+    /// Whether the work wanted to join where there was no transaction, so that whatever it did there has committed by itself.
+    pub(crate) fn has_acted_outside(&self) -> bool {
+        self.0.acted_outside.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_outside(&self) {
+        self.0.acted_outside.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_joined(&self, joined: Joined) {
+        // The first time counts; there is no second, as the record would have refused it.
+        let _ = self.0.joined.set(joined);
     }
 
     /// The caller's key.

@@ -29,36 +29,43 @@ impl Engine {
         put: Put,
         token: AttemptToken,
         policy: &Policy,
+        unused: Unused,
         room: Room,
     ) -> Result<(Written, Room), Rejection> {
         let deadline = Instant::now() + policy.store_timeout;
-        let mut pause = PAUSE_MIN;
+        // Whether an earlier try may have been written all the same.
+        let (mut pause, mut is_open) = (PAUSE_MIN, false);
         let rejection = loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let asked = self.ask_in(left, self.store.put_if(put.clone())).await;
             match asked {
-                Ok(written) => match self.adopt(written, token, policy).await {
+                Ok(written) => match self.adopt(written, token, policy, unused).await {
                     Ok(written) => return Ok((written, room)),
                     Err(rejection) => break rejection,
                 },
+                // Nothing was written, and whoever has the record may keep it for long. Of a new key there is none that anybody could have.
+                Err(Rejection::InFlight { .. }) if !is_open && put.condition == Condition::Absent => {
+                    return Err(Rejection::StoreUnavailable);
+                }
+                Err(rejection @ Rejection::InFlight { .. }) if !is_open => return Err(rejection),
                 Err(Rejection::StoreUnavailable) if Instant::now() + pause < deadline => tokio::time::sleep(pause).await,
                 Err(rejection) => break rejection,
             }
-            pause = (pause * 2).min(PAUSE_MAX);
+            (pause, is_open) = ((pause * 2).min(PAUSE_MAX), true);
         };
-        self.release_later(put, token, policy);
+        self.release_later(put, token, policy, unused);
         Err(rejection)
     }
 
     /// "Exists with my token" means mine: an earlier try had won after all.
-    async fn adopt(&self, written: Written, token: AttemptToken, policy: &Policy) -> Result<Written, Rejection> {
+    async fn adopt(&self, written: Written, token: AttemptToken, policy: &Policy, unused: Unused) -> Result<Written, Rejection> {
         let Written::Lost(seen) = written else { return Ok(written) };
         let Some(head) = mine(&seen, token) else { return Ok(Written::Lost(seen)) };
         if head.state_at(seen.now) == State::Running {
             return Ok(Written::Won(Won { head: head.clone(), now: seen.now }));
         }
-        // Ours, but its lease is over already. It was never dispatched, so it need not be held as unknown.
-        let put = release(head, policy.into());
+        // Ours, but its lease is over already. It was never dispatched, so that nothing of it need be held as unknown.
+        let put = unused.release(head, policy.into());
         match self.ask_in(policy.store_timeout, self.store.put_if(put)).await? {
             Written::Won(won) => Ok(Written::Lost(Seen { record: Some(Record { head: won.head, answer: None }), now: won.now })),
             lost @ Written::Lost(_) => Ok(lost),
@@ -66,7 +73,7 @@ impl Engine {
     }
 
     /// Nobody is waiting for this claim any more: makes sure, in the background, that it does not hold the key.
-    fn release_later(self: &Arc<Self>, put: Put, token: AttemptToken, policy: &Policy) {
+    fn release_later(self: &Arc<Self>, put: Put, token: AttemptToken, policy: &Policy, unused: Unused) {
         if planted::is(Bug::LateClaimForgotten) {
             return;
         }
@@ -75,7 +82,7 @@ impl Engine {
         };
         let (engine, lifetime, timeout, counted) = (self.clone(), policy.into(), policy.store_timeout, self.attempts.token());
         tokio::spawn(async move {
-            if !engine.release(&put, token, lifetime, timeout).await {
+            if !engine.release(&put, token, unused, lifetime, timeout).await {
                 tracing::warn!(record = %put.id, "a claim whose reply was lost could not be released");
             }
             drop((limbo, counted));
@@ -83,7 +90,7 @@ impl Engine {
     }
 
     /// Tries until it is certain that the claim does not hold the key; says whether it came to that.
-    async fn release(&self, put: &Put, token: AttemptToken, lifetime: Lifetime, timeout: Duration) -> bool {
+    async fn release(&self, put: &Put, token: AttemptToken, unused: Unused, lifetime: Lifetime, timeout: Duration) -> bool {
         let mut pause = PAUSE_MIN;
         for _ in 0..RELEASE_TRIES_MAX {
             tokio::time::sleep(pause).await;
@@ -96,7 +103,7 @@ impl Engine {
                     None => return true,
                 },
             };
-            if self.ask_in(timeout, self.store.put_if(release(&head, lifetime))).await.is_ok() {
+            if self.ask_in(timeout, self.store.put_if(unused.release(&head, lifetime))).await.is_ok() {
                 return true;
             }
         }
@@ -110,7 +117,22 @@ fn mine(seen: &Seen, token: AttemptToken) -> Option<&Head> {
     (head.token == token && matches!(head.state, State::Running | State::Unknown)).then_some(head)
 }
 
-fn release(head: &Head, lifetime: Lifetime) -> Put {
-    let finish = Finish { state: State::Retryable, status: None, answer: None, lifetime };
-    Put { id: head.id, condition: Condition::Held { fence: head.fence }, change: Change::Finish(finish) }
+/// What a claim is ended as that nobody used: the record is again what it was before.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Unused {
+    /// There was nothing, or an attempt that did not count.
+    Retryable,
+    /// An attempt had been lost, and nothing more is known of it now: whoever comes next must be told so, and ask about it.
+    Unknown,
+}
+
+impl Unused {
+    fn release(self, head: &Head, lifetime: Lifetime) -> Put {
+        let state = match self {
+            Unused::Retryable => State::Retryable,
+            Unused::Unknown => State::Unknown,
+        };
+        let finish = Finish { state, status: None, answer: None, lifetime };
+        Put { id: head.id, condition: Condition::Held { fence: head.fence }, change: Change::Finish(finish) }
+    }
 }

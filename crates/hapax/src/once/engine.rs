@@ -17,6 +17,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use super::books::{Books, Quotas};
 use super::cache::Cache;
 use super::flights::Flights;
+use super::path::in_flight;
 use super::remote::Remote;
 use super::renew::Renewals;
 use super::velocity::Velocities;
@@ -177,6 +178,8 @@ impl Engine {
         tracing::warn!(error = %error, source = ?std::error::Error::source(&error), "the store failed");
         Err(match error.kind() {
             StoreErrorKind::Corrupt => Rejection::AnswerCorrupt,
+            // Somebody is just about to commit it, or to give it up.
+            StoreErrorKind::Locked => in_flight(Duration::ZERO),
             _ => Rejection::StoreUnavailable,
         })
     }

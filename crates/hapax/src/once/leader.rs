@@ -7,18 +7,19 @@ use std::time::{Duration, SystemTime};
 use hapax_core::decide::{Decision, decide};
 use hapax_core::operation::OperationId;
 use hapax_core::planted::{self, Bug};
-use hapax_core::policy::{KeyRule, KeySource, Policy};
-use hapax_core::record::{AttemptToken, Head, Record};
+use hapax_core::policy::{KeyRule, KeySource, Mode, Policy};
+use hapax_core::record::{AttemptToken, Head, Record, State};
 use hapax_core::rejection::Rejection;
 use hapax_core::scope::RecordId;
-use hapax_core::store::{Change, Claim, Condition, Put, Seen, Written};
+use hapax_core::store::{Change, Claim, Condition, Put, Seen, Terms, Written};
 use hapax_core::time::Timestamp;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::Operation;
 use super::attempt::{self, Attempt};
-use super::call::{Call, Ended, Reply};
+use super::call::{Call, Ended, Reply, Ties};
+use super::claim::Unused;
 use super::engine::{Engine, Room};
 use super::flights::{Landing, Seat};
 use super::path::{ROUNDS_MAX, in_flight, since};
@@ -107,7 +108,7 @@ impl Leader {
             let fingerprint = self.call.fingerprint_for(head).await?;
             match decide(head, &self.call.ask(&fingerprint), now, &policy) {
                 Decision::Attempt(condition) => match self.admit(condition) {
-                    Ok(admitted) => match self.claim(id, condition, admitted).await? {
+                    Ok(admitted) => match self.claim(id, condition, head.is_some_and(|head| is_lost(head, now)), admitted).await? {
                         Claimed::Mine(mine) => return Ok(Course::Run(mine)),
                         Claimed::Theirs(theirs) => seen = Some(theirs),
                     },
@@ -165,7 +166,7 @@ impl Leader {
         }
     }
 
-    async fn claim(&self, id: RecordId, condition: Condition, admitted: Admitted) -> Result<Claimed, Refusal> {
+    async fn claim(&self, id: RecordId, condition: Condition, follows_lost: bool, admitted: Admitted) -> Result<Claimed, Refusal> {
         // Whatever is not spent below is given back: a claim that finds a record is no new key.
         let Admitted { room, reserved, taken } = admitted;
         let Call { policy, scope, key, .. } = &self.call;
@@ -174,11 +175,13 @@ impl Leader {
         let secret = self.engine.secret(policy.store_timeout).await?;
         let lease = if planted::is(Bug::RetentionAsLease) { policy.retention } else { policy.lease };
         let token = new_token();
-        let claim = Claim { scope: scope.clone(), key: key.clone(), fingerprint, token, lease };
+        let terms = (policy.mode == Mode::Transaction).then(|| Arc::new(Terms::from(&**policy)));
+        let claim = Claim { scope: scope.clone(), key: key.clone(), fingerprint, token, lease, terms };
         let put = Put { id, condition, change: Change::Claim(claim) };
 
+        let unused = if follows_lost { Unused::Unknown } else { Unused::Retryable };
         self.engine.observe(&Event::Claiming(self.call.subject(id)));
-        let (written, room) = self.engine.claim(put, token, policy, room).await?;
+        let (written, room) = self.engine.claim(put, token, policy, unused, room).await?;
         match written {
             Written::Won(won) => {
                 let (fence, attempt) = (won.head.fence, won.head.attempts);
@@ -191,7 +194,8 @@ impl Leader {
                         self.engine.observe(&Event::GuessableKey { subject, kind });
                     }
                 }
-                let operation = Operation::new(OperationId::of(&id, &secret), &won.head);
+                let ties = Ties { policy: policy.clone(), store: self.engine.store.clone(), follows_lost };
+                let operation = Operation::new(OperationId::of(&id, &secret), &won.head, ties);
                 Ok(Claimed::Mine(Box::new(attempt::Claimed { head: won.head, operation, _room: room })))
             }
             Written::Lost(seen) => Ok(Claimed::Theirs(seen)),
@@ -228,6 +232,11 @@ impl From<Rejection> for Refusal {
     fn from(rejection: Rejection) -> Self {
         Refusal { rejection, seen: None }
     }
+}
+
+/// Whether the attempt in this record was lost: it may have had its effect.
+fn is_lost(head: &Head, now: Timestamp) -> bool {
+    head.state_at(now) == State::Unknown
 }
 
 /// A token that no other claim has: random bytes of this process, and a count. It is no secret, so that the system need not be asked

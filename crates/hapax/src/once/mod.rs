@@ -43,7 +43,7 @@ use bytes::Bytes;
 use hapax_core::answer::Answer;
 use hapax_core::key::{Key, KeyError};
 use hapax_core::outcome::Outcome;
-use hapax_core::policy::{Part, Policy, PolicyError};
+use hapax_core::policy::{Mode, Part, Policy, PolicyError};
 use hapax_core::rejection::Rejection;
 use hapax_core::scope::{Principal, RecordId, Scope};
 
@@ -55,6 +55,7 @@ pub use engine::{Drained, Limits};
 pub use operators::{Audit, OperatorError, Settlement};
 pub(crate) use path::lost;
 pub(crate) use shadow::Foreseen;
+pub(crate) use usage::Reserved;
 pub use usage::Usage;
 pub(crate) use velocity::Counted;
 
@@ -116,6 +117,10 @@ impl From<Rejection> for RunError {
 const DONE: u16 = 200;
 const REFUSED: u16 = 400;
 
+fn is_refusal(status: u16) -> bool {
+    (400..500).contains(&status)
+}
+
 impl Once {
     pub(crate) fn new(engine: Arc<Engine>, namespace: Arc<str>, name: &str) -> Self {
         let scope = Scope { namespace, principal: Principal::Anonymous, method: "RUN".into(), path: name.into() };
@@ -132,6 +137,12 @@ impl Once {
     /// Sets mode, retention and limits.
     pub fn policy(mut self, policy: Policy) -> Result<Self, PolicyError> {
         policy.validate()?;
+        if policy.mode == Mode::Probe {
+            return Err(PolicyError::NoProbe);
+        }
+        if policy.mode == Mode::Transaction && self.engine.store.joins().is_none() {
+            return Err(PolicyError::NoTransactions);
+        }
         self.policy = Arc::new(policy);
         Ok(self)
     }
@@ -169,7 +180,7 @@ impl Once {
         let reply = self.engine.drive(call, move |operation| async move {
             let kept = |status, body: Bytes| {
                 let answer = (policy.keep_answers && body.len() <= policy.answer_bytes_max)
-                    .then(|| Answer::new(status, Bytes::copy_from_slice(&body)));
+                    .then(|| Arc::new(Answer::new(status, Bytes::copy_from_slice(&body))));
                 Ended { outcome: Outcome::Kept { status, answer }, live: Ok((status, body)) }
             };
             match work(operation).await {
@@ -188,10 +199,18 @@ impl Once {
         match reply.await? {
             Reply::First { live, .. } => {
                 let (status, body) = live?;
-                Ok(Ran { body, replayed: false, refused: status == REFUSED })
+                Ok(Ran { body, replayed: false, refused: is_refusal(status) })
+            }
+            Reply::Joined { answer: Some(answer), .. } => {
+                Ok(Ran { body: answer.body.clone(), replayed: false, refused: is_refusal(answer.status) })
+            }
+            Reply::Joined { head, live, answer: None } => {
+                let not_kept = Rejection::AnswerNotKept { status: head.status, at: head.finished_at };
+                let (status, body) = live.unwrap_or(Err(not_kept))?;
+                Ok(Ran { body, replayed: false, refused: is_refusal(status) })
             }
             Reply::Replay { answer, .. } => {
-                Ok(Ran { body: answer.body.clone(), replayed: true, refused: answer.status == REFUSED })
+                Ok(Ran { body: answer.body.clone(), replayed: true, refused: is_refusal(answer.status) })
             }
         }
     }

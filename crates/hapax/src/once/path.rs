@@ -6,7 +6,7 @@ use std::time::Duration;
 use hapax_core::answer::Answer;
 use hapax_core::decide::{Decision, decide};
 use hapax_core::planted::{self, Bug};
-use hapax_core::policy::{Mode, Policy};
+use hapax_core::policy::Policy;
 use hapax_core::record::{Head, State};
 use hapax_core::rejection::Rejection;
 use hapax_core::scope::RecordId;
@@ -39,7 +39,7 @@ impl Engine {
         let reply = self.find_answer(&call, id, work).await;
         match &reply {
             Err(rejection) => self.observe(&Event::Rejected { subject: Some(call.subject(id)), rejection }),
-            Ok(Reply::First { .. }) => self.observe(&Event::Answering(call.subject(id))),
+            Ok(Reply::First { .. } | Reply::Joined { .. }) => self.observe(&Event::Answering(call.subject(id))),
             Ok(Reply::Replay { .. }) => {}
         }
         reply
@@ -201,7 +201,7 @@ fn not_kept(head: &Head) -> Rejection {
 
 /// What the first caller hears of an attempt that was lost.
 pub(crate) fn lost(policy: &Policy, timed_out: bool) -> Rejection {
-    Rejection::Lost { timed_out, repeat: policy.mode == Mode::Rerun }
+    Rejection::Lost { timed_out, repeat: policy.mode.repeats_lost() }
 }
 
 /// Come back, the later the longer it has been running already.

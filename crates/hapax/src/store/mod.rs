@@ -1,6 +1,8 @@
 //! Stores: where records are kept.
 
 pub mod copy;
+#[cfg(feature = "sqlite")]
+pub mod guest;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "sqlite")]

@@ -34,7 +34,7 @@ pub fn claim(key: &str, lease: Duration) -> Put {
     let fingerprint = Fingerprint { digest: [number as u8; 32], policy: Arc::new(policy) };
     let id = RecordId::of(&scope, &key);
     let token = AttemptToken::from_bytes(std::array::from_fn(|i| id.as_bytes()[i]));
-    Put { id, condition: Condition::Absent, change: Change::Claim(Claim { scope, key, fingerprint, token, lease }) }
+    Put { id, condition: Condition::Absent, change: Change::Claim(Claim { scope, key, fingerprint, token, lease, terms: None }) }
 }
 
 pub async fn won(store: &dyn Store, put: Put) -> Head {

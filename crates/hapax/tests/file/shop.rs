@@ -85,7 +85,7 @@ pub fn claim(key: &str) -> Put {
     let (scope, key) = (Arc::new(scope), Key::new(key).unwrap());
     let id = RecordId::of(&scope, &key);
     let fingerprint = Fingerprint { digest: [1; 32], policy: Arc::default() };
-    let claim = Claim { scope, key, fingerprint, token: AttemptToken::from_bytes([2; 16]), lease: HOUR };
+    let claim = Claim { scope, key, fingerprint, token: AttemptToken::from_bytes([2; 16]), lease: HOUR, terms: None };
     Put { id, condition: Condition::Absent, change: Change::Claim(claim) }
 }
 

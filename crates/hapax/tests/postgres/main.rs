@@ -4,6 +4,7 @@ mod company;
 mod contract;
 mod crash;
 mod history;
+mod join;
 mod lanes;
 mod nodes;
 mod place;

@@ -42,7 +42,7 @@ impl Subject {
     /// The first claim.
     pub(crate) fn claim(&self, lease: Duration) -> Put {
         let fingerprint = Fingerprint { policy: Arc::new(FingerprintPolicy::default()), digest: [7; 32] };
-        let claim = Claim { scope: self.scope.clone(), key: self.key.clone(), fingerprint, token: self.token, lease };
+        let claim = Claim { scope: self.scope.clone(), key: self.key.clone(), fingerprint, token: self.token, lease, terms: None };
         Put { id: self.id, condition: Condition::Absent, change: Change::Claim(claim) }
     }
 
@@ -58,7 +58,7 @@ impl Subject {
         format!(
             "SELECT * FROM hapax.claim(ARRAY['\\x{id}']::bytea[], ARRAY[NULL]::int8[], ARRAY['{token}']::uuid[], ARRAY[3600000000]::int8[],
              ARRAY(SELECT id FROM hapax.policies LIMIT 1), ARRAY['\\x{digest}']::bytea[], ARRAY['n']::bytea[], ARRAY[NULL]::bytea[], ARRAY['m']::bytea[], ARRAY['p']::bytea[],
-             ARRAY['k']::bytea[])"
+             ARRAY['k']::bytea[], ARRAY[NULL]::int8[])"
         )
     }
 

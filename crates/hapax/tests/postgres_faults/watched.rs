@@ -9,7 +9,7 @@ use hapax::store::postgres::Stats;
 use hapax::{Postgres, RecordId, Store};
 use hapax_core::audit::{LogEntry, LogQuery, Note};
 use hapax_core::record::{Head, State};
-use hapax_core::store::{Change, ListQuery, Pulse, Put, Reading, Renewal, Reply, Seen, StoreError, Swept, Written};
+use hapax_core::store::{Change, Joins, ListQuery, Pulse, Put, Reading, Renewal, Reply, Seen, StoreError, Swept, Written};
 
 pub(crate) struct Watched {
     store: Postgres,
@@ -177,5 +177,9 @@ impl Store for Watched {
 
     fn note(&self, note: Note) -> Reply<'_, LogEntry> {
         self.store.note(note)
+    }
+
+    fn joins(&self) -> Option<&dyn Joins> {
+        self.store.joins()
     }
 }

@@ -19,7 +19,7 @@ use super::row::{bigint, micros};
 /// What a claim takes besides its texts.
 const CLAIM_BYTES: usize = 512;
 
-const SQL: &str = "SELECT * FROM hapax.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+const SQL: &str = "SELECT * FROM hapax.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
 
 /// The verb.
 pub(super) struct Claims;
@@ -31,6 +31,7 @@ pub(super) struct Wanted {
     pub(super) after: Option<Fence>,
     pub(super) claim: Claim,
     pub(super) policy: i64,
+    pub(super) terms: Option<i64>,
 }
 
 impl Verb for Claims {
@@ -54,6 +55,7 @@ impl Verb for Claims {
         let fences: Vec<Option<i64>> = parts.iter().map(|part| part.after.map(|fence| bigint(fence.as_u64()))).collect();
         let tokens: Vec<Uuid> = parts.iter().map(|part| Uuid::from_bytes(*part.claim.token.as_bytes())).collect();
         let fingerprints: Vec<&[u8]> = parts.iter().map(|part| &part.claim.fingerprint.digest[..]).collect();
+        let terms: Vec<Option<i64>> = parts.iter().map(|part| part.terms).collect();
         let principals: Vec<Option<&[u8]>> = parts.iter().map(|part| principal(&part.claim.scope.principal)).collect();
         let parameters: Parameters<'_> = &[
             (&ids, Type::BYTEA_ARRAY),
@@ -67,6 +69,7 @@ impl Verb for Claims {
             (&texts(|part| &part.claim.scope.method), Type::BYTEA_ARRAY),
             (&texts(|part| &part.claim.scope.path), Type::BYTEA_ARRAY),
             (&texts(|part| part.claim.key.as_str()), Type::BYTEA_ARRAY),
+            (&terms, Type::INT8_ARRAY),
         ];
         lane.ask(SQL, parameters).await
     }

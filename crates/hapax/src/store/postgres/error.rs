@@ -157,7 +157,11 @@ impl Failure {
             None => (Fault::Connection, StoreError::unavailable("the connection to the database was lost").because(error)),
             Some(said) => {
                 let fault = fault(said.code().code());
-                let kind = if is_damage(said.code().code()) { StoreErrorKind::Corrupt } else { StoreErrorKind::Unavailable };
+                let kind = match fault {
+                    Fault::Locked => StoreErrorKind::Locked,
+                    _ if is_damage(said.code().code()) => StoreErrorKind::Corrupt,
+                    _ => StoreErrorKind::Unavailable,
+                };
                 (fault, StoreError::new(kind, explain(said)).because(Said::of(said)))
             }
         };

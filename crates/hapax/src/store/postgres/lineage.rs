@@ -170,6 +170,7 @@ impl Lineage {
         if has_changed || missing > 0 {
             // It may not have been told what it was told before.
             shared.policies.forget_told();
+            shared.terms.forget_told();
         }
         if has_changed || missing > 0 || beat.known != beat.line {
             // Every node says how far it had come, whoever was first: no fence that any of them was given is given again.

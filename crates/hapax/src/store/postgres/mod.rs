@@ -18,7 +18,7 @@
 //! from the table with the next vacuum; from the write-ahead log, replicas and backups in their own time, which is beyond this store.
 //!
 //! To read the code: `schema` has the tables and functions. `lane` is a connection that comes back, `batch` the queue before it, `claim`,
-//! `finish` and `read` what goes through it; `operator`, `audit` and `upkeep` have the rest, sent one by one. `row` reads
+//! `finish` and `read` what goes through it; `join` what goes through somebody else's connection, by `terms`; `operator`, `audit` and `upkeep` have the rest, sent one by one. `row` reads
 //! what is stored, `patience` and `locked` are for rows that others have locked, `lineage` notices a database that has lost something,
 //! `transfer` and `shipment` move everything into another store or in here.
 
@@ -28,6 +28,7 @@ mod claim;
 mod connect;
 mod error;
 mod finish;
+mod join;
 mod lane;
 mod lineage;
 mod locked;
@@ -41,6 +42,7 @@ pub mod schema;
 mod shared;
 mod shipment;
 mod stats;
+mod terms;
 mod tls;
 mod transfer;
 mod upkeep;
@@ -54,7 +56,8 @@ use hapax_core::planted::{self, Bug};
 use hapax_core::record::{Fence, Head, State};
 use hapax_core::scope::RecordId;
 use hapax_core::store::{
-    Change, Claim, Condition, ListQuery, Pulse, Put, Reading, Renewal, Reply, Seen, Store, StoreError, Swept, Written,
+    Change, Claim, Condition, Joins, ListQuery, Pulse, Put, Reading, Renewal, Reply, Seen, Store, StoreError, StoreErrorKind,
+    Swept, Written,
 };
 use tokio::sync::Semaphore;
 use tokio_postgres::Row;
@@ -182,11 +185,21 @@ impl Postgres {
 
     async fn claim(&self, id: RecordId, after: Option<Fence>, claim: Claim) -> Result<Written, StoreError> {
         let policy = self.shared.policies.number(&claim.fingerprint.policy, &self.aside).await?;
-        let wanted = Arc::new(Wanted { id, after, claim, policy });
+        let terms = self.terms_number(&claim).await?;
+        let wanted = Arc::new(Wanted { id, after, claim, policy, terms });
         let rows = self.through(&self.claims, wanted.clone()).await?;
         // Mostly it knows already. But the claim may have waited for a new connection, and found a database there that was never told.
         self.shared.policies.number(&wanted.claim.fingerprint.policy, &self.aside).await?;
+        self.terms_number(&wanted.claim).await?;
         self.written(rows.first().map(|row| &**row), Some(&wanted.claim)).await
+    }
+
+    /// The number of the terms by which others may end the attempt, once the database knows what they are.
+    async fn terms_number(&self, claim: &Claim) -> Result<Option<i64>, StoreError> {
+        match &claim.terms {
+            Some(terms) => self.shared.terms.number(terms, &self.aside).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     /// What the one row that answers a write says.
@@ -224,9 +237,8 @@ impl Postgres {
 
     async fn send_alone<V: Verb>(&self, part: &V::Part, patience: &Patience) -> Result<Vec<Arc<Row>>, Failure> {
         let Ok(Ok(_permit)) = tokio::time::timeout_at(patience.until(), self.alone.acquire()).await else {
-            return Err(Failure::connection(StoreError::unavailable(
-                "too many records are locked by transactions that have not ended",
-            )));
+            let error = StoreError::new(StoreErrorKind::Locked, "too many records are locked by transactions that have not ended");
+            return Err(Failure::connection(error));
         };
         self.shared.counters.alone.fetch_add(1, Ordering::Relaxed);
         let sent = batch::send_alone::<V>(&self.aside, part).await;
@@ -293,5 +305,9 @@ impl Store for Postgres {
 
     fn note(&self, note: Note) -> Reply<'_, LogEntry> {
         Box::pin(self.write_note(note))
+    }
+
+    fn joins(&self) -> Option<&dyn Joins> {
+        Some(self)
     }
 }

@@ -13,11 +13,13 @@ use super::lane::Link;
 use super::lineage::{Beat, Lineage};
 use super::policies::Policies;
 use super::stats::Counters;
+use super::terms::Told;
 
 pub(super) struct Shared {
     pub(super) options: Options,
     pub(super) counters: Counters,
     pub(super) policies: Policies,
+    pub(super) terms: Told,
     pub(super) lineage: Lineage,
     /// The store's secret when it was opened. Others have it by now, and cannot take another.
     pub(super) secret: OnceLock<Secret>,
@@ -31,6 +33,7 @@ impl Shared {
             options,
             counters: Counters::default(),
             policies: Policies::default(),
+            terms: Told::default(),
             lineage: Lineage::default(),
             secret: OnceLock::new(),
             is_out_of_use: AtomicBool::new(false),

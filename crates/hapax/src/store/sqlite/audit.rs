@@ -22,117 +22,154 @@ macro_rules! columns {
 }
 
 macro_rules! select {
-    ($condition:literal) => {
-        concat!("SELECT ", columns!(), " FROM audit WHERE ", $condition)
+    ($table:literal, $condition:literal) => {
+        concat!("SELECT ", columns!(), " FROM ", $table, " WHERE ", $condition)
     };
 }
 
-/// Writes an entry with the next number, in the transaction of the change it is about.
-pub(super) fn write(connection: &Connection, entry: LogEntry) -> rusqlite::Result<LogEntry> {
-    // The writer is alone in its transaction.
-    let entry = LogEntry { sequence: last(connection)?.unsigned_abs() + 1, ..entry };
-    insert(connection, &entry)?;
-    Ok(entry)
-}
-
-/// The number of the last entry, whether or not it is still there.
-pub(super) fn last(connection: &Connection) -> rusqlite::Result<i64> {
-    // SQLite's own count, which also knows the numbers of entries that have been removed.
-    let mut last = connection.prepare_cached("SELECT seq FROM sqlite_sequence WHERE name = 'audit'")?;
-    Ok(last.query_row([], |row| row.get(0)).optional()?.unwrap_or(0))
-}
-
-/// Lets the next entry come after this number.
-pub(super) fn go_on_after(connection: &Connection, sequence: i64) -> rusqlite::Result<()> {
-    if last(connection)? < sequence {
-        connection.execute("DELETE FROM sqlite_sequence WHERE name = 'audit'", [])?;
-        connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('audit', ?1)", [sequence])?;
-    }
-    Ok(())
-}
-
-/// Writes entries with the numbers they have, unless they are here already.
-pub(super) fn insert_new(connection: &Connection, log: &[LogEntry]) -> rusqlite::Result<()> {
-    let last = last(connection)?.unsigned_abs();
-    log.iter().filter(|entry| entry.sequence > last).try_for_each(|entry| insert(connection, entry))
-}
-
-fn insert(connection: &Connection, entry: &LogEntry) -> rusqlite::Result<()> {
-    let touched = entry.touched.as_ref();
-    let principal = touched.and_then(|touched| match &touched.scope.principal {
-        Principal::Anonymous => None,
-        Principal::Named(name) => Some(&**name),
-    });
-    let sql = concat!(
-        "INSERT INTO audit (",
-        columns!(),
-        ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)"
-    );
-    connection.prepare_cached(sql)?.execute(params![
-        entry.sequence as i64,
-        micros(entry.at),
-        entry.action.word(),
-        entry.signed.by(),
-        entry.signed.reason(),
-        touched.map(|touched| &touched.id.as_bytes()[..]),
-        touched.map(|touched| &*touched.scope.namespace),
-        principal,
-        touched.map(|touched| &*touched.scope.method),
-        touched.map(|touched| &*touched.scope.path),
-        touched.map(|touched| touched.key.as_str()),
-        touched.map(|touched| code(touched.before)),
-        touched.map(|touched| code(touched.after)),
-        touched.and_then(|touched| touched.status),
-        touched.map(|touched| touched.fence.as_u64() as i64),
-        touched.map(|touched| touched.version as i64),
-        checksum(entry),
-    ])?;
-    Ok(())
-}
-
-pub(super) fn read(connection: &Connection, query: &LogQuery) -> Result<Vec<LogEntry>, StoreError> {
-    let (sql, from) = match (query.record, query.from) {
-        (None, Start::After(sequence)) => (select!("sequence > ?1 ORDER BY sequence LIMIT ?2"), sequence),
-        (None, Start::Before(sequence)) => (select!("sequence < ?1 ORDER BY sequence DESC LIMIT ?2"), sequence),
-        (None, Start::End) => (select!("sequence <= ?1 ORDER BY sequence DESC LIMIT ?2"), u64::MAX),
-        (Some(_), Start::After(sequence)) => (select!("id = ?3 AND sequence > ?1 ORDER BY sequence LIMIT ?2"), sequence),
-        (Some(_), Start::Before(sequence)) => (select!("id = ?3 AND sequence < ?1 ORDER BY sequence DESC LIMIT ?2"), sequence),
-        (Some(_), Start::End) => (select!("id = ?3 AND sequence <= ?1 ORDER BY sequence DESC LIMIT ?2"), u64::MAX),
-    };
-    let (from, rows) = (i64::try_from(from).unwrap_or(i64::MAX), query.rows() as i64);
-    let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
-    let mut rows = match &query.record {
-        None => statement.query(params![from, rows]),
-        Some(id) => statement.query(params![from, rows, &id.as_bytes()[..]]),
-    }
-    .map_err(store_error)?;
-    let mut log = Vec::new();
-    while let Some(row) = rows.next().map_err(store_error)? {
-        log.push(decode(row)?);
-    }
-    Ok(log)
-}
-
-/// Removes up to `limit` entries that are too old, from the front; says how many. What is not as it was written is not believed to be
-/// old, and stays with all that follows it.
-pub(super) fn remove_old(connection: &Connection, now: Timestamp, limit: usize) -> rusqlite::Result<usize> {
-    let is_old = |at: Timestamp| at.after(audit::KEPT_FOR) <= now;
-    let mut front = connection.prepare_cached("SELECT at FROM audit ORDER BY sequence LIMIT 1")?;
-    let front: Option<i64> = front.query_row([], |row| row.get(0)).optional()?;
-    if limit == 0 || !front.is_some_and(|at| is_old(Timestamp::from_micros(at.unsigned_abs()))) {
-        return Ok(0);
-    }
-    let mut statement = connection.prepare_cached(select!("sequence > 0 ORDER BY sequence LIMIT ?1"))?;
-    let mut rows = statement.query([limit as i64])?;
-    let mut last = None;
-    while let Some(row) = rows.next()? {
-        match decode(row) {
-            Ok(entry) if is_old(entry.at) => last = Some(entry.sequence),
-            _ => break,
+macro_rules! table {
+    ($name:literal) => {
+        Table {
+            name: $name,
+            insert: concat!(
+                "INSERT INTO ",
+                $name,
+                " (",
+                columns!(),
+                ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)"
+            ),
+            pages: [
+                select!($name, "sequence > ?1 ORDER BY sequence LIMIT ?2"),
+                select!($name, "sequence < ?1 ORDER BY sequence DESC LIMIT ?2"),
+                select!($name, "sequence <= ?1 ORDER BY sequence DESC LIMIT ?2"),
+                select!($name, "id = ?3 AND sequence > ?1 ORDER BY sequence LIMIT ?2"),
+                select!($name, "id = ?3 AND sequence < ?1 ORDER BY sequence DESC LIMIT ?2"),
+                select!($name, "id = ?3 AND sequence <= ?1 ORDER BY sequence DESC LIMIT ?2"),
+            ],
+            front: concat!("SELECT at FROM ", $name, " ORDER BY sequence LIMIT 1"),
+            oldest: select!($name, "sequence > 0 ORDER BY sequence LIMIT ?1"),
+            remove: concat!("DELETE FROM ", $name, " WHERE sequence <= ?1"),
         }
+    };
+}
+
+/// A log in one table, and the statements on it.
+pub(in crate::store) struct Table {
+    name: &'static str,
+    insert: &'static str,
+    /// After a number, before one, up to one; then the same of one record.
+    pages: [&'static str; 6],
+    front: &'static str,
+    oldest: &'static str,
+    remove: &'static str,
+}
+
+/// That of the embedded store.
+pub(in crate::store) const OWN: Table = table!("audit");
+/// That in a file of the user's own.
+pub(in crate::store) const GUEST: Table = table!("hapax_audit");
+
+impl Table {
+    /// Writes an entry with the next number, in the transaction of the change it is about.
+    pub(in crate::store) fn write(&self, connection: &Connection, entry: LogEntry) -> rusqlite::Result<LogEntry> {
+        // The writer is alone in its transaction.
+        let entry = LogEntry { sequence: self.last(connection)?.unsigned_abs() + 1, ..entry };
+        self.insert(connection, &entry)?;
+        Ok(entry)
     }
-    let Some(last) = last else { return Ok(0) };
-    connection.prepare_cached("DELETE FROM audit WHERE sequence <= ?1")?.execute([last as i64])
+
+    /// The number of the last entry, whether or not it is still there.
+    pub(in crate::store) fn last(&self, connection: &Connection) -> rusqlite::Result<i64> {
+        // SQLite's own count, which also knows the numbers of entries that have been removed.
+        let mut last = connection.prepare_cached("SELECT seq FROM sqlite_sequence WHERE name = ?1")?;
+        Ok(last.query_row([self.name], |row| row.get(0)).optional()?.unwrap_or(0))
+    }
+
+    /// Lets the next entry come after this number.
+    pub(in crate::store) fn go_on_after(&self, connection: &Connection, sequence: i64) -> rusqlite::Result<()> {
+        if self.last(connection)? < sequence {
+            connection.execute("DELETE FROM sqlite_sequence WHERE name = ?1", [self.name])?;
+            connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?1, ?2)", params![self.name, sequence])?;
+        }
+        Ok(())
+    }
+
+    /// Writes entries with the numbers they have, unless they are here already.
+    pub(in crate::store) fn insert_new(&self, connection: &Connection, log: &[LogEntry]) -> rusqlite::Result<()> {
+        let last = self.last(connection)?.unsigned_abs();
+        log.iter().filter(|entry| entry.sequence > last).try_for_each(|entry| self.insert(connection, entry))
+    }
+
+    fn insert(&self, connection: &Connection, entry: &LogEntry) -> rusqlite::Result<()> {
+        let touched = entry.touched.as_ref();
+        let principal = touched.and_then(|touched| match &touched.scope.principal {
+            Principal::Anonymous => None,
+            Principal::Named(name) => Some(&**name),
+        });
+        connection.prepare_cached(self.insert)?.execute(params![
+            entry.sequence as i64,
+            micros(entry.at),
+            entry.action.word(),
+            entry.signed.by(),
+            entry.signed.reason(),
+            touched.map(|touched| &touched.id.as_bytes()[..]),
+            touched.map(|touched| &*touched.scope.namespace),
+            principal,
+            touched.map(|touched| &*touched.scope.method),
+            touched.map(|touched| &*touched.scope.path),
+            touched.map(|touched| touched.key.as_str()),
+            touched.map(|touched| code(touched.before)),
+            touched.map(|touched| code(touched.after)),
+            touched.and_then(|touched| touched.status),
+            touched.map(|touched| touched.fence.as_u64() as i64),
+            touched.map(|touched| touched.version as i64),
+            checksum(entry),
+        ])?;
+        Ok(())
+    }
+
+    pub(in crate::store) fn read(&self, connection: &Connection, query: &LogQuery) -> Result<Vec<LogEntry>, StoreError> {
+        let (page, from) = match query.from {
+            Start::After(sequence) => (0, sequence),
+            Start::Before(sequence) => (1, sequence),
+            Start::End => (2, u64::MAX),
+        };
+        let sql = self.pages[if query.record.is_some() { page + 3 } else { page }];
+        let (from, rows) = (i64::try_from(from).unwrap_or(i64::MAX), query.rows() as i64);
+        let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
+        let mut rows = match &query.record {
+            None => statement.query(params![from, rows]),
+            Some(id) => statement.query(params![from, rows, &id.as_bytes()[..]]),
+        }
+        .map_err(store_error)?;
+        let mut log = Vec::new();
+        while let Some(row) = rows.next().map_err(store_error)? {
+            log.push(decode(row)?);
+        }
+        Ok(log)
+    }
+
+    /// Removes up to `limit` entries that are too old, from the front; says how many. What is not as it was written is not believed to be
+    /// old, and stays with all that follows it.
+    pub(in crate::store) fn remove_old(&self, connection: &Connection, now: Timestamp, limit: usize) -> rusqlite::Result<usize> {
+        let is_old = |at: Timestamp| at.after(audit::KEPT_FOR) <= now;
+        let mut front = connection.prepare_cached(self.front)?;
+        let front: Option<i64> = front.query_row([], |row| row.get(0)).optional()?;
+        if limit == 0 || !front.is_some_and(|at| is_old(Timestamp::from_micros(at.unsigned_abs()))) {
+            return Ok(0);
+        }
+        let mut statement = connection.prepare_cached(self.oldest)?;
+        let mut rows = statement.query([limit as i64])?;
+        let mut last = None;
+        while let Some(row) = rows.next()? {
+            match decode(row) {
+                Ok(entry) if is_old(entry.at) => last = Some(entry.sequence),
+                _ => break,
+            }
+        }
+        let Some(last) = last else { return Ok(0) };
+        connection.prepare_cached(self.remove)?.execute([last as i64])
+    }
 }
 
 fn decode(row: &Row<'_>) -> Result<LogEntry, StoreError> {

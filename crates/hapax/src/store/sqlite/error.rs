@@ -23,6 +23,22 @@ pub enum OpenError {
     /// There is no file to own.
     #[error("a store is a file: give it a path. For records in memory use `hapax::store::memory()`")]
     NotAPath,
+    /// The file is a store of its own, and no file of the user's.
+    #[error(
+        "{path} is a store that Hapax owns alone: open it with `Sqlite::open`, or give `Guest` the file in which your own tables are"
+    )]
+    OwnStore {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Somebody's transaction keeps it from being prepared.
+    #[error("{path} is locked by another connection: end its transaction, and try again")]
+    Locked {
+        /// The file.
+        path: PathBuf,
+        /// What SQLite said.
+        source: rusqlite::Error,
+    },
     /// The file belongs to something else.
     #[error("{path} is not a Hapax store: choose another path, or move that file away")]
     NotAStore {
@@ -127,7 +143,7 @@ impl fmt::Debug for OpenError {
 }
 
 /// A database error as a store error. The text is for whoever reads the log: it says what to do.
-pub(super) fn store_error(error: rusqlite::Error) -> StoreError {
+pub(in crate::store) fn store_error(error: rusqlite::Error) -> StoreError {
     let text = match (&error, error.sqlite_error_code()) {
         (_, Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)) => {
             "the store file is damaged: stop, keep a copy of it, and restore a backup"

@@ -19,12 +19,12 @@
 //! opens the file again when the disk failed, `backup` copies it, `audit` has what was done by hand, `seal` and
 //! `erasure` make forgetting erase, `transfer` moves everything into another store.
 
-mod audit;
+pub(super) mod audit;
 mod backup;
 mod book;
 mod desk;
 mod erasure;
-mod error;
+pub(super) mod error;
 mod index;
 mod log;
 mod owner;
@@ -34,8 +34,8 @@ mod policies;
 mod reader;
 mod repair;
 mod roll;
-mod row;
-mod schema;
+pub(super) mod row;
+pub(super) mod schema;
 mod seal;
 mod shared;
 mod stats;
@@ -297,7 +297,7 @@ impl Store for Sqlite {
     }
 
     fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {
-        self.readers.ask(move |connection| audit::read(connection, &query))
+        self.readers.ask(move |connection| audit::OWN.read(connection, &query))
     }
 
     fn note(&self, note: Note) -> Reply<'_, LogEntry> {
@@ -306,12 +306,12 @@ impl Store for Sqlite {
 }
 
 /// Waits for the disk on a thread that may.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.expect("it does not panic")
 }
 
 /// What one of the store's threads will answer to a message, if it took it.
-fn answered<T: Send + 'static, M>(
+pub(super) fn answered<T: Send + 'static, M>(
     sent: Result<(), TrySendError<M>>,
     answer: oneshot::Receiver<Result<T, StoreError>>,
 ) -> Reply<'static, T> {

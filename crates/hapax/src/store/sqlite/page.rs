@@ -236,7 +236,7 @@ impl<'a> Page<'a> {
     }
 
     fn log(&mut self, entry: LogEntry) -> Result<LogEntry, StoreError> {
-        let result = audit::write(self.rows.connection, entry);
+        let result = audit::OWN.write(self.rows.connection, entry);
         self.written(result)
     }
 
@@ -269,7 +269,7 @@ impl<'a> Page<'a> {
         }
         swept.buried = self.sweep_lanes(Kind::Answers, now, limit - swept.total())?;
         swept.removed = self.sweep_lanes(Kind::Heads, now, limit - swept.total())?;
-        let result = audit::remove_old(self.rows.connection, now, limit - swept.total());
+        let result = audit::OWN.remove_old(self.rows.connection, now, limit - swept.total());
         swept.unlogged = self.written(result)?;
         if swept.total() > 0 || now >= self.book.meta.clock.after(CLOCK_STEP) {
             // The floor, and the clock's reading, so that after a restart it does not begin before this.

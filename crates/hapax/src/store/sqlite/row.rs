@@ -341,21 +341,21 @@ pub(super) fn write(connection: &Connection, stored: &Stored, policy: Option<i64
     statement.raw_execute().map(drop)
 }
 
-fn get<T: FromSql>(row: &Row<'_>, column: usize) -> Result<T, StoreError> {
+pub(in crate::store) fn get<T: FromSql>(row: &Row<'_>, column: usize) -> Result<T, StoreError> {
     row.get(column).map_err(store_error)
 }
 
-fn text<'a>(row: &'a Row<'_>, column: usize) -> Result<Option<&'a str>, StoreError> {
+pub(in crate::store) fn text<'a>(row: &'a Row<'_>, column: usize) -> Result<Option<&'a str>, StoreError> {
     let text = row.get_ref(column).map_err(store_error)?.as_str_or_null();
     text.map_err(|error| StoreError::corrupt("a text in a record is none").because(error))
 }
 
-fn needed<'a>(row: &'a Row<'_>, column: usize) -> Result<&'a str, StoreError> {
+pub(in crate::store) fn needed<'a>(row: &'a Row<'_>, column: usize) -> Result<&'a str, StoreError> {
     text(row, column)?.ok_or_else(|| StoreError::corrupt("a text is missing in a record"))
 }
 
 /// States as numbers. Written to files: never renumber.
-pub(super) fn code(state: State) -> i64 {
+pub(in crate::store) fn code(state: State) -> i64 {
     match state {
         State::Running => 1,
         State::Completed => 2,
@@ -381,11 +381,11 @@ const STATES: [State; 9] = [
     State::Expired(Last::Unknown),
 ];
 
-pub(super) fn state(number: i64) -> Result<State, StoreError> {
+pub(in crate::store) fn state(number: i64) -> Result<State, StoreError> {
     let state = STATES.into_iter().find(|state| code(*state) == number);
     state.ok_or_else(|| StoreError::new(StoreErrorKind::Unsupported, "a record has a state this version does not know"))
 }
 
-pub(super) fn micros(time: Timestamp) -> i64 {
+pub(in crate::store) fn micros(time: Timestamp) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }

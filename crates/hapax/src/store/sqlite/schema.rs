@@ -21,7 +21,7 @@ use crate::clock::{BootClock, boot_id};
 use crate::store::random_secret;
 
 /// "Hapx": tells our files from other programs' databases.
-const APPLICATION_ID: i64 = 0x4861_7078;
+pub(in crate::store) const APPLICATION_ID: i64 = 0x4861_7078;
 
 /// The format of the first migration. Format 1 was never released: its one table with an index was a fifth as fast at ten million keys.
 const FORMAT_FIRST: i64 = 2;
@@ -438,7 +438,7 @@ fn restored(meta: &Meta, last: Option<&(String, i64)>) -> Option<Restored> {
 }
 
 /// What could not be read of the file: damage, or only a disk that did not answer.
-pub(super) fn unreadable(path: &Path, source: StoreError) -> OpenError {
+pub(in crate::store) fn unreadable(path: &Path, source: StoreError) -> OpenError {
     let path = path.to_owned();
     match source.kind() {
         StoreErrorKind::Corrupt => OpenError::Damaged { path, source },
@@ -446,7 +446,7 @@ pub(super) fn unreadable(path: &Path, source: StoreError) -> OpenError {
     }
 }
 
-fn explain(path: &Path, source: rusqlite::Error) -> OpenError {
+pub(in crate::store) fn explain(path: &Path, source: rusqlite::Error) -> OpenError {
     use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase, ReadOnly};
     let path = path.to_owned();
     match source.sqlite_error_code() {

@@ -166,7 +166,7 @@ fn next(turn: &Turn, standing: Standing) -> Option<Standing> {
 }
 
 fn take_over(connection: &Connection, meta: &mut Meta, account: Account) -> rusqlite::Result<()> {
-    audit::go_on_after(connection, account.logged as i64)?;
+    audit::OWN.go_on_after(connection, account.logged as i64)?;
     *meta = meta.at(account.now);
     meta.epoch = meta.epoch.max(account.epoch as i64);
     meta.floor = meta.floor.max(account.floor);
@@ -249,7 +249,7 @@ pub(super) fn go_on(connection: &Connection, position: Position) -> Result<rusql
 
 fn survey(connection: &Connection, index: &Index, now: Timestamp) -> Result<Survey, StoreError> {
     let meta = Meta::read(connection)?;
-    let logged = audit::last(connection).map_err(store_error)?.unsigned_abs();
+    let logged = audit::OWN.last(connection).map_err(store_error)?.unsigned_abs();
     Ok(Survey {
         standing: standing(connection)?,
         account: Account { secret: meta.secret, epoch: meta.epoch.unsigned_abs(), floor: meta.floor, logged, now },

@@ -103,7 +103,7 @@ impl View {
     /// A page of the audit log. Takes no index, and so is quick in a file of any size.
     pub fn log(&self, query: &LogQuery) -> Result<Vec<LogEntry>, StoreError> {
         let inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
-        if schema::has_audit(&inside.connection)? { audit::read(&inside.connection, query) } else { Ok(Vec::new()) }
+        if schema::has_audit(&inside.connection)? { audit::OWN.read(&inside.connection, query) } else { Ok(Vec::new()) }
     }
 
     /// Copies the file as it is now into a new one that can be opened as a store: [`Sqlite::backup`](super::Sqlite::backup), from outside.

@@ -57,6 +57,8 @@ CREATE TABLE hapax.heads (
     expires_at int8 NOT NULL,
     tombstone_until int8 NOT NULL,
     policy int8,
+    -- By what its answer is kept if it ends in a transaction of somebody else's; null where it may not.
+    terms int8,
     token uuid NOT NULL,
     attempts int4 NOT NULL,
     status int4,
@@ -81,6 +83,18 @@ CREATE INDEX heads_lost ON hapax.heads (id) WHERE lost;
 CREATE TABLE hapax.policies (
     id int8 PRIMARY KEY,
     content bytea NOT NULL
+);
+
+-- What a route says of answers, for those that are completed where the route is not at hand.
+CREATE TABLE hapax.terms (
+    id int8 PRIMARY KEY,
+    retention int8 NOT NULL,
+    tombstone int8 NOT NULL,
+    -- Whether answers are kept at all, how long a body at most, and whether with cookies.
+    keep boolean NOT NULL,
+    bytes_max int8 NOT NULL,
+    cookies boolean NOT NULL,
+    version bytea
 );
 
 CREATE TABLE hapax.audit (
@@ -417,7 +431,7 @@ END $do$;
 -- in the result: it is asked again, never taken for absent.
 CREATE FUNCTION hapax.claim(
     ids bytea[], fences int8[], tokens uuid[], leases int8[], policies int8[], fingerprints bytea[], namespaces bytea[], principals bytea[],
-    methods bytea[], paths bytea[], keys bytea[]
+    methods bytea[], paths bytea[], keys bytea[], terms_ids int8[]
 ) RETURNS SETOF hapax.verdict
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan SET jit = off AS $$
@@ -445,10 +459,10 @@ BEGIN
     IF cardinality(ids) = 1 AND fences[1] IS NULL AND NOT EXISTS (SELECT FROM hapax.heads AS o WHERE o.id = ids[1]) THEN
         RETURN QUERY
         INSERT INTO hapax.heads AS n (
-            fence, version, lease_until, created_at, claimed_at, finished_at, expires_at, tombstone_until, policy, token, attempts, status,
-            state, slot, lost, id, fingerprint, namespace, principal, method, path, key)
-        VALUES (minted, minted, moment + leases[1], moment, moment, 0, 0, 0, policies[1], tokens[1], 1, NULL,
-                1, NULL, false, ids[1], fingerprints[1], namespaces[1], principals[1], methods[1], paths[1], keys[1])
+            fence, version, lease_until, created_at, claimed_at, finished_at, expires_at, tombstone_until, policy, terms, token, attempts,
+            status, state, slot, lost, id, fingerprint, namespace, principal, method, path, key)
+        VALUES (minted, minted, moment + leases[1], moment, moment, 0, 0, 0, policies[1], terms_ids[1], tokens[1], 1,
+                NULL, 1, NULL, false, ids[1], fingerprints[1], namespaces[1], principals[1], methods[1], paths[1], keys[1])
         ON CONFLICT (id) DO NOTHING
         RETURNING 1::int2, moment, n.id, n.state, n.fence, n.version, n.attempts, n.lease_until, n.created_at, n.claimed_at, n.finished_at,
                   n.expires_at, n.tombstone_until, n.status, false, n.token, n.fingerprint, n.policy, n.namespace, n.principal, n.method,
@@ -471,12 +485,12 @@ BEGIN
     IF cardinality(ids) > coalesce(cardinality(present), 0) + coalesce(cardinality(claimable), 0) THEN
         RETURN QUERY
         INSERT INTO hapax.heads AS n (
-            fence, version, lease_until, created_at, claimed_at, finished_at, expires_at, tombstone_until, policy, token, attempts, status,
-            state, slot, lost, id, fingerprint, namespace, principal, method, path, key)
-        SELECT minted, minted, moment + g.lease, moment, moment, 0, 0, 0, g.policy, g.token, 1, NULL,
-               1, NULL, false, g.id, g.fingerprint, g.namespace, g.principal, g.method, g.path, g.key
-        FROM unnest(ids, fences, tokens, leases, policies, fingerprints, namespaces, principals, methods, paths, keys)
-            AS g(id, fence, token, lease, policy, fingerprint, namespace, principal, method, path, key)
+            fence, version, lease_until, created_at, claimed_at, finished_at, expires_at, tombstone_until, policy, terms, token, attempts,
+            status, state, slot, lost, id, fingerprint, namespace, principal, method, path, key)
+        SELECT minted, minted, moment + g.lease, moment, moment, 0, 0, 0, g.policy, g.terms, g.token, 1,
+               NULL, 1, NULL, false, g.id, g.fingerprint, g.namespace, g.principal, g.method, g.path, g.key
+        FROM unnest(ids, fences, tokens, leases, policies, fingerprints, namespaces, principals, methods, paths, keys, terms_ids)
+            AS g(id, fence, token, lease, policy, fingerprint, namespace, principal, method, path, key, terms)
         WHERE g.fence IS NULL AND (present IS NULL OR g.id <> ALL (present)) AND (claimable IS NULL OR g.id <> ALL (
             SELECT ids[c.place] FROM unnest(claimable) AS c(place)))
         ON CONFLICT (id) DO NOTHING
@@ -496,8 +510,8 @@ BEGIN
                 fence = greatest(moment, pace.floor + 1, o.fence + 1),
                 version = greatest(moment, pace.floor + 1, o.fence + 1, o.version + 1),
                 lease_until = moment + leases[place], created_at = moment, claimed_at = moment, finished_at = 0, expires_at = 0,
-                tombstone_until = 0, policy = policies[place], token = tokens[place], attempts = 1, status = NULL, state = 1, slot = NULL,
-                lost = false, fingerprint = fingerprints[place], namespace = namespaces[place], principal = principals[place],
+                tombstone_until = 0, policy = policies[place], terms = terms_ids[place], token = tokens[place], attempts = 1, status = NULL,
+                state = 1, slot = NULL, lost = false, fingerprint = fingerprints[place], namespace = namespaces[place], principal = principals[place],
                 method = methods[place], path = paths[place], key = keys[place]
             WHERE o.id = ids[place] AND hapax.is_gone(o.state, o.tombstone_until, moment)
             RETURNING o.* INTO h;
@@ -506,7 +520,7 @@ BEGIN
         ELSE
             UPDATE hapax.heads AS o SET
                 fence = greatest(moment, pace.floor + 1, o.fence + 1), version = o.version + 1, lease_until = moment + leases[place],
-                claimed_at = moment, token = tokens[place], attempts = least(o.attempts::int8 + 1, 2147483647)::int4, status = NULL, state = 1,
+                claimed_at = moment, terms = terms_ids[place], token = tokens[place], attempts = least(o.attempts::int8 + 1, 2147483647)::int4, status = NULL, state = 1,
                 slot = NULL, lost = false
             WHERE o.id = ids[place] AND o.fence = fences[place]
                 AND ((o.state = 1 AND o.lease_until <= moment) OR (o.state IN (4, 5) AND o.expires_at > moment))
@@ -642,7 +656,7 @@ BEGIN
         last := CASE WHEN last < 10 THEN last + 8 ELSE last END;
         UPDATE hapax.heads AS o SET
             state = last, fence = greatest(moment, pace.floor + 1, o.fence + 1), version = o.version + 1, fingerprint = NULL, policy = NULL,
-            status = NULL, slot = NULL, lost = last = 13, finished_at = moment, expires_at = moment,
+            terms = NULL, status = NULL, slot = NULL, lost = last = 13, finished_at = moment, expires_at = moment,
             tombstone_until = greatest(moment + tombstone, o.tombstone_until)
         WHERE o.id = of_id RETURNING o.* INTO became;
         PERFORM hapax.unkeep(was);
@@ -925,6 +939,13 @@ END $$;
 
 CREATE FUNCTION hapax.policies(ids int8[]) RETURNS SETOF hapax.policies
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$ SELECT * FROM hapax.policies AS p WHERE p.id = ANY (ids) $$;
+
+CREATE FUNCTION hapax.term(of_id int8, retention int8, tombstone int8, keep boolean, bytes_max int8, cookies boolean, version bytea) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
+BEGIN
+    PERFORM hapax.ready();
+    INSERT INTO hapax.terms VALUES (of_id, retention, tombstone, keep, bytes_max, cookies, version) ON CONFLICT DO NOTHING;
+END $$;
 
 -- The records as people read them. For whoever owns the schema, and whomever they let.
 CREATE VIEW hapax.records AS

@@ -114,7 +114,7 @@ END $hapax$;
     )
 });
 
-const STORE: &str = concat!(include_str!("0001_store.sql"), "\n", include_str!("transfer.sql"));
+const STORE: &str = concat!(include_str!("0001_store.sql"), "\n", include_str!("transfer.sql"), "\n", include_str!("join.sql"));
 
 /// Every step from nothing to [`VERSION`].
 pub fn migrations() -> Vec<Migration> {
@@ -272,10 +272,26 @@ pub fn grants(role: &str) -> String {
     format!("GRANT USAGE ON SCHEMA hapax TO {role};\nGRANT EXECUTE ON FUNCTION {} TO {role};\n", functions.join(", "))
 }
 
-/// What a running store calls.
-const FUNCTIONS: [&str; 16] = [
+/// Lets a role, which must exist, complete the operations it was handed and nothing else: runs [`completer_grants`].
+pub async fn grant_completion(connection: &ConnectOptions, role: &str) -> Result<(), MigrateError> {
+    let database = Database::open(connection).await?;
+    let granted = database.client().batch_execute(&completer_grants(role)).await;
+    granted.map_err(|error| database.refused(format!("letting the role {role} complete operations"), &error))
+}
+
+/// The SQL that lets a role complete the operations it was handed and nothing else: for services behind a gateway, in transactions of their own.
+pub fn completer_grants(role: &str) -> String {
+    let (role, completions) = (quoted(role), COMPLETIONS.map(|arguments| format!("hapax.complete({arguments})")).join(", "));
+    format!("GRANT USAGE ON SCHEMA hapax TO {role};\nGRANT EXECUTE ON FUNCTION {completions} TO {role};\n")
+}
+
+/// What the functions take that complete an operation.
+const COMPLETIONS: [&str; 3] = ["text, int8, int8, jsonb", "text, int8, int8, jsonb, bytea", "text, int8, int8, jsonb, text"];
+
+/// What a running store calls, and `join`, which a program calls in its own transactions that holds the attempt itself.
+const FUNCTIONS: [&str; 18] = [
     "claim", "finish", "lose", "settle", "forget", "get", "list", "renew", "sweep", "turn", "pulse", "adopt", "log", "note",
-    "policy", "policies",
+    "policy", "policies", "term", "join",
 ];
 
 struct Database {
@@ -411,6 +427,8 @@ mod tests {
 
     #[test]
     fn a_roles_name_is_quoted() {
-        assert!(grants("a\"b").starts_with("GRANT USAGE ON SCHEMA hapax TO \"a\"\"b\";\n"));
+        for grants in [grants("a\"b"), completer_grants("a\"b")] {
+            assert!(grants.starts_with("GRANT USAGE ON SCHEMA hapax TO \"a\"\"b\";\n") && grants.ends_with(" TO \"a\"\"b\";\n"));
+        }
     }
 }

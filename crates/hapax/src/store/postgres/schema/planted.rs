@@ -78,6 +78,18 @@ const PLANTS: &[Plant] = &[
     ),
     (Bug::PgForgetKeepsEpoch, &[("UPDATE hapax.meta SET epoch = epoch + 1;", "")]),
     (Bug::PgCommitsAreNotWaitedFor, &[("PERFORM set_config('synchronous_commit', 'on', true);", "NULL;")]),
+    (
+        Bug::PgUnfencedJoin,
+        &[
+            ("o.id = of_id AND o.fence = of_fence AND o.state IN (1, 5, 13)", "o.id = of_id AND o.state IN (1, 5, 13)"),
+            ("IF h.fence IS DISTINCT FROM of_fence THEN", "IF h.fence IS NULL THEN"),
+        ],
+    ),
+    (
+        Bug::PgJoinReplacesAnswer,
+        &[("o.fence = of_fence AND o.state IN (1, 5, 13)", "o.fence = of_fence AND o.state IN (1, 2, 3, 5, 13)")],
+    ),
+    (Bug::PgJoinOfAnyOperation, &[("WHERE decode(substr(operation, 1, 32), 'hex') = substr(", "WHERE NOT '' = substr(")]),
     (Bug::PgStandbyIsRead, &[("IF pg_is_in_recovery() THEN", "IF false THEN")]),
 ];
 

@@ -19,7 +19,8 @@ CREATE TABLE hapax.standing (
 CREATE FUNCTION hapax.refuse() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
-    IF current_setting('hapax.copying', true) IS DISTINCT FROM 'on' THEN
+    -- Only a copy knows its own name; a setting anybody may set.
+    IF NOT EXISTS (SELECT FROM hapax.standing AS s WHERE s.copy::text = current_setting('hapax.copying', true)) THEN
         RAISE EXCEPTION 'this store %', (SELECT p.closed FROM hapax.pace AS p) USING ERRCODE = 'HX002';
     END IF;
     RETURN NULL;
@@ -163,12 +164,14 @@ CREATE FUNCTION hapax.arriving(of_copy uuid, of_record bytea, of_entry int8) RET
 LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM hapax.ready();
-    PERFORM set_config('hapax.copying', 'on', true);
+    PERFORM set_config('hapax.copying', of_copy::text, true);
     UPDATE hapax.standing AS s SET record = of_record, entry = of_entry WHERE s.word = 'arriving' AND s.copy = of_copy;
     RETURN FOUND;
 END $$;
 
--- Writes records verbatim, unless they are here in the same or a higher version.
+-- Writes records verbatim, unless they are here in the same or a higher version. Their terms do not come with them: of a record that is still
+-- open this takes no promise, as nobody holds a live lease. An attempt that would end late in a transaction of its own is refused by `complete`, and
+-- rolled back with its effect; the next one brings the terms of its route.
 CREATE FUNCTION hapax.import(
     of_copy uuid, of_record bytea, of_entry int8, ids bytea[], states int2[], fences int8[], versions int8[], attempts int4[], created int8[],
     claimed int8[], finished int8[], expiries int8[], tombstones int8[], statuses int4[], tokens uuid[], fingerprints bytea[], policies int8[],

@@ -21,7 +21,7 @@ impl Page<'_> {
             }
         }
         let connection = self.rows.connection;
-        let result = audit::insert_new(connection, &arrived.log);
+        let result = audit::OWN.insert_new(connection, &arrived.log);
         self.written(result)?;
         let result = transfer::go_on(connection, arrived.position)?;
         self.written(result)

@@ -1,0 +1,105 @@
+//! `transaction`: an effect in one commit with its record, against the same effect alone.
+
+mod orders;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use self::orders::{Orders, Ran};
+use crate::flags::{Command, Flag, Flags};
+use crate::postgres::Cluster;
+use crate::report::{Table, at_least, number};
+use crate::stats::{Quantiles, median};
+use crate::{Error, runtime};
+
+pub(crate) const COMMAND: Command = Command {
+    name: "transaction",
+    help: "BEGIN, INSERT, COMMIT on Postgres, against the same with a claim before it and its record in it",
+    flags: &[
+        Flag::new("--seconds", "4", "of each measurement in each round"),
+        Flag::new("--rounds", "5", "repetitions, interleaved"),
+        Flag::switch("--quick", "one short round: shows that it works, and nothing else"),
+    ],
+    run,
+};
+
+const CLIENTS: [usize; 2] = [16, 64];
+/// Of what the bare transaction does.
+const RATIO_MIN: f64 = 0.6;
+
+/// One who is measured.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Who {
+    Bare,
+    Once,
+}
+
+impl Who {
+    const ALL: [Who; 2] = [Who::Bare, Who::Once];
+
+    fn name(self) -> &'static str {
+        match self {
+            Who::Bare => "bare transaction",
+            Who::Once => "with its record",
+        }
+    }
+}
+
+/// What all rounds came to.
+type Results = BTreeMap<(usize, Who), Vec<(f64, Quantiles)>>;
+
+fn run(flags: &Flags) -> Result<(), Error> {
+    let (seconds, rounds) = match flags.is_set("--quick") {
+        true => (Duration::from_secs(2), 1),
+        false => (flags.seconds("--seconds")?, flags.count("--rounds")?),
+    };
+    let cluster = Cluster::start()?;
+    println!("PostgreSQL {}, {}", cluster.version(), cluster.settings());
+    let results = runtime()?.block_on(measure(&cluster, seconds, rounds))?;
+    let title = format!(
+        "transaction: BEGIN, INSERT, COMMIT, every commit on the disk; medians of {rounds} interleaved rounds of {seconds:?}"
+    );
+    print(&results, &title);
+    Ok(())
+}
+
+async fn measure(cluster: &Cluster, seconds: Duration, rounds: usize) -> Result<Results, Error> {
+    let orders = Orders::open(&cluster.migrated().await?).await?;
+    let mut results = Results::new();
+    for round in 1..=rounds {
+        eprintln!("  transaction: round {round} of {rounds}");
+        for clients in CLIENTS {
+            for who in Who::ALL {
+                let Ran { rate, latencies } = orders.run(clients, who, seconds).await?;
+                results.entry((clients, who)).or_default().push((rate, latencies.quantiles()));
+            }
+        }
+    }
+    Ok(results)
+}
+
+fn print(results: &Results, title: &str) {
+    let mut table = Table::new(title, &["", "clients", "per second", "of bare", "p50 ms", "p99 ms"]);
+    let of = |rounds: &[(f64, Quantiles)], part: fn(&(f64, Quantiles)) -> f64| number(median(rounds.iter().map(part)));
+    for ((clients, who), rounds) in results {
+        let ratio = number(against(results, *clients, *who));
+        let cells = [
+            clients.to_string(),
+            of(rounds, |round| round.0),
+            ratio,
+            of(rounds, |round| round.1.p50),
+            of(rounds, |round| round.1.p99),
+        ];
+        table.row(who.name(), cells);
+    }
+    table.print();
+    for clients in CLIENTS {
+        at_least(&format!("{clients} clients, against the bare transaction"), against(results, clients, Who::Once), RATIO_MIN, "");
+    }
+}
+
+/// The median of the ratios of each round, whose measurements were made within seconds of each other.
+fn against(results: &Results, clients: usize, who: Who) -> f64 {
+    let rounds = results[&(clients, who)].iter().zip(&results[&(clients, Who::Bare)]);
+    median(rounds.map(|(this, bare)| this.0 / bare.0))
+}

@@ -1,0 +1,106 @@
+//! The business: one order, one row, through connections that the service has of its own.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use hapax::{Answer, Failure, Hapax, Key, Mode, Once, Operation, Policy, Postgres};
+use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio_postgres::{Client, NoTls, Statement};
+use uuid::Uuid;
+
+use super::Who;
+use crate::Error;
+use crate::load::ANSWER_BYTES;
+use crate::stats::Latencies;
+
+/// What so many clients came to.
+pub(super) struct Ran {
+    /// Orders in a second.
+    pub(super) rate: f64,
+    pub(super) latencies: Latencies,
+}
+
+pub(super) struct Orders {
+    url: String,
+    once: Once,
+}
+
+/// A client's own connection.
+struct Desk {
+    client: Client,
+    insert: Statement,
+}
+
+impl Orders {
+    /// On a database that is ready to be a store.
+    pub(super) async fn open(url: &str) -> Result<Orders, Error> {
+        let desk = connect(url).await?;
+        desk.batch_execute(
+            "CREATE TABLE orders (id uuid PRIMARY KEY, item text NOT NULL, ordered_at timestamptz NOT NULL DEFAULT now())",
+        )
+        .await?;
+        let policy = Policy { mode: Mode::Transaction, ..Policy::default() };
+        let once = Hapax::new(Postgres::open(url).await?).namespace("shop").once("order").policy(policy)?;
+        Ok(Orders { url: url.to_owned(), once })
+    }
+
+    pub(super) async fn run(&self, clients: usize, who: Who, duration: Duration) -> Result<Ran, Error> {
+        let mut desks = Vec::new();
+        for _ in 0..clients {
+            let client = connect(&self.url).await?;
+            let insert = client.prepare("INSERT INTO orders (id, item) VALUES ($1, $2)").await?;
+            desks.push(Arc::new(Mutex::new(Desk { client, insert })));
+        }
+        let (begin, mut latencies) = (Instant::now(), Latencies::default());
+        let clients = desks.into_iter().map(|desk| {
+            let once = self.once.clone();
+            tokio::spawn(async move { order_until(begin + duration, who, &once, desk).await })
+        });
+        let mut orders = 0;
+        for client in clients.collect::<Vec<_>>() {
+            let (count, of_client) = client.await??;
+            orders += count;
+            latencies.merge(of_client);
+        }
+        Ok(Ran { rate: orders as f64 / begin.elapsed().as_secs_f64(), latencies })
+    }
+}
+
+async fn order_until(end: Instant, who: Who, once: &Once, desk: Arc<Mutex<Desk>>) -> Result<(usize, Latencies), Error> {
+    let (mut count, mut latencies) = (0, Latencies::default());
+    while Instant::now() < end {
+        let (since, id, desk) = (Instant::now(), Uuid::new_v4(), desk.clone().lock_owned().await);
+        match who {
+            Who::Bare => bare(desk, id).await?,
+            Who::Once => {
+                let key = Key::new(id.to_string())?;
+                once.run(key, id.into_bytes().to_vec(), move |operation| with_its_record(operation, desk, id)).await?;
+            }
+        }
+        latencies.push(since.elapsed());
+        count += 1;
+    }
+    Ok((count, latencies))
+}
+
+async fn bare(mut desk: OwnedMutexGuard<Desk>, id: Uuid) -> Result<(), Error> {
+    let Desk { client, insert } = &mut *desk;
+    let tx = client.transaction().await?;
+    tx.execute(insert, &[&id, &"a book"]).await?;
+    Ok(tx.commit().await?)
+}
+
+async fn with_its_record(operation: Operation, mut desk: OwnedMutexGuard<Desk>, id: Uuid) -> Result<Bytes, Failure> {
+    let Desk { client, insert } = &mut *desk;
+    let tx = client.transaction().await?;
+    tx.execute(insert, &[&id, &"a book"]).await?;
+    let kept = operation.finish(tx, Answer::new(201, vec![b'x'; ANSWER_BYTES])).await?;
+    Ok(kept.into_response().into_body())
+}
+
+async fn connect(url: &str) -> Result<Client, Error> {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
+    tokio::spawn(connection);
+    Ok(client)
+}

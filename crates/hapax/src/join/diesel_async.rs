@@ -1,0 +1,110 @@
+//! diesel-async 0.9, on Postgres.
+//!
+//! diesel commits at the end of a closure, so that one joins inside it. If the closure's end is lost on its way, the layer finds out what became of it.
+//!
+//! ```no_run
+//! use diesel_async::{AsyncConnection, AsyncPgConnection, RunQueryDsl};
+//! use hapax::Operation;
+//! use hapax::join::{FinishError, Kept};
+//!
+//! async fn order(op: &Operation, connection: &mut AsyncPgConnection) -> Result<Kept, Box<dyn std::error::Error + Send + Sync>> {
+//!     connection
+//!         .transaction(async |connection| {
+//!             diesel::sql_query("INSERT INTO orders (item) VALUES ('a book')").execute(connection).await?;
+//!             Ok(op.join(connection, hapax::Answer::new(201, "ordered")).await?)
+//!         })
+//!         .await
+//! }
+//! ```
+//!
+//! A transaction that was begun by hand can be finished, by the connection that has it:
+//!
+//! ```no_run
+//! # use diesel_async::{AsyncPgConnection, RunQueryDsl};
+//! # use hapax::Operation;
+//! # use hapax::join::{FinishError, Kept};
+//! use diesel_async::{AnsiTransactionManager, TransactionManager};
+//!
+//! # async fn order(op: &Operation, connection: &mut AsyncPgConnection) -> Result<Kept, Box<dyn std::error::Error + Send + Sync>> {
+//! AnsiTransactionManager::begin_transaction(connection).await?;
+//! diesel::sql_query("INSERT INTO orders (item) VALUES ('a book')").execute(connection).await?;
+//! Ok(op.finish(connection, hapax::Answer::new(201, "ordered")).await?)
+//! # }
+//! ```
+//!
+//! Whoever begins by hand rolls back by hand: what was begun and neither finished nor rolled back stays open until the connection is dropped.
+
+use diesel::deserialize::{self, FromSql, QueryableByName};
+use diesel::pg::Pg;
+use diesel::result::{DatabaseErrorKind, Error};
+use diesel::row::{Field, NamedRow, Row};
+use diesel::sql_types::{BigInt, Binary, Nullable};
+use diesel_async::{AnsiTransactionManager, AsyncPgConnection, RunQueryDsl, TransactionManager};
+use hapax_core::store::{Dialect, FENCED_OUT, FINISHED_ALREADY, Statement, Value};
+
+use super::Session;
+
+impl Session for AsyncPgConnection {
+    type Error = Error;
+
+    fn dialect(&self) -> Dialect {
+        Dialect::Postgres
+    }
+
+    fn depth(&mut self) -> Option<usize> {
+        let depth = AnsiTransactionManager::transaction_manager_status_mut(self).transaction_depth();
+        // One that is broken says so itself when it is used.
+        depth.ok().map(|depth| depth.map_or(0, |depth| depth.get() as usize))
+    }
+
+    async fn run(&mut self, statement: &Statement) -> Result<Option<i64>, Error> {
+        let query = statement.values.iter().fold(diesel::sql_query(statement.sql).into_boxed::<Pg>(), |query, value| match value {
+            Value::Bytes(bytes) => query.bind::<Nullable<Binary>, _>(bytes.as_deref()),
+            Value::Int(int) => query.bind::<Nullable<BigInt>, _>(*int),
+        });
+        let rows: Vec<Now> = query.load(self).await?;
+        Ok(rows.into_iter().next().map(|now| now.0))
+    }
+
+    /// diesel does not hand the code on, only what is said with it.
+    fn code(error: &Error) -> Option<String> {
+        let Error::DatabaseError(_, said) = error else { return None };
+        let code = match said.message() {
+            said if said.starts_with("fenced out") => FENCED_OUT,
+            said if said.starts_with("this attempt has completed its record already") => FINISHED_ALREADY,
+            said => said,
+        };
+        Some(code.to_owned())
+    }
+}
+
+impl super::Transaction for &mut AsyncPgConnection {
+    async fn commit(self) -> Result<(), Error> {
+        AnsiTransactionManager::commit_transaction(self).await
+    }
+
+    fn is_rolled_back(error: &Error) -> bool {
+        use DatabaseErrorKind as Kind;
+        let Error::DatabaseError(kind, _) = error else { return false };
+        matches!(
+            kind,
+            Kind::UniqueViolation
+                | Kind::ForeignKeyViolation
+                | Kind::RestrictViolation
+                | Kind::ExclusionViolation
+                | Kind::NotNullViolation
+                | Kind::CheckViolation
+                | Kind::SerializationFailure
+        )
+    }
+}
+
+/// The number in the first column, whatever its name.
+struct Now(i64);
+
+impl QueryableByName<Pg> for Now {
+    fn build<'a>(row: &impl NamedRow<'a, Pg>) -> deserialize::Result<Self> {
+        let field = Row::get(row, 0).ok_or("a row without columns")?;
+        FromSql::<BigInt, Pg>::from_nullable_sql(field.value()).map(Now)
+    }
+}

@@ -1,0 +1,62 @@
+//! rusqlite, in a file of the user's own.
+//!
+//! ```no_run
+//! use hapax::Operation;
+//! use hapax::join::{FinishError, Kept};
+//! use rusqlite::{Connection, TransactionBehavior};
+//!
+//! async fn order(op: Operation, mut connection: Connection) -> Result<Kept, FinishError<rusqlite::Error>> {
+//!     let work = move || {
+//!         let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(FinishError::RolledBack)?;
+//!         tx.execute("INSERT INTO orders (item) VALUES ('a book')", []).map_err(FinishError::RolledBack)?;
+//!         op.finish_blocking(tx, hapax::Answer::new(201, "ordered"))
+//!     };
+//!     tokio::task::spawn_blocking(work).await.expect("the work does not panic")
+//! }
+//! ```
+//!
+//! Begin as `Immediate`: a transaction that reads before it writes is refused if somebody else wrote in between.
+
+use hapax_core::store::{Dialect, Statement, Value};
+use rusqlite::{Error, ErrorCode, ToSql, Transaction, params_from_iter};
+
+use super::Session;
+
+impl Session for Transaction<'_> {
+    type Error = Error;
+
+    fn dialect(&self) -> Dialect {
+        Dialect::Sqlite
+    }
+
+    /// A transaction that SQLite has taken back is none any more.
+    fn depth(&mut self) -> Option<usize> {
+        Some(usize::from(!self.is_autocommit()))
+    }
+
+    async fn run(&mut self, statement: &Statement) -> Result<Option<i64>, Error> {
+        let values = statement.values.iter().map(|value| match value {
+            Value::Bytes(bytes) => bytes as &dyn ToSql,
+            Value::Int(int) => int,
+        });
+        self.prepare_cached(statement.sql)?.execute(params_from_iter(values)).map(|_| None)
+    }
+
+    fn code(error: &Error) -> Option<String> {
+        match error {
+            Error::SqliteFailure(_, said) => said.clone(),
+            _ => None,
+        }
+    }
+}
+
+impl super::Transaction for Transaction<'_> {
+    async fn commit(self) -> Result<(), Error> {
+        self.commit()
+    }
+
+    /// Nothing of it was written, or no reader would find it. After any other failure the disk may have it all the same.
+    fn is_rolled_back(error: &Error) -> bool {
+        matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::ConstraintViolation))
+    }
+}

@@ -1,0 +1,71 @@
+//! sea-orm 2, on Postgres.
+//!
+//! ```no_run
+//! use hapax::Operation;
+//! use hapax::join::{FinishError, Kept};
+//! use sea_orm::{ConnectionTrait, DatabaseConnection, DbErr, TransactionTrait};
+//!
+//! async fn order(op: &Operation, db: &DatabaseConnection) -> Result<Kept, FinishError<DbErr>> {
+//!     let tx = db.begin().await.map_err(FinishError::RolledBack)?;
+//!     tx.execute_unprepared("INSERT INTO orders (item) VALUES ('a book')").await.map_err(FinishError::RolledBack)?;
+//!     op.finish(tx, hapax::Answer::new(201, "ordered")).await
+//! }
+//! ```
+//!
+//! sea-orm does not tell a transaction within another from the outermost one. Finish the outermost: the end of one within commits nothing, and what counts is what
+//! the store has when the handler returns. So a finish by sea-orm costs one round trip more than by the others.
+
+use hapax_core::store::{Dialect, Statement, Value};
+use sea_orm::sqlx::postgres::{PgDatabaseError, PgSeverity};
+use sea_orm::{ConnectionTrait, DatabaseTransaction, DbBackend, DbErr, RuntimeErr};
+
+use super::Session;
+
+impl Session for DatabaseTransaction {
+    type Error = DbErr;
+
+    fn dialect(&self) -> Dialect {
+        match self.get_database_backend() {
+            DbBackend::Sqlite => Dialect::Sqlite,
+            // Whatever else it is does not know our statement, and says so.
+            _ => Dialect::Postgres,
+        }
+    }
+
+    async fn run(&mut self, statement: &Statement) -> Result<Option<i64>, DbErr> {
+        let values = statement.values.iter().map(|value| match value {
+            Value::Bytes(bytes) => bytes.clone().into(),
+            Value::Int(int) => (*int).into(),
+        });
+        let statement = sea_orm::Statement::from_sql_and_values(self.get_database_backend(), statement.sql, values);
+        let row = self.query_one_raw(statement).await?;
+        row.map(|row| row.try_get_by_index(0)).transpose()
+    }
+
+    fn code(error: &DbErr) -> Option<String> {
+        cause(error)?.as_database_error()?.code().map(Into::into)
+    }
+}
+
+impl super::Transaction for DatabaseTransaction {
+    const ENDS_ALL: bool = false;
+
+    async fn commit(self) -> Result<(), DbErr> {
+        self.commit().await
+    }
+
+    fn is_rolled_back(error: &DbErr) -> bool {
+        let error = cause(error).and_then(|error| error.as_database_error()?.try_downcast_ref::<PgDatabaseError>());
+        error.is_some_and(|error| error.severity() == PgSeverity::Error)
+    }
+}
+
+/// What the driver below said.
+fn cause(error: &DbErr) -> Option<&sea_orm::SqlxError> {
+    match error {
+        DbErr::Conn(RuntimeErr::SqlxError(error))
+        | DbErr::Exec(RuntimeErr::SqlxError(error))
+        | DbErr::Query(RuntimeErr::SqlxError(error)) => Some(error),
+        _ => None,
+    }
+}

@@ -1,0 +1,177 @@
+//! sqlx 0.9, for Postgres and for SQLite.
+//!
+//! ```no_run
+//! use hapax::Operation;
+//! use hapax::join::{FinishError, Kept};
+//!
+//! # #[cfg(feature = "sqlx-0_9-postgres")]
+//! async fn order(op: &Operation, pool: &sqlx::PgPool) -> Result<Kept, FinishError<sqlx::Error>> {
+//!     let mut tx = pool.begin().await.map_err(FinishError::RolledBack)?;
+//!     sqlx::query("INSERT INTO orders (item) VALUES ('a book')").execute(&mut *tx).await.map_err(FinishError::RolledBack)?;
+//!     op.finish(tx, hapax::Answer::new(201, "ordered")).await
+//! }
+//! ```
+//!
+//! Where something else commits, `op.join(&mut *tx, answer)` only joins. In SQLite begin with `pool.begin_with("BEGIN IMMEDIATE")`: a transaction that
+//! reads before it writes is refused if somebody else wrote in between.
+
+use hapax_core::store::{Dialect, Statement, Value};
+use sqlx::{Connection, Database, Error, Transaction};
+use sqlx_core::transaction::TransactionManager;
+
+use super::Session;
+
+/// What differs between the databases of sqlx.
+trait Known: Connection {
+    const DIALECT: Dialect;
+
+    async fn run(&mut self, statement: &Statement) -> Result<Option<i64>, Error>;
+
+    fn code(error: &Error) -> Option<String>;
+
+    /// Whether the database said so itself, and lives on.
+    fn is_rolled_back(error: &Error) -> bool;
+}
+
+fn depth<C: Connection>(connection: &C) -> usize {
+    <C::Database as Database>::TransactionManager::get_transaction_depth(connection)
+}
+
+macro_rules! session {
+    ($connection:ty, $database:ty) => {
+        impl Session for $connection {
+            type Error = Error;
+
+            fn dialect(&self) -> Dialect {
+                <$connection as Known>::DIALECT
+            }
+
+            fn depth(&mut self) -> Option<usize> {
+                Some(depth(self))
+            }
+
+            async fn run(&mut self, statement: &Statement) -> Result<Option<i64>, Error> {
+                Known::run(self, statement).await
+            }
+
+            fn code(error: &Error) -> Option<String> {
+                <$connection as Known>::code(error)
+            }
+        }
+
+        impl Session for Transaction<'_, $database> {
+            type Error = Error;
+
+            fn dialect(&self) -> Dialect {
+                <$connection as Known>::DIALECT
+            }
+
+            fn depth(&mut self) -> Option<usize> {
+                Some(depth(&**self))
+            }
+
+            async fn run(&mut self, statement: &Statement) -> Result<Option<i64>, Error> {
+                Known::run(&mut **self, statement).await
+            }
+
+            fn code(error: &Error) -> Option<String> {
+                <$connection as Known>::code(error)
+            }
+        }
+
+        impl crate::join::Transaction for Transaction<'_, $database> {
+            async fn commit(self) -> Result<(), Error> {
+                self.commit().await
+            }
+
+            fn is_rolled_back(error: &Error) -> bool {
+                <$connection as Known>::is_rolled_back(error)
+            }
+        }
+    };
+}
+
+#[cfg(feature = "sqlx-0_9-postgres")]
+mod postgres {
+    use sqlx::PgConnection;
+    use sqlx::postgres::{PgDatabaseError, PgSeverity};
+
+    use super::*;
+
+    impl Known for PgConnection {
+        const DIALECT: Dialect = Dialect::Postgres;
+
+        async fn run(&mut self, statement: &Statement) -> Result<Option<i64>, Error> {
+            let query = statement.values.iter().fold(sqlx::query_scalar(statement.sql), |query, value| match value {
+                Value::Bytes(bytes) => query.bind(bytes.as_deref()),
+                Value::Int(int) => query.bind(int),
+            });
+            query.fetch_optional(self).await
+        }
+
+        fn code(error: &Error) -> Option<String> {
+            error.as_database_error()?.code().map(Into::into)
+        }
+
+        fn is_rolled_back(error: &Error) -> bool {
+            let error = error.as_database_error().and_then(|error| error.try_downcast_ref::<PgDatabaseError>());
+            error.is_some_and(|error| error.severity() == PgSeverity::Error)
+        }
+    }
+
+    session!(PgConnection, sqlx::Postgres);
+}
+
+#[cfg(feature = "sqlx-0_9-sqlite")]
+mod sqlite {
+    use sqlx::{AssertSqlSafe, Executor, SqliteConnection};
+
+    use super::*;
+
+    /// SQLite's own numbers for a file that is busy and a constraint that is not met.
+    const BUSY: i32 = 5;
+    const CONSTRAINT: i32 = 19;
+
+    impl Known for SqliteConnection {
+        const DIALECT: Dialect = Dialect::Sqlite;
+
+        async fn run(&mut self, statement: &Statement) -> Result<Option<i64>, Error> {
+            let query = statement.values.iter().fold(sqlx::query(statement.sql), |query, value| match value {
+                Value::Bytes(bytes) => query.bind(bytes.as_deref()),
+                Value::Int(int) => query.bind(int),
+            });
+            match query.execute(&mut *self).await {
+                Ok(_) => Ok(None),
+                Err(error) => {
+                    begin_again(self).await;
+                    Err(error)
+                }
+            }
+        }
+
+        fn code(error: &Error) -> Option<String> {
+            error.as_database_error().map(|error| error.message().to_owned())
+        }
+
+        /// Nothing of it was written. After any other failure the disk may have it all the same.
+        fn is_rolled_back(error: &Error) -> bool {
+            let code = error.as_database_error().and_then(|error| error.code()?.parse::<i32>().ok());
+            // The lower byte, as the others say more about the same.
+            code.is_some_and(|code| matches!(code & 0xff, BUSY | CONSTRAINT))
+        }
+    }
+
+    /// What is refused takes the whole transaction back, and sqlx does not hear of it: its own rollback would fail, and it would take the
+    /// connection to be in a transaction for ever. So it finds as many to end as it counts, all empty.
+    async fn begin_again(connection: &mut SqliteConnection) {
+        // Fails where the transaction is still there.
+        if connection.execute("BEGIN").await.is_ok() {
+            for number in 1..depth(connection) {
+                let savepoint = AssertSqlSafe(format!("SAVEPOINT _sqlx_savepoint_{number}"));
+                drop(connection.execute(savepoint).await);
+            }
+        }
+    }
+
+    session!(SqliteConnection, sqlx::Sqlite);
+}

@@ -1,0 +1,274 @@
+//! The tables, and what happens when the file is opened.
+//!
+//! Plain, as it is somebody else's file: nothing in it that an old SQLite or a tool could not read, and every name begins with `hapax_`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hapax_core::operation::Secret;
+use hapax_core::record::Fence;
+use hapax_core::store::StoreError;
+use hapax_core::time::{Clock, Timestamp};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, params};
+
+use super::error::{is_busy, store_error};
+use super::rest::Rest;
+use crate::clock::{BootClock, boot_id};
+use crate::store::random_secret;
+use crate::store::sqlite::row::micros;
+use crate::store::sqlite::schema::{APPLICATION_ID, explain, unreadable};
+use crate::store::sqlite::{OpenError, SQLITE_VERSION_MIN};
+
+/// The newest format this version knows.
+const FORMAT: i64 = 1;
+
+/// What makes a file without our tables one of format 1. Never edit it once it was released; add another step.
+const TABLES: &str = concat!(
+    "
+    CREATE TABLE hapax_meta (
+        only     INTEGER PRIMARY KEY CHECK (only = 0),
+        format   INTEGER NOT NULL,
+        secret   BLOB    NOT NULL,            -- makes operation ids and tokens unguessable
+        epoch    INTEGER NOT NULL DEFAULT 0,  -- counts every forget
+        floor    INTEGER NOT NULL DEFAULT 0,  -- the highest fence of any record ever removed
+        boot_id  TEXT    NOT NULL DEFAULT '', -- the boot in which the file was first opened,
+        boot_us  INTEGER NOT NULL DEFAULT 0,  -- time since that boot when it was,
+        clock_us INTEGER NOT NULL DEFAULT 0,  -- and the store's clock then: the same for every process of this boot
+        last_us  INTEGER NOT NULL DEFAULT 0   -- about the latest time of any change: no clock begins earlier
+    );
+
+    -- One for each key: what every decision reads.
+    CREATE TABLE hapax_heads (
+        id              BLOB    PRIMARY KEY NOT NULL,
+        state           INTEGER NOT NULL,
+        fence           INTEGER NOT NULL,
+        token           BLOB    NOT NULL,
+        version         INTEGER NOT NULL,
+        attempts        INTEGER NOT NULL,
+        lease_until     INTEGER NOT NULL,
+        fingerprint     BLOB,                    -- null: it was forgotten
+        policy          TEXT,                    -- what the fingerprint covers
+        created_at      INTEGER NOT NULL,
+        claimed_at      INTEGER NOT NULL,
+        finished_at     INTEGER NOT NULL,
+        expires_at      INTEGER NOT NULL,
+        tombstone_until INTEGER NOT NULL,
+        status          INTEGER,
+        answer          INTEGER,                 -- null: none is kept
+        due             INTEGER,                 -- when the sweep looks at it; null: never
+        namespace       TEXT    NOT NULL,
+        principal       TEXT,                    -- null: anonymous
+        method          TEXT    NOT NULL,
+        path            TEXT    NOT NULL,
+        key             TEXT    NOT NULL
+    ) WITHOUT ROWID;
+    CREATE INDEX hapax_due ON hapax_heads (due) WHERE due IS NOT NULL;
+
+    -- The volume, apart from the heads and appended.
+    CREATE TABLE hapax_answers (
+        answer  INTEGER PRIMARY KEY,
+        content BLOB    NOT NULL
+    );
+
+    -- What was done by hand, by whom and why. No record takes its entries with it.
+    CREATE TABLE hapax_audit (
+        sequence  INTEGER PRIMARY KEY AUTOINCREMENT, -- without gaps, and none is given twice
+        at        INTEGER NOT NULL,
+        action    TEXT    NOT NULL,
+        signed_by TEXT    NOT NULL,
+        reason    TEXT    NOT NULL,
+        id        BLOB,                              -- null, and so are all that follow: no record was changed
+        namespace TEXT,
+        principal TEXT,                              -- null: anonymous
+        method    TEXT,
+        path      TEXT,
+        key       TEXT,
+        before    INTEGER,
+        after     INTEGER,
+        status    INTEGER,                           -- null: there is none
+        fence     INTEGER,
+        version   INTEGER,
+        checksum  INTEGER NOT NULL
+    );
+    CREATE INDEX hapax_audit_of_record ON hapax_audit (id) WHERE id IS NOT NULL;
+",
+    include_str!("join.sql")
+);
+
+/// So many times as long as a write waits does opening wait for whoever holds the file.
+const OPEN_PATIENCE: u32 = 5;
+/// How far `last_us` may be behind: it is written so seldom that it costs nothing.
+const CLOCK_STEP: Duration = Duration::from_secs(1);
+
+/// A file that is open for writing.
+pub(super) struct Opened {
+    pub(super) path: PathBuf,
+    pub(super) connection: Connection,
+    pub(super) clock: Arc<dyn Clock>,
+}
+
+pub(super) fn open(path: &Path, clock: Option<Arc<dyn Clock>>, patience: Duration) -> Result<Opened, OpenError> {
+    if rusqlite::version_number() < SQLITE_VERSION_MIN {
+        return Err(OpenError::SqliteTooOld { found: rusqlite::version().to_owned() });
+    }
+    if path.as_os_str().is_empty() || path == Path::new(":memory:") {
+        return Err(OpenError::NotAPath);
+    }
+    let patience = patience * OPEN_PATIENCE;
+    let mut connection = connect(path, OpenFlags::SQLITE_OPEN_CREATE, patience)?;
+    // By whatever link it was reached, and wherever the process goes from here.
+    let path = std::fs::canonicalize(path).map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
+    refuse_own_store(&path, &connection, patience)?;
+    keep_log(&path, &connection, patience)?;
+    let anchored = prepare(&path, &mut connection, patience)?;
+    Ok(Opened { path, connection, clock: clock.unwrap_or_else(|| Arc::new(anchored)) })
+}
+
+/// A connection for writing. It waits for nobody by itself: whoever uses it does.
+pub(super) fn connect(path: &Path, more: OpenFlags, patience: Duration) -> Result<Connection, OpenError> {
+    let open = || {
+        // Without the flag for URIs: a path is a path, whatever it looks like.
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | more;
+        let connection = Connection::open_with_flags(path, flags)?;
+        connection.set_prepared_statement_cache_capacity(64);
+        connection.busy_timeout(Duration::ZERO)?;
+        connection.pragma_update(None, "synchronous", "FULL")?;
+        connection.pragma_update(None, "secure_delete", "ON")?;
+        Ok(connection)
+    };
+    patiently(path, patience, open)
+}
+
+/// A connection that only reads.
+pub(super) fn connect_to_read(path: &Path, patience: Duration) -> Result<Connection, OpenError> {
+    let connection = connect(path, OpenFlags::empty(), patience)?;
+    let only_read = connection.pragma_update(None, "query_only", "ON").and_then(|()| connection.busy_timeout(patience));
+    only_read.map_err(|source| explain(path, source))?;
+    Ok(connection)
+}
+
+/// Two owners of one file would each believe that nobody else writes there; and this layout is not that one.
+fn refuse_own_store(path: &Path, connection: &Connection, patience: Duration) -> Result<(), OpenError> {
+    let application = || connection.pragma_query_value(None, "application_id", |row| row.get::<_, i64>(0));
+    match patiently(path, patience, application)? {
+        APPLICATION_ID => Err(OpenError::OwnStore { path: path.to_owned() }),
+        _ => Ok(()),
+    }
+}
+
+/// With a write-ahead log, those who read and those who write do not wait for each other.
+fn keep_log(path: &Path, connection: &Connection, patience: Duration) -> Result<(), OpenError> {
+    let mode = |row: &Row<'_>| row.get::<_, String>(0);
+    let is_log = |found: &str| found.eq_ignore_ascii_case("wal");
+    let found = patiently(path, patience, || connection.pragma_query_value(None, "journal_mode", mode))?;
+    if is_log(&found) {
+        return Ok(());
+    }
+    let set = patiently(path, patience, || connection.pragma_update_and_check(None, "journal_mode", "WAL", mode))?;
+    if is_log(&set) { Ok(()) } else { Err(OpenError::NoLog { path: path.to_owned() }) }
+}
+
+/// Makes the tables if they are missing, and finds the clock that everybody who has the file open goes by.
+fn prepare(path: &Path, connection: &mut Connection, patience: Duration) -> Result<BootClock, OpenError> {
+    let failed = |source| explain(path, source);
+    connection.busy_timeout(patience).map_err(failed)?;
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate);
+    let transaction = transaction.map_err(|source| locked_or(path, source))?;
+    match format(&transaction).map_err(failed)? {
+        None => create(&transaction).map_err(failed)?,
+        Some(FORMAT) => {}
+        Some(found) => return Err(OpenError::Newer { path: path.to_owned(), found, known: FORMAT }),
+    }
+    let clock = go_on(&transaction).map_err(|source| unreadable(path, store_error(source)))?;
+    transaction.commit().map_err(failed)?;
+    connection.busy_timeout(Duration::ZERO).map_err(failed)?;
+    Ok(clock)
+}
+
+/// The format of our tables; `None` if there are none.
+fn format(transaction: &Transaction<'_>) -> rusqlite::Result<Option<i64>> {
+    let sql = "SELECT 1 FROM sqlite_schema WHERE name = 'hapax_meta'";
+    if !transaction.prepare(sql)?.exists([])? {
+        return Ok(None);
+    }
+    transaction.query_row("SELECT format FROM hapax_meta", [], |row| row.get(0)).map(Some)
+}
+
+fn create(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+    transaction.execute_batch(TABLES)?;
+    let secret = random_secret().to_bytes();
+    transaction.execute("INSERT INTO hapax_meta (only, format, secret) VALUES (0, ?1, ?2)", params![FORMAT, &secret[..]]).map(drop)
+}
+
+/// The clock of this boot. Whoever is first in a boot sets it, not before any time that was; all others go by the same.
+fn go_on(transaction: &Transaction<'_>) -> rusqlite::Result<BootClock> {
+    let time = |row: &Row<'_>, column| row.get::<_, i64>(column).map(i64::unsigned_abs);
+    let sql = "SELECT boot_us, clock_us FROM hapax_meta WHERE boot_id = ?1";
+    let resumed = transaction.query_row(sql, [boot_id()], |row| {
+        Ok(BootClock::resumed(Timestamp::from_micros(time(row, 1)?), Duration::from_micros(time(row, 0)?)))
+    });
+    let last = transaction.query_row("SELECT last_us FROM hapax_meta", [], |row| time(row, 0)).map(Timestamp::from_micros)?;
+    match resumed.optional()? {
+        // A clock that lags behind is not the one by which the last change was made.
+        Some(clock) if clock.now() >= last => Ok(clock),
+        _ => {
+            let clock = BootClock::anchored(last.after(CLOCK_STEP));
+            let (wall, boot) = clock.anchor();
+            let sql = "UPDATE hapax_meta SET boot_id = ?1, boot_us = ?2, clock_us = ?3";
+            transaction.execute(sql, params![boot_id(), boot.as_micros() as i64, micros(wall)])?;
+            Ok(clock)
+        }
+    }
+}
+
+/// What belongs to the store as a whole, as a transaction finds it.
+#[derive(Clone, Copy)]
+pub(super) struct Meta {
+    pub(super) secret: Secret,
+    pub(super) epoch: u64,
+    pub(super) floor: Fence,
+    last: Timestamp,
+}
+
+impl Meta {
+    pub(super) fn read(connection: &Connection) -> Result<Meta, StoreError> {
+        let number = |row: &Row<'_>, column| row.get::<_, i64>(column).map(i64::unsigned_abs);
+        let read = |row: &Row<'_>| {
+            Ok(Meta {
+                secret: Secret::from_bytes(row.get(0)?),
+                epoch: number(row, 1)?,
+                floor: Fence::from_u64(number(row, 2)?),
+                last: Timestamp::from_micros(number(row, 3)?),
+            })
+        };
+        let statement = connection.prepare_cached("SELECT secret, epoch, floor, last_us FROM hapax_meta");
+        statement.and_then(|mut statement| statement.query_row([], read)).map_err(store_error)
+    }
+
+    /// Whether enough time has passed since the last change for that to be written down.
+    pub(super) fn is_behind(&self, now: Timestamp) -> bool {
+        now > self.last.after(CLOCK_STEP)
+    }
+
+    pub(super) fn write(&self, connection: &Connection, now: Timestamp) -> rusqlite::Result<()> {
+        let sql = "UPDATE hapax_meta SET epoch = ?1, floor = ?2, last_us = ?3";
+        let columns = params![self.epoch as i64, self.floor.as_u64() as i64, micros(now.max(self.last))];
+        connection.prepare_cached(sql)?.execute(columns).map(drop)
+    }
+}
+
+/// Tries again for as long as somebody else holds a lock, within reason.
+fn patiently<T>(path: &Path, patience: Duration, mut attempt: impl FnMut() -> rusqlite::Result<T>) -> Result<T, OpenError> {
+    let (until, mut rest) = (Instant::now() + patience, Rest::default());
+    loop {
+        match attempt() {
+            Err(error) if is_busy(&error) && Instant::now() < until => rest.take(),
+            result => return result.map_err(|source| locked_or(path, source)),
+        }
+    }
+}
+
+fn locked_or(path: &Path, source: rusqlite::Error) -> OpenError {
+    if is_busy(&source) { OpenError::Locked { path: path.to_owned(), source } } else { explain(path, source) }
+}

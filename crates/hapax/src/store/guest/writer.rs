@@ -1,0 +1,143 @@
+//! The writing thread. Whatever gathers while it waits for SQLite's one lock, or for the disk, goes into the next transaction together.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use hapax_core::store::{Reply, StoreError};
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+
+use super::Shared;
+use super::error::{is_busy, locked, store_error};
+use super::page::Page;
+use super::rest::Rest;
+use crate::store::sqlite::{OpenError, answered};
+
+/// Writes that may wait; further ones are refused.
+const QUEUE_MAX: usize = 1024;
+/// Writes in one transaction: nobody else can write meanwhile.
+const BATCH_MAX: usize = 256;
+
+/// Says what became of it, once the commit is known to have succeeded or why it has not.
+type Told = Box<dyn FnOnce(Option<StoreError>)>;
+type Work = Box<dyn FnOnce(Result<&mut Page<'_>, StoreError>) -> Told + Send>;
+
+struct Command {
+    /// Until when it waits for the lock.
+    until: Instant,
+    work: Work,
+}
+
+impl Command {
+    fn refuse(self, error: StoreError) {
+        (self.work)(Err(error))(None);
+    }
+}
+
+pub(super) struct Writer {
+    commands: Option<SyncSender<Command>>,
+    thread: Option<JoinHandle<()>>,
+    patience: Duration,
+}
+
+impl Writer {
+    pub(super) fn start(shared: &Arc<Shared>, connection: Connection, patience: Duration) -> Result<Writer, OpenError> {
+        let (commands, queue) = sync_channel(QUEUE_MAX);
+        let io = |source| OpenError::Io { path: shared.path.clone(), source };
+        let inside = shared.clone();
+        let thread = std::thread::Builder::new().name("hapax-guest".into());
+        let thread = thread.spawn(move || run(&inside, &connection, &queue)).map_err(io)?;
+        Ok(Writer { commands: Some(commands), thread: Some(thread), patience })
+    }
+
+    /// Has something done in a transaction.
+    pub(super) fn ask<T, F>(&self, work: F) -> Reply<'static, T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Page<'_>) -> Result<T, StoreError> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        let work: Work = Box::new(move |page| {
+            // A caller who gave up is not surprised by a write it no longer expects.
+            if reply.is_closed() {
+                return Box::new(drop);
+            }
+            let result = page.and_then(work);
+            Box::new(move |failure| drop(reply.send(failure.map_or(result, Err))))
+        });
+        let command = Command { until: Instant::now() + self.patience, work };
+        answered(self.commands.as_ref().expect("open until dropped").try_send(command), answer)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.commands = None;
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn run(shared: &Shared, connection: &Connection, queue: &Receiver<Command>) {
+    while let Ok(first) = queue.recv() {
+        let mut batch = vec![first];
+        match begin(connection, queue, &mut batch) {
+            Ok(true) => commit(shared, connection, batch),
+            Ok(false) => {}
+            Err(error) => {
+                let error = store_error(error);
+                batch.into_iter().for_each(|command| command.refuse(error.clone()));
+            }
+        }
+    }
+}
+
+/// Waits for the lock for as long as there is anybody who wants it, and says whether there still is. Who has waited long enough is told,
+/// and no longer among them.
+fn begin(connection: &Connection, queue: &Receiver<Command>, batch: &mut Vec<Command>) -> rusqlite::Result<bool> {
+    if !connection.is_autocommit() {
+        // What was left over from a transaction that could not be taken back.
+        connection.execute_batch("ROLLBACK")?;
+    }
+    let mut rest = Rest::default();
+    loop {
+        batch.extend(queue.try_iter().take(BATCH_MAX.saturating_sub(batch.len())));
+        match connection.prepare_cached("BEGIN IMMEDIATE")?.execute([]) {
+            Err(error) if is_busy(&error) => {}
+            begun => return begun.map(|_| true),
+        }
+        let now = Instant::now();
+        batch.extract_if(.., |command| command.until <= now).for_each(|late| late.refuse(locked()));
+        if batch.is_empty() {
+            return Ok(false);
+        }
+        rest.take();
+    }
+}
+
+fn commit(shared: &Shared, connection: &Connection, batch: Vec<Command>) {
+    let mut told: Vec<Told> = Vec::with_capacity(batch.len());
+    let failure = carry_out(shared, connection, batch, &mut told).err();
+    if failure.is_some() && !connection.is_autocommit() {
+        // What cannot be taken back now is before the next transaction begins.
+        let _ = connection.execute_batch("ROLLBACK");
+    }
+    told.into_iter().for_each(|tell| tell(failure.clone()));
+}
+
+fn carry_out(shared: &Shared, connection: &Connection, batch: Vec<Command>, told: &mut Vec<Told>) -> Result<(), StoreError> {
+    let mut page = match Page::new(connection, &shared.policies, &*shared.clock) {
+        Ok(page) => page,
+        Err(error) => {
+            batch.into_iter().for_each(|command| command.refuse(error.clone()));
+            return Err(error);
+        }
+    };
+    for command in batch {
+        let page = page.failure().map_or(Ok(&mut page), Err);
+        told.push((command.work)(page));
+    }
+    page.close()?;
+    connection.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([])).map(drop).map_err(store_error)
+}

@@ -1,0 +1,35 @@
+//! Ends of attempts that go through a connection of the caller's, in a transaction of its own.
+
+use hapax_core::store::{Change, Condition, Dialect, Joins, Put, Statement, Value};
+
+use super::Postgres;
+use super::finish::Ending;
+use super::row::{bigint, code, micros};
+
+const SQL: &str = "SELECT hapax.join($1, $2, $3, $4, $5, $6, $7)";
+
+impl Joins for Postgres {
+    fn statement(&self, put: &Put) -> Statement {
+        let values = match (&put.change, put.condition) {
+            (Change::Finish(finish), Condition::Held { fence }) => values(Ending::new(put.id, fence, finish)),
+            // No other pair is the end of an attempt: without any value the database refuses.
+            _ => vec![Value::Bytes(None), NO, NO, NO, NO, NO, Value::Bytes(None)],
+        };
+        Statement { dialect: Dialect::Postgres, sql: SQL, values, now: None }
+    }
+}
+
+const NO: Value = Value::Int(None);
+
+fn values(ending: Ending) -> Vec<Value> {
+    let Ending { id, fence, state, status, lifetime, answer } = ending;
+    vec![
+        Value::Bytes(Some(id.as_bytes().to_vec())),
+        Value::Int(Some(bigint(fence.as_u64()))),
+        Value::Int(Some(code(state).into())),
+        Value::Int(status.map(i64::from)),
+        Value::Int(Some(micros(lifetime.retention))),
+        Value::Int(Some(micros(lifetime.tombstone))),
+        Value::Bytes(answer),
+    ]
+}

@@ -1,0 +1,89 @@
+//! What routes say of answers, each once: the database has to know where an upstream completes a record in a transaction of its own. Their
+//! number is made from what they say, as that of a [policy](super::policies) is.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use hapax_core::store::{StoreError, Terms};
+use tokio_postgres::types::Type;
+
+use super::lane::{Lane, Parameters};
+use super::policies;
+use super::row::micros;
+
+const SQL: &str = "SELECT hapax.term($1, $2, $3, $4, $5, $6, $7)";
+
+/// The terms that the database has been told, with their numbers.
+#[derive(Default)]
+pub(super) struct Told {
+    numbers: RwLock<HashMap<Arc<Terms>, i64>>,
+}
+
+impl Told {
+    /// The terms' number, once the database knows what it stands for.
+    pub(super) async fn number(&self, terms: &Arc<Terms>, lane: &Arc<Lane>) -> Result<i64, StoreError> {
+        if let Some(number) = self.numbers.read().unwrap_or_else(PoisonError::into_inner).get(terms) {
+            return Ok(*number);
+        }
+        let number = policies::number(&text(terms));
+        let Terms { lifetime, keep, bytes_max, cookies, version } = &**terms;
+        let parameters: Parameters<'_> = &[
+            (&number, Type::INT8),
+            (&micros(lifetime.retention), Type::INT8),
+            (&micros(lifetime.tombstone), Type::INT8),
+            (keep, Type::BOOL),
+            (&bytes(*bytes_max), Type::INT8),
+            (cookies, Type::BOOL),
+            (&version.as_ref().map(|version| version.as_bytes()), Type::BYTEA),
+        ];
+        lane.ask(SQL, parameters).await.map_err(|failure| failure.error)?;
+        self.numbers.write().unwrap_or_else(PoisonError::into_inner).insert(terms.clone(), number);
+        Ok(number)
+    }
+
+    /// The database may be another than before, and have to be told again.
+    pub(super) fn forget_told(&self) {
+        self.numbers.write().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+/// All that they say, so that no two have one text. What stands in records is made of this: never to be changed.
+fn text(terms: &Terms) -> String {
+    let Terms { lifetime, keep, bytes_max, cookies, version } = terms;
+    let (retention, tombstone, bytes_max) = (micros(lifetime.retention), micros(lifetime.tombstone), bytes(*bytes_max));
+    // Last, as it may hold anything; and told from none.
+    let version = version.as_ref().map_or(String::new(), |version| format!(" version={version}"));
+    format!("terms 1 retention={retention} tombstone={tombstone} keep={keep} bytes_max={bytes_max} cookies={cookies}{version}")
+}
+
+fn bytes(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use hapax_core::store::Lifetime;
+
+    use super::*;
+
+    #[test]
+    fn terms_have_the_same_number_for_ever_and_others_another() {
+        let lifetime = Lifetime { retention: Duration::from_secs(60), tombstone: Duration::from_secs(600) };
+        let terms = Terms { lifetime, keep: true, bytes_max: 1024, cookies: false, version: None };
+        assert_eq!(text(&terms), "terms 1 retention=60000000 tombstone=600000000 keep=true bytes_max=1024 cookies=false");
+        let others = [
+            Terms { lifetime: Lifetime { retention: Duration::from_secs(61), ..lifetime }, ..terms.clone() },
+            Terms { lifetime: Lifetime { tombstone: Duration::ZERO, ..lifetime }, ..terms.clone() },
+            Terms { keep: false, ..terms.clone() },
+            Terms { bytes_max: usize::MAX, ..terms.clone() },
+            Terms { cookies: true, ..terms.clone() },
+            Terms { version: Some("".into()), ..terms.clone() },
+            Terms { version: Some("2".into()), ..terms.clone() },
+        ];
+        let numbers: std::collections::HashSet<_> =
+            others.iter().chain([&terms]).map(|terms| policies::number(&text(terms))).collect();
+        assert_eq!(numbers.len(), others.len() + 1);
+    }
+}

@@ -1,0 +1,14 @@
+//! Effects and records that commit together: every driver on its real database, judged by the table of effects.
+
+#![allow(unreachable_pub, reason = "modules of one test binary")]
+
+mod drivers;
+mod ends;
+mod kills;
+mod lost;
+mod place;
+mod refused;
+mod script;
+mod service;
+mod world;
+mod zombie;

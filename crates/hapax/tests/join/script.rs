@@ -1,0 +1,118 @@
+//! What the work of a test does, whatever its driver: one transaction, one effect, one end.
+
+use std::fmt::Display;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use hapax::join::{FinishError, Kept};
+use hapax::{Answer, Operation};
+
+/// What the tests need of a driver.
+pub trait Driver: Send + Sync + Sized + 'static {
+    /// As the table of kills calls it.
+    const NAME: &'static str;
+    /// Its database is a file, and else a server.
+    const IS_FILE: bool;
+
+    /// Gets ready for a database, by its URL or its path. Connects no earlier than it must.
+    fn new(at: &str) -> Self;
+
+    /// Runs the script: begins, writes the effect of this operation, and ends.
+    fn perform(&self, operation: &Operation, script: &Script) -> impl Future<Output = Result<Kept, Failed>> + Send;
+}
+
+/// How the transaction ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Finish,
+    JoinAndCommit,
+    JoinAndRollBack,
+    RollBack,
+}
+
+/// Where a script is. All are reached but `Joined`, which `finish` passes within.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Point {
+    Begun,
+    Written,
+    Joined,
+    Committing,
+    Committed,
+}
+
+type Passing = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// One transaction's course.
+#[derive(Clone)]
+pub struct Script {
+    pub end: End,
+    passing: Arc<dyn Fn(Point) -> Passing + Send + Sync>,
+}
+
+impl Script {
+    pub fn new(end: End) -> Script {
+        Script { end, passing: Arc::new(|_| Box::pin(async {})) }
+    }
+
+    /// Calls this at every point.
+    pub fn passing<F: Future<Output = ()> + Send + 'static>(self, passing: impl Fn(Point) -> F + Send + Sync + 'static) -> Script {
+        Script { passing: Arc::new(move |point| Box::pin(passing(point))), ..self }
+    }
+
+    pub async fn at(&self, point: Point) {
+        (self.passing)(point).await;
+    }
+}
+
+/// Why a script has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failed {
+    FencedOut,
+    FinishedAlready,
+    NoTransaction,
+    Nested,
+    AnotherDatabase,
+    /// The database did not commit, and it is known that it did not.
+    RolledBack(String),
+    /// As the script wanted it.
+    OnPurpose,
+    /// Anything else, also that it is not known.
+    Otherwise(String),
+}
+
+impl std::error::Error for Failed {}
+
+impl Display for Failed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+impl<E: Display> From<FinishError<E>> for Failed {
+    fn from(error: FinishError<E>) -> Failed {
+        match error {
+            FinishError::FencedOut => Failed::FencedOut,
+            FinishError::FinishedAlready => Failed::FinishedAlready,
+            FinishError::NoTransaction => Failed::NoTransaction,
+            FinishError::Nested => Failed::Nested,
+            FinishError::AnotherDatabase => Failed::AnotherDatabase,
+            FinishError::RolledBack(error) => Failed::RolledBack(error.to_string()),
+            error => Failed::Otherwise(error.to_string()),
+        }
+    }
+}
+
+/// What a driver said outside of ours.
+pub fn driver(error: impl Display) -> Failed {
+    Failed::Otherwise(error.to_string())
+}
+
+/// The answer of an attempt, which names it.
+pub fn answer(operation: &Operation) -> Answer {
+    Answer::new(201, body(operation.fence().as_u64()))
+}
+
+pub fn body(fence: u64) -> String {
+    format!("done by {fence}")
+}

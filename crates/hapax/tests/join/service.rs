@@ -1,0 +1,145 @@
+//! The child: a process that does as it is told to keys, and can be made to stand still.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hapax::{Failure, Hapax, Key, Once, Operation, Ran, Rejection, RunError};
+use hapax_testkit::crash::{Child, announce, hear, role};
+use tokio::runtime::Builder;
+use tokio::sync::{Notify, mpsc};
+
+use crate::drivers::{DieselAsync, Rusqlite, SeaOrm, SqlxPostgres, SqlxSqlite, TokioPostgres};
+use crate::place::open;
+use crate::script::{Driver, End, Point, Script};
+use crate::world::once;
+
+/// Where a service can be made to stand still, in order. At `committing` it only says so: what is on its way cannot be held.
+pub const STEPS: [&str; 7] = ["claimed", "begun", "written", "joined", "committing", "committed", "answering"];
+
+/// So short that successors need not wait for long, and long enough to be renewed on a slow machine.
+pub const LEASE: Duration = Duration::from_millis(150);
+
+/// Starts a service on a place.
+pub fn start<D: Driver>(test: &str, at: &str) -> Child {
+    Child::spawn(test, D::NAME, &[("HAPAX_TEST_AT", at)])
+}
+
+/// The child's life, if this process is one. False if it is not.
+pub fn served() -> bool {
+    let Some(role) = role() else { return false };
+    match role.as_str() {
+        DieselAsync::NAME => serve::<DieselAsync>(),
+        Rusqlite::NAME => serve::<Rusqlite>(),
+        SeaOrm::NAME => serve::<SeaOrm>(),
+        SqlxPostgres::NAME => serve::<SqlxPostgres>(),
+        SqlxSqlite::NAME => serve::<SqlxSqlite>(),
+        TokioPostgres::NAME => serve::<TokioPostgres>(),
+        role => panic!("nobody plays {role:?}"),
+    }
+    true
+}
+
+struct Service<D> {
+    driver: D,
+    once: Once,
+    go: Notify,
+}
+
+fn serve<D: Driver>() {
+    let (orders, mut received) = mpsc::unbounded_channel();
+    // Not in the runtime, as whoever reads from a pipe cannot be interrupted.
+    std::thread::spawn(move || while hear().is_some_and(|order| orders.send(order).is_ok()) {});
+    // One thread, as it starts in no time.
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let at = std::env::var("HAPAX_TEST_AT").expect("a place");
+        let hapax = Hapax::builder_shared(open(&at).await).sweep(None).build();
+        let service = Arc::new(Service { driver: D::new(&at), once: once(hapax, LEASE), go: Notify::new() });
+        // Ends with the parent.
+        while let Some(order) = received.recv().await {
+            let service = service.clone();
+            match order.split(' ').collect::<Vec<_>>()[..] {
+                ["hold", key, step] => drop(tokio::spawn(service.hold(key.to_owned(), step.to_owned()))),
+                ["drive", key] => drop(tokio::spawn(service.drive(key.to_owned()))),
+                ["go"] => service.go.notify_one(),
+                _ => panic!("no such order: {order:?}"),
+            }
+        }
+    });
+}
+
+impl<D: Driver> Service<D> {
+    /// Runs a key once, up to a step and on from there when it is told to.
+    async fn hold(self: Arc<Self>, key: String, step: String) {
+        let ran = self.run(&key, Some(step.clone())).await;
+        if step == "answering" {
+            self.stand(&key, &step).await;
+        }
+        tell(&key, ran);
+    }
+
+    /// Runs a key until something has come of it.
+    async fn drive(self: Arc<Self>, key: String) {
+        let ran = loop {
+            match self.run(&key, None).await {
+                Err(RunError::Rejected(Rejection::InFlight { .. } | Rejection::Lost { .. } | Rejection::StoreUnavailable)) => {
+                    // As callers do that are told to come again.
+                    tokio::time::sleep(Duration::from_millis(15)).await;
+                }
+                ran => break ran,
+            }
+        };
+        tell(&key, ran);
+    }
+
+    async fn run(self: &Arc<Self>, key: &str, step: Option<String>) -> Result<Ran, RunError> {
+        let (service, name) = (self.clone(), key.to_owned());
+        let work = async move |operation: Operation| {
+            service.clone().pass(&name, "claimed", &step).await;
+            // By every other attempt, so that both ways are killed everywhere.
+            let joins = step.as_deref() == Some("joined") || operation.fence().as_u64().is_multiple_of(2);
+            let (passing, named) = (service.clone(), name.clone());
+            let script = Script::new(if joins { End::JoinAndCommit } else { End::Finish }).passing(move |point| {
+                let (service, name, step) = (passing.clone(), named.clone(), step.clone());
+                async move { service.pass(&name, called(point), &step).await }
+            });
+            let performed = service.driver.perform(&operation, &script).await;
+            if let Err(failed) = &performed {
+                announce(format!("failed {name} {failed:?}"));
+            }
+            let kept = performed.map_err(|failed| Failure::Lost(Box::new(failed)))?;
+            Ok(kept.into_response().into_body())
+        };
+        self.once.run(Key::new(key).expect("a key"), "order", work).await
+    }
+
+    async fn pass(&self, key: &str, here: &str, step: &Option<String>) {
+        if step.as_deref() == Some(here) {
+            self.stand(key, here).await;
+        }
+    }
+
+    async fn stand(&self, key: &str, step: &str) {
+        announce(format!("at {key} {step}"));
+        if step != "committing" {
+            self.go.notified().await;
+        }
+    }
+}
+
+fn called(point: Point) -> &'static str {
+    match point {
+        Point::Begun => "begun",
+        Point::Written => "written",
+        Point::Joined => "joined",
+        Point::Committing => "committing",
+        Point::Committed => "committed",
+    }
+}
+
+fn tell(key: &str, ran: Result<Ran, RunError>) {
+    match ran {
+        Ok(ran) => announce(format!("done {key} {}", String::from_utf8_lossy(&ran.body))),
+        Err(error) => announce(format!("refused {key} {error:?}")),
+    }
+}
