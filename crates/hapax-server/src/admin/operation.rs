@@ -1,53 +1,40 @@
 //! From the operation id that an upstream was given to the record it stands for.
 //!
-//! The id is derived from the record's with the store's secret, and there is no way back: whoever looks for one derives that of each
-//! record that it may be. That takes a microsecond, so the ones whose end is not known, of which there are few, are found at once.
+//! The second half of the id is how the record's own id begins, and the first half is derived with the store's secret: so the record is
+//! looked for where it would be, and has to be the one whose operation this is.
 
+use hapax::RecordId;
 use hapax::core::operation::{OperationId, Secret};
-use hapax::core::record::{Head, State};
+use hapax::core::record::Head;
 use hapax::core::store::{ListQuery, StoreError};
 
 use super::keys::scan::Heads;
 
-/// Heads in one question to the store.
-const BATCH: usize = 1_000;
-/// Open records that are looked at: ten times what may be running.
-const OPEN_MAX: usize = 100_000;
-/// Other records that are looked at. In a larger store one that ended long ago is found by its record id.
-const ENDED_MAX: usize = 20_000;
+const DIGITS: usize = 64;
 
 /// Whether a text may be an operation id.
 pub(crate) fn is_spelled_well(text: &str) -> bool {
-    text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    text.len() == DIGITS && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// The record of an operation: among all that are open, else among the first of all others.
+/// How the id of an operation's record begins.
+pub(crate) fn beginning(operation: &str) -> &str {
+    operation.get(DIGITS / 2..).unwrap_or_default()
+}
+
+/// The record of an operation.
 pub(crate) async fn find(store: &impl Heads, secret: &Secret, operation: &str) -> Result<Option<Head>, StoreError> {
-    match among(store, secret, operation, Some(State::OPEN), OPEN_MAX).await? {
-        Some(head) => Ok(Some(head)),
-        None => among(store, secret, operation, None, ENDED_MAX).await,
-    }
+    let Ok(first) = format!("{:0<DIGITS$}", beginning(operation)).parse() else { return Ok(None) };
+    // Two, should two begin alike: one in 2^64 has a neighbour so close.
+    let heads = store.heads(ListQuery { state: None, after: before(first), limit: 2 }).await?;
+    Ok(heads.into_iter().find(|head| OperationId::of(&head.id, secret).as_str() == operation))
 }
 
-async fn among(
-    store: &impl Heads,
-    secret: &Secret,
-    operation: &str,
-    state: Option<&'static str>,
-    heads_max: usize,
-) -> Result<Option<Head>, StoreError> {
-    let (mut after, mut seen) = (None, 0);
-    while seen < heads_max {
-        let batch = store.heads(ListQuery { state, after, limit: BATCH }).await?;
-        seen += batch.len();
-        after = batch.last().map(|head| head.id);
-        let is_last = batch.len() < BATCH;
-        if let Some(found) = batch.into_iter().find(|head| OperationId::of(&head.id, secret).as_str() == operation) {
-            return Ok(Some(found));
-        }
-        if is_last {
-            break;
-        }
-    }
-    Ok(None)
+/// The id before this one: listings begin after an id. None before the first.
+pub(crate) fn before(id: RecordId) -> Option<RecordId> {
+    let mut bytes = *id.as_bytes();
+    let last = bytes.iter().rposition(|&byte| byte != 0)?;
+    bytes[last] -= 1;
+    bytes[last + 1..].fill(0xff);
+    Some(RecordId::from_bytes(bytes))
 }

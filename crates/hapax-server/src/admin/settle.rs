@@ -60,7 +60,7 @@ struct Unknown {
     #[schema(pattern = "^[0-9a-f]{64}$")]
     record: String,
     /// `Hapax-Operation` of the request.
-    #[schema(pattern = "^[0-9a-f]{32}$")]
+    #[schema(pattern = "^[0-9a-f]{64}$")]
     operation_id: String,
     /// `Hapax-Fence` of the attempt that was lost.
     fence: u64,
@@ -76,7 +76,7 @@ struct Unknown {
 #[serde(deny_unknown_fields)]
 struct Found {
     /// `Hapax-Operation`, as the upstream was given it. This or `record` must be said.
-    #[schema(pattern = "^[0-9a-f]{32}$")]
+    #[schema(pattern = "^[0-9a-f]{64}$")]
     operation_id: Option<String>,
     /// The record, as `/v1/unknown` names it.
     #[schema(pattern = "^[0-9a-f]{64}$")]
@@ -103,7 +103,7 @@ struct Found {
 struct Settled {
     #[schema(pattern = "^[0-9a-f]{64}$")]
     record: String,
-    #[schema(pattern = "^[0-9a-f]{32}$")]
+    #[schema(pattern = "^[0-9a-f]{64}$")]
     operation_id: String,
     #[schema(pattern = "^(completed|retryable)$")]
     state: String,
@@ -208,7 +208,7 @@ impl Admin {
         };
         if !operation::is_spelled_well(operation) {
             return Err(Problem::bad_request(
-                "`operation_id` is not 32 lower-case hexadecimal digits: send Hapax-Operation as it came",
+                "`operation_id` is not 64 lower-case hexadecimal digits: send Hapax-Operation as it came",
             ));
         }
         match record {

@@ -28,6 +28,9 @@ pub(super) struct Args {
     /// Let this role, which must exist, use the store: it may call the functions of the schema, and nothing else
     #[arg(long, value_name = "NAME")]
     role: Option<String>,
+    /// Let this role, which must exist, complete operations in transactions of its own: it may call hapax.complete, and nothing else
+    #[arg(long, value_name = "NAME")]
+    completer: Option<String>,
     /// Say what was done as JSON
     #[arg(long)]
     json: bool,
@@ -69,7 +72,7 @@ impl Args {
 }
 
 async fn migrate(args: &Args, url: &PostgresUrl, connection: &ConnectOptions) -> Result<(), Exit> {
-    if let Some(role) = &args.role {
+    for role in args.role.iter().chain(&args.completer) {
         schema::look_for_role(connection, role).await.map_err(exit)?;
     }
     let mut applied = Vec::new();
@@ -84,24 +87,34 @@ async fn migrate(args: &Args, url: &PostgresUrl, connection: &ConnectOptions) ->
     if let Some(role) = &args.role {
         schema::grant(connection, role).await.map_err(exit)?;
     }
+    if let Some(role) = &args.completer {
+        schema::grant_completion(connection, role).await.map_err(exit)?;
+    }
     text::emit(&match args.json {
-        true => document(&json!({ "store": url.to_string(), "version": status.version(), "applied": applied, "role": args.role })),
-        false => summary(url, status.version(), applied.len(), args.role.as_deref()),
+        true => document(&json!({
+            "store": url.to_string(),
+            "version": status.version(),
+            "applied": applied,
+            "role": args.role,
+            "completer": args.completer,
+        })),
+        false => summary(args, url, status.version(), applied.len()),
     });
     Ok(())
 }
 
-fn summary(url: &PostgresUrl, version: u32, applied: usize, role: Option<&str>) -> String {
+fn summary(args: &Args, url: &PostgresUrl, version: u32, applied: usize) -> String {
     let done = match applied {
         0 => "nothing was due".to_owned(),
         1 => "1 migration was applied".to_owned(),
         several => format!("{several} migrations were applied"),
     };
-    let granted = match role {
-        Some(role) => format!("; the role {} may use it", text::line(role)),
+    let may = |role: &Option<String>, what: &str| match role {
+        Some(role) => format!("; the role {} may {what}", text::line(role)),
         None => String::new(),
     };
-    format!("{url} has schema version {version}: {done}{granted}\n")
+    let (user, completer) = (may(&args.role, "use it"), may(&args.completer, "complete operations"));
+    format!("{url} has schema version {version}: {done}{user}{completer}\n")
 }
 
 /// What would be done, as SQL that somebody could run by hand.
@@ -114,7 +127,8 @@ async fn show(args: &Args, url: &PostgresUrl, connection: &ConnectOptions) -> Re
         }
         Err(error) => return Err(exit(error)),
     }
-    let grants = args.role.as_deref().map(schema::grants);
+    let grants = [args.role.as_deref().map(schema::grants), args.completer.as_deref().map(schema::completer_grants)];
+    let grants = grants.into_iter().flatten().reduce(|all, more| all + &more);
     if args.json {
         let due: Vec<_> = due.iter().map(|due| json!({ "version": due.version, "name": due.name, "sql": due.script() })).collect();
         text::emit(&document(&json!({ "store": url.to_string(), "due": due, "grants": grants })));

@@ -67,6 +67,8 @@ pub struct Config {
     pub routes: Vec<Route>,
     /// What that last one promises.
     pub defaults: hapax::Policy,
+    /// Whom it asks: see [`Route::probe`].
+    pub probe: Option<http::uri::PathAndQuery>,
 }
 
 /// Where records are kept.
@@ -218,6 +220,7 @@ impl Config {
             drain: Drain::default(),
             routes: Vec::new(),
             defaults: hapax::Policy::default(),
+            probe: None,
         }
     }
 }
@@ -246,7 +249,7 @@ impl Config {
 
     /// The routes as written, and the one that stands unwritten after them: whatever carries a key is guarded.
     pub fn all_routes(&self) -> Vec<Route> {
-        let rest = Route { name: "default".into(), methods: Vec::new(), pattern: Pattern::any(), policy: self.defaults.clone() };
+        let rest = Route { name: "default".into(), probe: self.probe.clone(), ..Route::everywhere(self.defaults.clone()) };
         self.routes.iter().cloned().chain([rest]).collect()
     }
 }

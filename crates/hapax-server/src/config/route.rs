@@ -19,9 +19,16 @@ pub struct Route {
     pub pattern: Pattern,
     /// What they are promised.
     pub policy: Policy,
+    /// The path on the upstream that says what became of a lost attempt, where the mode is probe.
+    pub probe: Option<http::uri::PathAndQuery>,
 }
 
 impl Route {
+    /// Every request, under the name of its pattern.
+    pub fn everywhere(policy: Policy) -> Route {
+        Route { name: "/**".into(), methods: Vec::new(), pattern: Pattern::any(), policy, probe: None }
+    }
+
     /// Whether this route is for a request.
     pub fn matches(&self, method: &http::Method, path: &str) -> bool {
         (self.methods.is_empty() || self.methods.contains(method)) && self.pattern.matches(path)
@@ -43,7 +50,7 @@ impl FromStr for Route {
             http::Method::from_bytes(word.to_ascii_uppercase().as_bytes()).map_err(|_| format!("`{word}` is no method"))
         };
         let methods = methods.split('|').map(str::trim).filter(|word| !word.is_empty()).map(method).collect::<Result<_, _>>()?;
-        Ok(Route { name: text.into(), methods, pattern: pattern.parse()?, policy: Policy::default() })
+        Ok(Route { name: text.into(), methods, pattern: pattern.parse()?, ..Route::everywhere(Policy::default()) })
     }
 }
 

@@ -18,7 +18,7 @@ use crate::config::{Config, Network, PrincipalSource};
 pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// Kept with an answer, never sent to anybody: the trace in which the answer was made.
 const TRACE: HeaderName = HeaderName::from_static("hapax-trace");
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -106,7 +106,8 @@ impl Sensitive {
 
     /// Takes off what a client of this kind may not say.
     fn strip(&self, headers: &mut HeaderMap, client: &Client) {
-        remove_all(headers, |name| self.is_imitation(name));
+        // What goes between Hapax and the upstream, no client says: a probe that anybody could send would bar anybody's attempt.
+        remove_all(headers, |name| name.starts_with("hapax-") || self.is_imitation(name));
         let of_proxies = if client.is_trusted { &[][..] } else { &self.of_proxies };
         for name in of_proxies.iter().chain(&self.ours) {
             headers.remove(name);

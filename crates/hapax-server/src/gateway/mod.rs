@@ -1,7 +1,7 @@
 //! The gateway: the library's own layer around a service that proxies.
 //!
 //! `stack.rs` is the path of one request; `live.rs` is everything that one configuration makes, and `reload/` puts another in its place. `listen/` takes connections and `wire/` reads their bytes with a stricter eye than hyper's;
-//! `forward.rs` says which fields pass; `upstream/` sends a request once.
+//! `forward.rs` says which fields pass; `upstream/` sends a request once; `probe.rs` asks there what became of one.
 
 mod body;
 mod check;
@@ -10,6 +10,7 @@ pub(crate) mod forward;
 mod listen;
 mod live;
 mod principal;
+mod probe;
 mod reload;
 mod stack;
 mod stream;

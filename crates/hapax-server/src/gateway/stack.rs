@@ -19,6 +19,7 @@ use super::body::Inbound;
 use super::forward::{self, Client, Sensitive};
 use super::live::Lasting;
 use super::principal::Principals;
+use super::probe::Asking;
 use super::upstream::{Dispatched, Proxy, TimedOut};
 use super::wire::{Refusal, check_http2};
 use super::{BoxError, well_known};
@@ -62,11 +63,11 @@ impl Stack {
     ) -> Result<Stack, String> {
         let mut routes = Vec::new();
         for route in config.all_routes() {
-            let layer = hapax
-                .layer()
-                .name(&route.name)
-                .policy(route.policy.clone())
-                .map_err(|error| format!("route {}: {error}", route.name))?;
+            let mut layer = hapax.layer().name(&route.name);
+            if let Some(path) = &route.probe {
+                layer = layer.probe(Asking::new(proxy, path, &route.policy));
+            }
+            let layer = layer.policy(route.policy.clone()).map_err(|error| format!("route {}: {error}", route.name))?;
             let layer_principals = principals.clone();
             let service = layer.principal(move |parts| layer_principals.of(parts)).layer(proxy.clone());
             let key_field = HeaderName::try_from(&*route.policy.key_field).map_err(|error| error.to_string())?;

@@ -23,6 +23,9 @@ pub(super) struct Events {
     waits: Counter,
     failed_open: Counter,
     fenced_out: Counter,
+    joined: Joined,
+    not_joined: Counter,
+    probes: Probes,
     guessable: Guessable,
 }
 
@@ -30,6 +33,20 @@ pub(super) struct Events {
 struct Guessable {
     counter: Counter,
     clock: Counter,
+}
+
+/// Records that were completed in the transaction of their effect.
+#[derive(Clone)]
+struct Joined {
+    same: Counter,
+    other: Counter,
+}
+
+#[derive(Clone)]
+struct Probes {
+    done: Counter,
+    barred: Counter,
+    unknown: Counter,
 }
 
 #[derive(Clone)]
@@ -74,6 +91,13 @@ impl Events {
             waits: registered(to, "waits", "Requests that waited for a running attempt"),
             failed_open: registered(to, "failed_open", "Requests let through without a guard because the store was unreachable"),
             fenced_out: registered(to, "fenced_out", "Attempts that ended after they had lost their fence, and were discarded"),
+            joined: Joined::new(to),
+            not_joined: registered(
+                to,
+                "not_joined",
+                "Answers that said done on a transaction route, and whose record was not completed in the transaction of the effect",
+            ),
+            probes: Probes::new(to),
             guessable: Guessable::new(to),
         }
     }
@@ -96,6 +120,11 @@ impl Events {
                 self.attempts_in_flight.dec();
                 self.fenced_out.inc();
             }
+            Event::Joined { differs, .. } => self.joined.count(*differs),
+            Event::NotJoined(_) => {
+                self.not_joined.inc();
+            }
+            Event::Probed { found, .. } => self.probes.count(found),
             Event::Replayed { source, .. } => {
                 self.replays.count(*source);
                 self.duplicates_prevented.inc();
@@ -124,6 +153,40 @@ fn is_duplicate(rejection: &Rejection) -> bool {
         Rejection::InFlight { .. } | Rejection::OutcomeUnknown | Rejection::AnswerNotKept { .. } => true,
         Rejection::KeyExpired { last } => matches!(last, Some(Last::Completed | Last::Failed | Last::Unknown)),
         _ => false,
+    }
+}
+
+impl Joined {
+    fn new(to: &mut Registry) -> Joined {
+        let help = "Records completed in the transaction of their effect, by whether what was answered differs from what was stored, which is what counts";
+        let joined: Family<Label, Counter> = registered(to, "joined", help);
+        let differs = |differs| joined.get_or_create_owned(&[("differs", differs)]);
+        Joined { same: differs("false"), other: differs("true") }
+    }
+
+    fn count(&self, differs: bool) {
+        if differs {
+            self.other.inc()
+        } else {
+            self.same.inc()
+        };
+    }
+}
+
+impl Probes {
+    fn new(to: &mut Registry) -> Probes {
+        let help = "Times that the upstream was asked what became of a lost attempt, by what it said: done, barred, or unknown";
+        let probes: Family<Label, Counter> = registered(to, "probes", help);
+        let found = |found| probes.get_or_create_owned(&[("found", found)]);
+        Probes { done: found("done"), barred: found("barred"), unknown: found("unknown") }
+    }
+
+    fn count(&self, found: &str) {
+        match found {
+            "done" => self.done.inc(),
+            "barred" => self.barred.inc(),
+            _ => self.unknown.inc(),
+        };
     }
 }
 

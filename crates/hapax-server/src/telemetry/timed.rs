@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use hapax::core::audit::{LogEntry, LogQuery, Note};
 use hapax::core::record::Head;
-use hapax::core::store::{ListQuery, Pulse, Put, Reading, Renewal, Reply, StoreError, StoreErrorKind, Swept, Written};
+use hapax::core::store::{Joins, ListQuery, Pulse, Put, Reading, Renewal, Reply, StoreError, StoreErrorKind, Swept, Written};
 use hapax::{RecordId, Store};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -43,6 +43,8 @@ pub(super) struct Clocks {
 #[derive(Clone)]
 struct Errors {
     unavailable: Counter,
+    /// Somebody's transaction had the record.
+    locked: Counter,
     corrupt: Counter,
     unsupported: Counter,
     /// Nobody waited for the reply any more: it took too long, or whoever asked is gone.
@@ -91,6 +93,10 @@ impl Store for Timed {
 
     fn note(&self, note: Note) -> Reply<'_, LogEntry> {
         self.measure(&self.clocks.note, Instant::now(), self.store.note(note))
+    }
+
+    fn joins(&self) -> Option<&dyn Joins> {
+        self.store.joins()
     }
 }
 
@@ -151,11 +157,12 @@ impl Clocks {
 
 impl Errors {
     fn new(registry: &mut Registry) -> Errors {
-        let help = "What the store could not do, by kind: unavailable, corrupt, unsupported, or abandoned (not answered in time)";
+        let help = "What the store could not do, by kind: unavailable, locked (by a transaction that has not ended), corrupt, unsupported, or abandoned (not answered in time)";
         let errors: Family<Label, Counter> = registered(registry, "store_errors", help);
         let kind = |kind| errors.get_or_create_owned(&[("kind", kind)]);
         Errors {
             unavailable: kind("unavailable"),
+            locked: kind("locked"),
             corrupt: kind("corrupt"),
             unsupported: kind("unsupported"),
             abandoned: kind("abandoned"),
@@ -164,6 +171,7 @@ impl Errors {
 
     fn count(&self, kind: StoreErrorKind) {
         match kind {
+            StoreErrorKind::Locked => self.locked.inc(),
             StoreErrorKind::Corrupt => self.corrupt.inc(),
             StoreErrorKind::Unsupported => self.unsupported.inc(),
             _ => self.unavailable.inc(),

@@ -173,7 +173,7 @@ async fn a_record_is_named_by_either_of_its_names() {
     let (record, operation) = (&open[0]["record"], &open[0]["operation_id"]);
     assert_eq!(settle(&world, &found(record, &open[1]["operation_id"])).await.problem().0, 400, "of two records");
     assert_eq!(settle(&world, &found(&Value::Null, &Value::Null)).await.problem().0, 400);
-    let nobody = settle(&world, &found(&Value::Null, &json!("0".repeat(32)))).await;
+    let nobody = settle(&world, &found(&Value::Null, &json!("0".repeat(64)))).await;
     assert_eq!(nobody.problem(), (404, "operation-not-found".to_owned()));
     assert_eq!(settle(&world, &found(&json!("0".repeat(64)), &Value::Null)).await.problem(), (404, "key-not-found".to_owned()));
     assert_eq!(settle(&world, &found(record, &Value::Null)).await.json()["already"], false);

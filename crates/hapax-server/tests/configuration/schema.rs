@@ -88,6 +88,7 @@ fn beside(section: &str, name: &str) -> &'static str {
         ("jwt", "audience") => "algorithms = \"RS256\"\nkeys_url = \"https://a/b\"\nissuer = \"any\"\n",
         ("jwt", _) => "algorithms = \"RS256\"\nkeys_url = \"https://a/b\"\nissuer = \"any\"\naudience = \"any\"\n",
         ("forward_auth", name) if name != "principal_field" => "principal_field = \"x-auth-user\"\n",
+        ("defaults" | "routes", "probe") => "mode = \"probe\"\n",
         ("routes", name) if name != "path" => "path = \"/a\"\n",
         _ => "",
     }
@@ -106,7 +107,13 @@ fn read(directory: &tempfile::TempDir, section: &str, name: &str, value: &Value)
         _ => "",
     };
     let more = if section == "routes" && name.starts_with("fingerprint_o") { "path = \"/a\"\n" } else { "" };
-    let more = if section == "routes" && name == "fail_open" { "path = \"/a\"\n" } else { more };
+    let more = if section == "routes" && matches!(name, "fail_open" | "probe") { "path = \"/a\"\n" } else { more };
+    // What a mode needs is elsewhere too.
+    let (before, more) = match (name, value.as_str()) {
+        ("mode", Some("transaction")) => ("store = \"postgres://a@b/c\"\n", more),
+        ("mode", Some("probe")) => (before, "probe = \"/hapax/probe\"\n"),
+        _ => (before, more),
+    };
     let text = format!("{before}{header}{}{more}{name} = {value}\n", beside(section, name));
     // What the file says counts where the flag does not stand before it.
     let overrides = if section == "upstream" { Overrides::default() } else { upstream() };

@@ -3,13 +3,14 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use hapax_server::config::Config;
 use tokio::task::LocalSet;
 
 use crate::client::{Got, WAYS, Way};
 use crate::disk::{self, Disk, Place};
 use crate::rows::{self, Row, Says};
 use crate::snapshot::{self, Snapshots};
-use crate::world::World;
+use crate::world::{self, World};
 
 /// For an event that does not come. Nothing takes so long, on however busy a machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -30,12 +31,20 @@ async fn every_row_of_the_contract_in_every_way() {
         Place::Elsewhere => return,
         Place::Nowhere(why) => println!("SKIPPED the rows that need a small disk: {why}"),
     }
-    LocalSet::new().run_until(ask_all()).await;
+    LocalSet::new().run_until(ask_all(|row| !row.needs_database)).await;
 }
 
-async fn ask_all() {
+/// Apart from the others, because a server cannot be started everywhere where a disk can be mounted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_row_that_needs_a_database_in_every_way() {
+    LocalSet::new().run_until(ask_all(|row| row.needs_database)).await;
+}
+
+async fn ask_all(is_meant: impl Fn(&Row) -> bool) {
     let (snapshots, mut complaints) = (Snapshots::open(), Vec::new());
-    let rows: Vec<_> = rows::all().into_iter().map(Rc::new).collect();
+    let all = rows::all();
+    let names: Vec<&str> = all.iter().map(|row| row.name).collect();
+    let rows: Vec<_> = all.into_iter().filter(is_meant).map(Rc::new).collect();
     let ways = WAYS.map(|way| way.to_string());
     println!("{:52} {:26} {:9} {:13} {:7} {}", "", "", ways[0], ways[1], ways[2], ways[3]);
     for row in &rows {
@@ -44,7 +53,7 @@ async fn ask_all() {
         println!("{:52} {:26} {:9} {:13} {:7} {}", row.name, answer(row), words[0], words[1], words[2], words[3]);
         complaints.extend(judge(row, &cells, &snapshots).into_iter().map(|complaint| format!("{}: {complaint}", row.name)));
     }
-    complaints.extend(snapshots.strays(rows.iter().map(|row| row.name)).iter().map(|stray| format!("{stray} is of no row")));
+    complaints.extend(snapshots.strays(names.into_iter()).iter().map(|stray| format!("{stray} is of no row")));
     println!("{} rows in {} ways, {} complaints", rows.len(), WAYS.len(), complaints.len());
     assert!(complaints.is_empty(), "\n{}", complaints.join("\n\n"));
 }
@@ -64,7 +73,19 @@ async fn ask_every_way(row: &Rc<Row>) -> Vec<Cell> {
 }
 
 async fn ask(row: Rc<Row>, way: Way) -> Cell {
-    let settle = |config: &mut _| row.settle(config);
+    let mut database = None;
+    if row.needs_database {
+        database = world::database();
+        if database.is_none() {
+            return Cell::Skipped("needs PostgreSQL".to_owned());
+        }
+    }
+    let settle = |config: &mut Config| {
+        row.settle(config);
+        if let Some(database) = database {
+            config.store = database;
+        }
+    };
     let world = if row.needs_small_disk {
         match Disk::mount() {
             Ok(disk) => World::start_on(disk, way, settle).await,

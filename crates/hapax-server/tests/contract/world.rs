@@ -1,6 +1,7 @@
 //! A gateway, its store, its upstream and a client: everything that one cell of the matrix needs.
 
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,8 +9,9 @@ use bytes::Bytes;
 use hapax::core::record::State;
 use hapax::core::store::ListQuery;
 use hapax::{Event, Hapax, Key, Policy};
-use hapax_server::config::{Config, Drain, Pattern, Route, StoreUrl, Tls};
+use hapax_server::config::{Config, Drain, Route, StoreUrl, Tls};
 use hapax_server::gateway::{Gateway, StartError};
+use hapax_testkit::servers::Postgres;
 use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -199,7 +201,15 @@ fn tls(authority: &Authority, directory: &Path) -> Tls {
     Tls { certificate, key }
 }
 
+/// A store in a new database; `None` without a PostgreSQL.
+pub(crate) fn database() -> Option<StoreUrl> {
+    let url = Postgres::shared()?.database();
+    let output = Command::new(env!("CARGO_BIN_EXE_hapax")).args(["migrate", "--store", &url]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(StoreUrl::Postgres(url.parse().unwrap()))
+}
+
 /// A route for everything.
 pub(crate) fn everywhere(policy: Policy) -> Route {
-    Route { name: "everything".into(), methods: Vec::new(), pattern: Pattern::any(), policy }
+    Route { name: "everything".into(), ..Route::everywhere(policy) }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use hapax::Policy;
-use hapax_server::config::{Pattern, Route, StoreUrl};
+use hapax_server::config::{Route, StoreUrl};
 use hapax_testkit::disk::{Tmpfs, run_unshared};
 
 use super::bench::Bench;
@@ -42,7 +42,7 @@ async fn bench_on(disk: &Tmpfs) -> Bench {
     Bench::start_with(|config, _| {
         config.store = StoreUrl::Sqlite(store);
         let policy = Policy { store_timeout: STORE_TIMEOUT, ..Policy::default() };
-        config.routes = vec![Route { name: "all".into(), methods: Vec::new(), pattern: Pattern::any(), policy }];
+        config.routes = vec![Route { name: "all".into(), ..Route::everywhere(policy) }];
     })
     .await
 }

@@ -64,6 +64,7 @@ pub(super) async fn claim(store: &dyn Store, scope: &Arc<Scope>, key: &str, leas
         fingerprint: fingerprinter.finish(),
         token: AttemptToken::from_bytes([7; 16]),
         lease,
+        terms: None,
     };
     let put = Put { id: id(scope, key), condition: Condition::Absent, change: Change::Claim(claim) };
     match store.put_if(put).await.expect("the store works") {

@@ -37,6 +37,31 @@ fn a_dry_run_prints_what_would_run_and_changes_nothing() {
 }
 
 #[test]
+fn a_role_that_completes_is_granted_that() {
+    let Some(postgres) = Postgres::shared() else { return };
+    let url = postgres.database();
+    postgres.psql("postgres", "CREATE ROLE completing LOGIN");
+    let dry = hapax(&["migrate", "--store", &url, "--dry-run", "--role", "node", "--completer", "completing"]);
+    assert_eq!(dry.code, 0, "{}", dry.stderr);
+    for words in ["GRANT USAGE ON SCHEMA hapax TO \"node\"", "hapax.complete(text, int8, int8, jsonb, text) TO \"completing\""] {
+        assert!(dry.stdout.contains(words), "{words}");
+    }
+    let said = hapax(&["migrate", "--store", &url, "--completer", "completing"]);
+    assert_eq!(said.code, 0, "{}", said.stderr);
+    assert!(said.stdout.ends_with("; the role completing may complete operations\n"), "{}", said.stdout);
+    let may = |function: &str| {
+        let sql = format!("SELECT has_function_privilege('completing', 'hapax.{function}', 'EXECUTE')");
+        postgres.psql(database(&url), &sql)
+    };
+    assert_eq!(["complete(text, int8, int8, jsonb, bytea)", "get(bytea[], int8)"].map(may), ["t", "f"]);
+    let told = hapax(&["migrate", "--store", &url, "--completer", "completing", "--json"]);
+    let told: Value = serde_json::from_str(&told.stdout).unwrap();
+    assert_eq!((&told["completer"], &told["role"]), (&Value::from("completing"), &Value::Null));
+    let said = hapax(&["migrate", "--store", &url, "--completer", "nobody_of_that_name"]);
+    assert!(said.code == 1 && said.stderr.contains("nobody_of_that_name"), "{}", said.stderr);
+}
+
+#[test]
 fn without_a_server_a_dry_run_prints_all_of_it() {
     let url = nowhere();
     let dry = hapax(&["migrate", "--store", &url, "--dry-run"]);

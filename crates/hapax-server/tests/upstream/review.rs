@@ -8,7 +8,7 @@ use bytes::Bytes;
 use h2::RecvStream;
 use h2::server::SendResponse;
 use hapax::{KeyRule, Policy};
-use hapax_server::config::{Config, Pattern, Protocol, Route};
+use hapax_server::config::{Config, Protocol, Route};
 use hapax_server::gateway::Gateway;
 use hapax_testkit::origin::{Origin, Step};
 use http::{Method, Request, Response};
@@ -28,7 +28,7 @@ async fn before(origin: &Origin, change: impl FnOnce(&mut Config)) -> Gateway {
 
 fn guarded_gets() -> Route {
     let policy = Policy { key: KeyRule::Required, methods: vec!["GET".into()], ..Policy::default() };
-    Route { name: "GET /**".into(), methods: vec![Method::GET], pattern: Pattern::any(), policy }
+    Route { name: "GET /**".into(), methods: vec![Method::GET], ..Route::everywhere(policy) }
 }
 
 async fn get_guarded(gateway: SocketAddr, key: &str) -> Answer {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use hapax::Policy;
-use hapax_server::config::{Config, Pattern, Protocol, Route};
+use hapax_server::config::{Config, Protocol, Route};
 use hapax_testkit::origin::{Origin, Step, answer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -86,7 +86,7 @@ async fn a_service_that_does_not_want_to_upgrade_says_so() {
 /// Everything is guarded that carries a key, GET too.
 fn guard_get(config: &mut Config) {
     let policy = Policy { methods: vec!["GET".into()], ..Policy::default() };
-    config.routes = vec![Route { name: "all".into(), methods: Vec::new(), pattern: Pattern::any(), policy }];
+    config.routes = vec![Route { name: "all".into(), ..Route::everywhere(policy) }];
 }
 
 /// What the origin reads of a request: its head, in small letters.

@@ -36,7 +36,7 @@ pub(crate) struct Logged {
 pub(crate) struct ChangedRecord {
     #[schema(pattern = "^[0-9a-f]{64}$")]
     pub(crate) id: String,
-    #[schema(pattern = "^[0-9a-f]{32}$")]
+    #[schema(pattern = "^[0-9a-f]{64}$")]
     pub(crate) operation_id: String,
     pub(crate) namespace: String,
     /// Absent for the anonymous.

@@ -111,7 +111,7 @@ impl Which {
 /// An operation id that may be one.
 fn operation_id(text: &str) -> Result<String, String> {
     let is_one = operation::is_spelled_well(text);
-    is_one.then(|| text.to_owned()).ok_or_else(|| format!("`{text}` is no operation id: it is 32 lower-case hexadecimal digits"))
+    is_one.then(|| text.to_owned()).ok_or_else(|| format!("`{text}` is no operation id: it is 64 lower-case hexadecimal digits"))
 }
 
 impl Filter {

@@ -43,7 +43,7 @@ pub(crate) struct Query {
     pub(crate) key: Option<String>,
     /// `Hapax-Operation`, as the upstream was given it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[param(pattern = "^[0-9a-f]{32}$")]
+    #[param(pattern = "^[0-9a-f]{64}$")]
     pub(crate) operation_id: Option<String>,
     /// First seen longer ago than this.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,7 +78,7 @@ pub(crate) struct Entry {
     #[schema(pattern = "^[0-9a-f]{64}$")]
     pub(crate) id: String,
     /// What the upstream was given as `Hapax-Operation`.
-    #[schema(pattern = "^[0-9a-f]{32}$")]
+    #[schema(pattern = "^[0-9a-f]{64}$")]
     pub(crate) operation_id: String,
     #[schema(pattern = "^(running|completed|failed|retryable|unknown|expired)$")]
     pub(crate) state: String,

@@ -158,6 +158,10 @@ fn repeat(entry: &Entry) -> &'static str {
         ("retryable", _) => "runs it again: the last attempt is known not to count",
         ("expired", _) if entry.is_unresolved() => "gets 409 outcome-unknown until it is settled",
         ("expired", _) => "gets 410 key-expired",
+        // What was lost has none.
+        ("unknown", _) if entry.status.is_some() => {
+            "gets 409 outcome-unknown until it is settled: it was answered as done, and its record was not completed with it"
+        }
         ("unknown", _) => "gets 409 outcome-unknown until it is settled; in another mode than hold, what that says",
         _ => "is not known to this version",
     }

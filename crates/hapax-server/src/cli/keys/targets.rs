@@ -9,7 +9,7 @@ use super::source::Source;
 use super::table::{self, Style};
 use super::words::count;
 use crate::admin::keys::wire::{Entry, Page, Query};
-use crate::admin::operation;
+use crate::admin::operation::{self, before};
 use crate::cli::{Exit, text};
 
 /// The fewest digits that may stand for an id.
@@ -66,7 +66,8 @@ impl<'a> Walk<'a> {
 pub(super) async fn resolve(source: &Source, text: &str) -> Result<RecordId, Exit> {
     let text = text.to_ascii_lowercase();
     if let Ok(id) = text.parse() {
-        return Ok(id);
+        // An operation id looks like one of a record.
+        return Ok(of_operation(source, &text).await?.unwrap_or(id));
     }
     let Some(first) = lowest(&text) else {
         return Err(Exit::usage(format!(
@@ -78,7 +79,6 @@ pub(super) async fn resolve(source: &Source, text: &str) -> Result<RecordId, Exi
     let mut found = source.list(&query).await?.keys;
     found.retain(|entry| entry.id.starts_with(&text));
     match &found[..] {
-        [] if operation::is_spelled_well(&text) => of_operation(source, &text).await,
         [] => Err(Exit::failed(format!("there is no key whose id begins with {text}"))),
         [only] => parsed(only).map_err(Exit::failed),
         _ => Err(Exit::failed(format!(
@@ -87,33 +87,18 @@ pub(super) async fn resolve(source: &Source, text: &str) -> Result<RecordId, Exi
     }
 }
 
-/// The record that an operation id was made for: one whose end is not known is found at once, another searched for among all.
-async fn of_operation(source: &Source, operation: &str) -> Result<RecordId, Exit> {
-    for state in [Some("unknown"), Some("running"), None] {
-        let query = Query { operation_id: Some(operation.to_owned()), state: state.map(str::to_owned), ..Query::default() };
-        let mut walk = Walk::new(source, query, 1);
-        while let Some(page) = walk.next().await? {
-            if let Some(entry) = page.keys.first() {
-                return parsed(entry).map_err(Exit::failed);
-            }
-        }
-    }
-    Err(Exit::failed(format!("no key's id begins with {operation}, and it is no operation of a key here")))
+/// The record that an operation id was made for.
+async fn of_operation(source: &Source, operation: &str) -> Result<Option<RecordId>, Exit> {
+    let Some(first) = lowest(operation::beginning(operation)) else { return Ok(None) };
+    let query = Query { after: before(first).map(|id| id.to_string()), limit: Some(2), ..Query::default() };
+    let found = source.list(&query).await?.keys;
+    found.iter().find(|entry| entry.operation_id == operation).map(parsed).transpose().map_err(Exit::failed)
 }
 
 /// The lowest id that begins so.
 fn lowest(digits: &str) -> Option<RecordId> {
     let is_short_id = (ID_DIGITS_MIN..64).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_short_id.then(|| format!("{digits:0<64}").parse().ok()).flatten()
-}
-
-/// The id before this one: listings begin after an id. None before the first.
-fn before(id: RecordId) -> Option<RecordId> {
-    let mut bytes = *id.as_bytes();
-    let last = bytes.iter().rposition(|&byte| byte != 0)?;
-    bytes[last] -= 1;
-    bytes[last + 1..].fill(0xff);
-    Some(RecordId::from_bytes(bytes))
 }
 
 /// What is to be done with keys.

@@ -22,14 +22,14 @@ pub(super) fn banner(config: &Config, address: SocketAddr, admin: Option<SocketA
     text += &table(&routes);
     text += "\nWhat a key gets\n";
     let is_guarded = |route: &&Route| route.policy.key != KeyRule::Off;
-    for mode in [Mode::Hold, Mode::Rerun] {
-        if routes.iter().filter(is_guarded).any(|route| route.policy.mode == mode && !route.policy.shadow) {
-            text += promise(mode);
-        }
-    }
+    let is_promised =
+        |mode: &Mode| routes.iter().filter(is_guarded).any(|route| route.policy.mode == *mode && !route.policy.shadow);
+    let mut promises: Vec<(&str, &[&str])> =
+        Mode::ALL.into_iter().filter(is_promised).map(|mode| (mode.word(), promise(mode))).collect();
     if routes.iter().filter(is_guarded).any(|route| route.policy.shadow) {
-        text += SHADOW;
+        promises.push(("shadow", SHADOW));
     }
+    text += &explained(&promises);
     text += "\nNot guarded, and passed on as it is\n";
     text += "  Requests without a key, unless their route requires one; methods other than POST and PATCH, unless a route names them;\n";
     text += "  routes whose key is off.\n";
@@ -68,20 +68,47 @@ fn operators(admin: Option<SocketAddr>) -> String {
     }
 }
 
-const SHADOW: &str = "  shadow Nothing yet. Every request is passed on as it came, and what would have been replayed or refused is counted:\n         \
-     see hapax_shadow_total in the metrics.\n";
+const SHADOW: &[&str] = &[
+    "Nothing yet. Every request is passed on as it came, and what would have been replayed or refused is counted:",
+    "see hapax_shadow_total in the metrics.",
+];
 
-fn promise(mode: Mode) -> &'static str {
+fn promise(mode: Mode) -> &'static [&'static str] {
     match mode {
+        Mode::Transaction => &[
+            "One effect if it is completed, else none, because the service completes the record in the transaction of its effect.",
+            "After a lost attempt a repeat runs again, and the lost one can commit no more.",
+        ],
+        Mode::Fenced => &[
+            "At most one effect, because the service keeps fence, mark and answer for each operation, and refuses lower fences.",
+            "After a lost attempt a repeat is sent again with a higher fence.",
+        ],
+        Mode::Probe => &[
+            "At most one effect, because after a lost attempt the service is asked what became of it, and bars it.",
+            "If it does not know, the key is held as unknown and the next repeat asks again.",
+        ],
         Mode::Rerun => {
-            "  rerun  One effect or more. After a lost attempt a repeat runs again, because you said the service is itself idempotent.\n"
+            &["One effect or more. After a lost attempt a repeat runs again, because you said the service is itself idempotent."]
         }
-        _ => {
-            "  hold   At most one dispatch, unless the service itself answers that it is worth another try (429, 500, 503 and the like).\n         \
-             A lost attempt (timed out, cut off, killed) is held as unknown: nothing runs again until its answer comes late\n         \
-             or somebody settles it.\n"
+        _ => &[
+            "At most one dispatch, unless the service itself answers that it is worth another try (429, 500, 503 and the like).",
+            "A lost attempt (timed out, cut off, killed) is held as unknown: nothing runs again until its answer comes late",
+            "or somebody settles it.",
+        ],
+    }
+}
+
+/// Words in a column as wide as the widest, and beside each what it means.
+fn explained(promises: &[(&str, &[&str])]) -> String {
+    let width = promises.iter().map(|(word, _)| word.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for (word, lines) in promises {
+        for (index, line) in lines.iter().enumerate() {
+            let word = if index == 0 { word } else { "" };
+            text += &format!("  {word:<width$}  {line}\n");
         }
     }
+    text
 }
 
 /// Columns as wide as their widest.
@@ -137,9 +164,9 @@ mod tests {
     fn a_route_that_only_watches_says_so() {
         let mut config = Config::new("http://127.0.0.1:3000".parse().unwrap());
         let policy = Policy { shadow: true, ..Policy::default() };
-        config.routes.push(Route { name: "/**".into(), methods: Vec::new(), pattern: crate::config::Pattern::any(), policy });
+        config.routes.push(Route::everywhere(policy));
         let text = banner(&config, ([127, 0, 0, 1], 4000).into(), None);
-        assert!(text.contains("POST|PATCH /**  shadow  optional") && text.contains("shadow Nothing yet."), "{text}");
+        assert!(text.contains("POST|PATCH /**  shadow  optional") && text.contains("shadow  Nothing yet."), "{text}");
     }
 
     #[test]
@@ -148,7 +175,7 @@ mod tests {
         config.store = StoreUrl::Memory;
         let policy = Policy { mode: Mode::Rerun, key: KeyRule::Required, ..Policy::default() };
         let (pattern, methods) = ("/v1/mails".parse().unwrap(), vec![http::Method::POST]);
-        config.routes.push(Route { name: "POST /v1/mails".into(), methods, pattern, policy });
+        config.routes.push(Route { name: "POST /v1/mails".into(), methods, pattern, ..Route::everywhere(policy) });
         let text = banner(&config, ([127, 0, 0, 1], 4000).into(), Some(([127, 0, 0, 1], 4009).into()));
         assert_eq!(text, include_str!("banner.txt").replace("VERSION", env!("CARGO_PKG_VERSION")));
     }

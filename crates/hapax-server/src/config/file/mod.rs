@@ -31,6 +31,7 @@ pub use self::ledger::{Counts, ReportSection, ReportSetting};
 use self::mistake::{At, Mistakes};
 pub use self::mistake::{ConfigError, Mistake, Place};
 use self::names::{DEFAULTS, DRAIN, FORWARD_AUTH, JWT, LIMITS, ROUTES, TIMEOUTS, TLS, TOP, UPSTREAM};
+use self::policy::Around;
 use self::section::{Context, Section};
 use self::value::{networks, parsed};
 use super::{Config, PrincipalSource, Route, Secret, StoreUrl, text};
@@ -163,7 +164,10 @@ fn config<'a>(
     let top = Section::absent(&TOP, context).with_table(table, At::File(0..0)).with_variables(variables.section(""));
     let section = |names: &'static names::Names| top.section(names).with_variables(variables.section(names.section));
     let timeouts = sections::timeouts(&section(&TIMEOUTS));
+    let store = store_url(&top, overrides);
+    let around = Around { timeouts: &timeouts, store: store.as_ref() };
     let all = section(&DEFAULTS);
+    let (defaults, probe) = policy::policy(&all, &around);
     let routes = route_sections(&top, &all, variables, context);
     let (jwt, forward_auth) = (section(&JWT), section(&FORWARD_AUTH));
     let mut config = Config {
@@ -174,8 +178,9 @@ fn config<'a>(
         timeouts,
         limits: sections::limits(&section(&LIMITS)),
         drain: sections::drain(&section(&DRAIN)),
-        defaults: policy::policy(&all, &timeouts),
-        routes: routes::routes(&routes, &timeouts),
+        routes: routes::routes(&routes, &around),
+        defaults,
+        probe,
         ..Config::new(Uri::default())
     };
     top.read("listen", &mut config.listen, parsed(text::listen_address));
@@ -194,10 +199,17 @@ fn config<'a>(
     addresses::admin_is_guarded(&top, &config, overrides);
     let unwritten = Section::absent(&ROUTES, context).with_index(routes.len()).with_defaults(&all);
     // Read once more for the ledger alone: as a route, and not as what routes are made of.
-    let _ = policy::policy(&unwritten, &timeouts);
+    let _ = policy::policy(&unwritten, &around);
     unwritten.follows("path", "/**", "unwritten, after the last");
     let places = routes.iter().map(Section::words).chain(["unwritten".to_owned()]).collect();
     (config, places)
+}
+
+/// Where records are kept; `None` where it is said, and cannot be read.
+fn store_url(top: &Section<'_>, overrides: &Overrides) -> Option<StoreUrl> {
+    let said = || top.get("store", parsed(StoreUrl::from_str));
+    let usual = || (!top.has("store")).then(|| Config::new(Uri::default()).store);
+    overrides.store.clone().or_else(said).or_else(usual)
 }
 
 /// The routes of the file, then those that variables add.

@@ -4,25 +4,34 @@ mod check;
 mod classes;
 mod fingerprint;
 mod key;
+mod mode;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use hapax::Policy;
 use hapax::core::policy::{KeySource, Velocity};
-use hapax::{Mode, Policy};
+use http::uri::PathAndQuery;
 
 use super::names::VELOCITY;
 use super::section::Section;
 use super::value::{count, duration, parsed, size, switch};
-use crate::config::{Timeouts, text};
+use crate::config::{StoreUrl, Timeouts, text};
 
 /// Two people may well mean two things with the same words: without a key of their own, for a short time only.
 const DERIVED_RETENTION: Duration = Duration::from_secs(5 * 60);
 
-/// Reads the policy of a route or of `[defaults]`, and notes what contradicts itself.
-pub(super) fn policy(section: &Section<'_>, timeouts: &Timeouts) -> Policy {
+/// What the rest of the file says that a policy must fit to.
+pub(super) struct Around<'a> {
+    pub(super) timeouts: &'a Timeouts,
+    /// Where records are kept; `None` where that could not be read.
+    pub(super) store: Option<&'a StoreUrl>,
+}
+
+/// Reads the policy of a route or of `[defaults]`, and whom to ask after a lost attempt; notes what contradicts itself.
+pub(super) fn policy(section: &Section<'_>, around: &Around<'_>) -> (Policy, Option<PathAndQuery>) {
     let mut policy = Policy::default();
-    section.read("mode", &mut policy.mode, parsed(mode));
+    section.read("mode", &mut policy.mode, parsed(mode::mode));
     section.read("shadow", &mut policy.shadow, switch);
     section.read("naturally_idempotent", &mut policy.naturally_idempotent, switch);
     section.read("fail_open", &mut policy.fail_open, switch);
@@ -47,8 +56,9 @@ pub(super) fn policy(section: &Section<'_>, timeouts: &Timeouts) -> Policy {
     section.read("replay_cookies", &mut policy.replay_cookies, switch);
     bodies(section, &mut policy);
     policy.velocity = velocity(section);
-    check::contradictions(section, &mut policy, timeouts);
-    policy
+    let probe = mode::needs(section, &policy, around.store);
+    check::contradictions(section, &mut policy, around.timeouts);
+    (policy, probe)
 }
 
 /// A key that is derived lives shortly, unless this very route says how long: what all routes say was not meant for it.
@@ -79,15 +89,6 @@ fn bodies(section: &Section<'_>, policy: &mut Policy) {
             let bytes = text::spelled_size(policy.body_memory_bytes_max as u64);
             section.follows("body_memory_bytes_max", bytes, if is_less { "follows from body_bytes_max" } else { "default" });
         }
-    }
-}
-
-fn mode(text: &str) -> Result<Mode, String> {
-    match text {
-        "hold" => Ok(Mode::Hold),
-        "rerun" => Ok(Mode::Rerun),
-        "transaction" | "fenced" | "probe" => Err(format!("mode `{text}` is not there yet: write \"hold\" or \"rerun\"")),
-        _ => Err(format!("`{text}` is no mode: write \"hold\", or \"rerun\" if running twice is harmless")),
     }
 }
 

@@ -7,16 +7,16 @@ use http::Method;
 use toml::de::DeValue;
 
 use super::names::Kind;
-use super::policy;
+use super::policy::{self, Around};
 use super::section::Section;
 use super::value::{kind, parsed};
-use crate::config::{Pattern, Route, Timeouts};
+use crate::config::{Pattern, Route};
 
-pub(super) fn routes(sections: &[Section<'_>], timeouts: &Timeouts) -> Vec<Route> {
+pub(super) fn routes(sections: &[Section<'_>], around: &Around<'_>) -> Vec<Route> {
     // The place of each is kept beside it: one that is not good must not shift those after it.
     let mut good: Vec<(&Section<'_>, Route)> = Vec::new();
     for section in sections {
-        let Some(route) = route(section, timeouts) else { continue };
+        let Some(route) = route(section, around) else { continue };
         if let Some((taker, takes)) = good.iter().rev().find(|(_, earlier)| takes_all(earlier, &route)) {
             let place = taker.line().map_or_else(|| format!("of {}", taker.words()), |line| format!("in line {line}"));
             section.mistake(
@@ -37,12 +37,12 @@ pub(super) fn routes(sections: &[Section<'_>], timeouts: &Timeouts) -> Vec<Route
     good.into_iter().map(|(_, route)| route).collect()
 }
 
-fn route(section: &Section<'_>, timeouts: &Timeouts) -> Option<Route> {
+fn route(section: &Section<'_>, around: &Around<'_>) -> Option<Route> {
     if !section.has("path") && section.is_present() {
         section.mistake(&[], "a route needs `path`: write path = \"/v1/charges\", or path = \"/**\" for every path");
     }
     let methods = section.get("method", methods);
-    let mut policy = policy::policy(section, timeouts);
+    let (mut policy, probe) = policy::policy(section, around);
     let pattern = section.get("path", parsed(Pattern::from_str))?;
     let name = section.get("name", parsed(name));
     if section.has("method") && methods.is_none() {
@@ -55,7 +55,7 @@ fn route(section: &Section<'_>, timeouts: &Timeouts) -> Option<Route> {
         }
     }
     let name = name.unwrap_or_else(|| described(&methods, &pattern));
-    Some(Route { name, methods, pattern, policy })
+    Some(Route { name, methods, pattern, policy, probe })
 }
 
 /// A word that can stand in a metric and on a command line as it is.

@@ -84,6 +84,7 @@ fn settings(config: &Config) -> Vec<Setting> {
         routes,
         // Seen as the last of all routes.
         defaults: _,
+        probe: _,
     } = config;
     let mut list = List::default();
     list.add("listen", listen);
@@ -111,7 +112,8 @@ fn settings(config: &Config) -> Vec<Setting> {
     list.add("drain.notice", spelled(*notice));
     list.add("drain.deadline", spelled(*deadline));
     list.add("routes", routes.iter().map(|route| &*route.name).collect::<Vec<_>>().join(", "));
-    for Route { name, policy, methods: _, pattern: _ } in &config.all_routes() {
+    for Route { name, policy, probe, methods: _, pattern: _ } in &config.all_routes() {
+        list.add(&format!("routes.{name}.probe"), probe.as_ref().map_or("none", |path| path.path()));
         for (setting, value) in policy::settings(policy) {
             list.add(&format!("routes.{name}.{setting}"), value);
         }

@@ -63,7 +63,7 @@ fn between(old: &[Route], new: &[Route]) -> Vec<Broken> {
                 let methods: Vec<Method> = methods.into_iter().filter(goes).collect();
                 if !methods.is_empty() {
                     let what = breach.told(before, after, &methods);
-                    all.push(Broken::new(what, Of::Route { from, to, methods, is_unknown: breach == Breach::Rerun }));
+                    all.push(Broken::new(what, Of::Route { from, to, methods, is_unknown: breach == Breach::Mode }));
                 }
             }
         }
@@ -81,7 +81,7 @@ fn first(routes: &[Route], method: &Method, path: &str) -> Option<usize> {
 enum Breach {
     Unguarded,
     OtherKey,
-    Rerun,
+    Mode,
 }
 
 /// How requests would fare that went by one route and would go by another, and with which methods.
@@ -93,11 +93,24 @@ fn breaches(before: &Route, after: &Route) -> Vec<(Breach, Vec<Method>)> {
     if key(&before.policy) != key(&after.policy) {
         breaches.push((Breach::OtherKey, still.clone()));
     }
-    if (before.policy.mode, after.policy.mode) == (Mode::Hold, Mode::Rerun) {
-        breaches.push((Breach::Rerun, still));
+    if !may_become(before.policy.mode, after.policy.mode) {
+        breaches.push((Breach::Mode, still));
     }
     breaches.retain(|(_, methods)| !methods.is_empty());
     breaches
+}
+
+/// Whether what one mode left unknown is as safe with another.
+///
+/// Holding is always safe. Of `rerun` nobody was promised that there is only one effect. The others were: and whatever had its effect before
+/// the service did for its part what the new mode needs, it would not know again. Only one that was fenced can be asked: what it kept
+/// for each operation is what a probe answers from. The other way round is not the same: a service that answers probes need not look at what was
+/// applied before it runs, and a transaction leaves unknown what was said to be done and did not join.
+fn may_become(before: Mode, after: Mode) -> bool {
+    match (before, after) {
+        (_, Mode::Hold) | (Mode::Rerun, _) | (Mode::Fenced, Mode::Probe) => true,
+        (before, after) => before == after,
+    }
 }
 
 /// Whether a key means something there. On a route that only watches it does not.
@@ -119,9 +132,15 @@ impl Breach {
         match self {
             Breach::Unguarded => format!("route `{name}`{now} would no longer guard {methods}: a retry would run again"),
             Breach::OtherKey => format!("route `{name}`{now} would look for the key elsewhere: a retry would not find its own"),
-            Breach::Rerun => format!(
-                "route `{name}`{now} changes from hold to rerun: what is held as unknown would run again when it is repeated"
-            ),
+            Breach::Mode => {
+                let (from, to) = (before.policy.mode, after.policy.mode);
+                let unknown = if from == Mode::Hold { "what is held as unknown" } else { "what is unknown by then" };
+                format!(
+                    "route `{name}`{now} changes from {} to {}: {unknown} would run again when it is repeated",
+                    from.word(),
+                    to.word()
+                )
+            }
         }
     }
 }
@@ -228,7 +247,7 @@ mod tests {
     fn route(text: &str, policy: Policy) -> Route {
         let (methods, pattern) = text.split_once(' ').unwrap_or(("", text));
         let methods = methods.split('|').filter(|method| !method.is_empty()).map(|method| method.parse().unwrap()).collect();
-        Route { name: text.into(), methods, pattern: pattern.parse().unwrap(), policy }
+        Route { name: text.into(), methods, pattern: pattern.parse().unwrap(), ..Route::everywhere(policy) }
     }
 
     fn config(routes: Vec<Route>) -> Config {
@@ -257,7 +276,11 @@ mod tests {
     }
 
     fn rerun() -> Policy {
-        Policy { mode: Mode::Rerun, ..plain() }
+        of(Mode::Rerun)
+    }
+
+    fn of(mode: Mode) -> Policy {
+        Policy { mode, ..plain() }
     }
 
     #[test]
@@ -320,6 +343,26 @@ mod tests {
         check(vec![route("/a", rerun())], vec![route("/a", plain())], &[]);
         check(vec![route("/a", rerun())], vec![], &[]);
         check(vec![], vec![route("/a", rerun())], &["route `default`, now under `/a`, changes from hold to rerun"]);
+    }
+
+    /// From each mode in a row to each: `x` is refused.
+    #[test]
+    fn no_mode_runs_again_what_another_left_unknown() {
+        let table = [
+            ("transaction", "-xx-x"),
+            ("fenced     ", "x---x"),
+            ("probe      ", "xx--x"),
+            ("hold       ", "xxx-x"),
+            ("rerun      ", "-----"),
+        ];
+        for (before, (word, row)) in Mode::ALL.into_iter().zip(table) {
+            assert_eq!(before.word(), word.trim_end());
+            for (after, verdict) in Mode::ALL.into_iter().zip(row.chars()) {
+                let told = format!("route `/a` changes from {} to {}", before.word(), after.word());
+                let expected = if verdict == 'x' { vec![&*told] } else { vec![] };
+                check(vec![route("/a", of(before))], vec![route("/a", of(after))], &expected);
+            }
+        }
     }
 
     #[test]

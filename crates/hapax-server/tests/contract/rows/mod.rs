@@ -44,13 +44,14 @@ pub(crate) struct Row {
     /// What the upstream counts in the end.
     pub(crate) effects: usize,
     pub(crate) needs_small_disk: bool,
+    pub(crate) needs_database: bool,
     settle: Vec<Settle>,
     provoke: Option<Provoke>,
 }
 
 impl Row {
     fn new(name: &'static str, status: u16, says: Says, effects: usize) -> Row {
-        Row { name, status, says, effects, needs_small_disk: false, settle: Vec::new(), provoke: None }
+        Row { name, status, says, effects, needs_small_disk: false, needs_database: false, settle: Vec::new(), provoke: None }
     }
 
     /// A route for everything with this policy.
@@ -69,6 +70,12 @@ impl Row {
 
     fn on_small_disk(mut self) -> Row {
         self.needs_small_disk = true;
+        self
+    }
+
+    /// With its records in a Postgres.
+    fn on_database(mut self) -> Row {
+        self.needs_database = true;
         self
     }
 

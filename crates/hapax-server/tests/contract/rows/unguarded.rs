@@ -28,7 +28,12 @@ fn charges() -> Route {
         wait: Duration::from_secs(5),
         ..Policy::default()
     };
-    Route { name: "charges".into(), methods: vec![Method::POST], pattern: "/v1/charges/{id}".parse().unwrap(), policy }
+    Route {
+        name: "charges".into(),
+        methods: vec![Method::POST],
+        pattern: "/v1/charges/{id}".parse().unwrap(),
+        ..Route::everywhere(policy)
+    }
 }
 
 pub(super) fn rows() -> Vec<Row> {

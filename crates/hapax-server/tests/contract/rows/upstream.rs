@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use hapax::Mode;
-use hapax_server::config::Config;
+use hapax::{Mode, Policy};
+use hapax_server::config::{Config, Route};
 
 use super::{Row, Says, deferred, rejected};
 use crate::client::post;
+use crate::world::everywhere;
 
 /// Nobody listens on the first of all ports.
 pub(super) fn nobody(config: &mut Config) {
@@ -16,6 +17,12 @@ pub(super) fn nobody(config: &mut Config) {
 /// Nothing takes so long unless it hangs.
 pub(super) fn impatient(config: &mut Config) {
     config.timeouts.answer = Duration::from_millis(200);
+}
+
+/// Asks the upstream what became of a lost attempt.
+fn probed(config: &mut Config) {
+    let policy = Policy { mode: Mode::Probe, ..Policy::default() };
+    config.routes = vec![Route { probe: Some("/probe".parse().unwrap()), ..everywhere(policy) }];
 }
 
 pub(super) fn rows() -> Vec<Row> {
@@ -51,6 +58,32 @@ pub(super) fn rows() -> Vec<Row> {
         rejected("attempt too long", 504, "outcome-unknown", 1)
             .policy(|policy| policy.longest_attempt = Duration::from_millis(200))
             .by(async |world| world.send(post("k", "hang")).await),
+        rejected("upstream did not join", 502, "not-joined", 1)
+            .policy(|policy| policy.mode = Mode::Transaction)
+            .on_database()
+            .by(async |world| world.send(post("k", "charge")).await),
+        rejected("upstream did not join, repeated", 409, "outcome-unknown", 1)
+            .policy(|policy| policy.mode = Mode::Transaction)
+            .on_database()
+            .by(async |world| {
+                world.send(post("k", "charge")).await;
+                world.send(post("k", "charge")).await
+            }),
+        deferred("upstream broke off before it joined", 502, "outcome-unknown", 1)
+            .policy(|policy| policy.mode = Mode::Transaction)
+            .on_database()
+            .by(async |world| world.send(post("k", "break off")).await),
+        deferred("upstream broke off, fenced", 502, "outcome-unknown", 1)
+            .policy(|policy| policy.mode = Mode::Fenced)
+            .by(async |world| world.send(post("k", "break off")).await),
+        deferred("upstream broke off, probe", 502, "outcome-unknown", 1)
+            .config(probed)
+            .by(async |world| world.send(post("k", "break off")).await),
+        // It answers a question as it answers everything, which says nothing of what became of the first.
+        rejected("upstream does not know what became of it", 409, "outcome-unknown", 2).config(probed).by(async |world| {
+            world.send(post("k", "break off")).await;
+            world.send(post("k", "break off")).await
+        }),
         Row::new("upstream redirects", 307, Says::First, 1).by(async |world| world.send(post("k", "redirect")).await),
         Row::new("upstream refuses", 404, Says::First, 1).by(async |world| world.send(post("k", "404")).await),
         Row::new("upstream refused, repeated", 404, Says::Replay, 1).by(async |world| {

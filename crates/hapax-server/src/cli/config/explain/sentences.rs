@@ -34,10 +34,11 @@ pub(super) fn of(route: &Route, method: &Method, config: &Config) -> Vec<(&'stat
         ("repeat, running", running(policy)),
         ("repeat, done", done(policy)),
         ("other request", "the same key with another request gets 422 key-reused, whatever became of the first.".to_owned()),
-        ("lost attempt", lost(policy)),
+        ("lost attempt", lost(route)),
         ("statuses", statuses(policy)),
-        ("store away", store_away(policy)),
     ]);
+    sentences.extend(by_mode(policy.mode).map(|sentence| ("the service", sentence.to_owned())));
+    sentences.push(("store away", store_away(policy)));
     sentences
 }
 
@@ -107,14 +108,28 @@ fn done(policy: &Policy) -> String {
     }
 }
 
-fn lost(policy: &Policy) -> String {
+fn lost(Route { policy, probe, .. }: &Route) -> String {
+    let probe = probe.as_ref();
     let when = format!(
         "cut off, timed out, or not renewed for {}, or running for over {}",
         spelled(policy.lease),
         spelled(policy.longest_attempt)
     );
+    let again = format!("up to {} attempts in all", policy.attempts_max);
     match policy.mode {
-        Mode::Rerun => format!("{when}: the next repeat runs it again, up to {} attempts in all.", policy.attempts_max),
+        Mode::Rerun => format!("{when}: the next repeat runs it again, {again}."),
+        Mode::Transaction => format!(
+            "{when}: the next repeat runs it again, {again}, because what was not completed in its transaction was rolled back; \
+             the lost one can commit no more."
+        ),
+        Mode::Fenced => format!(
+            "{when}: the next repeat is sent again with a higher fence, {again}; the service answers what it has, or refuses the lower fence."
+        ),
+        Mode::Probe => format!(
+            "{when}: the next repeat has the service asked at {} first. Done: its answer is kept. Barred: it runs again, {again}. \
+             Anything else: 409 outcome-unknown, and the one after that asks again.",
+            probe.map_or("its probe", |path| path.path())
+        ),
         _ => format!("{when}: 409 outcome-unknown, and nothing runs again until its answer comes late or somebody settles it."),
     }
 }
@@ -126,6 +141,20 @@ fn statuses(policy: &Policy) -> String {
         or_none(&of(Class::Release)),
         or_none(&of(Class::Unknown))
     )
+}
+
+/// What the service has to do for its part.
+fn by_mode(mode: Mode) -> Option<&'static str> {
+    match mode {
+        Mode::Transaction => Some(
+            "runs hapax.complete in the transaction of its effect, and that answer is the one that counts. A 2xx or 3xx without it is \
+             502 not-joined, held as unknown; a 4xx without it is kept.",
+        ),
+        Mode::Fenced | Mode::Probe => {
+            Some("answers with `Hapax-Refused: fence` where it has seen a higher fence: that is never kept, and the key is free.")
+        }
+        _ => None,
+    }
 }
 
 fn or_none(text: &str) -> &str {

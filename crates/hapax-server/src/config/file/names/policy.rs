@@ -10,10 +10,20 @@ pub(crate) const POLICY: &[Setting] = &[
     // What is promised.
     Setting {
         name: "mode",
-        kind: Kind::Choice(&["hold", "rerun"]),
+        kind: Kind::Choice(&["hold", "transaction", "fenced", "probe", "rerun"]),
         fallback: Is("hold"),
         example: "rerun",
-        means: "after a lost attempt. `hold`: the key is held as unknown, and nothing runs again. `rerun`: another attempt; only if the service is itself idempotent",
+        means: "what is promised, and done after a lost attempt; see [modes.md](modes.md). `hold`: the key is held as unknown, and nothing runs again. \
+                `transaction`: the service completes the record in the Postgres transaction of its effect, so that another attempt is safe. \
+                `fenced`: the service keeps fence, mark and answer for each operation and refuses lower fences; another attempt. \
+                `probe`: the service is asked first, at `probe`. `rerun`: another attempt; only if the service is itself idempotent",
+    },
+    Setting {
+        name: "probe",
+        kind: Kind::Text,
+        fallback: Nothing,
+        example: "/hapax/probe",
+        means: "the path of the service that says what became of a lost attempt, and bars it. Needs `mode = \"probe\"`, which needs it",
     },
     switch("shadow", "only watch: count what would have been replayed or refused, and let everything through"),
     switch("naturally_idempotent", "you declare that a repeated effect is harmless here, with or without a record"),

@@ -2,7 +2,7 @@
 
 use hapax::core::outcome::Class;
 use hapax::core::policy::{KeySource, PolicyError};
-use hapax::{KeyRule, Policy};
+use hapax::{KeyRule, Mode, Policy};
 
 use super::super::names::ROUTES;
 use super::super::section::Section;
@@ -14,6 +14,10 @@ pub(super) fn contradictions(section: &Section<'_>, policy: &mut Policy, timeout
     answers(section, policy);
     if policy.shadow && policy.fail_open {
         give_way(section, "fail_open", "shadow", &mut policy.fail_open, "a route that only watches lets everything through anyhow");
+    }
+    if policy.fail_open && matches!(policy.mode, Mode::Transaction | Mode::Fenced | Mode::Probe) {
+        let why = "all that the mode promises rests on a fence, and without the store there is none";
+        give_way(section, "fail_open", "mode", &mut policy.fail_open, why);
     }
     if let Err(error) = policy.validate() {
         let message = worded(&error);

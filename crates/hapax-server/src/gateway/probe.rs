@@ -1,0 +1,174 @@
+//! Asks the upstream what became of a lost attempt: one request, sent once, bounded in time and in size.
+//!
+//! Whatever is not clearly one of the two answers that change something is no answer: the key stays unknown, and the next repeat asks again. See
+//! `docs/modes.md` for what is said over the wire.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hapax::core::outcome::classify;
+use hapax::middleware::{Probing, is_never_kept};
+use hapax::{Answer, Body, Class, Operation, Policy, Probe, Probed};
+use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, VIA};
+use http::uri::PathAndQuery;
+use http::{Request, Response, Uri};
+use http_body_util::{BodyExt, Limited};
+use tower_service::Service;
+
+use super::upstream::Proxy;
+use super::{BoxError, correlation, forward};
+
+/// The longest that the upstream may take to say what it knows, from connecting to the last byte.
+const PATIENCE_MAX: Duration = Duration::from_secs(10);
+
+const FENCE: HeaderName = HeaderName::from_static("hapax-fence");
+const OPERATION: HeaderName = HeaderName::from_static("hapax-operation");
+const PROBE: HeaderName = HeaderName::from_static("hapax-probe");
+const STATUS: HeaderName = HeaderName::from_static("hapax-status");
+
+/// Asks at one path of the upstream, for the operations of one route.
+pub(super) struct Asking {
+    proxy: Proxy,
+    path: PathAndQuery,
+    policy: Arc<Policy>,
+}
+
+impl Asking {
+    pub(super) fn new(proxy: &Proxy, path: &PathAndQuery, policy: &Policy) -> Asking {
+        Asking { proxy: proxy.clone(), path: path.clone(), policy: Arc::new(policy.clone()) }
+    }
+
+    /// Less than the lease of the attempt that asks: whoever takes over must not meet a question that is still on its way.
+    fn patience(&self) -> Duration {
+        PATIENCE_MAX.min(self.policy.lease * 3 / 4)
+    }
+
+    async fn ask(&self, operation: &Operation) -> Result<Probed, BoxError> {
+        let mut proxy = self.proxy.clone();
+        let response = proxy.call(question(operation, &self.path)?).await?;
+        match word(&response) {
+            Some("barred") => Ok(Probed::Barred),
+            Some("done") => done(response, &self.policy).await,
+            _ => Err("it does not say that it is done, nor that it is barred".into()),
+        }
+    }
+}
+
+impl Probe for Asking {
+    fn probe<'a>(&'a self, operation: &'a Operation) -> Probing<'a> {
+        Box::pin(async move {
+            let found = match tokio::time::timeout(self.patience(), self.ask(operation)).await {
+                Ok(found) => found,
+                Err(_) => Err(format!("it did not answer within {:?}", self.patience()).into()),
+            };
+            found.unwrap_or_else(|error| {
+                tracing::warn!(operation = %operation.id(), %error, "the upstream does not know what became of a lost attempt");
+                Probed::Unknown
+            })
+        })
+    }
+}
+
+fn question(operation: &Operation, path: &PathAndQuery) -> Result<Request<Body>, BoxError> {
+    let mut request = Request::post(Uri::from(path.clone())).body(Body::empty())?;
+    let headers = request.headers_mut();
+    headers.insert(OPERATION, HeaderValue::try_from(operation.id().as_str())?);
+    headers.insert(FENCE, HeaderValue::from(operation.fence().as_u64()));
+    headers.insert(PROBE, HeaderValue::from_static("ask"));
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    headers.insert(VIA, HeaderValue::from_static("1.1 hapax"));
+    headers.insert(forward::REQUEST_ID, correlation::new());
+    Ok(request)
+}
+
+/// What it says, if it says one thing and means it: an error page says nothing, whatever stands in its fields.
+fn word<B>(response: &Response<B>) -> Option<&str> {
+    response.status().is_success().then(|| only(response.headers(), &PROBE)).flatten()
+}
+
+/// A field that is there once.
+fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    let mut lines = headers.get_all(name).iter();
+    let (line, more) = (lines.next()?, lines.next());
+    line.to_str().ok().filter(|_| more.is_none())
+}
+
+/// The answer that it had, whole. One that could not have ended an attempt cannot end this one.
+async fn done<B>(response: Response<B>, policy: &Policy) -> Result<Probed, BoxError>
+where
+    B: http_body::Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
+    let (parts, body) = response.into_parts();
+    let said = only(&parts.headers, &STATUS).filter(|status| status.len() == 3);
+    let status = said.and_then(|status| status.parse().ok()).filter(|status| (200..600).contains(status));
+    let status = status.ok_or("it is done, it says, and not with which status")?;
+    if classify(status, policy) != Class::Keep {
+        return Err(format!("it is done, it says, with the status {status}, which is not kept on this route").into());
+    }
+    let whole = Limited::new(body, policy.answer_bytes_max).collect().await?;
+    let trailers = whole.trailers().map(fields).unwrap_or_default();
+    let body = whole.to_bytes();
+    Ok(Probed::Done(Answer { status, headers: fields(&parts.headers), body, trailers }))
+}
+
+/// The end-to-end fields. Which of them are kept is judged as with every answer; those of the question are not of the answer.
+fn fields(headers: &HeaderMap) -> Vec<(String, Bytes)> {
+    let is_of_answer = |name: &HeaderName| !is_never_kept(name) && *name != CONTENT_LENGTH && !name.as_str().starts_with("hapax-");
+    let kept = headers.iter().filter(|(name, _)| is_of_answer(name));
+    kept.map(|(name, value)| (name.as_str().to_owned(), Bytes::copy_from_slice(value.as_bytes()))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::Full;
+
+    use super::*;
+
+    fn response(status: u16, fields: &[(&'static str, &str)]) -> Response<Full<Bytes>> {
+        let mut response = Response::new(Full::from("order 7"));
+        *response.status_mut() = status.try_into().unwrap();
+        for (name, value) in fields {
+            response.headers_mut().append(*name, value.parse().unwrap());
+        }
+        response
+    }
+
+    #[test]
+    fn only_one_clear_word_counts() {
+        for (status, fields, expected) in [
+            (200, &[("hapax-probe", "barred")][..], Some("barred")),
+            (204, &[("hapax-probe", "done")], Some("done")),
+            (200, &[], None),
+            (500, &[("hapax-probe", "barred")], None),
+            (404, &[("hapax-probe", "barred")], None),
+            (302, &[("hapax-probe", "barred")], None),
+            (200, &[("hapax-probe", "done"), ("hapax-probe", "barred")], None),
+        ] {
+            assert_eq!(word(&response(status, fields)), expected, "{status} {fields:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_taken_over_whole_or_not_at_all() {
+        let policy = Policy { answer_bytes_max: 7, ..Policy::default() };
+        let fields = [
+            ("hapax-status", "201"),
+            ("content-type", "text/plain"),
+            ("content-length", "7"),
+            ("date", "today"),
+            ("hapax-fence", "1"),
+        ];
+        let Ok(Probed::Done(answer)) = done(response(200, &fields), &policy).await else { panic!("it is done") };
+        assert_eq!((answer.status, &answer.body[..]), (201, &b"order 7"[..]));
+        assert_eq!(answer.headers, [("content-type".to_owned(), Bytes::from_static(b"text/plain"))]);
+        let small = Policy { answer_bytes_max: 6, ..Policy::default() };
+        assert!(done(response(200, &fields), &small).await.is_err(), "one that is too large is not kept in part");
+        for status in ["", "20", "2011", "abc", "+20", "199", "600", "500", "429", "504"] {
+            assert!(done(response(200, &[("hapax-status", status)]), &policy).await.is_err(), "{status}");
+        }
+        assert!(done(response(200, &[]), &policy).await.is_err());
+        assert!(done(response(200, &[("hapax-status", "201"), ("hapax-status", "400")]), &policy).await.is_err());
+    }
+}

@@ -1,0 +1,134 @@
+//! Services and gateways killed at random while callers insist: one order for each key.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::client::{Answer, Order, place, try_place};
+use super::install::{self, Language};
+use super::random::Random;
+use super::world::{NODES, World};
+
+const CALLERS: usize = 6;
+/// Each while requests were under way, every other one of a gateway.
+const KILLS: usize = 16;
+/// At most so many answers from one kill to the next.
+const ANSWERS_MAX: usize = 12;
+/// Short: what a killed gateway had under way is taken over when it is over.
+const LEASE: &[(&str, &str)] = &[("HAPAX__ROUTES__0__LEASE", "1s")];
+/// From a failure to the next try.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Only a broken gateway makes a test wait so long.
+const GUARD: Duration = Duration::from_secs(60);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_python_service_has_one_order_for_each_key_however_often_something_is_killed() {
+    one_order_for_each_key(Language::Python, 7).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_node_service_has_one_order_for_each_key_however_often_something_is_killed() {
+    one_order_for_each_key(Language::Node, 8).await;
+}
+
+/// What the callers and the killer know of each other.
+#[derive(Default)]
+struct Shared {
+    stop: AtomicBool,
+    under_way: AtomicUsize,
+    /// How many requests were sent again, because no definite answer came.
+    sent_again: AtomicUsize,
+    answered: watch::Sender<usize>,
+}
+
+async fn one_order_for_each_key(language: Language, seed: u64) {
+    let Some(installed) = install::installed(language) else { return };
+    let Some(mut world) = World::start(&installed, LEASE) else { return };
+    let (shared, mut random) = (Arc::new(Shared::default()), Random::from_env(seed));
+    let gateways: Vec<_> = (0..NODES).map(|node| world.gateway(node)).collect();
+    let callers: Vec<_> = (0..CALLERS).map(|caller| tokio::spawn(go_on(caller, gateways.clone(), shared.clone()))).collect();
+
+    let mut landed = 0;
+    for kill in 0..10 * KILLS {
+        wait_answers(&shared, 1 + random.below(ANSWERS_MAX)).await;
+        landed += usize::from(shared.under_way.load(Ordering::SeqCst) > 0);
+        let node = random.below(NODES);
+        // Callers go on meanwhile, with the other node.
+        tokio::task::block_in_place(|| match kill % 2 {
+            0 => world.services[node].kill_and_start_again(),
+            _ => world.gateways[node].kill_and_start_again(),
+        });
+        if landed >= KILLS {
+            break;
+        }
+    }
+    shared.stop.store(true, Ordering::SeqCst);
+    let mut told: BTreeMap<String, Answer> = BTreeMap::new();
+    for caller in callers {
+        told.extend(tokio::time::timeout(GUARD, caller).await.expect("every caller is answered in the end").unwrap());
+    }
+
+    let sent_again = shared.sent_again.load(Ordering::SeqCst);
+    let orders = world.database.psql("SELECT item, id FROM orders ORDER BY item");
+    let orders: Vec<(&str, &str)> = orders.lines().map(|line| line.split_once('|').unwrap()).collect();
+    println!(
+        "{}: {landed} kills landed, {sent_again} requests sent again; {} keys answered, {} orders",
+        language.example(),
+        told.len(),
+        orders.len()
+    );
+    assert!(landed >= KILLS && sent_again > 0, "the run shows nothing");
+    let acknowledged: Vec<_> = told.iter().map(|(key, answer)| (key.clone(), answer.member("id"))).collect();
+    let acknowledged: Vec<_> = acknowledged.iter().map(|(key, id)| (key.as_str(), id.as_str())).collect();
+    assert_eq!(orders, acknowledged, "one order for each key, and the one that its caller was told of");
+    let states = world.database.psql("SELECT state, count(*) FROM hapax.heads GROUP BY state");
+    assert_eq!(states, format!("2|{}", told.len()), "every record is completed");
+    for (number, (key, answer)) in told.iter().enumerate() {
+        place(gateways[number % NODES], &Order::new(key)).await.assert_replays(answer);
+    }
+}
+
+/// Until so many more were answered.
+async fn wait_answers(shared: &Shared, count: usize) {
+    let mut answered = shared.answered.subscribe();
+    let wanted = *answered.borrow() + count;
+    let more = answered.wait_for(|answered| *answered >= wanted);
+    tokio::time::timeout(GUARD, more).await.expect("callers are answered").unwrap();
+}
+
+/// One key after the other, each until it is answered.
+async fn go_on(caller: usize, gateways: Vec<std::net::SocketAddr>, shared: Arc<Shared>) -> Vec<(String, Answer)> {
+    let mut told = Vec::new();
+    while !shared.stop.load(Ordering::SeqCst) {
+        let order = Order::new(format!("key-{caller}-{:04}", told.len()));
+        let mut node = caller + told.len();
+        let answer = loop {
+            shared.under_way.fetch_add(1, Ordering::SeqCst);
+            let answer = try_place(gateways[node % NODES], &order).await;
+            shared.under_way.fetch_sub(1, Ordering::SeqCst);
+            match answer.filter(|answer| is_definite(&order.key, answer)) {
+                Some(answer) => break answer,
+                None => tokio::time::sleep(PAUSE).await,
+            }
+            shared.sent_again.fetch_add(1, Ordering::SeqCst);
+            node += 1;
+        };
+        told.push((order.key, answer));
+        shared.answered.send_modify(|answered| *answered += 1);
+    }
+    told
+}
+
+/// Whether a caller may stop here. Panics at what no caller should be told: that nobody knows, or that nobody can vouch for it.
+fn is_definite(key: &str, answer: &Answer) -> bool {
+    // 500 is the service's own: it lost its database's ear, or its fence.
+    let is_passing = matches!(answer.status, 500 | 503)
+        || answer.is_problem("in-flight")
+        || answer.is_problem("upstream-unreachable")
+        || (answer.status == 502 && answer.is_problem("outcome-unknown"));
+    assert!(answer.status == 201 || is_passing, "{key} got {answer:?}");
+    answer.status == 201
+}

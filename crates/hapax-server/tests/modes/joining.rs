@@ -1,0 +1,124 @@
+//! A service that has its effects in the database of the records, and completes a record in the transaction of its effect; or does not, as it is told.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use tokio_postgres::{Client, Error};
+
+use crate::database::{code, connect};
+use crate::service::{Answer, Asked, Gate, Serve, reset, whole, with};
+
+pub(crate) struct Joining {
+    url: String,
+    /// Everything that was sent to be done.
+    dispatched: Mutex<Vec<Asked>>,
+    /// What became of work that went on after its answer: `committed`, or the code of its error.
+    late: Mutex<Vec<String>>,
+    /// Where such work waits.
+    pub(crate) slow: Gate,
+}
+
+impl Joining {
+    pub(crate) fn new(url: &str) -> Arc<Joining> {
+        Arc::new(Joining { url: url.to_owned(), dispatched: Mutex::default(), late: Mutex::default(), slow: Gate::default() })
+    }
+
+    pub(crate) fn dispatched(&self) -> usize {
+        self.dispatched.lock().unwrap().len()
+    }
+
+    /// The last of what was sent.
+    pub(crate) fn last(&self) -> Asked {
+        self.dispatched.lock().unwrap().last().expect("something was sent").clone()
+    }
+
+    pub(crate) fn late(&self) -> Vec<String> {
+        self.late.lock().unwrap().clone()
+    }
+
+    /// A transaction with its effect in it.
+    async fn begin(&self, asked: &Asked) -> Result<Client, Error> {
+        let client = connect(&self.url).await;
+        client.batch_execute("BEGIN").await?;
+        client.execute("INSERT INTO orders (key, fence) VALUES ($1, $2)", &[&asked.key(), &fence(asked)]).await?;
+        Ok(client)
+    }
+
+    /// The effect and its record, together.
+    async fn join(&self, asked: &Asked) -> Result<(), Error> {
+        let client = self.begin(asked).await?;
+        complete(&client, asked).await?;
+        client.batch_execute("COMMIT").await
+    }
+
+    /// Goes on after its answer, once it may.
+    async fn go_on(&self, asked: &Asked, client: Client) {
+        self.slow.pass().await;
+        let ended = async {
+            complete(&client, asked).await?;
+            client.batch_execute("COMMIT").await
+        };
+        let late = match ended.await {
+            Ok(()) => "committed".to_owned(),
+            Err(error) => code(&error).to_owned(),
+        };
+        // The transaction is over before anybody looks.
+        let _ = client.batch_execute("ROLLBACK").await;
+        self.late.lock().unwrap().push(late);
+        self.slow.done();
+    }
+}
+
+pub(crate) async fn complete(client: &Client, asked: &Asked) -> Result<(), Error> {
+    let complete = "SELECT hapax.complete($1, $2, 201, '{\"content-type\": \"text/plain\"}'::jsonb, $3::bytea)";
+    client.execute(complete, &[&asked.operation(), &fence(asked), &stored(asked.key()).as_bytes()]).await?;
+    Ok(())
+}
+
+/// The answer that is stored with the effect.
+pub(crate) fn stored(key: &str) -> String {
+    format!("order of {key}, as stored")
+}
+
+fn fence(asked: &Asked) -> i64 {
+    asked.fence().try_into().expect("below 2^53")
+}
+
+impl Serve for Joining {
+    async fn serve(self: Arc<Self>, asked: Asked) -> io::Result<Answer> {
+        self.dispatched.lock().unwrap().push(asked.clone());
+        let told = asked.told().to_owned();
+        if let Some(then) = told.strip_prefix("join, then ") {
+            self.join(&asked).await.map_err(io::Error::other)?;
+            return match then {
+                "say the same" => Ok(with(whole(201, stored(asked.key())), "content-type", "text/plain")),
+                "say otherwise" => Ok(with(whole(200, "as said"), "set-cookie", "session=1")),
+                "say 422" => Ok(whole(422, "as said")),
+                "say 500" => Ok(whole(500, "as said")),
+                "break off" => Err(reset()),
+                "say nothing" => std::future::pending().await,
+                then => panic!("{then}?"),
+            };
+        }
+        match &*told {
+            // Committed, and nothing said of it in the transaction.
+            "do it without joining" => {
+                let client = self.begin(&asked).await.map_err(io::Error::other)?;
+                client.batch_execute("COMMIT").await.map_err(io::Error::other)?;
+                Ok(whole(201, "as said"))
+            }
+            "answer, join later" | "break off, join later" => {
+                let client = self.begin(&asked).await.map_err(io::Error::other)?;
+                let is_answered = told.starts_with("answer");
+                tokio::spawn(async move { self.go_on(&asked, client).await });
+                if is_answered { Ok(whole(201, "as said")) } else { Err(reset()) }
+            }
+            "break off" => {
+                let client = self.begin(&asked).await.map_err(io::Error::other)?;
+                client.batch_execute("ROLLBACK").await.map_err(io::Error::other)?;
+                Err(reset())
+            }
+            status => Ok(whole(status.parse().unwrap_or_else(|_| panic!("{status}?")), "as said")),
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Services that keep the rules of `fenced`, or of `probe`, in the fewest lines and in memory; and some that break one of them.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use crate::ledger::Effects;
+use crate::service::{Answer, Asked, Gate, Serve, Then, begun, reset, whole, with};
+use crate::world::PROBE;
+
+/// The body of every order's answer.
+pub(crate) const ORDERED: &str = "ordered: a hat";
+
+/// Which rules it keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Those of `fenced`: it answers what was applied, refuses lower fences, and applies the rest.
+    Fenced,
+    /// It forgets the first of them: it only looks whether a higher fence was here.
+    HighestFenceOnly,
+    /// Those of `probe`, and no more: it refuses lower fences, and says what was done or bars it.
+    Probed,
+    /// It says that something was not done, and bars nothing.
+    BarsNothing,
+    /// It says of what it does not remember that it was not done.
+    BarsWhatItForgot,
+}
+
+/// What it says the next time that it is asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Says {
+    /// Nothing: the connection breaks off.
+    Nothing,
+    Word(&'static str),
+    Stalls,
+    Status(u16),
+    Words(&'static [(&'static str, &'static str)]),
+    TooMuch,
+    BodyThat(Then),
+}
+
+#[derive(Default)]
+struct State {
+    operations: HashMap<String, Known>,
+    effects: Effects,
+    /// The fences of everything that was sent to be done.
+    dispatched: Vec<u64>,
+    /// The fences of every question.
+    asked: Vec<u64>,
+    refused: usize,
+    /// Fields that a caller has smuggled in beside a question.
+    smuggled: Vec<String>,
+    says: VecDeque<Says>,
+    has_forgotten: bool,
+}
+
+struct Known {
+    fence: u64,
+    is_applied: bool,
+}
+
+/// What becomes of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Done,
+    Refused,
+}
+
+pub(crate) struct Reference {
+    kind: Kind,
+    state: Mutex<State>,
+    /// Where work waits that was given up for lost and is not.
+    pub(crate) slow: Gate,
+    /// Where a request waits before it does anything.
+    pub(crate) door: Gate,
+}
+
+impl Reference {
+    pub(crate) fn new(kind: Kind) -> Arc<Reference> {
+        Arc::new(Reference { kind, state: Mutex::default(), slow: Gate::default(), door: Gate::default() })
+    }
+
+    pub(crate) fn effects(&self) -> Effects {
+        self.state.lock().unwrap().effects.clone()
+    }
+
+    pub(crate) fn dispatched(&self) -> Vec<u64> {
+        self.state.lock().unwrap().dispatched.clone()
+    }
+
+    pub(crate) fn asked(&self) -> Vec<u64> {
+        self.state.lock().unwrap().asked.clone()
+    }
+
+    /// How many attempts came too late.
+    pub(crate) fn refused(&self) -> usize {
+        self.state.lock().unwrap().refused
+    }
+
+    /// What came with questions that no gateway has asked.
+    pub(crate) fn smuggled(&self) -> Vec<String> {
+        self.state.lock().unwrap().smuggled.clone()
+    }
+
+    /// Says this when it is asked next, and then the truth again.
+    pub(crate) fn say_next(&self, says: Says) {
+        self.state.lock().unwrap().says.push_back(says);
+    }
+
+    /// Remembers nothing any more.
+    pub(crate) fn forget(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.operations.clear();
+        state.has_forgotten = true;
+    }
+
+    /// One attempt, in one step.
+    fn attempt(&self, asked: &Asked) -> Verdict {
+        let (fence, mut state) = (asked.fence(), self.state.lock().unwrap());
+        let State { operations, effects, refused, .. } = &mut *state;
+        let known = operations.entry(asked.operation().to_owned()).or_insert(Known { fence, is_applied: false });
+        if known.is_applied && self.kind == Kind::Fenced {
+            return Verdict::Done;
+        }
+        if known.fence > fence {
+            *refused += 1;
+            return Verdict::Refused;
+        }
+        *known = Known { fence, is_applied: true };
+        effects.entry(asked.key().to_owned()).or_default().push(fence);
+        Verdict::Done
+    }
+
+    /// What became of an operation: done, or barred from now on.
+    fn ask(&self, asked: &Asked) -> Option<&'static str> {
+        let (fence, mut state) = (asked.fence(), self.state.lock().unwrap());
+        let has_forgotten = state.has_forgotten;
+        match state.operations.get_mut(asked.operation()) {
+            Some(known) if known.is_applied => return Some("done"),
+            // To have no note of it may mean that the note is gone.
+            None if has_forgotten && self.kind != Kind::BarsWhatItForgot => return None,
+            _ if self.kind == Kind::BarsNothing => return Some("barred"),
+            Some(known) => known.fence = known.fence.max(fence),
+            None => {
+                state.operations.insert(asked.operation().to_owned(), Known { fence, is_applied: false });
+            }
+        }
+        Some("barred")
+    }
+
+    async fn probed(&self, asked: &Asked) -> io::Result<Answer> {
+        if asked.operation().is_empty() {
+            let fields = asked.headers.keys().map(ToString::to_string).filter(|name| name.contains("hapax"));
+            self.state.lock().unwrap().smuggled.extend(fields);
+            return Ok(whole(404, "no such operation"));
+        }
+        assert_eq!(asked.field("hapax-probe"), "ask");
+        let says = {
+            let mut state = self.state.lock().unwrap();
+            state.asked.push(asked.fence());
+            state.says.pop_front()
+        };
+        let done = || with(with(whole(200, ORDERED), "hapax-probe", "done"), "hapax-status", "201");
+        Ok(match says {
+            None => match self.ask(asked) {
+                Some("done") => with(done(), "content-type", "text/plain"),
+                Some(word) => with(whole(200, ""), "hapax-probe", word),
+                None => whole(200, "I do not know"),
+            },
+            Some(Says::Nothing) => return Err(reset()),
+            Some(Says::Word(word)) => with(whole(200, ""), "hapax-probe", word),
+            Some(Says::Stalls) => std::future::pending().await,
+            Some(Says::Status(status)) => with(whole(status, ""), "hapax-probe", "barred"),
+            Some(Says::Words(fields)) => fields.iter().fold(whole(200, ORDERED), |answer, (name, value)| with(answer, name, value)),
+            Some(Says::TooMuch) => done().map(|_| whole(200, vec![b'x'; 2 << 20]).into_body()),
+            Some(Says::BodyThat(then)) => done().map(|_| begun(200, "ordered: a", then).into_body()),
+        })
+    }
+}
+
+impl Serve for Reference {
+    async fn serve(self: Arc<Self>, asked: Asked) -> io::Result<Answer> {
+        if asked.path == PROBE {
+            return self.probed(&asked).await;
+        }
+        self.state.lock().unwrap().dispatched.push(asked.fence());
+        match asked.told() {
+            "break off" => return Err(reset()),
+            "do it, break off" => {
+                self.attempt(&asked);
+                return Err(reset());
+            }
+            "break off, do it later" => {
+                tokio::spawn(async move {
+                    self.slow.pass().await;
+                    self.attempt(&asked);
+                    self.slow.done();
+                });
+                return Err(reset());
+            }
+            "wait, do it" => {
+                self.door.pass().await;
+                let verdict = self.attempt(&asked);
+                self.door.done();
+                return Ok(answer(verdict));
+            }
+            "refuse" => return Ok(answer(Verdict::Refused)),
+            told => assert_eq!(told, "do it"),
+        }
+        Ok(answer(self.attempt(&asked)))
+    }
+}
+
+fn answer(verdict: Verdict) -> Answer {
+    match verdict {
+        Verdict::Done => with(whole(201, ORDERED), "content-type", "text/plain"),
+        Verdict::Refused => with(whole(409, "a higher fence was here"), "hapax-refused", "fence"),
+    }
+}
