@@ -124,11 +124,11 @@ pub(super) fn head(row: &Row, policies: &Policies, claim: Option<&Claim>) -> Res
         key,
         state: state(get(row, column::STATE)?)?,
         fence: fence(row, column::FENCE)?,
-        token: AttemptToken::from_bytes(get::<Uuid>(row, column::TOKEN)?.into_bytes()),
+        token: token(row, claim)?,
         version: number(row, column::VERSION)?,
         attempts: get::<i32>(row, column::ATTEMPTS)?.unsigned_abs(),
         lease_until: time(row, column::LEASE_UNTIL)?,
-        fingerprint: fingerprint(row, policies)?,
+        fingerprint: fingerprint(row, policies, claim)?,
         created_at: time(row, column::CREATED_AT)?,
         claimed_at: time(row, column::CLAIMED_AT)?,
         finished_at: time(row, column::FINISHED_AT)?,
@@ -156,8 +156,18 @@ pub(super) fn key(row: &Row, column: usize) -> Result<Key, StoreError> {
     key.map_err(|error| StoreError::corrupt("a record has a key that is none").because(error))
 }
 
-fn fingerprint(row: &Row, policies: &Policies) -> Result<Option<Fingerprint>, StoreError> {
+/// Of a claim that made a record the database says nothing that the claim has said.
+fn token(row: &Row, claim: Option<&Claim>) -> Result<AttemptToken, StoreError> {
+    match (get::<Option<Uuid>>(row, column::TOKEN)?, claim) {
+        (Some(token), _) => Ok(AttemptToken::from_bytes(token.into_bytes())),
+        (None, Some(claim)) if verdict(row)? == Verdict::Won => Ok(claim.token),
+        (None, _) => Err(StoreError::corrupt("a record has no token")),
+    }
+}
+
+fn fingerprint(row: &Row, policies: &Policies, claim: Option<&Claim>) -> Result<Option<Fingerprint>, StoreError> {
     match (get::<Option<&[u8]>>(row, column::FINGERPRINT)?, policy(row)?) {
+        (None, None) if verdict(row)? == Verdict::Won && claim.is_some() => Ok(claim.map(|claim| claim.fingerprint.clone())),
         (Some(digest), Some(number)) => Ok(Some(Fingerprint { digest: array(digest)?, policy: policies.get(number)? })),
         (None, None) => Ok(None),
         _ => Err(StoreError::corrupt("a record has half a fingerprint")),

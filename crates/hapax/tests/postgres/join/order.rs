@@ -254,3 +254,24 @@ async fn the_next_attempt_ends_by_its_own_terms() {
     let record = shop.record(next.head.id).await.expect("a record");
     assert_eq!((record.head.state, record.head.status, record.answer), (State::Completed, Some(201), None));
 }
+
+/// Whoever runs a transaction again when it is told to must not do so for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn under_every_isolation_level_an_attempt_whose_record_is_gone_is_fenced_out() {
+    let Some(shop) = Shop::open().await else { return };
+    for way in WAYS {
+        for level in ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
+            let attempt = shop.claimed(&format!("{way:?} {level}, gone")).await;
+            let session = shop.session().await;
+            session
+                .execute("DELETE FROM hapax.heads WHERE id = $1", &[&attempt.head.id.as_bytes().as_slice()])
+                .await
+                .expect("gone");
+            let begin = format!("BEGIN ISOLATION LEVEL {level}; SELECT count(*) FROM public.orders; {}", attempt.order());
+            session.batch_execute(&begin).await.expect("an order");
+            assert_eq!(shop.end(&session, way, &attempt).await, Err("HX003".to_owned()), "{way:?} {level}");
+            session.batch_execute("COMMIT").await.expect("an end");
+            assert_eq!(shop.orders(&attempt).await, 0, "{way:?} {level}");
+        }
+    }
+}

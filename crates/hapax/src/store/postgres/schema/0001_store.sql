@@ -48,7 +48,8 @@ CREATE TABLE hapax.pace (
 -- One row for each key. No index is on what the end of an attempt changes, so that it is written beside the old row on the same page and
 -- no index hears of it; for that there is room on every page.
 CREATE TABLE hapax.heads (
-    fence int8 NOT NULL CHECK (fence < 9007199254740992),
+    -- Below 2^53, which every language can hold. No constraint says so: one would be parsed anew by each statement that writes here. See `no_fences`.
+    fence int8 NOT NULL,
     version int8 NOT NULL,
     lease_until int8 NOT NULL,
     created_at int8 NOT NULL,
@@ -239,6 +240,23 @@ BEGIN
     END IF;
 END $$;
 
+-- A choice among statements, the first of which is for slot 0, by halves: each condition that is looked at costs a microsecond in each
+-- transaction, and a CASE looks at one after the other.
+CREATE FUNCTION hapax.by_slot(slot text, statements text[]) RETURNS text
+LANGUAGE plpgsql AS $$
+DECLARE
+    width int4 := 1;
+    count int4 := cardinality(statements);
+BEGIN
+    WHILE width < count LOOP
+        FOR place IN 1 .. count - width BY 2 * width LOOP
+            statements[place] := format(E'IF %s < %s THEN\n%s\nELSE\n%s\nEND IF;', slot, place + width - 1, statements[place], statements[place + width]);
+        END LOOP;
+        width := 2 * width;
+    END LOOP;
+    RETURN statements[1];
+END $$;
+
 -- The functions that name the tables of answers: one static statement for each table, as plans are kept for static ones only.
 DO $do$
 DECLARE
@@ -246,17 +264,16 @@ DECLARE
     head constant text := 'moment, h.id, h.state, h.fence, h.version, h.attempts, h.lease_until, h.created_at, h.claimed_at, h.finished_at,
                h.expires_at, h.tombstone_until, h.status, h.slot IS NOT NULL, h.token, h.fingerprint, h.policy, h.namespace, h.principal,
                h.method, h.path, h.key';
-    read text := '';
-    finish text := '';
-    content text := '';
-    keep text := '';
-    unkeep text := '';
+    read text[];
+    finish text[];
+    content text[];
+    keep text[];
+    unkeep text[];
     name text;
 BEGIN
     FOR slot IN 0 .. 32 LOOP
         name := 'hapax.answers_' || lpad(slot::text, 2, '0');
         read := read || format($sql$
-        WHEN %1$s THEN
             RETURN QUERY
             SELECT (CASE WHEN a.content IS NULL THEN 2 ELSE 0 END)::int2, moment, %3$s, a.content
             FROM unnest(part.ids) AS g(id)
@@ -264,7 +281,6 @@ BEGIN
             LEFT JOIN LATERAL (SELECT k.content FROM %2$s AS k WHERE k.fence = h.fence AND k.id = h.id AND h.slot = %1$s LIMIT 1) AS a ON true;$sql$,
             slot, name, replace(head, 'moment, ', ''));
         finish := finish || format($sql$
-        WHEN %1$s THEN
             RETURN QUERY
             WITH h AS (
                 UPDATE hapax.heads AS o SET
@@ -280,16 +296,13 @@ BEGIN
                     AND g.state IN (2, 3, 4, 5) AND (only_slot OR g.slot IS NOT DISTINCT FROM into_slot)
                 RETURNING o.*, g.answer
             ), kept AS (
-                INSERT INTO %2$s (fence, expires_at, id, content)
+                INSERT INTO %1$s (fence, expires_at, id, content)
                 SELECT h.fence, h.expires_at, h.id, h.answer FROM h WHERE h.answer IS NOT NULL
             )
-            SELECT 1::int2, %3$s, NULL::bytea FROM h;$sql$, slot, name, head);
-        content := content || format($sql$
-    WHEN %s THEN RETURN (SELECT a.content FROM %s AS a WHERE a.fence = h.fence AND a.id = h.id LIMIT 1);$sql$, slot, name);
-        keep := keep || format($sql$
-    WHEN %s THEN INSERT INTO %s (fence, expires_at, id, content) VALUES (h.fence, h.expires_at, h.id, content);$sql$, slot, name);
-        unkeep := unkeep || format($sql$
-    WHEN %s THEN DELETE FROM %s AS a WHERE a.fence = h.fence AND a.id = h.id;$sql$, slot, name);
+            SELECT 1::int2, %2$s, NULL::bytea FROM h;$sql$, name, head);
+        content := content || format('RETURN (SELECT a.content FROM %s AS a WHERE a.fence = h.fence AND a.id = h.id LIMIT 1);', name);
+        keep := keep || format('INSERT INTO %s (fence, expires_at, id, content) VALUES (of_fence, expires, of_id, answer);', name);
+        unkeep := unkeep || format('DELETE FROM %s AS a WHERE a.fence = h.fence AND a.id = h.id;', name);
     END LOOP;
 
     -- Records as they are, answers included: one row for each id.
@@ -329,13 +342,14 @@ BEGIN
         FROM unnest(ids) AS g(id) LEFT JOIN LATERAL (SELECT f.slot, f.expires_at FROM hapax.heads AS f WHERE f.id = g.id LIMIT 1) AS o ON true
         GROUP BY 1
     LOOP
-        CASE part.slot$sql$ || read || format($sql$
+        IF part.slot IS NOT NULL THEN
+            $sql$ || hapax.by_slot('part.slot', read) || format($sql$
         ELSE
             RETURN QUERY
             SELECT (CASE WHEN h.slot IS NOT NULL AND h.expires_at > moment THEN 2 ELSE 0 END)::int2, %s, NULL::bytea
             FROM unnest(part.ids) AS g(id)
             LEFT JOIN LATERAL (SELECT * FROM hapax.heads AS o WHERE o.id = g.id LIMIT 1) AS h ON true;
-        END CASE;
+        END IF;
     END LOOP;
 END $fn$$sql$, replace(head, 'h.id', 'g.id'));
 
@@ -355,6 +369,7 @@ DECLARE
     only_slot boolean;
     ended int4 := 0;
     count int4;
+    kept boolean;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('synchronous_commit') IN ('off', 'local') THEN
         PERFORM hapax.ready();
@@ -375,7 +390,7 @@ BEGIN
             RETURN;
         END IF;
         IF one.slot IS NOT NULL THEN
-            PERFORM hapax.keep(one, answers[1]);
+            kept := hapax.keep(one.slot, one.fence, one.expires_at, one.id, answers[1]);
         END IF;
         RETURN QUERY SELECT 1::int2, $sql$ || replace(head, 'h.', 'one.') || $sql$, NULL::bytea;
         RETURN;
@@ -388,8 +403,7 @@ BEGIN
         into_slots := into_slots || NULL::int2;
     END IF;
     FOREACH into_slot IN ARRAY coalesce(into_slots, '{32}') LOOP
-        CASE coalesce(into_slot, 32)$sql$ || finish || $sql$
-        END CASE;
+        $sql$ || hapax.by_slot('coalesce(into_slot, 32)', finish) || $sql$
         GET DIAGNOSTICS count = ROW_COUNT;
         ended := ended + count;
     END LOOP;
@@ -405,30 +419,38 @@ END $fn$$sql$;
 CREATE FUNCTION hapax.content(h hapax.heads) RETURNS bytea
 LANGUAGE plpgsql AS $fn$
 BEGIN
-    CASE h.slot$sql$ || content || $sql$
-    END CASE;
+    $sql$ || hapax.by_slot('h.slot', content) || $sql$
 END $fn$$sql$;
 
     EXECUTE $sql$
-CREATE FUNCTION hapax.keep(h hapax.heads, content bytea) RETURNS void
+-- Returns something, because a function in an assignment costs less than one that is performed.
+CREATE FUNCTION hapax.keep(slot int2, of_fence int8, expires int8, of_id bytea, answer bytea) RETURNS boolean
 LANGUAGE plpgsql AS $fn$
 BEGIN
-    CASE h.slot$sql$ || keep || $sql$
-    END CASE;
+    $sql$ || hapax.by_slot('slot', keep) || $sql$
+    RETURN true;
 END $fn$$sql$;
 
     EXECUTE $sql$
 CREATE FUNCTION hapax.unkeep(h hapax.heads) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan = off AS $fn$
 BEGIN
-    CASE h.slot$sql$ || unkeep || $sql$
-    ELSE NULL;
-    END CASE;
+    IF h.slot IS NOT NULL THEN
+        $sql$ || hapax.by_slot('h.slot', unkeep) || $sql$
+    END IF;
 END $fn$$sql$;
 END $do$;
+DROP FUNCTION hapax.by_slot;
+
+-- Only a clock beyond the year 2255 comes so far.
+CREATE FUNCTION hapax.no_fences() RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'fences end at 2^53: the clock of this store is wrong, or that of one it was copied from' USING ERRCODE = 'numeric_value_out_of_range';
+END $$;
 
 -- New attempts: under `Absent` where no fence is given, else under `Lapsed`. Ids are distinct and sorted. What is not decided has no row
--- in the result: it is asked again, never taken for absent.
+-- in the result: it is asked again, never taken for absent. Of a record that is new only what the caller did not say is said.
 CREATE FUNCTION hapax.claim(
     ids bytea[], fences int8[], tokens uuid[], leases int8[], policies int8[], fingerprints bytea[], namespaces bytea[], principals bytea[],
     methods bytea[], paths bytea[], keys bytea[], terms_ids int8[]
@@ -457,6 +479,9 @@ BEGIN
 
     -- One alone is what there is without load. It is told apart because the statements for many take longer to begin than it takes.
     IF cardinality(ids) = 1 AND fences[1] IS NULL AND NOT EXISTS (SELECT FROM hapax.heads AS o WHERE o.id = ids[1]) THEN
+        IF minted >= 9007199254740992 THEN
+            PERFORM hapax.no_fences();
+        END IF;
         RETURN QUERY
         INSERT INTO hapax.heads AS n (
             fence, version, lease_until, created_at, claimed_at, finished_at, expires_at, tombstone_until, policy, terms, token, attempts,
@@ -465,8 +490,8 @@ BEGIN
                 NULL, 1, NULL, false, ids[1], fingerprints[1], namespaces[1], principals[1], methods[1], paths[1], keys[1])
         ON CONFLICT (id) DO NOTHING
         RETURNING 1::int2, moment, n.id, n.state, n.fence, n.version, n.attempts, n.lease_until, n.created_at, n.claimed_at, n.finished_at,
-                  n.expires_at, n.tombstone_until, n.status, false, n.token, n.fingerprint, n.policy, n.namespace, n.principal, n.method,
-                  n.path, n.key, NULL::bytea;
+                  n.expires_at, n.tombstone_until, n.status, false, NULL::uuid, NULL::bytea, NULL::int8, NULL::bytea, NULL::bytea, NULL::bytea,
+                  NULL::bytea, NULL::bytea, NULL::bytea;
         IF EXISTS (SELECT FROM hapax.pace AS later WHERE later.floor >= minted) THEN
             RAISE EXCEPTION 'a record was removed meanwhile' USING ERRCODE = 'serialization_failure';
         END IF;
@@ -483,6 +508,9 @@ BEGIN
     -- Only what was absent is inserted, so that this waits for nobody who holds a record. Whoever inserts the same id at this moment is
     -- waited for, and if that takes long the batch is given up and sent one by one.
     IF cardinality(ids) > coalesce(cardinality(present), 0) + coalesce(cardinality(claimable), 0) THEN
+        IF minted >= 9007199254740992 THEN
+            PERFORM hapax.no_fences();
+        END IF;
         RETURN QUERY
         INSERT INTO hapax.heads AS n (
             fence, version, lease_until, created_at, claimed_at, finished_at, expires_at, tombstone_until, policy, terms, token, attempts,
@@ -495,8 +523,8 @@ BEGIN
             SELECT ids[c.place] FROM unnest(claimable) AS c(place)))
         ON CONFLICT (id) DO NOTHING
         RETURNING 1::int2, moment, n.id, n.state, n.fence, n.version, n.attempts, n.lease_until, n.created_at, n.claimed_at, n.finished_at,
-                  n.expires_at, n.tombstone_until, n.status, false, n.token, n.fingerprint, n.policy, n.namespace, n.principal, n.method,
-                  n.path, n.key, NULL::bytea;
+                  n.expires_at, n.tombstone_until, n.status, false, NULL::uuid, NULL::bytea, NULL::int8, NULL::bytea, NULL::bytea, NULL::bytea,
+                  NULL::bytea, NULL::bytea, NULL::bytea;
         -- A record of one of these ids may have been removed since the floor was read; a fence must be above that of any.
         IF EXISTS (SELECT FROM hapax.pace AS later WHERE later.floor >= minted) THEN
             RAISE EXCEPTION 'a record was removed meanwhile' USING ERRCODE = 'serialization_failure';
@@ -529,6 +557,9 @@ BEGIN
                 present := present || ids[place];
                 CONTINUE;
             END IF;
+        END IF;
+        IF h.fence >= 9007199254740992 THEN
+            PERFORM hapax.no_fences();
         END IF;
         RETURN NEXT hapax.verdict_of(1::int2, moment, h, NULL);
     END LOOP;
@@ -625,8 +656,11 @@ BEGIN
             finished_at = moment, expires_at = moment + retention, tombstone_until = moment + retention + tombstone, lost = false,
             slot = CASE WHEN answer IS NOT NULL THEN hapax.slot_for(moment + retention, moment, pace.hours_width, pace.days_width) END
         WHERE o.id = of_id RETURNING o.* INTO became;
+        IF became.fence >= 9007199254740992 THEN
+            PERFORM hapax.no_fences();
+        END IF;
         IF answer IS NOT NULL THEN
-            PERFORM hapax.keep(became, answer);
+            PERFORM hapax.keep(became.slot, became.fence, became.expires_at, became.id, answer);
         END IF;
         PERFORM hapax.write_down(moment, 'settle', signed_by, reason, was, became);
         RETURN NEXT hapax.verdict_of(1::int2, moment, became, NULL);
@@ -659,6 +693,9 @@ BEGIN
             terms = NULL, status = NULL, slot = NULL, lost = last = 13, finished_at = moment, expires_at = moment,
             tombstone_until = greatest(moment + tombstone, o.tombstone_until)
         WHERE o.id = of_id RETURNING o.* INTO became;
+        IF became.fence >= 9007199254740992 THEN
+            PERFORM hapax.no_fences();
+        END IF;
         PERFORM hapax.unkeep(was);
         PERFORM hapax.write_down(moment, 'forget', signed_by, reason, was, became);
         UPDATE hapax.meta SET epoch = epoch + 1;

@@ -3,64 +3,68 @@
 --
 -- Any isolation level will do: where another one has changed the record since the transaction's snapshot, the server raises 40001.
 
--- Ends an attempt under `Held`, within one of the functions below; returns the store's time.
-CREATE FUNCTION hapax.end_here(of_id bytea, of_fence int8, of_state int2, of_status int4, retention int8, tombstone int8, answer bytea) RETURNS int8
-LANGUAGE plpgsql AS $$
+-- Ends an attempt under `Held`, and returns the store's time. For programs that hold the attempt themselves and make the answer as it is stored: every
+-- number as drivers send numbers, of 64 bits.
+CREATE FUNCTION hapax.join(of_id bytea, of_fence int8, of_state int8, of_status int8, retention int8, tombstone int8, answer bytea) RETURNS int8
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET jit = off AS $$
 DECLARE
     pace hapax.pace;
     moment int8;
-    -- What is known of it after the write, without reading it back.
-    h hapax.heads;
+    expires int8;
+    into_slot int2;
+    kept boolean;
 BEGIN
     IF current_setting('synchronous_commit') IN ('off', 'local') THEN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
     SELECT * INTO pace FROM hapax.pace;
     moment := greatest(hapax.clock() + pace.skew, pace.clock_floor);
-    h.id := of_id;
-    h.fence := of_fence;
-    h.expires_at := moment + retention;
+    expires := moment + retention;
     IF answer IS NOT NULL THEN
-        h.slot := hapax.slot_for(h.expires_at, moment, pace.hours_width, pace.days_width);
+        into_slot := hapax.slot_for(expires, moment, pace.hours_width, pace.days_width);
     END IF;
     UPDATE hapax.heads AS o SET
-        state = of_state, status = of_status, version = o.version + 1, finished_at = moment, expires_at = h.expires_at,
-        tombstone_until = h.expires_at + tombstone, lost = of_state = 5, slot = h.slot
-    WHERE o.id = of_id AND o.fence = of_fence AND o.state IN (1, 5, 13) AND o.fingerprint IS NOT NULL;
+        state = of_state, status = of_status, version = o.version + 1, finished_at = moment, expires_at = expires,
+        tombstone_until = expires + tombstone, lost = of_state = 5, slot = into_slot
+    WHERE o.id = of_id AND o.fence = of_fence AND o.state IN (1, 5, 13) AND o.fingerprint IS NOT NULL
+        AND of_state IN (2, 3, 4, 5) AND retention >= 0 AND tombstone >= 0;
     IF NOT FOUND THEN
-        PERFORM FROM hapax.heads AS o WHERE o.id = of_id AND o.fence = of_fence AND o.state IN (2, 3);
-        IF FOUND THEN
-            RAISE EXCEPTION 'this attempt has completed its record already, or answered a refusal that was kept; what this transaction has done must not be committed'
-                USING ERRCODE = 'HX005', HINT = 'roll back: whoever asks again gets the answer that is stored';
-        END IF;
-        PERFORM hapax.fenced_out((SELECT o.fence FROM hapax.heads AS o WHERE o.id = of_id), of_fence);
+        PERFORM hapax.not_joined(of_id, of_fence, of_state IN (2, 3, 4, 5) AND retention >= 0 AND tombstone >= 0);
     END IF;
-    IF h.slot IS NOT NULL THEN
-        PERFORM hapax.keep(h, answer);
+    IF into_slot IS NOT NULL THEN
+        kept := hapax.keep(into_slot, of_fence, expires, of_id, answer);
     END IF;
     RETURN moment;
+END $$;
+
+-- Says why an attempt could not end.
+CREATE FUNCTION hapax.not_joined(of_id bytea, of_fence int8, is_end boolean) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF is_end IS NOT TRUE THEN
+        RAISE EXCEPTION 'no attempt can end so' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM FROM hapax.heads AS o WHERE o.id = of_id AND o.fence = of_fence AND o.state IN (2, 3);
+    IF FOUND THEN
+        RAISE EXCEPTION 'this attempt has completed its record already, or answered a refusal that was kept; what this transaction has done must not be committed'
+            USING ERRCODE = 'HX005', HINT = 'roll back: whoever asks again gets the answer that is stored';
+    END IF;
+    PERFORM hapax.fenced_out((SELECT o.fence FROM hapax.heads AS o WHERE o.id = of_id), of_fence);
 END $$;
 
 CREATE FUNCTION hapax.fenced_out(seen int8, given int8) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     -- A snapshot from before the claim shows no record, or the fence of an attempt before this one: it may own its record all the same.
-    IF current_setting('transaction_isolation') <> 'read committed' AND (seen IS NULL OR seen < given) THEN
+    -- But only one that was taken before its fence was minted: if it is gone, it is gone for every transaction after this one.
+    IF current_setting('transaction_isolation') <> 'read committed' AND (seen IS NULL OR seen < given)
+        AND (SELECT extract(epoch FROM transaction_timestamp()) * 1000000 + p.skew <= given FROM hapax.pace AS p)
+    THEN
         RAISE EXCEPTION 'the snapshot of this transaction is older than its attempt' USING ERRCODE = 'serialization_failure', HINT = 'run the transaction again';
     END IF;
     RAISE EXCEPTION 'fenced out: this attempt no longer owns its record, and what this transaction has done must not be committed'
         USING ERRCODE = 'HX003', HINT = 'roll back: another attempt has the record, or somebody has settled it';
-END $$;
-
--- For programs that hold the attempt themselves and make the answer as it is stored: every number as drivers send numbers, of 64 bits.
-CREATE FUNCTION hapax.join(of_id bytea, of_fence int8, of_state int8, of_status int8, retention int8, tombstone int8, answer bytea) RETURNS int8
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET jit = off AS $$
-BEGIN
-    IF of_state IN (2, 3, 4, 5) AND retention >= 0 AND tombstone >= 0 THEN
-        RETURN hapax.end_here(of_id, of_fence, of_state::int2, of_status::int4, retention, tombstone, answer);
-    END IF;
-    RAISE EXCEPTION 'no attempt can end so' USING ERRCODE = 'invalid_parameter_value';
 END $$;
 
 -- Header fields as people write them: an object of names with a value or an array of values each, or an array of pairs, which keeps the order
@@ -181,7 +185,7 @@ BEGIN
         answer := hapax.encoded(h.id, status::int4, fields, coalesce(body, ''));
     END IF;
     -- Another one may have been first since the look above: this judges.
-    PERFORM hapax.end_here(h.id, of_fence, (CASE WHEN status BETWEEN 400 AND 499 THEN 3 ELSE 2 END)::int2, status::int4, h.retention, h.tombstone, answer);
+    PERFORM hapax.join(h.id, of_fence, CASE WHEN status BETWEEN 400 AND 499 THEN 3 ELSE 2 END, status, h.retention, h.tombstone, answer);
 END $$;
 
 -- For any language: what came in the fields Hapax-Operation and Hapax-Fence, and the answer that everybody is to get who sends the same key. A

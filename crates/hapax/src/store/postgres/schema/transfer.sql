@@ -188,6 +188,9 @@ BEGIN
     END IF;
     -- Above every fence that has come, so that none comes again.
     UPDATE hapax.pace AS p SET floor = greatest(p.floor, (SELECT max(f) FROM unnest(fences) AS f)) RETURNING * INTO pace;
+    IF pace.floor >= 9007199254740992 THEN
+        PERFORM hapax.no_fences();
+    END IF;
     moment := greatest(hapax.clock() + pace.skew, pace.clock_floor);
     DELETE FROM hapax.heads AS o USING unnest(ids, versions) AS g(id, version) WHERE o.id = g.id AND o.version < g.version;
     FOR kept IN WITH come AS (
@@ -208,7 +211,7 @@ BEGIN
     )
     SELECT c.head, g.answer FROM come AS c JOIN unnest(ids, answers) AS g(id, answer) ON g.id = (c.head).id WHERE (c.head).slot IS NOT NULL
     LOOP
-        PERFORM hapax.keep(kept.head, kept.answer);
+        PERFORM hapax.keep((kept.head).slot, (kept.head).fence, (kept.head).expires_at, (kept.head).id, kept.answer);
     END LOOP;
     RETURN true;
 END $$;
