@@ -90,6 +90,9 @@ pub trait Store: Send + Sync + 'static {
 pub trait Joins: Send + Sync {
     /// The statement that makes this change: a [`Change::Finish`] under [`Condition::Held`].
     fn statement(&self, put: &Put) -> Statement;
+
+    /// A transaction with such a statement has committed, and this is the record since then, or was at least so far.
+    fn joined(&self, _head: &Head, _now: Timestamp) {}
 }
 
 /// What a statement of [`Joins`] fails with when the attempt no longer owns its record: the code of a Postgres error, the beginning of the text

@@ -216,6 +216,9 @@ impl Attempt {
     fn joined<T, F: FnOnce(Result<Reply<T>, Rejection>)>(&self, seen: Seen, outcome: &Outcome, desk: &mut Desk<T, F>) {
         let Some(record) = &seen.record else { return };
         let (head, answer) = (record.head.clone(), record.answer.clone());
+        if let Some(joins) = self.engine.store.joins() {
+            joins.joined(&head, seen.now);
+        }
         let subject = self.call.subject(head.id);
         self.engine.observe(&Event::Joined { subject, differs: differs(outcome, &head, answer.as_deref()) });
         self.note_finished(&seen, desk.since);

@@ -260,7 +260,7 @@ async fn a_statement_without_an_answer_is_an_error_in_time() {
 }
 
 /// Sends it until it is answered; an end that had landed after all is found as one's own.
-async fn until_served(store: &Postgres, put: Put) -> Head {
+pub(crate) async fn until_served(store: &Postgres, put: Put) -> Head {
     for _ in 0..1_000 {
         match store.put_if(put.clone()).await {
             Ok(Written::Won(won)) => return won.head,

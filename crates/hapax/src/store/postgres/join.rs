@@ -1,6 +1,8 @@
 //! Ends of attempts that go through a connection of the caller's, in a transaction of its own.
 
+use hapax_core::record::Head;
 use hapax_core::store::{Change, Condition, Dialect, Joins, Put, Statement, Value};
+use hapax_core::time::Timestamp;
 
 use super::Postgres;
 use super::finish::Ending;
@@ -9,6 +11,10 @@ use super::row::{bigint, code, micros};
 const SQL: &str = "SELECT hapax.join($1, $2, $3, $4, $5, $6, $7)";
 
 impl Joins for Postgres {
+    fn joined(&self, head: &Head, now: Timestamp) {
+        self.shared.lineage.remember(head, now);
+    }
+
     fn statement(&self, put: &Put) -> Statement {
         let values = match (&put.change, put.condition) {
             (Change::Finish(finish), Condition::Held { fence }) => values(Ending::new(put.id, fence, finish)),

@@ -3,6 +3,7 @@
 
 mod answers;
 mod company;
+mod crash;
 mod order;
 mod refused;
 mod rights;
