@@ -14,7 +14,7 @@ use crate::{Error, runtime};
 
 pub(crate) const COMMAND: Command = Command {
     name: "transaction",
-    help: "BEGIN, INSERT, COMMIT on Postgres, against the same with a claim before it and its record in it",
+    help: "BEGIN, INSERT, COMMIT on Postgres, against the same with a claim before it and its record in it, and both in one statement",
     flags: &[
         Flag::new("--seconds", "4", "of each measurement in each round"),
         Flag::new("--rounds", "5", "repetitions, interleaved"),
@@ -31,16 +31,20 @@ const RATIO_MIN: f64 = 0.6;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Who {
     Bare,
-    Once,
+    /// By a transaction of the driver's.
+    Transaction,
+    /// As one statement.
+    Effect,
 }
 
 impl Who {
-    const ALL: [Who; 2] = [Who::Bare, Who::Once];
+    const ALL: [Who; 3] = [Who::Bare, Who::Transaction, Who::Effect];
 
     fn name(self) -> &'static str {
         match self {
             Who::Bare => "bare transaction",
-            Who::Once => "with its record",
+            Who::Transaction => "with its record",
+            Who::Effect => "with its record, as one Effect",
         }
     }
 }
@@ -94,7 +98,9 @@ fn print(results: &Results, title: &str) {
     }
     table.print();
     for clients in CLIENTS {
-        at_least(&format!("{clients} clients, against the bare transaction"), against(results, clients, Who::Once), RATIO_MIN, "");
+        for who in [Who::Transaction, Who::Effect] {
+            at_least(&format!("{clients} clients, {}", who.name()), against(results, clients, who), RATIO_MIN, "");
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use hapax::join::tokio_postgres::Effect;
 use hapax::{Answer, Failure, Hapax, Key, Mode, Once, Operation, Policy, Postgres};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio_postgres::{Client, NoTls, Statement};
@@ -13,6 +14,8 @@ use super::Who;
 use crate::Error;
 use crate::load::ANSWER_BYTES;
 use crate::stats::Latencies;
+
+const INSERT: &str = "INSERT INTO orders (id, item) VALUES ($1, $2)";
 
 /// What so many clients came to.
 pub(super) struct Ran {
@@ -30,6 +33,7 @@ pub(super) struct Orders {
 struct Desk {
     client: Client,
     insert: Statement,
+    effect: Effect,
 }
 
 impl Orders {
@@ -49,8 +53,8 @@ impl Orders {
         let mut desks = Vec::new();
         for _ in 0..clients {
             let client = connect(&self.url).await?;
-            let insert = client.prepare("INSERT INTO orders (id, item) VALUES ($1, $2)").await?;
-            desks.push(Arc::new(Mutex::new(Desk { client, insert })));
+            let (insert, effect) = (client.prepare(INSERT).await?, Effect::prepare(&client, INSERT).await?);
+            desks.push(Arc::new(Mutex::new(Desk { client, insert, effect })));
         }
         let (begin, mut latencies) = (Instant::now(), Latencies::default());
         let clients = desks.into_iter().map(|desk| {
@@ -73,9 +77,9 @@ async fn order_until(end: Instant, who: Who, once: &Once, desk: Arc<Mutex<Desk>>
         let (since, id, desk) = (Instant::now(), Uuid::new_v4(), desk.clone().lock_owned().await);
         match who {
             Who::Bare => bare(desk, id).await?,
-            Who::Once => {
+            Who::Transaction | Who::Effect => {
                 let key = Key::new(id.to_string())?;
-                once.run(key, id.into_bytes().to_vec(), move |operation| with_its_record(operation, desk, id)).await?;
+                once.run(key, id.into_bytes().to_vec(), move |operation| with_its_record(operation, who, desk, id)).await?;
             }
         }
         latencies.push(since.elapsed());
@@ -85,17 +89,23 @@ async fn order_until(end: Instant, who: Who, once: &Once, desk: Arc<Mutex<Desk>>
 }
 
 async fn bare(mut desk: OwnedMutexGuard<Desk>, id: Uuid) -> Result<(), Error> {
-    let Desk { client, insert } = &mut *desk;
+    let Desk { client, insert, .. } = &mut *desk;
     let tx = client.transaction().await?;
     tx.execute(insert, &[&id, &"a book"]).await?;
     Ok(tx.commit().await?)
 }
 
-async fn with_its_record(operation: Operation, mut desk: OwnedMutexGuard<Desk>, id: Uuid) -> Result<Bytes, Failure> {
-    let Desk { client, insert } = &mut *desk;
-    let tx = client.transaction().await?;
-    tx.execute(insert, &[&id, &"a book"]).await?;
-    let kept = operation.finish(tx, Answer::new(201, vec![b'x'; ANSWER_BYTES])).await?;
+async fn with_its_record(operation: Operation, who: Who, mut desk: OwnedMutexGuard<Desk>, id: Uuid) -> Result<Bytes, Failure> {
+    let Desk { client, insert, effect } = &mut *desk;
+    let answer = Answer::new(201, vec![b'x'; ANSWER_BYTES]);
+    let kept = match who {
+        Who::Effect => effect.finish(&operation, client, &[&id, &"a book"], answer).await?,
+        Who::Bare | Who::Transaction => {
+            let tx = client.transaction().await?;
+            tx.execute(insert, &[&id, &"a book"]).await?;
+            operation.finish(tx, answer).await?
+        }
+    };
     Ok(kept.into_response().into_body())
 }
 

@@ -10,13 +10,18 @@
 //!     op.finish(tx, hapax::Answer::new(201, "ordered")).await
 //! }
 //! ```
+//!
+//! Where the effect is a single statement, an [`Effect`] does all of that in one round trip.
+
+use std::fmt;
 
 use hapax_core::store::{Dialect, Statement, Value};
 use tokio_postgres::error::Severity;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Error, Transaction};
+use tokio_postgres::{Client, Error, Row, Transaction};
 
-use super::{Committed, Session};
+use super::{Committed, FinishError, IntoAnswer, Kept, Session};
+use crate::Operation;
 
 impl Session for Transaction<'_> {
     type Error = Error;
@@ -46,20 +51,30 @@ impl super::Transaction for Transaction<'_> {
         error.as_db_error().is_some_and(|error| error.parsed_severity() == Some(Severity::Error))
     }
 
-    /// Both at once: one round trip. If the statement fails, the commit finds a transaction that has failed, and rolls it back.
     async fn run_and_commit(self, statement: &Statement) -> Committed<Error> {
-        // Polled in this order, and sent when first polled.
-        let (ran, committed) = tokio::join!(biased; run(self.client(), statement), self.client().batch_execute(COMMIT));
+        let (ran, committed) = run_and_commit(self.client(), statement).await;
         ended(self, &committed);
-        match (ran, committed) {
-            (Ok(now), Ok(())) => Committed::Yes(now),
-            (Err(error), _) | (Ok(_), Err(error)) if Self::is_rolled_back(&error) => Committed::No(error),
-            (Err(error), _) | (Ok(_), Err(error)) => Committed::Unclear(error),
-        }
+        judge(ran, committed)
     }
 }
 
 const COMMIT: &str = "COMMIT";
+
+/// Both at once: one round trip. If the statement fails, the commit finds a transaction that has failed, and rolls it back.
+async fn run_and_commit(client: &Client, statement: &Statement) -> (Result<Option<i64>, Error>, Result<(), Error>) {
+    // Polled in this order, and sent when first polled.
+    tokio::join!(biased; run(client, statement), client.batch_execute(COMMIT))
+}
+
+fn judge(ran: Result<Option<i64>, Error>, committed: Result<(), Error>) -> Committed<Error> {
+    match (ran, committed) {
+        (Ok(now), Ok(())) => Committed::Yes(now),
+        (Err(error), _) | (Ok(_), Err(error)) if <Transaction<'_> as super::Transaction>::is_rolled_back(&error) => {
+            Committed::No(error)
+        }
+        (Err(error), _) | (Ok(_), Err(error)) => Committed::Unclear(error),
+    }
+}
 
 /// Keeps the driver from rolling back what has ended, which would be one more message and a warning in the server's log.
 fn ended(transaction: Transaction<'_>, committed: &Result<(), Error>) {
@@ -70,10 +85,127 @@ fn ended(transaction: Transaction<'_>, committed: &Result<(), Error>) {
 
 /// With its types given, so that it needs no preparing.
 async fn run(client: &Client, statement: &Statement) -> Result<Option<i64>, Error> {
-    let values = statement.values.iter().map(|value| match value {
-        Value::Bytes(bytes) => (bytes as &(dyn ToSql + Sync), Type::BYTEA),
-        Value::Int(int) => (int as &(dyn ToSql + Sync), Type::INT8),
-    });
-    let row = client.query_typed_opt(statement.sql, &values.collect::<Vec<_>>()).await?;
+    let values: Vec<_> = statement.values.iter().map(|value| (of(value), kind(value))).collect();
+    now(client.query_typed_opt(statement.sql, &values).await?)
+}
+
+fn of(value: &Value) -> &(dyn ToSql + Sync) {
+    match value {
+        Value::Bytes(bytes) => bytes,
+        Value::Int(int) => int,
+    }
+}
+
+fn kind(value: &Value) -> Type {
+    match value {
+        Value::Bytes(_) => Type::BYTEA,
+        Value::Int(_) => Type::INT8,
+    }
+}
+
+/// The store's time.
+fn now(row: Option<Row>) -> Result<Option<i64>, Error> {
     row.map(|row| row.try_get(0)).transpose()
+}
+
+/// An effect that is one statement, prepared together with its record: one round trip for both, without `BEGIN` and `COMMIT`. For answers
+/// that are known before the effect is there. Prepared statements need a connection of their own, or a pooler that knows them (PgBouncer from 1.21 on,
+/// with `max_prepared_statements`).
+///
+/// ```no_run
+/// # use hapax::Operation;
+/// # use hapax::join::{FinishError, Kept};
+/// use hapax::join::tokio_postgres::Effect;
+///
+/// # async fn order(op: &Operation, client: &mut tokio_postgres::Client) -> Result<Kept, FinishError<tokio_postgres::Error>> {
+/// // Once for each connection.
+/// let order = Effect::prepare(client, "INSERT INTO orders (item) VALUES ($1)").await.map_err(FinishError::RolledBack)?;
+///
+/// order.finish(op, client, &[&"a book"], hapax::Answer::new(201, "ordered")).await
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Effect(tokio_postgres::Statement);
+
+impl Effect {
+    /// Prepares an `INSERT`, `UPDATE` or `DELETE` on this connection: without `RETURNING`, as nobody would read what it returns.
+    ///
+    /// # Errors
+    ///
+    /// When it is another kind of statement, when the database is no store, and when the driver fails.
+    pub async fn prepare(client: &Client, sql: &str) -> Result<Effect, Error> {
+        // By itself first, for the number and types of its values.
+        let alone = client.prepare(sql).await?;
+        let places: Vec<_> = (1..=ENDING.len()).map(|place| format!("${}", alone.params().len() + place)).collect();
+        // A query in its place would be left out if nobody read from it; behind one, `RETURNING` is an error. It is counted so that the record is locked
+        // after everything else.
+        let sql = format!(
+            "WITH effect AS ({sql}\nRETURNING 1) SELECT hapax.join({}) FROM (SELECT count(*) FROM effect) AS done",
+            places.join(", ")
+        );
+        let types: Vec<_> = alone.params().iter().chain(&ENDING).cloned().collect();
+        client.prepare_typed(&sql, &types).await.map(Effect)
+    }
+
+    /// Has the effect with these values and completes the record, or does neither: [`Operation::finish`] for a transaction of one statement.
+    ///
+    /// On the connection it was prepared on. No transaction may have been begun there by hand: then everything would commit with that, and not
+    /// when this says so.
+    ///
+    /// # Errors
+    ///
+    /// As [`Operation::finish`].
+    pub async fn finish<M>(
+        &self,
+        operation: &Operation,
+        client: &mut Client,
+        values: &[&(dyn ToSql + Sync)],
+        answer: impl IntoAnswer<M>,
+    ) -> Result<Kept, FinishError<Error>> {
+        operation.finish(Whole { effect: self, client, values }, answer).await
+    }
+}
+
+impl fmt::Debug for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Effect").finish_non_exhaustive()
+    }
+}
+
+/// What `hapax.join` takes.
+const ENDING: [Type; 7] = [Type::BYTEA, Type::INT8, Type::INT8, Type::INT8, Type::INT8, Type::INT8, Type::BYTEA];
+
+/// A transaction that is one statement. Nobody else gets hold of it: to [join](Operation::join) would be to commit.
+struct Whole<'a> {
+    effect: &'a Effect,
+    client: &'a Client,
+    values: &'a [&'a (dyn ToSql + Sync)],
+}
+
+impl Session for Whole<'_> {
+    type Error = Error;
+
+    fn dialect(&self) -> Dialect {
+        Dialect::Postgres
+    }
+
+    async fn run(&mut self, statement: &Statement) -> Result<Option<i64>, Error> {
+        let values: Vec<_> = self.values.iter().copied().chain(statement.values.iter().map(of)).collect();
+        now(self.client.query_opt(&self.effect.0, &values).await?)
+    }
+
+    fn code(error: &Error) -> Option<String> {
+        <Transaction<'_> as Session>::code(error)
+    }
+}
+
+impl super::Transaction for Whole<'_> {
+    /// It has, by itself.
+    async fn commit(self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn run_and_commit(mut self, statement: &Statement) -> Committed<Error> {
+        judge(self.run(statement).await, Ok(()))
+    }
 }

@@ -1,8 +1,9 @@
-//! The six drivers.
+//! The six drivers, and what one of them can do besides.
 
 use diesel_async::{AnsiTransactionManager, AsyncConnection, AsyncPgConnection, TransactionManager};
 use hapax::Operation;
 use hapax::join::Kept;
+use hapax::join::tokio_postgres::Effect;
 use rusqlite::TransactionBehavior;
 use sea_orm::{ConnectionTrait, TransactionTrait};
 use tokio::runtime::Handle;
@@ -70,6 +71,33 @@ impl Driver for TokioPostgres {
         tx.execute(EFFECT, &[&operation.record().as_bytes().as_slice(), &fence(operation)]).await.map_err(driver)?;
         script.at(Point::Written).await;
         let kept = end!(operation, script, tx);
+        script.at(Point::Committed).await;
+        Ok(kept)
+    }
+}
+
+/// The effect and its end in one statement. Whatever comes before the commit comes before that.
+pub struct TokioPostgresEffect(TokioPostgres);
+
+impl Driver for TokioPostgresEffect {
+    const NAME: &'static str = "effect";
+    const IS_FILE: bool = false;
+
+    fn new(at: &str) -> Self {
+        TokioPostgresEffect(TokioPostgres::new(at))
+    }
+
+    async fn perform(&self, operation: &Operation, script: &Script) -> Result<Kept, Failed> {
+        let mut client = self.0.connect().await?;
+        let effect = Effect::prepare(&client, EFFECT).await.map_err(driver)?;
+        script.at(Point::Begun).await;
+        script.at(Point::Written).await;
+        if script.end == End::JoinAndCommit {
+            script.at(Point::Joined).await;
+        }
+        script.at(Point::Committing).await;
+        let (record, fence) = (operation.record(), fence(operation));
+        let kept = effect.finish(operation, &mut client, &[&record.as_bytes().as_slice(), &fence], answer(operation)).await?;
         script.at(Point::Committed).await;
         Ok(kept)
     }

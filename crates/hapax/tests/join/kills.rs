@@ -6,12 +6,12 @@ use std::time::Duration;
 use hapax::{Key, Principal, RecordId, Scope};
 use hapax_testkit::crash::Child;
 
-use crate::drivers::{DieselAsync, Rusqlite, SeaOrm, SqlxPostgres, SqlxSqlite, TokioPostgres};
+use crate::drivers::{DieselAsync, Rusqlite, SeaOrm, SqlxPostgres, SqlxSqlite, TokioPostgres, TokioPostgresEffect};
 use crate::place::{Place, Row, agree, server};
 use crate::script::{Driver, body};
 use crate::service::{STEPS, served, start};
 
-/// For each driver and step: 1,008 in all. `HAPAX_KILLS` asks for more.
+/// For each driver and step: 1,176 in all. `HAPAX_KILLS` asks for more.
 const KILLS: usize = 24;
 /// Only a broken test waits so long.
 const GUARD: Duration = Duration::from_secs(60);
@@ -33,9 +33,11 @@ fn no_record_and_effect_disagree_whenever_a_process_is_killed() {
             tokio::spawn(hunt::<SqlxPostgres>()),
             tokio::spawn(hunt::<SqlxSqlite>()),
             tokio::spawn(hunt::<TokioPostgres>()),
+            tokio::spawn(hunt::<TokioPostgresEffect>()),
         );
-        let tables = tokio::join!(hunts.0, hunts.1, hunts.2, hunts.3, hunts.4, hunts.5);
-        Some([tables.0, tables.1, tables.2, tables.3, tables.4, tables.5].map(|table| table.expect("no hunt fails")))
+        let tables = tokio::join!(hunts.0, hunts.1, hunts.2, hunts.3, hunts.4, hunts.5, hunts.6);
+        let tables = [tables.0, tables.1, tables.2, tables.3, tables.4, tables.5, tables.6];
+        Some(tables.map(|table| table.expect("no hunt fails")))
     });
     let Some(tables) = tables else { return };
 
@@ -80,7 +82,7 @@ struct Hunt<D> {
 
 async fn hunt<D: Driver>() -> Table {
     let kills =
-        std::env::var("HAPAX_KILLS").map_or(KILLS, |kills| kills.parse::<usize>().expect("a number").div_ceil(6 * STEPS.len()));
+        std::env::var("HAPAX_KILLS").map_or(KILLS, |kills| kills.parse::<usize>().expect("a number").div_ceil(7 * STEPS.len()));
     let place = Place::new::<D>().await.expect("a server");
     let (victim, heir) = (start::<D>(TEST, place.at()), start::<D>(TEST, place.at()));
     let mut hunt =

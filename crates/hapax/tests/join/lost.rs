@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use hapax_testkit::servers::FaultProxy;
 
-use crate::drivers::{DieselAsync, SeaOrm, SqlxPostgres, TokioPostgres};
+use crate::drivers::{DieselAsync, SeaOrm, SqlxPostgres, TokioPostgres, TokioPostgresEffect};
 use crate::place;
 use crate::script::{Driver, End, Failed, Point, Script};
 use crate::world::World;
@@ -28,6 +28,7 @@ async fn a_commit_whose_answer_is_lost_is_told_as_it_was() {
     }
     tokio::join!(
         by_every_byte::<TokioPostgres>(),
+        by_every_byte::<TokioPostgresEffect>(),
         by_every_byte::<SqlxPostgres>(),
         by_every_byte::<DieselAsync>(),
         by_every_byte::<SeaOrm>()

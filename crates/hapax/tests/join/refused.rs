@@ -9,12 +9,14 @@ use axum::http::{Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use diesel_async::{AnsiTransactionManager, AsyncConnection, AsyncPgConnection, TransactionManager};
+use hapax::join::FinishError;
+use hapax::join::tokio_postgres::Effect;
 use hapax::{Hapax, Mode, Operation, Policy, Rejection, RunError};
 use http_body_util::BodyExt;
 use sqlx::Connection;
 use tower::ServiceExt;
 
-use crate::drivers::{SqlxPostgres, SqlxSqlite, TokioPostgres};
+use crate::drivers::{SqlxPostgres, SqlxSqlite, TokioPostgres, TokioPostgresEffect};
 use crate::place::Place;
 use crate::script::{Driver, End, Failed, Script, answer};
 use crate::world::World;
@@ -148,6 +150,57 @@ async fn by_tokio_postgres_a_transaction_within_another_finishes_both() {
     };
     world.work(&world.once, "nested", nested).await.expect("it ran");
     assert_eq!(world.effects().await, 1);
+}
+
+/// Nobody reads what a query in its place would return, so that Postgres would leave it out and complete the record of nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_effect_is_a_statement_that_changes_something() {
+    let Some(place) = Place::new::<TokioPostgres>().await else { return };
+    let _store = place.store().await;
+    let (client, connection) = tokio_postgres::connect(place.at(), tokio_postgres::NoTls).await.expect("a connection");
+    tokio::spawn(connection);
+    for effect in [
+        "INSERT INTO effects (record, fence) VALUES ($1, $2)",
+        "UPDATE effects SET fence = fence + $1::int8",
+        "DELETE FROM effects",
+        "INSERT INTO effects (record, fence) SELECT $1::bytea, $2::int8 ON CONFLICT DO NOTHING",
+        "DELETE FROM effects -- all of them",
+    ] {
+        Effect::prepare(&client, effect).await.unwrap_or_else(|error| panic!("{effect}: {error}"));
+    }
+    for other in [
+        "SELECT pg_sleep($1)",
+        "SELECT 1",
+        "VALUES (1)",
+        "DELETE FROM effects RETURNING fence",
+        "DELETE FROM effects;",
+        "DELETE FROM effects; DELETE FROM effects",
+        "TRUNCATE effects",
+        "BEGIN",
+        "",
+    ] {
+        Effect::prepare(&client, other).await.expect_err(other);
+    }
+}
+
+/// Also where the statement is refused for its effect.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_effect_that_fails_leaves_no_record_of_it() {
+    let Some(world) = World::<TokioPostgresEffect>::new().await else { return };
+    let url = world.place.at().to_owned();
+    let fails = async move |operation: Operation| {
+        let (mut client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.expect("a connection");
+        tokio::spawn(connection);
+        let effect =
+            Effect::prepare(&client, "INSERT INTO effects (record, fence) VALUES ($1, 1 / $2::int8)").await.expect("an effect");
+        let record = operation.record();
+        let values: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&record.as_bytes().as_slice(), &0_i64];
+        match effect.finish(&operation, &mut client, &values, answer(&operation)).await {
+            Err(FinishError::RolledBack(error)) if error.to_string().contains("db error") => Failed::OnPurpose,
+            other => panic!("{other:?}"),
+        }
+    };
+    is_refused(&world, "fails", Failed::OnPurpose, fails).await;
 }
 
 /// A handler of axum's, with extractors, that answers otherwise than it has finished.

@@ -8,7 +8,7 @@ use hapax_testkit::crash::{Child, announce, hear, role};
 use tokio::runtime::Builder;
 use tokio::sync::{Notify, mpsc};
 
-use crate::drivers::{DieselAsync, Rusqlite, SeaOrm, SqlxPostgres, SqlxSqlite, TokioPostgres};
+use crate::drivers::{DieselAsync, Rusqlite, SeaOrm, SqlxPostgres, SqlxSqlite, TokioPostgres, TokioPostgresEffect};
 use crate::place::open;
 use crate::script::{Driver, End, Point, Script};
 use crate::world::once;
@@ -34,6 +34,7 @@ pub fn served() -> bool {
         SqlxPostgres::NAME => serve::<SqlxPostgres>(),
         SqlxSqlite::NAME => serve::<SqlxSqlite>(),
         TokioPostgres::NAME => serve::<TokioPostgres>(),
+        TokioPostgresEffect::NAME => serve::<TokioPostgresEffect>(),
         role => panic!("nobody plays {role:?}"),
     }
     true

@@ -1,9 +1,13 @@
 //! SIGSTOP past the lease and back: a process that does not know that it was taken over cannot commit.
 
-use hapax_testkit::crash::Child;
+use std::pin::pin;
+use std::sync::Arc;
 
-use crate::drivers::{DieselAsync, Rusqlite, SeaOrm, SqlxPostgres, SqlxSqlite, TokioPostgres};
-use crate::script::{Driver, End, Script};
+use hapax_testkit::crash::Child;
+use tokio::sync::Notify;
+
+use crate::drivers::{DieselAsync, Rusqlite, SeaOrm, SqlxPostgres, SqlxSqlite, TokioPostgres, TokioPostgresEffect};
+use crate::script::{Driver, End, Point, Script};
 use crate::service::{served, start};
 use crate::world::World;
 
@@ -22,7 +26,8 @@ fn a_process_that_was_stopped_past_its_lease_cannot_commit() {
             wakes::<SeaOrm>(),
             wakes::<SqlxPostgres>(),
             wakes::<SqlxSqlite>(),
-            wakes::<TokioPostgres>()
+            wakes::<TokioPostgres>(),
+            wakes::<TokioPostgresEffect>()
         );
     });
 }
@@ -36,19 +41,58 @@ async fn wakes<D: Driver>() {
         // Both ways to end: which one is taken depends on the fence.
         for again in 0..2 {
             let key = format!("{number}-{again}");
-            child.say(&format!("hold {key} {step}"));
-            said(&mut child, &format!("at {key} "));
-            child.stop();
+            stop_at(&mut child, &key, step);
             let successor = world.drive(&world.once, &key, &Script::new(End::Finish)).await;
             assert!(!successor.replayed, "{}: {key}", D::NAME);
-            child.cont();
-            child.say("go");
-            assert_eq!(said(&mut child, &format!("failed {key} ")), "FencedOut", "{}: {key}", D::NAME);
+            wakes_and_fails(&mut child, &key);
             let answer = String::from_utf8_lossy(&successor.body).into_owned();
             assert_eq!(said(&mut child, &format!("done {key} ")), answer, "its caller gets the successor's answer");
             assert_eq!(world.effects().await, 1, "{}: {key}", D::NAME);
         }
+        // In a file whoever has begun is alone.
+        if !D::IS_FILE {
+            wakes_beside_its_successor(&world, &mut child, &format!("{number}-beside"), step).await;
+        }
     }
+}
+
+/// Nothing but the fence is in its way: its record is as open as it left it.
+async fn wakes_beside_its_successor<D: Driver>(world: &World<D>, child: &mut Child, key: &str, step: &str) {
+    stop_at(child, key, step);
+    let (committing, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (at, wait) = (committing.clone(), go.clone());
+    let script = Script::new(End::Finish).passing(move |point| {
+        let (at, wait) = (at.clone(), wait.clone());
+        async move {
+            if point == Point::Committing {
+                at.notify_one();
+                wait.notified().await;
+            }
+        }
+    });
+    let mut successor = pin!(world.drive(&world.once, key, &script));
+    tokio::select! {
+        () = committing.notified() => {}
+        _ = &mut successor => panic!("{}: {key}: it did not stop before its commit", D::NAME),
+    }
+    wakes_and_fails(child, key);
+    assert!(said(child, &format!("refused {key} ")).contains("InFlight"), "its caller is told that another one is at it");
+    assert_eq!(world.effects().await, 0, "{}: {key}", D::NAME);
+    go.notify_one();
+    assert!(!successor.await.replayed, "{}: {key}", D::NAME);
+    assert_eq!(world.effects().await, 1, "{}: {key}", D::NAME);
+}
+
+fn stop_at(child: &mut Child, key: &str, step: &str) {
+    child.say(&format!("hold {key} {step}"));
+    said(child, &format!("at {key} "));
+    child.stop();
+}
+
+fn wakes_and_fails(child: &mut Child, key: &str) {
+    child.cont();
+    child.say("go");
+    assert_eq!(said(child, &format!("failed {key} ")), "FencedOut", "{key}");
 }
 
 /// What the child says next of this, without keeping the other tests' tasks from running.
