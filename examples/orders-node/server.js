@@ -116,7 +116,7 @@ app.put('/stock/:sku', async (request, response) => {
 // Errors of the database were rolled back, so that 500, which releases the key, is the truth. HX003 and HX005 say that another attempt
 // counts, and not this one. What express itself refuses, such as a body that is no JSON, has a status of its own.
 app.use((error, _request, response, _next) => {
-  console.error(`orders: ${error.code ?? error.type ?? ''}: ${error.message}`);
+  console.error(`orders: ${error.code ?? error.type ?? ''}: ${error.message}${error.hint ? ` (${error.hint})` : ''}`);
   refuse(response, error.statusCode ?? 500, error.statusCode ? error.message : 'it is not known that anything was done');
 });
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use bytes::Bytes;
+use hapax::middleware::FromTransaction;
 use hapax::middleware::{Origin, problem};
 use hapax::{Body, Hapax, Idempotency, NeverDispatched, Rejection, Would};
 use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue};
@@ -218,6 +219,7 @@ fn outcome_of(response: &Response<Body>) -> Outcome {
     match extensions.get::<Dispatched>() {
         Some(Dispatched::Guarded) => Outcome::First,
         Some(Dispatched::Unguarded) => Outcome::Unguarded,
+        None if extensions.get::<FromTransaction>().is_some() => Outcome::First,
         None if response.headers().contains_key(REPLAYED) => Outcome::Replayed,
         None => Outcome::UpstreamFailed,
     }

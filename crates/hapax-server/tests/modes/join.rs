@@ -46,6 +46,11 @@ impl Scene {
         self.world.counted(&format!("hapax_joined_total{{differs=\"{differs}\"}}")).await
     }
 
+    /// Requests by what became of them.
+    async fn requests(&self, outcome: &str) -> u64 {
+        self.world.counted(&format!("hapax_requests_total{{route=\"/**\",outcome=\"{outcome}\"}}")).await
+    }
+
     async fn not_joined(&self) -> u64 {
         self.world.counted("hapax_not_joined_total").await
     }
@@ -75,6 +80,7 @@ async fn the_stored_answer_wins_whatever_is_said() {
         scene.world.order(&key, &told).await.assert_replays(201, &stored(&key));
         assert_eq!(scene.counts().await, (number, number), "{then}");
         assert_eq!(scene.joined(true).await, number as u64, "{then}");
+        assert_eq!([scene.requests("first").await, scene.requests("replayed").await], [number as u64; 2], "{then}");
     }
     assert_eq!((scene.joined(false).await, scene.not_joined().await), (0, 0));
     scene.world.end().await;

@@ -106,6 +106,10 @@ pub(super) fn replay(head: &Head, answer: &Answer) -> Response<Body> {
     response
 }
 
+/// Left in the extensions of a response that its work had stored in the transaction of its effect: the first caller's, whatever the work returned after that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FromTransaction;
+
 /// The stored answer, sent to the first caller because it was stored with the effect. Cookies that came with the same answer are still for them.
 pub(super) fn first(head: &Head, answer: &Answer, live: Option<Response<Body>>) -> Response<Body> {
     let mut response = stored(answer);
@@ -117,6 +121,7 @@ pub(super) fn first(head: &Head, answer: &Answer, live: Option<Response<Body>>) 
         response.headers_mut().extend(cookies.into_iter().map(|cookie| (SET_COOKIE, cookie)));
     }
     note_expiry(response.headers_mut(), head);
+    response.extensions_mut().insert(FromTransaction);
     response
 }
 

@@ -162,7 +162,9 @@ fn repeat(entry: &Entry) -> &'static str {
         ("unknown", _) if entry.status.is_some() => {
             "gets 409 outcome-unknown until it is settled: it was answered as done, and its record was not completed with it"
         }
-        ("unknown", _) => "gets 409 outcome-unknown until it is settled; in another mode than hold, what that says",
+        ("unknown", _) => {
+            "gets 409 outcome-unknown until it is settled; in the mode transaction it runs again, as what did not join was rolled back; in others see docs/modes.md"
+        }
         _ => "is not known to this version",
     }
 }
