@@ -225,6 +225,25 @@ async fn a_restore_on_the_same_server_is_noticed() {
     assert_eq!(read.records[0].as_ref().map(|record| record.head.fence), Some(after.fence));
 }
 
+/// A fence that is no longer exact in every language is never given; what is there already is still found.
+#[tokio::test]
+async fn no_fence_reaches_two_to_the_fifty_third() {
+    let Some((_, url)) = place::prepared().await else { return };
+    let store = place::open(&url).await;
+    let head = won(store.put_if(claim("before")).await);
+    let session = place::session(&url).await;
+    session.batch_execute("UPDATE hapax.pace SET floor = 9007199254740991").await.expect("a floor");
+    // The first goes alone, the others in one statement.
+    let tried = tokio::join!(store.put_if(claim("one")), store.put_if(claim("another")), store.put_if(claim("a third")));
+    for tried in [tried.0, tried.1, tried.2] {
+        tried.expect_err("there is no fence left");
+    }
+    assert!(matches!(store.put_if(claim("before")).await, Ok(Written::Lost(seen)) if seen.record.is_some()));
+    won(store.put_if(finish(&head, "paid")).await);
+    let given: i64 = session.query_one("SELECT max(fence) FROM hapax.heads", &[]).await.expect("asked").get(0);
+    assert_eq!(given.unsigned_abs(), head.fence.as_u64());
+}
+
 /// Logs are read by people who may not read what is stored.
 #[tokio::test]
 async fn an_error_shows_nothing_of_the_row_it_is_about() {
