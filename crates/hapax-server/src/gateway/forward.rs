@@ -5,6 +5,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use hapax::Peer;
 use http::header::{
     AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue,
     PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
@@ -68,6 +69,28 @@ impl Client {
     pub(crate) fn is_trusted(&self) -> bool {
         self.is_trusted
     }
+
+    /// The client that a request comes from: the connection's other end, or, where that is a trusted
+    /// proxy, the last address in `X-Forwarded-For` that is not one of the trusted proxies.
+    pub(crate) fn peer(&self, headers: &HeaderMap, trusted: &[Network]) -> Peer {
+        let mut client = self.address;
+        let lines = headers.get_all(X_FORWARDED_FOR).iter().rev();
+        let mut told = lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
+        while trusted.iter().any(|proxies| proxies.contains(client)) {
+            // Beyond an address that cannot be read nothing is believed.
+            let Some(before) = told.next().and_then(address) else { break };
+            client = before;
+        }
+        Peer::new(client)
+    }
+}
+
+/// An address as proxies write it: with a port or without, IPv6 in brackets or without.
+fn address(text: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(text).ok()?.trim();
+    let with_port = || text.parse::<std::net::SocketAddr>().map(|socket| socket.ip());
+    let bracketed = || text.trim_start_matches('[').trim_end_matches(']').parse();
+    text.parse().or_else(|_| with_port()).or_else(|_| bracketed()).ok()
 }
 
 /// The fields by which somebody is known or told apart, besides those that every gateway has.
@@ -309,4 +332,32 @@ fn forwarded(address: IpAddr, proto: &str, host: Option<&HeaderValue>) -> Header
         None => by,
     };
     HeaderValue::try_from(value).expect("addresses and hosts are header values")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_peer_is_the_last_address_that_no_trusted_proxy_has() {
+        let trusted = ["10.0.0.0/8".parse().unwrap()];
+        for (connection, forwarded, expected) in [
+            ("203.0.113.9", &["198.51.100.7"][..], "203.0.113.9"),
+            ("10.0.0.1", &[], "10.0.0.1"),
+            ("10.0.0.1", &["198.51.100.7"], "198.51.100.7"),
+            ("10.0.0.1", &["192.0.2.1, 198.51.100.7"], "198.51.100.7"),
+            ("10.0.0.1", &["192.0.2.1", "198.51.100.7, 10.0.0.2"], "198.51.100.7"),
+            ("10.0.0.1", &["198.51.100.7:1234"], "198.51.100.7"),
+            ("10.0.0.1", &["[2001:db8::1]:1234"], "2001:db8::/64"),
+            ("10.0.0.1", &["2001:db8::2"], "2001:db8::/64"),
+            ("10.0.0.1", &["198.51.100.7, unknown"], "10.0.0.1"),
+        ] {
+            let mut headers = HeaderMap::new();
+            for line in forwarded {
+                headers.append(X_FORWARDED_FOR, line.parse().unwrap());
+            }
+            let client = Client::new(connection.parse().unwrap(), false, &trusted);
+            assert_eq!(client.peer(&headers, &trusted).to_string(), expected, "{connection} {forwarded:?}");
+        }
+    }
 }

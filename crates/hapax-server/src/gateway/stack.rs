@@ -24,7 +24,7 @@ use super::probe::Asking;
 use super::upstream::{Dispatched, Proxy, TimedOut};
 use super::wire::{Refusal, check_http2};
 use super::{BoxError, well_known};
-use crate::config::{Config, PrincipalSource, Route, Timeouts};
+use crate::config::{Config, Network, PrincipalSource, Route, Timeouts};
 use crate::telemetry::{Metrics, Outcome, RouteMetrics, Suspects, Traces};
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -39,6 +39,7 @@ pub(crate) struct Stack {
     well_known: Bytes,
     principal: PrincipalSource,
     principals: Principals,
+    trusted_proxies: Vec<Network>,
     timeouts: Timeouts,
     rate_min: u64,
     metrics: Metrics,
@@ -80,6 +81,7 @@ impl Stack {
             well_known: well_known::document(config, routes.iter().map(|guarded| &guarded.route)),
             principal: config.principal.clone(),
             principals: principals.clone(),
+            trusted_proxies: config.trusted_proxies.clone(),
             timeouts: config.timeouts,
             rate_min: config.limits.rate_min,
             routes,
@@ -112,6 +114,8 @@ impl Stack {
         let matching = |guarded: &&Guarded| guarded.route.matches(&parts.method, parts.uri.path());
         let guarded = self.routes.iter().find(matching).unwrap_or_else(|| self.last());
         let span = self.traces.as_ref().map(|traces| traces.begin(&parts, &guarded.route.name));
+        // Before we add to what proxies say of the way.
+        parts.extensions.insert(client.peer(&parts.headers, &self.trusted_proxies));
         forward::request(&mut parts, client, &self.sensitive);
         if let Some(span) = &span {
             span.inject(&mut parts.headers);
