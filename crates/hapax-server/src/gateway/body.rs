@@ -1,8 +1,8 @@
 //! A client's request body on its way in: it may not dawdle, and what it says is hashed in passing where somebody wants to know.
 
+use std::collections::VecDeque;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher;
-use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,18 +15,30 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep};
 
 use super::forward::Sensitive;
+use super::wire::BodyEnd;
 
 /// A request body.
+///
+/// It has ended only if the end of the stream was seen and the declared length was met; a part of a
+/// request must never pass for the whole of it. hyper takes a reset of an HTTP/2 stream with `NO_ERROR`
+/// for the end of the body, and a chunked body of a connection that it gave up.
 pub(crate) struct Inbound {
     incoming: Incoming,
+    /// Over HTTP/1, whether the last byte of the message was seen.
+    end: Option<BodyEnd>,
+    /// Bytes still to come, if the head declared a length.
+    left: Option<u64>,
+    /// What completes the declared length, until the end of the stream was seen: a service that reads by the length would go ahead.
+    held: VecDeque<Frame<Bytes>>,
     sensitive: Arc<Sensitive>,
     pace: Option<Pace>,
     hash: Option<(DefaultHasher, Arc<AtomicU64>)>,
 }
 
 impl Inbound {
-    pub(crate) fn new(incoming: Incoming, sensitive: Arc<Sensitive>) -> Self {
-        Inbound { incoming, sensitive, pace: None, hash: None }
+    pub(crate) fn new(incoming: Incoming, end: Option<BodyEnd>, sensitive: Arc<Sensitive>) -> Self {
+        let left = incoming.size_hint().exact();
+        Inbound { incoming, end, left, held: VecDeque::new(), sensitive, pace: None, hash: None }
     }
 
     /// Keeps a client to a pace where its connection does not: streams of HTTP/2 share one.
@@ -39,6 +51,48 @@ impl Inbound {
     pub(crate) fn hashed(mut self, hasher: DefaultHasher, into: Arc<AtomicU64>) -> Self {
         self.hash = Some((hasher, into));
         self
+    }
+
+    /// Takes note of what passes, and takes trailers out that no client may send.
+    fn pass(&mut self, frame: &mut Frame<Bytes>) {
+        if let Some(trailers) = frame.trailers_mut() {
+            self.sensitive.strip_trailers(trailers);
+        }
+        let Some(data) = frame.data_ref() else { return };
+        let bytes = data.len() as u64;
+        // More than was declared is as little a whole body as less: it never comes to zero again.
+        self.left = self.left.map(|left| left.wrapping_sub(bytes));
+        self.pace.iter_mut().for_each(|pace| pace.bytes += bytes);
+        self.hash.iter_mut().for_each(|(hasher, into)| {
+            hasher.write(data);
+            into.store(hasher.finish(), Ordering::Relaxed);
+        });
+    }
+
+    fn is_whole(&self) -> bool {
+        let is_ended = match &self.end {
+            Some(end) => end.was_seen(),
+            None => self.incoming.is_end_stream(),
+        };
+        is_ended && self.left.is_none_or(|left| left == 0)
+    }
+}
+
+/// The client did not send its request body whole.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BodyUnreadable {
+    #[error("the request body ended before it was whole")]
+    CutOff,
+    #[error("the request body comes too slowly")]
+    TooSlow,
+    #[error("the request body could not be read: {0}")]
+    Failed(#[from] hyper::Error),
+}
+
+impl BodyUnreadable {
+    /// Whether this is why something else failed.
+    pub(crate) fn caused(error: &(dyn std::error::Error + 'static)) -> bool {
+        std::iter::successors(Some(error), |error| error.source()).any(|error| error.is::<BodyUnreadable>())
     }
 }
 
@@ -68,38 +122,41 @@ impl Pace {
 
 impl Body for Inbound {
     type Data = Bytes;
-    type Error = Box<dyn std::error::Error + Send + Sync>;
+    type Error = BodyUnreadable;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyUnreadable>>> {
         let this = &mut *self;
-        match Pin::new(&mut this.incoming).poll_frame(cx) {
-            Poll::Ready(mut frame) => {
-                if let Some(Ok(frame)) = &mut frame
-                    && let Some(trailers) = frame.trailers_mut()
-                {
-                    this.sensitive.strip_trailers(trailers);
-                }
-                if let Some(Ok(frame)) = &frame
-                    && let Some(data) = frame.data_ref()
-                {
-                    this.pace.iter_mut().for_each(|pace| pace.bytes += data.len() as u64);
-                    this.hash.iter_mut().for_each(|(hasher, into)| {
-                        hasher.write(data);
-                        into.store(hasher.finish(), Ordering::Relaxed);
-                    });
-                }
-                Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+        loop {
+            if this.is_whole()
+                && let Some(frame) = this.held.pop_front()
+            {
+                return Poll::Ready(Some(Ok(frame)));
             }
-            Poll::Pending => {
+            let Poll::Ready(frame) = Pin::new(&mut this.incoming).poll_frame(cx) else {
                 let Some(pace) = &mut this.pace else { return Poll::Pending };
                 ready!(pace.poll_late(cx));
-                Poll::Ready(Some(Err(io::Error::new(io::ErrorKind::TimedOut, "the body comes too slowly").into())))
+                return Poll::Ready(Some(Err(BodyUnreadable::TooSlow)));
+            };
+            let mut frame = match frame {
+                Some(Ok(frame)) => frame,
+                Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
+                None if this.is_whole() && this.held.is_empty() => return Poll::Ready(None),
+                None if this.is_whole() => continue,
+                None => return Poll::Ready(Some(Err(BodyUnreadable::CutOff))),
+            };
+            this.pass(&mut frame);
+            if this.held.is_empty() && (this.left != Some(0) || this.is_whole()) {
+                return Poll::Ready(Some(Ok(frame)));
+            }
+            // Frames without bytes can be as many as a client likes.
+            if !frame.data_ref().is_some_and(Bytes::is_empty) {
+                this.held.push_back(frame);
             }
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.incoming.is_end_stream()
+        self.held.is_empty() && self.incoming.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {

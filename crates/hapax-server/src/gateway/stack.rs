@@ -16,13 +16,13 @@ use hyper::body::Incoming;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::body::Inbound;
+use super::body::{BodyUnreadable, Inbound};
 use super::forward::{self, Client, Sensitive};
 use super::live::Lasting;
 use super::principal::Principals;
 use super::probe::Asking;
 use super::upstream::{Dispatched, Proxy, TimedOut};
-use super::wire::{Refusal, check_http2};
+use super::wire::{BodyEnd, Refusal, check_http2};
 use super::{BoxError, well_known};
 use crate::config::{Config, Network, PrincipalSource, Route, Timeouts};
 use crate::telemetry::{Metrics, Outcome, RouteMetrics, Suspects, Traces};
@@ -91,8 +91,15 @@ impl Stack {
         })
     }
 
-    /// Answers a request. `refusal` is what the bytes it came in were found to be.
-    pub(crate) async fn answer(&self, request: Request<Incoming>, client: &Client, refusal: Option<Refusal>) -> Response<Body> {
+    /// Answers a request. `refusal` is what the bytes it came in were found to be; over HTTP/1, `body_end`
+    /// knows whether the end of its body was seen.
+    pub(crate) async fn answer(
+        &self,
+        request: Request<Incoming>,
+        client: &Client,
+        refusal: Option<Refusal>,
+        body_end: Option<BodyEnd>,
+    ) -> Response<Body> {
         let started = Instant::now();
         let (mut parts, body) = request.into_parts();
         let checked = match refusal {
@@ -120,6 +127,7 @@ impl Stack {
         if let Some(span) = &span {
             span.inject(&mut parts.headers);
         }
+        let body = Inbound::new(body, body_end, self.sensitive.clone());
         let (body, asker) = self.watch(guarded, &parts, body);
 
         // Before anything is asked of the key: whoever is refused here learns nothing of it.
@@ -180,8 +188,7 @@ impl Stack {
     }
 
     /// The body as the layer reads it, and what there is to remember of who sent it.
-    fn watch(&self, guarded: &Guarded, parts: &Parts, body: Incoming) -> (Inbound, Option<Asker>) {
-        let mut body = Inbound::new(body, self.sensitive.clone());
+    fn watch(&self, guarded: &Guarded, parts: &Parts, mut body: Inbound) -> (Inbound, Option<Asker>) {
         if parts.version == Version::HTTP_2 {
             body = body.paced(self.timeouts.stall, self.rate_min);
         }
@@ -261,6 +268,9 @@ fn circle() -> Response<Body> {
 
 /// An unguarded request that the upstream gave no answer to.
 fn failed(error: &BoxError) -> Response<Body> {
+    if BodyUnreadable::caused(&**error) {
+        return hapax::middleware::rejected(&Rejection::BodyUnreadable);
+    }
     tracing::warn!(%error, "the upstream gave no answer to an unguarded request");
     if error.is::<NeverDispatched>() {
         return problem(

@@ -28,6 +28,8 @@ pub enum Step {
     Write(Vec<u8>),
     /// Waits for [`Origin::go`].
     Wait,
+    /// Does nothing for so long: for bytes that come late, however the other side is timed.
+    Pause(Duration),
     /// Tells the ledger that the script has come so far.
     Mark,
     /// Sends back whatever comes, until the other side ends.
@@ -166,6 +168,7 @@ impl Connection {
             }
             Step::Write(bytes) => self.socket.write_all(&bytes).await?,
             Step::Wait => self.scripts.wait().await,
+            Step::Pause(time) => tokio::time::sleep(time).await,
             Step::Mark => self.scripts.ledger.mark(),
             Step::Echo => {
                 self.echo().await?;

@@ -232,7 +232,7 @@ async fn converse(socket: TcpStream, scripts: Arc<Scripts<Step2>>) -> io::Result
 
 /// Reads frames, and begins a script for each request.
 async fn attend(reader: &mut OwnedReadHalf, writer: &Writer, scripts: &Arc<Scripts<Step2>>) -> io::Result<()> {
-    let mut bodies: HashMap<u32, mpsc::UnboundedSender<Vec<u8>>> = HashMap::new();
+    let mut bodies: HashMap<u32, mpsc::UnboundedSender<Part>> = HashMap::new();
     let mut last = 0;
     loop {
         let reading = read_frame(reader);
@@ -251,6 +251,8 @@ async fn attend(reader: &mut OwnedReadHalf, writer: &Writer, scripts: &Arc<Scrip
                 let (sender, body) = mpsc::unbounded_channel();
                 if frame.flags & END_STREAM == 0 {
                     bodies.insert(frame.stream, sender);
+                } else {
+                    let _ = sender.send(Part::End);
                 }
                 let script = scripts.next().unwrap_or_else(|| vec![Step2::Read, Step2::Head(200), Step2::End("done")]);
                 let stream = Stream { id: frame.stream, body, read: Vec::new(), writer: writer.clone(), scripts: scripts.clone() };
@@ -258,10 +260,10 @@ async fn attend(reader: &mut OwnedReadHalf, writer: &Writer, scripts: &Arc<Scrip
             }
             DATA => {
                 if let Some(body) = bodies.get(&frame.stream) {
-                    let _ = body.send(unpadded(&frame));
-                }
-                if frame.flags & END_STREAM != 0 {
-                    bodies.remove(&frame.stream);
+                    let _ = body.send(Part::Data(unpadded(&frame)));
+                    if frame.flags & END_STREAM != 0 {
+                        let _ = body.send(Part::End);
+                    }
                 }
             }
             RST_STREAM => drop(bodies.remove(&frame.stream)),
@@ -283,10 +285,16 @@ fn unpadded(frame: &Frame) -> Vec<u8> {
     frame.payload[1..frame.payload.len() - padding].to_vec()
 }
 
+/// What comes of a request's body. One that is reset has no end.
+enum Part {
+    Data(Vec<u8>),
+    End,
+}
+
 /// One request on its stream.
 struct Stream {
     id: u32,
-    body: mpsc::UnboundedReceiver<Vec<u8>>,
+    body: mpsc::UnboundedReceiver<Part>,
     /// Read, but not entered yet.
     read: Vec<u8>,
     writer: Writer,
@@ -303,10 +311,10 @@ impl Stream {
 
     async fn take(&mut self, step: Step2) -> io::Result<()> {
         match step {
-            Step2::Read => self.read().await,
+            Step2::Read => self.read().await?,
             Step2::ReadUntil(wanted) => {
                 while !String::from_utf8_lossy(&self.read).contains(wanted) {
-                    let Some(data) = self.body.recv().await else { return Err(io::ErrorKind::UnexpectedEof.into()) };
+                    let Some(Part::Data(data)) = self.body.recv().await else { return Err(io::ErrorKind::UnexpectedEof.into()) };
                     self.read.extend(data);
                 }
             }
@@ -333,13 +341,18 @@ impl Stream {
         Ok(())
     }
 
-    async fn read(&mut self) {
+    async fn read(&mut self) -> io::Result<()> {
         let mut body = std::mem::take(&mut self.read);
-        while let Some(data) = self.body.recv().await {
-            body.extend(data);
+        loop {
+            match self.body.recv().await {
+                Some(Part::Data(data)) => body.extend(data),
+                Some(Part::End) => break,
+                None => return Err(io::ErrorKind::UnexpectedEof.into()),
+            }
         }
         let key = String::from_utf8_lossy(&body).into_owned();
         self.scripts.ledger.enter(Seen { key, head: String::new(), body });
+        Ok(())
     }
 
     async fn end(&self, how: Ending) {

@@ -36,10 +36,10 @@ pub(super) async fn http1(origin: Connection, stream: Stream, sniffed: BytesMut)
         builder.max_headers(limits.header_fields_max);
     }
     let service = service_fn(|request| {
-        let refusal = handle.refusal();
+        let (refusal, body_end) = handle.next_request();
         let ((live, client), handle) = (origin.now(), &handle);
         async move {
-            let response = live.stack.answer(request, &client, refusal).await;
+            let response = live.stack.answer(request, &client, refusal, Some(body_end)).await;
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                 handle.open();
             }
@@ -69,7 +69,7 @@ pub(super) async fn http2(origin: Connection, stream: Rewound) {
     let streams = Streams::new();
     let service = service_fn(|request| {
         let ((live, client), stream) = (origin.now(), streams.begin());
-        async move { Ok::<_, Infallible>(stream.answer(live.stack.answer(request, &client, None).await)) }
+        async move { Ok::<_, Infallible>(stream.answer(live.stack.answer(request, &client, None, None).await)) }
     });
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     let timeouts = &origin.config.timeouts;

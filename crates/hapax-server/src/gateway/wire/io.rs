@@ -127,6 +127,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
     }
 
     fn scanned(&mut self, requests_before: u64) {
+        // Before the library is given the last bytes of a body, so that it cannot end sooner than this knows.
+        self.handle.note_ended(self.scanner.ended());
         if self.scanner.requests() != requests_before {
             self.head_since = None;
             self.reading.rest();

@@ -8,9 +8,9 @@
 //!
 //! ```ignore
 //! let (wire, handle) = Wire::new(socket, sniffed, settings.clone());
-//! let service = service_fn(move |request| match handle.refusal() {
-//!     Some(refusal) => answer(refusal.status(), refusal.sentence()),
-//!     None => serve(request),
+//! let service = service_fn(move |request| match handle.next_request() {
+//!     (Some(refusal), _) => answer(refusal.status(), refusal.sentence()),
+//!     (None, body_end) => serve(request, body_end),
 //! });
 //! http1::Builder::new().half_close(true).serve_connection(wire, service).with_upgrades().await
 //! ```
@@ -30,7 +30,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use handle::Handle;
+pub(crate) use handle::{BodyEnd, Handle};
 pub(crate) use http2::check_http2;
 pub(crate) use io::Wire;
 pub(crate) use refusal::Refusal;

@@ -24,6 +24,7 @@ pub(crate) struct Scanner {
     state: State,
     refused: Option<Refusal>,
     requests: u64,
+    ended: u64,
     head: Head,
     lines: Lines,
     extension_bytes: usize,
@@ -81,6 +82,7 @@ impl Scanner {
             state: State::Head,
             refused: None,
             requests: 0,
+            ended: 0,
             head: Head::default(),
             lines: Lines::default(),
             extension_bytes: 0,
@@ -133,6 +135,11 @@ impl Scanner {
     /// How many heads were good so far.
     pub(crate) fn requests(&self) -> u64 {
         self.requests
+    }
+
+    /// How many requests were good to their end.
+    pub(crate) fn ended(&self) -> u64 {
+        self.ended
     }
 
     /// Whether a head comes next, or has begun.
@@ -189,6 +196,7 @@ impl Scanner {
     }
 
     fn end_message(&mut self) {
+        self.ended += 1;
         self.state = if self.head.upgrade { State::Paused } else { State::Head };
         self.head = Head::default();
     }

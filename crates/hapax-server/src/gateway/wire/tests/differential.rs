@@ -123,7 +123,7 @@ async fn by_library(input: &[u8], random: &mut Random) -> Vec<Seen> {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let log = seen.clone();
     let service = service_fn(move |request: Request<Incoming>| {
-        let (log, refusal) = (log.clone(), handle.refusal());
+        let (log, (refusal, _)) = (log.clone(), handle.next_request());
         async move {
             let entry = match refusal {
                 Some(refusal) => Seen::Refused(refusal),

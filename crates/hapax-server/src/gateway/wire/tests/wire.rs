@@ -73,7 +73,7 @@ async fn serve(
     handle: Handle,
     log: Arc<Mutex<Vec<String>>>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
-    if let Some(refusal) = handle.refusal() {
+    if let (Some(refusal), _) = handle.next_request() {
         log.lock().unwrap().push(refusal.word().to_owned());
         return Ok(answer(refusal.status()));
     }
