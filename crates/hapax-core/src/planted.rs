@@ -88,6 +88,10 @@ pub enum Bug {
     PgJoinReplacesAnswer,
     /// Postgres: an operation is believed whatever it is signed with.
     PgJoinOfAnyOperation,
+    /// A request body that is shorter than its declared length is taken for whole.
+    CutOffBodyIsWhole,
+    /// An answer that has no other end than that of its connection is kept.
+    CloseDelimitedIsKept,
 }
 
 /// Every bug with the name `HAPAX_PLANTED` knows it by. Those of the Postgres store begin with [`POSTGRES`].
@@ -133,6 +137,8 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("pg-unfenced-join", Bug::PgUnfencedJoin),
     ("pg-join-replaces-answer", Bug::PgJoinReplacesAnswer),
     ("pg-join-of-any-operation", Bug::PgJoinOfAnyOperation),
+    ("cut-off-body-is-whole", Bug::CutOffBodyIsWhole),
+    ("close-delimited-is-kept", Bug::CloseDelimitedIsKept),
 ];
 
 /// What the names of bugs in the Postgres store begin with: only its own suites can notice them.

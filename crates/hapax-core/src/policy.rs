@@ -157,6 +157,8 @@ pub struct Policy {
     pub answer_bytes_max: usize,
     /// Replay `Set-Cookie` to later callers too.
     pub replay_cookies: bool,
+    /// Whether an answer is kept whose end was only the end of its connection: one that broke off looks the same.
+    pub keep_close_delimited: bool,
     /// How much of a request body is held in memory before the rest is spilled to a file.
     pub body_memory_bytes_max: usize,
     /// The largest request body; a larger one is refused.
@@ -197,6 +199,7 @@ impl Default for Policy {
             answer_version: None,
             answer_bytes_max: 1 << 20,
             replay_cookies: false,
+            keep_close_delimited: false,
             body_memory_bytes_max: 1 << 20,
             body_bytes_max: 64 << 20,
             store_timeout: Duration::from_secs(2),

@@ -391,3 +391,37 @@ async fn only_what_was_looked_at_is_forgotten() {
     assert_eq!(hapax.look(head.id).await.unwrap().1, State::Completed);
     forget(head.version).await.unwrap();
 }
+
+#[tokio::test]
+async fn an_answer_that_ends_only_with_its_connection_is_not_kept() {
+    for (keep_close_delimited, expected) in [(false, (409, "answer-not-kept")), (true, (200, ""))] {
+        let policy = Policy { keep_close_delimited, ..Policy::default() };
+        let (first, second, runs, state) = twice(policy, |_| async {
+            let mut response = status(200);
+            response.extensions_mut().insert(hapax::middleware::CloseDelimited);
+            Ok(response)
+        })
+        .await;
+        assert_eq!((first.status.as_u16(), &first.body[..], runs, state), (200, &b"said"[..], 1, State::Completed));
+        let problem = if second.status.is_success() { String::new() } else { second.problem() };
+        assert_eq!((second.status.as_u16(), problem.as_str()), expected);
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_not_as_long_as_was_declared_runs_nothing() {
+    let ledger = Ledger::default();
+    let service = guard(&quiet(faulty().0), Policy::default(), {
+        let ledger = ledger.clone();
+        move |_| {
+            ledger.add("run");
+            async { Ok(status(200)) }
+        }
+    });
+    for (length, expected) in [("100", 400), ("3", 400), ("4", 200)] {
+        let mut request = post("/", "k", "paid");
+        request.headers_mut().insert(http::header::CONTENT_LENGTH, length.parse().unwrap());
+        assert_eq!(send(&service, request).await.status.as_u16(), expected, "{length}");
+    }
+    assert_eq!(ledger.len(), 1);
+}

@@ -18,6 +18,11 @@ use super::headers::{ANSWER_VERSION, EXPIRES, HOP_BY_HOP, KEEP, OURS, REPLAYED, 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin(pub HeaderValue);
 
+/// What an inner service that proxies puts into the extensions of a response whose body has no other end than that of its connection:
+/// whether a byte is missing cannot be told, so that it is not kept unless the policy [says so](Policy::keep_close_delimited).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CloseDelimited;
+
 /// A response body, read as far as it may be kept.
 pub(super) enum Collected {
     /// All of it.

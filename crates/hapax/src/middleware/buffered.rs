@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use hapax_core::fingerprint::{Finder, Fingerprint, FingerprintPolicy, Fingerprinter, Found, Pointer, RequestHead};
+use hapax_core::planted::{self, Bug};
 use hapax_core::policy::Policy;
 use hapax_core::rejection::Rejection;
 use hapax_core::scope::Scope;
 use http::HeaderMap;
+use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http_body_util::BodyExt;
 use tokio::io::AsyncWriteExt;
@@ -103,6 +105,11 @@ impl Buffered {
                 return stop(spill_failed(&error), basin, Bytes::new(), None);
             }
         }
+        // HTTP libraries may end a body that broke off as if it were whole; its declared length tells.
+        let is_cut_off = declared_length(&parts.headers).is_some_and(|length| length != basin.len());
+        if is_cut_off && !planted::is(Bug::CutOffBodyIsWhole) {
+            return stop(Rejection::BodyUnreadable, basin, Bytes::new(), Some("the body is not as long as was declared".into()));
+        }
         let content = match basin.settle().await {
             Ok(content) => content,
             Err((error, basin)) => return stop(spill_failed(&error), basin, Bytes::new(), None),
@@ -154,6 +161,11 @@ impl Request for Buffered {
 fn request_head<'a>(scope: &'a Scope, target: &'a str, headers: &'a HeaderMap) -> RequestHead<'a> {
     let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
     RequestHead { scope, target, headers }
+}
+
+/// How long the body is, as the head says. One that says it twice was judged by the HTTP library.
+fn declared_length(headers: &HeaderMap) -> Option<u64> {
+    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 fn spill_failed(error: &io::Error) -> Rejection {

@@ -1,6 +1,7 @@
 //! The layer, and how it is put together.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use hapax_core::fingerprint::Pointer;
 use hapax_core::policy::{Mode, Policy, PolicyError};
@@ -70,7 +71,18 @@ impl LayerBuilder {
             let policy = Arc::make_mut(&mut policy);
             policy.store_timeout = policy.store_timeout * 3 / 4;
         }
-        IdempotencyLayer(Arc::new(Shared { hapax, namespace, policy, name, key_field, pointers, principal, probe }))
+        let said_close_delimited = AtomicBool::new(false);
+        IdempotencyLayer(Arc::new(Shared {
+            hapax,
+            namespace,
+            policy,
+            name,
+            key_field,
+            pointers,
+            principal,
+            probe,
+            said_close_delimited,
+        }))
     }
 
     /// Who is asking, from what an authentication layer outside this one left in the request's extensions. A request without it,
@@ -105,6 +117,20 @@ pub(super) struct Shared {
     pub(super) pointers: Vec<Pointer>,
     pub(super) principal: Box<PrincipalSource>,
     pub(super) probe: Option<Arc<dyn Probe>>,
+    said_close_delimited: AtomicBool,
+}
+
+impl Shared {
+    /// Says, once, that answers of this layer are not kept because nobody can tell whether they are whole.
+    pub(super) fn say_close_delimited(&self) {
+        if !self.said_close_delimited.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                route = &*self.name,
+                "an answer had neither Content-Length nor chunks, so that it cannot be told from one that broke off: such answers are not kept, and a \
+                 repeat gets `answer-not-kept`. Let the service send a Content-Length, or set keep_close_delimited = true to accept the risk"
+            );
+        }
+    }
 }
 
 type PrincipalSource = dyn Fn(&Parts) -> Option<Principal> + Send + Sync;

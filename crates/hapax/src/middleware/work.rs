@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use hapax_core::outcome::{Class, Outcome, classify};
+use hapax_core::planted::{self, Bug};
 use hapax_core::policy::{Mode, Policy};
 use hapax_core::rejection::Rejection;
 use http::request::Parts;
@@ -9,7 +10,7 @@ use http::{HeaderValue, Request, Response};
 use std::sync::Arc;
 use tower_service::Service;
 
-use super::answer::{self, Collected};
+use super::answer::{self, CloseDelimited, Collected};
 use super::body::Body;
 use super::layer::Shared;
 use super::probe::Probed;
@@ -44,7 +45,16 @@ where
             Probed::Done(answer) => return kept(answer::stored(&answer), &policy).await,
         }
     }
-    run(inner, parts, body, operation, policy).await
+    let ended = run(inner, parts, body, operation, policy).await;
+    if ended.live.as_ref().is_ok_and(|response| is_without_end(response.extensions(), &shared.policy)) {
+        shared.say_close_delimited();
+    }
+    ended
+}
+
+/// Whether nobody can tell that an answer is whole, and the policy does not accept that.
+fn is_without_end(extensions: &http::Extensions, policy: &Policy) -> bool {
+    extensions.get::<CloseDelimited>().is_some() && !policy.keep_close_delimited && !planted::is(Bug::CloseDelimitedIsKept)
 }
 
 /// The work of an operation: calls the inner service and reads its answer as an outcome.
@@ -114,7 +124,7 @@ where
     let status = parts.status.as_u16();
     let ended =
         |parts, answer, body| Ended { outcome: Outcome::Kept { status, answer }, live: Ok(Response::from_parts(parts, body)) };
-    if !policy.keep_answers || !answer::wants_keeping(&parts.headers) {
+    if !policy.keep_answers || !answer::wants_keeping(&parts.headers) || is_without_end(&parts.extensions, policy) {
         return ended(parts, None, Body::streamed(body));
     }
     match answer::collect(Box::pin(body), policy.answer_bytes_max).await {
