@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax::core::outcome::classify;
-use hapax::middleware::{Probing, is_never_kept};
+use hapax::middleware::{CloseDelimited, Probing, is_never_kept};
 use hapax::{Answer, Body, Class, Operation, Policy, Probe, Probed};
 use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, VIA};
 use http::uri::PathAndQuery;
@@ -101,6 +101,11 @@ where
     B::Error: Into<BoxError>,
 {
     let (parts, body) = response.into_parts();
+    if parts.extensions.get::<CloseDelimited>().is_some() && !policy.keep_close_delimited {
+        return Err(
+            "it is done, it says, and its answer ends only with the connection, so that a part could pass for the whole".into()
+        );
+    }
     let said = only(&parts.headers, &STATUS).filter(|status| status.len() == 3);
     let status = said.and_then(|status| status.parse().ok()).filter(|status| (200..600).contains(status));
     let status = status.ok_or("it is done, it says, and not with which status")?;

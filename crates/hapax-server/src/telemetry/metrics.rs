@@ -44,6 +44,7 @@ struct Inner {
     admin_refused: Family<Label, Counter>,
     upstream_connects: Counter,
     upstream_connect_failures: Counter,
+    upstream_surplus: Counter,
     draining: Gauge,
     registry: Mutex<Registry>,
 }
@@ -146,6 +147,11 @@ impl Metrics {
                 "upstream_connect_failures",
                 "Connections to the upstream that failed to be made",
             ),
+            upstream_surplus: registered(
+                to,
+                "upstream_surplus",
+                "Connections on which the upstream sent bytes that nobody had asked for",
+            ),
             draining: registered(to, "draining", "1 once this node has begun to shut down"),
             registry: Mutex::new(registry),
         }))
@@ -194,6 +200,11 @@ impl Metrics {
     /// A connection to the upstream could not be made.
     pub fn upstream_connect_failed(&self) {
         self.0.upstream_connect_failures.inc();
+    }
+
+    /// The upstream sent bytes that nobody had asked for.
+    pub fn upstream_surplus(&self) {
+        self.0.upstream_surplus.inc();
     }
 
     /// The same request was seen under another principal: see [`Suspects`](super::Suspects).

@@ -3,8 +3,13 @@
 mod bench;
 mod client;
 mod faults;
+#[path = "../hostile/frames.rs"]
+#[allow(dead_code, reason = "the hostile suite needs more of it")]
+mod frames;
 mod reuse;
 mod review;
 mod servers;
 mod streaming;
+mod surplus;
 mod upgrade;
+mod wire;

@@ -101,7 +101,7 @@ async fn a_request_passes_while_its_rest_is_still_to_come() {
 #[tokio::test]
 async fn request_and_answer_pass_in_turns() {
     let origin = Origin::start().await.unwrap();
-    let gateway = gateway(origin.address(), Protocol::Http1, |_| ()).await;
+    let gateway = gateway(origin.address(), Protocol::Http1, |config| config.upstream.connections_max = 1).await;
     origin.script([
         Step::ReadHead,
         Step::ReadUntil("ping"),

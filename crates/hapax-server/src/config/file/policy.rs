@@ -54,6 +54,7 @@ pub(super) fn policy(section: &Section<'_>, around: &Around<'_>) -> (Policy, Opt
     section.read("answer_bytes_max", &mut policy.answer_bytes_max, size);
     policy.answer_version = section.get("answer_version", parsed(answer_version));
     section.read("replay_cookies", &mut policy.replay_cookies, switch);
+    section.read("keep_close_delimited", &mut policy.keep_close_delimited, switch);
     bodies(section, &mut policy);
     policy.velocity = velocity(section);
     let probe = mode::needs(section, &policy, around.store);

@@ -1,12 +1,13 @@
 //! Asking another service something: one GET, bounded in time and bytes, and no redirect is followed.
 
+use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use http::header::{HOST, HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
-use http::{Request, Response, StatusCode, Uri};
+use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
@@ -15,7 +16,7 @@ use tokio::time::timeout;
 
 use crate::config::{Protocol, Upstream};
 use crate::gateway::BoxError;
-use crate::gateway::upstream::{Dialer, Speaks};
+use crate::gateway::upstream::{Dialer, Framing, QUIET, Speaks};
 
 /// Bytes of an answer's head. hyper may read as much again before it notices.
 const HEAD_BYTES_MAX: usize = 32 << 10;
@@ -29,7 +30,8 @@ pub(super) struct Fetcher {
     dialer: Dialer,
     host: HeaderValue,
     target: PathAndQuery,
-    idle: Mutex<Vec<Idle>>,
+    /// The longest at rest first.
+    idle: Mutex<VecDeque<Idle>>,
 }
 
 struct Idle {
@@ -76,8 +78,12 @@ impl Fetcher {
     async fn ask(&self, headers: HeaderMap, body_bytes_max: usize) -> Result<Fetched, Failed> {
         let (sender, response) = self.exchange(headers).await?;
         let (parts, body) = response.into_parts();
+        let framing = Framing::of(&Method::GET, &parts).map_err(|error| Failed { word: "broken", why: error.to_string() })?;
         let body = whole(body, body_bytes_max).await?;
-        self.rest(sender);
+        // What follows an answer could be taken for the next one, which may name another caller.
+        if framing.is_certain {
+            self.rest(sender);
+        }
         Ok(Fetched { status: parts.status, headers: parts.headers, body })
     }
 
@@ -114,13 +120,14 @@ impl Fetcher {
     fn rested(&self) -> Option<SendRequest<Empty<Bytes>>> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.retain(|idle| idle.since.elapsed() < IDLE_AGE_MAX && idle.sender.is_ready());
-        idle.pop().map(|idle| idle.sender)
+        // Its connection ends as soon as a byte comes that nobody asked for; it is given time to.
+        idle.pop_front_if(|idle| idle.since.elapsed() >= QUIET).map(|idle| idle.sender)
     }
 
     fn rest(&self, sender: SendRequest<Empty<Bytes>>) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < IDLE_MAX {
-            idle.push(Idle { sender, since: Instant::now() });
+            idle.push_back(Idle { sender, since: Instant::now() });
         }
     }
 }

@@ -104,7 +104,7 @@ impl Body for Answer {
         let this = &mut *self;
         let frame = match &mut this.kind {
             Kind::Empty => Poll::Ready(None),
-            Kind::Http1(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
+            Kind::Http1(body) => Pin::new(body).poll_frame(cx),
             Kind::Http2(body) => body.poll_frame(cx),
             Kind::Alone(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
         };

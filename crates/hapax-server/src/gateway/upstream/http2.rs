@@ -195,8 +195,8 @@ impl Drop for Place {
 ///
 /// Of the latter hyper may also speak when the upstream goes away *in good order*, at the very moment at which the head was sent. With a
 /// body still to come the request was not complete then; without one it was, and nobody knows.
-pub(super) fn is_unprocessed(error: &hyper::Error, has_body: bool) -> bool {
-    let Some(error) = std::error::Error::source(error).and_then(|source| source.downcast_ref::<h2::Error>()) else { return false };
+pub(super) fn is_unprocessed(error: &BoxError, has_body: bool) -> bool {
+    let Some(error) = error.source().and_then(|source| source.downcast_ref::<h2::Error>()) else { return false };
     let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
     error.is_remote() && (is_refused || has_body && error.is_go_away())
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use hapax::Body;
+use hapax::middleware::CloseDelimited;
 use http::{HeaderMap, Request, Response};
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
@@ -17,8 +18,12 @@ use hyper_util::rt::TokioIo;
 use rustix::net::RecvFlags;
 
 use super::BoxError;
+use super::framing::{Ends, Framing};
 use super::pool::{Pool, Slot};
 use crate::gateway::stream::Stream;
+
+/// Fields that the head of an answer may have. hyper's own limit is 100, and an answer over it would be lost after its effect.
+pub(super) const ANSWER_FIELDS_MAX: usize = 256;
 
 /// A connection that is ours alone.
 pub(super) struct Link {
@@ -26,9 +31,12 @@ pub(super) struct Link {
     connection: Pin<Box<Connection<TokioIo<Stream>, Body>>>,
     /// The same socket, to ask whether it is still open without disturbing what is read from it.
     socket: OwnedFd,
+    is_tls: bool,
     pub(super) rested_at: Instant,
-    /// It has had a request before.
-    is_used: bool,
+    /// How many requests it has had.
+    requests: u64,
+    /// How the last answer ended.
+    framing: Option<Framing>,
     /// How long the upstream says it keeps a connection without use.
     keep_alive: Option<Duration>,
     _slot: Slot,
@@ -36,14 +44,16 @@ pub(super) struct Link {
 
 impl Link {
     pub(super) async fn open(stream: Stream, slot: Slot) -> Result<Link, BoxError> {
-        let socket = stream.socket().as_fd().try_clone_to_owned()?;
-        let (sender, connection) = http1::Builder::new().handshake(TokioIo::new(stream)).await?;
+        let (socket, is_tls) = (stream.socket().as_fd().try_clone_to_owned()?, stream.is_tls());
+        let (sender, connection) = http1::Builder::new().max_headers(ANSWER_FIELDS_MAX).handshake(TokioIo::new(stream)).await?;
         Ok(Link {
             sender,
             connection: Box::pin(connection),
             socket,
+            is_tls,
             rested_at: Instant::now(),
-            is_used: false,
+            requests: 0,
+            framing: None,
             keep_alive: None,
             _slot: slot,
         })
@@ -57,21 +67,37 @@ impl Link {
 
     /// Whether it has had a request before, and has rested for longer than this.
     pub(super) fn is_stale(&self, age_max: Duration) -> bool {
-        self.is_used && !self.is_fresh(age_max)
+        self.requests > 0 && !self.is_fresh(age_max)
     }
 
-    /// Whether the upstream has neither closed it nor said anything unasked. The system is asked, not the runtime: its news may
-    /// not have been read yet.
-    pub(super) fn is_open(&self) -> bool {
+    /// Whether the last answer was one without a body, by its status or by the method asked with.
+    pub(super) fn ends_with_head(&self) -> bool {
+        self.framing.is_some_and(|framing| framing.ends == Ends::WithHead)
+    }
+
+    /// What the upstream has sent since its last answer. The system is asked, not the runtime: its news may not have been read yet.
+    pub(super) fn news(&self) -> News {
         match rustix::net::recv(&self.socket, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
-            Err(error) => error == rustix::io::Errno::AGAIN || error == rustix::io::Errno::INTR,
-            // The end, or bytes. Over TLS those are its end as a rule, because session tickets came before the answer.
-            Ok(_) => false,
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => News::None,
+            // Over TLS that is its end as a rule, because session tickets came before the answer.
+            Ok((1.., _)) if !self.is_tls => News::Surplus,
+            _ => News::Closed,
+        }
+    }
+
+    /// The same, of a connection that should have been quiet: what the runtime has read of it counts too.
+    pub(super) async fn listen(&mut self) -> News {
+        let polled = std::future::poll_fn(|cx| Poll::Ready(self.connection.as_mut().poll(cx))).await;
+        match polled {
+            Poll::Pending => self.news(),
+            Poll::Ready(Err(error)) if is_surplus(&error) => News::Surplus,
+            Poll::Ready(_) => News::Closed,
         }
     }
 
     /// Sends a request and reads the head of the answer. Whoever drops the future gives the connection up.
     pub(super) async fn exchange(mut self, request: Request<Body>, pool: Arc<Pool>) -> Result<Response<Answer>, Lost> {
+        let method = request.method().clone();
         let mut sent = std::pin::pin!(self.sender.try_send_request(request));
         let answered = std::future::poll_fn(|cx| {
             if let Poll::Ready(answered) = sent.as_mut().poll(cx) {
@@ -81,24 +107,53 @@ impl Link {
             let _ = self.connection.as_mut().poll(cx);
             sent.as_mut().poll(cx)
         });
-        let response = answered.await?;
-        (self.is_used, self.keep_alive) = (true, keep_alive(response.headers()));
-        let mut response = response.map(|incoming| Answer { incoming, link: Some((self, pool)) });
+        let (mut parts, incoming) = answered.await?.into_parts();
+        let framing = Framing::of(&method, &parts).map_err(|error| Lost { error: error.into(), unsent: None })?;
+        if framing.ends == Ends::WithConnection {
+            parts.extensions.insert(CloseDelimited);
+        }
+        self.requests += 1;
+        (self.framing, self.keep_alive) = (Some(framing), keep_alive(&parts.headers));
+        let mut body = Answer { incoming, link: Some((self, pool)), is_stray: false };
         // A body without bytes may never be asked for any.
         std::future::poll_fn(|cx| {
-            response.body_mut().rest_at_end(cx);
+            body.rest_at_end(cx);
             Poll::Ready(())
         })
         .await;
-        Ok(response)
+        Ok(Response::from_parts(parts, body))
     }
 
-    /// Back into the pool if it can take another request: it cannot if the upstream answered before it had read the last one.
-    fn rest(mut self, pool: &Pool, cx: &mut Context<'_>) {
-        if self.connection.as_mut().poll(cx).is_pending() && self.sender.is_ready() {
+    /// Back into the pool if it can take another request: it cannot if the upstream answered before it had read the last one, or if its
+    /// answer left in doubt where it ended. Says whether bytes follow that nobody asked for.
+    fn rest(mut self, pool: &Arc<Pool>, cx: &mut Context<'_>) -> News {
+        match self.connection.as_mut().poll(cx) {
+            Poll::Ready(Err(error)) if is_surplus(&error) => {
+                pool.distrust();
+                return News::Surplus;
+            }
+            Poll::Ready(_) => return News::Closed,
+            Poll::Pending => {}
+        }
+        if self.sender.is_ready() && self.framing.is_some_and(|framing| framing.is_certain) {
             pool.put(self);
         }
+        News::None
     }
+}
+
+/// What an upstream has sent on a connection at rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum News {
+    None,
+    /// Bytes that nobody asked for.
+    Surplus,
+    Closed,
+}
+
+/// Whether hyper has found bytes behind an answer: of all the errors of a connection at rest only this one has no cause.
+fn is_surplus(error: &hyper::Error) -> bool {
+    std::error::Error::source(error).is_none()
 }
 
 /// What `Keep-Alive: timeout=5` says.
@@ -111,38 +166,48 @@ fn keep_alive(headers: &HeaderMap) -> Option<Duration> {
 
 /// Why there is no answer.
 pub(super) struct Lost {
-    pub(super) error: hyper::Error,
+    pub(super) error: BoxError,
     /// The request, if not a byte of it was sent.
     pub(super) unsent: Option<Request<Body>>,
 }
 
 impl From<TrySendError<Request<Body>>> for Lost {
     fn from(mut error: TrySendError<Request<Body>>) -> Self {
-        Lost { unsent: error.take_message(), error: error.into_error() }
+        Lost { unsent: error.take_message(), error: error.into_error().into() }
     }
 }
+
+/// On a connection that had been used before, more came than one answer: which of the bytes were meant for this request cannot be told.
+#[derive(Debug, thiserror::Error)]
+#[error("the upstream sent more than one answer on a connection that was used before, so that it may not be the one asked for")]
+struct Stray;
 
 /// The body of an answer, and the connection that it comes over: read to its end, the connection goes back to the pool.
 pub(super) struct Answer {
     incoming: Incoming,
     link: Option<(Link, Arc<Pool>)>,
+    is_stray: bool,
 }
 
 impl Answer {
     fn rest_at_end(&mut self, cx: &mut Context<'_>) {
-        if self.incoming.is_end_stream()
-            && let Some((link, pool)) = self.link.take()
-        {
-            link.rest(&pool, cx);
+        if self.incoming.is_end_stream() {
+            self.rest(cx);
         }
+    }
+
+    fn rest(&mut self, cx: &mut Context<'_>) {
+        let Some((link, pool)) = self.link.take() else { return };
+        let is_reused = link.requests > 1;
+        self.is_stray = link.rest(&pool, cx) == News::Surplus && is_reused;
     }
 }
 
 impl http_body::Body for Answer {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
         let mut frame = Pin::new(&mut this.incoming).poll_frame(cx);
         if frame.is_pending()
@@ -157,20 +222,19 @@ impl http_body::Body for Answer {
                 Poll::Ready(Some(Ok(frame)))
             }
             None => {
-                if let Some((link, pool)) = this.link.take() {
-                    link.rest(&pool, cx);
-                }
-                Poll::Ready(None)
+                this.rest(cx);
+                let is_stray = std::mem::take(&mut this.is_stray);
+                Poll::Ready(is_stray.then(|| Err(Stray.into())))
             }
             Some(Err(error)) => {
                 this.link = None;
-                Poll::Ready(Some(Err(error)))
+                Poll::Ready(Some(Err(error.into())))
             }
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.incoming.is_end_stream()
+        self.incoming.is_end_stream() && !self.is_stray
     }
 
     fn size_hint(&self) -> SizeHint {

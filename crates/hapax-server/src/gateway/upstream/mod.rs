@@ -5,10 +5,12 @@
 
 mod answer;
 mod dial;
+mod framing;
 mod http2;
 mod link;
 mod pool;
 mod progress;
+mod trust;
 mod upgrade;
 
 use std::pin::Pin;
@@ -26,7 +28,7 @@ use tower_service::Service;
 
 use self::answer::Answer;
 use self::http2::Shared;
-use self::link::{Link, Lost};
+use self::link::{Link, Lost, News};
 use self::pool::{Place, Pool, Turn};
 use self::progress::Progress;
 use super::{BoxError, forward};
@@ -34,6 +36,8 @@ use crate::config::Config;
 use crate::telemetry::Metrics;
 
 pub(crate) use self::dial::{Dialer, Speaks};
+pub(crate) use self::framing::Framing;
+pub(crate) use self::trust::QUIET;
 pub(crate) use self::upgrade::Tunnels;
 
 /// How often a request that was provably not sent may be given another connection.
@@ -82,7 +86,7 @@ impl Proxy {
             dialer: Dialer::new(upstream, "upstream")?,
             scheme: upstream.url.scheme().cloned().unwrap_or(Scheme::HTTP),
             authority: upstream.url.authority().cloned().ok_or("upstream.url names no host")?,
-            pool: Pool::new(upstream.connections_max, upstream.idle_max),
+            pool: Pool::new(upstream.connections_max, upstream.idle_max, metrics.clone()),
             http2: Shared::default(),
             tunnels,
             metrics,
@@ -198,9 +202,9 @@ impl Inside {
             match lost {
                 Lost { unsent: Some(unsent), .. } => request = unsent,
                 Lost { error, unsent: None } if http2::is_unprocessed(&error, has_body) => {
-                    return Err(NeverDispatched(error.into()).into());
+                    return Err(NeverDispatched(error).into());
                 }
-                Lost { error, unsent: None } => return Err(error.into()),
+                Lost { error, unsent: None } => return Err(error),
             }
             // The connection had been closed before anything was sent: others of its age may be too.
             age_max = Duration::ZERO;
@@ -230,8 +234,11 @@ impl Inside {
                     }
                 };
                 match turn {
-                    Turn::Used(link) if link.is_open() => return Ok(Way::Http1(link)),
-                    Turn::Used(_) => {}
+                    Turn::Used(link) => match link.news() {
+                        News::None => return Ok(Way::Http1(link)),
+                        News::Surplus => self.pool.distrust(),
+                        News::Closed => {}
+                    },
                     Turn::Dial(slot) => {
                         let way = self.dial(slot).await;
                         match &way {

@@ -9,11 +9,15 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::link::Link;
+use super::link::{Link, News};
+use super::trust::{QUIET, Reuse, Trust};
+use crate::telemetry::Metrics;
 
 /// The connections to one upstream. At most so many; whoever finds none waits in line.
 pub(super) struct Pool {
     inside: Mutex<Inside>,
+    trust: Trust,
+    metrics: Metrics,
     connections_max: usize,
     idle_max: Duration,
 }
@@ -46,8 +50,8 @@ pub(super) struct Slot {
 }
 
 impl Pool {
-    pub(super) fn new(connections_max: usize, idle_max: Duration) -> Arc<Pool> {
-        Arc::new(Pool { inside: Mutex::default(), connections_max, idle_max })
+    pub(super) fn new(connections_max: usize, idle_max: Duration, metrics: Metrics) -> Arc<Pool> {
+        Arc::new(Pool { inside: Mutex::default(), trust: Trust::default(), metrics, connections_max, idle_max })
     }
 
     /// A connection that was used within `age_max`, or the right to make one, or a place in line.
@@ -76,9 +80,42 @@ impl Pool {
         Place::Line(receiver)
     }
 
-    /// A connection that can take another request. Whoever waits gets it at once.
-    pub(super) fn put(&self, mut link: Link) {
+    /// A connection that can take another request: at once, or when it has been quiet for a while.
+    pub(super) fn put(self: &Arc<Self>, mut link: Link) {
         link.rested_at = Instant::now();
+        match self.trust.reuse(link.ends_with_head()) {
+            Reuse::AtOnce => self.lend(link),
+            Reuse::Never => drop(link),
+            Reuse::WhenQuiet => {
+                let pool = self.clone();
+                tokio::spawn(async move {
+                    tokio::time::sleep(QUIET).await;
+                    match link.listen().await {
+                        News::None => {
+                            pool.trust.was_quiet();
+                            pool.lend(link);
+                        }
+                        News::Surplus => pool.distrust(),
+                        News::Closed => {}
+                    }
+                });
+            }
+        }
+    }
+
+    /// Bytes came that nobody had asked for: from now on every connection serves one request.
+    pub(super) fn distrust(&self) {
+        self.metrics.upstream_surplus();
+        if self.trust.lose() {
+            tracing::error!(
+                "ALARM: the upstream sent bytes behind an answer. Such bytes can be taken for the answer to somebody else's request, so that its \
+                 connections are not used again from now on. Find out which of its answers have a wrong Content-Length, or a body with 204, 304 or HEAD"
+            );
+        }
+    }
+
+    /// Gives a connection to the first request that waits for one, or keeps it.
+    fn lend(&self, mut link: Link) {
         let mut inside = self.lock();
         while let Some(waiter) = inside.waiting.pop_front() {
             match waiter.send(Turn::Used(link)) {
@@ -94,7 +131,7 @@ impl Pool {
     pub(super) fn sweep(&self) {
         let mut inside = self.lock();
         let (kept, dead): (VecDeque<_>, VecDeque<_>) =
-            inside.idle.drain(..).partition(|link| link.rested_at.elapsed() < self.idle_max && link.is_open());
+            inside.idle.drain(..).partition(|link| link.rested_at.elapsed() < self.idle_max && link.news() == News::None);
         inside.idle = kept;
         drop(inside);
         drop(dead);

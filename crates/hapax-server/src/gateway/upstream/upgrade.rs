@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use super::answer::Answer;
 use super::dial::Speaks;
+use super::link::ANSWER_FIELDS_MAX;
 use super::pool::{Place, Slot, Turn};
 use super::progress::Progress;
 use super::{BoxError, Inside, for_http1};
@@ -60,7 +61,10 @@ pub(super) async fn send(inside: &Inside, mut request: Request<Body>, client: On
     let dialing = async {
         let slot = slot(inside).await?;
         match inside.dialer.dial().await? {
-            Speaks::Http1(stream) => Ok::<_, BoxError>((http1::handshake(TokioIo::new(stream)).await?, slot)),
+            Speaks::Http1(stream) => {
+                let connection = http1::Builder::new().max_headers(ANSWER_FIELDS_MAX).handshake(TokioIo::new(stream)).await?;
+                Ok::<_, BoxError>((connection, slot))
+            }
             Speaks::Http2(_) => Err("the upstream speaks HTTP/2, over which nothing is upgraded".into()),
         }
     };

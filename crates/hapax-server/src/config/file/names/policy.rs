@@ -152,6 +152,10 @@ pub(crate) const POLICY: &[Setting] = &[
         means: "what shape answers have now. One that was kept under another version is not replayed: a repeat gets 409 `answer-not-kept`, and nothing runs again",
     },
     switch("replay_cookies", "replay `Set-Cookie` to later callers too"),
+    switch(
+        "keep_close_delimited",
+        "keep answers that have neither `Content-Length` nor chunks, though one that broke off looks the same. For services that can do nothing else",
+    ),
     // How much.
     Setting {
         name: "body_bytes_max",

@@ -62,7 +62,7 @@ fn keys(section: &Section<'_>, policy: &mut Policy) {
 
 fn answers(section: &Section<'_>, policy: &mut Policy) {
     if !policy.keep_answers {
-        for name in ["answer_bytes_max", "answer_version", "replay_cookies"] {
+        for name in ["answer_bytes_max", "answer_version", "replay_cookies", "keep_close_delimited"] {
             if section.says(name) {
                 section.mistake(
                     &[name, "keep_answers"],
