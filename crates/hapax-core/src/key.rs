@@ -58,6 +58,11 @@ pub enum KeyError {
     /// Where the key is taken from the body: two readers might find two keys.
     #[error("the body, where this route takes the key from, has a member name twice or begins with a byte order mark")]
     Ambiguous,
+    /// Where the key is taken from the body: to a reader that ignores letter case there is another key, or one at all.
+    #[error(
+        "the body, where this route takes the key from, has a name that differs from another, or from the name of the key, only in letter case"
+    )]
+    LetterCase,
     /// Where the key is taken from the body: larger than is read as JSON.
     #[error("the body, where this route takes the key from, is nested too deeply or has too many members or too long a string")]
     Unwieldy,
@@ -119,6 +124,7 @@ impl From<&Odd> for KeyError {
     fn from(odd: &Odd) -> Self {
         match odd {
             Odd::DuplicateName(_) | Odd::ByteOrderMark => KeyError::Ambiguous,
+            Odd::LetterCase(..) => KeyError::LetterCase,
             Odd::Deep | Odd::Wide | Odd::Long => KeyError::Unwieldy,
             Odd::NotJson(_) | Odd::NoBoundary | Odd::NotMultipart => KeyError::NotJson,
         }

@@ -93,9 +93,12 @@ async fn a_key_at_the_end_of_a_body_that_was_spilled_to_a_file_is_found() {
 
 #[tokio::test]
 async fn a_body_in_which_another_reader_might_find_another_key_is_refused() {
-    let cases: [(&[u8], &str); 16] = [
+    let cases: [(&[u8], &str); 19] = [
         (br#"{"client_token":"a","client_token":"b"}"#, "has a member name twice"),
         (br#"{"client_token":"a","x":[{"y":1,"y":2}]}"#, "has a member name twice"),
+        (br#"{"client_token":"a","Client_Token":"b"}"#, "only in letter case"),
+        (br#"{"CLIENT_TOKEN":"b"}"#, "only in letter case"),
+        (r#"{"client_to\u212Aen":"b"}"#.as_bytes(), "only in letter case"),
         (b"\xef\xbb\xbf{\"client_token\":\"a\"}", "byte order mark"),
         (br#"{"client_token":"a""#, "not one well-formed JSON text"),
         (br#"{"client_token":"a",}"#, "not one well-formed JSON text"),

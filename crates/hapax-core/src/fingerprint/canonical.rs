@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::multipart::{Boundary, Cutter, Pieces};
-use super::{BodyMode, FingerprintPolicy, RequestHead, Selection, json, multipart_boundary, values};
+use super::{BodyMode, FingerprintPolicy, JsonRules, RequestHead, Selection, json, multipart_boundary, values};
 
 /// The headers and the body of a request as far as they count. Scope and target count as they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +72,9 @@ pub enum Odd {
     /// Readers differ in which of the two they take.
     #[error("the name {0:?} is in one object twice")]
     DuplicateName(String),
+    /// Readers that ignore letter case take them for one name. The second may be a name that the policy names.
+    #[error("the names {0:?} and {1:?} differ only in letter case")]
+    LetterCase(String, String),
     /// Nested deeper than is read.
     #[error("it is nested too deeply")]
     Deep,
@@ -96,7 +99,7 @@ pub fn of(policy: &FingerprintPolicy, head: &RequestHead<'_>, body: &[u8]) -> Ca
     let bytes = |odd| Body::Bytes { bytes: body.to_vec(), odd };
     let body = match &policy.body {
         BodyMode::Raw => bytes(None),
-        BodyMode::Json(selection) => json(body, selection).map_or_else(|odd| bytes(Some(odd)), Body::Json),
+        BodyMode::Json(selection) => json_by(policy.json, body, selection).map_or_else(|odd| bytes(Some(odd)), Body::Json),
         BodyMode::Multipart => match multipart_boundary(head) {
             None => bytes(Some(Odd::NoBoundary)),
             Some(boundary) => match multipart(boundary, body) {
@@ -115,7 +118,11 @@ pub fn of(policy: &FingerprintPolicy, head: &RequestHead<'_>, body: &[u8]) -> Ca
 
 /// What counts of a JSON text, or why it counts byte for byte.
 pub fn json(text: &[u8], selection: &Selection) -> Result<Json, Odd> {
-    let mut canonical = json::Canonical::<Json>::new(selection.clone());
+    json_by(JsonRules::default(), text, selection)
+}
+
+fn json_by(rules: JsonRules, text: &[u8], selection: &Selection) -> Result<Json, Odd> {
+    let mut canonical = json::Canonical::<Json>::new(selection.clone(), rules);
     canonical.update(text)?;
     canonical.finish()
 }

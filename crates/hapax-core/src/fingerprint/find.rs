@@ -15,10 +15,10 @@
 //! # Ok::<(), hapax_core::fingerprint::PointerError>(())
 //! ```
 
-use super::Selection;
 use super::canonical::Odd;
 use super::json::{Canonical, Digests};
 use super::pointer::{Pointer, Step};
+use super::{JsonRules, Selection};
 
 /// A longer string is found without its text: it is no key.
 const TEXT_BYTES_MAX: usize = 1_024;
@@ -47,7 +47,11 @@ pub struct Value {
 impl Finder {
     /// Finds the values at these places, each of which is [one](Pointer::is_exact).
     pub fn new(pointers: Vec<Pointer>) -> Self {
-        Finder { canonical: Canonical::tracing(Selection::All, Trail::new(pointers)), odd: None, is_empty: true }
+        Finder {
+            canonical: Canonical::tracing(Selection::All, JsonRules::default(), Trail::new(pointers)),
+            odd: None,
+            is_empty: true,
+        }
     }
 
     /// The next bytes of the text.
@@ -133,8 +137,23 @@ impl<V: Clone> Trail<V> {
         self.levels.pop();
     }
 
-    /// The value of this member or element comes next.
-    pub(super) fn step(&mut self, to: &Step<'_>) {
+    /// The value of this member comes next. If its name differs from a pointer's only in letter case, the text is odd: a service that
+    /// ignores letter case finds there what this one does not.
+    pub(super) fn member(&mut self, name: &str) -> Result<(), Odd> {
+        if let Some(level) = self.levels.last() {
+            let depth = self.levels.len() - 1;
+            super::pointer::refuse_letter_case(&self.pointers, &level.within, depth, name)?;
+        }
+        self.step(&Step::Member(name));
+        Ok(())
+    }
+
+    /// The value of this element comes next.
+    pub(super) fn element(&mut self, place: u64) {
+        self.step(&Step::Index(place));
+    }
+
+    fn step(&mut self, to: &Step<'_>) {
         let Some(depth) = self.levels.len().checked_sub(1) else { return };
         let (pointers, level) = (&self.pointers, &mut self.levels[depth]);
         level.next.clear();
@@ -237,6 +256,10 @@ mod tests {
         let odd = |text: &str| find(text.as_bytes(), &["/k"], 3).odd().cloned();
         assert_eq!(odd(r#"{"k":"a","k":"b"}"#), Some(Odd::DuplicateName(String::new())));
         assert_eq!(odd(r#"{"k":"a","x":{"y":1,"y":1}}"#), Some(Odd::DuplicateName(String::new())));
+        assert!(matches!(odd(r#"{"k":"a","K":"b"}"#), Some(Odd::LetterCase(..))));
+        assert!(matches!(odd(r#"{"\u212A":"b"}"#), Some(Odd::LetterCase(..))), "a service that ignores case finds a key here");
+        assert!(matches!(odd(r#"{"k":"a","x":{"y":1,"Y":1}}"#), Some(Odd::LetterCase(..))));
+        assert_eq!(odd(r#"{"k":"a","x":{"K":1}}"#), None);
         assert_eq!(odd("\u{feff}{\"k\":\"a\"}"), Some(Odd::ByteOrderMark));
         for text in
             ["", "k=a", "{\"k\":\"a\"", "{\"k\":\"a\"} {}", "{'k':'a'}", r#"{"k":"\ud800"}"#, "{\"k\":\"a\",}", "{\"k\":\"a\nb\"}"]

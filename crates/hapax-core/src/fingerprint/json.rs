@@ -14,8 +14,9 @@ use sha2::{Digest, Sha256};
 
 use super::canonical::Odd;
 use super::find::Trail;
-use super::pointer::{Pointer, Step};
-use super::{BodyDigest, Selection};
+use super::fold::folded_hash;
+use super::pointer::{Pointer, Step, refuse_letter_case};
+use super::{BodyDigest, JsonRules, Selection};
 
 /// Deeper texts count byte for byte.
 const DEPTH_MAX: usize = 128;
@@ -37,8 +38,8 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    pub(super) fn new(selection: Selection) -> Self {
-        Reader { raw: Sha256::new(), canonical: Some(Canonical::new(selection)) }
+    pub(super) fn new(selection: Selection, rules: JsonRules) -> Self {
+        Reader { raw: Sha256::new(), canonical: Some(Canonical::new(selection, rules)) }
     }
 
     pub(super) fn update(&mut self, chunk: &[u8]) {
@@ -151,18 +152,18 @@ pub(super) struct Canonical<F: Form> {
 }
 
 impl<F: Form> Canonical<F> {
-    pub(super) fn new(selection: Selection) -> Self {
-        Canonical::tracing(selection, Trail::new(Vec::new()))
+    pub(super) fn new(selection: Selection, rules: JsonRules) -> Self {
+        Canonical::tracing(selection, rules, Trail::new(Vec::new()))
     }
 
     /// Follows a trail on the way.
-    pub(super) fn tracing(selection: Selection, trail: Trail<F::Value>) -> Self {
+    pub(super) fn tracing(selection: Selection, rules: JsonRules, trail: Trail<F::Value>) -> Self {
         Canonical {
             parser: LowLevelJsonParser::new(),
             pending: Vec::new(),
             parse_at: 0,
             at_start: true,
-            tree: Tree { selection, open: Vec::new(), members: 0, root: None, trail },
+            tree: Tree { selection, rules, open: Vec::new(), members: 0, root: None, trail },
         }
     }
 
@@ -226,6 +227,7 @@ fn not_json(error: &JsonSyntaxError) -> Odd {
 /// The path from the root to the value being read, each container with what it holds so far.
 struct Tree<F: Form> {
     selection: Selection,
+    rules: JsonRules,
     open: Vec<Container<F>>,
     members: usize,
     root: Option<F::Value>,
@@ -245,13 +247,19 @@ enum Kind<F: Form> {
     /// The name is that of the member being read; there is none before the first.
     Object {
         members: Vec<Member<F>>,
-        name: Option<F::Name>,
+        name: Option<Name<F>>,
         child: Cursor,
     },
 }
 
+struct Name<F: Form> {
+    exact: F::Name,
+    /// The same for names that differ only in letter case.
+    folded: u64,
+}
+
 struct Member<F: Form> {
-    name: F::Name,
+    name: Name<F>,
     /// `None` for a member that is left out; its name still counts for finding duplicates.
     value: Option<F::Value>,
 }
@@ -316,8 +324,12 @@ impl<F: Form> Tree<F> {
         let Some(Container { cursor, kind: Kind::Object { name, child, .. } }) = self.open.last_mut() else {
             return Err(out_of_place());
         };
-        *name = Some(F::name(text));
-        self.trail.step(&Step::Member(text));
+        *name = Some(Name { exact: F::name(text), folded: folded_hash(text) });
+        if let (JsonRules::V2, Selection::Only(pointers), Cursor::Walk(matching)) = (self.rules, &self.selection, &*cursor) {
+            // To a service that ignores letter case this value may be one that counts.
+            refuse_letter_case(pointers, matching, depth, text)?;
+        }
+        self.trail.member(text)?;
         *child = step(&self.selection, cursor, depth, &Step::Member(text));
         self.members += 1;
         if self.members > MEMBERS_MAX { Err(Odd::Wide) } else { Ok(()) }
@@ -328,7 +340,7 @@ impl<F: Form> Tree<F> {
             Kind::Array { elements, .. } => F::end(elements),
             Kind::Object { members, .. } => {
                 self.members -= members.len();
-                object::<F>(members)?
+                object::<F>(members, self.rules)?
             }
         };
         self.trail.close();
@@ -338,7 +350,7 @@ impl<F: Form> Tree<F> {
     /// A value begins. To a member its name has led; an element has only its place.
     fn arrive(&mut self) {
         if let Some(Kind::Array { next, .. }) = self.open.last().map(|container| &container.kind) {
-            self.trail.step(&Step::Index(*next));
+            self.trail.element(*next);
         }
     }
 
@@ -395,12 +407,25 @@ fn step(selection: &Selection, cursor: &Cursor, depth: usize, to: &Step<'_>) -> 
     }
 }
 
-fn object<F: Form>(mut members: Vec<Member<F>>) -> Result<F::Value, Odd> {
-    members.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-    if let Some([twice, _]) = members.array_windows().find(|[a, b]| a.name == b.name) {
-        return Err(Odd::DuplicateName(F::spelled(&twice.name).to_owned()));
+fn object<F: Form>(mut members: Vec<Member<F>>, rules: JsonRules) -> Result<F::Value, Odd> {
+    members.sort_unstable_by(|a, b| a.name.exact.cmp(&b.name.exact));
+    if let Some([twice, _]) = members.array_windows().find(|[a, b]| a.name.exact == b.name.exact) {
+        return Err(Odd::DuplicateName(F::spelled(&twice.name.exact).to_owned()));
     }
-    Ok(F::object(members.into_iter().filter_map(|Member { name, value }| Some((name, value?)))))
+    if rules == JsonRules::V2 {
+        refuse_similar_names(&members)?;
+    }
+    Ok(F::object(members.into_iter().filter_map(|Member { name, value }| Some((name.exact, value?)))))
+}
+
+fn refuse_similar_names<F: Form>(members: &[Member<F>]) -> Result<(), Odd> {
+    let mut names: Vec<&Name<F>> = members.iter().map(|member| &member.name).collect();
+    // The sort is stable, so that of two names the one that comes first by itself is told first.
+    names.sort_by_key(|name| name.folded);
+    match names.array_windows().find(|[a, b]| a.folded == b.folded) {
+        Some([a, b]) => Err(Odd::LetterCase(F::spelled(&a.exact).to_owned(), F::spelled(&b.exact).to_owned())),
+        None => Ok(()),
+    }
 }
 
 /// The parser does not send such events; if it did, the text would be odd rather than this a panic.

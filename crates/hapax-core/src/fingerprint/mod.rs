@@ -23,6 +23,7 @@
 
 pub mod canonical;
 pub mod find;
+mod fold;
 mod json;
 mod multipart;
 mod pointer;
@@ -62,6 +63,18 @@ pub struct FingerprintPolicy {
     pub body: BodyMode,
     /// Lower-case names of the headers that count. Content type and content coding do unless taken out.
     headers: BTreeSet<Box<str>>,
+    /// Which JSON texts are read byte for byte.
+    json: JsonRules,
+}
+
+/// The rules by which a JSON text is read byte for byte have changed once; a record keeps those that it was made with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+enum JsonRules {
+    /// Names that differ in letter case are different names.
+    V1,
+    /// A text with names that differ only in letter case is read byte for byte.
+    #[default]
+    V2,
 }
 
 /// How a body is read into the fingerprint.
@@ -70,8 +83,8 @@ pub enum BodyMode {
     /// Byte for byte.
     Raw,
     /// As a JSON text: spacing, member order and the spelling of escapes do not count; numbers count by their exact spelling.
-    /// A body that is not one well-formed JSON text, or has duplicate names, lone surrogates, a byte order mark or excessive depth
-    /// or width, is read byte for byte.
+    /// A body that is not one well-formed JSON text, or has duplicate names, names that differ only in letter case, lone surrogates,
+    /// a byte order mark or excessive depth or width, is read byte for byte.
     Json(Selection),
     /// As multipart parts: the boundary's spelling does not count. A body that is not well-formed multipart is read byte for byte.
     Multipart,
@@ -91,7 +104,7 @@ pub enum Selection {
 impl Default for FingerprintPolicy {
     fn default() -> Self {
         let headers = ["content-encoding", "content-type"].map(Box::from);
-        FingerprintPolicy { body: BodyMode::Raw, headers: headers.into() }
+        FingerprintPolicy { body: BodyMode::Raw, headers: headers.into(), json: JsonRules::default() }
     }
 }
 
@@ -153,7 +166,11 @@ impl fmt::Display for FingerprintPolicy {
             BodyMode::Json(Selection::Omit(pointers)) => ("json-omit", "omit", pointers),
             BodyMode::Json(Selection::Only(pointers)) => ("json-only", "only", pointers),
         };
-        write!(f, "1 sha256 {mode}")?;
+        let version = match (&self.body, self.json) {
+            (BodyMode::Json(_), JsonRules::V2) => 2,
+            (BodyMode::Json(_), JsonRules::V1) | (BodyMode::Raw | BodyMode::Multipart, _) => 1,
+        };
+        write!(f, "{version} sha256 {mode}")?;
         self.headers.iter().try_for_each(|name| write!(f, "\nheader {name}"))?;
         pointers.iter().try_for_each(|pointer| write!(f, "\n{word} {pointer}"))
     }
@@ -179,15 +196,22 @@ impl FromStr for FingerprintPolicy {
                 _ => return Err(unknown()),
             }
         }
-        let body = match first {
-            "1 sha256 raw" => BodyMode::Raw,
-            "1 sha256 multipart" => BodyMode::Multipart,
-            "1 sha256 json" => BodyMode::Json(Selection::All),
-            "1 sha256 json-omit" => BodyMode::Json(Selection::Omit(pointers)),
-            "1 sha256 json-only" => BodyMode::Json(Selection::Only(pointers)),
+        let (version, mode) = first.split_once(" sha256 ").ok_or_else(unknown)?;
+        let body = match mode {
+            "raw" => BodyMode::Raw,
+            "multipart" => BodyMode::Multipart,
+            "json" => BodyMode::Json(Selection::All),
+            "json-omit" => BodyMode::Json(Selection::Omit(pointers)),
+            "json-only" => BodyMode::Json(Selection::Only(pointers)),
             _ => return Err(unknown()),
         };
-        Ok(FingerprintPolicy { body, headers })
+        let json = match (version, &body) {
+            ("1", BodyMode::Raw | BodyMode::Multipart) => JsonRules::default(),
+            ("1", BodyMode::Json(_)) => JsonRules::V1,
+            ("2", BodyMode::Json(_)) => JsonRules::V2,
+            _ => return Err(unknown()),
+        };
+        Ok(FingerprintPolicy { body, headers, json })
     }
 }
 
@@ -245,7 +269,7 @@ impl Fingerprinter {
             values(head, name).for_each(|value| parts.push(value));
         }
         let body = match (&policy.body, boundary) {
-            (BodyMode::Json(selection), _) => Body::Json(Box::new(json::Reader::new(selection.clone()))),
+            (BodyMode::Json(selection), _) => Body::Json(Box::new(json::Reader::new(selection.clone(), policy.json))),
             (BodyMode::Multipart, Some(boundary)) => Body::Multipart(Box::new(multipart::Reader::new(boundary))),
             (BodyMode::Raw | BodyMode::Multipart, _) => Body::Raw(Sha256::new()),
         };

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::canonical::Odd;
+use super::fold::differ_only_in_case;
+
 /// The place of a value in a JSON text, such as `/items/*/updated_at`.
 ///
 /// A token `*` stands for every member name and every index; a member literally named `*` cannot be singled out.
@@ -52,6 +55,18 @@ impl Pointer {
             (Some(Token::Name(name)), Step::Index(index)) => name.parse() == Ok(*index) && (*index == 0 || !name.starts_with('0')),
         }
     }
+}
+
+/// Finds a member name that differs only in letter case from the token at `depth` of one of these pointers.
+pub(super) fn refuse_letter_case(pointers: &[Pointer], which: &[usize], depth: usize, name: &str) -> Result<(), Odd> {
+    for &i in which {
+        if let Some(Token::Name(token)) = pointers[i].0.get(depth)
+            && differ_only_in_case(token, name)
+        {
+            return Err(Odd::LetterCase(name.to_owned(), token.to_string()));
+        }
+    }
+    Ok(())
 }
 
 /// One step down into a JSON text.

@@ -105,6 +105,13 @@ fn json_mode_merges_the_published_equivalences_and_nothing_else() {
         (r#"{"a":1,"a":1}"#, r#"{"a":1}"#, false),
         (r#"{"a":1,"a":1}"#, r#"{"a":1, "a":1}"#, false),
         (r#"{"a":1,"\u0061":1}"#, r#"{"a":1,"a":1}"#, false),
+        (r#"{"amount":1,"Amount":2}"#, r#"{"Amount":2,"amount":1}"#, false),
+        (r#"{"amount":1,"Amount":2}"#, r#"{"amount":1, "Amount":2}"#, false),
+        (r#"{"o":{"kind":1,"\u212Aind":2}}"#, r#"{"o":{"\u212Aind":2,"kind":1}}"#, false),
+        (r#"{"status":1,"ſtatus":2}"#, r#"{"ſtatus":2,"status":1}"#, false),
+        (r#"[{"a":1},{"A":2}]"#, r#"[{"a" :1}, {"A":2}]"#, true),
+        (r#"{"a":{"A":2}}"#, r#"{"a" : {"A":2}}"#, true),
+        (r#"{"createdAt":1,"updatedAt":2}"#, r#"{"updatedAt":2,"createdAt":1}"#, true),
         (r#""\ud800""#, r#" "\ud800""#, false),
         (r#""\ud800""#, r#""\uD800""#, false),
         ("\u{feff}1", "1", false),
@@ -176,6 +183,11 @@ fn only_named_fields_are_taken() {
         (r#"{"card":{"number":1,"cvc":2}}"#, r#"{"card":{"number":1,"cvc":3}}"#, true),
         (r#"{"card":{"number":1}}"#, r#"{"card":{"number":2}}"#, false),
         (r#"{"card":1}"#, r#"{"card":2}"#, false),
+        // A service that ignores letter case takes these values, too.
+        (r#"{"Amount":5}"#, r#"{"Amount":6}"#, false),
+        (r#"{"card":{"NUMBER":1}}"#, r#"{"card":{"NUMBER":2}}"#, false),
+        (r#"{"Card":{"number":1}}"#, r#"{"Card":{"number":2}}"#, false),
+        (r#"{"note":{"Amount":5}}"#, r#"{"note":{"Amount":6}}"#, true),
         (r#"{"items":[{"id":1,"x":1}]}"#, r#"{"items":[{"id":1,"x":2}]}"#, true),
         (r#"{"items":[{"id":1},{"id":2}]}"#, r#"{"items":[{"id":2},{"id":1}]}"#, false),
     ] {
@@ -231,9 +243,34 @@ fn policies_survive_storage() {
     ] {
         assert_eq!(policy.to_string().parse(), Ok(policy));
     }
+    assert!("3 sha256 json".parse::<FingerprintPolicy>().is_err());
     assert!("2 sha256 raw".parse::<FingerprintPolicy>().is_err());
     assert!("1 sha256 raw\ncolour blue".parse::<FingerprintPolicy>().is_err());
     assert!("".parse::<FingerprintPolicy>().is_err());
+}
+
+/// A record that was made before letter case counted keeps its digest, and an identical repeat still finds it the same.
+#[test]
+fn old_json_policies_keep_the_rules_they_were_made_with() {
+    let text = "1 sha256 json\nheader content-encoding\nheader content-type";
+    let old: FingerprintPolicy = text.parse().unwrap();
+    assert_eq!(old.to_string(), text);
+    assert_ne!(old, FingerprintPolicy::json());
+    check(&old, r#"{"amount":1,"Amount":2}"#, r#"{"Amount":2, "amount":1}"#, true);
+    check(&old, r#"{"a":1,"a":2}"#, r#"{"a":1, "a":2}"#, false);
+    let head = |policy: &FingerprintPolicy| {
+        let scope = scope();
+        let head = RequestHead { scope: &scope, target: "/", headers: vec![] };
+        canonical::of(policy, &head, br#"{"a":1,"A":2}"#).body
+    };
+    assert!(matches!(head(&old), canonical::Body::Json(_)));
+    assert!(matches!(head(&FingerprintPolicy::json()), canonical::Body::Bytes { odd: Some(canonical::Odd::LetterCase(..)), .. }));
+    // All other texts have one digest under both.
+    let body = br#"{"amount": 5, "Currency": "EUR"}"#;
+    let digest = |policy| fingerprint(policy, &[], body, 7);
+    assert_eq!(digest(&old), digest(&FingerprintPolicy::json()));
+    let old: FingerprintPolicy = "1 sha256 json-only\nonly /amount".parse().unwrap();
+    check(&old, r#"{"Amount":5}"#, r#"{"Amount":6}"#, true);
 }
 
 #[test]
@@ -313,6 +350,7 @@ fn what_is_odd_says_why() {
     use canonical::Odd;
     let odd = |text: &str| canonical::json(text.as_bytes(), &Selection::All).unwrap_err();
     assert_eq!(odd("{\"a\":1,\"b\":2,\"a\":1}"), Odd::DuplicateName("a".to_owned()));
+    assert_eq!(odd("{\"b\":1,\"a\":2,\"B\":1}"), Odd::LetterCase("B".to_owned(), "b".to_owned()));
     assert_eq!(odd("\u{feff}{}"), Odd::ByteOrderMark);
     assert_eq!(odd(&"[".repeat(200)), Odd::Deep);
     for text in ["", "{", "{} {}", "\"\\ud800\"", "01"] {

@@ -27,7 +27,7 @@ fn one_request_shows_what_counts() {
     assert!(first.starts_with("fingerprint              ") && first.len() == 25 + 64, "{first}");
     let expected = format!(
         "\
-made with                1 sha256 json, header content-encoding, header content-type, header x-tenant
+made with                2 sha256 json, header content-encoding, header content-type, header x-tenant
 record                   {}
 namespace                default
 principal                (anonymous)
