@@ -6,7 +6,7 @@ use hapax::core::store::Lifetime;
 use hapax::{Policy, Scope, Settlement};
 
 use super::who::Tokens;
-use crate::config::{Config, Route};
+use crate::config::{Config, Route, route_of};
 
 /// What the configuration says of operators, and of the records they change.
 #[derive(Clone, Debug)]
@@ -42,6 +42,6 @@ impl Rules {
 
     /// Routes change and records stay: it is today's route that counts.
     fn policy(&self, scope: &Scope) -> Option<&Policy> {
-        self.routes.iter().find(|route| route.is_of(scope)).map(|route| &route.policy)
+        route_of(&self.routes, scope).map(|route| &route.policy)
     }
 }

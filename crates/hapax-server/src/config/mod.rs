@@ -25,7 +25,8 @@ pub use jwt::{Audience, Issuer, Jwt, KeysFrom};
 pub use network::Network;
 pub use postgres::PostgresUrl;
 pub use principal::{Claim, PrincipalSource};
-pub use route::{Pattern, Route};
+pub(crate) use route::unguarded_siblings;
+pub use route::{Choice, PathAmbiguous, Pattern, Route, choose, route_of};
 pub use secret::Secret;
 pub use text::{admin_address, listen_address, upstream_url};
 

@@ -1,12 +1,19 @@
 //! Routes: which requests a policy is for.
 
+mod choice;
 mod overlap;
+mod siblings;
+mod spelling;
+mod strictness;
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use hapax::Policy;
+
+pub use choice::{Choice, PathAmbiguous, choose, route_of};
+pub(crate) use siblings::unguarded_siblings;
 
 /// Which requests, and what they are promised.
 #[derive(Clone, Debug)]
@@ -29,9 +36,13 @@ impl Route {
         Route { name: "/**".into(), methods: Vec::new(), pattern: Pattern::any(), policy, probe: None }
     }
 
-    /// Whether this route is for a request.
+    /// Whether this route is for a request whose path nobody reads otherwise. [`choose`] knows about other spellings.
     pub fn matches(&self, method: &http::Method, path: &str) -> bool {
-        (self.methods.is_empty() || self.methods.contains(method)) && self.pattern.matches(path)
+        self.takes_method(method) && self.pattern.matches(path)
+    }
+
+    fn takes_method(&self, method: &http::Method) -> bool {
+        self.methods.is_empty() || self.methods.contains(method)
     }
 
     /// Whether this route is for the requests of a scope.
@@ -60,6 +71,8 @@ pub struct Pattern {
     text: Arc<str>,
     segments: Vec<Segment>,
     any_rest: bool,
+    /// The segments of its [normal spelling](spelling::normal), for loose matches.
+    normal: Vec<Segment>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,11 +84,11 @@ enum Segment {
 impl Pattern {
     /// Every path.
     pub fn any() -> Pattern {
-        Pattern { text: "/**".into(), segments: Vec::new(), any_rest: true }
+        Pattern { text: "/**".into(), segments: Vec::new(), any_rest: true, normal: Vec::new() }
     }
 
-    /// Whether a path, as it was sent, is one of these. Segments are compared as they are spelled: the upstream alone knows
-    /// whether it reads `%2F` or `//` as something else, and a guard that guesses is one that can be walked around.
+    /// Whether a path, as it was sent, is one of these. Segments are compared as they are spelled; [`choose`] matches the other
+    /// spellings of a path.
     pub fn matches(&self, path: &str) -> bool {
         let mut given = path.strip_prefix('/').unwrap_or(path).split('/');
         let fit = self.segments.iter().all(|segment| match (segment, given.next()) {
@@ -84,6 +97,22 @@ impl Pattern {
             (_, None) => false,
         });
         fit && (self.any_rest || given.next().is_none())
+    }
+
+    /// The same, whatever the letter case and the number of slashes, also at the end.
+    pub fn matches_loosely(&self, path: &str) -> bool {
+        let mut given = path.split('/').filter(|segment| !segment.is_empty());
+        let fit = self.normal.iter().all(|segment| match (segment, given.next()) {
+            (Segment::Just(wanted), Some(given)) => wanted.eq_ignore_ascii_case(given),
+            (Segment::Any, Some(_)) => true,
+            (_, None) => false,
+        });
+        fit && (self.any_rest || given.next().is_none())
+    }
+
+    /// Whether its paths all end in one segment that it spells out.
+    fn ends_in_text(&self) -> bool {
+        !self.any_rest && matches!(self.segments.last(), Some(Segment::Just(_)))
     }
 
     /// Why a path is none of these; `None` if it is one.
@@ -142,7 +171,9 @@ impl FromStr for Pattern {
         };
         let segments =
             if any_rest && path.is_empty() { Vec::new() } else { path.split('/').map(segment).collect::<Result<_, _>>()? };
-        Ok(Pattern { text: text.into(), segments, any_rest })
+        let normal = spelling::normal(path);
+        let normal = normal.split('/').filter(|text| !text.is_empty()).map(segment).collect::<Result<_, _>>()?;
+        Ok(Pattern { text: text.into(), segments, any_rest, normal })
     }
 }
 

@@ -1,5 +1,6 @@
 //! The path of one request, from top to bottom. What makes an answer of it is the library's own layer, one for each route.
 
+use std::borrow::Borrow;
 use std::hash::Hasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +25,7 @@ use super::probe::Asking;
 use super::upstream::{Dispatched, Proxy, TimedOut};
 use super::wire::{BodyEnd, Refusal, check_http2};
 use super::{BoxError, well_known};
-use crate::config::{Config, Network, PrincipalSource, Route, Timeouts};
+use crate::config::{Config, Network, PrincipalSource, Route, Timeouts, choose};
 use crate::telemetry::{Metrics, Outcome, RouteMetrics, Suspects, Traces};
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -53,6 +54,12 @@ struct Guarded {
     key_field: HeaderName,
     service: Idempotency<Proxy>,
     counts: RouteMetrics,
+}
+
+impl Borrow<Route> for Guarded {
+    fn borrow(&self) -> &Route {
+        &self.route
+    }
 }
 
 impl Stack {
@@ -118,8 +125,11 @@ impl Stack {
             self.last().counts.request(Outcome::Refused, started.elapsed());
             return circle();
         }
-        let matching = |guarded: &&Guarded| guarded.route.matches(&parts.method, parts.uri.path());
-        let guarded = self.routes.iter().find(matching).unwrap_or_else(|| self.last());
+        let Ok(choice) = choose(&self.routes, &parts.method, parts.uri.path()) else {
+            self.last().counts.request(Outcome::Refused, started.elapsed());
+            return path_ambiguous();
+        };
+        let guarded = choice.route;
         let span = self.traces.as_ref().map(|traces| traces.begin(&parts, &guarded.route.name));
         // Before we add to what proxies say of the way.
         parts.extensions.insert(client.peer(&parts.headers, &self.trusted_proxies));
@@ -253,6 +263,17 @@ fn refused(refusal: Refusal, version: Version) -> Response<Body> {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response
+}
+
+/// A path that services read in several ways, each with its own rules.
+fn path_ambiguous() -> Response<Body> {
+    problem(
+        StatusCode::BAD_REQUEST,
+        "path-ambiguous",
+        "The path can be read in more than one way",
+        "The rules of this gateway depend on how its path is read: send it in its plain spelling, without doubled or trailing slashes, \
+         dot segments, path parameters and needless percent-encoding.",
+    )
 }
 
 /// A request that comes back to us again and again. Nobody ever had it but us, so that nothing has happened.

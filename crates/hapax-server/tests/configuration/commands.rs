@@ -32,6 +32,9 @@ path = "/uploads/**"
 key = "off"
 "#;
 
+/// What `config check` says of that file.
+const UNGUARDED_SIBLING: &str = "hapax: warning: route `charges` requires a key, but `/v1/charges/{id}` goes by no route, and there a key is optional: write a route for it, or path = \"/v1/charges/**\"\n";
+
 fn with_file(text: &str) -> tempfile::TempDir {
     let directory = directory();
     fs::write(directory.path().join("hapax.toml"), text).unwrap();
@@ -44,7 +47,7 @@ fn check_says_ok_or_every_mistake_with_2() {
     let check = ["config", "check", "--config", "hapax.toml"];
     assert_eq!(
         hapax(directory.path(), &check, &[]),
-        (0, "ok: 3 routes, 13 settings changed from defaults\n".to_owned(), String::new())
+        (0, "ok: 3 routes, 13 settings changed from defaults\n".to_owned(), UNGUARDED_SIBLING.to_owned())
     );
     let (code, stdout, stderr) = hapax(directory.path(), &check, &[("HAPAX__ROUTES__0__MODE", "once")]);
     assert_eq!((code, stdout.as_str()), (2, ""));
@@ -71,10 +74,8 @@ fn check_warns_of_secrets_that_others_can_read() {
     let directory = with_file(&format!("admin_token_file = \"token\"\n{FILE}"));
     fs::set_permissions(directory.path().join("token"), fs::Permissions::from_mode(0o644)).unwrap();
     let (code, _, stderr) = hapax(directory.path(), &["config", "check", "--config", "hapax.toml"], &[]);
-    assert_eq!(
-        (code, stderr.as_str()),
-        (0, "hapax: warning: everybody on this machine can read the secret in token: chmod 600 token\n")
-    );
+    let secret = "hapax: warning: everybody on this machine can read the secret in token: chmod 600 token\n";
+    assert_eq!((code, stderr), (0, format!("{secret}{UNGUARDED_SIBLING}")));
 }
 
 /// Each setting of each section in the order of the report.
@@ -171,6 +172,15 @@ fn explain_says_which_route_why_and_what_a_caller_gets() {
     assert!(explain("GET", "/v1/charges").contains("GET is not guarded here, POST and PATCH are"));
     assert!(explain("POST", "/v1/charges?x=1").starts_with("POST /v1/charges\n  (the query does not count"));
     assert!(!explain("POST", "/v1/charges").contains("query"));
+    // Another spelling goes by the stricter route.
+    let said = explain("POST", "/uploads/../v1/charges");
+    assert!(
+        said.contains("not  /uploads/** (hapax.toml:21): it matches, but a service may read the path as `/v1/charges`"),
+        "{said}"
+    );
+    assert!(said.contains("takes charges (hapax.toml:8)"), "{said}");
+    let said = explain("POST", "/V1/charges");
+    assert!(said.contains("may read the path in another letter case") && said.contains("takes charges (hapax.toml:8)"), "{said}");
     // What the gateway answers before it looks at a route.
     let said = explain("POST", "/.well-known/idempotency?x");
     assert!(said.contains("answers this itself, with 405") && !said.contains("takes"), "{said}");
@@ -200,15 +210,25 @@ fn explain_in_json_and_its_mistakes() {
 fn explain_takes_the_route_that_the_gateway_takes() {
     let directory = with_file(FILE);
     let config = file::read_with(&directory.path().join("hapax.toml"), &upstream()).unwrap();
-    for path in
-        ["/", "/v1", "/v1/charges", "/v1/charges/", "/v1/orders//refund", "/v1/orders/7/refund", "/uploads", "/uploads/a", "/%2f"]
-    {
+    for path in [
+        "/",
+        "/v1",
+        "/v1/charges",
+        "/v1/charges/",
+        "/V1/Charges",
+        "/uploads/../v1/charges",
+        "/v1/orders//refund",
+        "/v1/orders/7/refund",
+        "/uploads",
+        "/uploads/a",
+        "/%2f",
+    ] {
         for method in ["POST", "PUT"] {
             let args = ["config", "explain", method, path, "--config", "hapax.toml", "--json"];
             let document: Value = serde_json::from_str(&hapax(directory.path(), &args, &[]).1).unwrap();
             let routes = config.all_routes();
-            let taken = routes.iter().find(|route| route.matches(&method.parse().unwrap(), path)).unwrap();
-            assert_eq!(document["route"], *taken.name, "{method} {path}");
+            let taken = hapax_server::config::choose(&routes, &method.parse().unwrap(), path).unwrap();
+            assert_eq!(document["route"], *taken.route.name, "{method} {path}");
         }
     }
 }

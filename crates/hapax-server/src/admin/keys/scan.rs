@@ -11,7 +11,7 @@ use hapax::{Hapax, RecordId, Scope};
 
 use super::wire::Query;
 use crate::admin::operation;
-use crate::config::{Pattern, Route};
+use crate::config::{Pattern, Route, route_of};
 
 /// Heads that one call looks at. A filter that matches nothing must not walk through millions of records while somebody waits; whoever
 /// asked is told where to go on.
@@ -75,21 +75,23 @@ pub(crate) struct Known<'a> {
     pub(crate) secret: Secret,
 }
 
-/// Which route is meant: what it applies to are the requests that no earlier one takes.
+/// Which route is meant.
 #[derive(Clone, Debug)]
-struct Which {
-    earlier: Vec<Route>,
-    route: Route,
+enum Which {
+    /// The one at this place of the configuration: it applies to the requests that go by it, and not by another.
+    Configured { routes: Vec<Route>, at: usize },
+    /// One that is written out.
+    Written(Route),
 }
 
 impl Which {
     /// A route of the configuration by its name, or one that is written out.
     fn parse(text: &str, routes: &[Route]) -> Result<Which, String> {
         if let Some(at) = routes.iter().position(|route| *route.name == *text) {
-            return Ok(Which { earlier: routes[..at].to_vec(), route: routes[at].clone() });
+            return Ok(Which::Configured { routes: routes.to_vec(), at });
         }
         match text.parse() {
-            Ok(route) => Ok(Which { earlier: Vec::new(), route }),
+            Ok(route) => Ok(Which::Written(route)),
             Err(_) if routes.is_empty() => Err(format!(
                 "`{text}` is no route: here no route has a name, so write methods and a pattern, as in 'POST /v1/charges/*'"
             )),
@@ -104,7 +106,10 @@ impl Which {
     }
 
     fn matches(&self, scope: &Scope) -> bool {
-        self.route.is_of(scope) && !self.earlier.iter().any(|earlier| earlier.is_of(scope))
+        match self {
+            Which::Configured { routes, at } => route_of(routes, scope).is_some_and(|route| std::ptr::eq(route, &routes[*at])),
+            Which::Written(route) => route.is_of(scope),
+        }
     }
 }
 

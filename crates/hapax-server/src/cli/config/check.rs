@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use crate::cli::given::Given;
 use crate::cli::{Exit, text};
 use crate::config::file::Loaded;
+use crate::config::unguarded_siblings;
 use crate::gateway;
 
 /// Say whether a start would take a configuration, files that it names included: exit code 0, or 2 and every mistake with its line.
@@ -23,6 +24,9 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
     let mistakes = runtime.block_on(gateway::mistakes(&loaded.config));
     if !mistakes.is_empty() {
         return Err(Exit::usage(mistakes.join("\n")));
+    }
+    for warning in unguarded_siblings(&loaded.routes) {
+        eprintln!("hapax: warning: {}", text::line(&warning));
     }
     let (routes, changed) = (loaded.config.routes.len(), changed(&loaded));
     text::emit(&format!(

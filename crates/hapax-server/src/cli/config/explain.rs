@@ -8,8 +8,8 @@ use serde_json::json;
 use super::print;
 use crate::cli::given::Given;
 use crate::cli::{Exit, text};
-use crate::config::Route;
 use crate::config::file::{Loaded, ReportSection};
+use crate::config::{PathAmbiguous, Route, choose};
 use crate::gateway::WELL_KNOWN;
 
 /// Say which route a request takes, why no earlier one, and what a first, a repeat and a lost attempt get.
@@ -58,7 +58,13 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
         text::emit(&our_own(args));
         return Ok(());
     }
-    let steps = steps(&loaded, &args.method, &args.target.path);
+    let steps = match steps(&loaded, &args.method, &args.target.path) {
+        Ok(steps) => steps,
+        Err(ambiguous) => {
+            text::emit(&refused(args, &ambiguous));
+            return Ok(());
+        }
+    };
     let (taken, earlier) = steps.split_last().expect("the unwritten route takes every request");
     let sentences = sentences::of(taken.route, &args.method, &loaded.config);
     let printed = if args.json { in_json(args, taken, earlier, &sentences) } else { in_words(args, taken, earlier, &sentences) };
@@ -74,8 +80,23 @@ fn our_own(args: &Args) -> String {
         }
         _ => "the gateway answers this itself, with 405: only GET is allowed here; no route is looked at.",
     };
+    without_route(args, said)
+}
+
+/// What no route can be chosen for.
+fn refused(args: &Args, ambiguous: &PathAmbiguous) -> String {
+    let why = match &ambiguous.read_as {
+        Some(reading) => {
+            format!("a service may read the path as `{reading}`, and the rules for that are other rules, none of them stricter")
+        }
+        None => "services may read the path in too many ways".to_owned(),
+    };
+    without_route(args, &format!("the gateway answers this itself, with 400 path-ambiguous: {why}."))
+}
+
+fn without_route(args: &Args, said: &str) -> String {
     if !args.json {
-        return format!("{}\n  {said}\n", head(args));
+        return format!("{}\n  {}\n", head(args), text::line(said));
     }
     print::json_text(&json!({
         "method": args.method.as_str(),
@@ -102,11 +123,13 @@ struct Step<'a> {
     why_not: Option<String>,
 }
 
-/// The routes as they are looked at: up to the first that matches.
-fn steps<'a>(loaded: &'a Loaded, method: &Method, path: &str) -> Vec<Step<'a>> {
-    let sections = loaded.report.iter().filter(|section| section.header == "[[routes]]");
+/// The routes as they are looked at: up to the first that matches, and then the one that is taken, where another spelling of the path leads to a
+/// stricter one.
+fn steps<'a>(loaded: &'a Loaded, method: &Method, path: &str) -> Result<Vec<Step<'a>>, PathAmbiguous> {
+    let choice = choose(&loaded.routes, method, path)?;
+    let sections = || loaded.report.iter().filter(|section| section.header == "[[routes]]");
     let mut steps = Vec::new();
-    for (route, section) in loaded.routes.iter().zip(sections) {
+    for (route, section) in loaded.routes.iter().zip(sections()) {
         let why_not = why_not(route, method, path);
         let is_taken = why_not.is_none();
         steps.push(Step { route, section, why_not });
@@ -114,7 +137,16 @@ fn steps<'a>(loaded: &'a Loaded, method: &Method, path: &str) -> Vec<Step<'a>> {
             break;
         }
     }
-    steps
+    if let Some(reading) = choice.read_as {
+        if let Some(matching) = steps.last_mut() {
+            let reading = if reading == path { "in another letter case".to_owned() } else { format!("as `{reading}`") };
+            matching.why_not =
+                Some(format!("it matches, but a service may read the path {reading}, and the route for that is stricter"));
+        }
+        let taken = loaded.routes.iter().zip(sections()).find(|(route, _)| std::ptr::eq(*route, choice.route));
+        steps.extend(taken.map(|(route, section)| Step { route, section, why_not: None }));
+    }
+    Ok(steps)
 }
 
 fn why_not(route: &Route, method: &Method, path: &str) -> Option<String> {

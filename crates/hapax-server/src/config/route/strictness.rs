@@ -1,0 +1,139 @@
+//! Which of two routes asks more of a request.
+//!
+//! A partial order: a request that one route would let through unguarded, or let run twice, and the other would not, goes by the other.
+//! Routes that differ in anything else are not comparable.
+
+use std::cmp::Ordering;
+
+use hapax::{KeyRule, KeySource, Mode, Policy};
+
+use super::Route;
+
+/// What a request needs to pass, from nothing to most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Guard {
+    /// It passes.
+    Nothing,
+    /// It is guarded if it has a key field.
+    KeyField,
+    /// It is guarded unless its key can be taken from nowhere.
+    KeyElsewhere,
+    /// It needs a key.
+    Key,
+    /// It needs a key that was issued.
+    IssuedKey,
+}
+
+impl Guard {
+    pub(super) fn new(policy: &Policy, method: &http::Method) -> Guard {
+        match policy.key {
+            _ if policy.shadow || !policy.guards(method.as_str()) => Guard::Nothing,
+            KeyRule::Off => Guard::Nothing,
+            KeyRule::Optional if policy.key_source == KeySource::Field => Guard::KeyField,
+            KeyRule::Optional => Guard::KeyElsewhere,
+            KeyRule::Required => Guard::Key,
+            KeyRule::Issued => Guard::IssuedKey,
+        }
+    }
+}
+
+/// Whether the first of two routes is stricter with requests of this method than the second; `None` if neither is and they differ.
+pub(super) fn compare(one: &Route, other: &Route, method: &http::Method) -> Option<Ordering> {
+    let (ours, theirs) = (Guard::new(&one.policy, method), Guard::new(&other.policy, method));
+    if ours == Guard::Nothing || theirs == Guard::Nothing {
+        return Some(ours.cmp(&theirs));
+    }
+    let orders =
+        [ours.cmp(&theirs), compare_modes(one.policy.mode, other.policy.mode)?, other.policy.fail_open.cmp(&one.policy.fail_open)];
+    let (is_stricter, is_weaker) = (orders.contains(&Ordering::Greater), orders.contains(&Ordering::Less));
+    let (order, stricter) = match (is_stricter, is_weaker) {
+        (false, false) => return has_same_rules(one, other).then_some(Ordering::Equal),
+        (true, true) => return None,
+        (true, false) => (Ordering::Greater, ours),
+        (false, true) => (Ordering::Less, theirs),
+    };
+    // A key that the stricter one does not look for would be no key, and its request would pass.
+    (stricter >= Guard::Key || key_place(&one.policy) == key_place(&other.policy)).then_some(order)
+}
+
+/// After a lost attempt `rerun` runs again, whatever the service does. The others run again or hold by what the service does for its part, and
+/// a service that does the part of one need not do that of another.
+fn compare_modes(one: Mode, other: Mode) -> Option<Ordering> {
+    match (one, other) {
+        (one, other) if one == other => Some(Ordering::Equal),
+        (Mode::Rerun, _) => Some(Ordering::Less),
+        (_, Mode::Rerun) => Some(Ordering::Greater),
+        _ => None,
+    }
+}
+
+fn key_place(policy: &Policy) -> (&KeySource, String) {
+    (&policy.key_source, policy.key_field.to_ascii_lowercase())
+}
+
+fn has_same_rules(one: &Route, other: &Route) -> bool {
+    // Both guard the method of the request: which others they guard does not matter to it.
+    let one_policy = Policy { methods: other.policy.methods.clone(), ..one.policy.clone() };
+    one_policy == other.policy && one.probe == other.probe
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn route(policy: Policy) -> Route {
+        Route::everywhere(policy)
+    }
+
+    fn plain() -> Policy {
+        Policy::default()
+    }
+
+    fn key(key: KeyRule) -> Policy {
+        Policy { key, ..plain() }
+    }
+
+    fn mode(mode: Mode) -> Policy {
+        Policy { mode, ..plain() }
+    }
+
+    #[test]
+    fn one_route_is_stricter_than_another_or_neither_is() {
+        let derived = || KeySource::Derived(vec![hapax::Part::Principal]);
+        let open = || Policy { naturally_idempotent: true, fail_open: true, ..plain() };
+        let (greater, equal) = (Some(Ordering::Greater), Some(Ordering::Equal));
+        let cases = [
+            (plain(), plain(), equal),
+            (key(KeyRule::Required), plain(), greater),
+            (key(KeyRule::Issued), key(KeyRule::Required), greater),
+            (plain(), key(KeyRule::Off), greater),
+            (plain(), Policy { shadow: true, ..key(KeyRule::Required) }, greater),
+            (plain(), Policy { methods: vec!["PATCH".into()], ..plain() }, greater),
+            (plain(), Policy { methods: vec!["POST".into()], ..plain() }, equal),
+            (Policy { shadow: true, ..plain() }, key(KeyRule::Off), equal),
+            // Whatever else they differ in, the one that needs a key is stricter.
+            (Policy { retention: Duration::from_secs(60), ..key(KeyRule::Required) }, plain(), greater),
+            (Policy { key_field: "x-key".into(), ..key(KeyRule::Required) }, plain(), greater),
+            (mode(Mode::Hold), mode(Mode::Rerun), greater),
+            (mode(Mode::Fenced), mode(Mode::Rerun), greater),
+            (plain(), Policy { fail_open: false, ..open() }, None),
+            (Policy { fail_open: false, ..open() }, open(), greater),
+            // Neither.
+            (Policy { mode: Mode::Rerun, ..key(KeyRule::Required) }, plain(), None),
+            (mode(Mode::Transaction), mode(Mode::Hold), None),
+            (Policy { mode: Mode::Transaction, ..key(KeyRule::Required) }, plain(), None),
+            (Policy { retention: Duration::from_secs(60), ..plain() }, plain(), None),
+            (Policy { key_field: "x-key".into(), ..plain() }, plain(), None),
+            (Policy { key_source: derived(), ..plain() }, plain(), None),
+            (Policy { key_source: derived(), ..key(KeyRule::Required) }, plain(), greater),
+        ];
+        for (one, other, expected) in cases {
+            let (one, other) = (route(one), route(other));
+            assert_eq!(compare(&one, &other, &http::Method::POST), expected, "{one:?} {other:?}");
+            assert_eq!(compare(&other, &one, &http::Method::POST), expected.map(Ordering::reverse), "{other:?} {one:?}");
+            assert_eq!(compare(&one, &other, &http::Method::GET), equal, "nobody guards GET");
+        }
+    }
+}
