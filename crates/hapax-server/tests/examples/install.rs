@@ -79,11 +79,18 @@ fn was_tampered_with(reason: &str) -> bool {
 impl Installed {
     /// The command of its page, but for the variables.
     pub fn program(&self) -> Command {
+        let mut command = self.interpreter();
+        command.arg(self.language.sources()[0]);
+        command
+    }
+
+    /// What runs a program with these dependencies.
+    pub fn interpreter(&self) -> Command {
         let mut command = match self.language {
             Language::Python => Command::new(self.directory.join("bin/python")),
             Language::Node => Command::new("node"),
         };
-        command.arg(self.language.sources()[0]).current_dir(&self.directory);
+        command.current_dir(&self.directory);
         command
     }
 

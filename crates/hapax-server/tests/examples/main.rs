@@ -8,10 +8,14 @@
 
 mod client;
 mod files;
+#[expect(dead_code, reason = "shared with the hostile inputs, which need other parts of it")]
+#[path = "../hostile/gateway.rs"]
+mod gateway;
 mod install;
 mod joining;
 mod kills;
 mod pages;
+mod paths;
 mod program;
 mod psql;
 #[path = "../crash/random.rs"]
