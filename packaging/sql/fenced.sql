@@ -15,7 +15,8 @@
 
 -- What is known of each operation. A row is there from the first attempt or probe on that committed.
 CREATE TABLE IF NOT EXISTS hapax_operations (
-    -- As the field says it: opaque, and the same for every attempt of one request.
+    -- As the field says it: opaque, and the same for every attempt in one life of a key. A key that is used again after its retention and
+    -- tombstone are over comes as another operation.
     operation text PRIMARY KEY,
     -- The highest that was seen. Whatever comes with a lower one, and was not applied, is refused.
     fence int8 NOT NULL,
@@ -23,7 +24,8 @@ CREATE TABLE IF NOT EXISTS hapax_operations (
     status int4 CHECK (status BETWEEN 200 AND 599),
     headers jsonb,
     body bytea,
-    -- When it was begun, for whoever clears up. Not before the key can come no more: see docs/modes.md.
+    -- When it was begun, for whoever clears up. Keep a row for the retention, tombstone and longest attempt of the route, and for as long as its
+    -- key is unknown to Hapax: see docs/modes.md.
     began timestamptz NOT NULL DEFAULT now()
 );
 

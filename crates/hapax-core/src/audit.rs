@@ -152,6 +152,8 @@ pub struct Touched {
     pub scope: Arc<Scope>,
     /// The caller's key.
     pub key: Key,
+    /// When this life of the key began. Zero in an entry that was written before entries had it.
+    pub created_at: Timestamp,
     /// Its state before, by the store's clock.
     pub before: State,
     /// Its state after.
@@ -176,6 +178,7 @@ impl LogEntry {
             id: after.id,
             scope: after.scope.clone(),
             key: after.key.clone(),
+            created_at: after.created_at,
             before: before?.state_at(now),
             after: after.state,
             status: after.status,

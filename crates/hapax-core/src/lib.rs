@@ -38,7 +38,7 @@ pub use decide::{Ask, Decision, decide};
 pub use fingerprint::{Fingerprint, FingerprintPolicy, Fingerprinter};
 pub use key::{Key, Pattern};
 pub use memory::Memory;
-pub use operation::{OperationId, Secret};
+pub use operation::{OperationId, OperationIds, Secret};
 pub use outcome::{Class, Outcome};
 pub use policy::{KeyRule, KeySource, Mode, Part, Policy, Velocity};
 pub use record::{AttemptToken, Fence, Head, Record, State};

@@ -23,6 +23,7 @@ pub struct Memory {
 
 struct Inside {
     secret: Secret,
+    lives_since: Timestamp,
     /// Nobody who only uses the store looks at it: one in memory is gone when it is left.
     standing: Standing,
     records: BTreeMap<RecordId, Record>,
@@ -39,6 +40,7 @@ impl Memory {
     pub fn new(clock: Arc<dyn Clock>, secret: Secret) -> Self {
         let inside = Inside {
             secret,
+            lives_since: Timestamp::ZERO,
             standing: Standing::Live,
             records: BTreeMap::new(),
             floor: Fence::ZERO,
@@ -97,7 +99,7 @@ impl Store for Memory {
     fn pulse(&self) -> Reply<'_, Pulse> {
         Box::pin(async move {
             let (inside, now) = self.lock();
-            Ok(Pulse { now, epoch: inside.epoch, secret: inside.secret })
+            Ok(Pulse { now, epoch: inside.epoch, secret: inside.secret, lives_since: inside.lives_since })
         })
     }
 

@@ -2,13 +2,16 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use crate::digest::{Parts, hex};
 use crate::key::Key;
+use crate::planted::{self, Bug};
 use crate::scope::RecordId;
+use crate::time::Timestamp;
 
 /// The secret that makes operation ids and issued tokens unguessable. Kept by the store, so that every node has the same one.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,29 +41,66 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// How many bytes of an operation id are each of its halves: the proof, and what the record is found by.
+/// How many bytes of an operation id are each of its halves: the proof, and the beginning of the record's id.
 const HALF: usize = 16;
+/// How many bytes of the proof say which store made it. The rest says which life of the key.
+const STORE_BYTES: usize = 8;
 
-/// Opaque, unguessable, and the same for every attempt of one scope and key.
+/// How long a store that existed before lives had ids of their own goes on making ids by the first rule, once it knows the second:
+/// nodes of the version before may still serve beside newer ones, and both must give one operation one id.
+pub const GRACE: Duration = Duration::from_secs(60 * 60);
+
+/// Makes the operation ids of one store.
+///
+/// There are two rules. By the first, every life of a scope and key has the same id. By the second each life has its own: a key that is
+/// used again after its tombstone is over names another operation, and a service that remembers the first does not take one for the other.
+/// Which rule holds for a record is decided by when it was created, and a record keeps its `created_at` through every takeover. So a
+/// record made before the second rule keeps its id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OperationIds {
+    secret: Secret,
+    lives_since: Timestamp,
+}
+
+impl OperationIds {
+    /// For the store with this secret, in which records created at `lives_since` or later follow the second rule.
+    pub const fn new(secret: Secret, lives_since: Timestamp) -> OperationIds {
+        OperationIds { secret, lives_since }
+    }
+
+    /// The store's secret.
+    pub const fn secret(&self) -> &Secret {
+        &self.secret
+    }
+
+    /// The id of the operation that a record stands for: the proof, then the first half of the record's id.
+    ///
+    /// A database can check it with nothing but a digest, and finds the record by the second half. In each digest the secret comes first and
+    /// everything has one length, so that nobody can make one id from another.
+    pub fn make(&self, record: &RecordId, created_at: Timestamp) -> OperationId {
+        let found_by = &record.as_bytes()[..HALF];
+        let mut store = Parts::new("hapax operation 2");
+        store.push(&self.secret.0);
+        store.push(found_by);
+        let mut bytes = [0; 2 * HALF];
+        bytes[..HALF].copy_from_slice(&store.finish()[..HALF]);
+        if created_at >= self.lives_since && !planted::is(Bug::OperationOfEveryLife) {
+            let mut life = Parts::new("hapax operation 3");
+            life.push(&self.secret.0);
+            life.push(found_by);
+            life.push(&created_at.as_micros().to_be_bytes());
+            bytes[STORE_BYTES..HALF].copy_from_slice(&life.finish()[..HALF - STORE_BYTES]);
+        }
+        bytes[HALF..].copy_from_slice(found_by);
+        OperationId(hex(&bytes).into())
+    }
+}
+
+/// Opaque, unguessable, and the same for every attempt in one life of a scope and key.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OperationId(Arc<str>);
 
 impl OperationId {
-    /// The operation a record stands for: what finds the record, behind what only the store's nodes can put before it.
-    ///
-    /// Made so that a database can check it with nothing but a digest, and find the record by the beginning of its id. The secret comes before
-    /// the rest and everything has one length, so that nobody can make one from another.
-    pub fn of(record: &RecordId, secret: &Secret) -> OperationId {
-        let found_by = &record.as_bytes()[..HALF];
-        let mut parts = Parts::new("hapax operation 2");
-        parts.push(&secret.0);
-        parts.push(found_by);
-        let mut bytes = [0; 2 * HALF];
-        bytes[..HALF].copy_from_slice(&parts.finish()[..HALF]);
-        bytes[HALF..].copy_from_slice(found_by);
-        OperationId(hex(&bytes).into())
-    }
-
     /// The key under which this operation calls the next service in `step`: the same one each time it is derived, so that a repeat
     /// of this operation is a repeat there too. Spelled as a UUID, the shape every API accepts.
     pub fn derive(&self, step: &str) -> Key {
@@ -94,15 +134,38 @@ impl fmt::Debug for OperationId {
 mod tests {
     use super::*;
 
+    const RECORD: RecordId = RecordId::from_bytes([7; 32]);
+    const LIVES_SINCE: Timestamp = Timestamp::from_micros(1_000_000);
+
+    fn ids(secret: u8) -> OperationIds {
+        OperationIds::new(Secret::from_bytes([secret; 32]), LIVES_SINCE)
+    }
+
     #[test]
-    fn derived_keys_are_stable_and_apart() {
-        let record = RecordId::from_bytes([7; 32]);
-        let operation = OperationId::of(&record, &Secret::from_bytes([1; 32]));
-        assert_eq!(operation.derive("charge"), OperationId::of(&record, &Secret::from_bytes([1; 32])).derive("charge"));
+    fn a_record_from_before_lives_keeps_its_id() {
+        let before = Timestamp::from_micros(LIVES_SINCE.as_micros() - 1);
+        let operation = ids(1).make(&RECORD, before);
+        assert_eq!(operation, ids(1).make(&RECORD, Timestamp::ZERO), "one id for every life");
+        assert_ne!(operation, ids(2).make(&RECORD, before));
         assert_ne!(operation.derive("charge"), operation.derive("mail"));
-        assert_ne!(operation, OperationId::of(&record, &Secret::from_bytes([2; 32])));
         // Pinned: a change here would make every repeat of an old operation a new request downstream.
         assert_eq!(operation.as_str(), "9d90f7d40a268b4ccd5d8487ad5df5f007070707070707070707070707070707");
         assert_eq!(operation.derive("charge").as_str(), "09c04e10-914b-8a62-a23f-c103fba95f5e");
+    }
+
+    #[test]
+    fn every_life_of_a_key_is_an_operation_of_its_own() {
+        let operation = ids(1).make(&RECORD, LIVES_SINCE);
+        let next = ids(1).make(&RECORD, Timestamp::from_micros(LIVES_SINCE.as_micros() + 1));
+        assert_eq!(operation, ids(1).make(&RECORD, LIVES_SINCE), "the same for every attempt");
+        assert_ne!(operation, next);
+        assert_ne!(operation.derive("charge"), next.derive("charge"));
+        assert_ne!(operation, ids(2).make(&RECORD, LIVES_SINCE));
+        // A database tells a foreign operation from another life of its own by the first eight bytes, and finds both by the last sixteen.
+        assert_eq!(operation.as_str()[..16], next.as_str()[..16]);
+        assert_eq!(operation.as_str()[32..], next.as_str()[32..]);
+        // Pinned, as above.
+        assert_eq!(operation.as_str(), "9d90f7d40a268b4c602e828225d981ec07070707070707070707070707070707");
+        assert_eq!(operation.derive("charge").as_str(), "5648987c-9356-83b0-8520-6e0681ad6567");
     }
 }

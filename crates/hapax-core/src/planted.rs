@@ -92,6 +92,12 @@ pub enum Bug {
     CutOffBodyIsWhole,
     /// An answer that has no other end than that of its connection is kept.
     CloseDelimitedIsKept,
+    /// Every life of a key has the same operation id.
+    OperationOfEveryLife,
+    /// Postgres: an operation of an earlier life of its key completes the record of the present one.
+    PgJoinOfAnyLife,
+    /// Postgres: a clock that jumps ahead by days is believed at once.
+    PgClockIsBelieved,
 }
 
 /// Every bug with the name `HAPAX_PLANTED` knows it by. Those of the Postgres store begin with [`POSTGRES`].
@@ -139,6 +145,9 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("pg-join-of-any-operation", Bug::PgJoinOfAnyOperation),
     ("cut-off-body-is-whole", Bug::CutOffBodyIsWhole),
     ("close-delimited-is-kept", Bug::CloseDelimitedIsKept),
+    ("operation-of-every-life", Bug::OperationOfEveryLife),
+    ("pg-join-of-any-life", Bug::PgJoinOfAnyLife),
+    ("pg-clock-is-believed", Bug::PgClockIsBelieved),
 ];
 
 /// What the names of bugs in the Postgres store begin with: only its own suites can notice them.

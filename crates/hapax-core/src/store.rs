@@ -35,7 +35,7 @@ use crate::answer::Answer;
 use crate::audit::{LogEntry, LogQuery, Note, Signed};
 use crate::fingerprint::Fingerprint;
 use crate::key::Key;
-use crate::operation::Secret;
+use crate::operation::{OperationIds, Secret};
 use crate::policy::Policy;
 use crate::record::{AttemptToken, Fence, Head, Record, State};
 use crate::scope::{RecordId, Scope};
@@ -378,6 +378,15 @@ pub struct Pulse {
     pub epoch: u64,
     /// The store's secret, the same for every node.
     pub secret: Secret,
+    /// From when on each life of a key is an operation of its own: see [`OperationIds`]. Never changes.
+    pub lives_since: Timestamp,
+}
+
+impl Pulse {
+    /// What makes the store's operation ids.
+    pub const fn operation_ids(&self) -> OperationIds {
+        OperationIds::new(self.secret, self.lives_since)
+    }
 }
 
 /// What a program would act on.

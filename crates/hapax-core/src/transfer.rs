@@ -51,7 +51,7 @@ pub trait Transfer: Send + Sync + 'static {
     /// other empty and live.
     fn give_up(&self) -> Reply<'_, ()>;
 
-    /// Prepares for what is to come, and takes over the secret. `false`: there is something here that is not outlived, and nothing was
+    /// Prepares for what is to come, and takes over what operation ids are made with. `false`: there is something here that is not outlived, and nothing was
     /// changed.
     ///
     /// Outlived is what an unfinished copy has brought, and what has been moved away and comes back: a store that is
@@ -191,6 +191,8 @@ pub struct Shipment {
 pub struct Account {
     /// Operation ids and issued tokens are made with it.
     pub secret: Secret,
+    /// From when on each life of a key is an operation of its own.
+    pub lives_since: Timestamp,
     /// Counts every `forget`.
     pub epoch: u64,
     /// The highest fence of any record that was ever removed.

@@ -2,17 +2,19 @@
 
 mod common;
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use common::{Ledger, faulty, gated, post, quiet, ready_to_wait, send, spawn};
-use hapax::{Audit, Event, Failure, Hapax, Key, Limits, Mode, Policy, RunError, Settlement, Sweep};
+use hapax::{Audit, Body, Event, Failure, Hapax, Key, Limits, Mode, Policy, RunError, Settlement, Sweep};
 use hapax_core::State;
 use hapax_core::record::Head;
 use hapax_core::store::{Change, ListQuery};
 use hapax_testkit::{Fault, ManualClock, Verb};
+use http_body_util::BodyExt;
 
 const AUDIT: Audit<'static> = Audit { by: "ada", reason: "looked it up" };
 
@@ -321,6 +323,59 @@ async fn a_sweep_writes_down_within_a_second_what_time_has_brought() {
     // The tombstone of the completed one is gone; the unknown one stays for somebody to settle.
     assert_eq!(states().await, ["unknown"]);
     gate.open(1);
+}
+
+/// A service as mode `fenced` wants it: what it has applied it answers again, by the operation, and never applies again.
+fn fenced(hapax: &Hapax, policy: Policy) -> (common::Guarded, Ledger, Ledger) {
+    let (ledger, derived) = (Ledger::default(), Ledger::default());
+    let applied = Arc::new(Mutex::new(HashMap::<String, String>::new()));
+    let service = common::guard(hapax, policy, {
+        let (ledger, derived) = (ledger.clone(), derived.clone());
+        move |request: http::Request<Body>| {
+            let (ledger, derived, applied) = (ledger.clone(), derived.clone(), applied.clone());
+            async move {
+                let operation = request.extensions().get::<hapax::Operation>().expect("the layer hands it on").clone();
+                let body = request.into_body().collect().await.map_err(common::Broken)?.to_bytes();
+                let body = String::from_utf8_lossy(&body).into_owned();
+                derived.add(operation.id().derive("charge").as_str());
+                let mut applied = applied.lock().unwrap();
+                let (operation, answer) = (operation.id().to_string(), format!("applied {body}"));
+                if let Some(answer) = applied.get(&operation) {
+                    return Ok(http::Response::new(Body::from(answer.clone())));
+                }
+                ledger.add(body.clone());
+                applied.insert(operation, answer.clone());
+                // What "a" came to is lost on its way back.
+                let status = if body == "a" { 500 } else { 200 };
+                Ok(http::Response::builder().status(status).body(Body::from(answer)).unwrap())
+            }
+        }
+    });
+    (service, ledger, derived)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_used_again_after_its_tombstone_is_another_operation() {
+    let (store, clock) = faulty();
+    let hapax = quiet(store);
+    let policy = Policy {
+        mode: Mode::Fenced,
+        retention: Duration::from_secs(100),
+        tombstone: Duration::from_secs(100),
+        ..Policy::default()
+    };
+    let (service, ledger, derived) = fenced(&hapax, policy.clone());
+    // One life: a lost attempt and the one after it are the same operation, and the service applies it once.
+    assert_eq!(send(&service, post("/", "k", "a")).await.status, 500);
+    let got = send(&service, post("/", "k", "a")).await;
+    assert_eq!((got.status.as_u16(), &got.body[..]), (200, &b"applied a"[..]));
+    // The next life: retention and tombstone are over, by the clock alone.
+    pass(&clock, policy.retention + policy.tombstone).await;
+    let got = send(&service, post("/", "k", "b")).await;
+    assert_eq!((got.status.as_u16(), &got.body[..]), (200, &b"applied b"[..]), "the answer of another operation");
+    assert_eq!(ledger.lines(), ["a", "b"]);
+    let derived = derived.lines();
+    assert!(derived.len() == 3 && derived[0] == derived[1] && derived[1] != derived[2], "a key for each life: {derived:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -88,6 +88,7 @@ impl Transfer for Memory {
             }
             inside.clear();
             inside.secret = account.secret;
+            inside.lives_since = account.lives_since;
             inside.standing = Standing::Arriving(copy, Position::default());
             Ok(true)
         })
@@ -135,7 +136,14 @@ impl Inside {
         let running = self.records.values().filter(|record| record.head.state == State::Running).count();
         Survey {
             standing: self.standing.clone(),
-            account: Account { secret: self.secret, epoch: self.epoch, floor: self.floor, logged: self.logged, now },
+            account: Account {
+                secret: self.secret,
+                lives_since: self.lives_since,
+                epoch: self.epoch,
+                floor: self.floor,
+                logged: self.logged,
+                now,
+            },
             records: self.records.len() as u64,
             running: running as u64,
         }

@@ -48,8 +48,8 @@ pub(super) fn routes() -> OpenApiRouter<Admin> {
 #[utoipa::path(get, path = "/v1/keys", tag = "keys", params(Query), responses((status = 200, body = Page, description = "The keys that were found.")))]
 async fn list(State(admin): State<Admin>, query: Result<QueryString<Query>, QueryRejection>) -> Result<Json<Page>, Problem> {
     let QueryString(query) = query.map_err(unreadable_query)?;
-    let filter =
-        Filter::of(&query, &Known { routes: &admin.rules.load().routes, secret: admin.secret }).map_err(Problem::bad_request)?;
+    let filter = Filter::of(&query, &Known { routes: &admin.rules.load().routes, operation_ids: admin.operation_ids })
+        .map_err(Problem::bad_request)?;
     let after = query.after.as_deref().map(record_id).transpose()?;
     let limit = query.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
     let now = now();
@@ -169,7 +169,7 @@ async fn forget(
 
 impl Admin {
     fn entry(&self, head: &hapax::core::record::Head, now: Timestamp) -> Entry {
-        Entry::of(head, now, &self.secret)
+        Entry::of(head, now, &self.operation_ids)
     }
 }
 

@@ -64,6 +64,6 @@ async fn log(State(admin): State<Admin>, which: Result<QueryString<Which>, Query
     which.record.as_deref().map(record_id).transpose()?;
     let query = which.query().map_err(Problem::bad_request)?;
     let entries = admin.hapax.log(query).await?;
-    let entries: Vec<_> = entries.iter().map(|entry| Logged::of(entry, &admin.secret)).collect();
+    let entries: Vec<_> = entries.iter().map(|entry| Logged::of(entry, &admin.operation_ids)).collect();
     Ok(Json(LoggedPage::of(entries, query.limit)))
 }

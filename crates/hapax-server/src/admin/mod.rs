@@ -26,7 +26,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::{Router, middleware};
 use hapax::Hapax;
-use hapax::core::operation::Secret;
+use hapax::core::operation::OperationIds;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -55,18 +55,18 @@ pub struct Admin {
     /// What the configuration says. A reload puts another in its place.
     pub rules: Arc<ArcSwap<Rules>>,
     /// What operation ids are made with.
-    secret: Secret,
+    operation_ids: OperationIds,
     unknowns: Unknowns,
     refusals: who::Refusals,
     reloader: Option<Reloader>,
 }
 
 impl Admin {
-    /// Answers about these. `secret` is the store's.
-    pub fn new(ready: Arc<Readiness>, metrics: Metrics, hapax: Hapax, secret: Secret, rules: Rules) -> Admin {
+    /// Answers about these. `operation_ids` are the store's.
+    pub fn new(ready: Arc<Readiness>, metrics: Metrics, hapax: Hapax, operation_ids: OperationIds, rules: Rules) -> Admin {
         let unknowns = Unknowns::new(hapax.clone(), &metrics);
         let rules = Arc::new(ArcSwap::from_pointee(rules));
-        Admin { ready, metrics, hapax, rules, secret, unknowns, refusals: who::Refusals::default(), reloader: None }
+        Admin { ready, metrics, hapax, rules, operation_ids, unknowns, refusals: who::Refusals::default(), reloader: None }
     }
 
     /// Lets operators have the configuration read again.
@@ -124,7 +124,8 @@ mod tests {
 
     pub(super) fn admin_with(rules: Rules) -> Admin {
         let hapax = Hapax::builder(hapax::store::memory()).sweep(None).build();
-        Admin::new(Arc::default(), Metrics::new(), hapax, Secret::from_bytes([1; 32]), rules)
+        let ids = OperationIds::new(hapax::core::Secret::from_bytes([1; 32]), hapax::core::Timestamp::ZERO);
+        Admin::new(Arc::default(), Metrics::new(), hapax, ids, rules)
     }
 
     fn admin() -> Admin {

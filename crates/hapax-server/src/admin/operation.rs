@@ -1,10 +1,10 @@
 //! From the operation id that an upstream was given to the record it stands for.
 //!
 //! The second half of the id is how the record's own id begins, and the first half is derived with the store's secret: so the record is
-//! looked for where it would be, and has to be the one whose operation this is.
+//! looked for where it would be, and has to be the one whose operation this is. An operation of an earlier life of the key has no record.
 
 use hapax::RecordId;
-use hapax::core::operation::{OperationId, Secret};
+use hapax::core::operation::OperationIds;
 use hapax::core::record::Head;
 use hapax::core::store::{ListQuery, StoreError};
 
@@ -23,11 +23,11 @@ pub(crate) fn beginning(operation: &str) -> &str {
 }
 
 /// The record of an operation.
-pub(crate) async fn find(store: &impl Heads, secret: &Secret, operation: &str) -> Result<Option<Head>, StoreError> {
+pub(crate) async fn find(store: &impl Heads, ids: &OperationIds, operation: &str) -> Result<Option<Head>, StoreError> {
     let Ok(first) = format!("{:0<DIGITS$}", beginning(operation)).parse() else { return Ok(None) };
     // Two, should two begin alike: one in 2^64 has a neighbour so close.
     let heads = store.heads(ListQuery { state: None, after: before(first), limit: 2 }).await?;
-    Ok(heads.into_iter().find(|head| OperationId::of(&head.id, secret).as_str() == operation))
+    Ok(heads.into_iter().find(|head| ids.make(&head.id, head.created_at).as_str() == operation))
 }
 
 /// The id before this one: listings begin after an id. None before the first.

@@ -8,7 +8,6 @@ use axum::extract::{Query as QueryString, State};
 use axum::{Extension, Json};
 use bytes::Bytes;
 use hapax::core::audit::LogQuery;
-use hapax::core::operation::OperationId;
 use hapax::core::record::{Head, Record, State as Stands};
 use hapax::core::time::Timestamp;
 use hapax::{RecordId, Settlement};
@@ -122,7 +121,7 @@ async fn unknown(State(admin): State<Admin>, from: Result<QueryString<From>, Que
         namespace: Some(admin.rules.load().namespace.to_string()),
         ..Query::default()
     };
-    let filter = Filter::of(&query, &Known { routes: &[], secret: admin.secret }).map_err(Problem::bad_request)?;
+    let filter = Filter::of(&query, &Known { routes: &[], operation_ids: admin.operation_ids }).map_err(Problem::bad_request)?;
     let found = scan::page(&admin.hapax, &filter, after, limit, now()).await?;
     let unknown = found.heads.iter().map(|head| admin.unknown(head)).collect();
     Ok(Json(Unknowns { unknown, next: found.next.map(|id| id.to_string()) }))
@@ -191,7 +190,7 @@ impl Admin {
     fn unknown(&self, head: &Head) -> Unknown {
         Unknown {
             record: head.id.to_string(),
-            operation_id: OperationId::of(&head.id, &self.secret).to_string(),
+            operation_id: self.operation_ids.make(&head.id, head.created_at).to_string(),
             fence: head.fence.as_u64(),
             method: head.scope.method.to_string(),
             path: head.scope.path.to_string(),
@@ -211,10 +210,12 @@ impl Admin {
                 "`operation_id` is not 64 lower-case hexadecimal digits: send Hapax-Operation as it came",
             ));
         }
+        let named = operation::find(&self.hapax, &self.operation_ids, operation).await?.map(|head| head.id);
         match record {
-            Some(record) if OperationId::of(&record, &self.secret).as_str() == operation => Ok(record),
-            Some(_) => Err(Problem::bad_request("`operation_id` and `record` are of two records: leave one of them out")),
-            None => operation::find(&self.hapax, &self.secret, operation).await?.map(|head| head.id).ok_or_else(not_found),
+            Some(record) if !record.to_string().starts_with(operation::beginning(operation)) => {
+                Err(Problem::bad_request("`operation_id` and `record` are of two records: leave one of them out"))
+            }
+            _ => named.ok_or_else(not_found),
         }
     }
 
@@ -255,7 +256,7 @@ impl Admin {
     fn settled(&self, head: &Head, state: Stands, already: bool) -> Settled {
         Settled {
             record: head.id.to_string(),
-            operation_id: OperationId::of(&head.id, &self.secret).to_string(),
+            operation_id: self.operation_ids.make(&head.id, head.created_at).to_string(),
             state: state.word().to_owned(),
             already,
         }

@@ -133,7 +133,7 @@ impl Gateway {
         };
         let ready = Arc::new(Readiness::default());
         let store = open(&config, &metrics, &ready).await?;
-        let secret = store.pulse().await.map_err(|error| store_error(&config, &error))?.secret;
+        let operation_ids = store.pulse().await.map_err(|error| store_error(&config, &error))?.operation_ids();
         let hapax = Hapax::builder(Timed::new(store, &metrics))
             .observer(metrics.observer(options.observer.unwrap_or_else(|| Arc::new(()))))
             .limits(Limits {
@@ -145,6 +145,7 @@ impl Gateway {
             })
             .build()
             .namespace(&config.namespace);
+        let secret = *operation_ids.secret();
         let lasting = Arc::new(Lasting { hapax, secret, metrics, traces, tunnels, suspects: Arc::<Suspects>::default() });
         let live = Live::new(config, &lasting, None).await.map_err(StartError::Setting)?;
         live.settle_in(None);
@@ -153,7 +154,7 @@ impl Gateway {
             ready.clone(),
             lasting.metrics.clone(),
             lasting.hapax.clone(),
-            secret,
+            operation_ids,
             admin::Rules::of(&live.load().config),
         );
         ready.fails_open(live.load().config.fails_open());

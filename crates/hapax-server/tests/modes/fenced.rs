@@ -1,5 +1,7 @@
 //! Mode `fenced`: the service keeps fence, mark and answer for each operation.
 
+use std::time::Duration;
+
 use hapax::Mode;
 
 use crate::client;
@@ -150,6 +152,28 @@ async fn a_refusal_for_its_fence_is_never_kept() {
         );
         world.end().await;
     }
+}
+
+/// After retention and tombstone the same key is another operation: the service must not answer what it remembers of the first.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_used_again_after_its_tombstone_is_another_operation() {
+    let reference = Reference::new(Kind::Fenced);
+    let service = Service::start(reference.clone()).await;
+    let brief = Duration::from_millis(20);
+    let world = World::start(Mode::Fenced, service.address, |_, policy| {
+        (policy.lease, policy.retention, policy.tombstone) = (brief, brief, brief);
+    })
+    .await;
+    world.order("k", "do it").await.assert_first(201, ORDERED);
+    let next_life = async {
+        while reference.dispatched().len() < 2 {
+            world.order("k", "do it").await;
+        }
+    };
+    client::in_time("the next life of the key", next_life).await;
+    let effects = reference.effects();
+    assert_eq!(effects["k"], reference.dispatched(), "what is new was taken for what was done before");
+    world.end().await;
 }
 
 /// The same scenario, of which only the second is a service as the mode wants it.

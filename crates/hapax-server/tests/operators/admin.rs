@@ -22,9 +22,9 @@ async fn admin_of(store: Arc<dyn Store>) -> Admin {
     let mut config = Config::new(http::Uri::default());
     let route = |name: &str, text: &str| Route { name: name.into(), ..text.parse().unwrap() };
     config.routes = vec![route("refunds", "POST /v1/refunds"), route("versioned", "/v1/**")];
-    let secret = store.pulse().await.expect("the store works").secret;
+    let operation_ids = store.pulse().await.expect("the store works").operation_ids();
     let hapax = Hapax::builder_shared(store).sweep(None).build();
-    Admin::new(Arc::default(), Metrics::new(), hapax, secret, Rules::of(&config))
+    Admin::new(Arc::default(), Metrics::new(), hapax, operation_ids, Rules::of(&config))
 }
 
 /// An admin listener on a free port.

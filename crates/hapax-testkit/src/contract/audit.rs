@@ -185,11 +185,12 @@ pub(super) async fn note(bench: &Bench, action: &str) -> LogEntry {
 }
 
 fn entry(subject: &Subject, numbered: &LogEntry, action: Action, before: State, won: &Won) -> LogEntry {
-    let Head { status, fence, version, state, .. } = won.head;
+    let Head { status, fence, version, state, created_at, .. } = won.head;
     let touched = Touched {
         id: subject.id,
         scope: Arc::clone(&subject.scope),
         key: subject.key.clone(),
+        created_at,
         before,
         after: state,
         status,

@@ -345,9 +345,10 @@ impl Store for Planted {
     }
 
     fn pulse(&self) -> Reply<'_, Pulse> {
-        Box::pin(
-            async move { Ok(Pulse { now: self.clock.now(), epoch: self.inside().epoch, secret: Secret::from_bytes([7; 32]) }) },
-        )
+        Box::pin(async move {
+            let (now, epoch) = (self.clock.now(), self.inside().epoch);
+            Ok(Pulse { now, epoch, secret: Secret::from_bytes([7; 32]), lives_since: Timestamp::ZERO })
+        })
     }
 
     fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {

@@ -166,7 +166,7 @@ impl Operation {
         self.0.record
     }
 
-    /// Opaque and unguessable, and the same for every attempt.
+    /// Opaque and unguessable, and the same for every attempt. A key that is used again after its tombstone is over is another operation.
     pub fn id(&self) -> &OperationId {
         &self.0.id
     }

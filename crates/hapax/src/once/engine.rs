@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use hapax_core::operation::Secret;
+use hapax_core::operation::{OperationIds, Secret};
 use hapax_core::policy::Policy;
 use hapax_core::rejection::Rejection;
 use hapax_core::store::{Store, StoreError, StoreErrorKind};
@@ -101,7 +101,7 @@ pub(crate) struct Engine {
     pub(crate) unwritten: Arc<Semaphore>,
     pub(crate) sweep: Option<Sweep>,
     pub(crate) sweeping: AtomicBool,
-    secret: OnceCell<Secret>,
+    operation_ids: OnceCell<OperationIds>,
     pulsing: Mutex<()>,
 }
 
@@ -125,7 +125,7 @@ impl Engine {
             unwritten: permits(limits.unwritten_bytes_max),
             sweep,
             sweeping: AtomicBool::new(false),
-            secret: OnceCell::new(),
+            operation_ids: OnceCell::new(),
             pulsing: Mutex::new(()),
         })
     }
@@ -155,15 +155,21 @@ impl Engine {
         let pulse = tokio::time::timeout(timeout / 4, self.store.pulse()).await.ok()?.ok()?;
         self.cache.learn(&pulse, asked_at);
         self.store.learn(pulse.now);
-        let _ = self.secret.set(pulse.secret);
+        let _ = self.operation_ids.set(pulse.operation_ids());
         // Not the pulse's: its reply may have been so slow that it is good for nothing by now.
         self.cache.epoch()
     }
 
     pub(crate) async fn secret(&self, timeout: Duration) -> Result<Secret, Rejection> {
+        self.operation_ids(timeout).await.map(|ids| *ids.secret())
+    }
+
+    /// What makes the store's operation ids.
+    pub(crate) async fn operation_ids(&self, timeout: Duration) -> Result<OperationIds, Rejection> {
         // The limit is on waiting for whoever asks first, too: else many would wait one after the other.
-        let ask =
-            self.secret.get_or_try_init(|| async { self.ask_in(timeout, self.store.pulse()).await.map(|pulse| pulse.secret) });
+        let ask = self
+            .operation_ids
+            .get_or_try_init(|| async { self.ask_in(timeout, self.store.pulse()).await.map(|pulse| pulse.operation_ids()) });
         tokio::time::timeout(timeout, ask).await.unwrap_or(Err(Rejection::StoreUnavailable)).copied()
     }
 

@@ -5,7 +5,6 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
 use hapax_core::decide::{Decision, decide};
-use hapax_core::operation::OperationId;
 use hapax_core::planted::{self, Bug};
 use hapax_core::policy::{KeyRule, KeySource, Mode, Policy};
 use hapax_core::record::{AttemptToken, Head, Record, State};
@@ -172,7 +171,7 @@ impl Leader {
         let Call { policy, scope, key, .. } = &self.call;
         // Under the route's own policy; a further attempt keeps the fingerprint of the first.
         let fingerprint = self.call.fingerprint(&policy.fingerprint).await?;
-        let secret = self.engine.secret(policy.store_timeout).await?;
+        let operation_ids = self.engine.operation_ids(policy.store_timeout).await?;
         let lease = if planted::is(Bug::RetentionAsLease) { policy.retention } else { policy.lease };
         let token = new_token();
         let terms = (policy.mode == Mode::Transaction).then(|| Arc::new(Terms::from(&**policy)));
@@ -195,7 +194,7 @@ impl Leader {
                     }
                 }
                 let ties = Ties { policy: policy.clone(), store: self.engine.store.clone(), follows_lost };
-                let operation = Operation::new(OperationId::of(&id, &secret), &won.head, ties);
+                let operation = Operation::new(operation_ids.make(&id, won.head.created_at), &won.head, ties);
                 Ok(Claimed::Mine(Box::new(attempt::Claimed { head: won.head, operation, _room: room })))
             }
             Written::Lost(seen) => Ok(Claimed::Theirs(seen)),

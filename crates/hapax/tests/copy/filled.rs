@@ -138,6 +138,7 @@ pub struct Content {
     pub heads: Vec<Head>,
     pub log: Vec<LogEntry>,
     pub secret: Secret,
+    pub lives_since: Timestamp,
     pub epoch: u64,
     pub logged: u64,
 }
@@ -162,8 +163,8 @@ impl Content {
         if let Ok(store) = place.open().await {
             (seen, heads) = read(&*store, &stored).await;
         }
-        let Account { secret, epoch, logged, .. } = account;
-        Content { stored, seen, heads, log, secret, epoch, logged }
+        let Account { secret, lives_since, epoch, logged, .. } = account;
+        Content { stored, seen, heads, log, secret, lives_since, epoch, logged }
     }
 
     /// The highest fence of all.

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use hapax::core::record::State;
 use hapax::core::store::{ListQuery, Put, Written};
-use hapax::core::transfer::Standing;
+use hapax::core::time::Timestamp;
+use hapax::core::transfer::{Account, CopyId, Passage, Standing};
 
 use super::ends::{Kind, Place, World, copy, copy_told};
 use super::filled::{Content, claim, fill, fill_pages, standing, won};
@@ -40,6 +41,25 @@ async fn there_and_back(first: Kind, second: Kind) {
 
 async fn content(place: &Place) -> (Content, hapax::core::Fence) {
     (Content::of(place).await, place.open_to_copy().await.survey().await.unwrap().account.floor)
+}
+
+/// A record keeps the operation id it has, by whichever rule it was made.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rule_of_operation_ids_goes_along() {
+    let world = World::new();
+    for kind in [Kind::Memory, Kind::Sqlite, Kind::Postgres] {
+        let Some(place) = world.place(kind, "rule.db").await else { return };
+        let store = place.open_to_copy().await;
+        let passage = Passage { copy: CopyId::from_bytes([5; 16]), other: "elsewhere".to_owned() };
+        let here = store.survey().await.unwrap().account;
+        assert_eq!(here.lives_since, Timestamp::ZERO, "{kind:?}: a new store has the second rule from the beginning");
+        let lives_since = here.now.after(Duration::from_secs(60));
+        assert!(store.arrive(passage.clone(), Account { lives_since, ..here }).await.unwrap());
+        store.settle_in(passage.copy, here).await.unwrap();
+        assert_eq!(store.survey().await.unwrap().account.lives_since, lives_since, "{kind:?}");
+        drop(store);
+        assert_eq!(place.open().await.unwrap().pulse().await.unwrap().lives_since, lives_since, "{kind:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,7 +6,7 @@ use hapax::store::sqlite::{Options, Sqlite, View};
 use hapax_core::audit::{Action, LogEntry, LogQuery, Signed};
 use hapax_core::record::{Head, State};
 use hapax_core::store::{Change, Condition, Lifetime, Put, StoreErrorKind, Written};
-use hapax_core::{RecordId, Store};
+use hapax_core::{OperationIds, RecordId, Store, Timestamp};
 use hapax_testkit::ManualClock;
 use hapax_testkit::crash::{self, Child};
 
@@ -59,12 +59,17 @@ async fn a_file_of_format_2_keeps_everything_and_gets_a_log() {
     assert_eq!(view.log(&LogQuery::latest(10)).unwrap(), [], "a file that nobody has opened yet has no log, and can be looked at");
     assert_eq!(view.get(&[id("paid")]).unwrap().records.len(), 1);
 
+    let first_rule = view.operation_ids().unwrap();
     let store = shop.open().await;
     assert_eq!(answer(&store, "paid").await, Some(b"paid by format 2".to_vec()));
+    let ids = store.pulse().await.unwrap().operation_ids();
     for (key, word) in [("paid", "completed"), ("expired", "expired"), ("lost", "unknown"), ("running", "unknown")] {
         let record = store.get(vec![id(key)]).await.unwrap();
         let head = &record.records[0].as_ref().unwrap().head;
         assert_eq!(head.state_at(record.now).word(), word, "{key}");
+        let operation = ids.make(&head.id, head.created_at);
+        assert_eq!(operation, first_rule.make(&head.id, head.created_at), "{key} would be another operation");
+        assert_eq!(operation, OperationIds::new(*ids.secret(), Timestamp::from_micros(u64::MAX)).make(&head.id, head.created_at));
         assert!(matches!(store.put_if(claim(key)).await.unwrap(), Written::Lost(_)), "{key} would run twice");
     }
     let head = store.get(vec![id("paid")]).await.unwrap().records.remove(0).unwrap().head;

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use hapax::store::guest::{OpenError, Options};
 use hapax::{Guest, Sqlite};
-use hapax_core::Store;
 use hapax_core::record::State;
 use hapax_core::store::StoreErrorKind;
+use hapax_core::{OperationIds, Store, Timestamp};
 use rusqlite::Connection;
 
-use super::shop::{LEASE, Shop, claim, complete, look, ordering, win};
+use super::shop::{LEASE, Shop, claim, complete, look, ordering, takeover, win};
 
 #[tokio::test]
 async fn a_file_that_is_not_there_is_created_and_one_without_a_log_gets_one() {
@@ -64,7 +64,7 @@ async fn what_cannot_be_opened_says_why() {
     drop(shop.guest().await);
     shop.connect().execute("UPDATE hapax_meta SET format = 99", []).unwrap();
     let error = Guest::open(&shop.path).await.err().unwrap();
-    assert!(matches!(error, OpenError::Newer { found: 99, known: 1, .. }), "{error}");
+    assert!(matches!(error, OpenError::Newer { found: 99, known: 2, .. }), "{error}");
 }
 
 #[tokio::test]
@@ -113,4 +113,33 @@ async fn a_record_that_cannot_be_read_stops_neither_the_sweep_nor_its_neighbours
     assert_eq!(guest.get(vec![bad.id]).await.unwrap_err().kind(), StoreErrorKind::Unsupported);
     let (damaged, fine) = tokio::join!(guest.put_if(claim("bad")), guest.put_if(claim("fine")));
     assert!(damaged.is_err() && fine.is_ok());
+}
+
+/// A record that was claimed before lives had ids of their own.
+#[tokio::test]
+async fn a_file_of_format_1_keeps_its_operations() {
+    let shop = Shop::new();
+    let before = win(&shop.guest().await, claim("k")).await;
+    shop.connect()
+        .execute_batch(
+            "ALTER TABLE hapax_meta DROP COLUMN lives_us; ALTER TABLE hapax_audit DROP COLUMN created_at; UPDATE hapax_meta SET format = 1",
+        )
+        .unwrap();
+
+    let guest = shop.guest().await;
+    let ids = guest.pulse().await.unwrap().operation_ids();
+    let first_rule = OperationIds::new(*ids.secret(), Timestamp::from_micros(u64::MAX));
+    shop.clock.advance(LEASE);
+    let after = win(&guest, takeover("k", &before)).await;
+    assert_eq!(
+        ids.make(&after.id, after.created_at),
+        first_rule.make(&before.id, before.created_at),
+        "the service would take it for another operation"
+    );
+    // What a process of the version before claims meanwhile has the same id by either program; from then on each life has its own.
+    shop.clock.advance(hapax_core::operation::GRACE);
+    let new = win(&guest, claim("new")).await;
+    assert_ne!(ids.make(&new.id, new.created_at), first_rule.make(&new.id, new.created_at));
+    drop(guest);
+    assert_eq!(shop.guest().await.pulse().await.unwrap().operation_ids(), ids, "told once");
 }

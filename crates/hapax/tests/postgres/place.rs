@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 
 use hapax::Postgres;
-use hapax::store::postgres::{ConnectOptions, schema};
+use hapax::store::postgres::{ConnectOptions, Options, schema};
 use hapax_core::audit::{LogEntry, LogQuery, Note};
 use hapax_core::store::{ListQuery, Pulse, Put, Reading, Renewal, Reply, Swept, Written};
 use hapax_core::{Head, RecordId, Store};
@@ -73,7 +73,9 @@ impl ByHand {
                    INSERT INTO hapax.hand VALUES (0);
                    CREATE OR REPLACE FUNCTION hapax.clock() RETURNS int8 LANGUAGE sql VOLATILE AS $$ SELECT now FROM hapax.hand $$;";
         session.batch_execute(sql).await.expect("a clock that can be turned");
-        ByHand { store: open(url).await, clock, session, told: Mutex::new(0) }
+        let options = Options { clock: Some(Arc::new(clock.clone())), ..Options::new(url).expect("a URL") };
+        let store = Postgres::open_with(options).await.unwrap_or_else(|error| panic!("{error}"));
+        ByHand { store, clock, session, told: Mutex::new(0) }
     }
 
     /// How many tables of answers it has emptied.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hapax_core::store::{Change, Finish, Lifetime};
+use hapax_core::store::{Change, Finish, Lifetime, Written};
 use hapax_core::{Head, Put, Store};
 use hapax_testkit::ManualClock;
 
@@ -66,4 +66,28 @@ async fn pass(store: &ByHand, clock: &ManualClock, duration: Duration, kept: &[H
         let answer = record.expect("its tombstone stands").answer;
         assert_eq!(answer.is_some(), reading.now < head.expires_at, "at {:?} of {head:?}", reading.now);
     }
+}
+
+/// The database's clock alone: the node's stays where it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_jumps_ahead_empties_and_removes_nothing() {
+    let Some((_, url)) = place::prepared().await else { return };
+    let clock = ManualClock::new();
+    let store = ByHand::open(&url, clock.clone()).await;
+    store.sweep(10).await.expect("swept");
+    let kept = [completed(&store, "k", DAY).await, completed(&store, "l", 20 * DAY).await];
+    let session = place::session(&url).await;
+    for days in [1, 30, 3_000] {
+        let ahead = clock.now().after(days * DAY).as_micros();
+        session.batch_execute(&format!("UPDATE hapax.hand SET now = {ahead}")).await.expect("a jump");
+        assert!(matches!(store.put_if(claim("k")).await, Ok(Written::Lost(_))), "{days} days: it would run again");
+        assert_eq!((store.sweep(1_000).await.expect("swept").total(), store.turns()), (0, 0), "{days} days");
+        let reading = store.get(kept.iter().map(|head| head.id).collect()).await.expect("read");
+        assert!(reading.records.iter().flatten().all(|record| record.answer.is_some()), "{days} days: {reading:?}");
+    }
+    // The node's own clock says so too: then it is so late.
+    clock.advance(400 * DAY);
+    store.sweep(1_000).await.expect("swept");
+    store.sweep(1_000).await.expect("swept");
+    assert!(matches!(store.put_if(claim("k")).await, Ok(Written::Won(_))), "it is over");
 }

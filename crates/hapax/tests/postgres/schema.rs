@@ -1,9 +1,12 @@
 //! The schema comes to be, moves forward, and says what is wrong where it cannot be used.
 
+use std::time::Duration;
+
 use hapax::Postgres;
 use hapax::store::postgres::schema::{self, MigrateError, Migration, migrate, migrations};
 use hapax::store::postgres::{ConnectOptions, OpenError};
-use hapax_core::Store;
+use hapax_core::operation::GRACE;
+use hapax_core::{Store, Timestamp};
 use hapax_testkit::servers;
 
 use crate::place;
@@ -72,6 +75,43 @@ async fn a_program_works_on_a_newer_schema_for_as_long_as_that_serves_it() {
     assert!(running.pulse().await.is_err());
     let read = running.get(vec![hapax_core::RecordId::from_bytes([1; 32])]).await;
     assert_eq!(read.expect_err("it reads what it does not understand").kind(), hapax_core::store::StoreErrorKind::Unsupported);
+}
+
+/// Lives of a key are told apart from version 2 on. A program of version 1 makes ids by the first rule, so that for an hour all do.
+#[tokio::test]
+async fn programs_of_version_1_go_on_until_lives_are_told_apart() {
+    let Some(server) = servers::Postgres::shared() else { return };
+    let url = server.database();
+    migrate(&options(&url), &migrations()[..1], |_| {}).await.expect("version 1");
+    let session = place::session(&url).await;
+    let (role, sql) = (format!("node_{}", uuid::Uuid::new_v4().simple()), "UPDATE hapax.pace SET clock_floor = hapax.now()");
+    let granted = format!("CREATE ROLE {role}; GRANT EXECUTE ON FUNCTION hapax.pulse() TO {role}; {sql}");
+    session.batch_execute(&granted).await.expect("a store that somebody uses");
+    migrate(&options(&url), &migrations(), |_| {}).await.expect("version 2");
+
+    let oldest = async || session.query_one("SELECT oldest FROM hapax.pulse()", &[]).await.expect("asked").get::<_, i32>(0);
+    let pulse = place::open(&url).await.pulse().await.expect("this version");
+    let grace = pulse.lives_since.since(pulse.now);
+    assert!(grace <= GRACE && grace > GRACE - Duration::from_secs(60), "{grace:?}");
+    assert_eq!(oldest().await, 1);
+    let later = |minutes: i64| format!("UPDATE hapax.pace SET skew = {}", minutes * 60_000_000);
+    session.batch_execute(&later(58)).await.expect("later");
+    assert_eq!(oldest().await, 1);
+    session.batch_execute(&later(59)).await.expect("later");
+    assert_eq!(oldest().await, 2, "while both still make the same ids");
+    // What the roles of nodes were granted goes for what has come.
+    for function in ["lives_since()", "keep_time(int8)"] {
+        let sql = format!(
+            "SELECT has_function_privilege('{role}', 'hapax.{function}', 'EXECUTE'), has_function_privilege('public', 'hapax.{function}', 'EXECUTE')"
+        );
+        let may = session.query_one(&sql, &[]).await.expect("asked");
+        assert_eq!((may.get::<_, bool>(0), may.get::<_, bool>(1)), (true, false), "{function}");
+    }
+    session.batch_execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await.expect("cleared up");
+    // One that nobody has used begins with the second rule.
+    let url = server.database();
+    place::migrate(&url).await;
+    assert_eq!(place::open(&url).await.pulse().await.expect("pulse").lives_since, Timestamp::ZERO);
 }
 
 #[tokio::test]

@@ -2,10 +2,12 @@
 //! themselves and never by Hapax. Every test says how many of its faults landed; a run in which none did proves nothing, and fails.
 
 mod alarm;
+mod clock;
 mod cuts;
 mod kills;
 mod lost;
 mod promotions;
+mod restored;
 mod ring;
 mod shop;
 mod subject;

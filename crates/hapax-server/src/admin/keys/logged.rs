@@ -1,7 +1,7 @@
 //! Entries of the audit log, as they are said over HTTP and printed by `hapax keys log --json`.
 
 use hapax::core::audit::{LogEntry, Touched};
-use hapax::core::operation::{OperationId, Secret};
+use hapax::core::operation::OperationIds;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -60,24 +60,24 @@ impl LoggedPage {
 }
 
 impl Logged {
-    pub(crate) fn of(entry: &LogEntry, secret: &Secret) -> Logged {
+    pub(crate) fn of(entry: &LogEntry, ids: &OperationIds) -> Logged {
         Logged {
             sequence: entry.sequence,
             at: Time(entry.at),
             action: entry.action.word().to_owned(),
             by: entry.signed.by().to_owned(),
             reason: entry.signed.reason().to_owned(),
-            record: entry.touched.as_ref().map(|touched| ChangedRecord::of(touched, secret)),
+            record: entry.touched.as_ref().map(|touched| ChangedRecord::of(touched, ids)),
         }
     }
 }
 
 impl ChangedRecord {
-    fn of(touched: &Touched, secret: &Secret) -> ChangedRecord {
+    fn of(touched: &Touched, ids: &OperationIds) -> ChangedRecord {
         let scope = &touched.scope;
         ChangedRecord {
             id: touched.id.to_string(),
-            operation_id: OperationId::of(&touched.id, secret).to_string(),
+            operation_id: ids.make(&touched.id, touched.created_at).to_string(),
             namespace: scope.namespace.to_string(),
             principal: name_of(&scope.principal),
             method: scope.method.to_string(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hapax::core::operation::{OperationId, Secret};
+use hapax::core::operation::OperationIds;
 use hapax::core::record::{Head, State};
 use hapax::core::store::{ListQuery, StoreError};
 use hapax::core::time::Timestamp;
@@ -29,7 +29,7 @@ pub(crate) struct Filter {
     principal: Option<String>,
     namespace: Option<String>,
     key: Option<String>,
-    operation: Option<(String, Secret)>,
+    operation: Option<(String, OperationIds)>,
     older_than: Option<Duration>,
     newer_than: Option<Duration>,
 }
@@ -72,7 +72,7 @@ pub(crate) struct Known<'a> {
     /// The routes that have names here.
     pub(crate) routes: &'a [Route],
     /// What operation ids are made with.
-    pub(crate) secret: Secret,
+    pub(crate) operation_ids: OperationIds,
 }
 
 /// Which route is meant.
@@ -129,7 +129,7 @@ impl Filter {
             principal: query.principal.clone(),
             namespace: query.namespace.clone(),
             key: query.key.clone(),
-            operation: query.operation_id.as_deref().map(operation_id).transpose()?.map(|id| (id, known.secret)),
+            operation: query.operation_id.as_deref().map(operation_id).transpose()?.map(|id| (id, known.operation_ids)),
             older_than: query.older_than_seconds.map(Duration::from_secs),
             newer_than: query.newer_than_seconds.map(Duration::from_secs),
         })
@@ -154,7 +154,7 @@ impl Filter {
             && self.older_than.is_none_or(|than| age > than)
             && self.newer_than.is_none_or(|than| age < than)
             // Last, because it is the only one that costs something.
-            && self.operation.as_ref().is_none_or(|(operation, secret)| OperationId::of(&head.id, secret).as_str() == operation)
+            && self.operation.as_ref().is_none_or(|(operation, ids)| ids.make(&head.id, head.created_at).as_str() == operation)
     }
 }
 

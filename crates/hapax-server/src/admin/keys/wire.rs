@@ -1,6 +1,6 @@
 //! What is said over HTTP, and what `hapax keys --json` prints.
 
-use hapax::core::operation::{OperationId, Secret};
+use hapax::core::operation::OperationIds;
 use hapax::core::record::{Head, State};
 use hapax::core::time::Timestamp;
 use hapax::{Answer, Audit, Principal};
@@ -253,13 +253,13 @@ impl Signed {
 }
 
 impl Entry {
-    pub(crate) fn of(head: &Head, now: Timestamp, secret: &Secret) -> Entry {
+    pub(crate) fn of(head: &Head, now: Timestamp, ids: &OperationIds) -> Entry {
         let state = head.state_at(now);
         // What was never written down as ended has no times of an end.
         let ended = |time| (head.state != State::Running).then_some(Time(time));
         Entry {
             id: head.id.to_string(),
-            operation_id: OperationId::of(&head.id, secret).to_string(),
+            operation_id: ids.make(&head.id, head.created_at).to_string(),
             state: state.word().to_owned(),
             last_state: matches!(state, State::Expired(_)).then(|| state.last().word().to_owned()),
             namespace: head.scope.namespace.to_string(),

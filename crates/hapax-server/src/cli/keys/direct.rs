@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use hapax::core::operation::Secret;
+use hapax::core::operation::OperationIds;
 use hapax::core::record::Fence;
 use hapax::core::store::{Lifetime, StoreError, StoreErrorKind};
 use hapax::core::time::Timestamp;
@@ -26,7 +26,7 @@ const PAGE: usize = 1_000;
 /// A store. To look at a file changes nothing and is possible whoever owns it, to change it is to own it; a database is everybody's.
 pub(super) struct Direct {
     inside: Inside,
-    secret: Secret,
+    operation_ids: OperationIds,
 }
 
 enum Inside {
@@ -37,8 +37,8 @@ enum Inside {
 impl Direct {
     pub(super) fn view(path: &Path) -> Result<Direct, Exit> {
         let view = View::open(path).map_err(Exit::unreachable)?;
-        let secret = view.secret().map_err(Exit::unreachable)?;
-        Ok(Direct { inside: Inside::View(Box::new(view)), secret })
+        let operation_ids = view.operation_ids().map_err(Exit::unreachable)?;
+        Ok(Direct { inside: Inside::View(Box::new(view)), operation_ids })
     }
 
     pub(super) async fn own(path: &Path) -> Result<Direct, Exit> {
@@ -57,15 +57,15 @@ impl Direct {
     }
 
     async fn open(store: Arc<dyn Store>) -> Result<Direct, Exit> {
-        let secret = store.pulse().await.map_err(Exit::unreachable)?.secret;
+        let operation_ids = store.pulse().await.map_err(Exit::unreachable)?.operation_ids();
         // Nothing is swept: what somebody came to look at should not go from under them.
         let hapax = Hapax::builder_shared(store.clone()).sweep(None).build();
-        Ok(Direct { inside: Inside::Open(hapax, store), secret })
+        Ok(Direct { inside: Inside::Open(hapax, store), operation_ids })
     }
 
     /// What a query means here: a store knows no routes by name.
     pub(super) fn filter(&self, query: &Query) -> Result<Filter, String> {
-        Filter::of(query, &Known { routes: &[], secret: self.secret })
+        Filter::of(query, &Known { routes: &[], operation_ids: self.operation_ids })
     }
 
     pub(super) async fn list(&self, query: &Query) -> Result<Page, Exit> {
@@ -78,7 +78,7 @@ impl Direct {
             Inside::Open(hapax, _) => scan::page(hapax, &filter, after, limit, now).await,
         };
         let found = found.map_err(exit)?;
-        let keys = found.heads.iter().map(|head| Entry::of(head, now, &self.secret)).collect();
+        let keys = found.heads.iter().map(|head| Entry::of(head, now, &self.operation_ids)).collect();
         Ok(Page { keys, next: found.next.map(|id| id.to_string()), now: Time(now) })
     }
 
@@ -92,7 +92,7 @@ impl Direct {
             Inside::Open(hapax, _) => hapax.look(id).await.map_err(Exit::failed)?.0,
         };
         let answer = record.answer.as_deref().filter(|_| with_answer);
-        Ok(Shown::of(Entry::of(&record.head, now, &self.secret), answer, now))
+        Ok(Shown::of(Entry::of(&record.head, now, &self.operation_ids), answer, now))
     }
 
     pub(super) async fn log(&self, which: &Which) -> Result<LoggedPage, Exit> {
@@ -102,7 +102,7 @@ impl Direct {
             Inside::Open(hapax, _) => hapax.log(query).await,
         };
         let entries = entries.map_err(exit)?;
-        Ok(LoggedPage::of(entries.iter().map(|entry| Logged::of(entry, &self.secret)).collect(), query.limit))
+        Ok(LoggedPage::of(entries.iter().map(|entry| Logged::of(entry, &self.operation_ids)).collect(), query.limit))
     }
 
     pub(super) async fn settle(&self, id: RecordId, settle: &Settle) -> Result<Entry, String> {
@@ -130,7 +130,7 @@ impl Direct {
 
     async fn entry(&self, head: &hapax::core::record::Head) -> Result<Entry, String> {
         let now = self.now().await.map_err(|error| error.to_string())?;
-        Ok(Entry::of(head, now, &self.secret))
+        Ok(Entry::of(head, now, &self.operation_ids))
     }
 
     fn owned(&self) -> Result<&Hapax, String> {

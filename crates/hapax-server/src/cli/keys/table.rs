@@ -140,7 +140,8 @@ mod tests {
             status: Some(201),
             kept: true,
         };
-        Entry::of(&head, Timestamp::from_micros(66_000_000), &hapax::core::operation::Secret::from_bytes([1; 32]))
+        let ids = hapax::core::OperationIds::new(hapax::core::Secret::from_bytes([1; 32]), Timestamp::ZERO);
+        Entry::of(&head, Timestamp::from_micros(66_000_000), &ids)
     }
 
     fn drawn(entries: &[Entry], width: Option<usize>) -> String {

@@ -179,8 +179,8 @@ impl Store for Guest {
     fn pulse(&self) -> Reply<'_, Pulse> {
         let shared = self.shared.clone();
         self.readers.ask(move |rows| {
-            let Meta { epoch, secret, .. } = Meta::read(rows.connection)?;
-            Ok(Pulse { now: shared.clock.now(), epoch, secret })
+            let Meta { epoch, secret, lives_since, .. } = Meta::read(rows.connection)?;
+            Ok(Pulse { now: shared.clock.now(), epoch, secret, lives_since })
         })
     }
 

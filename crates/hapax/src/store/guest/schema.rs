@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hapax_core::operation::Secret;
+use hapax_core::operation::{self, Secret};
 use hapax_core::record::Fence;
 use hapax_core::store::StoreError;
 use hapax_core::time::{Clock, Timestamp};
@@ -21,7 +21,7 @@ use crate::store::sqlite::schema::{APPLICATION_ID, explain, unreadable};
 use crate::store::sqlite::{OpenError, SQLITE_VERSION_MIN};
 
 /// The newest format this version knows.
-const FORMAT: i64 = 1;
+const FORMAT: i64 = 2;
 
 /// What makes a file without our tables one of format 1. Never edit it once it was released; add another step.
 const TABLES: &str = concat!(
@@ -96,6 +96,14 @@ const TABLES: &str = concat!(
     include_str!("join.sql")
 );
 
+/// What makes a file of format 1 one of format 2.
+const LIVES: &str = "
+    -- From when on each life of a key has an operation id of its own, by a record's created_at.
+    ALTER TABLE hapax_meta ADD COLUMN lives_us INTEGER NOT NULL DEFAULT 0;
+    -- When the life began that an entry is about; 0 in entries from before.
+    ALTER TABLE hapax_audit ADD COLUMN created_at INTEGER NOT NULL DEFAULT 0;
+";
+
 /// So many times as long as a write waits does opening wait for whoever holds the file.
 const OPEN_PATIENCE: u32 = 5;
 /// How far `last_us` may be behind: it is written so seldom that it costs nothing.
@@ -121,7 +129,7 @@ pub(super) fn open(path: &Path, clock: Option<Arc<dyn Clock>>, patience: Duratio
     let path = std::fs::canonicalize(path).map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
     refuse_own_store(&path, &connection, patience)?;
     keep_log(&path, &connection, patience)?;
-    let anchored = prepare(&path, &mut connection, patience)?;
+    let anchored = prepare(&path, &mut connection, clock.as_deref(), patience)?;
     Ok(Opened { path, connection, clock: clock.unwrap_or_else(|| Arc::new(anchored)) })
 }
 
@@ -170,20 +178,30 @@ fn keep_log(path: &Path, connection: &Connection, patience: Duration) -> Result<
 }
 
 /// Makes the tables if they are missing, and finds the clock that everybody who has the file open goes by.
-fn prepare(path: &Path, connection: &mut Connection, patience: Duration) -> Result<BootClock, OpenError> {
+fn prepare(
+    path: &Path,
+    connection: &mut Connection,
+    clock: Option<&dyn Clock>,
+    patience: Duration,
+) -> Result<BootClock, OpenError> {
     let failed = |source| explain(path, source);
     connection.busy_timeout(patience).map_err(failed)?;
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate);
     let transaction = transaction.map_err(|source| locked_or(path, source))?;
-    match format(&transaction).map_err(failed)? {
+    let found = format(&transaction).map_err(failed)?;
+    match found {
         None => create(&transaction).map_err(failed)?,
-        Some(FORMAT) => {}
+        Some(1..=FORMAT) => {}
         Some(found) => return Err(OpenError::Newer { path: path.to_owned(), found, known: FORMAT }),
     }
-    let clock = go_on(&transaction).map_err(|source| unreadable(path, store_error(source)))?;
+    let anchored = go_on(&transaction).map_err(|source| unreadable(path, store_error(source)))?;
+    if found == Some(1) {
+        let now = clock.map_or_else(|| anchored.now(), Clock::now);
+        tell_lives_apart(&transaction, now.after(operation::GRACE)).map_err(failed)?;
+    }
     transaction.commit().map_err(failed)?;
     connection.busy_timeout(Duration::ZERO).map_err(failed)?;
-    Ok(clock)
+    Ok(anchored)
 }
 
 /// The format of our tables; `None` if there are none.
@@ -197,8 +215,16 @@ fn format(transaction: &Transaction<'_>) -> rusqlite::Result<Option<i64>> {
 
 fn create(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     transaction.execute_batch(TABLES)?;
+    transaction.execute_batch(LIVES)?;
     let secret = random_secret().to_bytes();
     transaction.execute("INSERT INTO hapax_meta (only, format, secret) VALUES (0, ?1, ?2)", params![FORMAT, &secret[..]]).map(drop)
+}
+
+/// Brings format 1 to format 2. Records that are here keep their ids; so do those that a process of the version before makes, which may
+/// have the file open and knows nothing of this.
+fn tell_lives_apart(transaction: &Transaction<'_>, since: Timestamp) -> rusqlite::Result<()> {
+    transaction.execute_batch(LIVES)?;
+    transaction.execute("UPDATE hapax_meta SET format = ?1, lives_us = ?2", params![FORMAT, micros(since)]).map(drop)
 }
 
 /// The clock of this boot. Whoever is first in a boot sets it, not before any time that was; all others go by the same.
@@ -228,6 +254,7 @@ pub(super) struct Meta {
     pub(super) secret: Secret,
     pub(super) epoch: u64,
     pub(super) floor: Fence,
+    pub(super) lives_since: Timestamp,
     last: Timestamp,
 }
 
@@ -240,9 +267,10 @@ impl Meta {
                 epoch: number(row, 1)?,
                 floor: Fence::from_u64(number(row, 2)?),
                 last: Timestamp::from_micros(number(row, 3)?),
+                lives_since: Timestamp::from_micros(number(row, 4)?),
             })
         };
-        let statement = connection.prepare_cached("SELECT secret, epoch, floor, last_us FROM hapax_meta");
+        let statement = connection.prepare_cached("SELECT secret, epoch, floor, last_us, lives_us FROM hapax_meta");
         statement.and_then(|mut statement| statement.query_row([], read)).map_err(store_error)
     }
 

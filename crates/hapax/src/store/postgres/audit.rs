@@ -28,6 +28,7 @@ mod column {
     pub(super) const STATUS: usize = 13;
     pub(super) const FENCE: usize = 14;
     pub(super) const VERSION: usize = 15;
+    pub(super) const CREATED_AT: usize = 16;
 }
 
 impl Postgres {
@@ -80,6 +81,7 @@ fn touched(row: &Row) -> Result<Option<Touched>, StoreError> {
         id: RecordId::from_bytes(row::array(id)?),
         scope: Arc::new(row::scope(row, column::NAMESPACE)?),
         key: row::key(row, column::KEY)?,
+        created_at: row::time(row, column::CREATED_AT)?,
         before: row::state(row::get(row, column::BEFORE)?)?,
         after: row::state(row::get(row, column::AFTER)?)?,
         status: row::status(row, column::STATUS)?,

@@ -140,6 +140,8 @@ pub(super) enum Fault {
     Locked,
     /// In somebody else who was at the record just now: to be sent again. Nothing took place.
     Undecided,
+    /// In the server's clock, which is far ahead of its last reading: to be sent again once it was compared with ours. Nothing took place.
+    Clock,
     /// In a part of the statement that the server does not take. Nothing took place.
     Part,
     /// In the server, whatever it is sent.
@@ -178,6 +180,7 @@ fn fault(code: &str) -> Fault {
         // A server that does not take writes is not the one we want, whatever else it may be good for.
         "25006" => Fault::Connection,
         "HX002" => Fault::OutOfUse,
+        "HX007" => Fault::Clock,
         // What was there is not: perhaps it is about to be restored. Whoever connects anew sees what it is then.
         "3F000" | "42883" | "42P01" => Fault::Connection,
         code if code.starts_with("57P") || code.starts_with("08") => Fault::Connection,
@@ -195,7 +198,7 @@ fn explain(said: &DbError) -> String {
     let (code, words) = (said.code().code(), said.message());
     match code {
         "HX001" => isolation(said),
-        "HX002" => words.to_owned(),
+        "HX002" | "HX007" => words.to_owned(),
         "25006" => format!("the database takes no writes ({words}): is it a standby?"),
         "3F000" | "42883" | "42P01" | "42703" | "42704" => {
             format!("the database is not prepared for this version ({words}): run `hapax migrate`")

@@ -3,11 +3,12 @@
 //! A standby that took over is on a new timeline; a restored copy may be another system. Either may lack commits that were
 //! acknowledged, and then keys that have run may run again. What is lost is the end of the history, so whoever remembers the last writes
 //! that it saw acknowledged can tell: it looks for them. A restore need not show in identifier or timeline, but nobody restores under an open
-//! connection: so whoever connects anew looks for the latest of them.
+//! connection: so whoever connects anew looks for the latest of them. Where it is told to, a process also keeps them in a file, see
+//! `high_water`, and looks for them when it is started again.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use hapax_core::operation::Secret;
@@ -15,10 +16,12 @@ use hapax_core::record::Head;
 use hapax_core::scope::RecordId;
 use hapax_core::store::{Pulse, StoreError};
 use hapax_core::time::Timestamp;
+use tokio::sync::Notify;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::error::{Failure, Fault, OpenError};
+use super::high_water::{Mark, Witness};
 use super::lane::Link;
 use super::shared::Shared;
 use super::{ConnectOptions, row, schema};
@@ -50,7 +53,7 @@ pub(super) struct Beat {
 
 impl Beat {
     pub(super) const SQL: &str = "SELECT now, epoch, secret, system_identifier, timeline, known_system_identifier, known_timeline, \
-                                  schema, oldest FROM hapax.pulse()";
+                                  schema, oldest, hapax.lives_since() FROM hapax.pulse()";
 
     pub(super) fn of(rows: &[Row]) -> Result<Beat, StoreError> {
         let row = rows.first().ok_or_else(|| StoreError::corrupt("the database has nothing to say of itself"))?;
@@ -58,7 +61,7 @@ impl Beat {
             |first| Ok::<_, StoreError>(Line { system_identifier: row::get(row, first)?, timeline: row::get(row, first + 1)? });
         let secret = Secret::from_bytes(row::array(row::get(row, 2)?)?);
         Ok(Beat {
-            pulse: Pulse { now: row::time(row, 0)?, epoch: row::number(row, 1)?, secret },
+            pulse: Pulse { now: row::time(row, 0)?, epoch: row::number(row, 1)?, secret, lives_since: row::time(row, 9)? },
             line: line(3)?,
             known: line(5)?,
             schema: row::get::<i32>(row, 7)?.unsigned_abs(),
@@ -91,6 +94,8 @@ pub(super) struct Lineage {
     acknowledged: Mutex<VecDeque<Acknowledged>>,
     /// The highest version of any write that was ever acknowledged: no fence may be given again up to here.
     highest: AtomicU64,
+    /// Told of every write that is remembered.
+    changed: Arc<Notify>,
     /// Held while somebody looks: one is enough, and nobody writes on before it is done. Since when it was last known how things are.
     looking: tokio::sync::Mutex<Option<Instant>>,
 }
@@ -121,6 +126,32 @@ impl Lineage {
             acknowledged.pop_front();
         }
         acknowledged.push_back(Acknowledged { at, id: head.id, version: head.version, stays_until });
+        drop(acknowledged);
+        self.changed.notify_one();
+    }
+
+    /// Remembers what a process of this store before us had seen acknowledged.
+    pub(super) fn recall(&self, mark: &Mark) {
+        self.highest.fetch_max(mark.highest, Ordering::Relaxed);
+        let at = Instant::now();
+        let recalled =
+            mark.writes.iter().map(|&Witness { id, version, stays_until }| Acknowledged { at, id, version, stays_until });
+        lock(&self.acknowledged).extend(recalled);
+    }
+
+    /// What to remember beyond the end of this process.
+    pub(super) fn mark(&self, secret: &Secret) -> Mark {
+        let acknowledged = lock(&self.acknowledged);
+        let mut met = HashSet::with_hasher(Ids::default());
+        let last = acknowledged.iter().rev().filter(|write| met.insert(write.id) && write.stays_until > Timestamp::ZERO);
+        let witness = |write: &Acknowledged| Witness { id: write.id, version: write.version, stays_until: write.stays_until };
+        let mut writes: Vec<_> = last.take(LATEST).map(witness).collect();
+        writes.reverse();
+        Mark::new(secret, self.highest.load(Ordering::Relaxed), writes)
+    }
+
+    pub(super) fn changed(&self) -> Arc<Notify> {
+        self.changed.clone()
     }
 
     /// Compares the database with what was known of it. If it has changed, looks whether anything is missing, sounds the alarm if so, and
@@ -160,7 +191,8 @@ impl Lineage {
 
     /// Looks for all that is remembered, and acts on what is found.
     async fn take_note(&self, beat: &Beat, link: &Link, shared: &Shared) -> Result<(), Failure> {
-        let before = lock(&self.seen).unwrap_or(beat.known);
+        let seen = *lock(&self.seen);
+        let before = seen.unwrap_or(beat.known);
         let has_changed = before != beat.line;
         let expected = self.witnesses(beat.pulse.now);
         let mut missing = 0;
@@ -180,10 +212,14 @@ impl Lineage {
         *lock(&self.seen) = Some(beat.line);
         shared.counters.failovers.fetch_add(u64::from(has_changed), Ordering::Relaxed);
         shared.counters.commits_lost.fetch_add(missing, Ordering::Relaxed);
+        if seen.is_none() && missing > 0 {
+            shared.counters.restored.store(true, Ordering::Relaxed);
+        }
         tell(before, beat.line, missing, expected.len());
         if has_changed || missing > 0 {
             // What is gone is told once.
             lock(&self.acknowledged).clear();
+            self.changed.notify_one();
         }
         Ok(())
     }
@@ -203,6 +239,13 @@ impl Lineage {
         let mut witnesses: Vec<_> = last.map(|write| (write.id, write.version)).collect();
         witnesses.reverse();
         witnesses
+    }
+}
+
+/// Whoever waits for a write finds that there will be none.
+impl Drop for Lineage {
+    fn drop(&mut self) {
+        self.changed.notify_one();
     }
 }
 

@@ -19,7 +19,7 @@
 //!
 //! To read the code: `schema` has the tables and functions. `lane` is a connection that comes back, `batch` the queue before it, `claim`,
 //! `finish` and `read` what goes through it; `join` what goes through somebody else's connection, by `terms`; `operator`, `audit` and `upkeep` have the rest, sent one by one. `row` reads
-//! what is stored, `patience` and `locked` are for rows that others have locked, `lineage` notices a database that has lost something,
+//! what is stored, `patience` and `locked` are for rows that others have locked, `lineage` and `high_water` notice a database that has lost something,
 //! `transfer` and `shipment` move everything into another store or in here.
 
 mod audit;
@@ -28,6 +28,7 @@ mod claim;
 mod connect;
 mod error;
 mod finish;
+mod high_water;
 mod join;
 mod lane;
 mod lineage;
@@ -47,6 +48,7 @@ mod tls;
 mod transfer;
 mod upkeep;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -59,6 +61,7 @@ use hapax_core::store::{
     Change, Claim, Condition, Joins, ListQuery, Pulse, Put, Reading, Renewal, Reply, Seen, Store, StoreError, StoreErrorKind,
     Swept, Written,
 };
+use hapax_core::time::Clock;
 use tokio::sync::Semaphore;
 use tokio_postgres::Row;
 
@@ -108,6 +111,12 @@ pub struct Options {
     pub statement_patience: Duration,
     /// How long a write is tried whose record somebody else has locked, a second unless said otherwise.
     pub lock_patience: Duration,
+    /// What the database's clock is compared with before time moves on by more than an hour at once: this machine's wall clock unless said
+    /// otherwise. It decides nothing else.
+    pub clock: Option<Arc<dyn Clock>>,
+    /// A file of this process alone, in which it keeps its last acknowledged writes, none unless said otherwise. By it a process notices
+    /// when it starts that the database was restored from a backup since it stopped. See [`Stats::commits_lost`].
+    pub high_water_file: Option<PathBuf>,
 }
 
 impl Options {
@@ -118,6 +127,8 @@ impl Options {
             queue_bytes_max: 64 << 20,
             statement_patience: Duration::from_millis(1500),
             lock_patience: Duration::from_secs(1),
+            clock: None,
+            high_water_file: None,
         })
     }
 }
@@ -130,8 +141,16 @@ impl Postgres {
 
     /// Opens a database with options. Its connections live in the runtime that this is called in.
     pub async fn open_with(options: Options) -> Result<Postgres, OpenError> {
-        let shared = Arc::new(Shared::new(options));
+        let high_water_file = options.high_water_file.clone();
+        let recalled = match high_water_file.clone() {
+            Some(path) => tokio::task::spawn_blocking(move || high_water::read(&path)).await.unwrap_or_default(),
+            None => None,
+        };
+        let shared = Arc::new(Shared::new(options, recalled));
         let link = shared.connect().await?;
+        if let Some(path) = high_water_file {
+            high_water::keep(path, &shared).await;
+        }
         shared.counters.connected();
         let aside = Lane::connected(shared.clone(), link);
         let [claims, finishes, reads] = std::array::from_fn(|_| Lane::connecting(shared.clone()));
@@ -226,6 +245,9 @@ impl Postgres {
                 false => batches.ask(part.clone()).await,
                 true => self.send_alone::<V>(&part, &patience).await,
             };
+            if sent.as_ref().is_err_and(|failure| failure.fault == Fault::Clock) {
+                self.keep_time().await?;
+            }
             if V::CHANGES && sent.as_ref().is_err_and(is_taken_for_absence) {
                 return Ok(Vec::new());
             }

@@ -46,7 +46,7 @@ impl Patience {
     pub(super) async fn judge<R>(&mut self, sent: Result<Vec<R>, Failure>) -> Result<Option<Vec<R>>, StoreError> {
         let error = match sent {
             Ok(rows) => return Ok(Some(rows)),
-            Err(Failure { fault: Fault::Undecided, error }) => error,
+            Err(Failure { fault: Fault::Undecided | Fault::Clock, error }) => error,
             // Nobody else's part is to blame any more.
             Err(Failure { fault: Fault::Part, error }) if self.is_alone => return Err(error),
             Err(Failure { fault: Fault::Locked, error }) if !self.is_alone && planted::is(Bug::PgRestIsRefused) => {

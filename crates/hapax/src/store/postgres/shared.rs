@@ -1,7 +1,7 @@
 //! What all lanes of a store share.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use hapax_core::operation::Secret;
@@ -9,6 +9,7 @@ use hapax_core::operation::Secret;
 use super::Options;
 use super::connect::connect;
 use super::error::{Failure, OpenError, is_missing, out_of_use, refused_role, wrong_isolation};
+use super::high_water::Mark;
 use super::lane::Link;
 use super::lineage::{Beat, Lineage};
 use super::policies::Policies;
@@ -23,12 +24,14 @@ pub(super) struct Shared {
     pub(super) lineage: Lineage,
     /// The store's secret when it was opened. Others have it by now, and cannot take another.
     pub(super) secret: OnceLock<Secret>,
+    /// What the high-water file said when this process began, until it was compared with the database.
+    recalled: Mutex<Option<Mark>>,
     /// Whether the store was found to serve nobody.
     is_out_of_use: AtomicBool,
 }
 
 impl Shared {
-    pub(super) fn new(options: Options) -> Shared {
+    pub(super) fn new(options: Options, recalled: Option<Mark>) -> Shared {
         Shared {
             options,
             counters: Counters::default(),
@@ -36,6 +39,7 @@ impl Shared {
             terms: Told::default(),
             lineage: Lineage::default(),
             secret: OnceLock::new(),
+            recalled: Mutex::new(recalled),
             is_out_of_use: AtomicBool::new(false),
         }
     }
@@ -53,9 +57,22 @@ impl Shared {
         };
         let beat = Beat::of(&rows).map_err(unusable)?;
         beat.check(&self.options.connection, self.secret.get_or_init(|| beat.pulse.secret))?;
+        self.recall(&beat.pulse.secret);
         self.lineage.meet(begun, &beat, &link, self).await.map_err(|failure| unusable(failure.error))?;
         self.is_out_of_use.store(false, Ordering::Relaxed);
         Ok(link)
+    }
+
+    /// Takes up what the high-water file says, if it is about this store.
+    fn recall(&self, secret: &Secret) {
+        match self.recalled.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(mark) if mark.is_of(secret) => self.lineage.recall(&mark),
+            Some(_) => tracing::warn!(
+                database = self.options.connection.to_string(),
+                "the high-water file is of another store, and is ignored: that this database was restored cannot be told by it"
+            ),
+            None => {}
+        }
     }
 
     /// The store was found to serve nobody: says so once, until it serves again.

@@ -96,6 +96,7 @@ impl<'a> Entries<'a> {
             column(touched().map(|touched| touched.and_then(|touched| touched.status).map(i32::from)), Type::INT4_ARRAY),
             column(touched().map(|touched| touched.map(|touched| bigint(touched.fence.as_u64()))), Type::INT8_ARRAY),
             column(touched().map(|touched| touched.map(|touched| bigint(touched.version))), Type::INT8_ARRAY),
+            column(touched().map(|touched| touched.map_or(0, |touched| bigint(touched.created_at.as_micros()))), Type::INT8_ARRAY),
         ])
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use hapax_core::store::StoreError;
 
@@ -33,6 +34,12 @@ pub struct Stats {
     pub failovers: u64,
     /// Writes that were acknowledged and are gone. An alarm: effects of those keys may be repeated.
     pub commits_lost: u64,
+    /// Whether writes were missing when this process began that it had seen acknowledged before it stopped: the database was restored from a
+    /// backup meanwhile. An alarm, as before. Only where there is a [high-water file](super::Options::high_water_file).
+    pub restored: bool,
+    /// By how many seconds the database's clock is ahead of the store's time, because it was found more than an hour ahead of a node's clock
+    /// and of its own last reading. An alarm: one of the two clocks is wrong, and until they agree nothing expires by the database's.
+    pub clock_ahead_seconds: u64,
     /// Why the store cannot be used at the moment, if so.
     pub failing: Option<String>,
 }
@@ -52,6 +59,8 @@ pub(super) struct Counters {
     pub(super) turns: AtomicU64,
     pub(super) failovers: AtomicU64,
     pub(super) commits_lost: AtomicU64,
+    pub(super) restored: AtomicBool,
+    clock_ahead_seconds: AtomicU64,
     is_failing: AtomicBool,
     failing: Mutex<Option<String>>,
 }
@@ -79,6 +88,21 @@ impl Counters {
         *self.failing.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
+    /// Says so when it begins, and when it ends.
+    pub(super) fn clock_is_ahead(&self, ahead: Duration) {
+        let seconds = ahead.as_secs();
+        let before = self.clock_ahead_seconds.swap(seconds, Ordering::Relaxed);
+        if before == 0 && seconds > 0 {
+            tracing::error!(
+                seconds,
+                "ALARM: the clock of the database is far ahead of this node's, and of where it last was; until they agree within an hour, the \
+                 store's time goes on from there, and nothing expires by the database's clock. Set the wrong one of the two right"
+            );
+        } else if before > 0 && seconds == 0 {
+            tracing::warn!("the clock of the database and this node's agree again; the store's time follows the database's clock");
+        }
+    }
+
     pub(super) fn failed(&self, error: &StoreError) {
         if !self.is_failing.swap(true, Ordering::Relaxed) {
             tracing::error!(%error, "the database cannot be used; requests that need it get 503 until it can");
@@ -101,6 +125,8 @@ impl Counters {
             turns: get(&self.turns),
             failovers: get(&self.failovers),
             commits_lost: get(&self.commits_lost),
+            restored: self.restored.load(Ordering::Relaxed),
+            clock_ahead_seconds: get(&self.clock_ahead_seconds),
             failing: self.failing.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
     }

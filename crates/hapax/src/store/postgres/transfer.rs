@@ -93,14 +93,14 @@ impl Mover {
     }
 
     async fn look(&self) -> Result<Survey, StoreError> {
-        let sql =
-            "SELECT word, copy, other, record, entry, secret, epoch, floor, logged, now, records, running FROM hapax.survey()";
+        let sql = "SELECT word, copy, other, record, entry, secret, epoch, floor, logged, now, records, running, lives_since FROM hapax.survey()";
         let rows = self.ask(sql, &[]).await?;
         let row = rows.first().ok_or_else(|| StoreError::corrupt("the database has nothing to say of itself"))?;
         Ok(Survey {
             standing: standing(row)?,
             account: Account {
                 secret: Secret::from_bytes(row::array(row::get(row, 5)?)?),
+                lives_since: row::time(row, 12)?,
                 epoch: row::number(row, 6)?,
                 floor: row::fence(row, 7)?,
                 logged: row::number(row, 8)?,
@@ -233,9 +233,15 @@ impl Transfer for Mover {
         Box::pin(async move {
             let (id, other, secret) = (uuid(copy.copy), copy.other.clone(), account.secret.to_bytes());
             let refusal = refusal(&Standing::Arriving(copy, Position::default()));
-            let parameters: Parameters<'_> =
-                &[(&id, Type::UUID), (&other.as_bytes(), Type::BYTEA), (&&secret[..], Type::BYTEA), (&refusal, Type::TEXT)];
-            let arrived = self.ask_one("SELECT hapax.arrive($1, $2, $3, $4)", parameters).await;
+            let lives_since = bigint(account.lives_since.as_micros());
+            let parameters: Parameters<'_> = &[
+                (&id, Type::UUID),
+                (&other.as_bytes(), Type::BYTEA),
+                (&&secret[..], Type::BYTEA),
+                (&lives_since, Type::INT8),
+                (&refusal, Type::TEXT),
+            ];
+            let arrived = self.ask_one("SELECT hapax.arrive($1, $2, $3, $4, $5)", parameters).await;
             *self.closed.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
             arrived
         })

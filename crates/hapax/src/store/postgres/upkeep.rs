@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
 
 use hapax_core::planted::{self, Bug};
 use hapax_core::scope::RecordId;
 use hapax_core::store::{Renewal, StoreError, Swept};
+use hapax_core::time::Timestamp;
 use tokio_postgres::types::Type;
 
 use super::Postgres;
@@ -50,6 +52,8 @@ impl Postgres {
             return Ok(Swept::default());
         }
         let limit = i32::try_from(limit).unwrap_or(i32::MAX);
+        // Nothing is removed by a clock that may be wrong.
+        self.keep_time().await?;
         let sql = "SELECT lost, buried, removed, unlogged FROM hapax.sweep($1)";
         let rows = self.aside(sql, &[(&limit, Type::INT4)]).await?;
         let row = rows.first().ok_or_else(|| StoreError::corrupt("a sweep says nothing of what it did"))?;
@@ -63,6 +67,18 @@ impl Postgres {
             Err(failure) => tracing::debug!(error = %failure.error, "answers that are over could not be dropped yet"),
         }
         Ok(swept)
+    }
+
+    /// Has the database compare its clock with ours: see `hapax.keep_time`. Sounds the alarm when it is found ahead.
+    pub(super) async fn keep_time(&self) -> Result<(), StoreError> {
+        let wall = || Timestamp::from_system_time(SystemTime::now());
+        let node_clock = bigint(self.shared.options.clock.as_ref().map_or_else(wall, |clock| clock.now()).as_micros());
+        let rows = self.aside("SELECT hapax.keep_time($1)", &[(&node_clock, Type::INT8)]).await?;
+        let row = rows.first().ok_or_else(|| StoreError::corrupt("the database says nothing of its clock"))?;
+        if let Some(ahead) = row::get::<Option<i64>>(row, 0)? {
+            self.shared.counters.clock_is_ahead(Duration::from_micros(ahead.unsigned_abs()));
+        }
+        Ok(())
     }
 
     /// What the database says of itself, which may be that it is not what it was.

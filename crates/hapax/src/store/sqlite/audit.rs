@@ -17,7 +17,7 @@ use super::row::{code, micros, state};
 macro_rules! columns {
     () => {
         "sequence, at, action, signed_by, reason, id, namespace, principal, method, path, key, before, after, status, fence, version, \
-         checksum"
+         checksum, created_at"
     };
 }
 
@@ -36,7 +36,7 @@ macro_rules! table {
                 $name,
                 " (",
                 columns!(),
-                ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)"
+                ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)"
             ),
             pages: [
                 select!($name, "sequence > ?1 ORDER BY sequence LIMIT ?2"),
@@ -66,6 +66,8 @@ pub(in crate::store) struct Table {
 
 /// That of the embedded store.
 pub(in crate::store) const OWN: Table = table!("audit");
+/// The same in a file of an older format, to be read only.
+pub(super) const OWN_BEFORE_LIVES: Table = table!("(SELECT *, 0 AS created_at FROM audit)");
 /// That in a file of the user's own.
 pub(in crate::store) const GUEST: Table = table!("hapax_audit");
 
@@ -124,6 +126,7 @@ impl Table {
             touched.map(|touched| touched.fence.as_u64() as i64),
             touched.map(|touched| touched.version as i64),
             checksum(entry),
+            touched.map_or(0, |touched| micros(touched.created_at)),
         ])?;
         Ok(())
     }
@@ -203,6 +206,7 @@ fn columns_of(row: &Row<'_>, sequence: u64) -> rusqlite::Result<Option<LogEntry>
                 id: RecordId::from_bytes(id),
                 scope: Arc::new(scope),
                 key,
+                created_at: Timestamp::from_micros(number(17)?.unsigned_abs()),
                 before,
                 after,
                 status: row.get(13)?,
@@ -230,6 +234,10 @@ fn checksum(entry: &LogEntry) -> u32 {
         number(touched.status.map_or(-1, i64::from));
         number(touched.fence.as_u64() as i64);
         number(touched.version as i64);
+        // Entries from before have none, and the sum they had.
+        if touched.created_at != Timestamp::ZERO {
+            number(micros(touched.created_at));
+        }
         if let Principal::Named(name) = &touched.scope.principal {
             texts.push(name);
         }

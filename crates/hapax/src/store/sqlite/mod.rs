@@ -292,7 +292,8 @@ impl Store for Sqlite {
         let clock = self.shared.clock.clone();
         self.readers.ask(move |connection| {
             let meta = Meta::read(connection)?;
-            Ok(Pulse { now: clock.now(), epoch: meta.epoch.unsigned_abs(), secret: meta.secret })
+            let Meta { secret, lives_since, .. } = meta;
+            Ok(Pulse { now: clock.now(), epoch: meta.epoch.unsigned_abs(), secret, lives_since })
         })
     }
 

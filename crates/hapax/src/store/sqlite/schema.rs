@@ -2,10 +2,10 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use hapax_core::Timestamp;
-use hapax_core::operation::Secret;
+use hapax_core::operation::{self, Secret};
 use hapax_core::record::Fence;
 use hapax_core::store::{StoreError, StoreErrorKind};
 use hapax_core::time::Clock;
@@ -16,7 +16,7 @@ use super::OpenError;
 use super::error::store_error;
 use super::log::LOG_BYTES_MAX;
 use super::row::micros;
-use super::transfer;
+use super::{audit, transfer};
 use crate::clock::{BootClock, boot_id};
 use crate::store::random_secret;
 
@@ -141,7 +141,18 @@ const MIGRATIONS: &[&str] = &[
         checksum INTEGER NOT NULL
     ) STRICT;
 ",
+    "
+    -- From when on each life of a key has an operation id of its own, by a record's created_at; see core/src/operation.rs.
+    ALTER TABLE meta ADD COLUMN lives_us INTEGER NOT NULL DEFAULT 0;
+    -- When the life began that an entry is about; 0 in entries from before.
+    ALTER TABLE audit ADD COLUMN created_at INTEGER NOT NULL DEFAULT 0;
+",
 ];
+
+/// The first format in which lives of a key are told apart.
+const FORMAT_LIVES: i64 = 5;
+/// In a file of an older format no record follows the second rule of operation ids.
+const NO_LIVES: Timestamp = Timestamp::from_micros(u64::MAX);
 
 /// The first format that has an audit log.
 const FORMAT_AUDIT: i64 = 3;
@@ -188,7 +199,8 @@ pub(super) fn open(
 ) -> Result<Opened, OpenError> {
     let failed = |source| explain(path, source);
     let mut connection = open_to_write(path, OpenFlags::SQLITE_OPEN_CREATE).map_err(failed)?;
-    migrate(path, &mut connection)?;
+    let now = clock.as_ref().map_or_else(|| Timestamp::from_system_time(SystemTime::now()), |clock| clock.now());
+    migrate(path, &mut connection, now)?;
     let mode: String = connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0)).map_err(failed)?;
     if mode != "wal" {
         return Err(OpenError::NoLog { path: path.to_owned() });
@@ -244,10 +256,17 @@ pub(super) fn open_to_read(path: &Path) -> Result<Connection, OpenError> {
     }
 }
 
-/// Whether there is an audit log: a file that nobody has opened since older days has none yet.
-pub(super) fn has_audit(connection: &Connection) -> Result<bool, StoreError> {
-    let format: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(store_error)?;
-    Ok(format >= FORMAT_AUDIT)
+/// The audit log: a file that nobody has opened with a newer version since has one without some columns, or none.
+pub(super) fn audit_log(connection: &Connection) -> Result<Option<&'static audit::Table>, StoreError> {
+    Ok(match format(connection).map_err(store_error)? {
+        ..FORMAT_AUDIT => None,
+        FORMAT_AUDIT..FORMAT_LIVES => Some(&audit::OWN_BEFORE_LIVES),
+        FORMAT_LIVES.. => Some(&audit::OWN),
+    })
+}
+
+fn format(connection: &Connection) -> rusqlite::Result<i64> {
+    connection.pragma_query_value(None, "user_version", |row| row.get(0))
 }
 
 fn with_defaults(connection: Connection) -> rusqlite::Result<Connection> {
@@ -270,6 +289,7 @@ pub(super) struct Meta {
     pub(super) boot: Duration,
     pub(super) clock: Timestamp,
     pub(super) copied: Timestamp,
+    pub(super) lives_since: Timestamp,
 }
 
 /// The mark of an old state that is no backup of ours.
@@ -277,7 +297,13 @@ const COPIED_BY_OTHERS: Timestamp = Timestamp::from_micros(1);
 
 impl Meta {
     pub(super) fn read(connection: &Connection) -> Result<Meta, StoreError> {
-        let sql = "SELECT secret, epoch, floor, incarnation, boot_id, boot_us, clock_us, copied_us, name, checksum FROM meta";
+        let has_lives = format(connection).map_err(store_error)? >= FORMAT_LIVES;
+        let sql = match has_lives {
+            true => {
+                "SELECT secret, epoch, floor, incarnation, boot_id, boot_us, clock_us, copied_us, name, checksum, lives_us FROM meta"
+            }
+            false => "SELECT secret, epoch, floor, incarnation, boot_id, boot_us, clock_us, copied_us, name, checksum FROM meta",
+        };
         let read = |row: &Row<'_>| {
             let meta = Meta {
                 name: row.get(8)?,
@@ -289,6 +315,10 @@ impl Meta {
                 boot: Duration::from_micros(row.get::<_, i64>(5)?.unsigned_abs()),
                 clock: Timestamp::from_micros(row.get::<_, i64>(6)?.unsigned_abs()),
                 copied: Timestamp::from_micros(row.get::<_, i64>(7)?.unsigned_abs()),
+                lives_since: match has_lives {
+                    true => Timestamp::from_micros(row.get::<_, i64>(10)?.unsigned_abs()),
+                    false => NO_LIVES,
+                },
             };
             Ok((meta, row.get::<_, u32>(9)?))
         };
@@ -318,6 +348,13 @@ impl Meta {
         connection.prepare_cached(sql)?.execute(columns).map(drop)
     }
 
+    /// Sets from when on lives are told apart: when the file comes to this format, and when it takes over another store's content.
+    pub(super) fn set_lives_since(&mut self, connection: &Connection, since: Timestamp) -> rusqlite::Result<()> {
+        self.lives_since = since;
+        connection.execute("UPDATE meta SET lives_us = ?1", [micros(since)])?;
+        self.write(connection)
+    }
+
     /// The same at a later time: both readings move on together.
     pub(super) fn at(&self, now: Timestamp) -> Meta {
         let clock = self.clock.max(now);
@@ -335,6 +372,10 @@ impl Meta {
             micros(self.copied),
         ];
         numbers.iter().for_each(|number| sum.update(&number.to_le_bytes()));
+        // Left out where it says nothing, so that the sums of older formats hold.
+        if !matches!(self.lives_since, Timestamp::ZERO | NO_LIVES) {
+            sum.update(&micros(self.lives_since).to_le_bytes());
+        }
         for text in [self.name.as_bytes(), self.boot_id.as_bytes(), &self.secret.to_bytes()] {
             sum.update(text);
             sum.update(&[0xff]);
@@ -343,7 +384,8 @@ impl Meta {
     }
 }
 
-fn migrate(path: &Path, connection: &mut Connection) -> Result<(), OpenError> {
+/// `now` is by the clock that the store is going to have, or nearly.
+fn migrate(path: &Path, connection: &mut Connection, now: Timestamp) -> Result<(), OpenError> {
     let failed = |source| explain(path, source);
     let done = match check_format(path, connection)? {
         0 => 0,
@@ -355,6 +397,12 @@ fn migrate(path: &Path, connection: &mut Connection) -> Result<(), OpenError> {
         transaction.execute_batch(migration).map_err(failed)?;
         if index == 0 {
             create_meta(&transaction).map_err(failed)?;
+        }
+        if FORMAT_FIRST + index as i64 == FORMAT_LIVES && done > 0 {
+            // Records that are here keep the ids they have.
+            let mut meta = Meta::read(&transaction).map_err(|source| unreadable(path, source))?;
+            let since = meta.clock.max(now).after(operation::GRACE);
+            meta.set_lives_since(&transaction, since).map_err(failed)?;
         }
         transaction.pragma_update(None, "application_id", APPLICATION_ID).map_err(failed)?;
         transaction.pragma_update(None, "user_version", FORMAT_FIRST + index as i64).map_err(failed)?;
@@ -377,6 +425,7 @@ fn create_meta(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
         boot: Duration::ZERO,
         clock: Timestamp::ZERO,
         copied: Timestamp::ZERO,
+        lives_since: Timestamp::ZERO,
     };
     meta.write(transaction)
 }

@@ -141,7 +141,10 @@ pub(super) fn turn(connection: &Connection, incarnation: i64, turn: &Turn) -> Re
         clear(connection)?;
     }
     match turn {
-        Turn::Arrive(_, account) => meta.secret = account.secret,
+        Turn::Arrive(_, account) => {
+            meta.secret = account.secret;
+            meta.set_lives_since(connection, account.lives_since)?;
+        }
         Turn::SettleIn(_, account) => take_over(connection, &mut meta, *account)?,
         Turn::Leave(_) | Turn::Moved(_) | Turn::GiveUp => {}
     }
@@ -252,7 +255,14 @@ fn survey(connection: &Connection, index: &Index, now: Timestamp) -> Result<Surv
     let logged = audit::OWN.last(connection).map_err(store_error)?.unsigned_abs();
     Ok(Survey {
         standing: standing(connection)?,
-        account: Account { secret: meta.secret, epoch: meta.epoch.unsigned_abs(), floor: meta.floor, logged, now },
+        account: Account {
+            secret: meta.secret,
+            lives_since: meta.lives_since,
+            epoch: meta.epoch.unsigned_abs(),
+            floor: meta.floor,
+            logged,
+            now,
+        },
         records: index.len() as u64,
         running: index.running() as u64,
     })

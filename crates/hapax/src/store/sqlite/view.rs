@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hapax_core::audit::{LogEntry, LogQuery};
-use hapax_core::operation::Secret;
+use hapax_core::operation::OperationIds;
 use hapax_core::record::Head;
 use hapax_core::scope::RecordId;
 use hapax_core::store::{ListQuery, Reading, StoreError};
@@ -12,7 +12,6 @@ use hapax_core::time::{Clock, Timestamp};
 use rusqlite::{Connection, Transaction};
 
 use super::OpenError;
-use super::audit;
 use super::backup::{self, BackupError, Copied};
 use super::book::Book;
 use super::error::store_error;
@@ -59,10 +58,11 @@ impl View {
         Ok(View { inside: Mutex::new(Inside { path, connection, policies: Policies::default(), index: None }) })
     }
 
-    /// What operation ids of this store are made with.
-    pub fn secret(&self) -> Result<Secret, StoreError> {
+    /// What makes the operation ids of this store.
+    pub fn operation_ids(&self) -> Result<OperationIds, StoreError> {
         let inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(Meta::read(&inside.connection)?.secret)
+        let meta = Meta::read(&inside.connection)?;
+        Ok(OperationIds::new(meta.secret, meta.lives_since))
     }
 
     /// Reads records, answers included.
@@ -103,7 +103,7 @@ impl View {
     /// A page of the audit log. Takes no index, and so is quick in a file of any size.
     pub fn log(&self, query: &LogQuery) -> Result<Vec<LogEntry>, StoreError> {
         let inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
-        if schema::has_audit(&inside.connection)? { audit::OWN.read(&inside.connection, query) } else { Ok(Vec::new()) }
+        schema::audit_log(&inside.connection)?.map_or(Ok(Vec::new()), |log| log.read(&inside.connection, query))
     }
 
     /// Copies the file as it is now into a new one that can be opened as a store: [`Sqlite::backup`](super::Sqlite::backup), from outside.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use hapax::Postgres;
 use hapax_core::audit::Signed;
-use hapax_core::operation::{OperationId, Secret};
+use hapax_core::operation::{OperationId, OperationIds};
 use hapax_core::store::{Change, Dialect, Finish, Lifetime, Statement, StoreError, Terms, Value, Written};
 use hapax_core::{Answer, AttemptToken, Condition, Head, Put, Record, RecordId, State, Store};
 use tokio_postgres::Client;
@@ -38,7 +38,7 @@ enum Way {
 struct Shop {
     url: String,
     store: Arc<Postgres>,
-    secret: Secret,
+    operation_ids: OperationIds,
 }
 
 /// One that was claimed on a transaction route, for an order with this key.
@@ -57,8 +57,8 @@ impl Shop {
 
     async fn at(url: String) -> Shop {
         let store = Arc::new(place::open(&url).await);
-        let secret = store.pulse().await.expect("pulse").secret;
-        let shop = Shop { url, store, secret };
+        let operation_ids = store.pulse().await.expect("pulse").operation_ids();
+        let shop = Shop { url, store, operation_ids };
         shop.session().await.batch_execute("CREATE TABLE public.orders (key text NOT NULL)").await.expect("a table of orders");
         shop
     }
@@ -86,7 +86,7 @@ impl Shop {
 
     async fn claimed_for(&self, key: &str, lease: Duration, terms: Option<Terms>) -> Attempt {
         let head = lanes::won(self.store.put_if(claim(key, Condition::Absent, lease, terms)).await);
-        Attempt { key: key.to_owned(), operation: OperationId::of(&head.id, &self.secret), head }
+        Attempt { key: key.to_owned(), operation: self.operation_ids.make(&head.id, head.created_at), head }
     }
 
     async fn take_over(&self, attempt: &Attempt) -> Result<Written, StoreError> {

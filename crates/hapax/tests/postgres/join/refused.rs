@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use hapax_core::operation::{OperationId, Secret};
+use hapax_core::operation::{OperationIds, Secret};
 use hapax_core::store::{Change, Finish, Lifetime, Terms};
-use hapax_core::{Condition, Put, State, Store};
+use hapax_core::{Condition, Put, State, Store, Timestamp};
 
 use super::{Attempt, HOUR, Shop, WAYS, Way, complete};
 use crate::lanes::won;
@@ -153,7 +153,7 @@ async fn an_operation_that_was_not_handed_out_completes_nothing() {
     let Some(shop) = Shop::open().await else { return };
     let attempt = shop.claimed("forged").await;
     let (right, fence) = (attempt.operation.as_str(), attempt.fence());
-    let foreign = OperationId::of(&attempt.head.id, &Secret::from_bytes([7; 32]));
+    let foreign = OperationIds::new(Secret::from_bytes([7; 32]), Timestamp::ZERO).make(&attempt.head.id, attempt.head.created_at);
     let mut forged: Vec<String> = vec![
         String::new(),
         "0".repeat(64),
@@ -168,10 +168,16 @@ async fn an_operation_that_was_not_handed_out_completes_nothing() {
         attempt.head.id.to_string(),
     ];
     // One digit changed, wherever.
-    forged.extend((0..64).map(|at| {
+    let changed = |at: usize| {
         let digit = if &right[at..=at] == "0" { "1" } else { "0" };
         format!("{}{digit}{}", &right[..at], &right[at + 1..])
-    }));
+    };
+    // Those between the first eight bytes and the record's own say which life of the key it is.
+    for operation in (16..32).map(changed) {
+        let session = shop.ordering(&attempt).await;
+        assert_eq!(complete(&session, &operation, fence, 201).await, Err("HX003".to_owned()), "{operation:?}");
+    }
+    forged.extend((0..16).chain(32..64).map(changed));
     for operation in forged {
         let session = shop.ordering(&attempt).await;
         assert_eq!(complete(&session, &operation, fence, 201).await, Err("HX006".to_owned()), "{operation:?}");
@@ -246,8 +252,11 @@ async fn a_change_that_is_no_end_is_refused() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn terms_are_told_once_and_by_every_node_alike() {
     let Some(shop) = Shop::open().await else { return };
-    let other =
-        Shop { store: std::sync::Arc::new(crate::place::open(&shop.url).await), url: shop.url.clone(), secret: shop.secret };
+    let other = Shop {
+        store: std::sync::Arc::new(crate::place::open(&shop.url).await),
+        url: shop.url.clone(),
+        operation_ids: shop.operation_ids,
+    };
     let longer = Terms { bytes_max: 5, ..super::terms() };
     for (number, node) in [&shop, &other, &shop].into_iter().enumerate() {
         node.claimed(&format!("a {number}")).await;
@@ -257,4 +266,42 @@ async fn terms_are_told_once_and_by_every_node_alike() {
     let told = session.query_one("SELECT (SELECT count(*) FROM hapax.terms), count(DISTINCT terms) FROM hapax.heads", &[]).await;
     let told = told.expect("asked");
     assert_eq!((told.get::<_, i64>(0), told.get::<_, i64>(1)), (2, 2));
+}
+
+/// Time is turned by hand: the record's retention and tombstone are over, and the key is used anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operation_of_an_earlier_life_completes_nothing() {
+    let Some(shop) = Shop::open().await else { return };
+    let earlier = shop.claimed("k").await;
+    assert_eq!(shop.order(Way::Complete, &earlier).await, Ok(()));
+    shop.session().await.batch_execute("UPDATE hapax.heads SET expires_at = 1, tombstone_until = 1").await.expect("it is over");
+    let present = shop.claimed("k").await;
+    assert!(present.head.created_at > earlier.head.created_at && present.operation != earlier.operation);
+    // By its own fence, and by one that it may have found out.
+    for head in [&earlier.head, &present.head] {
+        let attempt = Attempt { head: head.clone(), ..earlier.clone() };
+        assert_eq!(shop.order(Way::Complete, &attempt).await, Err("HX003".to_owned()));
+    }
+    assert_eq!((shop.orders(&present).await, shop.state(&present).await), (1, State::Running));
+    assert_eq!(shop.order(Way::Complete, &present).await, Ok(()));
+}
+
+/// A record that was claimed before lives had ids of their own, by a program that knew nothing of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_from_before_lives_keeps_its_operation_through_a_takeover() {
+    let Some(shop) = Shop::open().await else { return };
+    let first_rule = OperationIds::new(*shop.operation_ids.secret(), Timestamp::from_micros(u64::MAX));
+    let claimed = shop.lapsed("k").await;
+    let before = Attempt { operation: first_rule.make(&claimed.head.id, claimed.head.created_at), ..claimed };
+    let sql = format!("UPDATE hapax.meta SET lives_since = {}", before.head.created_at.as_micros() + 1);
+    shop.session().await.batch_execute(&sql).await.expect("the schema was brought forward after the claim");
+    let ids = shop.store.pulse().await.expect("pulse").operation_ids();
+    let head = won(shop.take_over(&before).await);
+    assert_eq!(ids.make(&head.id, head.created_at), before.operation, "the service would take it for another operation");
+    assert_eq!(shop.order(Way::Complete, &Attempt { head, ..before.clone() }).await, Ok(()));
+    // And the second rule holds for what is claimed since.
+    let after = shop.claimed("other").await;
+    assert_eq!(ids.make(&after.head.id, after.head.created_at), after.operation);
+    assert_ne!(first_rule.make(&after.head.id, after.head.created_at), after.operation);
+    assert_eq!(shop.order(Way::Complete, &after).await, Ok(()));
 }

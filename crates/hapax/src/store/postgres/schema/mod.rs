@@ -14,6 +14,8 @@ use std::fmt::Write;
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use hapax_core::audit::Signed;
+use hapax_core::time::Timestamp;
 use sha2::{Digest, Sha256};
 use tokio_postgres::error::DbError;
 use tokio_postgres::types::Type;
@@ -23,7 +25,7 @@ use super::ConnectOptions;
 use super::connect::{ConnectError, connect};
 
 /// The version of the schema that this program was written for.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// How often a migration is tried that finds what it changes in use, and how long it rests in between. Each try is short, so that live
 /// traffic never queues behind one.
@@ -115,21 +117,26 @@ END $hapax$;
 });
 
 const STORE: &str = concat!(include_str!("0001_store.sql"), "\n", include_str!("transfer.sql"), "\n", include_str!("join.sql"));
+const LIVES: &str = include_str!("0002_lives.sql");
 
 /// Every step from nothing to [`VERSION`].
 pub fn migrations() -> Vec<Migration> {
-    vec![Migration { version: 1, name: "store", sql: store(), oldest: 1 }]
+    vec![
+        Migration { version: 1, name: "store", sql: text(STORE), oldest: 1 },
+        // Programs of version 1 make ids by the first rule only: `hapax.pulse` lets them go on for an hour, and then no more.
+        Migration { version: 2, name: "lives", sql: text(LIVES), oldest: 2 },
+    ]
 }
 
 #[cfg(not(feature = "planted"))]
-fn store() -> String {
-    STORE.to_owned()
+fn text(sql: &str) -> String {
+    sql.to_owned()
 }
 
 /// With the bug that is alive in this process, if any is.
 #[cfg(feature = "planted")]
-fn store() -> String {
-    planted::plant(STORE, hapax_core::planted::is)
+fn text(sql: &str) -> String {
+    planted::plant(sql, hapax_core::planted::is)
 }
 
 /// How far a database has come.
@@ -258,6 +265,29 @@ pub async fn look_for_role(connection: &ConnectOptions, role: &str) -> Result<()
     Ok(())
 }
 
+/// What a store that goes on from a backup has taken note of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// The store's time.
+    pub now: Timestamp,
+    /// Every fence from now on is above this one.
+    pub floor: u64,
+    /// The forget-epoch from now on: what gateways have in memory is of an earlier one, and is not served any more.
+    pub epoch: u64,
+}
+
+/// Takes note that the database was restored from a backup, and writes that into the audit log. Keys that were used after the backup was made
+/// are unknown to it; nothing can bring them back.
+pub async fn restored(connection: &ConnectOptions, signed: &Signed) -> Result<Restored, MigrateError> {
+    let database = Database::open(connection).await?;
+    let (by, reason) = (signed.by().as_bytes(), signed.reason().as_bytes());
+    let sql = "SELECT now, floor, epoch FROM hapax.restored($1, $2)";
+    let rows = database.client().query_typed(sql, &[(&by, Type::BYTEA), (&reason, Type::BYTEA)]).await;
+    let rows = rows.map_err(|error| database.refused("taking note of the restore".to_owned(), &error))?;
+    let number = |column| rows.first().and_then(|row| row.try_get::<_, i64>(column).ok()).unwrap_or_default().unsigned_abs();
+    Ok(Restored { now: Timestamp::from_micros(number(0)), floor: number(1), epoch: number(2) })
+}
+
 /// Lets a role, which must exist, use the store and nothing else: runs [`grants`].
 pub async fn grant(connection: &ConnectOptions, role: &str) -> Result<(), MigrateError> {
     let database = Database::open(connection).await?;
@@ -289,9 +319,27 @@ pub fn completer_grants(role: &str) -> String {
 const COMPLETIONS: [&str; 3] = ["text, int8, int8, jsonb", "text, int8, int8, jsonb, bytea", "text, int8, int8, jsonb, text"];
 
 /// What a running store calls, and `join`, which a program calls in its own transactions that holds the attempt itself.
-const FUNCTIONS: [&str; 18] = [
-    "claim", "finish", "lose", "settle", "forget", "get", "list", "renew", "sweep", "turn", "pulse", "adopt", "log", "note",
-    "policy", "policies", "term", "join",
+const FUNCTIONS: [&str; 20] = [
+    "claim",
+    "finish",
+    "lose",
+    "settle",
+    "forget",
+    "get",
+    "list",
+    "renew",
+    "sweep",
+    "turn",
+    "pulse",
+    "adopt",
+    "log",
+    "note",
+    "policy",
+    "policies",
+    "term",
+    "join",
+    "lives_since",
+    "keep_time",
 ];
 
 struct Database {
