@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use hapax::core::audit::Signed;
 use hapax::store::postgres::ConnectOptions;
 use hapax::store::postgres::schema::{self, MigrateError, Migration};
 use serde_json::json;
@@ -31,6 +32,16 @@ pub(super) struct Args {
     /// Let this role, which must exist, complete operations in transactions of its own: it may call hapax.complete, and nothing else
     #[arg(long, value_name = "NAME")]
     completer: Option<String>,
+    /// Say that the database was restored from a backup: every fence from now on is above all that were given, and no gateway serves what it has in
+    /// memory from before. It is written into the audit log
+    #[arg(long, conflicts_with = "dry_run")]
+    restored: bool,
+    /// Who says so, for the audit log [default: $USER]
+    #[arg(long, value_name = "NAME", requires = "restored")]
+    by: Option<String>,
+    /// Why, for the audit log [default: "restored from a backup"]
+    #[arg(long, value_name = "TEXT", requires = "restored")]
+    reason: Option<String>,
     /// Say what was done as JSON
     #[arg(long)]
     json: bool,
@@ -50,6 +61,13 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
 }
 
 impl Args {
+    /// Who says that the database was restored, and why.
+    fn signed(&self) -> Result<Signed, Exit> {
+        let user = || std::env::var("USER").ok().filter(|user| !user.trim().is_empty());
+        let by = self.by.clone().or_else(user).unwrap_or_else(|| "hapax migrate".to_owned());
+        Signed::new(&by, self.reason.as_deref().unwrap_or("restored from a backup")).map_err(Exit::usage)
+    }
+
     fn database(&self) -> Result<PostgresUrl, Exit> {
         let store = match &self.store {
             Some(typed) => Some(typed.store()?),
@@ -90,6 +108,10 @@ async fn migrate(args: &Args, url: &PostgresUrl, connection: &ConnectOptions) ->
     if let Some(role) = &args.completer {
         schema::grant_completion(connection, role).await.map_err(exit)?;
     }
+    let restored = match args.restored {
+        true => Some(schema::restored(connection, &args.signed()?).await.map_err(exit)?),
+        false => None,
+    };
     text::emit(&match args.json {
         true => document(&json!({
             "store": url.to_string(),
@@ -97,10 +119,24 @@ async fn migrate(args: &Args, url: &PostgresUrl, connection: &ConnectOptions) ->
             "applied": applied,
             "role": args.role,
             "completer": args.completer,
+            "restored": restored.map(|restored| json!({ "fences_above": restored.floor, "epoch": restored.epoch })),
         })),
-        false => summary(args, url, status.version(), applied.len()),
+        false => {
+            let told = restored.map(|restored| after_restore(restored.floor)).unwrap_or_default();
+            summary(args, url, status.version(), applied.len()) + &told
+        }
     });
     Ok(())
+}
+
+/// What an operator has to know after a restore.
+fn after_restore(floor: u64) -> String {
+    format!(
+        "the restore is written into the audit log. Every fence from now on is above {floor}, and no gateway serves what it had in memory.\n\
+         Keys that were used after the backup was made are unknown to this database: sent again, they run again. Nothing can bring them back. For as\n\
+         long as callers may still repeat what they sent before the restore (by their own retry horizon, at most a route's retention, a day by default),\n\
+         compare with the service's own records: also in mode fenced, where a key that was lost comes to the service as another operation.\n"
+    )
 }
 
 fn summary(args: &Args, url: &PostgresUrl, version: u32, applied: usize) -> String {

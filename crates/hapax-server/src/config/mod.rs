@@ -43,6 +43,8 @@ pub struct Config {
     pub settle_token: Option<Secret>,
     /// Where records are kept.
     pub store: StoreUrl,
+    /// Where this node keeps its last acknowledged writes, if the store is a Postgres: by them it notices a restore at its start.
+    pub high_water_file: Option<PathBuf>,
     /// Sets apart the keys of this service from those of others on the same store.
     pub namespace: String,
     /// Who is asking.
@@ -209,6 +211,7 @@ impl Config {
             admin_token: None,
             settle_token: None,
             store: StoreUrl::Sqlite("hapax.db".into()),
+            high_water_file: None,
             namespace: "default".to_owned(),
             principal: PrincipalSource::default(),
             jwt: None,

@@ -253,7 +253,15 @@ async fn open(config: &Config, metrics: &Metrics, ready: &Arc<Readiness>) -> Res
             Ok(store)
         }
         StoreUrl::Postgres(url) => {
-            let store = Arc::new(store::postgres(url).await.map_err(|error| not_opened(config, error))?);
+            let high_water_file = config.high_water_file.clone().or_else(store::high_water_file);
+            if high_water_file.is_none() {
+                tracing::warn!(
+                    "this gateway has no high-water file: if the database is restored from a backup while it is stopped, it will not notice. Set \
+                     high_water_file to a file that outlasts a restart, or run `hapax migrate --restored` after each restore"
+                );
+            }
+            let store = store::postgres_with(url, high_water_file).await.map_err(|error| not_opened(config, error))?;
+            let store = Arc::new(store);
             let (counted, watched) = (Arc::downgrade(&store), Arc::downgrade(&store));
             let store: Arc<dyn Store> = store;
             metrics.watch_postgres(move || counted.upgrade().map(|store| store.stats()));

@@ -47,6 +47,18 @@ impl Collector for WatchedPostgres {
 
         let mut gauge = |name, help, unit, value: u64| put(&mut encoder, name, help, unit, &ConstGauge::new(value.cast_signed()));
         gauge("postgres_queue", "Waiting to be sent to the database now", Some(&Unit::Bytes), stats.queue_bytes)?;
+        gauge(
+            "postgres_restored",
+            "1 if the database lacked writes when this node began that it had acknowledged before: it was restored from a backup",
+            None,
+            u64::from(stats.restored),
+        )?;
+        gauge(
+            "postgres_clock_ahead",
+            "By how much the database's clock is ahead of the store's time, because it is more than an hour ahead of a node's clock",
+            Some(&Unit::Seconds),
+            stats.clock_ahead_seconds,
+        )?;
         gauge("postgres_batch_largest", "The most that went in one statement", None, stats.batch_largest)?;
         gauge("postgres_failing", "1 while the database cannot be used by this node", None, u64::from(stats.failing.is_some()))
     }

@@ -112,3 +112,22 @@ fn the_database_is_named_by_a_configuration_a_variable_or_the_variables_of_postg
     let said = hapax(&["migrate", "--config", config.to_str().unwrap()]);
     assert!(said.code == 2 && said.stderr.contains("hapax.toml:1:9") && !said.stderr.contains("hunter2"), "{}", said.stderr);
 }
+
+#[test]
+fn an_operator_says_that_the_database_was_restored() {
+    let Some(postgres) = Postgres::shared() else { return };
+    let url = postgres.database();
+    let said = hapax(&["migrate", "--store", &url, "--restored", "--by", "ada", "--reason", "the disk of db-1 failed"]);
+    assert_eq!(said.code, 0, "{}", said.stderr);
+    for words in ["written into the audit log", "Every fence from now on is above ", "sent again, they run again"] {
+        assert!(said.stdout.contains(words), "{words}: {}", said.stdout);
+    }
+    let log = "SELECT convert_from(action, 'UTF8'), convert_from(signed_by, 'UTF8'), convert_from(reason, 'UTF8') FROM hapax.audit";
+    assert_eq!(postgres.psql(database(&url), log), "restored|ada|the disk of db-1 failed");
+    let told = hapax(&["migrate", "--store", &url, "--restored", "--json"]);
+    let told: Value = serde_json::from_str(&told.stdout).unwrap();
+    let floor = postgres.psql(database(&url), "SELECT floor FROM hapax.pace");
+    assert_eq!((told["restored"]["epoch"].as_u64(), told["restored"]["fences_above"].to_string()), (Some(2), floor));
+    let said = hapax(&["migrate", "--store", &url, "--reason", "why"]);
+    assert_eq!((said.code, said.stderr.contains("--restored")), (2, true), "{}", said.stderr);
+}

@@ -190,6 +190,7 @@ fn config<'a>(
     top.read("namespace", &mut config.namespace, parsed(sections::namespace));
     top.read("trusted_proxies", &mut config.trusted_proxies, networks);
     beside(&top, &mut config.store);
+    config.high_water_file = top.place("high_water_file");
     config.admin_token = top.secret("admin_token", Secret::token);
     config.settle_token = top.secret("settle_token", Secret::token);
     overrule(&mut config, overrides, context);

@@ -127,6 +127,23 @@ impl<'a> Section<'a> {
         self.context.ledger.ignores(self.names, self.index, setting, why);
     }
 
+    /// A file that may be there or not, in a directory that is. A relative path begins as that of [`file`](Section::file).
+    pub(super) fn place(&self, name: &'static str) -> Option<PathBuf> {
+        let base = self.base(name);
+        self.get(name, |value, _| match value {
+            DeValue::String(text) if !text.is_empty() => {
+                let path = base.join(&**text);
+                let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+                match (path.is_dir(), directory.is_dir()) {
+                    (true, _) => Err(format!("{} is a directory: name a file in it", path.display())),
+                    (_, false) => Err(format!("there is no directory {}: create it, or name another", directory.display())),
+                    (false, true) => Ok(path),
+                }
+            }
+            _ => Err("write the path of a file, in quotes".to_owned()),
+        })
+    }
+
     /// A file that is there. A relative path begins where the configuration is; in a variable, where the program was started.
     pub(super) fn file(&self, name: &'static str) -> Option<PathBuf> {
         let base = self.base(name);

@@ -71,6 +71,7 @@ fn settings(config: &Config) -> Vec<Setting> {
         admin_token,
         settle_token,
         store,
+        high_water_file,
         namespace,
         principal,
         jwt,
@@ -92,6 +93,7 @@ fn settings(config: &Config) -> Vec<Setting> {
     list.secret("admin_token", admin_token.as_ref());
     list.secret("settle_token", settle_token.as_ref());
     list.masked("store", store.expose(), store.to_string());
+    list.add("high_water_file", high_water_file.as_ref().map_or("none".to_owned(), |path| path.display().to_string()));
     list.add("namespace", namespace);
     list.add("principal", principal);
     list.add("trusted_proxies", trusted_proxies.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));

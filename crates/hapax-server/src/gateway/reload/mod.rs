@@ -162,5 +162,5 @@ impl Reloader {
 
 /// Whether a setting is decided when the gateway starts.
 fn needs_restart(setting: &str) -> bool {
-    matches!(setting, "listen" | "admin" | "store" | "limits.attempts_max" | "limits.velocity_entries_max")
+    matches!(setting, "listen" | "admin" | "store" | "high_water_file" | "limits.attempts_max" | "limits.velocity_entries_max")
 }

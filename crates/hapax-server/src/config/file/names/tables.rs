@@ -54,6 +54,15 @@ const TOP_SETTINGS: &[Setting] = &[
                 everything when the program ends",
     },
     Setting {
+        name: "high_water_file",
+        kind: Kind::Path,
+        fallback: Nothing,
+        example: "/var/lib/hapax/high-water",
+        means: "with a Postgres: a small file of this gateway alone, in which it keeps its last acknowledged writes, so that it notices at its start that the \
+                database was restored while it was stopped; see [operations.md](operations.md#restoring-a-backup). Where the variable `STATE_DIRECTORY` is set, as systemd \
+                does, the default is `high-water` in there",
+    },
+    Setting {
         name: "principal",
         kind: Kind::Text,
         fallback: Is("digest:authorization"),
