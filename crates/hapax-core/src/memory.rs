@@ -10,8 +10,10 @@ use crate::audit::{self, LogEntry, LogQuery, Note, Start};
 use crate::guard::{self, Due};
 use crate::operation::Secret;
 use crate::record::{Fence, Head, Record};
-use crate::scope::RecordId;
-use crate::store::{Change, Lifetime, ListQuery, Pulse, Put, Reading, Renewal, Reply, Seen, Store, Swept, Won, Written};
+use crate::scope::{PrincipalId, RecordId};
+use crate::store::{
+    Change, Counts, KnownPrincipal, Lifetime, ListQuery, Pulse, Put, Reading, Renewal, Reply, Seen, Store, Swept, Won, Written,
+};
 use crate::time::{Clock, Timestamp};
 use crate::transfer::Standing;
 
@@ -30,6 +32,8 @@ struct Inside {
     /// The highest fence of any removed record.
     floor: Fence,
     epoch: u64,
+    /// Until when each principal is known.
+    principals: BTreeMap<PrincipalId, Timestamp>,
     /// The audit log, oldest first, and the number of its last entry.
     log: VecDeque<LogEntry>,
     logged: u64,
@@ -45,6 +49,7 @@ impl Memory {
             records: BTreeMap::new(),
             floor: Fence::ZERO,
             epoch: 0,
+            principals: BTreeMap::new(),
             log: VecDeque::new(),
             logged: 0,
         };
@@ -99,7 +104,25 @@ impl Store for Memory {
     fn pulse(&self) -> Reply<'_, Pulse> {
         Box::pin(async move {
             let (inside, now) = self.lock();
-            Ok(Pulse { now, epoch: inside.epoch, secret: inside.secret, lives_since: inside.lives_since })
+            Ok(Pulse { now, epoch: inside.epoch, secret: inside.secret, lives_since: inside.lives_since, counts: Some(inside.count(now)) })
+        })
+    }
+
+    fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()> {
+        Box::pin(async move {
+            let (mut inside, _) = self.lock();
+            for KnownPrincipal { id, until } in principals {
+                let known = inside.principals.entry(id).or_insert(until);
+                *known = until.max(*known);
+            }
+            Ok(())
+        })
+    }
+
+    fn knows(&self, principal: PrincipalId) -> Reply<'_, bool> {
+        Box::pin(async move {
+            let (inside, now) = self.lock();
+            Ok(inside.principals.get(&principal).is_some_and(|until| *until > now))
         })
     }
 
@@ -137,6 +160,11 @@ impl Inside {
                 Written::Won(Won { head, now })
             }
         }
+    }
+
+    fn count(&self, now: Timestamp) -> Counts {
+        let live = || self.records.values().map(|record| &record.head).filter(|head| !head.is_gone(now));
+        Counts { records: live().count() as u64, refused: live().filter(|head| head.is_refused()).count() as u64 }
     }
 
     fn write_log(&mut self, entry: LogEntry) -> LogEntry {
@@ -204,6 +232,7 @@ impl Inside {
             self.log.pop_front();
             swept.unlogged += 1;
         }
+        self.principals.retain(|_, until| *until > now);
         swept
     }
 }

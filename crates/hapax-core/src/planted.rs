@@ -98,6 +98,10 @@ pub enum Bug {
     PgJoinOfAnyLife,
     /// Postgres: a clock that jumps ahead by days is believed at once.
     PgClockIsBelieved,
+    /// A record is kept for days of a caller whom the service refused with 401 or 403.
+    RefusedKeptLong,
+    /// A 401 or 403 makes a record short-lived though an earlier attempt was lost.
+    RefusedForgetsLost,
 }
 
 /// Every bug with the name `HAPAX_PLANTED` knows it by. Those of the Postgres store begin with [`POSTGRES`].
@@ -148,6 +152,8 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("operation-of-every-life", Bug::OperationOfEveryLife),
     ("pg-join-of-any-life", Bug::PgJoinOfAnyLife),
     ("pg-clock-is-believed", Bug::PgClockIsBelieved),
+    ("refused-kept-long", Bug::RefusedKeptLong),
+    ("refused-forgets-lost", Bug::RefusedForgetsLost),
 ];
 
 /// What the names of bugs in the Postgres store begin with: only its own suites can notice them.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::answer::Answer;
 use crate::fingerprint::Fingerprint;
 use crate::key::Key;
+use crate::outcome::REFUSED_FOR;
 use crate::scope::{RecordId, Scope};
 use crate::time::Timestamp;
 
@@ -211,6 +212,18 @@ impl Head {
             state @ State::Expired(_) => Head { state, kept: false, ..self },
             _ => self,
         }
+    }
+
+    /// Whether the last attempt that ended left the record for no longer than [`REFUSED_FOR`], without a tombstone.
+    pub(crate) fn was_short_lived(&self) -> bool {
+        self.finished_at != Timestamp::ZERO
+            && self.tombstone_until == self.expires_at
+            && self.expires_at <= self.finished_at.after(REFUSED_FOR)
+    }
+
+    /// Whether 401 or 403 is all that came of the key, so that the record is kept for [`REFUSED_FOR`] only.
+    pub fn is_refused(&self) -> bool {
+        self.state == State::Retryable && matches!(self.status, Some(401 | 403)) && self.was_short_lived()
     }
 
     /// Whether the record is as good as absent: its tombstone is over. One that was never resolved stays for good.

@@ -73,6 +73,8 @@ pub enum Rejection {
     },
     /// The principal has as many records, or as many bytes of kept answers, as one may have.
     QuotaReached,
+    /// The store has as many records as it may have, or as many as it may have of callers who have none yet.
+    StoreFull,
     /// The upstream was never reached: nothing happened. For the first caller.
     UpstreamUnreachable,
     /// The upstream was reached and lost. For the first caller.
@@ -165,6 +167,9 @@ impl Rejection {
             }
             // No moment is named: there is room again when older records have expired, which may take a day.
             R::QuotaReached => row(429, "quota-reached", "As much is remembered for this caller as may be", Retry::No),
+            R::StoreFull => {
+                row(429, "quota-reached", "As many requests are remembered as may be", Retry::After(Duration::from_secs(60)))
+            }
             R::AnswerCorrupt => row(500, "answer-corrupt", "The stored answer is damaged", Retry::No),
             R::UpstreamUnreachable => row(502, "upstream-unreachable", "The service was not reached; nothing happened", SOON),
             R::Lost { timed_out, repeat } => {
@@ -206,6 +211,7 @@ impl Rejection {
             R::TooManyKeys => "Nothing was begun. Repeat the same request with the same key later.".into(),
             R::KeysTooFast { .. } => "Nothing was begun. Repeat the same request with the same key later; repeats of earlier ones are not held up.".into(),
             R::QuotaReached => "Nothing was begun. Repeats of earlier requests are not held up; a new one has room when older ones have expired.".into(),
+            R::StoreFull => "Nothing was begun. Repeats of earlier requests are not held up; repeat this one with the same key when older ones have expired.".into(),
             R::UpstreamUnreachable => "Repeat the same request with the same key later.".into(),
             R::Lost { repeat: true, .. } => "The attempt was lost. Repeating it with the same key is safe.".into(),
             R::Lost { repeat: false, .. } => "The attempt was lost after it may have had its effect. Do not send it again under a new key; find out what happened.".into(),

@@ -66,12 +66,79 @@ pub struct Scope {
     pub path: Arc<str>,
 }
 
+/// The longest path, and the longest name of a principal, that a record keeps whole.
+pub const STORED_BYTES_MAX: usize = 512;
+
 impl Scope {
+    /// The scope as a record keeps it. A path or a name over [`STORED_BYTES_MAX`] is kept as its beginning and its digest, so that
+    /// one request cannot fill a store. Record ids and fingerprints are made of the whole scope, never of this one.
+    #[must_use]
+    pub fn stored(self: &Arc<Scope>) -> Arc<Scope> {
+        let principal_len = match &self.principal {
+            Principal::Anonymous => 0,
+            Principal::Named(name) => name.len(),
+        };
+        if self.path.len().max(principal_len) <= STORED_BYTES_MAX {
+            return self.clone();
+        }
+        let principal = match &self.principal {
+            Principal::Anonymous => Principal::Anonymous,
+            Principal::Named(name) => Principal::Named(shortened(name)),
+        };
+        Arc::new(Scope { namespace: self.namespace.clone(), principal, method: self.method.clone(), path: shortened(&self.path) })
+    }
+
     pub(crate) fn push_to(&self, parts: &mut Parts) {
         parts.push(self.namespace.as_bytes());
         self.principal.push_to(parts);
         parts.push(self.method.as_bytes());
         parts.push(self.path.as_bytes());
+    }
+}
+
+/// A text of at most [`STORED_BYTES_MAX`] bytes: the text itself, or its beginning and its digest.
+fn shortened(text: &Arc<str>) -> Arc<str> {
+    if text.len() <= STORED_BYTES_MAX {
+        return text.clone();
+    }
+    let mut parts = Parts::new("hapax shortened 1");
+    parts.push(text.as_bytes());
+    let end = format!("…sha256:{}", hex(&parts.finish()));
+    let begin = &text[..text.floor_char_boundary(STORED_BYTES_MAX - end.len())];
+    format!("{begin}{end}").into()
+}
+
+/// The name of a principal in a store: a digest of its namespace and its name.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PrincipalId([u8; 16]);
+
+impl PrincipalId {
+    /// The id of the principal that asks in this scope. `None` for anonymous callers: they are nobody in particular, so that nothing
+    /// can be known of them.
+    pub fn of(scope: &Scope) -> Option<PrincipalId> {
+        if scope.principal == Principal::Anonymous {
+            return None;
+        }
+        let mut parts = Parts::new("hapax known principal 1");
+        parts.push(scope.namespace.as_bytes());
+        scope.principal.push_to(&mut parts);
+        parts.finish().first_chunk().copied().map(PrincipalId)
+    }
+
+    /// An id read back from a store.
+    pub const fn from_bytes(bytes: [u8; 16]) -> PrincipalId {
+        PrincipalId(bytes)
+    }
+
+    /// The id as a store keeps it.
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for PrincipalId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PrincipalId({})", hex(&self.0[..6]))
     }
 }
 
@@ -168,6 +235,33 @@ mod tests {
         ] {
             assert_ne!(ada, other);
         }
+    }
+
+    #[test]
+    fn a_long_path_is_stored_as_its_beginning_and_digest() {
+        let of = |path: String, name: String| Arc::new(scope("n", Principal::named(name), "POST", &path));
+        let short = of("/a".repeat(256), "ada".into());
+        assert!(Arc::ptr_eq(&short.stored(), &short), "what fits is kept as it is");
+
+        let (one, other) = (
+            of(format!("/{}1", "é".repeat(15_000)), "p".repeat(2_000)),
+            of(format!("/{}2", "é".repeat(15_000)), "p".repeat(2_000)),
+        );
+        let stored = one.stored();
+        assert!(stored.path.len() <= STORED_BYTES_MAX && stored.path.starts_with("/éé"), "{}", stored.path.len());
+        assert_ne!(stored.path, other.stored().path, "the digest tells apart what begins alike");
+        assert!(stored.principal.to_string().len() <= STORED_BYTES_MAX);
+        assert_eq!(stored.stored(), stored, "what was shortened stays as it is");
+        assert_ne!(RecordId::of(&one, &Key::new("k").unwrap()), RecordId::of(&other, &Key::new("k").unwrap()));
+    }
+
+    #[test]
+    fn principals_are_known_by_namespace_and_name() {
+        let id = |namespace: &str, principal| PrincipalId::of(&scope(namespace, principal, "POST", "/a"));
+        assert_eq!(id("n", Principal::Anonymous), None);
+        assert_eq!(id("n", Principal::named("ada")), PrincipalId::of(&scope("n", Principal::named("ada"), "PATCH", "/b")));
+        assert_ne!(id("n", Principal::named("ada")), id("m", Principal::named("ada")));
+        assert_ne!(id("n", Principal::named("ada")), id("n", Principal::named("bob")));
     }
 
     #[test]

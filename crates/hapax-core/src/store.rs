@@ -23,6 +23,8 @@
 //! 10. **Forgotten is erased.** When a `Forget` has won, the answer is in nothing that the store keeps, in use or free; a store that
 //!     cannot bring that about in time returns an error of the kind [`StoreErrorKind::Unerased`]. Copies that others made are beyond it,
 //!     and so is what a database server does with a row that it was told to delete: a store on one says so.
+//! 11. **Counted.** After a sweep, and at least a second after the sweep before, the [pulse](Store::pulse) tells how many records there are. A store
+//!     that remembers a principal knows it until its time, and not longer.
 
 use std::error::Error;
 use std::fmt;
@@ -38,7 +40,7 @@ use crate::key::Key;
 use crate::operation::{OperationIds, Secret};
 use crate::policy::Policy;
 use crate::record::{AttemptToken, Fence, Head, Record, State};
-use crate::scope::{RecordId, Scope};
+use crate::scope::{PrincipalId, RecordId, Scope};
 use crate::time::Timestamp;
 
 /// What a verb of a store returns. Boxed, so that a store can be chosen at run time.
@@ -62,8 +64,14 @@ pub trait Store: Send + Sync + 'static {
     /// are over, entries of the audit log that are too old.
     fn sweep(&self, limit: usize) -> Reply<'_, Swept>;
 
-    /// The store's time, its forget-epoch and its secret.
+    /// The store's time, its forget-epoch, its secret, and how many records it has.
     fn pulse(&self) -> Reply<'_, Pulse>;
+
+    /// Remembers principals who have records, each until a time by the store's clock. Of two times the later counts.
+    fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()>;
+
+    /// Whether a principal is remembered now.
+    fn knows(&self, principal: PrincipalId) -> Reply<'_, bool>;
 
     /// A page of the audit log.
     fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>>;
@@ -380,6 +388,8 @@ pub struct Pulse {
     pub secret: Secret,
     /// From when on each life of a key is an operation of its own: see [`OperationIds`]. Never changes.
     pub lives_since: Timestamp,
+    /// How many records there are. `None` from a store that does not count: then no limit on their number holds.
+    pub counts: Option<Counts>,
 }
 
 impl Pulse {
@@ -387,6 +397,24 @@ impl Pulse {
     pub const fn operation_ids(&self) -> OperationIds {
         OperationIds::new(self.secret, self.lives_since)
     }
+}
+
+/// How many records a store has, as of now or of its last sweep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// All records.
+    pub records: u64,
+    /// Those that are kept for [`REFUSED_FOR`](crate::outcome::REFUSED_FOR) only: see [`Head::is_refused`].
+    pub refused: u64,
+}
+
+/// A principal who has records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownPrincipal {
+    /// Who.
+    pub id: PrincipalId,
+    /// Until when it is known.
+    pub until: Timestamp,
 }
 
 /// What a program would act on.

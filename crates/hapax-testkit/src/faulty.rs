@@ -17,7 +17,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hapax_core::audit::{LogEntry, LogQuery, Note};
-use hapax_core::store::{Joins, ListQuery, Pulse, Put, Reading, Renewal, Reply, StoreErrorKind, Swept, Written};
+use hapax_core::scope::PrincipalId;
+use hapax_core::store::{Joins, KnownPrincipal, ListQuery, Pulse, Put, Reading, Renewal, Reply, StoreErrorKind, Swept, Written};
 use hapax_core::{Head, RecordId, Store, StoreError};
 use tokio::sync::watch;
 
@@ -53,6 +54,10 @@ pub enum Verb {
     Sweep,
     /// [`Store::pulse`].
     Pulse,
+    /// [`Store::remember`].
+    Remember,
+    /// [`Store::knows`].
+    Knows,
     /// [`Store::log`].
     Log,
     /// [`Store::note`].
@@ -225,6 +230,14 @@ impl Store for Faulty {
 
     fn pulse(&self) -> Reply<'_, Pulse> {
         self.call(Verb::Pulse, None, |store| Box::pin(async move { store.pulse().await }))
+    }
+
+    fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()> {
+        self.call(Verb::Remember, None, |store| Box::pin(async move { store.remember(principals).await }))
+    }
+
+    fn knows(&self, principal: PrincipalId) -> Reply<'_, bool> {
+        self.call(Verb::Knows, None, move |store| Box::pin(async move { store.knows(principal).await }))
     }
 
     fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {

@@ -4,7 +4,8 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use hapax_core::audit::{LogEntry, LogQuery, Note};
-use hapax_core::store::{ListQuery, Pulse, Reading, Renewal, Reply, Swept, Written};
+use hapax_core::scope::PrincipalId;
+use hapax_core::store::{KnownPrincipal, ListQuery, Pulse, Reading, Renewal, Reply, Swept, Written};
 use hapax_core::{Head, Memory, Put, RecordId, Secret, Store};
 use hapax_testkit::history::{self, Tally};
 use hapax_testkit::{Fault, Faulty, ManualClock, Verb};
@@ -127,6 +128,14 @@ impl Store for Forgetful {
 
     fn pulse(&self) -> Reply<'_, Pulse> {
         self.0.pulse()
+    }
+
+    fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()> {
+        self.0.remember(principals)
+    }
+
+    fn knows(&self, principal: PrincipalId) -> Reply<'_, bool> {
+        self.0.knows(principal)
     }
 
     fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {

@@ -7,7 +7,10 @@ use std::time::Instant;
 
 use hapax::core::audit::{LogEntry, LogQuery, Note};
 use hapax::core::record::Head;
-use hapax::core::store::{Joins, ListQuery, Pulse, Put, Reading, Renewal, Reply, StoreError, StoreErrorKind, Swept, Written};
+use hapax::core::scope::PrincipalId;
+use hapax::core::store::{
+    Joins, KnownPrincipal, ListQuery, Pulse, Put, Reading, Renewal, Reply, StoreError, StoreErrorKind, Swept, Written,
+};
 use hapax::{RecordId, Store};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -35,6 +38,8 @@ pub(super) struct Clocks {
     list: Histogram,
     sweep: Histogram,
     pulse: Histogram,
+    remember: Histogram,
+    knows: Histogram,
     log: Histogram,
     note: Histogram,
     errors: Errors,
@@ -85,6 +90,14 @@ impl Store for Timed {
 
     fn pulse(&self) -> Reply<'_, Pulse> {
         self.measure(&self.clocks.pulse, Instant::now(), self.store.pulse())
+    }
+
+    fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()> {
+        self.measure(&self.clocks.remember, Instant::now(), self.store.remember(principals))
+    }
+
+    fn knows(&self, principal: PrincipalId) -> Reply<'_, bool> {
+        self.measure(&self.clocks.knows, Instant::now(), self.store.knows(principal))
     }
 
     fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {
@@ -148,6 +161,8 @@ impl Clocks {
             list: verb("list"),
             sweep: verb("sweep"),
             pulse: verb("pulse"),
+            remember: verb("remember"),
+            knows: verb("knows"),
             log: verb("log"),
             note: verb("note"),
             errors: Errors::new(registry),

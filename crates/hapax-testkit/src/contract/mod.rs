@@ -14,6 +14,7 @@ mod tidy;
 
 mod audit;
 mod claim;
+mod counts;
 mod fence;
 mod held;
 mod lapsed;
@@ -223,6 +224,12 @@ macro_rules! __store_contract_cases {
                 fences_grow_across_removal
                 fences_grow_across_removal_though_the_clock_stands
             }
+            counts {
+                records_of_every_state_are_counted
+                what_is_over_is_not_counted
+                refused_records_are_counted_until_they_are_tried_again
+                principals_are_known_until_their_time
+            }
         }
     };
 }
@@ -235,7 +242,7 @@ macro_rules! list {
                 name: stringify!($case),
                 part: stringify!($module),
                 run: |bench| Box::pin(async move {
-                    let _turn = bench.turn(stringify!($module) == "sweep").await;
+                    let _turn = bench.turn(matches!(stringify!($module), "sweep" | "counts")).await;
                     $module::$case(&bench).await;
                 }),
             },

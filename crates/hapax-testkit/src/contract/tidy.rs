@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use hapax_core::audit::{LogEntry, LogQuery, Note, Signed};
 use hapax_core::record::{Head, Last};
-use hapax_core::store::{Change, Finish, Joins, Lifetime, ListQuery, Pulse, Reading, Renewal, Reply, StoreError, Swept, Written};
+use hapax_core::scope::PrincipalId;
+use hapax_core::store::{
+    Change, Finish, Joins, KnownPrincipal, Lifetime, ListQuery, Pulse, Reading, Renewal, Reply, StoreError, Swept, Written,
+};
 use hapax_core::{Condition, Put, RecordId, State, Store, Timestamp};
 
 /// A store around a store, which remembers what was made through it.
@@ -135,6 +138,14 @@ impl Store for Tidy {
 
     fn pulse(&self) -> Reply<'_, Pulse> {
         self.store.pulse()
+    }
+
+    fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()> {
+        self.store.remember(principals)
+    }
+
+    fn knows(&self, principal: PrincipalId) -> Reply<'_, bool> {
+        self.store.knows(principal)
     }
 
     fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {

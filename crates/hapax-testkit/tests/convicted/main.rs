@@ -67,6 +67,10 @@ const CHARGES: &[(Bug, &str)] = &[
     (Bug::LogGoesWithItsRecord, "entries_outlive_their_records"),
     (Bug::LogAgesEarly, "a_sweep_removes_entries_that_are_too_old_and_no_others"),
     (Bug::LogNeverAges, "a_sweep_removes_entries_that_are_too_old_and_no_others"),
+    (Bug::TombstonesAreNotCounted, "records_of_every_state_are_counted"),
+    (Bug::EveryReleaseIsRefused, "refused_records_are_counted_until_they_are_tried_again"),
+    (Bug::LastPrincipalCounts, "principals_are_known_until_their_time"),
+    (Bug::PrincipalsAreKnownForEver, "principals_are_known_until_their_time"),
 ];
 
 #[tokio::test]

@@ -7,7 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use hapax_core::audit::{self, LogEntry, LogQuery, Note, Signed, Start};
 use hapax_core::guard::{self, Due, Refused};
 use hapax_core::record::Last;
-use hapax_core::store::{Change, Claim, Lifetime, ListQuery, Pulse, Reading, Renewal, Reply, Seen, Swept, Won, Written};
+use hapax_core::scope::PrincipalId;
+use hapax_core::store::{
+    Change, Claim, Counts, KnownPrincipal, Lifetime, ListQuery, Pulse, Reading, Renewal, Reply, Seen, Swept, Won, Written,
+};
 use hapax_core::{
     Answer, Condition, Fence, FingerprintPolicy, Head, Principal, Put, Record, RecordId, Scope, Secret, State, Store, Timestamp,
 };
@@ -69,6 +72,10 @@ pub(crate) enum Bug {
     LogGoesWithItsRecord,
     LogAgesEarly,
     LogNeverAges,
+    TombstonesAreNotCounted,
+    EveryReleaseIsRefused,
+    LastPrincipalCounts,
+    PrincipalsAreKnownForEver,
 }
 
 pub(crate) struct Planted {
@@ -82,6 +89,7 @@ struct Inside {
     records: BTreeMap<RecordId, Record>,
     floor: Fence,
     epoch: u64,
+    principals: BTreeMap<PrincipalId, Timestamp>,
     readings: u64,
     log: Vec<LogEntry>,
     logged: u64,
@@ -346,9 +354,34 @@ impl Store for Planted {
 
     fn pulse(&self) -> Reply<'_, Pulse> {
         Box::pin(async move {
-            let (now, epoch) = (self.clock.now(), self.inside().epoch);
-            Ok(Pulse { now, epoch, secret: Secret::from_bytes([7; 32]), lives_since: Timestamp::ZERO })
+            let (now, inside) = (self.clock.now(), self.inside());
+            let live = || inside.records.values().map(|record| &record.head).filter(|head| !head.is_gone(now));
+            let refused = live().filter(|head| head.is_refused() || (self.is(Bug::EveryReleaseIsRefused) && head.status.is_some()));
+            let records = if self.is(Bug::TombstonesAreNotCounted) {
+                live().filter(|head| head.expires_at > now).count()
+            } else {
+                live().count()
+            };
+            let counts = Some(Counts { records: records as u64, refused: refused.count() as u64 });
+            Ok(Pulse { now, epoch: inside.epoch, secret: Secret::from_bytes([7; 32]), lives_since: Timestamp::ZERO, counts })
         })
+    }
+
+    fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()> {
+        Box::pin(async move {
+            for KnownPrincipal { id, until } in principals {
+                let mut inside = self.inside();
+                let known = inside.principals.entry(id).or_insert(until);
+                *known = if self.is(Bug::LastPrincipalCounts) { until } else { until.max(*known) };
+            }
+            Ok(())
+        })
+    }
+
+    fn knows(&self, principal: PrincipalId) -> Reply<'_, bool> {
+        let is_known = |until: &Timestamp| self.is(Bug::PrincipalsAreKnownForEver) || *until > self.clock.now();
+        let known = self.inside().principals.get(&principal).is_some_and(is_known);
+        Box::pin(async move { Ok(known) })
     }
 
     fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {

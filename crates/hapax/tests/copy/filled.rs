@@ -28,13 +28,18 @@ const GONE: Lifetime = Lifetime { retention: NOTHING, tombstone: NOTHING };
 pub fn claim(key: &str, lease: Duration) -> Put {
     let number = key.bytes().map(usize::from).sum::<usize>();
     let principal = if number.is_multiple_of(3) { Principal::Anonymous } else { Principal::named(format!("user-{}", number % 3)) };
-    let scope = Arc::new(Scope { namespace: "copy".into(), principal, method: "POST".into(), path: "/naïve/orders".into() });
+    let path = if key == "long-path" { &format!("/naïve/{}", "x".repeat(31_000)) } else { "/naïve/orders" };
+    let scope = Arc::new(Scope { namespace: "copy".into(), principal, method: "POST".into(), path: path.into() });
     let key = Key::new(key).unwrap();
     let policy = if number.is_multiple_of(2) { FingerprintPolicy::default() } else { FingerprintPolicy::json() };
     let fingerprint = Fingerprint { digest: [number as u8; 32], policy: Arc::new(policy) };
     let id = RecordId::of(&scope, &key);
     let token = AttemptToken::from_bytes(std::array::from_fn(|i| id.as_bytes()[i]));
-    Put { id, condition: Condition::Absent, change: Change::Claim(Claim { scope, key, fingerprint, token, lease, terms: None }) }
+    Put {
+        id,
+        condition: Condition::Absent,
+        change: Change::Claim(Claim { scope: scope.stored(), key, fingerprint, token, lease, terms: None }),
+    }
 }
 
 pub async fn won(store: &dyn Store, put: Put) -> Head {
@@ -62,6 +67,7 @@ pub async fn fill(store: &dyn Store) {
         ("completed-empty", State::Completed, Some(""), LONG),
         ("completed-unkept", State::Completed, None, LONG),
         ("failed", State::Failed, Some("no"), LONG),
+        ("long-path", State::Completed, Some("{}"), LONG),
         ("retryable", State::Retryable, None, LONG),
         ("unknown", State::Unknown, None, LONG),
         ("unknown-buried", State::Unknown, None, BURIED),

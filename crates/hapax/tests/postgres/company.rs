@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hapax_core::audit::{LogEntry, LogQuery, Note};
-use hapax_core::store::{Change, ListQuery, Pulse, Reading, Renewal, Reply, StoreError, Swept, Written};
+use hapax_core::scope::PrincipalId;
+use hapax_core::store::{Change, KnownPrincipal, ListQuery, Pulse, Reading, Renewal, Reply, StoreError, Swept, Written};
 use hapax_core::{Condition, Fence, Head, Put, RecordId, Store};
 
 /// A store to which nobody writes alone: before and after each there is somebody who writes to a record that does not exist. One of the two
@@ -71,6 +72,14 @@ impl<S: Store> Store for InCompany<S> {
 
     fn pulse(&self) -> Reply<'_, Pulse> {
         self.0.pulse()
+    }
+
+    fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()> {
+        self.0.remember(principals)
+    }
+
+    fn knows(&self, principal: PrincipalId) -> Reply<'_, bool> {
+        self.0.knows(principal)
     }
 
     fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {

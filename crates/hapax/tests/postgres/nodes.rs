@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use hapax::Postgres;
 use hapax_core::audit::{LogEntry, LogQuery, Note};
-use hapax_core::store::{Change, Finish, Lifetime, ListQuery, Pulse, Reading, Renewal, Reply, Swept, Written};
+use hapax_core::scope::PrincipalId;
+use hapax_core::store::{Change, Finish, KnownPrincipal, Lifetime, ListQuery, Pulse, Reading, Renewal, Reply, Swept, Written};
 use hapax_core::{AttemptToken, Head, Put, RecordId, Store};
 use hapax_testkit::Bench;
 use hapax_testkit::contract::CASES;
@@ -115,6 +116,14 @@ impl<S: Store> Store for Nodes<S> {
 
     fn pulse(&self) -> Reply<'_, Pulse> {
         self.next().pulse()
+    }
+
+    fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()> {
+        self.next().remember(principals)
+    }
+
+    fn knows(&self, principal: PrincipalId) -> Reply<'_, bool> {
+        self.next().knows(principal)
     }
 
     fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {

@@ -6,7 +6,8 @@ use std::sync::OnceLock;
 use hapax::Postgres;
 use hapax::store::postgres::{ConnectOptions, Options, schema};
 use hapax_core::audit::{LogEntry, LogQuery, Note};
-use hapax_core::store::{ListQuery, Pulse, Put, Reading, Renewal, Reply, Swept, Written};
+use hapax_core::scope::PrincipalId;
+use hapax_core::store::{KnownPrincipal, ListQuery, Pulse, Put, Reading, Renewal, Reply, Swept, Written};
 use hapax_core::{Head, RecordId, Store};
 use hapax_testkit::servers::{self, PgBouncer};
 use hapax_testkit::{Bench, ManualClock};
@@ -126,6 +127,14 @@ impl Store for ByHand {
 
     fn pulse(&self) -> Reply<'_, Pulse> {
         at_the_time!(self.pulse())
+    }
+
+    fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()> {
+        at_the_time!(self.remember(principals))
+    }
+
+    fn knows(&self, principal: PrincipalId) -> Reply<'_, bool> {
+        at_the_time!(self.knows(principal))
     }
 
     fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {

@@ -147,6 +147,22 @@ async fn a_role_needs_nothing_but_what_is_granted() {
     session.batch_execute("DROP OWNED BY \"a service\"; DROP ROLE \"a service\"").await.expect("removed");
 }
 
+/// It was let in before there were such functions.
+#[tokio::test]
+async fn a_role_may_use_what_a_later_version_adds() {
+    let Some(server) = servers::Postgres::shared() else { return };
+    let url = server.database();
+    migrate(&options(&url), &migrations()[..1], |_| {}).await.expect("the first version");
+    let session = place::session(&url).await;
+    let first = "GRANT USAGE ON SCHEMA hapax TO early; GRANT EXECUTE ON FUNCTION hapax.pulse, hapax.sweep, hapax.turn TO early";
+    session.batch_execute(&format!("CREATE ROLE early LOGIN; {first}")).await.expect("granted");
+    migrate(&options(&url), &migrations(), |_| {}).await.expect("the rest");
+    let store = place::open(&url.replace("postgres@", "early@")).await;
+    store.sweep(1).await.expect("swept");
+    assert_eq!(store.pulse().await.expect("a pulse").counts, Some(hapax_core::store::Counts::default()));
+    session.batch_execute("DROP OWNED BY early; DROP ROLE early").await.expect("removed");
+}
+
 /// Whoever owns a part of the schema can make the rest of it do anything.
 #[tokio::test]
 async fn a_schema_that_somebody_else_owns_a_part_of_is_refused() {

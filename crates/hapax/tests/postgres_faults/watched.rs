@@ -9,7 +9,10 @@ use hapax::store::postgres::Stats;
 use hapax::{Postgres, RecordId, Store};
 use hapax_core::audit::{LogEntry, LogQuery, Note};
 use hapax_core::record::{Head, State};
-use hapax_core::store::{Change, Joins, ListQuery, Pulse, Put, Reading, Renewal, Reply, Seen, StoreError, Swept, Written};
+use hapax_core::scope::PrincipalId;
+use hapax_core::store::{
+    Change, Joins, KnownPrincipal, ListQuery, Pulse, Put, Reading, Renewal, Reply, Seen, StoreError, Swept, Written,
+};
 
 pub(crate) struct Watched {
     store: Postgres,
@@ -169,6 +172,14 @@ impl Store for Watched {
 
     fn pulse(&self) -> Reply<'_, Pulse> {
         self.store.pulse()
+    }
+
+    fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()> {
+        self.store.remember(principals)
+    }
+
+    fn knows(&self, principal: PrincipalId) -> Reply<'_, bool> {
+        self.store.knows(principal)
     }
 
     fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {

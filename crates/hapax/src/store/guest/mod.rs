@@ -48,8 +48,10 @@ use std::time::Duration;
 
 use hapax_core::audit::{LogEntry, LogQuery, Note};
 use hapax_core::record::Head;
-use hapax_core::scope::RecordId;
-use hapax_core::store::{Change, Joins, ListQuery, Pulse, Put, Reading, Renewal, Reply, Store, StoreError, Swept, Written};
+use hapax_core::scope::{PrincipalId, RecordId};
+use hapax_core::store::{
+    Change, Joins, KnownPrincipal, ListQuery, Pulse, Put, Reading, Renewal, Reply, Store, StoreError, Swept, Written,
+};
 use hapax_core::time::Clock;
 
 use self::reader::Readers;
@@ -180,8 +182,18 @@ impl Store for Guest {
         let shared = self.shared.clone();
         self.readers.ask(move |rows| {
             let Meta { epoch, secret, lives_since, .. } = Meta::read(rows.connection)?;
-            Ok(Pulse { now: shared.clock.now(), epoch, secret, lives_since })
+            // Counting would read the whole table.
+            Ok(Pulse { now: shared.clock.now(), epoch, secret, lives_since, counts: None })
         })
+    }
+
+    /// Remembers nobody: without counts there is no limit that would ask.
+    fn remember(&self, _: Vec<KnownPrincipal>) -> Reply<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn knows(&self, _: PrincipalId) -> Reply<'_, bool> {
+        Box::pin(async { Ok(false) })
     }
 
     fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {

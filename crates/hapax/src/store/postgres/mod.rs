@@ -26,6 +26,7 @@ mod audit;
 mod batch;
 mod claim;
 mod connect;
+mod counts;
 mod error;
 mod finish;
 mod high_water;
@@ -56,10 +57,10 @@ use std::time::Duration;
 use hapax_core::audit::{LogEntry, LogQuery, Note};
 use hapax_core::planted::{self, Bug};
 use hapax_core::record::{Fence, Head, State};
-use hapax_core::scope::RecordId;
+use hapax_core::scope::{PrincipalId, RecordId};
 use hapax_core::store::{
-    Change, Claim, Condition, Joins, ListQuery, Pulse, Put, Reading, Renewal, Reply, Seen, Store, StoreError, StoreErrorKind,
-    Swept, Written,
+    Change, Claim, Condition, Joins, KnownPrincipal, ListQuery, Pulse, Put, Reading, Renewal, Reply, Seen, Store, StoreError,
+    StoreErrorKind, Swept, Written,
 };
 use hapax_core::time::Clock;
 use tokio::sync::Semaphore;
@@ -318,7 +319,18 @@ impl Store for Postgres {
     }
 
     fn pulse(&self) -> Reply<'_, Pulse> {
-        Box::pin(async { self.beat().await.map(|beat| beat.pulse) })
+        Box::pin(async {
+            let (beat, counts) = tokio::try_join!(self.beat(), self.read_counts())?;
+            Ok(Pulse { counts: Some(counts), ..beat.pulse })
+        })
+    }
+
+    fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()> {
+        Box::pin(self.remember_principals(principals))
+    }
+
+    fn knows(&self, principal: PrincipalId) -> Reply<'_, bool> {
+        Box::pin(self.knows_principal(principal))
     }
 
     fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {

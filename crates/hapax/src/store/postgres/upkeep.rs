@@ -66,6 +66,7 @@ impl Postgres {
             }
             Err(failure) => tracing::debug!(error = %failure.error, "answers that are over could not be dropped yet"),
         }
+        self.count_records().await;
         Ok(swept)
     }
 

@@ -6,7 +6,7 @@
 //!
 //! Only what is durable is here: the writer puts a batch in after its commit and before it tells anybody.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -24,6 +24,9 @@ const SHARD_BITS: u32 = 10;
 /// Where each record is.
 pub(super) struct Index {
     shards: Box<[Mutex<Shard>]>,
+    /// Records that are kept only because their caller was refused, by the second in which they are over. Not read from the file: what
+    /// was there before it was opened is over within ten minutes.
+    refused: Mutex<BTreeMap<u64, u64>>,
 }
 
 struct Shard {
@@ -75,7 +78,7 @@ impl Default for Index {
         let ids = Ids::default();
         let shard =
             |_| Mutex::new(Shard { ids: ids.clone(), entries: HashTable::new(), running: HashMap::with_hasher(ids.clone()) });
-        Index { shards: (0..1 << SHARD_BITS).map(shard).collect() }
+        Index { shards: (0..1 << SHARD_BITS).map(shard).collect(), refused: Mutex::default() }
     }
 }
 
@@ -156,6 +159,20 @@ impl Index {
         self.shards.iter().map(lock).map(|shard| shard.entries.len() + shard.running.len()).sum()
     }
 
+    /// Takes note of a record that was refused, or of one that no longer is.
+    pub(super) fn note_refused(&self, until: Timestamp, is_refused: bool) {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = refused.entry(second(until)).or_default();
+        *count = if is_refused { *count + 1 } else { count.saturating_sub(1) };
+    }
+
+    /// How many records were refused and are not over.
+    pub(super) fn refused(&self, now: Timestamp) -> u64 {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        *refused = refused.split_off(&(second(now) + 1));
+        refused.values().sum()
+    }
+
     fn shard(&self, prefix: u64) -> MutexGuard<'_, Shard> {
         lock(&self.shards[shard_of(prefix) as usize])
     }
@@ -175,6 +192,10 @@ impl Shard {
             found.remove();
         }
     }
+}
+
+fn second(time: Timestamp) -> u64 {
+    time.as_micros() / 1_000_000
 }
 
 /// What the index keeps of an id.

@@ -17,7 +17,7 @@
 //! To read the code: `schema` has the tables, `place` says where a row goes, `index` and `roll` how it is found again. `writer` is the
 //! queue, `desk` the writer's day, `page` one transaction, `book` what it knows without reading. `log` keeps the log short, `repair`
 //! opens the file again when the disk failed, `backup` copies it, `audit` has what was done by hand, `seal` and
-//! `erasure` make forgetting erase, `transfer` moves everything into another store.
+//! `erasure` make forgetting erase, `principals` knows who has records, `transfer` moves everything into another store.
 
 pub(super) mod audit;
 mod backup;
@@ -31,6 +31,7 @@ mod owner;
 mod page;
 mod place;
 mod policies;
+mod principals;
 mod reader;
 mod repair;
 mod roll;
@@ -50,8 +51,10 @@ use std::time::Duration;
 
 use hapax_core::audit::{LogEntry, LogQuery, Note};
 use hapax_core::record::Head;
-use hapax_core::scope::RecordId;
-use hapax_core::store::{Condition, ListQuery, Pulse, Put, Reading, Renewal, Reply, Seen, Store, StoreError, Swept, Written};
+use hapax_core::scope::{PrincipalId, RecordId};
+use hapax_core::store::{
+    Condition, Counts, KnownPrincipal, ListQuery, Pulse, Put, Reading, Renewal, Reply, Seen, Store, StoreError, Swept, Written,
+};
 use hapax_core::time::{Clock, Timestamp};
 use tokio::sync::oneshot;
 
@@ -289,12 +292,22 @@ impl Store for Sqlite {
     }
 
     fn pulse(&self) -> Reply<'_, Pulse> {
-        let clock = self.shared.clock.clone();
+        let shared = self.shared.clone();
         self.readers.ask(move |connection| {
-            let meta = Meta::read(connection)?;
-            let Meta { secret, lives_since, .. } = meta;
-            Ok(Pulse { now: clock.now(), epoch: meta.epoch.unsigned_abs(), secret, lives_since })
+            let Meta { epoch, secret, lives_since, .. } = Meta::read(connection)?;
+            let (now, index) = (shared.clock.now(), shared.index()?);
+            let counts = Counts { records: index.len() as u64, refused: index.refused(now) };
+            Ok(Pulse { now, epoch: epoch.unsigned_abs(), secret, lives_since, counts: Some(counts) })
         })
+    }
+
+    fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()> {
+        self.writer.ask(|reply| Command::Remember(principals, reply))
+    }
+
+    fn knows(&self, principal: PrincipalId) -> Reply<'_, bool> {
+        let clock = self.shared.clock.clone();
+        self.readers.ask(move |connection| principals::knows(connection, principal, clock.now()))
     }
 
     fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {

@@ -10,7 +10,9 @@ use hapax_core::fingerprint::FingerprintPolicy;
 use hapax_core::guard::{self, Due};
 use hapax_core::record::{Head, State};
 use hapax_core::scope::RecordId;
-use hapax_core::store::{Change, Lifetime, Put, Reading, Renewal, Seen, StoreError, StoreErrorKind, Swept, Won, Written};
+use hapax_core::store::{
+    Change, KnownPrincipal, Lifetime, Put, Reading, Renewal, Seen, StoreError, StoreErrorKind, Swept, Won, Written,
+};
 use hapax_core::time::{Clock, Timestamp};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -20,6 +22,7 @@ use super::error::{is_damage, is_suspect, store_error};
 use super::index::{Found, Move, Running, To};
 use super::place::{Place, bounds};
 use super::policies::Policies;
+use super::principals;
 use super::roll;
 use super::row::{self, Leases, Lookup, Rows, Stored, micros};
 use super::schema::Meta;
@@ -53,6 +56,8 @@ struct Noted {
     moves: Vec<Move>,
     rolled: Vec<u16>,
     policies: Vec<(Arc<FingerprintPolicy>, i64)>,
+    /// Until when a record is kept that was refused, and whether it is now or was before.
+    refused: Vec<(Timestamp, bool)>,
 }
 
 /// The rows at the front of a lane that are due.
@@ -159,6 +164,7 @@ impl<'a> Page<'a> {
         self.book.roll.take_off(&self.noted.rolled);
         self.noted.policies.iter().for_each(|(policy, number)| self.rows.policies.note(policy, *number));
         self.noted.moves.into_iter().for_each(|moved| self.book.apply(moved));
+        self.noted.refused.into_iter().for_each(|(until, is_refused)| self.book.index.note_refused(until, is_refused));
         Ok(())
     }
 
@@ -231,6 +237,11 @@ impl<'a> Page<'a> {
         self.is_left_open
     }
 
+    pub(super) fn remember(&mut self, principals: &[KnownPrincipal]) -> Result<(), StoreError> {
+        let result = principals::remember(self.rows.connection, principals);
+        self.written(result)
+    }
+
     pub(super) fn note(&mut self, note: Note) -> Result<LogEntry, StoreError> {
         self.log(LogEntry::noted(note, self.clock.now()))
     }
@@ -271,6 +282,8 @@ impl<'a> Page<'a> {
         swept.removed = self.sweep_lanes(Kind::Heads, now, limit - swept.total())?;
         let result = audit::OWN.remove_old(self.rows.connection, now, limit - swept.total());
         swept.unlogged = self.written(result)?;
+        let result = principals::remove_unknown(self.rows.connection, now, limit);
+        self.written(result)?;
         if swept.total() > 0 || now >= self.book.meta.clock.after(CLOCK_STEP) {
             // The floor, and the clock's reading, so that after a restart it does not begin before this.
             self.meta = self.meta.at(now);
@@ -415,6 +428,11 @@ impl<'a> Page<'a> {
     }
 
     fn moved(&mut self, before: Option<&Stored>, stored: Stored) {
+        for (head, is_now) in before.map(|before| (&before.head, false)).into_iter().chain([(&stored.head, true)]) {
+            if head.is_refused() {
+                self.noted.refused.push((head.tombstone_until, is_now));
+            }
+        }
         let to = match stored.head.state {
             State::Running => To::Running(Running { place: stored.place, head: stored.head.clone() }),
             _ => To::Row(stored.place),

@@ -147,6 +147,14 @@ const MIGRATIONS: &[&str] = &[
     -- When the life began that an entry is about; 0 in entries from before.
     ALTER TABLE audit ADD COLUMN created_at INTEGER NOT NULL DEFAULT 0;
 ",
+    "
+    -- Principals who have records, for the limits on new ones: see once/capacity.rs.
+    CREATE TABLE principals (
+        id          BLOB    PRIMARY KEY,
+        known_until INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX principals_known_until ON principals (known_until);
+",
 ];
 
 /// The first format in which lives of a key are told apart.

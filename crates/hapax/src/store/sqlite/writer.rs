@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use hapax_core::audit::{self, LogEntry, Note};
 use hapax_core::scope::RecordId;
-use hapax_core::store::{Put, Reading, Renewal, Reply, StoreError, Swept, Written};
+use hapax_core::store::{KnownPrincipal, Put, Reading, Renewal, Reply, StoreError, Swept, Written};
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
@@ -39,6 +39,7 @@ pub(super) enum Command {
     Get(Vec<RecordId>, Answer<Reading>),
     Renew(Vec<Renewal>, Answer<Vec<bool>>),
     Sweep(usize, Answer<Swept>),
+    Remember(Vec<KnownPrincipal>, Answer<()>),
     Note(Box<Note>, Answer<LogEntry>),
     Backup(PathBuf, Answer<backup::Copied>),
     Import(Box<Arrived>, Answer<()>),
@@ -65,6 +66,7 @@ impl Command {
             Command::Put(asked, _) => asked.answer.as_ref().map_or(0, |answer| answer.len() * 2),
             Command::Get(ids, _) => size_of_val(&**ids),
             Command::Renew(renewals, _) => size_of_val(&**renewals),
+            Command::Remember(principals, _) => size_of_val(&**principals),
             // A bounded text; the rest is nothing to speak of.
             Command::Note(..) => audit::REASON_BYTES_MAX,
             Command::Import(arrived, _) => arrived.bytes(),

@@ -25,7 +25,7 @@ use super::ConnectOptions;
 use super::connect::{ConnectError, connect};
 
 /// The version of the schema that this program was written for.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// How often a migration is tried that finds what it changes in use, and how long it rests in between. Each try is short, so that live
 /// traffic never queues behind one.
@@ -119,12 +119,15 @@ END $hapax$;
 const STORE: &str = concat!(include_str!("0001_store.sql"), "\n", include_str!("transfer.sql"), "\n", include_str!("join.sql"));
 const LIVES: &str = include_str!("0002_lives.sql");
 
+const COUNTS: &str = include_str!("0003_counts.sql");
+
 /// Every step from nothing to [`VERSION`].
 pub fn migrations() -> Vec<Migration> {
     vec![
         Migration { version: 1, name: "store", sql: text(STORE), oldest: 1 },
         // Programs of version 1 make ids by the first rule only: `hapax.pulse` lets them go on for an hour, and then no more.
         Migration { version: 2, name: "lives", sql: text(LIVES), oldest: 2 },
+        Migration { version: 3, name: "counts", sql: text(COUNTS), oldest: 2 },
     ]
 }
 
@@ -319,7 +322,7 @@ pub fn completer_grants(role: &str) -> String {
 const COMPLETIONS: [&str; 3] = ["text, int8, int8, jsonb", "text, int8, int8, jsonb, bytea", "text, int8, int8, jsonb, text"];
 
 /// What a running store calls, and `join`, which a program calls in its own transactions that holds the attempt itself.
-const FUNCTIONS: [&str; 20] = [
+const FUNCTIONS: [&str; 24] = [
     "claim",
     "finish",
     "lose",
@@ -340,6 +343,10 @@ const FUNCTIONS: [&str; 20] = [
     "join",
     "lives_since",
     "keep_time",
+    "count_records",
+    "read_counts",
+    "remember",
+    "knows",
 ];
 
 struct Database {
