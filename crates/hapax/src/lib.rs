@@ -22,7 +22,7 @@ pub use hapax_core::{
 };
 
 pub use join::{FinishError, Kept};
-pub use middleware::{Body, Idempotency, IdempotencyLayer, NeverDispatched, Peer, Probe, Probed};
+pub use middleware::{Body, Idempotency, IdempotencyLayer, NeverDispatched, Peer, Probe, Probed, Unverified};
 pub use observe::{Event, Observer, Would};
 pub use once::{Audit, Drained, Failure, Limits, Once, Operation, OperatorError, Quotas, Ran, RunError, Settlement, Usage};
 #[cfg(feature = "sqlite")]
@@ -244,9 +244,10 @@ impl Hapax {
         self.engine.note(action, audit).await
     }
 
-    /// Changes what a principal may have, from now on. Nobody loses what it has: whoever is over the new quota gets nothing more.
+    /// Changes how many records there may be, from now on. No record is removed: whoever is over the new quota begins nothing more.
     pub fn set_quotas(&self, quotas: Quotas) {
         self.engine.store.set_quotas(quotas);
+        self.engine.capacity.set_quotas(quotas);
     }
 
     /// What a principal has in this namespace, as far as this process knows; `None` while no quota is set.

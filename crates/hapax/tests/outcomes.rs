@@ -79,6 +79,37 @@ async fn in_rerun_mode_a_lost_attempt_is_followed_by_another() {
     assert_eq!((second.status.as_u16(), second.is_replay(), runs), (200, false, 2));
 }
 
+/// Anybody can make such records, so they stay for ten minutes; but what was lost before must not be forgotten with them.
+#[tokio::test]
+async fn a_refused_caller_leaves_a_record_for_ten_minutes_unless_an_attempt_was_lost() {
+    for (codes, is_forgotten) in [
+        (&[401][..], true),
+        (&[403], true),
+        (&[401, 403, 401], true),
+        (&[429], false),
+        (&[502, 401], false),
+        (&[502, 429, 403], false),
+    ] {
+        let (store, clock) = faulty();
+        let (hapax, ledger) = (quiet(store.clone()), Ledger::default());
+        let service = guard(&hapax, Policy { mode: Mode::Rerun, ..Policy::default() }, {
+            let ledger = ledger.clone();
+            move |_| {
+                let code = codes[(ledger.add("run") - 1) % codes.len()];
+                async move { Ok(status(code)) }
+            }
+        });
+        for code in codes {
+            let got = send(&service, post("/", "k", "x")).await;
+            assert_eq!((got.status.as_u16(), only_state(&hapax).await == State::Unknown), (*code, *code == 502));
+        }
+        clock.advance(hapax_core::outcome::REFUSED_FOR);
+        store.sweep(10).await.unwrap();
+        let left = hapax.list(ListQuery { state: None, after: None, limit: 2 }).await.unwrap();
+        assert_eq!(left.is_empty(), is_forgotten, "{codes:?}");
+    }
+}
+
 #[tokio::test]
 async fn an_error_and_a_panic_are_held_as_unknown() {
     let (first, second, runs, state) = twice(Policy::default(), |_| async { Err(Broken("reset".into())) }).await;

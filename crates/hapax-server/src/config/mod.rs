@@ -189,6 +189,10 @@ pub struct Limits {
     pub records_per_principal_max: Option<u64>,
     /// Bytes of kept answers that one principal may have.
     pub bytes_per_principal_max: Option<u64>,
+    /// Records in the store, of all nodes. The last tenth is for principals who have records.
+    pub records_max: u64,
+    /// Of these, records that are kept only because their caller was refused.
+    pub refused_records_max: u64,
     /// Values by which new keys are counted at the same time.
     pub velocity_entries_max: usize,
 }
@@ -299,6 +303,8 @@ impl Default for Limits {
             rate_min: 128,
             records_per_principal_max: None,
             bytes_per_principal_max: None,
+            records_max: 10_000_000,
+            refused_records_max: 100_000,
             velocity_entries_max: 100_000,
         }
     }

@@ -141,6 +141,8 @@ impl Gateway {
                 velocity_entries_max: config.limits.velocity_entries_max,
                 records_per_principal_max: config.limits.records_per_principal_max,
                 bytes_per_principal_max: config.limits.bytes_per_principal_max,
+                records_max: Some(config.limits.records_max),
+                refused_records_max: Some(config.limits.refused_records_max),
                 ..Limits::default()
             })
             .build()

@@ -9,7 +9,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use hapax::middleware::FromTransaction;
 use hapax::middleware::{Origin, problem};
-use hapax::{Body, Hapax, Idempotency, NeverDispatched, Rejection, Would};
+use hapax::{Body, Hapax, Idempotency, NeverDispatched, Rejection, Unverified, Would};
 use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Version};
@@ -133,6 +133,9 @@ impl Stack {
         let span = self.traces.as_ref().map(|traces| traces.begin(&parts, &guarded.route.name));
         // Before we add to what proxies say of the way.
         parts.extensions.insert(client.peer(&parts.headers, &self.trusted_proxies));
+        if matches!(self.principal, PrincipalSource::Digest(_) | PrincipalSource::None) {
+            parts.extensions.insert(Unverified);
+        }
         forward::request(&mut parts, client, &self.sensitive);
         if let Some(span) = &span {
             span.inject(&mut parts.headers);

@@ -5,6 +5,7 @@
 
 mod canary;
 mod client;
+mod forged;
 mod forward_auth;
 mod issuer;
 mod rotation;

@@ -78,6 +78,10 @@ async fn act(request: Request<Incoming>, seen: Arc<Mutex<Vec<Seen>>>) -> io::Res
     let (parts, body) = request.into_parts();
     let trailers = body.collect().await.ok().and_then(|body| body.trailers().cloned()).unwrap_or_default();
     let mut seen = seen.lock().unwrap();
+    let is_forged = parts.headers.get("authorization").is_some_and(|token| token.as_bytes().starts_with(b"Bearer forged"));
+    if is_forged {
+        return Ok(Response::builder().status(401).body(Full::from("who are you?\n")).unwrap());
+    }
     seen.push(Seen { headers: parts.headers, trailers });
     if parts.uri.path() == "/break-off" {
         return Err(io::Error::other("as told"));
@@ -129,6 +133,11 @@ impl World {
         let metrics = admin.send(Request::get("/metrics").body(crate::client::empty()).unwrap()).await.text();
         let lines = metrics.lines().filter_map(|line| line.strip_prefix(metric));
         lines.filter_map(|rest| rest.trim().parse::<u64>().ok()).sum()
+    }
+
+    /// How many records the gateway's store has.
+    pub(crate) async fn records(&self) -> u64 {
+        self.counted("hapax_sqlite_records ").await
     }
 
     pub(crate) async fn end(self) {

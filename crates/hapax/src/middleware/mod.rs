@@ -67,7 +67,7 @@ pub(crate) use answer::kept;
 pub use answer::{CloseDelimited, FromTransaction, Origin, is_never_kept};
 pub use body::Body;
 pub use layer::{IdempotencyLayer, LayerBuilder};
-pub use peer::Peer;
+pub use peer::{Peer, Unverified};
 pub use probe::{Probe, Probed, Probing};
 pub use problem::{problem, response as rejected};
 pub use service::{Idempotency, NeverDispatched};

@@ -19,7 +19,22 @@ impl Peer {
             address => address,
         })
     }
+
+    /// Sixteen bytes that no other peer has.
+    pub(crate) fn to_bytes(self) -> [u8; 16] {
+        match self.0 {
+            IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+            IpAddr::V6(network) => network.octets(),
+        }
+    }
 }
+
+/// Says that nobody has checked who sends a request: its principal is only what was presented.
+///
+/// A service puts it into the extensions of such a request. Until an operation of the principal has been answered with 2xx, its new keys
+/// are then counted by [`Peer`]. Without it, a layer takes its principal for checked: it stands inside the authentication.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unverified;
 
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

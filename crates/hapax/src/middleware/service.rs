@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use hapax_core::key::Key;
-use hapax_core::policy::{KeyRule, KeySource};
+use hapax_core::policy::{KeyRule, KeySource, Part};
 use hapax_core::rejection::Rejection;
 use hapax_core::scope::{Principal, RecordId, Scope};
 use hapax_core::time::Timestamp;
@@ -21,11 +21,12 @@ use tower_service::Service;
 use super::body::Body;
 use super::buffered::{Buffered, Stopped};
 use super::layer::Shared;
+use super::peer::{Peer, Unverified};
 use super::request::Ask;
 use super::source::Told;
 use super::{BoxError, answer, problem, request, work};
 use crate::observe::{Event, Subject};
-use crate::once::{Call, Operation, Reply};
+use crate::once::{Call, Counted, Operation, Reply, UnverifiedCall};
 
 /// A service whose guarded requests have one effect per key. Made by [`IdempotencyLayer`](super::IdempotencyLayer).
 #[derive(Clone)]
@@ -299,13 +300,20 @@ impl Shared {
                 None => return Ok(None),
             },
         };
-        let counted = told.counted(&self.policy, &[&scope.namespace, &self.name]);
+        let within: &[&str] = &[&scope.namespace, &self.name];
+        let counted = told.counted(&self.policy, within, || Part::digest_of_principal(&scope.principal));
+        let unverified = parts.extensions.get::<Unverified>().map(|_| {
+            let peer = parts.extensions.get::<Peer>().map_or([0; 16], |peer| peer.to_bytes());
+            let counted = told.counted(&self.policy, within, || Part::digest_of([&b"peer"[..], &peer]));
+            UnverifiedCall { peer, counted: counted.into_iter().map(Counted::of_stranger).collect() }
+        });
         Ok(Some(Call {
             id: RecordId::of(&scope, &key),
             key,
             policy: self.policy.clone(),
             request: buffered.clone(),
             counted: counted.into(),
+            unverified,
             wait: request::wait(&parts.headers, &self.policy),
             deadline: request::deadline(&parts.headers)?,
             token_until,

@@ -72,13 +72,19 @@ impl Told<'_> {
 
     /// What a new key of this request counts for, under each rule that finds something to count by. What cannot be read as JSON counts as
     /// one value, so that an odd spelling is no way around a rule.
-    pub(super) fn counted(&self, policy: &Policy, within: &[&str]) -> Vec<Counted> {
-        let asker = Part::digest_of_principal(self.principal);
-        // Each principal's own: who sends something odd takes nothing from others.
+    ///
+    /// `asker` makes the digest of who is asking: of the principal, or of the peer where that counts in its place.
+    pub(super) fn counted(&self, policy: &Policy, within: &[&str], asker: impl Fn() -> [u8; 32]) -> Vec<Counted> {
+        if policy.velocity.is_empty() {
+            return Vec::new();
+        }
+        let asker = asker();
+        // Each asker's own: who sends something odd takes nothing from others.
         let odd = || Some(Part::digest_of([&b"odd"[..], &asker]));
         let is_odd = self.found.is_some_and(|found| found.odd().is_some() && !found.is_empty());
         let rules = policy.velocity.iter().filter_map(|rule| {
             let value = match &rule.by {
+                Part::Principal => Some(asker),
                 Part::Body(_) if is_odd => odd(),
                 by => self.value(by).unwrap_or_else(|_| odd()),
             };

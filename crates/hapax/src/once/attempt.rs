@@ -197,6 +197,7 @@ impl Attempt {
                     self.engine.cache.keep(&seen, epoch);
                 }
                 let head = seen.record.as_ref().expect("what was written is there").head.clone();
+                self.engine.note_end(&self.call, &head);
                 desk.land(seen);
                 desk.tell_live(head, broke_off);
             }
@@ -219,6 +220,7 @@ impl Attempt {
         if let Some(joins) = self.engine.store.joins() {
             joins.joined(&head, seen.now);
         }
+        self.engine.note_end(&self.call, &head);
         let subject = self.call.subject(head.id);
         self.engine.observe(&Event::Joined { subject, differs: differs(outcome, &head, answer.as_deref()) });
         self.note_finished(&seen, desk.since);
@@ -348,8 +350,10 @@ impl Attempt {
             Outcome::Kept { answer, .. } => answer.clone(),
             Outcome::Released { .. } | Outcome::Lost | Outcome::NotJoined { .. } => None,
         };
-        let finish = Finish { state, status, answer, lifetime: (&*self.call.policy).into() };
-        let Head { id, fence, .. } = self.claimed.head;
+        let Claimed { head, operation, .. } = &*self.claimed;
+        let lifetime = outcome.lifetime(head, operation.follows_lost(), &self.call.policy);
+        let finish = Finish { state, status, answer, lifetime };
+        let Head { id, fence, .. } = *head;
         Put { id, condition: Condition::Held { fence }, change: Change::Finish(finish) }
     }
 }

@@ -25,19 +25,23 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// No quota.
 const ANY: u64 = u64::MAX;
 
-/// What a principal may have in a namespace. See [`Limits`], which has the first of these.
+/// How many records there may be. See [`Limits`], which has the first of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Quotas {
     /// Records whose retention is not over.
     pub records_per_principal_max: Option<u64>,
     /// Bytes of their answers.
     pub bytes_per_principal_max: Option<u64>,
+    /// Records in the store.
+    pub records_max: Option<u64>,
+    /// Of these, such as are kept only because their caller was refused.
+    pub refused_records_max: Option<u64>,
 }
 
 impl From<&Limits> for Quotas {
     fn from(limits: &Limits) -> Self {
-        let &Limits { records_per_principal_max, bytes_per_principal_max, .. } = limits;
-        Quotas { records_per_principal_max, bytes_per_principal_max }
+        let &Limits { records_per_principal_max, bytes_per_principal_max, records_max, refused_records_max, .. } = limits;
+        Quotas { records_per_principal_max, bytes_per_principal_max, records_max, refused_records_max }
     }
 }
 
@@ -68,7 +72,7 @@ impl Books {
     }
 
     pub(crate) fn set_quotas(&self, quotas: Quotas) {
-        let Quotas { records_per_principal_max, bytes_per_principal_max } = quotas;
+        let Quotas { records_per_principal_max, bytes_per_principal_max, .. } = quotas;
         let mut ledger = self.ledger();
         self.records_max.store(records_per_principal_max.unwrap_or(ANY), Ordering::Relaxed);
         let counted_bytes = self.bytes_max.swap(bytes_per_principal_max.unwrap_or(ANY), Ordering::Relaxed) != ANY;

@@ -37,12 +37,26 @@ pub(crate) struct Call {
     pub(crate) request: Arc<dyn Request>,
     /// What it counts for, should its key be new.
     pub(crate) counted: Arc<[Counted]>,
+    /// Where it comes from, if nobody has checked who sends it.
+    pub(crate) unverified: Option<UnverifiedCall>,
     /// How long to wait for a running attempt.
     pub(crate) wait: Duration,
     /// The caller wants nothing begun after this.
     pub(crate) deadline: Option<Timestamp>,
     /// The key is a token that may begin nothing after this.
     pub(crate) token_until: Option<Timestamp>,
+}
+
+/// The address of a client, as limits per client count it.
+pub(crate) type PeerId = [u8; 16];
+
+/// A call whose principal is only what somebody has presented.
+#[derive(Clone)]
+pub(crate) struct UnverifiedCall {
+    /// The client that sends it.
+    pub(crate) peer: PeerId,
+    /// What it counts for while nothing is known of its principal: for its peer.
+    pub(crate) counted: Arc<[Counted]>,
 }
 
 impl Call {

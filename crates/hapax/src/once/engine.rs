@@ -16,6 +16,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::books::{Books, Quotas};
 use super::cache::Cache;
+use super::capacity::Capacity;
 use super::flights::Flights;
 use super::path::in_flight;
 use super::remote::Remote;
@@ -50,6 +51,12 @@ pub struct Limits {
     /// Bytes of kept answers that a principal may have in a namespace. Over it a new key is refused with `quota-reached`; an answer
     /// that would exceed it is sent and not kept.
     pub bytes_per_principal_max: Option<u64>,
+    /// Records in the store, of all nodes and namespaces. The last tenth is kept for principals who have records; over it every new key is
+    /// refused with `quota-reached`. Nothing is removed to make room. `None` for any number.
+    pub records_max: Option<u64>,
+    /// Of these, records that are kept only because their caller was refused with 401 or 403. Over it, unverified callers of whom nothing is
+    /// known are refused with `too-many-keys` if their peer has made a hundredth of them. `None` for any number.
+    pub refused_records_max: Option<u64>,
 }
 
 impl Default for Limits {
@@ -65,6 +72,10 @@ impl Default for Limits {
             velocity_entries_max: 100_000,
             records_per_principal_max: None,
             bytes_per_principal_max: None,
+            // Some 3 GiB of heads in a database, and 400 MB of memory for the index of an embedded store.
+            records_max: Some(10_000_000),
+            // What one client can make in ten minutes at 160 requests a second; some 30 MB.
+            refused_records_max: Some(100_000),
         }
     }
 }
@@ -82,6 +93,7 @@ pub(crate) struct Engine {
     observer: Arc<dyn Observer>,
     pub(crate) limits: Limits,
     pub(crate) cache: Cache,
+    pub(crate) capacity: Capacity,
     pub(crate) renewals: Arc<Renewals>,
     pub(crate) remote: Remote,
     /// How many new keys there have been lately. Outlives the layers, so that a new one with the same rule goes on counting.
@@ -115,6 +127,7 @@ impl Engine {
             velocities: Arc::new(Velocities::new(limits.velocity_entries_max)),
             shadow_velocities: Arc::new(Velocities::new(limits.velocity_entries_max)),
             cache: Cache::new(limits.cache_bytes_max),
+            capacity: Capacity::new(Quotas::from(&limits)),
             renewals: Arc::default(),
             remote: Remote::default(),
             flights: Arc::default(),
@@ -155,6 +168,7 @@ impl Engine {
         let pulse = tokio::time::timeout(timeout / 4, self.store.pulse()).await.ok()?.ok()?;
         self.cache.learn(&pulse, asked_at);
         self.store.learn(pulse.now);
+        self.capacity.learn(&pulse);
         let _ = self.operation_ids.set(pulse.operation_ids());
         // Not the pulse's: its reply may have been so slow that it is good for nothing by now.
         self.cache.epoch()

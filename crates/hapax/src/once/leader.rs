@@ -106,7 +106,7 @@ impl Leader {
             let now = seen.as_ref().map_or(now, |seen| if planted::is(Bug::LapseByNodeClock) { now } else { seen.now });
             let fingerprint = self.call.fingerprint_for(head).await?;
             match decide(head, &self.call.ask(&fingerprint), now, &policy) {
-                Decision::Attempt(condition) => match self.admit(condition) {
+                Decision::Attempt(condition) => match self.admit(condition).await {
                     Ok(admitted) => match self.claim(id, condition, head.is_some_and(|head| is_lost(head, now)), admitted).await? {
                         Claimed::Mine(mine) => return Ok(Course::Run(mine)),
                         Claimed::Theirs(theirs) => seen = Some(theirs),
@@ -127,10 +127,10 @@ impl Leader {
         Err(in_flight(Duration::ZERO).into())
     }
 
-    /// Whether one more attempt may begin. Only a new key is held to more than the node's own limit: what it is made of, and how many its
-    /// principal, and whatever else new keys are counted by, have had.
-    fn admit(&self, condition: Condition) -> Result<Admitted, Rejection> {
-        let Call { policy, scope, counted, .. } = &self.call;
+    /// Whether one more attempt may begin. Only a new key is held to more than the node's own limit: what it is made of, how many records
+    /// there are, and how many its principal, and whatever else new keys are counted by, have had.
+    async fn admit(&self, condition: Condition) -> Result<Admitted, Rejection> {
+        let Call { policy, scope, counted, unverified, .. } = &self.call;
         let room = self.engine.room(policy)?;
         if condition != Condition::Absent {
             return Ok(Admitted { room, reserved: None, taken: None });
@@ -138,6 +138,8 @@ impl Leader {
         if policy.key_bits_min > 0 && self.is_key_the_callers() && self.call.key.bits() < policy.key_bits_min {
             return Err(Rejection::KeyGuessable { bits_min: policy.key_bits_min });
         }
+        let is_stranger = self.engine.find_room(&self.call).await?;
+        let counted = unverified.as_ref().filter(|_| is_stranger).map_or(counted, |unverified| &unverified.counted);
         let reserved = self.engine.store.reserve_record(scope).map_err(|_| Rejection::QuotaReached)?;
         let velocities = if policy.shadow { &self.engine.shadow_velocities } else { &self.engine.velocities };
         let taken = velocities.take(counted, Instant::now());
@@ -175,7 +177,7 @@ impl Leader {
         let lease = if planted::is(Bug::RetentionAsLease) { policy.retention } else { policy.lease };
         let token = new_token();
         let terms = (policy.mode == Mode::Transaction).then(|| Arc::new(Terms::from(&**policy)));
-        let claim = Claim { scope: scope.clone(), key: key.clone(), fingerprint, token, lease, terms };
+        let claim = Claim { scope: scope.stored(), key: key.clone(), fingerprint, token, lease, terms };
         let put = Put { id, condition, change: Change::Claim(claim) };
 
         let unused = if follows_lost { Unused::Unknown } else { Unused::Retryable };
@@ -188,6 +190,7 @@ impl Leader {
                 self.engine.observe(&Event::Claimed { subject, fence, attempt });
                 drop(reserved);
                 if let Some(taken) = taken {
+                    self.engine.capacity.add_record();
                     taken.spend();
                     if let Some(kind) = key.looks_like().filter(|_| self.is_key_the_callers()) {
                         self.engine.observe(&Event::GuessableKey { subject, kind });

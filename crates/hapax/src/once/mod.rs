@@ -24,6 +24,7 @@ mod attempt;
 mod books;
 mod cache;
 mod call;
+mod capacity;
 mod claim;
 mod engine;
 mod flights;
@@ -49,7 +50,7 @@ use hapax_core::scope::{Principal, RecordId, Scope};
 
 pub use books::Quotas;
 pub use call::Operation;
-pub(crate) use call::{Call, Ended, Fingerprinting, Reply, Request};
+pub(crate) use call::{Call, Ended, Fingerprinting, Reply, Request, UnverifiedCall};
 pub(crate) use engine::Engine;
 pub use engine::{Drained, Limits};
 pub use operators::{Audit, OperatorError, Settlement};
@@ -172,6 +173,7 @@ impl Once {
             key,
             policy: self.policy.clone(),
             counted: self.counted(),
+            unverified: None,
             wait: self.policy.wait,
             deadline: None,
             token_until: None,

@@ -69,9 +69,11 @@ impl Watched {
 
     /// Writes down what the work ended in, if the store takes it in time; else the record lapses.
     pub(crate) async fn end(self, outcome: Outcome) {
-        let finish = Finish { state: outcome.state(), status: outcome.status(), answer: None, lifetime: (&*self.policy).into() };
-        let condition = Condition::Held { fence: self.claimed.head.fence };
-        let put = Put { id: self.claimed.head.id, condition, change: Change::Finish(finish) };
+        let Claimed { head, operation, .. } = &*self.claimed;
+        let lifetime = outcome.lifetime(head, operation.follows_lost(), &self.policy);
+        let finish = Finish { state: outcome.state(), status: outcome.status(), answer: None, lifetime };
+        let condition = Condition::Held { fence: head.fence };
+        let put = Put { id: head.id, condition, change: Change::Finish(finish) };
         let _ = self.engine.ask_in(self.policy.store_timeout, self.engine.store.put_if(put)).await;
     }
 }

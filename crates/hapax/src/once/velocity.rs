@@ -4,7 +4,8 @@
 //! a record gives its token back. All that is kept of a bucket is the moment at which it will be full again; a full one says nothing and
 //! need not be kept, so that the buckets dropped to make room are those whose loss changes nothing. When none is full, a further one is
 //! refused rather than another forgotten: else whoever sends many values would get tokens by having old buckets dropped. So that nobody can
-//! fill them all and have everybody else refused, one principal's new keys may have opened a quarter of them at the most.
+//! fill them all and have everybody else refused, one principal's new keys may have opened a quarter of them at the most; and all strangers
+//! together (callers whom nobody has checked and of whom nothing is known), who are counted by their peer, a half.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,6 +24,8 @@ const OWNERS_MIN: usize = 4;
 pub(crate) struct Counted {
     bucket: Bucket,
     owner: Owner,
+    /// Whether it is a stranger's: nobody has checked who sends the key, and nothing is known of its principal.
+    is_stranger: bool,
     /// In which one token comes, in nanoseconds.
     interval: u64,
     /// In which the bucket is filled from empty.
@@ -32,7 +35,7 @@ pub(crate) struct Counted {
 /// A digest of the rule's content, of where it stands, and of the value: a reload of the same rule finds the same bucket.
 type Bucket = [u8; 16];
 
-/// A digest of the principal whose new key opened a bucket.
+/// A digest of the principal whose new key opened a bucket; of the peer, where the principal is a stranger.
 type Owner = [u8; 16];
 
 impl Counted {
@@ -43,7 +46,12 @@ impl Counted {
         let interval = nanos(rule.per / rule.keys.max(1)).max(1);
         let short = |digest: &[u8; 32]| digest.first_chunk().copied().expect("a digest has more");
         let (bucket, owner) = (short(&digest), short(&owner));
-        Counted { bucket, owner, interval, whole: interval.saturating_mul(u64::from(rule.keys)) }
+        Counted { bucket, owner, is_stranger: false, interval, whole: interval.saturating_mul(u64::from(rule.keys)) }
+    }
+
+    /// The same for a stranger, whose peer is the owner.
+    pub(crate) fn of_stranger(self) -> Self {
+        Counted { is_stranger: true, ..self }
     }
 }
 
@@ -61,10 +69,19 @@ pub(crate) struct Velocities {
 /// When each bucket will be full, and which first.
 #[derive(Default)]
 struct Buckets {
-    full_at: HashMap<Bucket, (u64, Owner), Ids>,
+    full_at: HashMap<Bucket, Open, Ids>,
     in_order: BTreeSet<(u64, Bucket)>,
     /// How many each principal has opened.
     owned: HashMap<Owner, usize, Ids>,
+    /// How many strangers have opened.
+    strangers: usize,
+}
+
+/// A bucket that is not full.
+struct Open {
+    full_at: u64,
+    owner: Owner,
+    is_stranger: bool,
 }
 
 /// Tokens that were taken. Given back, unless they are spent.
@@ -129,7 +146,8 @@ impl Buckets {
             return Err(Duration::from_nanos(next));
         }
         let theirs = self.owned.get(&first.owner).copied().unwrap_or_default();
-        if theirs + count > entries_max.div_ceil(OWNERS_MIN) {
+        let is_too_strange = first.is_stranger && self.strangers + count > entries_max.div_ceil(2);
+        if is_too_strange || theirs + count > entries_max.div_ceil(OWNERS_MIN) {
             return Err(Duration::from_nanos(first.interval));
         }
         Ok(())
@@ -137,7 +155,8 @@ impl Buckets {
 
     fn drop_full(&mut self, full_at: u64, bucket: Bucket) {
         self.in_order.remove(&(full_at, bucket));
-        let Some((_, owner)) = self.full_at.remove(&bucket) else { return };
+        let Some(Open { owner, is_stranger, .. }) = self.full_at.remove(&bucket) else { return };
+        self.strangers -= usize::from(is_stranger);
         let owned = self.owned.entry(owner).or_default();
         *owned = owned.saturating_sub(1);
         if *owned == 0 {
@@ -146,7 +165,7 @@ impl Buckets {
     }
 
     fn full_at(&self, counted: &Counted, now: u64) -> u64 {
-        self.full_at.get(&counted.bucket).map_or(now, |(full_at, _)| (*full_at).max(now))
+        self.full_at.get(&counted.bucket).map_or(now, |open| open.full_at.max(now))
     }
 
     /// How long until the bucket has a token.
@@ -160,20 +179,21 @@ impl Buckets {
     }
 
     fn give_back(&mut self, counted: &Counted) {
-        if let Some(&(full_at, _)) = self.full_at.get(&counted.bucket) {
-            self.set(counted, full_at.saturating_sub(counted.interval));
+        if let Some(open) = self.full_at.get(&counted.bucket) {
+            self.set(counted, open.full_at.saturating_sub(counted.interval));
         }
     }
 
     fn set(&mut self, counted: &Counted, full_at: u64) {
-        let Counted { bucket, owner, .. } = *counted;
+        let Counted { bucket, owner, is_stranger, .. } = *counted;
         match self.full_at.get_mut(&bucket) {
-            Some((before, _)) => {
-                self.in_order.remove(&(*before, bucket));
-                *before = full_at;
+            Some(open) => {
+                self.in_order.remove(&(open.full_at, bucket));
+                open.full_at = full_at;
             }
             None => {
-                self.full_at.insert(bucket, (full_at, owner));
+                self.full_at.insert(bucket, Open { full_at, owner, is_stranger });
+                self.strangers += usize::from(is_stranger);
                 *self.owned.entry(owner).or_default() += 1;
             }
         }
@@ -289,5 +309,21 @@ mod tests {
         let counted: Arc<[Counted]> = Arc::new([Counted::new(&rule, &["shop"], [1; 32], [99; 32])]);
         assert!(velocities.take(&counted, later).is_ok(), "full ones count for nobody");
         assert!(velocities.lock().owned.len() <= 1);
+    }
+
+    #[test]
+    fn strangers_leave_half_of_the_buckets_to_others() {
+        let velocities = Arc::new(Velocities::new(8));
+        let now = Instant::now();
+        let spend = |value: u8, is_stranger: bool| {
+            let counted = counted(value)[0];
+            let counted: Arc<[Counted]> = Arc::new([if is_stranger { counted.of_stranger() } else { counted }]);
+            velocities.take(&counted, now).map(Taken::spend)
+        };
+        assert_eq!((0..100).filter(|value| spend(*value, true).is_ok()).count(), 4);
+        assert_eq!((100..200).filter(|value| spend(*value, false).is_ok()).count(), 4);
+        let later = now + SECOND * 10;
+        assert_eq!(velocities.take(&Arc::new([counted(7)[0].of_stranger()]) as &Arc<[Counted]>, later).map(Taken::spend), Ok(()));
+        assert_eq!(velocities.lock().strangers, 1, "full ones count for nobody");
     }
 }

@@ -2,6 +2,7 @@
 
 mod company;
 mod contract;
+mod counts;
 mod crash;
 mod history;
 mod join;

@@ -103,6 +103,8 @@ pub(super) fn limits(section: &Section<'_>) -> Limits {
     section.read("rate_min", &mut limits.rate_min, size);
     limits.records_per_principal_max = section.get("records_per_principal_max", count);
     limits.bytes_per_principal_max = section.get("bytes_per_principal_max", size);
+    section.read("records_max", &mut limits.records_max, count);
+    section.read("refused_records_max", &mut limits.refused_records_max, count);
     section.read("velocity_entries_max", &mut limits.velocity_entries_max, count);
     if section.has("silent_connections_max") && limits.silent_connections_max > limits.connections_max {
         let (silent, all) = (limits.silent_connections_max, limits.connections_max);

@@ -212,6 +212,8 @@ fn limits(list: &mut List, limits: &Limits) {
         rate_min,
         records_per_principal_max,
         bytes_per_principal_max,
+        records_max,
+        refused_records_max,
         velocity_entries_max,
     } = *limits;
     list.add("limits.connections_max", connections_max);
@@ -224,5 +226,7 @@ fn limits(list: &mut List, limits: &Limits) {
     let quota = |quota: Option<u64>| quota.map_or("none".to_owned(), |quota| quota.to_string());
     list.add("limits.records_per_principal_max", quota(records_per_principal_max));
     list.add("limits.bytes_per_principal_max", quota(bytes_per_principal_max));
+    list.add("limits.records_max", records_max);
+    list.add("limits.refused_records_max", refused_records_max);
     list.add("limits.velocity_entries_max", velocity_entries_max);
 }

@@ -116,8 +116,10 @@ impl Reloader {
         }
         let next = Live::new(config, lasting, Some(&before)).await.map_err(ReloadError::Bad)?;
         next.settle_in(Some(&before));
-        let Limits { records_per_principal_max, bytes_per_principal_max, .. } = next.config.limits;
-        lasting.hapax.set_quotas(Quotas { records_per_principal_max, bytes_per_principal_max });
+        let Limits { records_per_principal_max, bytes_per_principal_max, records_max, refused_records_max, .. } =
+            next.config.limits;
+        let (records_max, refused_records_max) = (Some(records_max), Some(refused_records_max));
+        lasting.hapax.set_quotas(Quotas { records_per_principal_max, bytes_per_principal_max, records_max, refused_records_max });
         ready.fails_open(next.config.fails_open());
         rules.store(Arc::new(Rules::of(&next.config)));
         live.store(Arc::new(next));

@@ -48,6 +48,12 @@ pub(super) fn rows() -> Vec<Row> {
                 world.send(post("k", "charge")).await;
                 world.send(post("another", "charge")).await
             }),
+        deferred("as many records as the store may have", 429, "quota-reached", 1)
+            .config(|config| config.limits.records_max = 1)
+            .by(async |world| {
+                world.send(post("k", "charge")).await;
+                world.send(post("another", "charge")).await
+            }),
     ]
 }
 

@@ -38,6 +38,8 @@ pub(super) fn of(route: &Route, method: &Method, config: &Config) -> Vec<(&'stat
         ("statuses", statuses(policy)),
     ]);
     sentences.extend(by_mode(policy.mode).map(|sentence| ("the service", sentence.to_owned())));
+    sentences.push(("refused caller", refused_caller(config)));
+    sentences.push(("store full", store_full(config)));
     sentences.push(("store away", store_away(policy)));
     sentences
 }
@@ -84,6 +86,22 @@ fn velocity(policy: &Policy) -> Option<String> {
     let rules: Vec<String> =
         policy.velocity.iter().map(|rule| format!("{} in {} by {}", rule.keys, spelled(rule.per), rule.by)).collect();
     (!rules.is_empty()).then(|| format!("over {} a new key gets 429 too-many-keys; replays are free.", rules.join(", or over ")))
+}
+
+fn refused_caller(config: &Config) -> String {
+    let max = config.limits.refused_records_max;
+    format!(
+        "a key of which nothing came but 401 or 403 is kept for 10m; over {max} of them, new keys of unknown callers whose client made \
+         many get 429 too-many-keys."
+    )
+}
+
+fn store_full(config: &Config) -> String {
+    let max = config.limits.records_max;
+    format!(
+        "from {} records on, a new key of a caller without records gets 429 quota-reached, from {max} on every new key; replays are free.",
+        max - max / 10
+    )
 }
 
 fn running(policy: &Policy) -> String {

@@ -267,6 +267,20 @@ pub(crate) static LIMITS: Names = Names {
             means: "bytes of kept answers of one principal; a new key over it gets 429 `quota-reached`, replays stay free",
         },
         Setting {
+            name: "records_max",
+            kind: count(10, 1_000_000_000),
+            fallback: Is("10000000"),
+            example: "1000000",
+            means: "records in the store, of all nodes; the last tenth is for principals who have records. A new key over it gets 429 `quota-reached`, replays stay free",
+        },
+        Setting {
+            name: "refused_records_max",
+            kind: count(1, 1_000_000_000),
+            fallback: Is("100000"),
+            example: "10000",
+            means: "of these, records kept for ten minutes because the service answered 401 or 403; over it, unknown callers of a client that made a hundredth of them get 429 `too-many-keys`",
+        },
+        Setting {
             name: "velocity_entries_max",
             kind: count(1, 100_000_000),
             fallback: Is("100000"),
