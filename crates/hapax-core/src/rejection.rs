@@ -1,5 +1,6 @@
 //! The rejections: every answer Hapax gives by itself, in one table.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::key::KeyError;
@@ -27,7 +28,11 @@ pub enum Rejection {
     /// The route takes only keys this server issued, and this is not one.
     TokenInvalid,
     /// Who is asking could not be established.
-    PrincipalMissing,
+    PrincipalMissing {
+        /// A part of the request that may identify its sender, where no setting says how to read it:
+        /// the name of a field, as in `x-user`, or `query:` and the name of a query parameter.
+        unread: Option<Arc<str>>,
+    },
     /// The caller's credentials were checked, and are not good.
     CredentialsInvalid(Flaw),
     /// Who is asking could not be checked at the moment.
@@ -145,7 +150,7 @@ impl Rejection {
             R::KeyInUrl => row(400, "key-in-url", "An idempotency key does not belong in the URL", Retry::No),
             R::KeyGuessable { .. } => row(400, "key-guessable", "The idempotency key can be guessed", Retry::No),
             R::TokenInvalid => row(400, "token-invalid", "The idempotency key was not issued by this server", Retry::No),
-            R::PrincipalMissing => row(400, "principal-missing", "The request does not say who is asking", Retry::No),
+            R::PrincipalMissing { .. } => row(400, "principal-missing", "The request does not say who is asking", Retry::No),
             R::CredentialsInvalid(_) => row(401, "credentials-invalid", "The credentials are not valid", Retry::No),
             R::PrincipalUnavailable => row(503, "principal-unavailable", "Who is asking could not be checked", SOON),
             R::BodyUnreadable => row(400, "body-unreadable", "The request body could not be read", Retry::No),
@@ -184,7 +189,8 @@ impl Rejection {
         }
     }
 
-    /// What a person reads about this very case. Holds nothing of the request, the record or the store.
+    /// What a person reads about this very case. Holds nothing of the record or the store, and of the
+    /// request at most the name of a field or of a query parameter.
     pub fn detail(&self) -> String {
         use Rejection as R;
         match self {
@@ -194,7 +200,8 @@ impl Rejection {
             R::KeyInUrl => "Send the key in its header; URLs end up in logs.".into(),
             R::KeyGuessable { bits_min } => format!("Make each key at random, of at least {bits_min} bits, such as a version 4 UUID; nothing was begun."),
             R::TokenInvalid => "Ask this server for a key, and send it as the caller it was issued to.".into(),
-            R::PrincipalMissing => "Send the credentials this operation needs.".into(),
+            R::PrincipalMissing { unread: None } => "Send the credentials this operation needs.".into(),
+            R::PrincipalMissing { unread: Some(name) } => unread_detail(name),
             R::CredentialsInvalid(Flaw::Expired) => "They have expired. Repeat the same request with the same key and fresh credentials of the same caller.".into(),
             R::CredentialsInvalid(Flaw::NotYetValid) => "They are not valid yet. Repeat the same request with the same key when they are.".into(),
             R::CredentialsInvalid(Flaw::Other) => "Nothing was begun by this request. Send credentials that are valid for this service.".into(),
@@ -231,6 +238,25 @@ fn in_words(part: &Part) -> String {
         Part::Header(name) => format!("the header {name}"),
         Part::Body(pointer) => format!("{pointer} in the JSON body"),
     }
+}
+
+/// The longest name that is repeated in full.
+const NAME_BYTES_MAX: usize = 64;
+
+fn unread_detail(name: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '\\');
+    let mut shown: String = name.chars().take(NAME_BYTES_MAX).map(|c| if is_plain(c) { c } else { '?' }).collect();
+    if shown.len() < name.len() {
+        shown.push('…');
+    }
+    let (what, principal) = match shown.strip_prefix("query:") {
+        Some(parameter) => (format!("query parameter {parameter}"), "principal = \"forward-auth:URL\"".to_owned()),
+        None => (format!("header {shown}"), format!("principal = \"digest:{shown}\"")),
+    };
+    format!(
+        "The {what} may say who is asking, and the gateway is not told how to read it. Its operator can set \
+         {principal} (or another source) if callers are known by it, or anonymous_fields = [\"{shown}\"] if it identifies nobody."
+    )
 }
 
 fn expired_detail(last: Option<Last>) -> &'static str {

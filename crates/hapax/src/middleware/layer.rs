@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use hapax_core::fingerprint::Pointer;
 use hapax_core::policy::{Mode, Policy, PolicyError};
+use hapax_core::rejection::Rejection;
 use hapax_core::scope::Principal;
 use http::HeaderName;
 use http::request::Parts;
@@ -58,6 +59,16 @@ impl LayerBuilder {
     ///
     /// Whatever the closure reads must have been checked before this layer: an unchecked header lets anybody ask as anybody.
     pub fn principal(self, source: impl Fn(&Parts) -> Option<Principal> + Send + Sync + 'static) -> IdempotencyLayer {
+        self.try_principal(move |parts| source(parts).ok_or(Rejection::PrincipalMissing { unread: None }))
+    }
+
+    /// Who is asking, from the request, or the rejection that a guarded request gets if that is not known.
+    ///
+    /// As for [`principal`](LayerBuilder::principal), whatever the closure reads must have been checked before.
+    pub fn try_principal(
+        self,
+        source: impl Fn(&Parts) -> Result<Principal, Rejection> + Send + Sync + 'static,
+    ) -> IdempotencyLayer {
         let key_field = HeaderName::try_from(&*self.policy.key_field).expect("the policy was validated");
         let namespace = match self.policy.shadow {
             true => format!("{}{}", crate::SHADOW, self.hapax.namespace).into(),
@@ -133,7 +144,7 @@ impl Shared {
     }
 }
 
-type PrincipalSource = dyn Fn(&Parts) -> Option<Principal> + Send + Sync;
+type PrincipalSource = dyn Fn(&Parts) -> Result<Principal, Rejection> + Send + Sync;
 
 impl<S> Layer<S> for IdempotencyLayer {
     type Service = Idempotency<S>;

@@ -137,8 +137,8 @@ pub(super) struct Asked {
     pub(super) key: Option<Key>,
     pub(super) scope: Arc<Scope>,
     pub(super) target: String,
-    /// Nobody is asking. Refused if there is a key, which may not be known yet.
-    is_nobody: bool,
+    /// Why it is not known who is asking. The request is refused if it has a key, which may not be known yet.
+    nobody: Option<Rejection>,
 }
 
 impl Asked {
@@ -158,20 +158,16 @@ impl Shared {
             Ask::Key(key) => Some(key),
             Ask::Body => None,
         };
-        let principal = (self.principal)(parts);
-        let is_nobody = principal.is_none();
-        if is_nobody && (key.is_some() || self.policy.key != KeyRule::Optional) {
-            return Err(Rejection::PrincipalMissing);
-        }
-        let uri = original_uri(parts);
-        let scope = Scope {
-            namespace: self.namespace.clone(),
-            principal: principal.unwrap_or(Principal::Anonymous),
-            method: parts.method.as_str().into(),
-            path: uri.path().into(),
+        let (principal, nobody) = match (self.principal)(parts) {
+            Ok(principal) => (principal, None),
+            Err(rejection) if key.is_some() || self.policy.key != KeyRule::Optional => return Err(rejection),
+            Err(rejection) => (Principal::Anonymous, Some(rejection)),
         };
+        let uri = original_uri(parts);
+        let scope =
+            Scope { namespace: self.namespace.clone(), principal, method: parts.method.as_str().into(), path: uri.path().into() };
         let target = uri.path_and_query().map_or_else(|| uri.path().to_owned(), ToString::to_string);
-        Ok(Some(Asked { key, scope: Arc::new(scope), target, is_nobody }))
+        Ok(Some(Asked { key, scope: Arc::new(scope), target, nobody }))
     }
 
     async fn guard<S, B, RB>(self: Arc<Self>, inner: S, mut parts: Parts, body: B, asked: Asked) -> Result<Response<Body>, S::Error>
@@ -290,14 +286,14 @@ impl Shared {
         buffered: &Arc<Buffered>,
         token_until: Option<Timestamp>,
     ) -> Result<Option<Call>, Rejection> {
-        let Asked { key, scope, is_nobody, .. } = asked;
+        let Asked { key, scope, nobody, .. } = asked;
         let told = Told { principal: &scope.principal, headers: &parts.headers, found: buffered.found() };
         let key = match key {
             Some(key) => key,
-            None => match told.key(&self.policy)? {
-                Some(_) if is_nobody => return Err(Rejection::PrincipalMissing),
-                Some(key) => key,
-                None => return Ok(None),
+            None => match (told.key(&self.policy)?, nobody) {
+                (Some(_), Some(rejection)) => return Err(rejection),
+                (Some(key), None) => key,
+                (None, _) => return Ok(None),
             },
         };
         let within: &[&str] = &[&scope.namespace, &self.name];
