@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use http::Uri;
 
 use super::Exit;
-use super::typed::TypedStore;
+use super::typed::{TypedSource, TypedStore};
 use crate::config::file::{self, Loaded, Overrides};
-use crate::config::{Environment, PrincipalSource, admin_address, listen_address, upstream_url};
+use crate::config::{Environment, admin_address, listen_address, upstream_url};
 
 /// The flags that every command has which needs a configuration.
 #[derive(clap::Args)]
@@ -26,9 +26,10 @@ pub(super) struct Given {
     #[arg(long, value_name = "URL", value_parser = TypedStore::parse)]
     store: Option<TypedStore>,
     /// Who is asking: digest:FIELD for whoever presents that credential, header:FIELD, jwt:CLAIM or forward-auth:URL as the configuration
-    /// says, or `none` for everybody [default: digest:authorization].
-    #[arg(long, value_name = "SOURCE")]
-    principal: Option<PrincipalSource>,
+    /// says, or `none` for everybody. Given several times, the first says who is asking and the others divide that caller's records
+    /// [default: digest:authorization].
+    #[arg(long, value_name = "SOURCE", value_parser = TypedSource::parse)]
+    principal: Vec<TypedSource>,
     /// A configuration in TOML. Variables (HAPAX__SECTION__SETTING) go before it, and flags before those.
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
@@ -50,7 +51,7 @@ impl Given {
             listen: self.listen,
             admin: self.admin.map(|Admin(address)| address),
             store: self.store.as_ref().map(TypedStore::store).transpose()?,
-            principal: self.principal.clone(),
+            principal: TypedSource::list(&self.principal)?,
             environment: Environment::of_process(),
         })
     }

@@ -1,9 +1,9 @@
-//! A store as somebody typed it.
+//! Settings that may hold a secret, as somebody typed them.
 
 use std::convert::Infallible;
 
 use super::Exit;
-use crate::config::StoreUrl;
+use crate::config::{PrincipalSource, PrincipalSources, StoreUrl};
 
 /// What was typed, good or not. The parser of flags would repeat what it does not understand, a password too; this one takes everything,
 /// and what is wrong is said later.
@@ -25,5 +25,26 @@ impl TypedStore {
             );
         }
         Ok(store)
+    }
+}
+
+/// One source of principals as somebody typed it, good or not: its URL may hold a secret, which the parser of flags would repeat.
+#[derive(Clone)]
+pub(super) struct TypedSource(Result<PrincipalSource, String>);
+
+impl TypedSource {
+    /// For clap.
+    pub(super) fn parse(text: &str) -> Result<TypedSource, Infallible> {
+        Ok(TypedSource(text.parse()))
+    }
+
+    /// The list that was typed; `None` if there is none.
+    pub(super) fn list(typed: &[TypedSource]) -> Result<Option<PrincipalSources>, Exit> {
+        if typed.is_empty() {
+            return Ok(None);
+        }
+        let sources = typed.iter().map(|TypedSource(source)| source.clone()).collect::<Result<Vec<_>, _>>();
+        let sources = sources.and_then(PrincipalSources::new).map_err(|why| Exit::usage(format!("principal: {why}")))?;
+        Ok(Some(sources))
     }
 }

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderName, Uri};
+use http::HeaderName;
 use jsonwebtoken::{Algorithm, AlgorithmFamily};
+
+use super::ServiceUrl;
 
 /// How the token of a request is verified: `[jwt]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +39,7 @@ pub enum KeysFrom {
     /// Public keys in a file: a JWK set, or one key in PEM.
     File(PathBuf),
     /// Public keys at a URL: a JWK set.
-    Url(Uri),
+    Url(ServiceUrl),
     /// A secret that issuer and gateway share, alone in a file.
     Secret(PathBuf),
 }

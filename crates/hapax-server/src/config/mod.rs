@@ -12,7 +12,7 @@ mod principal;
 mod route;
 mod secret;
 pub(crate) mod text;
-mod url;
+pub(crate) mod url;
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -24,11 +24,12 @@ pub use forward_auth::ForwardAuth;
 pub use jwt::{Audience, Issuer, Jwt, KeysFrom};
 pub use network::Network;
 pub use postgres::PostgresUrl;
-pub use principal::{Claim, PrincipalSource};
+pub use principal::{AnonymousField, Claim, PrincipalSource, PrincipalSources};
 pub(crate) use route::unguarded_siblings;
 pub use route::{Choice, PathAmbiguous, Pattern, Route, choose, route_of};
 pub use secret::Secret;
 pub use text::{admin_address, listen_address, upstream_url};
+pub use url::ServiceUrl;
 
 /// Everything the gateway is told before it starts.
 #[derive(Clone, Debug)]
@@ -48,7 +49,9 @@ pub struct Config {
     /// Sets apart the keys of this service from those of others on the same store.
     pub namespace: String,
     /// Who is asking.
-    pub principal: PrincipalSource,
+    pub principal: PrincipalSources,
+    /// Parts of a request that identify nobody, besides those on the gateway's own list.
+    pub anonymous_fields: Vec<AnonymousField>,
     /// How its token is verified, where the source is `jwt`.
     pub jwt: Option<Jwt>,
     /// How the other service is asked, where the source is `forward-auth`.
@@ -217,7 +220,8 @@ impl Config {
             store: StoreUrl::Sqlite("hapax.db".into()),
             high_water_file: None,
             namespace: "default".to_owned(),
-            principal: PrincipalSource::default(),
+            principal: PrincipalSources::default(),
+            anonymous_fields: Vec::new(),
             jwt: None,
             forward_auth: None,
             upstream: Upstream::new(upstream),

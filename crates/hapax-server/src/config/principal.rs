@@ -4,12 +4,118 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use http::{HeaderName, Uri};
+use http::HeaderName;
 use serde_json::Value;
 
-use super::Config;
-use super::url::service_url;
-use crate::gateway::forward;
+use super::url::{masked, service_url};
+use super::{Config, ServiceUrl};
+use crate::gateway::{forward, is_credential_field, parameter_name};
+
+/// How many sources one list may have: each makes the names of callers longer.
+const SOURCES_MAX: usize = 4;
+
+/// By what callers are known. The first source says who is asking; each further one divides the records
+/// of that caller, as an account does on whose behalf a credential acts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrincipalSources(Vec<PrincipalSource>);
+
+impl PrincipalSources {
+    /// These sources in this order. The error says what to write instead.
+    pub fn new(sources: Vec<PrincipalSource>) -> Result<PrincipalSources, String> {
+        let is_forward_auth = |source: &&PrincipalSource| matches!(source, PrincipalSource::ForwardAuth(_));
+        if sources.is_empty() {
+            return Err("this list is empty: write [\"digest:authorization\"], for example".to_owned());
+        }
+        if sources.len() > SOURCES_MAX {
+            return Err(format!(
+                "these are {} sources, and a caller may be known by {SOURCES_MAX} at most: leave some out",
+                sources.len()
+            ));
+        }
+        if sources.len() > 1 && sources.contains(&PrincipalSource::None) {
+            return Err("`none` makes all callers one and stands alone: write \"none\", or leave it out of the list".to_owned());
+        }
+        if sources.iter().filter(is_forward_auth).count() > 1 {
+            return Err("[forward_auth] describes one service: keep one forward-auth:URL in the list".to_owned());
+        }
+        match sources.iter().enumerate().find(|(index, source)| sources[..*index].contains(source)) {
+            Some((_, twice)) => Err(format!("`{twice}` is there twice: leave one out")),
+            None => Ok(PrincipalSources(sources)),
+        }
+    }
+
+    /// The source that says who is asking.
+    pub fn first(&self) -> &PrincipalSource {
+        &self.0[0]
+    }
+
+    /// All of them, in their order.
+    pub fn iter(&self) -> impl Iterator<Item = &PrincipalSource> {
+        self.0.iter()
+    }
+
+    /// Whether this is what counts when nobody says anything else.
+    pub fn is_default(&self) -> bool {
+        *self == PrincipalSources::default()
+    }
+
+    /// Fields that only trusted proxies may set: a `header:FIELD` that stands first, and every other one
+    /// where there are trusted proxies. A further one without any trusted proxy is what the caller says.
+    pub fn proxy_fields(&self, has_trusted_proxies: bool) -> impl Iterator<Item = &HeaderName> {
+        self.iter().enumerate().filter_map(move |(index, source)| match source {
+            PrincipalSource::Header(field) if index == 0 || has_trusted_proxies => Some(field),
+            _ => None,
+        })
+    }
+
+    /// Fields whose digest callers are known by.
+    pub fn digest_fields(&self) -> impl Iterator<Item = &HeaderName> {
+        self.iter().filter_map(|source| match source {
+            PrincipalSource::Digest(field) => Some(field),
+            _ => None,
+        })
+    }
+
+    /// How clients are told of it: where an internal service listens is not theirs to know.
+    pub fn published(&self) -> String {
+        self.iter().map(PrincipalSource::published).collect::<Vec<_>>().join(", ")
+    }
+
+    /// As it was written, secrets in URLs too: to be compared and never to be shown.
+    pub(crate) fn expose(&self) -> String {
+        self.iter().map(PrincipalSource::expose).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl Default for PrincipalSources {
+    fn default() -> Self {
+        PrincipalSource::default().into()
+    }
+}
+
+impl From<PrincipalSource> for PrincipalSources {
+    fn from(source: PrincipalSource) -> Self {
+        PrincipalSources(vec![source])
+    }
+}
+
+/// Without the secrets in URLs. No source has a space in it.
+impl fmt::Display for PrincipalSources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, source) in self.iter().enumerate() {
+            write!(f, "{}{source}", if index == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for PrincipalSources {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        PrincipalSources::new(text.split(", ").map(PrincipalSource::from_str).collect::<Result<_, _>>()?)
+    }
+}
 
 /// Where the gateway learns who is asking.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,17 +127,55 @@ pub enum PrincipalSource {
     /// This claim of a token that is verified with each request, as `[jwt]` says.
     Jwt(Claim),
     /// Whoever this service says it is, asked with each request, as `[forward_auth]` says.
-    ForwardAuth(Uri),
+    ForwardAuth(ServiceUrl),
     /// Nobody: all callers are one, and whoever knows a key gets its answer.
     None,
 }
 
 impl PrincipalSource {
-    /// How clients are told of it: where an internal service listens is not theirs to know.
-    pub fn published(&self) -> String {
+    /// As it was written, secrets in its URL too: to be compared and never to be shown.
+    pub(crate) fn expose(&self) -> String {
+        match self {
+            PrincipalSource::ForwardAuth(url) => format!("forward-auth:{}", url.expose()),
+            source => source.to_string(),
+        }
+    }
+
+    /// How clients are told of it.
+    fn published(&self) -> String {
         match self {
             PrincipalSource::ForwardAuth(_) => "forward-auth".to_owned(),
             source => source.to_string(),
+        }
+    }
+
+    /// The fields of a request that decide what this source says, besides `Authorization` and `Cookie`
+    /// for forward-auth, and those it sets itself.
+    pub(crate) fn fields<'a>(&'a self, config: &'a Config) -> Vec<&'a HeaderName> {
+        match self {
+            PrincipalSource::Digest(field) | PrincipalSource::Header(field) => vec![field],
+            PrincipalSource::Jwt(_) => config.jwt.iter().map(|jwt| &jwt.field).collect(),
+            PrincipalSource::ForwardAuth(_) => {
+                config.forward_auth.iter().flat_map(|auth| auth.forward.iter().chain(&auth.pass)).collect()
+            }
+            PrincipalSource::None => Vec::new(),
+        }
+    }
+
+    /// What decides by which name this source knows a caller.
+    fn identity(&self, config: &Config) -> Identity {
+        let plain = |text: String| Identity { compared: text.clone(), shown: text };
+        match (self, &config.jwt, &config.forward_auth) {
+            (PrincipalSource::Jwt(claim), Some(jwt), _) => plain(format!("jwt:{claim} of issuer {}", jwt.issuer)),
+            // Another service may know somebody else by the same name.
+            (PrincipalSource::ForwardAuth(url), _, Some(auth)) => {
+                let field = &auth.principal_field;
+                Identity {
+                    compared: format!("forward-auth:{}?{} by {field}", url.place(), url.parameters()),
+                    shown: format!("forward-auth:{url} by {field}"),
+                }
+            }
+            (source, _, _) => plain(source.to_string()),
         }
     }
 }
@@ -65,8 +209,49 @@ impl FromStr for PrincipalSource {
             Some(("jwt", claim)) => claim.parse().map(PrincipalSource::Jwt),
             Some(("forward-auth", url)) => service_url(url).map(PrincipalSource::ForwardAuth),
             _ => Err(format!(
-                "`{text}` is no principal source: use digest:FIELD, as in digest:authorization, header:FIELD, jwt:CLAIM, forward-auth:URL, or none"
+                "`{}` is no principal source: use digest:FIELD, as in digest:authorization, header:FIELD, jwt:CLAIM, forward-auth:URL, or none",
+                masked(text)
             )),
+        }
+    }
+}
+
+/// A part of a request that identifies nobody, though its name is not on the gateway's own list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AnonymousField {
+    /// A header field.
+    Header(HeaderName),
+    /// A query parameter, in the spelling that [`parameter_name`] gives it.
+    Parameter(String),
+}
+
+impl fmt::Display for AnonymousField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AnonymousField::Header(field) => write!(f, "{field}"),
+            AnonymousField::Parameter(name) => write!(f, "query:{name}"),
+        }
+    }
+}
+
+impl FromStr for AnonymousField {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(parameter) = text.strip_prefix("query:") {
+            return match parameter_name(parameter) {
+                name if name.is_empty() => Err("`query:` names no parameter: write query:sig, for example".to_owned()),
+                name => Ok(AnonymousField::Parameter(name)),
+            };
+        }
+        match HeaderName::from_str(text) {
+            Ok(field) if is_credential_field(&field) => Err(format!(
+                "`{field}` carries credentials, and callers with different ones would get each other's answers: \
+                 write principal = \"digest:{field}\" instead, or principal = \"none\" if all callers are one"
+            )),
+            Ok(field) if forward::is_plain(field.as_str()) => Ok(AnonymousField::Header(field)),
+            Ok(field) => Err(format!("`{field}` is no exact name: name a field of letters, digits and hyphens, without wildcards")),
+            Err(_) => Err(format!("`{text}` is not the name of a header field: write x-tenant-hint, for example, or query:sig")),
         }
     }
 }
@@ -124,15 +309,76 @@ impl FromStr for Claim {
     }
 }
 
+/// What decides by which name callers are known. Compared in full, and shown without secrets.
+pub struct Identity {
+    compared: String,
+    shown: String,
+}
+
+impl PartialEq for Identity {
+    fn eq(&self, other: &Identity) -> bool {
+        self.compared == other.compared
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
 impl Config {
     /// What decides by which name a caller is known. While it stays the same, everybody keeps their keys: other signing keys, another
     /// tolerance or another timeout change nobody's name.
-    pub fn principal_identity(&self) -> String {
-        match (&self.principal, &self.jwt, &self.forward_auth) {
-            (PrincipalSource::Jwt(claim), Some(jwt), _) => format!("jwt:{claim} of issuer {}", jwt.issuer),
-            // Another service may know somebody else by the same name.
-            (PrincipalSource::ForwardAuth(url), _, Some(auth)) => format!("forward-auth:{url} by {}", auth.principal_field),
-            (source, _, _) => source.to_string(),
+    pub fn principal_identity(&self) -> Identity {
+        let all: Vec<Identity> = self.principal.iter().map(|source| source.identity(self)).collect();
+        let join = |part: fn(&Identity) -> &str| all.iter().map(part).collect::<Vec<_>>().join(", ");
+        Identity { compared: join(|identity| &identity.compared), shown: join(|identity| &identity.shown) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_sources_is_read_as_it_is_written() {
+        for text in ["digest:authorization", "digest:authorization, header:stripe-account", "jwt:sub, jwt:tenant, digest:x-a"] {
+            assert_eq!(text.parse::<PrincipalSources>().unwrap().to_string(), text);
+        }
+        for (text, why) in [
+            ("none, digest:a", "stands alone"),
+            ("digest:a, digest:a", "twice"),
+            ("forward-auth:http://a, forward-auth:http://b", "one service"),
+            ("digest:a, digest:b, digest:c, digest:d, digest:e", "4 at most"),
+            ("digest:a,digest:b", "not the name of a header field"),
+            ("", "no principal source"),
+        ] {
+            let message = text.parse::<PrincipalSources>().unwrap_err();
+            assert!(message.contains(why), "{text}: {message}");
+        }
+        assert!(PrincipalSources::new(Vec::new()).is_err());
+    }
+
+    #[test]
+    fn a_secret_in_a_url_is_not_shown() {
+        let sources: PrincipalSources = "forward-auth:https://auth.internal/verify?token=s3".parse().unwrap();
+        assert!(sources.expose().contains("s3"));
+        let shown = format!("{sources} {sources:?} {}", sources.published());
+        assert!(!shown.contains("s3") && shown.contains("auth.internal/verify?***"), "{shown}");
+        let message = "forwardauth:https://u:s3@auth.internal/verify?token=s3".parse::<PrincipalSources>().unwrap_err();
+        assert!(!message.contains("s3"), "{message}");
+    }
+
+    #[test]
+    fn fields_that_identify_nobody_have_exact_names() {
+        for (text, read) in
+            [("X-Tenant-Hint", "x-tenant-hint"), ("query:Sig", "query:sig"), ("query:X-Amz-Date", "query:x_amz_date")]
+        {
+            assert_eq!(text.parse::<AnonymousField>().unwrap().to_string(), read);
+        }
+        for text in ["authorization", "Cookie", "proxy-authorization", "x-api-key", "x-*", "x_tenant", "", "a b", "query:"] {
+            assert!(text.parse::<AnonymousField>().is_err(), "{text}");
         }
     }
 }

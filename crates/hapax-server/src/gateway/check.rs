@@ -7,7 +7,7 @@ use hapax::core::Secret;
 use super::listen;
 use super::principal::Principals;
 use super::upstream::{Dialer, Proxy, Tunnels};
-use crate::config::{Config, KeysFrom, PrincipalSource, Upstream};
+use crate::config::{Config, KeysFrom, PrincipalSource, PrincipalSources, Upstream};
 use crate::telemetry::Metrics;
 
 /// Everything that a start would refuse, each with its setting and its file. Nothing is listened on, no store is opened, nobody is asked.
@@ -19,12 +19,20 @@ pub async fn mistakes(config: &Config) -> Vec<String> {
 }
 
 async fn principals(config: &Config) -> Option<String> {
-    if let (PrincipalSource::Jwt(_), Some(jwt)) = (&config.principal, &config.jwt)
+    let is_jwt = |source: &PrincipalSource| matches!(source, PrincipalSource::Jwt(_));
+    let mut others: Vec<PrincipalSource> = config.principal.iter().cloned().collect();
+    if let Some(jwt) = &config.jwt
         && let KeysFrom::Url(url) = &jwt.keys
+        && config.principal.iter().any(is_jwt)
     {
         // Whether keys can be had there is not for now: a URL that does not answer may yet.
-        return Dialer::new(&Upstream { ca_file: jwt.ca_file.clone(), ..Upstream::new(url.clone()) }, "jwt").err();
+        let service = Upstream { ca_file: jwt.ca_file.clone(), ..Upstream::new(url.expose().clone()) };
+        if let Err(mistake) = Dialer::new(&service, "jwt") {
+            return Some(mistake);
+        }
+        others.retain(|source| !is_jwt(source));
     }
+    let others = PrincipalSources::new(others).ok()?;
     // No request is ever looked at with it, so that the secret is of no matter.
-    Principals::start(config, Secret::from_bytes([0; 32]), Metrics::new(), None).await.err()
+    Principals::start(&others, config, Secret::from_bytes([0; 32]), Metrics::new(), None).await.err()
 }

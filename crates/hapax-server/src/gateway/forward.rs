@@ -14,7 +14,7 @@ use http::request::Parts;
 use http::{Method, Response, Version};
 
 use super::correlation;
-use crate::config::{Config, Network, PrincipalSource};
+use crate::config::{Config, Network};
 
 pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// Kept with an answer, never sent to anybody: the trace in which the answer was made.
@@ -107,10 +107,7 @@ impl Sensitive {
     pub(crate) fn new(config: &Config) -> Sensitive {
         let always = ["authorization", "cookie", "host", "forwarded", "x-real-ip", "x-request-id", "traceparent", "content-length"];
         let names = always.map(str::to_owned).into_iter().chain(sensitive_fields(config)).map(|name| plain(&name).into());
-        let of_proxies = match &config.principal {
-            PrincipalSource::Header(field) => vec![field.clone()],
-            _ => Vec::new(),
-        };
+        let of_proxies = config.principal.proxy_fields(!config.trusted_proxies.is_empty()).cloned().collect();
         let ours = config.forward_auth.as_ref().map(|auth| auth.pass.clone()).unwrap_or_default();
         Sensitive { names: names.collect(), of_proxies, ours }
     }
@@ -146,15 +143,7 @@ impl Sensitive {
 /// Fields that a client must not be able to take off its request, nor to imitate, besides those that every gateway has.
 pub(crate) fn sensitive_fields(config: &Config) -> Vec<String> {
     let mut fields: Vec<String> = config.all_routes().iter().map(|route| route.policy.key_field.to_string()).collect();
-    match &config.principal {
-        PrincipalSource::Digest(field) | PrincipalSource::Header(field) => fields.push(field.to_string()),
-        PrincipalSource::Jwt(_) => fields.extend(config.jwt.iter().map(|jwt| jwt.field.to_string())),
-        PrincipalSource::ForwardAuth(_) => {
-            fields
-                .extend(config.forward_auth.iter().flat_map(|auth| auth.forward.iter().chain(&auth.pass)).map(ToString::to_string));
-        }
-        PrincipalSource::None => {}
-    }
+    fields.extend(config.principal.iter().flat_map(|source| source.fields(config)).map(ToString::to_string));
     fields
 }
 

@@ -49,7 +49,7 @@ impl Live {
         let proxy = proxy(&config, lasting, before)?;
         let hapax = lasting.hapax.clone().namespace(&config.namespace);
         let earlier = before.map(|before| &before.principals);
-        let principals = Principals::start(&config, lasting.secret, lasting.metrics.clone(), earlier).await?;
+        let principals = Principals::start(&config.principal, &config, lasting.secret, lasting.metrics.clone(), earlier).await?;
         let stack = Stack::new(&config, &hapax, &principals, &proxy, lasting)?;
         let wire = wire::Settings::new(&config.timeouts, &config.limits, sensitive_fields(&config));
         let generation = before.map_or(0, |before| before.generation + 1);

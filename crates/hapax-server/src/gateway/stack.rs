@@ -25,7 +25,7 @@ use super::probe::Asking;
 use super::upstream::{Dispatched, Proxy, TimedOut};
 use super::wire::{BodyEnd, Refusal, check_http2};
 use super::{BoxError, well_known};
-use crate::config::{Config, Network, PrincipalSource, Route, Timeouts, choose};
+use crate::config::{Config, Network, Route, Timeouts, choose};
 use crate::telemetry::{Metrics, Outcome, RouteMetrics, Suspects, Traces};
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -38,7 +38,8 @@ pub(crate) struct Stack {
     routes: Vec<Guarded>,
     sensitive: Arc<Sensitive>,
     well_known: Bytes,
-    principal: PrincipalSource,
+    /// Fields whose digest callers are known by, and which may change between two tries.
+    digest_fields: Vec<HeaderName>,
     principals: Principals,
     trusted_proxies: Vec<Network>,
     timeouts: Timeouts,
@@ -77,8 +78,7 @@ impl Stack {
                 layer = layer.probe(Asking::new(proxy, path, &route.policy));
             }
             let layer = layer.policy(route.policy.clone()).map_err(|error| format!("route {}: {error}", route.name))?;
-            let layer_principals = principals.clone();
-            let service = layer.principal(move |parts| layer_principals.of(parts)).layer(proxy.clone());
+            let service = layer.try_principal(Principals::established).layer(proxy.clone());
             let key_field = HeaderName::try_from(&*route.policy.key_field).map_err(|error| error.to_string())?;
             let counts = lasting.metrics.route(&route.name);
             routes.push(Guarded { route, key_field, service, counts });
@@ -86,7 +86,7 @@ impl Stack {
         Ok(Stack {
             sensitive: Arc::new(Sensitive::new(config)),
             well_known: well_known::document(config, routes.iter().map(|guarded| &guarded.route)),
-            principal: config.principal.clone(),
+            digest_fields: config.principal.digest_fields().cloned().collect(),
             principals: principals.clone(),
             trusted_proxies: config.trusted_proxies.clone(),
             timeouts: config.timeouts,
@@ -205,7 +205,9 @@ impl Stack {
         if parts.version == Version::HTTP_2 {
             body = body.paced(self.timeouts.stall, self.rate_min);
         }
-        let PrincipalSource::Digest(field) = &self.principal else { return (body, None) };
+        if self.digest_fields.is_empty() {
+            return (body, None);
+        }
         let Some(key) = parts.headers.get(&guarded.key_field).filter(|_| guarded.route.policy.guards(parts.method.as_str())) else {
             return (body, None);
         };
@@ -216,7 +218,10 @@ impl Stack {
         }
         let asker = Asker {
             request: Arc::new(AtomicU64::new(request.finish())),
-            principal: self.suspects.digest(parts.headers.get(field).map(HeaderValue::as_bytes)),
+            principal: {
+                let values = self.digest_fields.iter().map(|field| parts.headers.get(field).map(HeaderValue::as_bytes));
+                self.suspects.digest(values.collect::<Vec<_>>())
+            },
         };
         (body.hashed(request, asker.request.clone()), Some(asker))
     }

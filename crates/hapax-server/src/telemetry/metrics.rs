@@ -36,6 +36,7 @@ struct Inner {
     open: Open,
     suspected_principals: Counter,
     credentials_refused: Family<Label, Counter>,
+    identity_fields_ignored: Family<Label, Counter>,
     principal_unavailable: Family<Label, Counter>,
     jwt_keys_read: Family<Label, Counter>,
     gateway_connections: Gauge,
@@ -61,6 +62,9 @@ pub(super) type Seconds = Gauge<f64, AtomicU64>;
 
 /// Why we close a connection before it is done.
 const REFUSED: [&str; 3] = ["too_many", "silent", "handshake"];
+
+/// Fields that stand beside what a principal is taken from.
+const IDENTITY_FIELDS: [&str; 4] = ["authorization", "cookie", "query", "other"];
 
 /// Who listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +124,15 @@ impl Metrics {
                 "credentials_refused",
                 "Guarded requests whose caller did not say who it is, or not so that it could be believed, by reason",
             ),
+            identity_fields_ignored: {
+                let help =
+                    "Guarded requests with fields that may identify somebody beside what the principal is taken from, by field";
+                let ignored: Family<Label, Counter> = registered(to, "identity_fields_ignored", help);
+                for field in IDENTITY_FIELDS {
+                    drop(ignored.get_or_create(&[("field", field)]));
+                }
+                ignored
+            },
             principal_unavailable: registered(
                 to,
                 "principal_unavailable",
@@ -215,6 +228,11 @@ impl Metrics {
     /// A guarded request's caller is not known. The reason is a word of a short list.
     pub fn credentials_refused(&self, reason: &'static str) {
         self.0.credentials_refused.get_or_create(&[("reason", reason)]).inc();
+    }
+
+    /// A field that may identify somebody stands beside what the principal is taken from. The field is a word of a short list.
+    pub fn identity_field_ignored(&self, field: &'static str) {
+        self.0.identity_fields_ignored.get_or_create(&[("field", field)]).inc();
     }
 
     /// A guarded request's caller cannot be checked now. The reason is a word of a short list.

@@ -8,7 +8,7 @@ use hapax::core::outcome::Class;
 use hapax::core::policy::{KeySource, Part, Velocity};
 use hapax::{KeyRule, Mode};
 use hapax_server::config::file::Overrides;
-use hapax_server::config::{Config, Environment, PrincipalSource, Protocol, StoreUrl};
+use hapax_server::config::{Config, Environment, PrincipalSource, PrincipalSources, Protocol, StoreUrl};
 
 use crate::{directory, example, good, load, upstream};
 
@@ -18,7 +18,7 @@ fn an_empty_file_is_all_defaults() {
     assert_eq!(config.listen.to_string(), "127.0.0.1:4000");
     assert_eq!(config.admin.unwrap().to_string(), "127.0.0.1:4001");
     assert_eq!(config.store, StoreUrl::Sqlite("hapax.db".into()));
-    assert_eq!(config.principal, PrincipalSource::default());
+    assert_eq!(config.principal, PrincipalSources::default());
     assert!(config.routes.is_empty());
     let defaults = Config::new(config.upstream.url.clone());
     assert_eq!(format!("{config:?}"), format!("{defaults:?}"));
@@ -189,7 +189,7 @@ fn flags_go_before_variables_and_the_file() {
         listen: Some("127.0.0.1:1".parse().unwrap()),
         admin: Some(None),
         store: Some(StoreUrl::Memory),
-        principal: Some(PrincipalSource::None),
+        principal: Some(PrincipalSource::None.into()),
         environment: [("HAPAX__LISTEN", "127.0.0.1:3"), ("HAPAX__UPSTREAM__URL", "http://two.example")].into_iter().collect(),
     };
     let text = "listen = \"127.0.0.1:2\"\nadmin = \"127.0.0.1:1\"\nstore = \"sqlite:a\"\n[upstream]\nurl = \"http://one.example\"\nprotocol = \"http2\"\n";
@@ -197,7 +197,7 @@ fn flags_go_before_variables_and_the_file() {
     assert_eq!(config.upstream.url.to_string(), "https://other.example/");
     assert_eq!(config.upstream.protocol, Protocol::Http2);
     assert_eq!((config.listen.port(), config.admin, config.store), (1, None, StoreUrl::Memory));
-    assert_eq!(config.principal, PrincipalSource::None);
+    assert_eq!(config.principal, PrincipalSource::None.into());
 }
 
 #[test]

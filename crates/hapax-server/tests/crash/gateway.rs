@@ -25,7 +25,7 @@ pub fn config(store: StoreUrl, upstream: SocketAddr, protocol: Protocol) -> Conf
     let mut config = Config::new(format!("http://{upstream}").parse().unwrap());
     config.listen = ([127, 0, 0, 1], 0).into();
     config.admin = None;
-    config.principal = PrincipalSource::None;
+    config.principal = PrincipalSource::None.into();
     config.store = store;
     config.upstream.protocol = protocol;
     // No load balancer has to notice anything.

@@ -80,7 +80,7 @@ fn config() -> Config {
     let mut config = Config::new(format!("http://{}", env(UPSTREAM)).parse().unwrap());
     config.listen = env(LISTEN).parse().unwrap();
     config.admin = None;
-    config.principal = PrincipalSource::None;
+    config.principal = PrincipalSource::None.into();
     config.store = env(STORE).parse().unwrap();
     config.upstream.protocol = Protocol::Http1;
     config.defaults = Policy { lease: Duration::from_millis(env(LEASE).parse().unwrap()), ..Policy::default() };

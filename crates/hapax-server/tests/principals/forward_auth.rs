@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use hapax_server::config::{Config, ForwardAuth, PrincipalSource};
+use hapax_server::config::{Config, ForwardAuth};
 use hapax_testkit::origin::{Origin, Step, answer};
 use http::Response;
 
@@ -17,7 +17,7 @@ async fn asking(address: SocketAddr, settle: impl FnOnce(&mut ForwardAuth)) -> W
     let mut auth = ForwardAuth { timeout: TIMEOUT, ..ForwardAuth::new("x-auth-user".parse().unwrap()) };
     settle(&mut auth);
     let settle = |config: &mut Config| {
-        config.principal = PrincipalSource::ForwardAuth(format!("http://{address}/verify?a=b").parse().unwrap());
+        config.principal = format!("forward-auth:http://{address}/verify?a=b").parse().unwrap();
         config.forward_auth = Some(auth);
     };
     World::start(|config, _| settle(config)).await

@@ -35,7 +35,7 @@ async fn until(world: &World, token: &str, status: u16) -> Got {
 }
 
 async fn by_url(service: &Service, settle: impl FnOnce(&mut Jwt)) -> World {
-    let mut settings = jwt(Algorithm::ES256, KeysFrom::Url(service.url("/jwks.json")));
+    let mut settings = jwt(Algorithm::ES256, KeysFrom::Url(service.url("/jwks.json").into()));
     settle(&mut settings);
     let settle = |config: &mut Config| {
         config.principal = "jwt:sub".parse().unwrap();

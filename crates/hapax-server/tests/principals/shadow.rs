@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use hapax_server::config::{Config, ForwardAuth, KeysFrom, PrincipalSource};
+use hapax_server::config::{Config, ForwardAuth, KeysFrom};
 use hapax_testkit::origin::{Origin, Step, answer};
 use jsonwebtoken::Algorithm;
 
@@ -66,7 +66,7 @@ async fn forward_auth_that_says_no_or_nothing_stops_nobody_and_costs_its_timeout
     let auth = Origin::start().await.unwrap();
     let timeout = Duration::from_millis(300);
     let settle = |config: &mut Config| {
-        config.principal = PrincipalSource::ForwardAuth(format!("http://{}/verify", auth.address()).parse().unwrap());
+        config.principal = format!("forward-auth:http://{}/verify", auth.address()).parse().unwrap();
         config.forward_auth = Some(ForwardAuth { timeout, ..ForwardAuth::new("x-auth-user".parse().unwrap()) });
         config.defaults.shadow = true;
     };

@@ -1,6 +1,6 @@
 //! Every source, over both protocols: each caller has their own operation under the same key, and nobody gets another's answer.
 
-use hapax_server::config::{Audience, Config, ForwardAuth, Issuer as Wanted, Jwt, KeysFrom, PrincipalSource};
+use hapax_server::config::{Audience, Config, ForwardAuth, Issuer as Wanted, Jwt, KeysFrom, PrincipalSource, PrincipalSources};
 use http::Response;
 use jsonwebtoken::Algorithm;
 
@@ -110,7 +110,7 @@ async fn callers_known_by_a_shared_secret_have_their_own_operations() {
 #[tokio::test]
 async fn callers_known_by_their_credential_have_their_own_operations() {
     let callers = Callers { nobody: (201, ""), ..bearers("ada", "eve") };
-    let world = World::start(|config, _| config.principal = PrincipalSource::default()).await;
+    let world = World::start(|config, _| config.principal = PrincipalSources::default()).await;
     for is_http2 in [false, true] {
         let client = world.client(is_http2);
         let (ada, eve) = (send_as(client, "k", &callers.ada).await, send_as(client, "k", &callers.eve).await);
@@ -133,7 +133,7 @@ async fn callers_known_to_another_service_have_their_own_operations() {
     })
     .await;
     let settle = |config: &mut Config| {
-        config.principal = PrincipalSource::ForwardAuth(auth.url("/verify"));
+        config.principal = PrincipalSource::ForwardAuth(auth.url("/verify").into()).into();
         config.forward_auth = Some(ForwardAuth::new("x-auth-user".parse().unwrap()));
     };
     let world = World::start(|config, _| settle(config)).await;
@@ -162,7 +162,8 @@ async fn keys_from_a_url_over_tls_need_its_certificate_to_be_believed() {
             let ca_file = directory.join("ca.pem");
             std::fs::write(&ca_file, certified.cert.pem()).unwrap();
             config.principal = "jwt:sub".parse().unwrap();
-            config.jwt = Some(Jwt { ca_file: is_believed.then_some(ca_file), ..jwt(Algorithm::RS256, KeysFrom::Url(url.clone())) });
+            config.jwt =
+                Some(Jwt { ca_file: is_believed.then_some(ca_file), ..jwt(Algorithm::RS256, KeysFrom::Url(url.clone().into())) });
         };
         let world = World::start(settle).await;
         let got = world.send(false, post("k").with("authorization", &format!("Bearer {}", issuer.token("ada")))).await;

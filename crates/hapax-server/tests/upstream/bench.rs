@@ -12,7 +12,7 @@ pub(crate) async fn gateway(origin: SocketAddr, protocol: Protocol, change: impl
     config.listen = (Ipv4Addr::LOCALHOST, 0).into();
     config.admin = None;
     config.store = StoreUrl::Memory;
-    config.principal = PrincipalSource::None;
+    config.principal = PrincipalSource::None.into();
     config.upstream.protocol = protocol;
     config.drain.notice = Duration::ZERO;
     change(&mut config);

@@ -74,7 +74,7 @@ pub(super) fn line(setting: &ReportSetting) -> String {
     let written = match value {
         Counts::Value(value) => format!("{name} = {value}"),
         Counts::Hidden => format!("# {name} = (hidden)"),
-        Counts::Masked(shown) => format!("# {name} = {}", toml::Value::String(shown.clone())),
+        Counts::Masked(shown) => format!("# {name} = {shown}"),
         Counts::Words(words) => format!("# {name}: {}", words.replace('`', "")),
         Counts::Nothing => format!("# {name}: none"),
     };
@@ -106,8 +106,7 @@ pub(super) fn json_text(document: &Value) -> String {
 
 pub(super) fn json_setting(setting: &ReportSetting) -> Value {
     let value = match &setting.value {
-        Counts::Value(value) => serde_json::to_value(value).unwrap_or(Value::Null),
-        Counts::Masked(shown) => Value::String(shown.clone()),
+        Counts::Value(value) | Counts::Masked(value) => serde_json::to_value(value).unwrap_or(Value::Null),
         Counts::Hidden | Counts::Nothing | Counts::Words(_) => Value::Null,
     };
     json!({

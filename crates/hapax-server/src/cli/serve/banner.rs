@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use hapax::{KeyRule, Mode};
 
 use crate::config::text::spelled;
-use crate::config::{Config, PrincipalSource, Route, StoreUrl};
+use crate::config::{Config, PrincipalSource, PrincipalSources, Route, StoreUrl};
 
 pub(super) fn banner(config: &Config, address: SocketAddr, admin: Option<SocketAddr>) -> String {
     let routes = config.all_routes();
@@ -49,8 +49,8 @@ fn store(store: &StoreUrl) -> String {
     }
 }
 
-fn principal(principal: &PrincipalSource) -> String {
-    match principal {
+fn principal(principal: &PrincipalSources) -> String {
+    match principal.first() {
         PrincipalSource::Digest(_) => {
             format!("{principal}: a replay needs the same credential; whether it is still valid is not checked")
         }

@@ -78,23 +78,27 @@ fn in_secret(text: &str) -> bool {
     open.is_some()
 }
 
-/// A URL without the name and password in it, in as many characters.
+/// A text without the names, passwords and queries of its URLs, in as many characters.
 pub(super) fn without_password(text: &str) -> String {
-    let Some(begins) = text.find("://").map(|at| at + 3) else { return text.to_owned() };
     // A password that is not spelled as it should be ends with the text at the latest.
     if let Some(scheme) = ["postgres://", "postgresql://"].iter().find_map(|scheme| text.find(scheme)) {
         let end = text[scheme..].find(['"', '\'']).map_or(text.len(), |at| scheme + at);
-        let stars = |secret: &str| "*".repeat(secret.chars().count());
         return format!("{}{}{}", &text[..scheme], masked(&text[scheme..end], stars), &text[end..]);
     }
-    let authority = &text[begins..][..text[begins..].find(['/', '?', '#', '"', '\'']).unwrap_or(text.len() - begins)];
-    match authority.rfind('@') {
-        None => text.to_owned(),
-        Some(at) => {
-            let stars = "*".repeat(authority[..at].chars().count());
-            format!("{}{stars}{}", &text[..begins], &text[begins + at..])
-        }
-    }
+    let Some(begins) = text.find("://").map(|at| at + 3) else { return text.to_owned() };
+    let end = begins + text[begins..].find(['"', '\'']).unwrap_or(text.len() - begins);
+    let url = &text[begins..end];
+    let (place, query) = url.split_at(url.find('?').map_or(url.len(), |at| at + 1));
+    let authority = &place[..place.find(['/', '?', '#']).unwrap_or(place.len())];
+    let place = match authority.rfind('@') {
+        None => place.to_owned(),
+        Some(at) => format!("{}{}", stars(&place[..at]), &place[at..]),
+    };
+    format!("{}{place}{}{}", &text[..begins], stars(query), without_password(&text[end..]))
+}
+
+fn stars(secret: &str) -> String {
+    "*".repeat(secret.chars().count())
 }
 
 #[cfg(test)]
@@ -122,6 +126,8 @@ mod tests {
             ("jwt = { secret = \"s3\" }", 0, 0..3, "jwt = { secret = (hidden)", 0..3),
             ("url = \"http://a:s3@b\"", 0, 6..21, "url = \"http://****@b\"", 6..21),
             ("store = \"postgres://a:s/3@b?password=s3\"", 0, 8..40, "store = \"postgres://a:***@b?password=**\"", 8..40),
+            ("principal = \"forward-auth:http://a/v?t=s3\"", 0, 12..40, "principal = \"forward-auth:http://a/v?****\"", 12..40),
+            ("p = [\"http://a?s3\", \"http://s3@b/?s3\"]", 0, 4..38, "p = [\"http://a?**\", \"http://**@b/?**\"]", 4..38),
             ("listen = \"é\"", 0, 9..13, "listen = \"é\"", 9..12),
         ] {
             let rest = text[at..].lines().next().unwrap();

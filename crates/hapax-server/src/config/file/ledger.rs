@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use toml::de::DeValue;
 
 use super::names::{ALL, Fallback, Kind, Names, ROUTES, Setting, TOP};
-use crate::config::postgres;
+use crate::config::{postgres, url};
 
 /// What was read, setting by setting.
 #[derive(Default)]
@@ -55,8 +55,8 @@ pub enum Counts {
     Value(toml::Value),
     /// A secret, which is not shown.
     Hidden,
-    /// This text, which had a password in it.
-    Masked(String),
+    /// This value, which had a secret in it.
+    Masked(toml::Value),
     /// What these words say.
     Words(&'static str),
     /// Nothing.
@@ -87,8 +87,8 @@ impl Ledger {
     }
 
     /// A flag says it.
-    pub(super) fn flag(&self, section: &'static str, name: &'static str, flag: &str, value: String) {
-        let value = counts(toml::Value::String(value));
+    pub(super) fn flag(&self, section: &'static str, name: &'static str, flag: &str, value: impl Into<toml::Value>) {
+        let value = counts(value.into());
         self.put(section, 0, name, Entry { value, from: flag.to_owned(), is_default: false });
     }
 
@@ -114,11 +114,19 @@ impl Ledger {
 
 /// A value as it may be shown.
 fn counts(value: toml::Value) -> Counts {
+    let shown = shown(&value);
+    if shown == value { Counts::Value(value) } else { Counts::Masked(shown) }
+}
+
+/// A value without the secrets in its URLs.
+fn shown(value: &toml::Value) -> toml::Value {
     match value {
-        toml::Value::String(text) if text.contains("://") && !postgres::secrets(&text).is_empty() => {
-            Counts::Masked(postgres::masked(&text, |_| "***".to_owned()))
+        toml::Value::String(text) if text.starts_with("postgres") => {
+            toml::Value::String(postgres::masked(text, |_| "***".to_owned()))
         }
-        value => Counts::Value(value),
+        toml::Value::String(text) => toml::Value::String(url::masked(text)),
+        toml::Value::Array(list) => toml::Value::Array(list.iter().map(shown).collect()),
+        other => other.clone(),
     }
 }
 

@@ -33,8 +33,8 @@ pub use self::mistake::{ConfigError, Mistake, Place};
 use self::names::{DEFAULTS, DRAIN, FORWARD_AUTH, JWT, LIMITS, ROUTES, TIMEOUTS, TLS, TOP, UPSTREAM};
 use self::policy::Around;
 use self::section::{Context, Section};
-use self::value::{networks, parsed};
-use super::{Config, PrincipalSource, Route, Secret, StoreUrl, text};
+use self::value::{networks, parsed, texts};
+use super::{AnonymousField, Config, PrincipalSource, PrincipalSources, Route, Secret, StoreUrl, text};
 
 /// What goes before the file: variables, and before those, flags.
 #[derive(Clone, Debug, Default)]
@@ -48,7 +48,7 @@ pub struct Overrides {
     /// Where records are kept.
     pub store: Option<StoreUrl>,
     /// Who is asking.
-    pub principal: Option<PrincipalSource>,
+    pub principal: Option<PrincipalSources>,
     /// The variables.
     pub environment: Environment,
 }
@@ -186,7 +186,10 @@ fn config<'a>(
     top.read("listen", &mut config.listen, parsed(text::listen_address));
     top.read("admin", &mut config.admin, parsed(text::admin_address));
     top.read("store", &mut config.store, parsed(StoreUrl::from_str));
-    top.read("principal", &mut config.principal, parsed(PrincipalSource::from_str));
+    top.read("principal", &mut config.principal, |value, kind| {
+        texts("digest:authorization", PrincipalSource::from_str)(value, kind).and_then(PrincipalSources::new)
+    });
+    top.read("anonymous_fields", &mut config.anonymous_fields, texts("x-tenant-hint", AnonymousField::from_str));
     top.read("namespace", &mut config.namespace, parsed(sections::namespace));
     top.read("trusted_proxies", &mut config.trusted_proxies, networks);
     beside(&top, &mut config.store);
@@ -230,7 +233,7 @@ fn route_sections<'a>(
 }
 
 fn overrule(config: &mut Config, overrides: &Overrides, context: &Context<'_>) {
-    let note = |name, flag, value| context.ledger.flag("", name, flag, value);
+    let note = |name, flag, value: String| context.ledger.flag("", name, flag, value);
     if let Some(listen) = overrides.listen {
         config.listen = listen;
         note("listen", "--listen", listen.to_string());
@@ -241,10 +244,15 @@ fn overrule(config: &mut Config, overrides: &Overrides, context: &Context<'_>) {
     }
     if let Some(store) = &overrides.store {
         config.store = store.clone();
-        note("store", "--store", store.to_string());
+        note("store", "--store", store.expose());
     }
     if let Some(principal) = &overrides.principal {
         config.principal = principal.clone();
-        note("principal", "--principal", principal.to_string());
+        let sources: Vec<String> = principal.iter().map(PrincipalSource::expose).collect();
+        let value = match &sources[..] {
+            [one] => toml::Value::from(one.clone()),
+            all => toml::Value::from(all.to_vec()),
+        };
+        context.ledger.flag("", "principal", "--principal", value);
     }
 }

@@ -15,7 +15,7 @@ use super::value::{count, duration, parsed, texts};
 use crate::config::jwt::is_shared;
 use crate::config::principal::identity_field;
 use crate::config::url::believable_url;
-use crate::config::{Audience, Config, ForwardAuth, Issuer, Jwt, KeysFrom, PrincipalSource, text};
+use crate::config::{AnonymousField, Audience, Config, ForwardAuth, Issuer, Jwt, KeysFrom, PrincipalSource, text};
 use crate::gateway::forward;
 
 /// Clocks that differ by more are broken, and a token would live for longer than its issuer meant.
@@ -36,7 +36,7 @@ pub(super) fn jwt(section: &Section<'_>) -> Option<Jwt> {
         require(section, "audience", "audience = \"…\", as `aud` in tokens for this service says, or \"any\"");
     }
     let ca_file = section.file("ca_file");
-    if ca_file.is_some() && !matches!(&keys, Some(KeysFrom::Url(url)) if url.scheme_str() == Some("https")) {
+    if ca_file.is_some() && !matches!(&keys, Some(KeysFrom::Url(url)) if url.expose().scheme_str() == Some("https")) {
         section.mistake(&["ca_file"], "`ca_file` is for a `keys_url` with https, and there is none: leave it out");
     }
     // Read whether the rest is good or not, so that every mistake is told at once.
@@ -233,43 +233,42 @@ fn auth_timeout(value: &DeValue<'_>, _: Kind) -> Result<Duration, String> {
     }
 }
 
-/// What the source needs, and sections that nothing needs.
+/// What the sources need, and sections that nothing needs.
 pub(super) fn check(top: &Section<'_>, [jwt, forward_auth]: [&Section<'_>; 2], config: &Config, overrides: &Overrides) {
-    let source = &config.principal;
-    match source {
-        PrincipalSource::Header(field) if config.trusted_proxies.is_empty() && !top.has("trusted_proxies") => top.mistake(
-            &["principal"],
-            format!(
-                "`{source}` believes only proxies that are named: write trusted_proxies = [\"10.0.0.7\"], or whoever sets {field}"
+    for source in config.principal.iter() {
+        match source {
+            PrincipalSource::Jwt(_) if !jwt.is_present() => top.mistake(
+                &["principal"],
+                format!(
+                    "`{source}` needs [jwt] in the configuration: with `algorithms`, `issuer`, `audience` and `keys_url` or `keys_file`"
+                ),
             ),
-        ),
-        PrincipalSource::Header(_) if config.trusted_proxies.is_empty() => {
-            top.mistake(&["trusted_proxies"], format!("`{source}` believes only these, and there is none: name the proxies"));
+            PrincipalSource::ForwardAuth(_) if !forward_auth.is_present() => top.mistake(
+                &["principal"],
+                "forward-auth needs [forward_auth] in the configuration: write principal_field = \"x-auth-user\" in it",
+            ),
+            _ => {}
         }
-        PrincipalSource::Jwt(_) if !jwt.is_present() => top.mistake(
-            &["principal"],
-            format!(
-                "`{source}` needs [jwt] in the configuration: with `algorithms`, `issuer`, `audience` and `keys_url` or `keys_file`"
-            ),
-        ),
-        PrincipalSource::ForwardAuth(_) if !forward_auth.is_present() => top.mistake(
-            &["principal"],
-            "forward-auth needs [forward_auth] in the configuration: write principal_field = \"x-auth-user\" in it",
-        ),
-        _ => {}
     }
+    has_proxies(top, config);
     key_fields_apart([top, jwt, forward_auth], config, overrides);
+    anonymous_apart(top, config);
     // Whoever tries another source with a flag leaves the file as it is.
     if overrides.principal.is_some() {
         return;
     }
-    if jwt.is_present() && !matches!(source, PrincipalSource::Jwt(_)) {
+    let source = &config.principal;
+    if jwt.is_present() && !source.iter().any(|source| matches!(source, PrincipalSource::Jwt(_))) {
         jwt.mistake(
             &[],
             format!("[jwt] is for principal = \"jwt:sub\", and it is \"{source}\": write the one or remove the other"),
         );
     }
-    if forward_auth.is_present() && !matches!(source, PrincipalSource::ForwardAuth(_)) {
+    let url = source.iter().find_map(|source| match source {
+        PrincipalSource::ForwardAuth(url) => Some(url),
+        _ => None,
+    });
+    if forward_auth.is_present() && url.is_none() {
         forward_auth.mistake(
             &[],
             format!(
@@ -277,39 +276,73 @@ pub(super) fn check(top: &Section<'_>, [jwt, forward_auth]: [&Section<'_>; 2], c
             ),
         );
     }
-    if let (PrincipalSource::ForwardAuth(url), Some(auth)) = (source, &config.forward_auth)
+    if let (Some(url), Some(auth)) = (url, &config.forward_auth)
         && auth.ca_file.is_some()
-        && url.scheme_str() == Some("http")
+        && url.expose().scheme_str() == Some("http")
     {
         forward_auth.mistake(&["ca_file"], "`ca_file` is for a service with https, and this one has http: leave it out");
     }
 }
 
+/// A field that says who is asking is believed only from proxies that are named.
+fn has_proxies(top: &Section<'_>, config: &Config) {
+    let source = config.principal.first();
+    let PrincipalSource::Header(field) = source else { return };
+    if !config.trusted_proxies.is_empty() {
+        return;
+    }
+    if top.has("trusted_proxies") {
+        top.mistake(&["trusted_proxies"], format!("`{source}` believes only these, and there is none: name the proxies"));
+    } else {
+        top.mistake(
+            &["principal"],
+            format!(
+                "`{source}` believes only proxies that are named: write trusted_proxies = [\"10.0.0.7\"], or whoever sets {field}"
+            ),
+        );
+    }
+}
+
 /// A field that carries keys cannot say who is asking, nor be taken off.
 fn key_fields_apart([top, jwt, forward_auth]: [&Section<'_>; 3], config: &Config, overrides: &Overrides) {
-    let settings: Vec<(_, _, Vec<&HeaderName>)> = match &config.principal {
-        PrincipalSource::Digest(field) | PrincipalSource::Header(field) => vec![(top, "principal", vec![field])],
-        PrincipalSource::Jwt(_) => vec![(jwt, "field", config.jwt.iter().map(|jwt| &jwt.field).collect())],
-        PrincipalSource::ForwardAuth(_) => {
-            let auth = config.forward_auth.as_ref();
-            vec![
-                (forward_auth, "forward", auth.iter().flat_map(|auth| &auth.forward).collect()),
-                (forward_auth, "pass", auth.iter().flat_map(|auth| &auth.pass).collect()),
-            ]
+    let settings = |source: &PrincipalSource| -> Vec<(_, _, Vec<HeaderName>)> {
+        let fields = || source.fields(config).into_iter().cloned().collect();
+        match source {
+            PrincipalSource::Digest(_) | PrincipalSource::Header(_) => vec![(top, "principal", fields())],
+            PrincipalSource::Jwt(_) => vec![(jwt, "field", fields())],
+            PrincipalSource::ForwardAuth(_) => {
+                let auth = config.forward_auth.clone().into_iter();
+                let (forward, pass): (Vec<_>, Vec<_>) = auth.map(|auth| (auth.forward, auth.pass)).unzip();
+                vec![(forward_auth, "forward", forward.concat()), (forward_auth, "pass", pass.concat())]
+            }
+            PrincipalSource::None => Vec::new(),
         }
-        PrincipalSource::None => return,
     };
-    let carries_keys = |field: &&&HeaderName| {
+    let carries_keys = |field: &&HeaderName| {
         forward::is_keys(field)
             || config.all_routes().iter().any(|route| route.policy.key_field.eq_ignore_ascii_case(field.as_str()))
     };
-    for (section, setting, fields) in settings {
+    for (section, setting, fields) in config.principal.iter().flat_map(settings) {
         // Of the default no route can have made a key.
         let is_written = section.has(setting) || overrides.principal.is_some();
         if let Some(field) = fields.iter().find(carries_keys).filter(|_| is_written) {
             section.mistake(
                 &[setting],
                 format!("`{field}` carries keys, and a key says nothing of who is asking: name another field"),
+            );
+        }
+    }
+}
+
+/// A field by which callers are known identifies somebody.
+fn anonymous_apart(top: &Section<'_>, config: &Config) {
+    for source in config.principal.iter() {
+        let fields = source.fields(config);
+        let is_read = |anonymous: &&AnonymousField| matches!(anonymous, AnonymousField::Header(field) if fields.contains(&field));
+        if let Some(both) = config.anonymous_fields.iter().find(is_read) {
+            top.mistake(
+                &["anonymous_fields"],
+                format!("`{both}` is what `{source}` knows callers by, and cannot identify nobody: leave it out of one of the two"),
             );
         }
     }

@@ -4,6 +4,7 @@
 //! refuses gets no replay. It sees the credentials of the request and where it goes, never its body. What it says no with is passed
 //! on as it is; whatever else is no clear yes refuses the request for the time being.
 
+use hapax::core::Secret;
 use hapax::core::rejection::Flaw;
 use hapax::middleware::rejected;
 use hapax::{Body, Principal, Rejection};
@@ -12,13 +13,13 @@ use http::header::{
     WWW_AUTHENTICATE,
 };
 use http::request::Parts;
-use http::{Response, StatusCode, Uri};
+use http::{Response, StatusCode};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 use super::fetch::{Failed, Fetched, Fetcher};
 use super::{Refused, name, only};
-use crate::config;
+use crate::config::{self, ServiceUrl};
 use crate::gateway::forward::CREDENTIALS;
 
 /// Bytes of its answer's body: a page that asks somebody to log in.
@@ -40,12 +41,15 @@ pub(super) struct ForwardAuth {
     fetcher: Fetcher,
     settings: config::ForwardAuth,
     room: Semaphore,
+    /// The service, as the names of its callers say it: another one may call somebody else by the same name.
+    provider: String,
 }
 
 impl ForwardAuth {
-    pub(super) fn new(url: &Uri, settings: &config::ForwardAuth) -> Result<ForwardAuth, String> {
+    pub(super) fn new(url: &ServiceUrl, settings: &config::ForwardAuth, secret: &Secret) -> Result<ForwardAuth, String> {
         Ok(ForwardAuth {
-            fetcher: Fetcher::new(url, settings.ca_file.as_deref(), "forward_auth")?,
+            provider: provider(url, secret),
+            fetcher: Fetcher::new(url.expose(), settings.ca_file.as_deref(), "forward_auth")?,
             room: Semaphore::new(settings.concurrency_max),
             settings: settings.clone(),
         })
@@ -116,8 +120,19 @@ impl ForwardAuth {
                 parts.headers.append(passed.clone(), line.clone());
             }
         }
-        Ok(Principal::named(format!("forward-auth:{field} {name}")))
+        Ok(Principal::named(format!("forward-auth:{} {field} {name}", self.provider)))
     }
+}
+
+/// Scheme, host, port and path of a service, without spaces, and a keyed digest of what its query says besides credentials: that
+/// may select a tenant, and it may be a secret under a name that nobody knows for one.
+fn provider(url: &ServiceUrl, secret: &Secret) -> String {
+    let parameters = url.parameters();
+    if parameters.is_empty() {
+        return url.place();
+    }
+    let digest = Principal::digest(secret, "forward-auth query", parameters.as_bytes()).to_string();
+    format!("{}?{}", url.place(), &digest["digest:".len()..][..16])
 }
 
 fn is_redirect(status: StatusCode) -> bool {
@@ -143,4 +158,30 @@ fn refusal(fetched: Fetched) -> Refused {
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response.extensions_mut().insert(rejection);
     Refused::Elsewhere(Box::new(response))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_provider_is_named_without_its_secrets_and_told_from_any_other() {
+        let secret = Secret::from_bytes([7; 32]);
+        let named = |url: &str| provider(&url.parse::<http::Uri>().unwrap().into(), &secret);
+        assert_eq!(named("https://Auth.internal:443/verify"), "https://auth.internal/verify");
+        assert_eq!(named("https://auth.internal/verify?token=s3"), named("https://auth.internal/verify?token=s4"));
+        let all = [
+            "https://auth.internal/verify",
+            "http://auth.internal/verify",
+            "https://auth.internal:8443/verify",
+            "https://other.internal/verify",
+            "https://auth.internal/Verify",
+            "https://auth.internal/verify?tenant=a",
+            "https://auth.internal/verify?tenant=b",
+        ];
+        for (index, one) in all.iter().enumerate() {
+            assert!(!named(one).contains(' ') && !named(one).contains("tenant"), "{one}");
+            assert!(all[..index].iter().all(|other| named(other) != named(one)), "{one}");
+        }
+    }
 }

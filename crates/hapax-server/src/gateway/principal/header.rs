@@ -1,21 +1,41 @@
-//! `header`: a proxy in front has checked who is asking, and says so in a field.
+//! `header`: a field that names the caller.
 //!
-//! Its word is worth what its address is: of anybody else the field was taken off before ([`forward`](crate::gateway::forward)), in
-//! every spelling that a service behind could read as the same, and a guarded request then has nobody who sends it.
+//! As the first source, or where there are trusted proxies, it is what such a proxy says: of anybody else the field was taken off
+//! before ([`forward`](crate::gateway::forward)), in every spelling that a service behind could read as the same, and a guarded
+//! request then has nobody who sends it. Behind another source, and without any trusted proxy, it is what the caller says: it divides
+//! the records of one caller, and gives nobody those of another.
 
 use hapax::Principal;
 use http::{HeaderMap, HeaderName};
 
-use super::{Refused, name, only};
+use super::{name, only};
 use crate::gateway::forward::Client;
 
-pub(super) fn of(field: &HeaderName, headers: &HeaderMap, client: &Client) -> Result<Principal, Refused> {
-    if !client.is_trusted() {
-        return Err(Refused::Missing("untrusted_peer"));
+pub(super) struct Header {
+    field: HeaderName,
+    /// Only trusted proxies say it.
+    is_proxys: bool,
+    is_required: bool,
+}
+
+impl Header {
+    pub(super) fn new(field: &HeaderName, is_proxys: bool, is_required: bool) -> Header {
+        Header { field: field.clone(), is_proxys, is_required }
     }
-    let value = only(headers, field).map_err(Refused::Missing)?;
-    let name = name(value).ok_or(Refused::Missing("unreadable"))?;
-    Ok(Principal::named(format!("header:{field} {name}")))
+
+    /// Who is asking; `None` if the request need not say it and does not. `Err` says why it cannot be told.
+    pub(super) fn of(&self, headers: &HeaderMap, client: &Client) -> Result<Option<Principal>, &'static str> {
+        let field = &self.field;
+        if self.is_proxys && !client.is_trusted() {
+            return Err("untrusted_peer");
+        }
+        let value = match only(headers, field) {
+            Err("missing") if !self.is_required => return Ok(None),
+            value => value?,
+        };
+        let name = name(value).ok_or("unreadable")?;
+        Ok(Some(Principal::named(format!("header:{field} {name}"))))
+    }
 }
 
 #[cfg(test)]
@@ -24,17 +44,18 @@ mod tests {
 
     const FIELD: HeaderName = HeaderName::from_static("x-user");
 
-    fn told(peer: &str, values: &[&[u8]]) -> Result<String, &'static str> {
+    fn ask((is_proxys, is_required): (bool, bool), peer: &str, values: &[&[u8]]) -> Result<Option<String>, &'static str> {
         let client = Client::new(peer.parse().unwrap(), false, &["10.0.0.0/8".parse().unwrap()]);
         let mut headers = HeaderMap::new();
         for value in values {
             headers.append(FIELD, http::HeaderValue::from_bytes(value).unwrap());
         }
-        match of(&FIELD, &headers, &client) {
-            Ok(principal) => Ok(principal.to_string()),
-            Err(Refused::Missing(reason)) => Err(reason),
-            Err(_) => panic!("there is nothing else that a field can lack"),
-        }
+        let header = Header::new(&FIELD, is_proxys, is_required);
+        header.of(&headers, &client).map(|principal| principal.map(|principal| principal.to_string()))
+    }
+
+    fn told(peer: &str, values: &[&[u8]]) -> Result<String, &'static str> {
+        ask((true, true), peer, values).map(|name| name.expect("a field that is required is there"))
     }
 
     #[test]
@@ -55,6 +76,22 @@ mod tests {
             ("127.0.0.1", &[], Err("untrusted_peer")),
         ] {
             assert_eq!(told(peer, values), expected.map(str::to_owned), "{peer} {values:?}");
+        }
+    }
+
+    #[test]
+    fn behind_another_source_it_may_be_absent_and_without_proxies_the_caller_says_it() {
+        let ada = || Ok(Some("header:x-user ada".to_owned()));
+        for (is_proxys, peer, values, expected) in [
+            (true, "10.0.0.7", &[&b"ada"[..]][..], ada()),
+            (true, "10.0.0.7", &[], Ok(None)),
+            (true, "11.0.0.7", &[], Err("untrusted_peer")),
+            (false, "11.0.0.7", &[b"ada"], ada()),
+            (false, "11.0.0.7", &[], Ok(None)),
+            (false, "11.0.0.7", &[b"ada", b"eve"], Err("repeated")),
+            (false, "11.0.0.7", &[b""], Err("unreadable")),
+        ] {
+            assert_eq!(ask((is_proxys, false), peer, values), expected, "{peer} {values:?}");
         }
     }
 }

@@ -2,16 +2,22 @@
 //!
 //! Whoever is mistaken for another could be given the other's answer, so a guarded request is asked who sends it before anything is
 //! asked of its key. `digest.rs` and `header.rs` tell it from the request's head alone; `jwt/` verifies a token with keys that
-//! somebody else may change, and `forward_auth.rs` asks another service, each time anew. `fetch.rs` is how both ask.
+//! somebody else may change, and `forward_auth.rs` asks another service, each time anew. `fetch.rs` is how both ask. `anonymous.rs`
+//! has the list of fields that identify nobody, `list.rs` makes one name of several sources, and `notice.rs` tells the log of fields
+//! that no setting covers.
 //!
 //! The names of principals begin with their source and say by what they are known, with a space between the parts, so that no two
-//! sources, fields, claims or issuers ever share one: `header:x-user-id ada`, `jwt:sub https://id.example.com ada`.
+//! sources, fields, claims, issuers or services ever share one: `header:x-user-id ada`, `jwt:sub https://id.example.com ada`,
+//! `forward-auth:https://auth.internal/verify x-auth-user ada`.
 
+mod anonymous;
 mod digest;
 mod fetch;
 mod forward_auth;
 mod header;
 mod jwt;
+mod list;
+mod notice;
 
 use std::sync::Arc;
 
@@ -21,35 +27,52 @@ use hapax::{Body, Principal, Rejection};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, Response};
 
+use self::anonymous::{Anonymous, Unread};
+pub(crate) use self::anonymous::{is_credential_field, is_credential_parameter, parameter_name};
 use self::digest::Digest;
 use self::forward_auth::ForwardAuth;
+use self::header::Header;
 use self::jwt::Jwt;
+use self::notice::Notices;
 use super::forward::Client;
-use crate::config::{Config, PrincipalSource};
+use crate::config::{Config, PrincipalSource, PrincipalSources};
 use crate::telemetry::Metrics;
 
 /// The longest name that a caller may have: it stands in each of its records.
 const NAME_BYTES_MAX: usize = 512;
 
-/// Tells who is asking. Cheap to clone.
+/// Tells who is asking, by one list of sources. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Principals {
-    source: Arc<Source>,
+pub(crate) struct Principals(Arc<Inner>);
+
+struct Inner {
+    list: PrincipalSources,
+    /// What the list says, in its order.
+    sources: Vec<Source>,
+    anonymous: Anonymous,
+    /// Shared with the configuration before, so that a reload repeats nothing.
+    notices: Arc<Notices>,
     metrics: Metrics,
 }
 
 enum Source {
     None,
     Digest(Digest),
-    Header(HeaderName),
+    Header(Header),
     Jwt(Jwt),
     ForwardAuth(Box<ForwardAuth>),
 }
+
+/// What was found out of who is asking. Left in the request for the layer.
+#[derive(Clone)]
+struct Established(Result<Principal, Rejection>);
 
 /// Why nobody is known to be asking. The words are labels of metrics.
 enum Refused {
     /// The request does not say who is asking.
     Missing(&'static str),
+    /// It may say so where nobody looks.
+    Unread(Unread),
     /// What it says was checked and is not good.
     Invalid(jwt::Flawed),
     /// It cannot be checked now.
@@ -62,77 +85,137 @@ impl Principals {
     /// What the configuration says. Keys of tokens are there when this returns, or it has been told that they are not; `before` is what
     /// was at work until now, whose keys stay good where they come from the same place.
     pub(crate) async fn start(
+        list: &PrincipalSources,
         config: &Config,
         secret: Secret,
         metrics: Metrics,
         before: Option<&Principals>,
     ) -> Result<Principals, String> {
-        let source = match &config.principal {
-            PrincipalSource::None => Source::None,
-            PrincipalSource::Digest(field) => Source::Digest(Digest::new(field, secret)),
-            PrincipalSource::Header(field) => Source::Header(field.clone()),
-            PrincipalSource::Jwt(claim) => {
-                let settings = config.jwt.as_ref().ok_or("principal jwt needs [jwt] in the configuration")?;
-                let before = before.and_then(|before| match &*before.source {
-                    Source::Jwt(jwt) => Some(jwt),
-                    _ => None,
-                });
-                Source::Jwt(Jwt::start(settings, claim, metrics.clone(), before).await?)
-            }
-            PrincipalSource::ForwardAuth(url) => {
-                let settings = config.forward_auth.as_ref().ok_or("forward-auth needs [forward_auth] in the configuration")?;
-                Source::ForwardAuth(Box::new(ForwardAuth::new(url, settings)?))
-            }
-        };
-        Ok(Principals { source: Arc::new(source), metrics })
+        let mut sources = Vec::new();
+        for source in list.iter() {
+            let known = before.map_or(&[][..], |before| &before.0.sources).iter().chain(&sources);
+            let started = match source {
+                PrincipalSource::None => Source::None,
+                PrincipalSource::Digest(field) => Source::Digest(Digest::new(field, secret)),
+                PrincipalSource::Header(field) => {
+                    let is_proxys = list.proxy_fields(!config.trusted_proxies.is_empty()).any(|proxys| proxys == field);
+                    Source::Header(Header::new(field, is_proxys, sources.is_empty()))
+                }
+                PrincipalSource::Jwt(claim) => {
+                    let settings = config.jwt.as_ref().ok_or("principal jwt needs [jwt] in the configuration")?;
+                    let keys = { known }.find_map(|source| match source {
+                        Source::Jwt(jwt) => Some(jwt),
+                        _ => None,
+                    });
+                    Source::Jwt(Jwt::start(settings, claim, metrics.clone(), keys).await?)
+                }
+                PrincipalSource::ForwardAuth(url) => {
+                    let settings = config.forward_auth.as_ref().ok_or("forward-auth needs [forward_auth] in the configuration")?;
+                    Source::ForwardAuth(Box::new(ForwardAuth::new(url, settings, &secret)?))
+                }
+            };
+            sources.push(started);
+        }
+        Ok(Principals(Arc::new(Inner {
+            sources,
+            anonymous: Anonymous::new(list, config),
+            list: list.clone(),
+            notices: before.map_or_else(Arc::default, |before| before.0.notices.clone()),
+            metrics,
+        })))
     }
 
-    /// Who is asking, for the layer: from the head alone, or as [`Principals::check`] found it. `None` if that cannot be told.
-    pub(crate) fn of(&self, parts: &Parts) -> Option<Principal> {
-        match &*self.source {
-            Source::None => Some(Principal::Anonymous),
-            Source::Digest(digest) => digest.of(&parts.headers),
-            _ => parts.extensions.get::<Principal>().cloned(),
-        }
+    /// Who is asking, as [`Principals::check`] found it, for the layer.
+    pub(crate) fn established(parts: &Parts) -> Result<Principal, Rejection> {
+        let found = parts.extensions.get::<Established>();
+        found.map_or(Err(Rejection::PrincipalMissing { unread: None }), |Established(found)| found.clone())
     }
 
     /// Finds out who is asking and leaves it in the request, for the layer. Returns what to answer if that is not good, or cannot be
     /// checked; who says nothing of himself is left to the layer, which looks at the key first.
     pub(crate) async fn check(&self, parts: &mut Parts, client: &Client) -> Option<Response<Body>> {
-        let found = match &*self.source {
-            Source::None | Source::Digest(_) => return None,
-            Source::Header(field) => header::of(field, &parts.headers, client),
-            // Boxed, so that the others need not carry their room.
-            Source::Jwt(jwt) => Box::pin(jwt.of(&parts.headers)).await,
-            Source::ForwardAuth(auth) => Box::pin(auth.of(parts)).await,
+        let found = match self.find(parts, client).await {
+            Ok(principal) => Ok(principal),
+            Err(refused) => match self.answer(refused) {
+                Ok(response) => return Some(response),
+                Err(rejection) => Err(rejection),
+            },
         };
-        match found {
-            Ok(principal) => {
-                parts.extensions.insert(principal);
-                None
+        parts.extensions.insert(Established(found));
+        None
+    }
+
+    async fn find(&self, parts: &mut Parts, client: &Client) -> Result<Principal, Refused> {
+        let Inner { list, sources, anonymous, .. } = &*self.0;
+        if matches!(sources[..], [Source::None]) {
+            return Ok(Principal::Anonymous);
+        }
+        // Before forward-auth adds to the request what it says of the caller.
+        let unread = anonymous.unread(parts);
+        let mut said = Vec::with_capacity(sources.len());
+        for source in sources {
+            said.push(source.principal(parts, client).await?);
+        }
+        match unread.first() {
+            Some(first) if said[0].is_none() => return Err(Refused::Unread(first.clone())),
+            _ => self.notice(&unread),
+        }
+        Ok(match &mut said[..] {
+            [one] => one.take().unwrap_or(Principal::Anonymous),
+            several => list::join(list, several),
+        })
+    }
+
+    /// Counts parts of a request that may identify its sender beside what the sources read, and tells the log.
+    fn notice(&self, unread: &[Unread]) {
+        for (index, part) in unread.iter().enumerate() {
+            self.0.notices.ignored(part);
+            // One request counts once under each word.
+            if !unread[..index].iter().any(|earlier| earlier.word() == part.word()) {
+                self.0.metrics.identity_field_ignored(part.word());
             }
-            Err(refused) => self.answer(refused),
         }
     }
 
-    fn answer(&self, refused: Refused) -> Option<Response<Body>> {
+    /// What is answered at once, or what the layer answers when it has looked at the key.
+    fn answer(&self, refused: Refused) -> Result<Response<Body>, Rejection> {
+        let metrics = &self.0.metrics;
         match refused {
             Refused::Missing(reason) => {
-                self.metrics.credentials_refused(reason);
-                None
+                metrics.credentials_refused(reason);
+                Err(Rejection::PrincipalMissing { unread: None })
+            }
+            Refused::Unread(part) => {
+                metrics.credentials_refused("unread_field");
+                self.0.notices.refused(&part);
+                Err(Rejection::PrincipalMissing { unread: Some(part.name().into()) })
             }
             Refused::Invalid(flawed) => {
-                self.metrics.credentials_refused(flawed.word());
-                Some(flawed.answer())
+                metrics.credentials_refused(flawed.word());
+                Ok(flawed.answer())
             }
             Refused::Unavailable(reason) => {
-                self.metrics.principal_unavailable(reason);
-                Some(rejected(&Rejection::PrincipalUnavailable))
+                metrics.principal_unavailable(reason);
+                Ok(rejected(&Rejection::PrincipalUnavailable))
             }
             Refused::Elsewhere(response) => {
-                self.metrics.credentials_refused("forward_auth");
-                Some(*response)
+                metrics.credentials_refused("forward_auth");
+                Ok(*response)
             }
+        }
+    }
+}
+
+impl Source {
+    /// Who is asking by this source alone; `None` if the request says nothing there and need not.
+    async fn principal(&self, parts: &mut Parts, client: &Client) -> Result<Option<Principal>, Refused> {
+        match self {
+            Source::None => Ok(None),
+            Source::Digest(digest) => digest.of(&parts.headers).map_err(Refused::Missing),
+            Source::Header(header) => header.of(&parts.headers, client).map_err(Refused::Missing),
+            // Boxed, so that the others need not carry their room.
+            Source::Jwt(jwt) => Box::pin(jwt.of(&parts.headers)).await.map(Some),
+            Source::ForwardAuth(auth) => Box::pin(auth.of(parts)).await.map(Some),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use http::HeaderName;
 
 use crate::config::text::spelled;
-use crate::config::{Config, Drain, ForwardAuth, Jwt, Limits, Protocol, Route, Secret, Timeouts, Tls, Upstream};
+use crate::config::{Config, Drain, ForwardAuth, Jwt, KeysFrom, Limits, Protocol, Route, Secret, Timeouts, Tls, Upstream};
 
 /// A setting that has another value now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +74,7 @@ fn settings(config: &Config) -> Vec<Setting> {
         high_water_file,
         namespace,
         principal,
+        anonymous_fields,
         jwt,
         forward_auth,
         upstream,
@@ -95,7 +96,8 @@ fn settings(config: &Config) -> Vec<Setting> {
     list.masked("store", store.expose(), store.to_string());
     list.add("high_water_file", high_water_file.as_ref().map_or("none".to_owned(), |path| path.display().to_string()));
     list.add("namespace", namespace);
-    list.add("principal", principal);
+    list.masked("principal", principal.expose(), principal.to_string());
+    list.add("anonymous_fields", anonymous_fields.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
     list.add("trusted_proxies", trusted_proxies.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
     if let Some(jwt) = jwt {
         self::jwt(&mut list, jwt);
@@ -147,7 +149,11 @@ fn jwt(list: &mut List, jwt: &Jwt) {
     let Jwt { field, algorithms, keys, issuer, audience, leeway, refresh, stale_max, ca_file } = jwt;
     list.add("jwt.field", field);
     list.add("jwt.algorithms", format!("{algorithms:?}"));
-    list.add("jwt.keys", format!("{keys:?}"));
+    let compared = match keys {
+        KeysFrom::Url(url) => url.expose().to_string(),
+        keys => format!("{keys:?}"),
+    };
+    list.masked("jwt.keys", compared, format!("{keys:?}"));
     list.add("jwt.issuer", issuer);
     list.add("jwt.audience", format!("{audience:?}"));
     list.add("jwt.leeway", spelled(*leeway));

@@ -368,7 +368,7 @@ mod tests {
     #[test]
     fn namespace_and_principal_are_everybodys() {
         let (old, mut new) = (config(vec![]), config(vec![]));
-        (new.namespace, new.principal) = ("other".to_owned(), crate::config::PrincipalSource::None);
+        (new.namespace, new.principal) = ("other".to_owned(), crate::config::PrincipalSource::None.into());
         let told: Vec<String> = broken(&old, &new).iter().map(Broken::told).collect();
         assert!(told.len() == 2 && told[0].contains("from \"default\" to \"other\"") && told[1].contains("to none"), "{told:?}");
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use hapax_server::config::{Audience, Config, ForwardAuth, Issuer, Jwt, KeysFrom, PrincipalSource};
+use hapax_server::config::{Audience, Config, ForwardAuth, Issuer, Jwt, KeysFrom};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 
 use super::{Row, deferred, rejected};
@@ -24,7 +24,7 @@ pub(super) fn rows() -> Vec<Row> {
         rejected("no token", 400, "principal-missing", 0).config(by_token).by(async |world| world.send(post("k", "charge")).await),
         deferred("nobody there to say who is asking", 503, "principal-unavailable", 0)
             .config(|config| {
-                config.principal = PrincipalSource::ForwardAuth("http://127.0.0.1:1/verify".parse().unwrap());
+                config.principal = "forward-auth:http://127.0.0.1:1/verify".parse().unwrap();
                 config.forward_auth = Some(ForwardAuth::new("x-auth-user".parse().unwrap()));
             })
             .by(async |world| world.send(post("k", "charge")).await),

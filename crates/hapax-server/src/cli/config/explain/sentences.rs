@@ -6,7 +6,7 @@ use hapax::{KeyRule, Mode, Policy};
 use http::Method;
 
 use crate::config::text::{spelled, spelled_size};
-use crate::config::{Config, PrincipalSource, Route};
+use crate::config::{Config, PrincipalSource, PrincipalSources, Route};
 
 /// Situations, and what happens in each.
 pub(super) fn of(route: &Route, method: &Method, config: &Config) -> Vec<(&'static str, String)> {
@@ -44,10 +44,14 @@ pub(super) fn of(route: &Route, method: &Method, config: &Config) -> Vec<(&'stat
     sentences
 }
 
-fn principal(source: &PrincipalSource) -> String {
-    match source {
+fn principal(sources: &PrincipalSources) -> String {
+    match sources.first() {
         PrincipalSource::None => "all callers are one (principal = \"none\"): whoever knows a key gets its answer.".to_owned(),
-        source => format!("a key belongs to who is asking ({source}): nobody else finds it."),
+        PrincipalSource::Digest(field) => format!(
+            "a key belongs to who is asking ({sources}): nobody else finds it. Without {field} a request is anonymous if none of \
+             its fields may identify anybody, else it gets 400 principal-missing."
+        ),
+        _ => format!("a key belongs to who is asking ({sources}): nobody else finds it."),
     }
 }
 

@@ -64,11 +64,19 @@ const TOP_SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "principal",
-        kind: Kind::Text,
+        kind: Kind::TextOrList,
         fallback: Is("digest:authorization"),
-        example: "digest:x-api-key",
-        means: "who is asking, see [principals.md](principals.md): `digest:FIELD`, `header:FIELD`, `jwt:CLAIM`, `forward-auth:URL` or `none`. Two principals \
-                never share a record",
+        example: "[\"digest:authorization\", \"header:stripe-account\"]",
+        means: "who is asking, see [principals.md](principals.md): `digest:FIELD`, `header:FIELD`, `jwt:CLAIM`, `forward-auth:URL` or `none`; or a list, of which \
+                the first says who is asking and the others divide that caller's records. Two principals never share a record",
+    },
+    Setting {
+        name: "anonymous_fields",
+        kind: Kind::TextOrList,
+        fallback: Nothing,
+        example: "[\"x-tenant-hint\"]",
+        means: "exact names of header fields that identify nobody, or `query:NAME` for a query parameter, besides [those that are known to](principals.md#anonymous-requests). \
+                A guarded request without a credential and with any other field gets 400 `principal-missing`",
     },
     Setting {
         name: "namespace",

@@ -72,7 +72,7 @@ impl Keeper {
         let place = match &settings.keys {
             KeysFrom::File(path) => Place::File(path.clone()),
             KeysFrom::Secret(path) => Place::Secret(path.clone()),
-            KeysFrom::Url(url) => Place::Url(Fetcher::new(url, settings.ca_file.as_deref(), "jwt")?),
+            KeysFrom::Url(url) => Place::Url(Fetcher::new(url.expose(), settings.ca_file.as_deref(), "jwt")?),
         };
         let held =
             before.filter(|before| is_same_place(&before.shared.settings, settings)).map(|before| before.shared.held.load_full());
