@@ -43,7 +43,11 @@ fn impostor(request: Asked) -> Asked {
 #[tokio::test]
 async fn the_upstream_is_told_who_asks_and_how_and_nothing_that_a_client_made_up() {
     for way in WAYS {
-        let headers = seen(way, impostor(post("\"k\"", "charge").with("accept-encoding", "br").with("x_own", "1"))).await;
+        let headers = seen(
+            way,
+            impostor(post("\"k\"", "charge").with("authorization", "Bearer ada").with("accept-encoding", "br").with("x_own", "1")),
+        )
+        .await;
         let proto = if way.is_tls { "https" } else { "http" };
         assert_eq!(value(&headers, "forwarded"), Some(&*format!("for=127.0.0.1;proto={proto};host=\"localhost\"")), "{way}");
         assert_eq!(value(&headers, "x-forwarded-for"), Some("127.0.0.1"), "{way}");

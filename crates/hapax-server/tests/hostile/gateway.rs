@@ -19,7 +19,9 @@ impl Gateway {
     pub(crate) fn start(upstream: SocketAddr, settings: &str) -> Gateway {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("hapax.toml");
-        let common = "listen = \"127.0.0.1:0\"\nadmin = \"off\"\nstore = \"sqlite:hapax.db\"\n";
+        // The cases are about what a request is, and not about who sends it.
+        let common = "listen = \"127.0.0.1:0\"\nadmin = \"off\"\nstore = \"sqlite:hapax.db\"\n\
+                      anonymous_fields = [\"a\", \"x\", \"x-hop\", \"idempotent-replayed\", \"sec-websocket-key\", \"sec-websocket-version\"]\n";
         fs::write(&file, format!("{common}[upstream]\nurl = \"http://{upstream}\"\n{settings}")).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_hapax"))
             .args(["serve", "--config"])
