@@ -102,6 +102,10 @@ pub enum Bug {
     RefusedKeptLong,
     /// A 401 or 403 makes a record short-lived though an earlier attempt was lost.
     RefusedForgetsLost,
+    /// A request body is buffered without asking whether there is room.
+    BodyBudgetIgnored,
+    /// Room for a request body comes back when the body has been read, and not when it is let go of.
+    BodyRoomComesBackEarly,
 }
 
 /// Every bug with the name `HAPAX_PLANTED` knows it by. Those of the Postgres store begin with [`POSTGRES`].
@@ -154,6 +158,8 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("pg-clock-is-believed", Bug::PgClockIsBelieved),
     ("refused-kept-long", Bug::RefusedKeptLong),
     ("refused-forgets-lost", Bug::RefusedForgetsLost),
+    ("body-budget-ignored", Bug::BodyBudgetIgnored),
+    ("body-room-comes-back-early", Bug::BodyRoomComesBackEarly),
 ];
 
 /// What the names of bugs in the Postgres store begin with: only its own suites can notice them.

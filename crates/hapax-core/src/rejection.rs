@@ -44,6 +44,8 @@ pub enum Rejection {
         /// The limit.
         bytes_max: u64,
     },
+    /// There is no room to buffer the request body: see `buffered_memory_bytes_max` in `hapax::Limits`. Nothing was begun.
+    BufferFull,
     /// An attempt is running, or has just ended retryable.
     InFlight {
         /// When to ask again.
@@ -165,6 +167,7 @@ impl Rejection {
             R::KeyExpired { .. } => row(410, "key-expired", "The idempotency key has expired", Retry::No),
             R::DeadlinePassed => row(412, "deadline-passed", "The caller's deadline passed before the work began", Retry::No),
             R::BodyTooLarge { .. } => row(413, "body-too-large", "The request body is too large", Retry::No),
+            R::BufferFull => row(503, "buffer-full", "There is no room for the request body at the moment", SOON),
             R::KeyReused => row(422, "key-reused", "The idempotency key was used for another request", Retry::No),
             R::TooManyKeys => row(429, "too-many-keys", "Too many operations are under way", SOON),
             R::KeysTooFast { retry_after } => {
@@ -208,6 +211,7 @@ impl Rejection {
             R::PrincipalUnavailable => "Nothing was begun by this request. Repeat it with the same key later.".into(),
             R::BodyUnreadable => "The body broke off before it was complete; nothing was begun.".into(),
             R::BodyTooLarge { bytes_max } => format!("The limit is {bytes_max} bytes; nothing was begun."),
+            R::BufferFull => "Nothing was begun. Repeat the same request with the same key later.".into(),
             R::InFlight { .. } => "Repeat the same request with the same key later to get its answer.".into(),
             R::OutcomeUnknown => "An earlier attempt was lost and may have had its effect. Do not send it again under a new key; find out what happened.".into(),
             R::AnswerNotKept { .. } => "The request was answered once. Look up its result; do not send it again under a new key.".into(),

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod budget;
 pub mod clock;
 #[cfg(feature = "axum")]
 mod extract;
@@ -12,9 +13,11 @@ pub mod once;
 pub mod store;
 mod sweep;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use budget::{BodyBudget, BodyUsage};
 pub use hapax_core as core;
 pub use hapax_core::fingerprint::FingerprintPolicy;
 pub use hapax_core::{
@@ -48,6 +51,7 @@ pub const SHADOW: &str = "shadow:";
 #[derive(Clone)]
 pub struct Hapax {
     engine: Arc<Engine>,
+    bodies: Arc<BodyBudget>,
     namespace: Arc<str>,
 }
 
@@ -57,6 +61,7 @@ pub struct Builder {
     observer: Arc<dyn Observer>,
     limits: Limits,
     sweep: Option<Sweep>,
+    spill_directory: Option<PathBuf>,
 }
 
 impl Builder {
@@ -81,9 +86,22 @@ impl Builder {
         self
     }
 
+    /// Sets where large request bodies are written while they are buffered; by default the system's
+    /// directory for temporary files. Keep it on another file system than the store: a store that
+    /// finds its disk full takes no new keys.
+    #[must_use]
+    pub fn spill_directory(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.spill_directory = Some(directory.into());
+        self
+    }
+
     /// Ready.
     pub fn build(self) -> Hapax {
-        Hapax { engine: Engine::new(self.store, self.observer, self.limits, self.sweep), namespace: "default".into() }
+        Hapax {
+            bodies: BodyBudget::new(self.limits, self.spill_directory),
+            engine: Engine::new(self.store, self.observer, self.limits, self.sweep),
+            namespace: "default".into(),
+        }
     }
 }
 
@@ -100,7 +118,7 @@ impl Hapax {
 
     /// Begins with the defaults, on a store that others use too.
     pub fn builder_shared(store: Arc<dyn Store>) -> Builder {
-        Builder { store, observer: Arc::new(()), limits: Limits::default(), sweep: Some(Sweep::default()) }
+        Builder { store, observer: Arc::new(()), limits: Limits::default(), sweep: Some(Sweep::default()), spill_directory: None }
     }
 
     /// Sets apart the keys of this service from those of others on the same store.
@@ -253,6 +271,11 @@ impl Hapax {
     /// What a principal has in this namespace, as far as this process knows; `None` while no quota is set.
     pub fn usage(&self, principal: &Principal) -> Option<Usage> {
         self.engine.store.usage(&self.namespace, principal)
+    }
+
+    /// The budget for buffered request bodies: see [`Limits::buffered_memory_bytes_max`]. It does not keep the store open.
+    pub fn body_budget(&self) -> &Arc<BodyBudget> {
+        &self.bodies
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {

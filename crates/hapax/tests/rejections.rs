@@ -164,6 +164,7 @@ const ROWS: &[Row] = &[
     ("token past its life", 410, "key-expired", false, 0),
     ("deadline passed", 412, "deadline-passed", false, 0),
     ("body too large", 413, "body-too-large", false, 0),
+    ("no room for the body", 503, "buffer-full", true, 1),
     ("same key, other request", 422, "key-reused", false, 1),
     ("too many operations", 429, "too-many-keys", true, 1),
     ("too many new keys", 429, "too-many-keys", true, 1),
@@ -213,6 +214,7 @@ fn policy_of(row: &str) -> Policy {
 fn limits_of(row: &str) -> Limits {
     match row {
         "too many operations" => Limits { attempts_in_flight_max: 1, ..Limits::default() },
+        "no room for the body" => Limits { buffered_memory_bytes_max: 6, ..Limits::default() },
         "too many records" => Limits { records_per_principal_max: Some(1), ..Limits::default() },
         _ => Limits::default(),
     }
@@ -301,6 +303,11 @@ async fn provoke(row: &str, world: &World, way: &Way) -> Got {
         }
         "deadline passed" => way.send(with(post("k", "201"), "idempotency-deadline", "@1700000000")).await,
         "body too large" => way.send(post("k", "123456789")).await,
+        "no room for the body" => {
+            let _first = way.spawn(post("k", "wait"));
+            world.gate.wait_for(1).await;
+            way.send(post("another", "201")).await
+        }
         "same key, other request" => {
             way.send(post("k", "201")).await;
             way.send(post("k", "202")).await

@@ -23,6 +23,7 @@ const SUITES: &[Choice] = &[
     ("hapax", "layer", &[]),
     ("hapax", "outcomes", &[]),
     ("hapax", "rejections", &[]),
+    ("hapax", "buffers", &[]),
     ("hapax", "axum", &[]),
     ("hapax", "sqlite", &[]),
 ];

@@ -15,6 +15,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use tokio::task::JoinHandle;
 
 use super::BoxError;
+use crate::budget::Reservation;
 
 /// How much of a spilled body is read at a time.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -58,7 +59,7 @@ impl Body {
     }
 
     /// What was read into a file, from its beginning.
-    pub(super) fn spilled(file: Arc<File>, len: u64, trailers: Option<HeaderMap>) -> Self {
+    pub(super) fn spilled(file: Arc<SpillFile>, len: u64, trailers: Option<HeaderMap>) -> Self {
         Body(Kind::Spilled(Spilled { file, at: 0, left: len, reading: None, trailers }))
     }
 
@@ -144,9 +145,15 @@ fn sum(one: &SizeHint, other: &SizeHint) -> SizeHint {
     hint
 }
 
+/// A file that holds a request body, and the room that was reserved for it.
+pub(super) struct SpillFile {
+    pub(super) file: File,
+    pub(super) _reservation: Arc<Reservation>,
+}
+
 /// A body that is read back from its file, chunk by chunk, off the runtime's threads.
 struct Spilled {
-    file: Arc<File>,
+    file: Arc<SpillFile>,
     at: u64,
     left: u64,
     reading: Option<JoinHandle<io::Result<Bytes>>>,
@@ -161,7 +168,7 @@ impl Spilled {
         let (file, at, left) = (&self.file, self.at, self.left);
         let reading = self.reading.get_or_insert_with(|| {
             let file = file.clone();
-            tokio::task::spawn_blocking(move || read_chunk(&file, at, left))
+            tokio::task::spawn_blocking(move || read_chunk(&file.file, at, left))
         });
         let read = ready!(Pin::new(reading).poll(cx));
         self.reading = None;

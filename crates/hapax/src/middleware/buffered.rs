@@ -1,7 +1,7 @@
 //! Request bodies of guarded requests: read whole, in memory or into a file, with everything that has to be known of them.
 
-use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
@@ -14,11 +14,15 @@ use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http_body_util::BodyExt;
-use tokio::io::AsyncWriteExt;
 
 use super::BoxError;
-use super::body::Body;
+use super::body::{Body, SpillFile};
+use crate::Peer;
+use crate::budget::{BodyBudget, Full, Place, Reservation};
 use crate::once::{Fingerprinting, Request};
+
+/// Once a body goes to a file, this much of it is in memory at a time: while it is written, and while it is read back.
+const SPILL_PIECE_BYTES: usize = 64 << 10;
 
 /// A request body that has been read whole, and can be read again.
 pub(super) struct Buffered {
@@ -33,13 +37,13 @@ pub(super) struct Buffered {
 
 enum Content {
     Memory(Bytes),
-    File { file: Arc<File>, len: u64 },
+    File { file: Arc<SpillFile>, len: u64 },
 }
 
 /// A body that could not be read whole.
 pub(super) struct Stopped {
     pub(super) rejection: Rejection,
-    basin: Basin,
+    buffer: BodyBuffer,
     /// What was read and found no place.
     last: Bytes,
     /// What it broke off with.
@@ -57,12 +61,12 @@ impl Stopped {
             Some(error) => Body::broken(error),
             None => Body::streamed(rest),
         };
-        self.basin.pour_out().then(Body::from(self.last)).then(rest)
+        self.buffer.into_body().then(Body::from(self.last)).then(rest)
     }
 }
 
 impl Buffered {
-    /// Reads a body within the policy's limits. It is fingerprinted on the way, and the values at `pointers` are found.
+    /// Reads a body within the policy's limits and the budget. It is fingerprinted on the way, and the values at `pointers` are found.
     pub(super) async fn read<B>(
         parts: &Parts,
         scope: Arc<Scope>,
@@ -70,17 +74,23 @@ impl Buffered {
         body: &mut B,
         policy: &Policy,
         pointers: &[Pointer],
+        budget: &Arc<BodyBudget>,
     ) -> Result<Buffered, Box<Stopped>>
     where
         B: http_body::Body<Data = Bytes> + Unpin,
         B::Error: Into<BoxError>,
     {
-        let mut basin = Basin::new(policy.body_memory_bytes_max);
-        let stop = |rejection, basin, last, error| Err(Box::new(Stopped { rejection, basin, last, error }));
-        let too_large = Rejection::BodyTooLarge { bytes_max: policy.body_bytes_max };
-        // What is announced as too large need not be read to be refused.
-        if body.size_hint().lower() > policy.body_bytes_max {
-            return stop(too_large, basin, Bytes::new(), None);
+        let mut buffer = BodyBuffer::new(budget, parts.extensions.get().copied(), policy);
+        let stop = |rejection, buffer, last, error| Err(Box::new(Stopped { rejection, buffer, last, error }));
+        let bytes_max = buffer.bytes_max;
+        let too_large = Rejection::BodyTooLarge { bytes_max };
+        // A body whose declared length is over a limit is refused without being read.
+        let declared = body.size_hint().lower();
+        if declared > bytes_max {
+            return stop(too_large, buffer, Bytes::new(), None);
+        }
+        if let Err(full) = buffer.reserve(declared) {
+            return stop(no_room(&full.into()), buffer, Bytes::new(), None);
         }
         let mut fingerprinter = Fingerprinter::new(&policy.fingerprint, &request_head(&scope, target, &parts.headers));
         let mut finder = (!pointers.is_empty()).then(|| Finder::new(pointers.to_vec()));
@@ -92,27 +102,27 @@ impl Buffered {
                     trailers = frame.into_trailers().ok();
                     continue;
                 }
-                Err(error) => return stop(Rejection::BodyUnreadable, basin, Bytes::new(), Some(error.into())),
+                Err(error) => return stop(Rejection::BodyUnreadable, buffer, Bytes::new(), Some(error.into())),
             };
-            if basin.len() + data.len() as u64 > policy.body_bytes_max {
-                return stop(too_large, basin, data, None);
+            if buffer.len() + data.len() as u64 > bytes_max {
+                return stop(too_large, buffer, data, None);
             }
             fingerprinter.update(&data);
             if let Some(finder) = &mut finder {
                 finder.update(&data);
             }
-            if let Err(error) = basin.pour(&data).await {
-                return stop(spill_failed(&error), basin, Bytes::new(), None);
+            if let Err(error) = buffer.add(&data).await {
+                return stop(no_room(&error), buffer, data, None);
             }
         }
         // HTTP libraries may end a body that broke off as if it were whole; its declared length tells.
-        let is_cut_off = declared_length(&parts.headers).is_some_and(|length| length != basin.len());
+        let is_cut_off = declared_length(&parts.headers).is_some_and(|length| length != buffer.len());
         if is_cut_off && !planted::is(Bug::CutOffBodyIsWhole) {
-            return stop(Rejection::BodyUnreadable, basin, Bytes::new(), Some("the body is not as long as was declared".into()));
+            return stop(Rejection::BodyUnreadable, buffer, Bytes::new(), Some("the body is not as long as was declared".into()));
         }
-        let content = match basin.settle().await {
+        let content = match buffer.finish().await {
             Ok(content) => content,
-            Err((error, basin)) => return stop(spill_failed(&error), basin, Bytes::new(), None),
+            Err((error, buffer)) => return stop(no_room(&error), buffer, Bytes::new(), None),
         };
         Ok(Buffered {
             content,
@@ -168,71 +178,177 @@ fn declared_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-fn spill_failed(error: &io::Error) -> Rejection {
-    tracing::error!(%error, "a request body could not be spilled to a file");
-    Rejection::StoreUnavailable
+/// Why a part of a body found no room.
+#[derive(Debug, thiserror::Error)]
+enum NoRoom {
+    #[error(transparent)]
+    Full(#[from] Full),
+    /// The spill directory cannot take it: it is full, or not there.
+    #[error("{0}")]
+    Spill(#[from] io::Error),
 }
 
-/// Collects a body: in memory first, then in a file that has no name and goes when it is closed.
-struct Basin {
+fn no_room(error: &NoRoom) -> Rejection {
+    match error {
+        // Counted as a rejection. A line each would let a flood of requests fill the log.
+        NoRoom::Full(full) => tracing::debug!(%full, "a request body was refused"),
+        NoRoom::Spill(error) => tracing::error!(%error, "a request body could not be written to the spill directory"),
+    }
+    Rejection::BufferFull
+}
+
+/// Collects a body: in memory while it is small, else in a file that has no name and goes when it is closed.
+struct BodyBuffer {
     memory: BytesMut,
+    /// A body up to this size stays in memory.
     memory_max: usize,
-    file: Option<tokio::fs::File>,
+    /// The largest body that can be held: the policy's limit, or less if the budget could never hold that.
+    bytes_max: u64,
+    /// What may be in memory of a body that goes to a file.
+    piece_max: usize,
+    file: Option<Arc<SpillFile>>,
+    /// What is in the file.
     spilled: u64,
+    reservation: Arc<Reservation>,
 }
 
-impl Basin {
-    fn new(memory_max: usize) -> Self {
-        Basin { memory: BytesMut::new(), memory_max, file: None, spilled: 0 }
+impl BodyBuffer {
+    fn new(budget: &Arc<BodyBudget>, peer: Option<Peer>, policy: &Policy) -> Self {
+        let memory_share = usize::try_from(budget.share(peer, Place::Memory)).unwrap_or(usize::MAX);
+        let memory_max = policy.body_memory_bytes_max.min(memory_share);
+        let bytes_max = policy.body_bytes_max.min(budget.share(peer, Place::Disk).max(memory_max as u64));
+        let piece_max = SPILL_PIECE_BYTES.min(memory_share);
+        let reservation = budget.reservation(peer);
+        BodyBuffer { memory: BytesMut::new(), memory_max, bytes_max, piece_max, file: None, spilled: 0, reservation }
     }
 
     fn len(&self) -> u64 {
         self.spilled + self.memory.len() as u64
     }
 
-    async fn pour(&mut self, data: &[u8]) -> io::Result<()> {
+    /// Reserves room for a body of at least this length.
+    fn reserve(&self, len: u64) -> Result<(), Full> {
+        if !self.is_on_disk(len) {
+            return self.reservation.grow_to(Place::Memory, len);
+        }
+        self.reservation.grow_to(Place::Memory, self.piece_max as u64)?;
+        self.reservation.grow_to(Place::Disk, len)
+    }
+
+    fn is_on_disk(&self, len: u64) -> bool {
+        self.file.is_some() || len > self.memory_max as u64 || self.reservation.reserved(Place::Disk) > 0
+    }
+
+    /// Takes the next part of the body. After an error that part is not held, and everything before it is.
+    async fn add(&mut self, data: &Bytes) -> Result<(), NoRoom> {
+        let len = self.len() + data.len() as u64;
+        if !self.is_on_disk(len) {
+            return Ok(self.add_in_memory(data)?);
+        }
+        self.reserve(len)?;
+        if self.file.is_none() || self.memory.len() + data.len() > self.piece_max {
+            self.flush().await?;
+        }
+        if data.len() > self.piece_max {
+            self.write(data.clone()).await?;
+        } else {
+            self.memory.extend_from_slice(data);
+        }
+        Ok(())
+    }
+
+    /// Reserves what is allocated: twice as much each time, where no length was declared.
+    fn add_in_memory(&mut self, data: &Bytes) -> Result<(), Full> {
+        let needed = self.memory.len() + data.len();
+        let reserved = usize::try_from(self.reservation.reserved(Place::Memory)).unwrap_or(usize::MAX);
+        let room = if needed <= reserved { reserved } else { needed.max((2 * reserved).min(self.memory_max)) };
+        self.reservation.grow_to(Place::Memory, room as u64)?;
+        if self.memory.capacity() < room {
+            self.memory.reserve(room - self.memory.len());
+        }
         self.memory.extend_from_slice(data);
-        if self.memory.len() > self.memory_max {
-            self.spill().await?;
-        }
         Ok(())
     }
 
-    async fn spill(&mut self) -> io::Result<()> {
-        let file = match &mut self.file {
-            Some(file) => file,
-            empty => {
-                let file = tokio::task::spawn_blocking(tempfile::tempfile).await.map_err(io::Error::other)??;
-                empty.insert(tokio::fs::File::from_std(file))
-            }
-        };
-        file.write_all(&self.memory).await?;
-        // Before it is let go of in memory: what could not be written must still be somewhere.
-        file.flush().await?;
-        self.spilled += self.memory.len() as u64;
-        self.memory.clear();
+    /// Writes what is in memory to the file. After an error it is still in memory.
+    async fn flush(&mut self) -> io::Result<()> {
+        let piece = std::mem::take(&mut self.memory).freeze();
+        if let Err(error) = self.write(piece.clone()).await {
+            self.memory = BytesMut::from(piece);
+            return Err(error);
+        }
+        drop(piece);
+        self.reservation.shrink_memory_to(self.piece_max as u64);
+        self.memory.reserve(self.piece_max);
         Ok(())
     }
 
-    async fn settle(mut self) -> Result<Content, (io::Error, Basin)> {
-        if self.file.is_none() {
-            return Ok(Content::Memory(self.memory.freeze()));
+    async fn write(&mut self, piece: Bytes) -> io::Result<()> {
+        let file = self.file.clone();
+        let (at, len) = (self.spilled, piece.len() as u64);
+        // Whoever hangs up meanwhile does not stop this: it holds the reservation until it is done.
+        let reservation = self.reservation.clone();
+        let writing = tokio::task::spawn_blocking(move || {
+            let file = match file {
+                Some(file) => file,
+                None => Arc::new(SpillFile { file: reservation.budget().create_file()?, _reservation: reservation.clone() }),
+            };
+            file.file.write_all_at(&piece, at)?;
+            drop((piece, reservation));
+            Ok::<_, io::Error>(file)
+        });
+        self.file = Some(writing.await.map_err(io::Error::other)??);
+        self.spilled += len;
+        Ok(())
+    }
+
+    async fn finish(mut self) -> Result<Content, (NoRoom, BodyBuffer)> {
+        if !self.is_on_disk(self.len()) {
+            return Ok(Content::Memory(self.into_bytes()));
         }
-        if let Err(error) = self.spill().await {
-            return Err((error, self));
+        if !self.memory.is_empty()
+            && let Err(error) = self.flush().await
+        {
+            return Err((error.into(), self));
         }
-        let file = self.file.take().expect("a spilled body has a file");
-        Ok(Content::File { file: Arc::new(file.into_std().await), len: self.spilled })
+        match self.file {
+            Some(file) => Ok(Content::File { file, len: self.spilled }),
+            // A long body was declared, and nothing came.
+            None => Ok(Content::Memory(Bytes::new())),
+        }
     }
 
     /// What was collected so far.
-    fn pour_out(self) -> Body {
-        let memory = Body::from(self.memory.freeze());
-        // Nothing is on its way to the file: each piece was flushed, or is still in memory.
-        match self.file.map(tokio::fs::File::try_into_std) {
-            Some(Ok(file)) => Body::spilled(Arc::new(file), self.spilled, None).then(memory),
-            Some(Err(_)) if self.spilled > 0 => Body::broken("a spilled body cannot be read back".into()),
-            _ => memory,
+    fn into_body(self) -> Body {
+        let spilled = self.file.clone().map(|file| Body::spilled(file, self.spilled, None));
+        let memory = Body::from(self.into_bytes());
+        match spilled {
+            Some(spilled) => spilled.then(memory),
+            None => memory,
         }
+    }
+
+    /// What is in memory. It holds its reservation for as long as any copy of it is there.
+    fn into_bytes(self) -> Bytes {
+        if self.memory.is_empty() {
+            return Bytes::new();
+        }
+        let bytes = self.memory.freeze();
+        if planted::is(Bug::BodyRoomComesBackEarly) {
+            return bytes;
+        }
+        Bytes::from_owner(Reserved { bytes, _reservation: self.reservation })
+    }
+}
+
+/// Bytes that hold their reservation.
+struct Reserved {
+    bytes: Bytes,
+    _reservation: Arc<Reservation>,
+}
+
+impl AsRef<[u8]> for Reserved {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv6Addr};
 /// one client can take any address of it.
 ///
 /// A service puts it into the extensions of a request. Limits that hold per peer count by it;
-/// requests without it share one count.
+/// requests without it share one count, and of buffered bodies only the total holds for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Peer(IpAddr);
 

@@ -275,7 +275,7 @@ impl Shared {
         B::Error: Into<BoxError>,
     {
         let Asked { scope, target, .. } = asked;
-        Buffered::read(parts, scope.clone(), target, body, &self.policy, &self.pointers).await.map(Arc::new)
+        Buffered::read(parts, scope.clone(), target, body, &self.policy, &self.pointers, &self.hapax.bodies).await.map(Arc::new)
     }
 
     /// What the engine is asked; `None` if the request turned out to have no key and may pass without one.

@@ -57,6 +57,15 @@ pub struct Limits {
     /// Of these, records that are kept only because their caller was refused with 401 or 403. Over it, unverified callers of whom nothing is
     /// known are refused with `too-many-keys` if their peer has made a hundredth of them. `None` for any number.
     pub refused_records_max: Option<u64>,
+    /// Bytes of request bodies that may be buffered in memory. A guarded request whose body finds no room in one of these four limits
+    /// is refused with `buffer-full`, before its body is read if it declares its length. A body keeps its room until its attempt ends.
+    pub buffered_memory_bytes_max: u64,
+    /// The same for the requests of one [`Peer`](crate::Peer). A request that has no peer in its extensions has only the total.
+    pub buffered_memory_bytes_per_peer_max: u64,
+    /// Bytes of request bodies that may be buffered in files: those of bodies over `Policy::body_memory_bytes_max`.
+    pub buffered_disk_bytes_max: u64,
+    /// The same for the requests of one peer.
+    pub buffered_disk_bytes_per_peer_max: u64,
 }
 
 impl Default for Limits {
@@ -76,6 +85,12 @@ impl Default for Limits {
             records_max: Some(10_000_000),
             // What one client can make in ten minutes at 160 requests a second; some 30 MB.
             refused_records_max: Some(100_000),
+            buffered_memory_bytes_max: 256 << 20,
+            // A quarter: three quarters are left for others, and it is still room for 64 bodies of a mebibyte, because a load balancer
+            // that nobody named as one looks like a single peer.
+            buffered_memory_bytes_per_peer_max: 64 << 20,
+            buffered_disk_bytes_max: 4 << 30,
+            buffered_disk_bytes_per_peer_max: 1 << 30,
         }
     }
 }
