@@ -46,6 +46,8 @@ pub struct Config {
     pub store: StoreUrl,
     /// Where this node keeps its last acknowledged writes, if the store is a Postgres: by them it notices a restore at its start.
     pub high_water_file: Option<PathBuf>,
+    /// Where large request bodies are written while they are buffered; `None` for the system's directory for temporary files.
+    pub spill_directory: Option<PathBuf>,
     /// Sets apart the keys of this service from those of others on the same store.
     pub namespace: String,
     /// Who is asking.
@@ -125,6 +127,11 @@ pub struct Upstream {
     pub ca_file: Option<PathBuf>,
     /// Connections that may be open to it. A request that finds none free within `timeouts.connect` was never dispatched.
     pub connections_max: usize,
+    /// Of these, connections that the unguarded requests and tunnels of one peer may use at the same time; half of them by default. All
+    /// unguarded requests together leave a quarter of the connections to guarded ones.
+    pub unguarded_per_peer_max: Option<usize>,
+    /// Tunnels (WebSocket) there may be at the same time, half of them to one peer. Half of the connections by default.
+    pub tunnels_max: Option<usize>,
     /// How long an unused connection is kept.
     pub idle_max: Duration,
     /// How long a connection may have been unused for a request that must not be sent twice: shorter than the upstream's own
@@ -169,6 +176,8 @@ pub struct Timeouts {
     pub connect: Duration,
     /// From the last byte of the request to the head of the upstream's answer, and from each part of its body to the next.
     pub answer: Duration,
+    /// A tunnel through which nothing comes from either side.
+    pub tunnel_idle: Duration,
 }
 
 /// How much of anything there may be.
@@ -198,6 +207,26 @@ pub struct Limits {
     pub refused_records_max: u64,
     /// Values by which new keys are counted at the same time.
     pub velocity_entries_max: usize,
+    /// Bytes of request bodies buffered in memory.
+    pub buffered_memory_bytes_max: u64,
+    /// The same of one peer; a quarter of the total by default.
+    pub buffered_memory_bytes_per_peer_max: Option<u64>,
+    /// Bytes of request bodies buffered in files.
+    pub buffered_disk_bytes_max: u64,
+    /// The same of one peer; a quarter of the total by default.
+    pub buffered_disk_bytes_per_peer_max: Option<u64>,
+}
+
+impl Limits {
+    /// Bytes of one peer's request bodies that may be buffered in memory.
+    pub fn memory_share(&self) -> u64 {
+        self.buffered_memory_bytes_per_peer_max.unwrap_or(self.buffered_memory_bytes_max / 4)
+    }
+
+    /// Bytes of one peer's request bodies that may be buffered in files.
+    pub fn disk_share(&self) -> u64 {
+        self.buffered_disk_bytes_per_peer_max.unwrap_or(self.buffered_disk_bytes_max / 4)
+    }
 }
 
 /// How to stop.
@@ -219,6 +248,7 @@ impl Config {
             settle_token: None,
             store: StoreUrl::Sqlite("hapax.db".into()),
             high_water_file: None,
+            spill_directory: None,
             namespace: "default".to_owned(),
             principal: PrincipalSources::default(),
             anonymous_fields: Vec::new(),
@@ -267,6 +297,21 @@ impl Config {
 }
 
 impl Upstream {
+    /// Connections that all unguarded requests together may use: a quarter, rounded up, is left to guarded ones.
+    pub fn unguarded_max(&self) -> usize {
+        unguarded_of(self.connections_max)
+    }
+
+    /// Connections that the unguarded requests and tunnels of one peer may use.
+    pub fn unguarded_per_peer(&self) -> usize {
+        self.unguarded_per_peer_max.unwrap_or(self.connections_max.div_ceil(2)).min(self.unguarded_max())
+    }
+
+    /// Tunnels there may be at the same time.
+    pub fn tunnels(&self) -> usize {
+        self.tunnels_max.unwrap_or(self.connections_max.div_ceil(2)).min(self.unguarded_max())
+    }
+
     /// Everything at its default, at this origin.
     pub fn new(url: http::Uri) -> Upstream {
         Upstream {
@@ -274,10 +319,17 @@ impl Upstream {
             protocol: Protocol::Auto,
             ca_file: None,
             connections_max: 1_024,
+            unguarded_per_peer_max: None,
+            tunnels_max: None,
             idle_max: Duration::from_secs(60),
             reuse_max: Duration::from_secs(1),
         }
     }
+}
+
+/// How many of some connections, or streams, unguarded requests may use together.
+pub(crate) fn unguarded_of(connections: usize) -> usize {
+    connections - connections.div_ceil(4).min(connections.saturating_sub(1))
 }
 
 impl Default for Timeouts {
@@ -291,6 +343,8 @@ impl Default for Timeouts {
             connect: Duration::from_secs(5),
             // Longer than the longest attempt: one that is given up at five minutes may still end, and resolve its record.
             answer: Duration::from_secs(10 * 60),
+            // Longer than the pings of WebSocket libraries are apart, which is a minute at most as a rule.
+            tunnel_idle: Duration::from_secs(5 * 60),
         }
     }
 }
@@ -310,6 +364,10 @@ impl Default for Limits {
             records_max: 10_000_000,
             refused_records_max: 100_000,
             velocity_entries_max: 100_000,
+            buffered_memory_bytes_max: 256 << 20,
+            buffered_memory_bytes_per_peer_max: None,
+            buffered_disk_bytes_max: 4 << 30,
+            buffered_disk_bytes_per_peer_max: None,
         }
     }
 }

@@ -72,7 +72,7 @@ fn proxy(config: &Config, lasting: &Lasting, before: Option<&Live>) -> Result<Pr
         // A file may hold something else by now.
         config.upstream.ca_file.is_none()
             && config.upstream == before.config.upstream
-            && (timeouts.connect, timeouts.answer) == (earlier.connect, earlier.answer)
+            && (timeouts.connect, timeouts.answer, timeouts.tunnel_idle) == (earlier.connect, earlier.answer, earlier.tunnel_idle)
     };
     match before.filter(is_same) {
         Some(before) => Ok(before.proxy.clone()),

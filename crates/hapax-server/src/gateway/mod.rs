@@ -12,6 +12,7 @@ mod live;
 mod principal;
 mod probe;
 mod reload;
+mod spill;
 mod stack;
 mod stream;
 mod upstream;
@@ -135,7 +136,7 @@ impl Gateway {
         let ready = Arc::new(Readiness::default());
         let store = open(&config, &metrics, &ready).await?;
         let operation_ids = store.pulse().await.map_err(|error| store_error(&config, &error))?.operation_ids();
-        let hapax = Hapax::builder(Timed::new(store, &metrics))
+        let mut builder = Hapax::builder(Timed::new(store, &metrics))
             .observer(metrics.observer(options.observer.unwrap_or_else(|| Arc::new(()))))
             .limits(Limits {
                 attempts_in_flight_max: config.limits.attempts_max,
@@ -144,10 +145,19 @@ impl Gateway {
                 bytes_per_principal_max: config.limits.bytes_per_principal_max,
                 records_max: Some(config.limits.records_max),
                 refused_records_max: Some(config.limits.refused_records_max),
+                buffered_memory_bytes_max: config.limits.buffered_memory_bytes_max,
+                buffered_memory_bytes_per_peer_max: config.limits.memory_share(),
+                buffered_disk_bytes_max: config.limits.buffered_disk_bytes_max,
+                buffered_disk_bytes_per_peer_max: config.limits.disk_share(),
                 ..Limits::default()
-            })
-            .build()
-            .namespace(&config.namespace);
+            });
+        if let Some(directory) = &config.spill_directory {
+            builder = builder.spill_directory(directory);
+        }
+        let hapax = builder.build().namespace(&config.namespace);
+        spill::check(&config, hapax.body_budget()).map_err(StartError::Setting)?;
+        let budget = hapax.body_budget().clone();
+        metrics.watch_bodies(move || budget.usage());
         let secret = *operation_ids.secret();
         let lasting = Arc::new(Lasting { hapax, secret, metrics, traces, tunnels, suspects: Arc::<Suspects>::default() });
         let live = Live::new(config, &lasting, None).await.map_err(StartError::Setting)?;

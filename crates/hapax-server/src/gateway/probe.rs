@@ -16,7 +16,7 @@ use http::{Request, Response, Uri};
 use http_body_util::{BodyExt, Limited};
 use tower_service::Service;
 
-use super::upstream::Proxy;
+use super::upstream::{OwnRequest, Proxy};
 use super::{BoxError, correlation, forward};
 
 /// The longest that the upstream may take to say what it knows, from connecting to the last byte.
@@ -79,6 +79,7 @@ fn question(operation: &Operation, path: &PathAndQuery) -> Result<Request<Body>,
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     headers.insert(VIA, HeaderValue::from_static("1.1 hapax"));
     headers.insert(forward::REQUEST_ID, correlation::new());
+    request.extensions_mut().insert(OwnRequest);
     Ok(request)
 }
 

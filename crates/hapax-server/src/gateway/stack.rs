@@ -10,7 +10,7 @@ use bytes::Bytes;
 use hapax::middleware::FromTransaction;
 use hapax::middleware::{Origin, problem};
 use hapax::{Body, Hapax, Idempotency, NeverDispatched, Rejection, Unverified, Would};
-use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue};
+use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
@@ -22,7 +22,7 @@ use super::forward::{self, Client, Sensitive};
 use super::live::Lasting;
 use super::principal::Principals;
 use super::probe::Asking;
-use super::upstream::{Dispatched, Proxy, TimedOut};
+use super::upstream::{Busy, Dispatched, Proxy, TimedOut};
 use super::wire::{BodyEnd, Refusal, check_http2};
 use super::{BoxError, well_known};
 use crate::config::{Config, Network, Route, Timeouts, choose};
@@ -295,12 +295,24 @@ fn circle() -> Response<Body> {
     )
 }
 
+/// An unguarded request that found no connection free within its share.
+fn busy(busy: &Busy) -> Response<Body> {
+    let detail = format!("The request was not sent: {busy}. Repeat it later.");
+    let mut response =
+        problem(StatusCode::SERVICE_UNAVAILABLE, "upstream-busy", "Too many unguarded requests are under way", &detail);
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    response
+}
+
 /// An unguarded request that the upstream gave no answer to.
 fn failed(error: &BoxError) -> Response<Body> {
     if BodyUnreadable::caused(&**error) {
         return hapax::middleware::rejected(&Rejection::BodyUnreadable);
     }
     tracing::warn!(%error, "the upstream gave no answer to an unguarded request");
+    if let Some(busy) = error.downcast_ref::<NeverDispatched>().and_then(|never| never.0.downcast_ref::<Busy>()) {
+        return self::busy(busy);
+    }
     if error.is::<NeverDispatched>() {
         return problem(
             StatusCode::BAD_GATEWAY,

@@ -3,9 +3,9 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hapax::Observer;
 use hapax::store::postgres;
 use hapax::store::sqlite::Stats;
+use hapax::{BodyUsage, Observer};
 use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -19,6 +19,7 @@ use super::routes::{Requests, RouteMetrics};
 use super::timed::Clocks;
 use super::unknowns::COUNTED_MAX;
 use super::watched::Watched;
+use super::watched_bodies::WatchedBodies;
 use super::watched_postgres::WatchedPostgres;
 
 /// One label of ours.
@@ -260,6 +261,11 @@ impl Metrics {
     /// The same of a database: what this node knows of it. Nobody is asked over the network.
     pub fn watch_postgres(&self, ask: impl Fn() -> Option<postgres::Stats> + Send + Sync + 'static) {
         self.registry().register_collector(Box::new(WatchedPostgres(Box::new(ask))));
+    }
+
+    /// Asks how much of request bodies is buffered whenever somebody asks for these.
+    pub fn watch_bodies(&self, ask: impl Fn() -> BodyUsage + Send + Sync + 'static) {
+        self.registry().register_collector(Box::new(WatchedBodies(Box::new(ask))));
     }
 
     /// Everything, in the text format of OpenMetrics 1.0.

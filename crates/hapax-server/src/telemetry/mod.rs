@@ -17,6 +17,7 @@ mod timed;
 mod traces;
 mod unknowns;
 mod watched;
+mod watched_bodies;
 mod watched_postgres;
 
 pub use metrics::{Connected, Listener, Metrics};

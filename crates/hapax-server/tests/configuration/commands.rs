@@ -164,6 +164,14 @@ fn explain_says_which_route_why_and_what_a_caller_gets() {
     ] {
         assert!(said.contains(part), "{part}\n{said}");
     }
+    // The limits that one client has.
+    for part in [
+        "is buffered in memory up to 1MiB (body_memory_bytes_max), else in a file in ",
+        "For all bodies there is room for 256MiB in memory and 4GiB in files, for those of one client address 64MiB and 1GiB (limits.buffered_…): over it 503 buffer-full",
+        "use at most 768 of 1024 connections to the service, 512 from one client address, and 512 of them as tunnels, which end after 5m without a byte: over it 503 upstream-busy.",
+    ] {
+        assert!(said.contains(part), "{part}\n{said}");
+    }
     let said = explain("patch", "/v1/charges");
     assert!(said.contains("not  charges (hapax.toml:8): the method is PATCH, and this route is for POST"), "{said}");
     assert!(said.contains("takes default (unwritten)") && said.contains("409 outcome-unknown"), "{said}");

@@ -16,13 +16,19 @@ pub(crate) struct Gateway {
 
 impl Gateway {
     /// In front of an upstream, with `settings` besides those that every test wants.
+    #[allow(dead_code, reason = "shared by two suites, of which one says more")]
     pub(crate) fn start(upstream: SocketAddr, settings: &str) -> Gateway {
+        Gateway::start_with(upstream, "", settings)
+    }
+
+    /// The same with settings that stand before the first section.
+    pub(crate) fn start_with(upstream: SocketAddr, before: &str, settings: &str) -> Gateway {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("hapax.toml");
         // The cases are about what a request is, and not about who sends it.
         let common = "listen = \"127.0.0.1:0\"\nadmin = \"off\"\nstore = \"sqlite:hapax.db\"\n\
                       anonymous_fields = [\"a\", \"x\", \"x-hop\", \"idempotent-replayed\", \"sec-websocket-key\", \"sec-websocket-version\"]\n";
-        fs::write(&file, format!("{common}[upstream]\nurl = \"http://{upstream}\"\n{settings}")).unwrap();
+        fs::write(&file, format!("{common}{before}[upstream]\nurl = \"http://{upstream}\"\n{settings}")).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_hapax"))
             .args(["serve", "--config"])
             .arg(&file)

@@ -1,5 +1,5 @@
 //! The image: no engine runs here, so its file is read closely, and the program is run as it would run there: an account without a name, a
-//! root that cannot be written, and one directory that can.
+//! root that cannot be written, and two directories that can.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -93,7 +93,8 @@ fn it_runs_as_nobody_in_particular_and_without_a_shell() {
     let user = last("USER");
     let (uid, gid) = user.split_once(':').unwrap();
     assert!(uid.parse::<u32>().unwrap() > 0 && gid.parse::<u32>().unwrap() > 0, "{user}");
-    assert_eq!(list(&last("VOLUME")), ["/var/lib/hapax"]);
+    assert_eq!(list(&last("VOLUME")), ["/var/lib/hapax", "/var/spool/hapax"]);
+    assert_eq!(last("ENV"), "TMPDIR=/var/spool/hapax", "bodies are not buffered beside the store");
     assert_eq!(list(&last("ENTRYPOINT")), ["/usr/bin/hapax"]);
     let check = last("HEALTHCHECK");
     assert_eq!(list(&check[check.find('[').unwrap()..]), ["/usr/bin/hapax", "health"]);
@@ -109,7 +110,9 @@ fn the_examples_for_compose_and_kubernetes_say_the_same() {
     let compose = yaml("packaging/docker/compose.yaml");
     let service = &compose["services"]["hapax"];
     assert_eq!((service["image"].as_str(), service["read_only"].as_bool()), (Some(version.as_str()), Some(true)));
-    assert!(service["volumes"].as_array().unwrap().iter().any(|volume| volume == "state:/var/lib/hapax"));
+    for volume in ["state:/var/lib/hapax", "spill:/var/spool/hapax"] {
+        assert!(service["volumes"].as_array().unwrap().iter().any(|have| have == volume), "{volume}");
+    }
     // What a client sends is a POST: an upstream that takes none shows nothing.
     let upstream = compose["services"]["upstream"]["image"].as_str().unwrap();
     assert!(upstream.starts_with("traefik/whoami:v"), "{upstream} takes every method, and has a tag");
@@ -118,6 +121,8 @@ fn the_examples_for_compose_and_kubernetes_say_the_same() {
     let pod = &of_kind("StatefulSet")["spec"]["template"]["spec"];
     reached(of_kind("ConfigMap"), of_kind("Service"), of_kind("StatefulSet"));
     let container = &pod["containers"][0];
+    let mounted: Vec<_> = container["volumeMounts"].as_array().unwrap().iter().map(|mount| &mount["mountPath"]).collect();
+    assert!(mounted.iter().any(|path| **path == "/var/spool/hapax"), "{mounted:?}");
     assert_eq!(container["image"].as_str(), Some(version.as_str()));
     assert_eq!(container["securityContext"]["readOnlyRootFilesystem"].as_bool(), Some(true));
     assert_eq!(format!("{}:{}", pod["securityContext"]["runAsUser"], pod["securityContext"]["runAsGroup"]), last("USER"));
@@ -169,19 +174,22 @@ async fn a_root_that_cannot_be_written_is_enough() {
         return skipped(NAME, "needs root, and leave to mount");
     }
     let directory = tempfile::tempdir().unwrap();
-    let (jail, state) = (directory.path().join("root"), directory.path().join("state"));
+    let (jail, state, spill) = (directory.path().join("root"), directory.path().join("state"), directory.path().join("spill"));
     furnish(&jail);
-    std::fs::create_dir(&state).unwrap();
     let user = last("USER");
     let (uid, gid) = user.split_once(':').unwrap();
-    std::os::unix::fs::chown(&state, Some(uid.parse().unwrap()), Some(gid.parse().unwrap())).unwrap();
+    for writable in [&state, &spill] {
+        std::fs::create_dir(writable).unwrap();
+        std::os::unix::fs::chown(writable, Some(uid.parse().unwrap()), Some(gid.parse().unwrap())).unwrap();
+    }
 
     let upstream = Origin::start().await.unwrap();
     let script = format!(
-        "set -e; mount --bind {root} {root}; mount --bind {state} {root}/var/lib/hapax; mount -o remount,bind,ro {root}; \
+        "set -e; mount --bind {root} {root}; mount --bind {state} {root}/var/lib/hapax; mount --bind {spill} {root}/var/spool/hapax; mount -o remount,bind,ro {root}; \
          ! touch {root}/var/lib/probe 2>/dev/null; exec setpriv --no-new-privs chroot --userspec={user} {root} \"$@\"",
         root = jail.display(),
-        state = state.display()
+        state = state.display(),
+        spill = spill.display()
     );
     let mut command = Command::new(unshare);
     command.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]);
@@ -223,4 +231,5 @@ fn furnish(jail: &Path) {
         std::fs::copy(from, to).unwrap();
     }
     std::fs::create_dir_all(jail.join("var/lib/hapax")).unwrap();
+    std::fs::create_dir_all(jail.join("var/spool/hapax")).unwrap();
 }

@@ -79,6 +79,16 @@ impl Crowd {
         self
     }
 
+    /// Each goes on with the script to its end, as fast as it is taken, and waits until the gateway has closed on all of them.
+    pub(crate) fn say_all(mut self, script: &Script) -> Crowd {
+        while !self.open.is_empty() {
+            self.open.iter_mut().for_each(|member| member.say(script, FLOOD_BYTES));
+            self.listen();
+            self.wait_a_tick();
+        }
+        self
+    }
+
     /// Each says nothing more, until the gateway has closed on all of them.
     pub(crate) fn wait(mut self) -> Crowd {
         while !self.open.is_empty() {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::tls;
+use crate::{GOOD_ADDRESS, tls};
 
 /// No request of a good client takes longer than this, whatever others do. Connecting counts.
 pub(crate) const GOOD_MAX: Duration = Duration::from_secs(5);
@@ -65,7 +65,8 @@ fn visit(address: SocketAddr, trusted: Option<&tls::Trusted>, went: &mut Went) -
     for _ in 0..REQUESTS {
         let (number, method) = (went.requests, if went.requests.is_multiple_of(2) { "POST" } else { "GET" });
         let key = format!("Idempotency-Key: good-{number}\r\n");
-        let head = format!("{method} /good-{number} HTTP/1.1\r\nHost: h\r\n{key}Content-Length: 5\r\n\r\nhello");
+        let from = format!("X-Forwarded-For: {GOOD_ADDRESS}\r\n");
+        let head = format!("{method} /good-{number} HTTP/1.1\r\nHost: h\r\n{from}{key}Content-Length: 5\r\n\r\nhello");
         connection.write_all(head.as_bytes())?;
         let answer = read_answer(&mut connection)?;
         let right = answer.starts_with("HTTP/1.1 200 ") && answer.ends_with(&format!("\r\n\r\nsaw {method} /good-{number}\n"));

@@ -61,6 +61,20 @@ pub(crate) fn stopped_bodies(target: &Target<'_>) -> String {
     tally(&Crowd::connect(target.gateway.address, 1_000, head.as_bytes()).wait(), "400")
 }
 
+/// What finds room for its body stalls; what does not is refused before it is read.
+pub(crate) fn half_bodies(target: &Target<'_>) -> String {
+    let head = post(&format!("{KEY}Content-Length: {}\r\n", 1 << 20));
+    let half = [head.as_bytes(), &vec![b'x'; 1 << 19]].concat();
+    let crowd = Crowd::connect(target.gateway.address, 600, head.as_bytes()).say_all(&Script::new(half, ""));
+    let told = |status: &str| crowd.last_words.iter().filter(|words| words.starts_with(&format!("HTTP/1.1 {status} "))).count();
+    let (refused, stalled) = (told("503"), told("400"));
+    let cut = crowd.last_words.iter().filter(|words| words.is_empty()).count();
+    assert_eq!(refused + stalled + cut, 600, "an answer that nobody deserved");
+    assert!(stalled <= 64, "{stalled} bodies of a mebibyte were held for one address");
+    assert!(refused >= 300, "{refused} were refused");
+    format!("{refused} refused, {stalled} stalled")
+}
+
 pub(crate) fn endless_guarded_bodies(target: &Target<'_>) -> String {
     let head = post(&format!("{KEY}Transfer-Encoding: chunked\r\n"));
     let script = Script::new(head.clone(), format!("1000\r\n{}\r\n", "x".repeat(4096)));

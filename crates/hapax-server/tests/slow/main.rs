@@ -26,6 +26,9 @@ use service::Service;
 /// Resident memory of the gateway, at its highest, under any of these attacks.
 const RESIDENT_MIB_MAX: u64 = 128;
 
+/// The good client comes from elsewhere: what an attack takes, it takes from its own address.
+const GOOD_ADDRESS: &str = "10.9.9.9";
+
 /// Short, so that the tests are.
 const SETTINGS: &str = r#"
 [timeouts]
@@ -72,6 +75,7 @@ const ATTACKS: &[Attack] = &[
     plain("1,000 bodies, a byte at a time, with a key", http1::slow_guarded_bodies),
     plain("1,000 bodies, a byte at a time, without", http1::slow_bodies),
     plain("1,000 bodies that stop", http1::stopped_bodies),
+    plain("600 bodies of 1 MiB, half of each", http1::half_bodies),
     plain("chunks without end, with a key", http1::endless_guarded_bodies),
     plain("a chunk of one byte, again and again", http1::tiny_chunks),
     plain("100 answers that nobody reads", http1::unread_answers),
@@ -106,7 +110,7 @@ fn suffer(attack: &Attack) -> Result<(), String> {
     let (tls, trusted) = tls::certificate(directory.path());
     let (settings, trusted) = if attack.is_tls { (format!("{SETTINGS}{tls}"), Some(trusted)) } else { (SETTINGS.to_owned(), None) };
     let service = Service::start();
-    let mut gateway = Gateway::start(service.address, &settings);
+    let mut gateway = Gateway::start_with(service.address, "trusted_proxies = [\"127.0.0.1\"]\n", &settings);
     let good = Good::start(gateway.address, trusted.clone());
     let target = Target { gateway: &gateway, service: &service, trusted: trusted.as_ref() };
     let started = Instant::now();

@@ -1,6 +1,7 @@
 //! A client of the gateway by hand: one request, one connection, everything that comes back.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -42,6 +43,25 @@ pub(crate) async fn send(gateway: SocketAddr, request: &[u8]) -> Answer {
     // A connection that is cut is one of the things looked for.
     let _ = socket.read_to_end(&mut bytes).await;
     Answer::parse(&bytes)
+}
+
+/// Waits until so many of these connections were answered or cut, and takes them out. The others stay open.
+pub(crate) async fn take_answered(sockets: &mut Vec<TcpStream>, count: usize) -> Vec<Answer> {
+    let mut answers = Vec::new();
+    while answers.len() < count {
+        let mut index = 0;
+        while index < sockets.len() {
+            let heard = tokio::time::timeout(Duration::from_millis(1), sockets[index].peek(&mut [0])).await;
+            if heard.is_err() {
+                index += 1;
+                continue;
+            }
+            let (mut socket, mut bytes) = (sockets.swap_remove(index), Vec::new());
+            let _ = socket.read_to_end(&mut bytes).await;
+            answers.push(Answer::parse(&bytes));
+        }
+    }
+    answers
 }
 
 impl Answer {

@@ -1,6 +1,7 @@
 //! The gateway before services that misbehave on the wire.
 
 mod bench;
+mod bodies;
 mod client;
 mod faults;
 #[path = "../hostile/frames.rs"]
@@ -9,6 +10,7 @@ mod frames;
 mod reuse;
 mod review;
 mod servers;
+mod shares;
 mod streaming;
 mod surplus;
 mod upgrade;

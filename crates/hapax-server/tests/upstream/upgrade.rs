@@ -12,18 +12,18 @@ use crate::bench::{gateway, soon};
 use crate::client::send;
 
 /// The handshake of RFC 6455 section 1.2.
-const ASKS: &str = "GET /chat HTTP/1.1\r\nhost: shop\r\nupgrade: websocket\r\nconnection: Upgrade\r\n\
+pub(crate) const ASKS: &str = "GET /chat HTTP/1.1\r\nhost: shop\r\nupgrade: websocket\r\nconnection: Upgrade\r\n\
     sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n";
-const AGREES: &str = "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n\
+pub(crate) const AGREES: &str = "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n\
     sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
 /// "Hello", masked, as in RFC 6455 section 5.7.
-const HELLO: [u8; 11] = [0x81, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58];
+pub(crate) const HELLO: [u8; 11] = [0x81, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58];
 
 fn write(text: &str) -> Step {
     Step::Write(text.as_bytes().to_vec())
 }
 
-async fn read_head(socket: &mut TcpStream) -> String {
+pub(crate) async fn read_head(socket: &mut TcpStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(soon("the head of the answer", socket.read_u8()).await.unwrap());

@@ -194,12 +194,14 @@ fn config<'a>(
     top.read("trusted_proxies", &mut config.trusted_proxies, networks);
     beside(&top, &mut config.store);
     config.high_water_file = top.place("high_water_file");
+    config.spill_directory = top.directory("spill_directory");
     config.admin_token = top.secret("admin_token", Secret::token);
     config.settle_token = top.secret("settle_token", Secret::token);
     overrule(&mut config, overrides, context);
     addresses::apart(&top, &config, overrides);
     principals::check(&top, [&jwt, &forward_auth], &config, overrides);
     addresses::no_loop(&section(&UPSTREAM), &config, overrides);
+    sections::bodies_fit(&section(&LIMITS), &config.all_routes(), &config.limits);
     addresses::admin_is_guarded(&top, &config, overrides);
     let unwritten = Section::absent(&ROUTES, context).with_index(routes.len()).with_defaults(&all);
     // Read once more for the ledger alone: as a route, and not as what routes are made of.

@@ -166,6 +166,22 @@ impl<'a> Section<'a> {
         })
     }
 
+    /// A directory that is there. Relative paths begin as those of files do.
+    pub(super) fn directory(&self, name: &'static str) -> Option<PathBuf> {
+        let base = self.base(name);
+        self.get(name, |value, _| match value {
+            DeValue::String(text) => {
+                let path = base.join(&**text);
+                match std::fs::metadata(&path) {
+                    Ok(found) if found.is_dir() => Ok(path),
+                    Ok(_) => Err(format!("{} is no directory: name one", path.display())),
+                    Err(error) => Err(format!("{} cannot be used ({error}): make the directory, or name another", path.display())),
+                }
+            }
+            other => Err(format!("this must be a directory in quotes, and is {}", kind(other))),
+        })
+    }
+
     /// Where a relative path of this setting begins.
     pub(super) fn base(&self, name: &str) -> &'a Path {
         if self.is_in_file(name) { &self.context.base } else { Path::new("") }

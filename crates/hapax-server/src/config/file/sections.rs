@@ -7,7 +7,7 @@ use hapax_testkit::contract::NAMESPACE;
 use super::Overrides;
 use super::section::{Context, Section};
 use super::value::{count, duration, parsed, size};
-use crate::config::{Drain, Limits, Protocol, Timeouts, Tls, Upstream, text};
+use crate::config::{Drain, Limits, Protocol, Route, Timeouts, Tls, Upstream, text};
 
 pub(super) fn namespace(text: &str) -> Result<String, String> {
     match text {
@@ -40,6 +40,8 @@ pub(super) fn upstream(section: &Section<'_>, overrides: &Overrides, context: &C
     let mut upstream = Upstream::new(overrides.upstream.clone().or(url).unwrap_or_default());
     section.read("protocol", &mut upstream.protocol, parsed(Protocol::from_str));
     section.read("connections_max", &mut upstream.connections_max, count);
+    upstream.unguarded_per_peer_max = part_of_connections(section, "unguarded_per_peer_max", upstream.connections_max);
+    upstream.tunnels_max = part_of_connections(section, "tunnels_max", upstream.connections_max);
     section.read("idle_max", &mut upstream.idle_max, duration);
     section.read("reuse_max", &mut upstream.reuse_max, duration);
     upstream.ca_file = section.file("ca_file");
@@ -63,6 +65,18 @@ pub(super) fn upstream(section: &Section<'_>, overrides: &Overrides, context: &C
     upstream
 }
 
+/// A number of connections that is a part of all.
+fn part_of_connections(section: &Section<'_>, name: &'static str, connections_max: usize) -> Option<usize> {
+    let part: Option<usize> = section.get(name, count);
+    if let Some(part) = part.filter(|part| *part > connections_max) {
+        section.mistake(
+            &[name],
+            format!("`{name}` ({part}) is over `connections_max` ({connections_max}): lower it, or raise the other"),
+        );
+    }
+    part
+}
+
 pub(super) fn tls(section: &Section<'_>) -> Option<Tls> {
     for (needed, given) in [("certificate", "key"), ("key", "certificate")] {
         if section.is_present() && !section.has(needed) {
@@ -82,6 +96,7 @@ pub(super) fn timeouts(section: &Section<'_>) -> Timeouts {
     section.read("stall", &mut timeouts.stall, duration);
     section.read("connect", &mut timeouts.connect, duration);
     section.read("answer", &mut timeouts.answer, duration);
+    section.read("tunnel_idle", &mut timeouts.tunnel_idle, duration);
     if timeouts.answer < timeouts.connect {
         let (answer, connect) = (text::spelled(timeouts.answer), text::spelled(timeouts.connect));
         section.mistake(
@@ -106,6 +121,14 @@ pub(super) fn limits(section: &Section<'_>) -> Limits {
     section.read("records_max", &mut limits.records_max, count);
     section.read("refused_records_max", &mut limits.refused_records_max, count);
     section.read("velocity_entries_max", &mut limits.velocity_entries_max, count);
+    section.read("buffered_memory_bytes_max", &mut limits.buffered_memory_bytes_max, size);
+    limits.buffered_memory_bytes_per_peer_max = section.get("buffered_memory_bytes_per_peer_max", size);
+    section.read("buffered_disk_bytes_max", &mut limits.buffered_disk_bytes_max, size);
+    limits.buffered_disk_bytes_per_peer_max = section.get("buffered_disk_bytes_per_peer_max", size);
+    let memory = ("buffered_memory_bytes_per_peer_max", "buffered_memory_bytes_max");
+    share_of_buffer(section, memory, limits.memory_share(), limits.buffered_memory_bytes_max);
+    let disk = ("buffered_disk_bytes_per_peer_max", "buffered_disk_bytes_max");
+    share_of_buffer(section, disk, limits.disk_share(), limits.buffered_disk_bytes_max);
     if section.has("silent_connections_max") && limits.silent_connections_max > limits.connections_max {
         let (silent, all) = (limits.silent_connections_max, limits.connections_max);
         section.mistake(
@@ -120,6 +143,38 @@ pub(super) fn limits(section: &Section<'_>) -> Limits {
         section.follows("silent_connections_max", silent, if is_less { "follows from connections_max" } else { "default" });
     }
     limits
+}
+
+/// What one peer may have of a budget.
+fn share_of_buffer(section: &Section<'_>, (name, total_name): (&'static str, &'static str), share: u64, total: u64) {
+    if share > total {
+        let (share, total) = (text::spelled_size(share), text::spelled_size(total));
+        section.mistake(
+            &[name, total_name],
+            format!("`{name}` ({share}) is over `{total_name}` ({total}): lower it, or raise the other"),
+        );
+    }
+}
+
+/// Notes routes that take bodies which no peer has room for.
+pub(super) fn bodies_fit(section: &Section<'_>, routes: &[Route], limits: &Limits) {
+    for Route { name: route, policy, .. } in routes {
+        let memory = (policy.body_memory_bytes_max as u64, "body_memory_bytes_max");
+        let disk = (policy.body_bytes_max, "body_bytes_max");
+        for ((body, body_name), share, [name, total_name]) in [
+            (memory, limits.memory_share(), ["buffered_memory_bytes_per_peer_max", "buffered_memory_bytes_max"]),
+            (disk, limits.disk_share(), ["buffered_disk_bytes_per_peer_max", "buffered_disk_bytes_max"]),
+        ] {
+            if body > share {
+                let (body, share) = (text::spelled_size(body), text::spelled_size(share));
+                section.mistake(
+                    &[name, total_name],
+                    format!("`{body_name}` of the route {route} is {body}, and one client address has room for {share}, so that such a body could never be held: raise `{name}` in [limits], or lower `{body_name}`"),
+                );
+                return;
+            }
+        }
+    }
 }
 
 pub(super) fn drain(section: &Section<'_>) -> Drain {

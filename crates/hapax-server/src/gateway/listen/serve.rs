@@ -24,6 +24,9 @@ const LOOKS: u32 = 4;
 const LOOK_MIN: Duration = Duration::from_millis(50);
 /// Answer bytes that one stream may have waiting to be sent.
 const SEND_BUFFER_BYTES_MAX: usize = 256 << 10;
+/// What a client may send on one connection before anybody reads it: bodies that wait for a connection to the upstream. It is memory
+/// that no budget counts, so it is little; hyper's own default is four times as much.
+const WINDOW_BYTES: u32 = 256 << 10;
 
 pub(super) async fn http1(origin: Connection, stream: Stream, sniffed: BytesMut) {
     let (wire, handle) = Wire::new(stream, sniffed, origin.wire.clone());
@@ -63,6 +66,8 @@ pub(super) async fn http2(origin: Connection, stream: Rewound) {
         .timer(TokioTimer::new())
         .keep_alive_interval(PING)
         .keep_alive_timeout(PING)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .initial_stream_window_size(WINDOW_BYTES)
         .max_concurrent_streams(limits.streams_max)
         .max_header_list_size(u32::try_from(limits.header_bytes_max).unwrap_or(u32::MAX))
         .max_send_buf_size(SEND_BUFFER_BYTES_MAX);

@@ -72,6 +72,7 @@ fn settings(config: &Config) -> Vec<Setting> {
         settle_token,
         store,
         high_water_file,
+        spill_directory,
         namespace,
         principal,
         anonymous_fields,
@@ -94,7 +95,8 @@ fn settings(config: &Config) -> Vec<Setting> {
     list.secret("admin_token", admin_token.as_ref());
     list.secret("settle_token", settle_token.as_ref());
     list.masked("store", store.expose(), store.to_string());
-    list.add("high_water_file", high_water_file.as_ref().map_or("none".to_owned(), |path| path.display().to_string()));
+    list.add("high_water_file", path(high_water_file.as_deref()));
+    list.add("spill_directory", path(spill_directory.as_deref()));
     list.add("namespace", namespace);
     list.masked("principal", principal.expose(), principal.to_string());
     list.add("anonymous_fields", anonymous_fields.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
@@ -178,7 +180,7 @@ fn path(path: Option<&Path>) -> String {
 }
 
 fn upstream(list: &mut List, upstream: &Upstream) {
-    let Upstream { url, protocol, ca_file, connections_max, idle_max, reuse_max } = upstream;
+    let Upstream { url, protocol, ca_file, connections_max, unguarded_per_peer_max, tunnels_max, idle_max, reuse_max } = upstream;
     list.add("upstream.url", url);
     let protocol = match protocol {
         Protocol::Auto => "auto",
@@ -188,12 +190,15 @@ fn upstream(list: &mut List, upstream: &Upstream) {
     list.add("upstream.protocol", protocol);
     list.add("upstream.ca_file", path(ca_file.as_deref()));
     list.add("upstream.connections_max", connections_max);
+    let part = |part: &Option<usize>| part.map_or("half of connections_max".to_owned(), |part| part.to_string());
+    list.add("upstream.unguarded_per_peer_max", part(unguarded_per_peer_max));
+    list.add("upstream.tunnels_max", part(tunnels_max));
     list.add("upstream.idle_max", spelled(*idle_max));
     list.add("upstream.reuse_max", spelled(*reuse_max));
 }
 
 fn timeouts(list: &mut List, timeouts: &Timeouts) {
-    let Timeouts { first_byte, handshake, header, keep_alive, stall, connect, answer } = *timeouts;
+    let Timeouts { first_byte, handshake, header, keep_alive, stall, connect, answer, tunnel_idle } = *timeouts;
     for (name, value) in [
         ("first_byte", first_byte),
         ("handshake", handshake),
@@ -202,6 +207,7 @@ fn timeouts(list: &mut List, timeouts: &Timeouts) {
         ("stall", stall),
         ("connect", connect),
         ("answer", answer),
+        ("tunnel_idle", tunnel_idle),
     ] {
         list.add(&format!("timeouts.{name}"), spelled(value));
     }
@@ -221,6 +227,10 @@ fn limits(list: &mut List, limits: &Limits) {
         records_max,
         refused_records_max,
         velocity_entries_max,
+        buffered_memory_bytes_max,
+        buffered_memory_bytes_per_peer_max: _,
+        buffered_disk_bytes_max,
+        buffered_disk_bytes_per_peer_max: _,
     } = *limits;
     list.add("limits.connections_max", connections_max);
     list.add("limits.silent_connections_max", silent_connections_max);
@@ -235,4 +245,8 @@ fn limits(list: &mut List, limits: &Limits) {
     list.add("limits.records_max", records_max);
     list.add("limits.refused_records_max", refused_records_max);
     list.add("limits.velocity_entries_max", velocity_entries_max);
+    list.add("limits.buffered_memory_bytes_max", buffered_memory_bytes_max);
+    list.add("limits.buffered_memory_bytes_per_peer_max", limits.memory_share());
+    list.add("limits.buffered_disk_bytes_max", buffered_disk_bytes_max);
+    list.add("limits.buffered_disk_bytes_per_peer_max", limits.disk_share());
 }

@@ -1,5 +1,6 @@
 //! The one HTTP/2 connection that all requests share, where the upstream speaks it.
 
+use std::collections::HashMap;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -8,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hapax::Body;
+use hapax::{Body, Peer};
 use http::{Request, Response};
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
@@ -18,6 +19,7 @@ use tokio::sync::futures::Notified;
 use tokio::sync::{MutexGuard, Notify};
 
 use super::BoxError;
+use super::admission::{Busy, Shares, User};
 use super::link::Lost;
 use super::pool::Slot;
 use crate::gateway::stream::Stream;
@@ -36,9 +38,9 @@ const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
 const ASK_EVERY: Duration = Duration::from_millis(20);
 
 /// The shared connection, if there is one now.
-#[derive(Default)]
 pub(super) struct Shared {
     sender: Mutex<Option<Sender>>,
+    per_peer_max: Option<usize>,
     /// The upstream spoke HTTP/2 last time, so it will again.
     is_spoken: AtomicBool,
     opening: tokio::sync::Mutex<()>,
@@ -46,6 +48,11 @@ pub(super) struct Shared {
 }
 
 impl Shared {
+    pub(super) fn new(per_peer_max: Option<usize>) -> Shared {
+        let (sender, is_spoken) = (Mutex::default(), AtomicBool::new(false));
+        Shared { sender, per_peer_max, is_spoken, opening: tokio::sync::Mutex::default(), opened: Notify::new() }
+    }
+
     pub(super) fn sender(&self) -> Option<Sender> {
         if !self.is_spoken.load(Ordering::Relaxed) {
             return None;
@@ -71,7 +78,7 @@ impl Shared {
         // Until the upstream has said how many streams it takes.
         builder.initial_max_send_streams(1);
         let (requests, connection) = builder.handshake(TokioIo::new(stream)).await?;
-        let streams = Arc::new(Streams::default());
+        let streams = Arc::new(Streams::new(self.per_peer_max));
         tokio::spawn(streams.clone().attend(connection, slot));
         let sender = Sender { requests, streams };
         self.is_spoken.store(true, Ordering::Relaxed);
@@ -91,20 +98,30 @@ pub(super) struct Sender {
 impl Sender {
     /// A place among the streams; `None` if the connection has ended. Waits for one here, where nothing has been sent: what waits inside
     /// the library would go out when nobody counts on it any more.
-    pub(super) async fn place(&self) -> Option<Arc<Place>> {
+    pub(super) async fn place(&self, user: User) -> Option<Arc<Place>> {
+        let mut waiting = None;
         loop {
-            let freed = self.streams.freed.notified();
+            let freed = self.streams.freed(user).notified();
             if self.requests.is_closed() {
                 return None;
             }
-            let max = self.streams.max.load(Ordering::SeqCst);
-            let enter = |open: usize| (open < max).then_some(open + 1);
-            if self.streams.open.fetch_update(Ordering::SeqCst, Ordering::SeqCst, enter).is_ok() {
-                return Some(Arc::new(Place(self.streams.clone())));
+            if self.streams.enter(user) {
+                return Some(Arc::new(Place { streams: self.streams.clone(), user }));
+            }
+            if user == User::Guarded && waiting.is_none() {
+                waiting = Some(self.streams.wait_guarded());
             }
             // Whether the upstream has come to take more is known only to the one who has the connection.
             self.streams.asked.notify_one();
             let _ = tokio::time::timeout(ASK_EVERY, freed).await;
+        }
+    }
+
+    /// Which limit kept a request waiting for its place.
+    pub(super) fn why_no_place(&self, user: User) -> BoxError {
+        match user {
+            User::Guarded => "the upstream takes no more streams".into(),
+            User::Unguarded(peer) => self.streams.why_busy(peer).into(),
         }
     }
 
@@ -121,15 +138,114 @@ impl Sender {
 
 /// The streams of a connection: how many there are, and how many the upstream takes.
 struct Streams {
-    open: AtomicUsize,
+    open: Mutex<Open>,
     max: AtomicUsize,
-    freed: Notify,
+    per_peer_max: Option<usize>,
+    freed_for_guarded: Notify,
+    freed_for_unguarded: Notify,
     asked: Notify,
 }
 
-impl Default for Streams {
-    fn default() -> Self {
-        Streams { open: AtomicUsize::new(0), max: AtomicUsize::new(1), freed: Notify::new(), asked: Notify::new() }
+/// The streams there are.
+#[derive(Default)]
+struct Open {
+    all: usize,
+    unguarded: usize,
+    peers: HashMap<Option<Peer>, usize>,
+    /// Guarded requests that wait for a place. They go first.
+    guarded_waiting: usize,
+}
+
+/// A guarded request that waits for a place, until dropped.
+struct GuardedWaiting<'a>(&'a Streams);
+
+impl Drop for GuardedWaiting<'_> {
+    fn drop(&mut self) {
+        self.0.lock().guarded_waiting -= 1;
+    }
+}
+
+impl Streams {
+    fn new(per_peer_max: Option<usize>) -> Streams {
+        Streams {
+            open: Mutex::default(),
+            max: AtomicUsize::new(1),
+            per_peer_max,
+            freed_for_guarded: Notify::new(),
+            freed_for_unguarded: Notify::new(),
+            asked: Notify::new(),
+        }
+    }
+
+    /// Tells those who wait that a place is free.
+    fn freed(&self, user: User) -> &Notify {
+        match user {
+            User::Guarded => &self.freed_for_guarded,
+            User::Unguarded(_) => &self.freed_for_unguarded,
+        }
+    }
+
+    fn wait_guarded(&self) -> GuardedWaiting<'_> {
+        self.lock().guarded_waiting += 1;
+        GuardedWaiting(self)
+    }
+
+    /// Takes a place, if there is one for this user.
+    fn enter(&self, user: User) -> bool {
+        let max = self.max.load(Ordering::SeqCst);
+        let mut open = self.lock();
+        let is_free = match user {
+            User::Guarded => open.all < max,
+            User::Unguarded(peer) => {
+                let Shares { unguarded_max, per_peer_max } = self.shares(max);
+                open.all.saturating_add(open.guarded_waiting) < max
+                    && open.unguarded < unguarded_max
+                    && open.peers.get(&peer).is_none_or(|count| *count < per_peer_max)
+            }
+        };
+        if is_free {
+            open.all += 1;
+            if let User::Unguarded(peer) = user {
+                open.unguarded += 1;
+                *open.peers.entry(peer).or_default() += 1;
+            }
+        }
+        is_free
+    }
+
+    fn leave(&self, user: User) {
+        let mut open = self.lock();
+        open.all -= 1;
+        if let User::Unguarded(peer) = user {
+            open.unguarded -= 1;
+            if let Some(count) = open.peers.get_mut(&peer) {
+                *count -= 1;
+                if *count == 0 {
+                    open.peers.remove(&peer);
+                }
+            }
+        }
+    }
+
+    fn why_busy(&self, peer: Option<Peer>) -> Busy {
+        let per_peer_max = self.shares(self.max.load(Ordering::SeqCst)).per_peer_max;
+        let open = self.lock();
+        match open.peers.get(&peer) {
+            Some(count) if *count >= per_peer_max => Busy::Peer(*count),
+            _ => Busy::Unguarded(open.unguarded),
+        }
+    }
+
+    fn shares(&self, max: usize) -> Shares {
+        let shares = Shares::of_streams(max);
+        match self.per_peer_max {
+            Some(per_peer_max) => Shares { per_peer_max, ..shares },
+            None => shares,
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -149,7 +265,8 @@ impl Streams {
             if !is_over {
                 self.max.store(connection.current_max_send_streams(), Ordering::SeqCst);
             }
-            self.freed.notify_waiters();
+            self.freed_for_guarded.notify_waiters();
+            self.freed_for_unguarded.notify_waiters();
             if is_over {
                 return drop(slot);
             }
@@ -158,7 +275,10 @@ impl Streams {
 }
 
 /// A stream's place, until its request has been sent and its answer read.
-pub(super) struct Place(Arc<Streams>);
+pub(super) struct Place {
+    streams: Arc<Streams>,
+    user: User,
+}
 
 /// The body of a request, which keeps its stream's place.
 struct Held {
@@ -185,8 +305,10 @@ impl http_body::Body for Held {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Ordering::SeqCst);
-        self.0.freed.notify_one();
+        self.streams.leave(self.user);
+        // One that is woken and may not have it, because of its peer, leaves it to the others, who ask again in time.
+        self.streams.freed_for_guarded.notify_one();
+        self.streams.freed_for_unguarded.notify_one();
     }
 }
 

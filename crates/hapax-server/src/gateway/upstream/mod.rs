@@ -3,6 +3,7 @@
 //! What it returns as an error is read by the layer around it: [`NeverDispatched`] releases the key, everything else is unknown. So the
 //! one question that every line here answers is whether a byte of the request may have reached the upstream.
 
+mod admission;
 mod answer;
 mod dial;
 mod framing;
@@ -18,14 +19,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hapax::{Body, Class, NeverDispatched, Operation};
+use hapax::{Body, Class, NeverDispatched, Operation, Peer};
 use http::header::{CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING, UPGRADE};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use tower_service::Service;
 
+use self::admission::{Admission, Admitted, Permit, User};
 use self::answer::Answer;
 use self::http2::Shared;
 use self::link::{Link, Lost, News};
@@ -35,6 +37,7 @@ use super::{BoxError, forward};
 use crate::config::Config;
 use crate::telemetry::Metrics;
 
+pub(crate) use self::admission::Busy;
 pub(crate) use self::dial::{Dialer, Speaks};
 pub(crate) use self::framing::Framing;
 pub(crate) use self::trust::QUIET;
@@ -55,11 +58,13 @@ struct Inside {
     scheme: Scheme,
     authority: Authority,
     pool: Arc<Pool>,
+    admission: Arc<Admission>,
     http2: Shared,
     tunnels: Tunnels,
     metrics: Metrics,
     connect_timeout: Duration,
     answer_timeout: Duration,
+    tunnel_idle_max: Duration,
     idle_max: Duration,
     reuse_max: Duration,
     connections_max: usize,
@@ -69,6 +74,10 @@ struct Inside {
 #[derive(Debug, thiserror::Error)]
 #[error("the upstream did not answer within {0:?}")]
 pub(crate) struct TimedOut(Duration);
+
+/// In the extensions of a request that the gateway itself makes: it may use the connections that are reserved for guarded ones.
+#[derive(Clone, Copy)]
+pub(crate) struct OwnRequest;
 
 /// How a request reached the upstream, left in the response for whoever counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,11 +96,13 @@ impl Proxy {
             scheme: upstream.url.scheme().cloned().unwrap_or(Scheme::HTTP),
             authority: upstream.url.authority().cloned().ok_or("upstream.url names no host")?,
             pool: Pool::new(upstream.connections_max, upstream.idle_max, metrics.clone()),
-            http2: Shared::default(),
+            admission: Admission::new(upstream),
+            http2: Shared::new(upstream.unguarded_per_peer_max),
             tunnels,
             metrics,
             connect_timeout: timeouts.connect,
             answer_timeout: timeouts.answer,
+            tunnel_idle_max: timeouts.tunnel_idle,
             idle_max: upstream.idle_max,
             reuse_max: upstream.reuse_max,
             connections_max: upstream.connections_max,
@@ -116,9 +127,9 @@ impl Proxy {
 }
 
 impl Service<Request<Body>> for Proxy {
-    type Response = Response<Answer>;
+    type Response = Response<Admitted>;
     type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Answer>, BoxError>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Admitted>, BoxError>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         Poll::Ready(Ok(()))
@@ -136,8 +147,12 @@ enum Way {
 }
 
 impl Inside {
-    async fn proxy(self: Arc<Self>, mut request: Request<Body>) -> Result<Response<Answer>, BoxError> {
+    async fn proxy(self: Arc<Self>, mut request: Request<Body>) -> Result<Response<Admitted>, BoxError> {
         let is_guarded = request.extensions().get::<Operation>().is_some();
+        let user = match is_guarded || request.extensions().get::<OwnRequest>().is_some() {
+            true => User::Guarded,
+            false => User::Unguarded(request.extensions().get::<Peer>().copied()),
+        };
         let traceparent = request.headers().get(forward::TRACEPARENT).cloned();
         let upgrading = upgrade::asked_for(&mut request).filter(|_| !is_guarded);
         let is_upgrading = upgrading.is_some();
@@ -148,14 +163,17 @@ impl Inside {
         // What is left in there is ours, not the upstream's.
         request.extensions_mut().clear();
 
+        let until = Instant::now() + self.connect_timeout;
+        let mut permit = None;
         let sent = match upgrading {
             // Boxed, so that the others, which are many, need not carry its room.
-            Some(client) => Box::pin(upgrade::send(&self, request, client)).await,
+            Some(client) => Box::pin(upgrade::send(&self, request, client, user, until)).await,
             None => {
+                permit = self.admit(user, until).await?;
                 // A guarded request's body was read whole before, so that it need not be watched.
                 let progress = Progress::default();
                 let request = if is_guarded { request } else { progress.watch(request) };
-                self.send(request, &progress, is_guarded).await
+                self.send(request, &progress, is_guarded, user, until).await
             }
         };
         let mut response = match sent {
@@ -167,17 +185,33 @@ impl Inside {
         }
         forward::response(&mut response, traceparent);
         response.extensions_mut().insert(if is_guarded { Dispatched::Guarded } else { Dispatched::Unguarded });
-        Ok(response)
+        Ok(response.map(|answer| Admitted::new(answer, permit)))
     }
 
-    /// Sends a request once: on another connection only while not a byte of it has left.
-    async fn send(&self, mut request: Request<Body>, progress: &Progress, is_guarded: bool) -> Result<Response<Answer>, BoxError> {
+    /// The right to use a connection, for those who need one.
+    async fn admit(&self, user: User, until: Instant) -> Result<Option<Permit>, NeverDispatched> {
+        let User::Unguarded(peer) = user else { return Ok(None) };
+        match timeout_at(until, self.admission.admit(peer)).await {
+            Ok(permit) => Ok(Some(permit)),
+            Err(_) => Err(NeverDispatched(self.admission.why_busy(peer).into())),
+        }
+    }
+
+    /// Sends a request once: on another connection only while not a byte of it has left. It must have its first one by `until`.
+    async fn send(
+        &self,
+        mut request: Request<Body>,
+        progress: &Progress,
+        is_guarded: bool,
+        user: User,
+        mut until: Instant,
+    ) -> Result<Response<Answer>, BoxError> {
         // Whatever its method: who guards a request says that it is not safe.
         let is_safe = !is_guarded && is_safe(&request);
         let mut age_max = if is_safe { self.idle_max } else { self.reuse_max };
         let has_body = !request.body().is_end_stream();
         for _ in 0..UNSENT_MAX {
-            let lost = match self.way(age_max).await.map_err(NeverDispatched)? {
+            let lost = match self.way(age_max, user, until).await.map_err(NeverDispatched)? {
                 Way::Http1(link) => {
                     for_http1(&mut request, &self.authority);
                     let again = (is_safe && link.is_stale(self.reuse_max)).then(|| copy(&request));
@@ -189,8 +223,8 @@ impl Inside {
                     }
                 }
                 Way::Http2(sender) => {
-                    let place = timeout(self.connect_timeout, sender.place()).await;
-                    let place = place.map_err(|_| NeverDispatched("the upstream takes no more streams".into()))?;
+                    let place = timeout(self.connect_timeout, sender.place(user)).await;
+                    let place = place.map_err(|_| NeverDispatched(sender.why_no_place(user)))?;
                     let Some(place) = place else { continue };
                     for_http2(&mut request, &self.scheme, &self.authority);
                     match progress.in_time(self.answer_timeout, sender.exchange(request, &place)).await? {
@@ -208,18 +242,19 @@ impl Inside {
             }
             // The connection had been closed before anything was sent: others of its age may be too.
             age_max = Duration::ZERO;
+            until = Instant::now() + self.connect_timeout;
         }
         Err(NeverDispatched("the upstream closes connections before a request can be sent".into()).into())
     }
 
     /// A connection that was used within `age_max`, or a new one.
-    async fn way(&self, age_max: Duration) -> Result<Way, BoxError> {
+    async fn way(&self, age_max: Duration, user: User, until: Instant) -> Result<Way, BoxError> {
         let connecting = async {
             loop {
                 if let Some(sender) = self.http2.sender() {
                     return Ok(Way::Http2(sender));
                 }
-                let turn = match self.pool.take(age_max) {
+                let turn = match self.pool.take(age_max, user == User::Guarded) {
                     Place::Now(turn) => turn,
                     Place::Line(place) => {
                         let opened = self.http2.opened();
@@ -250,7 +285,7 @@ impl Inside {
                 }
             }
         };
-        match timeout(self.connect_timeout, connecting).await {
+        match timeout_at(until, connecting).await {
             Ok(way) => way,
             Err(_) => {
                 Err(format!("no connection to the upstream within {:?}, of at most {}", self.connect_timeout, self.connections_max)

@@ -27,7 +27,31 @@ struct Inside {
     /// At rest, the latest used last.
     idle: VecDeque<Link>,
     open: usize,
-    waiting: VecDeque<oneshot::Sender<Turn>>,
+    line: Line,
+}
+
+/// Who waits for a connection. Guarded requests go first: unguarded ones may take as long as they like, and hold what they get.
+#[derive(Default)]
+struct Line {
+    guarded: VecDeque<oneshot::Sender<Turn>>,
+    unguarded: VecDeque<oneshot::Sender<Turn>>,
+}
+
+impl Line {
+    fn join(&mut self, is_guarded: bool) -> oneshot::Receiver<Turn> {
+        let line = if is_guarded { &mut self.guarded } else { &mut self.unguarded };
+        let (sender, receiver) = oneshot::channel();
+        // Now and then, so that those who have left the line cost nothing for long.
+        if line.len().is_power_of_two() {
+            line.retain(|waiter| !waiter.is_closed());
+        }
+        line.push_back(sender);
+        receiver
+    }
+
+    fn next(&mut self) -> Option<oneshot::Sender<Turn>> {
+        self.guarded.pop_front().or_else(|| self.unguarded.pop_front())
+    }
 }
 
 /// What a request gets from the pool.
@@ -55,7 +79,7 @@ impl Pool {
     }
 
     /// A connection that was used within `age_max`, or the right to make one, or a place in line.
-    pub(super) fn take(self: &Arc<Self>, age_max: Duration) -> Place {
+    pub(super) fn take(self: &Arc<Self>, age_max: Duration, is_guarded: bool) -> Place {
         let mut inside = self.lock();
         // The latest used is the last: if it has rested for too long, all have. Whether it is open is for whoever takes it to ask.
         if let Some(link) = inside.idle.pop_back_if(|link| link.is_fresh(age_max)) {
@@ -71,13 +95,7 @@ impl Pool {
             inside.open += 1;
             return Place::Now(Turn::Dial(Slot { pool: self.clone() }));
         }
-        let (sender, receiver) = oneshot::channel();
-        // Now and then, so that those who have left the line cost nothing for long.
-        if inside.waiting.len().is_power_of_two() {
-            inside.waiting.retain(|waiter| !waiter.is_closed());
-        }
-        inside.waiting.push_back(sender);
-        Place::Line(receiver)
+        Place::Line(inside.line.join(is_guarded))
     }
 
     /// A connection that can take another request: at once, or when it has been quiet for a while.
@@ -117,7 +135,7 @@ impl Pool {
     /// Gives a connection to the first request that waits for one, or keeps it.
     fn lend(&self, mut link: Link) {
         let mut inside = self.lock();
-        while let Some(waiter) = inside.waiting.pop_front() {
+        while let Some(waiter) = inside.line.next() {
             match waiter.send(Turn::Used(link)) {
                 Ok(()) => return,
                 Err(Turn::Used(back)) => link = back,
@@ -145,7 +163,7 @@ impl Pool {
 impl Drop for Slot {
     fn drop(&mut self) {
         let mut inside = self.pool.lock();
-        while let Some(waiter) = inside.waiting.pop_front() {
+        while let Some(waiter) = inside.line.next() {
             if waiter.is_closed() {
                 continue;
             }

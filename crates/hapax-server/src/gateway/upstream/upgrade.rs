@@ -1,6 +1,9 @@
 //! Upgrades (WebSocket): a connection of their own, then bytes both ways until either side ends.
 
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use hapax::{Body, NeverDispatched};
 use http::header::{CONNECTION, HeaderValue, UPGRADE};
@@ -8,11 +11,12 @@ use http::{Method, Request, Response, StatusCode};
 use hyper::client::conn::http1;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
-use tokio::io::copy_bidirectional;
-use tokio::time::timeout;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::admission::{Permit, TunnelPermit, User};
 use super::answer::Answer;
 use super::dial::Speaks;
 use super::link::ANSWER_FIELDS_MAX;
@@ -35,18 +39,79 @@ impl Tunnels {
         self.tasks.wait().await;
     }
 
-    fn dig(&self, client: OnUpgrade, upstream: Upgraded, slot: Arc<Slot>) {
+    fn dig(&self, client: OnUpgrade, upstream: Upgraded, held: Arc<Held>, idle_max: Duration) {
         let closing = self.closing.clone();
         self.tasks.spawn(async move {
-            let _slot = slot;
+            let _held = held;
             let Ok(client) = client.await else { return };
-            let (mut client, mut upstream) = (TokioIo::new(client), TokioIo::new(upstream));
             tokio::select! {
-                // Either side's end is the ordinary end of it.
-                _ = copy_bidirectional(&mut client, &mut upstream) => {}
+                () = relay(TokioIo::new(client), TokioIo::new(upstream), idle_max) => {}
                 () = closing.cancelled() => {}
             }
         });
+    }
+}
+
+/// What a tunnel takes up: its connection, and a part of what unguarded requests and tunnels may have.
+struct Held {
+    _slot: Slot,
+    _permit: Option<Permit>,
+    _tunnel: Option<TunnelPermit>,
+}
+
+/// Passes bytes both ways, until either side ends or none has come from either for `idle_max`. Both are closed then.
+async fn relay<A, B>(client: A, upstream: B, idle_max: Duration)
+where
+    A: AsyncRead + AsyncWrite + Unpin,
+    B: AsyncRead + AsyncWrite + Unpin,
+{
+    let heard = Arc::new(Mutex::new(Instant::now()));
+    let mut client = Heard { stream: client, at: heard.clone() };
+    let mut upstream = Heard { stream: upstream, at: heard.clone() };
+    let idle = async {
+        loop {
+            let until = *heard.lock().unwrap_or_else(PoisonError::into_inner) + idle_max;
+            if until <= Instant::now() {
+                return;
+            }
+            sleep_until(until).await;
+        }
+    };
+    tokio::select! {
+        // Either side's end is the ordinary end of it.
+        _ = copy_bidirectional(&mut client, &mut upstream) => {}
+        () = idle => tracing::info!(?idle_max, "a tunnel without traffic was closed (timeouts.tunnel_idle)"),
+    }
+}
+
+/// A stream that notes when it was last heard from.
+struct Heard<S> {
+    stream: S,
+    at: Arc<Mutex<Instant>>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Heard<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
+        if buffer.filled().len() > before {
+            *self.at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Heard<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, data)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 
@@ -56,8 +121,19 @@ pub(super) fn asked_for(request: &mut Request<Body>) -> Option<OnUpgrade> {
     (request.method() == Method::GET && request.headers().contains_key(UPGRADE)).then_some(client)
 }
 
-pub(super) async fn send(inside: &Inside, mut request: Request<Body>, client: OnUpgrade) -> Result<Response<Answer>, BoxError> {
+pub(super) async fn send(
+    inside: &Inside,
+    mut request: Request<Body>,
+    client: OnUpgrade,
+    user: User,
+    until: Instant,
+) -> Result<Response<Answer>, BoxError> {
     let never = |error: BoxError| NeverDispatched(error);
+    let tunnel = match user {
+        User::Guarded => None,
+        User::Unguarded(peer) => Some(inside.admission.admit_tunnel(peer).map_err(|busy| never(busy.into()))?),
+    };
+    let permit = inside.admit(user, until).await?;
     let dialing = async {
         let slot = slot(inside).await?;
         match inside.dialer.dial().await? {
@@ -68,14 +144,14 @@ pub(super) async fn send(inside: &Inside, mut request: Request<Body>, client: On
             Speaks::Http2(_) => Err("the upstream speaks HTTP/2, over which nothing is upgraded".into()),
         }
     };
-    let dialed = timeout(inside.connect_timeout, dialing).await.map_err(|error| never(error.into()))?;
+    let dialed = timeout_at(until, dialing).await.map_err(|error| never(error.into()))?;
     let ((mut sender, connection), slot) = dialed.map_err(never)?;
     // Held by the connection while it speaks HTTP, and by what it becomes.
-    let slot = Arc::new(slot);
-    let held = slot.clone();
+    let held = Arc::new(Held { _slot: slot, _permit: permit, _tunnel: tunnel });
+    let also_held = held.clone();
     tokio::spawn(async move {
         drop(connection.with_upgrades().await);
-        drop(held);
+        drop(also_held);
     });
 
     for_http1(&mut request, &inside.authority);
@@ -85,14 +161,14 @@ pub(super) async fn send(inside: &Inside, mut request: Request<Body>, client: On
         return Ok(response.map(|body| Answer::alone(body, inside.answer_timeout)));
     }
     let upstream = hyper::upgrade::on(&mut response).await?;
-    inside.tunnels.dig(client, upstream, slot);
+    inside.tunnels.dig(client, upstream, held, inside.tunnel_idle_max);
     Ok(response.map(|_| Answer::empty()))
 }
 
 /// The right to one more connection. A used one will not do: it would not come back.
 async fn slot(inside: &Inside) -> Result<Slot, BoxError> {
     loop {
-        let turn = match Arc::clone(&inside.pool).take(std::time::Duration::ZERO) {
+        let turn = match inside.pool.take(Duration::ZERO, false) {
             Place::Now(turn) => turn,
             Place::Line(place) => place.await?,
         };
@@ -100,5 +176,44 @@ async fn slot(inside: &Inside) -> Result<Slot, BoxError> {
             Turn::Dial(slot) => return Ok(slot),
             Turn::Used(link) => drop(link),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+    use super::*;
+
+    const IDLE: Duration = Duration::from_secs(300);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tunnel_ends_when_neither_side_says_anything_for_long() {
+        let (mut client, theirs) = duplex(64);
+        let (mut upstream, behind) = duplex(64);
+        let relay = tokio::spawn(relay(theirs, behind, IDLE));
+        // A byte now and then, from either side, keeps it.
+        for turn in 0..6 {
+            tokio::time::sleep(IDLE - Duration::from_secs(1)).await;
+            let (from, to) = if turn % 2 == 0 { (&mut client, &mut upstream) } else { (&mut upstream, &mut client) };
+            from.write_all(b"x").await.unwrap();
+            assert_eq!(to.read_u8().await.unwrap(), b'x');
+        }
+        let last_heard = Instant::now();
+        relay.await.unwrap();
+        assert_eq!(last_heard.elapsed().as_secs(), IDLE.as_secs());
+        for side in [&mut client, &mut upstream] {
+            assert_eq!(side.read(&mut [0]).await.unwrap(), 0, "both are closed");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tunnel_whose_client_takes_nothing_ends_too() {
+        let (_client, theirs) = duplex(64);
+        let (mut upstream, behind) = duplex(64);
+        let relay = tokio::spawn(relay(theirs, behind, IDLE));
+        let flood = tokio::spawn(async move { while upstream.write_all(&[0; 1024]).await.is_ok() {} });
+        relay.await.unwrap();
+        flood.await.unwrap();
     }
 }

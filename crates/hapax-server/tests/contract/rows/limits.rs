@@ -42,6 +42,12 @@ pub(super) fn rows() -> Vec<Row> {
             world.send(post("another", "charge")).await;
             world.send(post("k", "charge")).await
         }),
+        deferred("no room for the body", 503, "buffer-full", 1)
+            .config(|config| config.limits.buffered_memory_bytes_per_peer_max = Some(8))
+            .by(async |world| {
+                world.begin(post("k", "wait")).await;
+                world.send(post("another", "charge")).await
+            }),
         rejected("more records than a principal may have", 429, "quota-reached", 1)
             .config(|config| config.limits.records_per_principal_max = Some(1))
             .by(async |world| {

@@ -6,19 +6,19 @@ use hapax::{KeyRule, Mode, Policy};
 use http::Method;
 
 use crate::config::text::{spelled, spelled_size};
-use crate::config::{Config, PrincipalSource, PrincipalSources, Route};
+use crate::config::{Config, Limits, PrincipalSource, PrincipalSources, Route};
 
 /// Situations, and what happens in each.
 pub(super) fn of(route: &Route, method: &Method, config: &Config) -> Vec<(&'static str, String)> {
     let policy = &route.policy;
     if policy.key == KeyRule::Off {
-        return vec![("every request", "passes as it is: key = \"off\" ignores keys here.".to_owned())];
+        return vec![("every request", "passes as it is: key = \"off\" ignores keys here.".to_owned()), unguarded(config)];
     }
     if !policy.guards(method.as_str()) {
         let guarded = policy.methods.join(" and ");
         let sentence =
             format!("passes as it is: {method} is not guarded here, {guarded} are. Name it in `method` of a route to guard it.");
-        return vec![("every request", sentence)];
+        return vec![("every request", sentence), unguarded(config)];
     }
     if policy.shadow {
         return vec![(
@@ -41,7 +41,42 @@ pub(super) fn of(route: &Route, method: &Method, config: &Config) -> Vec<(&'stat
     sentences.push(("refused caller", refused_caller(config)));
     sentences.push(("store full", store_full(config)));
     sentences.push(("store away", store_away(policy)));
+    sentences.push(("its body", body(policy, config)));
+    if policy.key != KeyRule::Required {
+        sentences.push(unguarded(config));
+    }
     sentences
+}
+
+/// Where a body is buffered, and how much room there is.
+fn body(policy: &Policy, config: &Config) -> String {
+    let Limits { buffered_memory_bytes_max, buffered_disk_bytes_max, .. } = config.limits;
+    let directory = config.spill_directory.clone().unwrap_or_else(std::env::temp_dir);
+    format!(
+        "is buffered in memory up to {} (body_memory_bytes_max), else in a file in {} up to {} (body_bytes_max), over it 413. For all bodies there is room for {} in memory \
+         and {} in files, for those of one client address {} and {} (limits.buffered_…): over it 503 buffer-full, and nothing is begun.",
+        spelled_size(policy.body_memory_bytes_max as u64),
+        directory.display(),
+        spelled_size(policy.body_bytes_max),
+        spelled_size(buffered_memory_bytes_max),
+        spelled_size(buffered_disk_bytes_max),
+        spelled_size(config.limits.memory_share()),
+        spelled_size(config.limits.disk_share()),
+    )
+}
+
+/// What unguarded requests may use of the upstream.
+fn unguarded(config: &Config) -> (&'static str, String) {
+    let upstream = &config.upstream;
+    let sentence = format!(
+        "use at most {} of {} connections to the service, {} from one client address, and {} of them as tunnels, which end after {} without a byte: over it 503 upstream-busy.",
+        upstream.unguarded_max(),
+        upstream.connections_max,
+        upstream.unguarded_per_peer(),
+        upstream.tunnels(),
+        spelled(config.timeouts.tunnel_idle),
+    );
+    ("unguarded", sentence)
 }
 
 fn principal(sources: &PrincipalSources) -> String {

@@ -63,6 +63,14 @@ const TOP_SETTINGS: &[Setting] = &[
                 does, the default is `high-water` in there",
     },
     Setting {
+        name: "spill_directory",
+        kind: Kind::Path,
+        fallback: Words("the system's directory for temporary files: `TMPDIR`, or `/tmp`"),
+        example: "/var/tmp",
+        means: "where request bodies over `body_memory_bytes_max` are written while they are buffered, in files without a name. Not on the disk of an \
+                embedded store, which takes no new keys when that is full: a start warns of it",
+    },
+    Setting {
         name: "principal",
         kind: Kind::TextOrList,
         fallback: Is("digest:authorization"),
@@ -142,7 +150,24 @@ pub(crate) static UPSTREAM: Names = Names {
             kind: count(1, 1_000_000),
             fallback: Is("1024"),
             example: "64",
-            means: "connections that may be open to it. A request that finds none free within `connect` was never dispatched",
+            means: "connections that may be open to it. A request that finds none free within `connect` was never dispatched. A quarter of them, rounded \
+                    up, is for guarded requests alone",
+        },
+        Setting {
+            name: "unguarded_per_peer_max",
+            kind: count(1, 1_000_000),
+            fallback: Words("half of `connections_max`"),
+            example: "64",
+            means: "of these, connections that the unguarded requests and tunnels of one client address may use at the same time; one that finds none free within \
+                    `connect` gets 503 `upstream-busy`. Over HTTP/2, streams, and half of those that the service takes. Behind a load balancer that is not in \
+                    `trusted_proxies` all clients have one address",
+        },
+        Setting {
+            name: "tunnels_max",
+            kind: count(1, 1_000_000),
+            fallback: Words("half of `connections_max`"),
+            example: "100",
+            means: "tunnels (WebSocket) at the same time, of which one client address may have half; over it 503 `upstream-busy`, at once",
         },
         Setting {
             name: "idle_max",
@@ -197,6 +222,11 @@ pub(crate) static TIMEOUTS: Names = Names {
             "answer",
             "10m",
             "from the last byte of a request to the head of the answer, and from one part of the answer to the next. Past it the outcome is unknown",
+        ),
+        timeout(
+            "tunnel_idle",
+            "5m",
+            "from one byte through a tunnel (WebSocket), either way, to the next. Past it the tunnel is closed",
         ),
     ]],
 };
@@ -294,6 +324,34 @@ pub(crate) static LIMITS: Names = Names {
             fallback: Is("100000"),
             example: "10000",
             means: "values that `velocity` counts at the same time, in memory; over it a new value is refused rather than an old one forgotten",
+        },
+        Setting {
+            name: "buffered_memory_bytes_max",
+            kind: size(0, 1 << 50),
+            fallback: Is("256MiB"),
+            example: "1GiB",
+            means: "bytes of guarded requests' bodies in memory; one that finds no room gets 503 `buffer-full`, before it is read if it says its length",
+        },
+        Setting {
+            name: "buffered_memory_bytes_per_peer_max",
+            kind: size(0, 1 << 50),
+            fallback: Words("a quarter of `buffered_memory_bytes_max`"),
+            example: "128MiB",
+            means: "the same for one client address: at least the largest `body_memory_bytes_max` of a route",
+        },
+        Setting {
+            name: "buffered_disk_bytes_max",
+            kind: size(0, 1 << 50),
+            fallback: Is("4GiB"),
+            example: "16GiB",
+            means: "bytes of guarded requests' bodies in `spill_directory`; over it 503 `buffer-full` likewise",
+        },
+        Setting {
+            name: "buffered_disk_bytes_per_peer_max",
+            kind: size(0, 1 << 50),
+            fallback: Words("a quarter of `buffered_disk_bytes_max`"),
+            example: "2GiB",
+            means: "the same for one client address: at least the largest `body_bytes_max` of a route",
         },
     ]],
 };

@@ -1,0 +1,59 @@
+//! Whether the spill directory is a good place for request bodies.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use hapax::BodyBudget;
+
+use crate::config::{Config, StoreUrl};
+
+/// Refuses a configured directory that cannot be written to. Of one that is not configured, and of one on the disk of the store, it
+/// only warns: small bodies need no file, and many machines have one disk.
+pub(super) fn check(config: &Config, budget: &BodyBudget) -> Result<(), String> {
+    let directory = config.spill_directory.clone().unwrap_or_else(std::env::temp_dir);
+    let shown = directory.display();
+    if let Err(error) = budget.check_directory() {
+        if config.spill_directory.is_some() {
+            return Err(format!(
+                "spill_directory {shown}: no file can be made there ({error}): let the program write to it, or name another"
+            ));
+        }
+        tracing::warn!(
+            %error,
+            "no file can be made in {shown}: request bodies over body_memory_bytes_max get 503 buffer-full. Set spill_directory to a directory that the program may write to"
+        );
+        return Ok(());
+    }
+    if let StoreUrl::Sqlite(store) = &config.store
+        && is_on_same_disk(&directory, store)
+    {
+        let bytes_max = config.limits.buffered_disk_bytes_max;
+        tracing::warn!(
+            bytes_max,
+            "large request bodies are written to {shown}, on the file system of the store, which takes no new keys when it is full. Set spill_directory to a directory on another one, or keep limits.buffered_disk_bytes_max well under the free space"
+        );
+    }
+    Ok(())
+}
+
+fn is_on_same_disk(directory: &Path, store: &Path) -> bool {
+    let beside = store.parent().filter(|parent| !parent.as_os_str().is_empty()).map_or_else(|| PathBuf::from("."), Path::to_owned);
+    let device = |path: &Path| std::fs::metadata(path).map(|metadata| metadata.dev()).ok();
+    let store = device(store).or_else(|| device(&beside));
+    store.is_some() && store == device(directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_beside_the_store_is_on_its_disk_and_another_file_system_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = directory.path().join("hapax.db");
+        assert!(is_on_same_disk(directory.path(), &store), "the store need not be there yet");
+        // On Linux /proc is a file system of its own.
+        assert!(!is_on_same_disk(Path::new("/proc"), &store));
+        assert!(!is_on_same_disk(Path::new("/does/not/exist"), &store));
+    }
+}
