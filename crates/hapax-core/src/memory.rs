@@ -104,7 +104,13 @@ impl Store for Memory {
     fn pulse(&self) -> Reply<'_, Pulse> {
         Box::pin(async move {
             let (inside, now) = self.lock();
-            Ok(Pulse { now, epoch: inside.epoch, secret: inside.secret, lives_since: inside.lives_since, counts: Some(inside.count(now)) })
+            Ok(Pulse {
+                now,
+                epoch: inside.epoch,
+                secret: inside.secret,
+                lives_since: inside.lives_since,
+                counts: Some(inside.count(now)),
+            })
         })
     }
 

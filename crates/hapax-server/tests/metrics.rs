@@ -148,8 +148,8 @@ async fn unknown_outcomes_are_counted_from_the_store_now_and_then() {
     let shop = shop();
     shop.send("/lost", "5").await;
     let (ready, rules) = (Arc::new(Readiness::default()), Rules::of(&Config::new(http::Uri::default())));
-    let secret = shop.store.pulse().await.unwrap().secret;
-    let mut admin = hapax_server::admin::router(Admin::new(ready, shop.metrics.clone(), shop.hapax.clone(), secret, rules));
+    let ids = shop.store.pulse().await.unwrap().operation_ids();
+    let mut admin = hapax_server::admin::router(Admin::new(ready, shop.metrics.clone(), shop.hapax.clone(), ids, rules));
     let mut scrape = async || {
         let request = Request::get("/metrics").header("host", "localhost").body(axum::body::Body::empty()).unwrap();
         let body = admin.call(request).await.unwrap().into_body().collect().await.unwrap().to_bytes();

@@ -54,6 +54,11 @@ impl PrincipalSources {
         self.0.iter()
     }
 
+    /// Whether a part of who is asking is only presented, and checked by nobody.
+    pub fn is_unverified(&self) -> bool {
+        self.iter().any(|source| matches!(source, PrincipalSource::Digest(_) | PrincipalSource::None))
+    }
+
     /// Whether this is what counts when nobody says anything else.
     pub fn is_default(&self) -> bool {
         *self == PrincipalSources::default()

@@ -41,6 +41,8 @@ pub(crate) struct Stack {
     /// Fields whose digest callers are known by, and which may change between two tries.
     digest_fields: Vec<HeaderName>,
     principals: Principals,
+    /// Nobody has checked who sends a request: anybody can make up as many callers as they like.
+    is_unverified: bool,
     trusted_proxies: Vec<Network>,
     timeouts: Timeouts,
     rate_min: u64,
@@ -88,6 +90,7 @@ impl Stack {
             well_known: well_known::document(config, routes.iter().map(|guarded| &guarded.route)),
             digest_fields: config.principal.digest_fields().cloned().collect(),
             principals: principals.clone(),
+            is_unverified: config.principal.is_unverified(),
             trusted_proxies: config.trusted_proxies.clone(),
             timeouts: config.timeouts,
             rate_min: config.limits.rate_min,
@@ -133,7 +136,7 @@ impl Stack {
         let span = self.traces.as_ref().map(|traces| traces.begin(&parts, &guarded.route.name));
         // Before we add to what proxies say of the way.
         parts.extensions.insert(client.peer(&parts.headers, &self.trusted_proxies));
-        if matches!(self.principal, PrincipalSource::Digest(_) | PrincipalSource::None) {
+        if self.is_unverified {
             parts.extensions.insert(Unverified);
         }
         forward::request(&mut parts, client, &self.sensitive);

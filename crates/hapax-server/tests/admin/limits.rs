@@ -14,10 +14,10 @@ use crate::world::send;
 
 async fn listener(limits: Limits) -> (std::net::SocketAddr, Metrics) {
     let store: Arc<dyn Store> = Arc::new(hapax::store::memory());
-    let (socket, secret) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), store.pulse().await.unwrap().secret);
+    let (socket, ids) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), store.pulse().await.unwrap().operation_ids());
     let (address, metrics) = (socket.local_addr().unwrap(), Metrics::new());
     let hapax = Hapax::builder_shared(store).sweep(None).build();
-    let admin = Admin::new(Arc::default(), metrics.clone(), hapax, secret, Rules::of(&Config::new(http::Uri::default())));
+    let admin = Admin::new(Arc::default(), metrics.clone(), hapax, ids, Rules::of(&Config::new(http::Uri::default())));
     tokio::spawn(serve(socket, router(admin), metrics.clone(), limits));
     (address, metrics)
 }

@@ -55,7 +55,7 @@ async fn forged_tokens_count_for_the_client_that_sends_them() {
     for (source, counted) in [(PrincipalSource::Digest(AUTHORIZATION), 10), (PrincipalSource::Header(AUTHORIZATION), 50)] {
         let world = World::start(|config, _| {
             config.trusted_proxies = vec!["127.0.0.0/8".parse().unwrap()];
-            config.principal = source;
+            config.principal = source.into();
             config.defaults = Policy { velocity: vec![limit.clone()], ..config.defaults.clone() };
         })
         .await;

@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use hapax_server::config::{PrincipalSource, Protocol};
+use hapax_server::config::{PrincipalSources, Protocol};
 use hapax_testkit::origin::{Origin, Step, answer};
 
 use crate::bench::{gateway, soon};
@@ -52,7 +52,7 @@ struct Strayed {
 
 async fn round(method: &str, head: &str, delay: Duration, is_trusted: bool) -> Strayed {
     let origin = Origin::start().await.unwrap();
-    let change = |config: &mut hapax_server::config::Config| config.principal = PrincipalSource::default();
+    let change = |config: &mut hapax_server::config::Config| config.principal = PrincipalSources::default();
     let gateway = gateway(origin.address(), Protocol::Http1, change).await;
     let at = gateway.address();
     if is_trusted {

@@ -323,7 +323,8 @@ mod tests {
         assert_eq!((0..100).filter(|value| spend(*value, true).is_ok()).count(), 4);
         assert_eq!((100..200).filter(|value| spend(*value, false).is_ok()).count(), 4);
         let later = now + SECOND * 10;
-        assert_eq!(velocities.take(&Arc::new([counted(7)[0].of_stranger()]) as &Arc<[Counted]>, later).map(Taken::spend), Ok(()));
+        let stranger: Arc<[Counted]> = Arc::new([counted(7)[0].of_stranger()]);
+        assert_eq!(velocities.take(&stranger, later).map(Taken::spend), Ok(()));
         assert_eq!(velocities.lock().strangers, 1, "full ones count for nobody");
     }
 }

@@ -81,7 +81,7 @@ enum Which {
     /// The one at this place of the configuration: it applies to the requests that go by it, and not by another.
     Configured { routes: Vec<Route>, at: usize },
     /// One that is written out.
-    Written(Route),
+    Written(Box<Route>),
 }
 
 impl Which {
@@ -91,7 +91,7 @@ impl Which {
             return Ok(Which::Configured { routes: routes.to_vec(), at });
         }
         match text.parse() {
-            Ok(route) => Ok(Which::Written(route)),
+            Ok(route) => Ok(Which::Written(Box::new(route))),
             Err(_) if routes.is_empty() => Err(format!(
                 "`{text}` is no route: here no route has a name, so write methods and a pattern, as in 'POST /v1/charges/*'"
             )),

@@ -164,6 +164,7 @@ impl Reloader {
 
 /// Whether a setting is decided when the gateway starts.
 fn needs_restart(setting: &str) -> bool {
-    let names = ["listen", "admin", "store", "high_water_file", "spill_directory", "limits.attempts_max", "limits.velocity_entries_max"];
+    let names =
+        ["listen", "admin", "store", "high_water_file", "spill_directory", "limits.attempts_max", "limits.velocity_entries_max"];
     names.contains(&setting) || setting.starts_with("limits.buffered_")
 }

@@ -61,12 +61,12 @@ mod tests {
 
     use super::*;
 
-    fn framing(method: Method, status: u16, version: Version, fields: &[(&'static str, &str)]) -> Option<(Ends, bool)> {
+    fn framing(method: &Method, status: u16, version: Version, fields: &[(&'static str, &str)]) -> Option<(Ends, bool)> {
         let mut response = Response::builder().status(status).version(version);
         for (name, value) in fields {
             response = response.header(*name, *value);
         }
-        let framing = Framing::of(&method, &response.body(()).unwrap().into_parts().0).ok()?;
+        let framing = Framing::of(method, &response.body(()).unwrap().into_parts().0).ok()?;
         Some((framing.ends, framing.is_certain))
     }
 
@@ -98,7 +98,7 @@ mod tests {
             (&head, 200, new, &[length], Some((Ends::WithHead, false))),
             (&head, 200, new, &[], Some((Ends::WithHead, true))),
         ] {
-            assert_eq!(framing(method.clone(), status, version, fields), expected, "{method} {status} {version:?} {fields:?}");
+            assert_eq!(framing(method, status, version, fields), expected, "{method} {status} {version:?} {fields:?}");
         }
     }
 }

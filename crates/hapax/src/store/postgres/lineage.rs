@@ -61,7 +61,13 @@ impl Beat {
             |first| Ok::<_, StoreError>(Line { system_identifier: row::get(row, first)?, timeline: row::get(row, first + 1)? });
         let secret = Secret::from_bytes(row::array(row::get(row, 2)?)?);
         Ok(Beat {
-            pulse: Pulse { now: row::time(row, 0)?, epoch: row::number(row, 1)?, secret, lives_since: row::time(row, 9)?, counts: None },
+            pulse: Pulse {
+                now: row::time(row, 0)?,
+                epoch: row::number(row, 1)?,
+                secret,
+                lives_since: row::time(row, 9)?,
+                counts: None,
+            },
             line: line(3)?,
             known: line(5)?,
             schema: row::get::<i32>(row, 7)?.unsigned_abs(),
