@@ -7,8 +7,8 @@ use hapax::BodyBudget;
 
 use crate::config::{Config, StoreUrl};
 
-/// Refuses a configured directory that cannot be written to. Of one that is not configured, and of one on the disk of the store, it
-/// only warns: small bodies need no file, and many machines have one disk.
+/// Refuses a configured directory that cannot be written to. Of one that is not configured it only warns, because small bodies need no
+/// file; likewise of one on the disk of the store, where buffered bodies could take most of what is free.
 pub(super) fn check(config: &Config, budget: &BodyBudget) -> Result<(), String> {
     let directory = config.spill_directory.clone().unwrap_or_else(std::env::temp_dir);
     let shown = directory.display();
@@ -26,14 +26,22 @@ pub(super) fn check(config: &Config, budget: &BodyBudget) -> Result<(), String> 
     }
     if let StoreUrl::Sqlite(store) = &config.store
         && is_on_same_disk(&directory, store)
+        && let bytes_max = config.limits.buffered_disk_bytes_max
+        && let free = free_bytes(&directory)
+        && bytes_max > free / 2
     {
-        let bytes_max = config.limits.buffered_disk_bytes_max;
         tracing::warn!(
             bytes_max,
+            free,
             "large request bodies are written to {shown}, on the file system of the store, which takes no new keys when it is full. Set spill_directory to a directory on another one, or keep limits.buffered_disk_bytes_max well under the free space"
         );
     }
     Ok(())
+}
+
+/// What is free on the disk of a directory; nothing, if the system does not tell.
+fn free_bytes(directory: &Path) -> u64 {
+    rustix::fs::statvfs(directory).map_or(0, |disk| disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
 fn is_on_same_disk(directory: &Path, store: &Path) -> bool {

@@ -94,7 +94,7 @@ fn it_runs_as_nobody_in_particular_and_without_a_shell() {
     let (uid, gid) = user.split_once(':').unwrap();
     assert!(uid.parse::<u32>().unwrap() > 0 && gid.parse::<u32>().unwrap() > 0, "{user}");
     assert_eq!(list(&last("VOLUME")), ["/var/lib/hapax", "/var/spool/hapax"]);
-    assert_eq!(last("ENV"), "TMPDIR=/var/spool/hapax", "bodies are not buffered beside the store");
+    assert_eq!(last("ENV"), "TMPDIR=/var/spool/hapax STATE_DIRECTORY=/var/lib/hapax", "bodies are not buffered beside the store");
     assert_eq!(list(&last("ENTRYPOINT")), ["/usr/bin/hapax"]);
     let check = last("HEALTHCHECK");
     assert_eq!(list(&check[check.find('[').unwrap()..]), ["/usr/bin/hapax", "health"]);
@@ -195,8 +195,9 @@ async fn a_root_that_cannot_be_written_is_enough() {
     command.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]);
     command.args(list(&last("ENTRYPOINT"))).args(list(&last("CMD")));
     command.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--upstream", &format!("http://{}", upstream.address())]);
-    let (name, value) = last("ENV").split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned())).unwrap();
-    let mut program = Program::start(command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env(name, value));
+    let variables = last("ENV");
+    let variables = variables.split(' ').filter_map(|variable| variable.split_once('='));
+    let mut program = Program::start(command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").envs(variables));
 
     assert!(program.charge("small", b"amount=1").starts_with("HTTP/1.1 200"));
     assert!(program.charge("small", b"amount=1").contains("idempotent-replayed: true"));

@@ -20,7 +20,7 @@ async fn a_database_in_use_keeps_every_promise_and_is_left_tidy() {
     assert_eq!(said.code, 0, "{}\n{}", said.stdout, said.stderr);
     let told: Value = serde_json::from_str(&said.stdout).unwrap();
     assert_eq!(told["broken"], 0);
-    assert!(told["kept"].as_u64() > Some(100) && told["skipped"].as_u64() < Some(5), "{told}");
+    assert!(told["kept"].as_u64() > Some(100) && told["skipped"].as_u64() < Some(7), "{told}");
     println!("{} kept, {} skipped, {} s, left {}", told["kept"], told["skipped"], told["seconds"], told["left"]);
 
     let count = |condition: &str| {

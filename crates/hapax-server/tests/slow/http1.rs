@@ -48,7 +48,7 @@ pub(crate) fn slow_guarded_bodies(target: &Target<'_>) -> String {
 }
 
 pub(crate) fn slow_bodies(target: &Target<'_>) -> String {
-    slow_body(target, "Content-Length: 9999\r\n", "502")
+    slow_body(target, "Content-Length: 9999\r\n", "400")
 }
 
 fn slow_body(target: &Target<'_>, fields: &str, status: &str) -> String {

@@ -61,6 +61,9 @@ pub(super) fn rows() -> Vec<Row> {
         problem("upstream timed out, unguarded", 504, "upstream-timeout", 1)
             .config(impatient)
             .by(async |world| world.send(without_key("/do", "hang")).await),
+        problem("path that may be read as one with other rules", 400, "path-ambiguous", 0)
+            .config(|config| config.routes = vec![charges()])
+            .by(async |world| world.send(without_key("/v1//charges/7", "charge")).await),
         Row::new("what is published", 200, Says::Passed, 0).by(async |world| world.send(get("/.well-known/idempotency")).await),
         Row::new("what is published of routes", 200, Says::Passed, 0)
             .config(|config| config.routes = vec![charges(), everywhere(Policy { key: KeyRule::Off, ..Policy::default() })])

@@ -57,7 +57,7 @@ const TOP_SETTINGS: &[Setting] = &[
         name: "high_water_file",
         kind: Kind::Path,
         fallback: Nothing,
-        example: "/var/lib/hapax/high-water",
+        example: "high-water",
         means: "with a Postgres: a small file of this gateway alone, in which it keeps its last acknowledged writes, so that it notices at its start that the \
                 database was restored while it was stopped; see [operations.md](operations.md#restoring-a-backup). Where the variable `STATE_DIRECTORY` is set, as systemd \
                 does, the default is `high-water` in there",
@@ -68,7 +68,7 @@ const TOP_SETTINGS: &[Setting] = &[
         fallback: Words("the system's directory for temporary files: `TMPDIR`, or `/tmp`"),
         example: "/var/tmp",
         means: "where request bodies over `body_memory_bytes_max` are written while they are buffered, in files without a name. Not on the disk of an \
-                embedded store, which takes no new keys when that is full: a start warns of it",
+                embedded store, which takes no new keys when that is full: a start warns if bodies could take half of what is free there",
     },
     Setting {
         name: "principal",
