@@ -226,7 +226,7 @@ impl FromStr for PrincipalSource {
 pub enum AnonymousField {
     /// A header field.
     Header(HeaderName),
-    /// A query parameter, in the spelling that [`parameter_name`] gives it.
+    /// A query parameter: its name decoded, in lower case.
     Parameter(String),
 }
 
