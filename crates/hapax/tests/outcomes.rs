@@ -439,6 +439,28 @@ async fn an_answer_that_ends_only_with_its_connection_is_not_kept() {
     }
 }
 
+/// What says nothing of who is asking, and counts for no fingerprint, must not tell one request from another behind us either.
+#[tokio::test]
+async fn trailers_of_a_guarded_request_stay_behind() {
+    let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let service = guard(&quiet(faulty().0), Policy::default(), {
+        let seen = seen.clone();
+        move |request| {
+            let seen = seen.clone();
+            async move {
+                let whole = request.into_body().collect().await.map_err(Broken)?;
+                seen.lock().unwrap().push(whole.trailers().cloned());
+                Ok(status(200))
+            }
+        }
+    });
+    let trailers = HeaderMap::from_iter([("x-user".parse().unwrap(), "ada".parse().unwrap())]);
+    let frames = [Ok::<_, std::io::Error>(Frame::data(Bytes::from_static(b"x"))), Ok(Frame::trailers(trailers))];
+    let request = post("/", "k", "x").map(|_| Body::streamed(StreamBody::new(tokio_stream(frames))));
+    assert_eq!(send(&service, request).await.status.as_u16(), 200);
+    assert_eq!(*seen.lock().unwrap(), [None]);
+}
+
 #[tokio::test]
 async fn a_body_that_is_not_as_long_as_was_declared_runs_nothing() {
     let ledger = Ledger::default();

@@ -87,6 +87,30 @@ fn assert_busy(answer: &Answer, limit: &str) {
 }
 
 #[tokio::test]
+async fn guarded_requests_of_one_peer_leave_connections_to_others() {
+    let origin = Origin::start().await.unwrap();
+    let gateway = gateway(origin.address(), Protocol::Http1, settle).await;
+    let at = gateway.address();
+    for _ in 0..CONNECTIONS {
+        origin.script([Step::Read, Step::Wait, Step::Write(hapax_testkit::origin::answer(200, "", "slow"))]);
+    }
+    let most = CONNECTIONS - CONNECTIONS / 4;
+    let held: Vec<_> =
+        (0..CONNECTIONS).map(|n| tokio::spawn(async move { guarded(at, ATTACKER, &format!("slow-{n}")).await.told() })).collect();
+    soon("the attack has landed", origin.ledger().until_requests(most)).await;
+    // What is scripted to wait is used up by the attacker or by this one, which is let go on.
+    let other = tokio::spawn(async move { guarded(at, OTHER, "other").await.told() });
+    soon("the other request arrives", origin.ledger().until_requests(most + 1)).await;
+    for _ in 0..CONNECTIONS {
+        origin.go();
+    }
+    assert_eq!(soon("the other's answer", other).await.unwrap(), "200");
+    for held in held {
+        assert_eq!(soon("an answer of the attacker", held).await.unwrap(), "200", "it waits for its turn");
+    }
+}
+
+#[tokio::test]
 async fn slow_uploads_of_one_peer_leave_connections_to_guarded_requests_and_to_others() {
     let origin = Origin::start().await.unwrap();
     let gateway = gateway(origin.address(), Protocol::Http1, settle).await;

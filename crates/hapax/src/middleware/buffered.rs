@@ -137,9 +137,19 @@ impl Buffered {
 
     /// The body from its beginning.
     pub(super) fn body(&self) -> Body {
+        self.body_with(self.trailers.clone())
+    }
+
+    /// The body of a guarded request. Its trailers stay behind: they are no part of its fingerprint and say nothing of who is asking, so
+    /// that two requests that differ in them are one.
+    pub(super) fn guarded_body(&self) -> Body {
+        self.body_with(None)
+    }
+
+    fn body_with(&self, trailers: Option<HeaderMap>) -> Body {
         match &self.content {
-            Content::Memory(data) => Body::whole(data.clone(), self.trailers.clone()),
-            Content::File { file, len } => Body::spilled(file.clone(), *len, self.trailers.clone()),
+            Content::Memory(data) => Body::whole(data.clone(), trailers),
+            Content::File { file, len } => Body::spilled(file.clone(), *len, trailers),
         }
     }
 

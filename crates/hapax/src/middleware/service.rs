@@ -221,7 +221,7 @@ impl Shared {
             let (shared, dispatched) = (self.clone(), dispatched.clone());
             move |operation: Operation| {
                 dispatched.store(true, Ordering::SeqCst);
-                work::run_probed(shared, inner, parts, buffered.body(), operation)
+                work::run_probed(shared, inner, parts, buffered.guarded_body(), operation)
             }
         };
         match self.hapax.engine().drive(call, work).await {

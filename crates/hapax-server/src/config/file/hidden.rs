@@ -83,7 +83,13 @@ pub(super) fn without_password(text: &str) -> String {
     // A password that is not spelled as it should be ends with the text at the latest.
     if let Some(scheme) = ["postgres://", "postgresql://"].iter().find_map(|scheme| text.find(scheme)) {
         let end = text[scheme..].find(['"', '\'']).map_or(text.len(), |at| scheme + at);
-        return format!("{}{}{}", &text[..scheme], masked(&text[scheme..end], stars), &text[end..]);
+        let url = masked(&text[scheme..end], stars);
+        return format!("{}{}{}", &text[..scheme], without_values(&url), &text[end..]);
+    }
+    // A slash too few: whatever stands behind it may be a password.
+    if let Some(scheme) = ["postgres:/", "postgresql:/"].iter().find_map(|scheme| Some(text.find(scheme)? + scheme.len())) {
+        let end = text[scheme..].find(['"', '\'']).map_or(text.len(), |at| scheme + at);
+        return format!("{}{}{}", &text[..scheme], stars(&text[scheme..end]), &text[end..]);
     }
     let Some(begins) = text.find("://").map(|at| at + 3) else { return text.to_owned() };
     let end = begins + text[begins..].find(['"', '\'']).unwrap_or(text.len() - begins);
@@ -95,6 +101,16 @@ pub(super) fn without_password(text: &str) -> String {
         Some(at) => format!("{}{}", stars(&place[..at]), &place[at..]),
     };
     format!("{}{place}{}{}", &text[..begins], stars(query), without_password(&text[end..]))
+}
+
+/// A URL without the values of its parameters: a name that is misspelled may be that of a password.
+fn without_values(url: &str) -> String {
+    let Some((place, query)) = url.split_once('?') else { return url.to_owned() };
+    let hidden = |pair: &str| match pair.split_once('=') {
+        Some((name, value)) => format!("{name}={}", stars(value)),
+        None => pair.to_owned(),
+    };
+    format!("{place}?{}", query.split('&').map(hidden).collect::<Vec<_>>().join("&"))
 }
 
 fn stars(secret: &str) -> String {
@@ -126,6 +142,8 @@ mod tests {
             ("jwt = { secret = \"s3\" }", 0, 0..3, "jwt = { secret = (hidden)", 0..3),
             ("url = \"http://a:s3@b\"", 0, 6..21, "url = \"http://****@b\"", 6..21),
             ("store = \"postgres://a:s/3@b?password=s3\"", 0, 8..40, "store = \"postgres://a:***@b?password=**\"", 8..40),
+            ("store = \"postgres:/a:s3@b\"", 0, 8..26, "store = \"postgres:/******\"", 8..26),
+            ("store = \"postgres://a@b/c?pasword=s3\"", 0, 8..38, "store = \"postgres://a@b/c?pasword=**\"", 8..38),
             ("principal = \"forward-auth:http://a/v?t=s3\"", 0, 12..40, "principal = \"forward-auth:http://a/v?****\"", 12..40),
             ("p = [\"http://a?s3\", \"http://s3@b/?s3\"]", 0, 4..38, "p = [\"http://a?**\", \"http://**@b/?**\"]", 4..38),
             ("listen = \"é\"", 0, 9..13, "listen = \"é\"", 9..12),

@@ -45,7 +45,8 @@ pub fn choose<'a, R: Borrow<Route>>(routes: &'a [R], method: &Method, path: &str
         search.weigh_normal(search.first(|pattern| pattern.matches(&normal)), &normal)?;
         let mut readings = spelling::readings(path).ok_or(PathAmbiguous { read_as: None })?;
         if !routes[as_sent].borrow().pattern.ends_in_text() {
-            let more: Vec<_> = readings.iter().flat_map(|path| spelling::without_extension(path)).map(str::to_owned).collect();
+            let paths = readings.iter().chain([&normal]);
+            let more: Vec<_> = paths.flat_map(|path| spelling::without_extension(path)).map(str::to_owned).collect();
             readings.extend(more);
         }
         for reading in &readings {
@@ -144,6 +145,14 @@ mod tests {
     fn check(routes: &[Route], path: &str, expected: &str) {
         let chosen = choose(routes, &Method::POST, path).map_or("ambiguous".to_owned(), |choice| choice.route.name.to_string());
         assert_eq!(chosen, expected, "{path}");
+    }
+
+    #[test]
+    fn an_extension_before_a_trailing_slash_walks_around_nothing() {
+        let routes = routes(&[("POST /v1/orders", key(KeyRule::Required))]);
+        for path in ["/v1/orders.json", "/v1/orders.json/", "/v1/orders.json//", "/v1/orders.json/.", "/v1/orders.v2.json/"] {
+            check(&routes, path, "POST /v1/orders");
+        }
     }
 
     #[test]

@@ -66,6 +66,8 @@ pub(super) fn readings(path: &str) -> Option<Vec<String>> {
 
 /// A path without the extension of its last segment, by its first and by its last dot: Rails answers `/orders.json` as `/orders`.
 pub(super) fn without_extension(path: &str) -> impl Iterator<Item = &str> {
+    // Rails drops a trailing slash first.
+    let path = path.trim_end_matches('/');
     let last = last_segment(path);
     let start = path.len() - last.len();
     let cuts = [last.find('.'), last.rfind('.')];

@@ -53,6 +53,11 @@ pub(crate) enum Busy {
     /// Those of one peer use as many as one may.
     #[error("unguarded requests of this client's address use {0} connections to the upstream: `upstream.unguarded_per_peer_max`")]
     Peer(usize),
+    /// Guarded requests of one peer use as many as one may.
+    #[error(
+        "guarded requests of this client's address use three quarters of `upstream.connections_max`, and none of them has ended"
+    )]
+    GuardedPeer,
     /// There are as many tunnels as there may be.
     #[error("there are {0} tunnels to the upstream: `upstream.tunnels_max`")]
     Tunnels(usize),
@@ -99,9 +104,17 @@ pub(super) struct TunnelPermit {
 }
 
 impl Admission {
+    /// For unguarded requests.
     pub(super) fn new(upstream: &Upstream) -> Arc<Admission> {
         let shares = Shares { unguarded_max: upstream.unguarded_max(), per_peer_max: upstream.unguarded_per_peer() };
         Arc::new(Admission { shares, tunnels_max: upstream.tunnels(), state: Mutex::default() })
+    }
+
+    /// For guarded requests, which may use every connection: only those of one peer leave a quarter to other peers.
+    pub(super) fn of_guarded(upstream: &Upstream) -> Arc<Admission> {
+        let connections_max = upstream.connections_max;
+        let shares = Shares { unguarded_max: connections_max, per_peer_max: connections_max - connections_max / 4 };
+        Arc::new(Admission { shares, tunnels_max: 0, state: Mutex::default() })
     }
 
     /// Waits for the right to use a connection. Whoever drops the future leaves the line.

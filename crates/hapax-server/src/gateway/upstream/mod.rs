@@ -59,6 +59,7 @@ struct Inside {
     authority: Authority,
     pool: Arc<Pool>,
     admission: Arc<Admission>,
+    guarded_admission: Arc<Admission>,
     http2: Shared,
     tunnels: Tunnels,
     metrics: Metrics,
@@ -97,6 +98,7 @@ impl Proxy {
             authority: upstream.url.authority().cloned().ok_or("upstream.url names no host")?,
             pool: Pool::new(upstream.connections_max, upstream.idle_max, metrics.clone()),
             admission: Admission::new(upstream),
+            guarded_admission: Admission::of_guarded(upstream),
             http2: Shared::new(upstream.unguarded_per_peer_max),
             tunnels,
             metrics,
@@ -153,6 +155,7 @@ impl Inside {
             true => User::Guarded,
             false => User::Unguarded(request.extensions().get::<Peer>().copied()),
         };
+        let peer = request.extensions().get::<Peer>().copied();
         let traceparent = request.headers().get(forward::TRACEPARENT).cloned();
         let upgrading = upgrade::asked_for(&mut request).filter(|_| !is_guarded);
         let is_upgrading = upgrading.is_some();
@@ -169,7 +172,7 @@ impl Inside {
             // Boxed, so that the others, which are many, need not carry its room.
             Some(client) => Box::pin(upgrade::send(&self, request, client, user, until)).await,
             None => {
-                permit = self.admit(user, until).await?;
+                permit = self.admit(user, peer, until).await?;
                 // A guarded request's body was read whole before, so that it need not be watched.
                 let progress = Progress::default();
                 let request = if is_guarded { request } else { progress.watch(request) };
@@ -189,12 +192,18 @@ impl Inside {
     }
 
     /// The right to use a connection, for those who need one.
-    async fn admit(&self, user: User, until: Instant) -> Result<Option<Permit>, NeverDispatched> {
-        let User::Unguarded(peer) = user else { return Ok(None) };
-        match timeout_at(until, self.admission.admit(peer)).await {
-            Ok(permit) => Ok(Some(permit)),
-            Err(_) => Err(NeverDispatched(self.admission.why_busy(peer).into())),
-        }
+    async fn admit(&self, user: User, peer: Option<Peer>, until: Instant) -> Result<Option<Permit>, NeverDispatched> {
+        let (admission, peer) = match (user, peer) {
+            (User::Unguarded(peer), _) => (&self.admission, peer),
+            (User::Guarded, Some(_)) => (&self.guarded_admission, peer),
+            // The gateway's own requests.
+            (User::Guarded, None) => return Ok(None),
+        };
+        let admitted = timeout_at(until, admission.admit(peer)).await;
+        admitted.map(Some).map_err(|_| match user {
+            User::Unguarded(peer) => NeverDispatched(self.admission.why_busy(peer).into()),
+            User::Guarded => NeverDispatched(Busy::GuardedPeer.into()),
+        })
     }
 
     /// Sends a request once: on another connection only while not a byte of it has left. It must have its first one by `until`.

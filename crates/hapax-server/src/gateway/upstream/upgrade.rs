@@ -133,7 +133,7 @@ pub(super) async fn send(
         User::Guarded => None,
         User::Unguarded(peer) => Some(inside.admission.admit_tunnel(peer).map_err(|busy| never(busy.into()))?),
     };
-    let permit = inside.admit(user, until).await?;
+    let permit = inside.admit(user, None, until).await?;
     let dialing = async {
         let slot = slot(inside).await?;
         match inside.dialer.dial().await? {

@@ -18,6 +18,11 @@ pub(super) fn read(value: &DeValue<'_>, _: Kind) -> Read<BTreeMap<u16, Class>> {
     for (key, value) in table {
         let status = key.get_ref();
         let class = class(status, value.get_ref())?;
+        if class == Class::Release && status.starts_with('2') {
+            return Err(format!(
+                "`{status}` says that the work is done, and to release its key would do it again with every repeat: write \"keep\", or keep_answers = false if its answer should not be kept"
+            ));
+        }
         match statuses(status)? {
             Statuses::One(status) => drop(classes.insert(status, class)),
             Statuses::Hundred(first) => drop(hundreds.insert(first, class)),
