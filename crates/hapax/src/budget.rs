@@ -1,4 +1,5 @@
-//! The budget of buffered request bodies: bytes in memory and on disk, in total and for each peer.
+//! The budget of buffered bodies: bytes in memory and on disk, in total and for each peer. Request bodies count, and replays that the
+//! client has not taken yet.
 //!
 //! A body reserves its room before it is read, as far as its length is declared, and piece by piece
 //! where it is not. The room comes back when the last copy of the body is dropped: after the attempt
@@ -12,6 +13,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
 use hapax_core::planted::{self, Bug};
 
 use crate::Peer;
@@ -25,6 +27,9 @@ pub struct BodyUsage {
     /// In files of the spill directory.
     pub disk_bytes: u64,
 }
+
+/// A replay up to this size is not counted.
+const UNCOUNTED_BYTES_MAX: usize = 64 << 10;
 
 /// Where a part of a body is buffered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +84,18 @@ impl BodyBudget {
     pub(crate) fn reservation(self: &Arc<Self>, peer: Option<Peer>) -> Arc<Reservation> {
         let (memory, disk) = (AtomicU64::new(0), AtomicU64::new(0));
         Arc::new(Reservation { budget: self.clone(), peer, memory, disk })
+    }
+
+    /// The body of a replay, which keeps its room until the client has taken it: a client that takes none could have any number of
+    /// them in memory. Small ones are not counted: the limits on connections and streams bound them.
+    pub(crate) fn room_for(self: &Arc<Self>, peer: Option<Peer>, body: &Bytes) -> Result<Bytes, Full> {
+        if body.len() <= UNCOUNTED_BYTES_MAX {
+            return Ok(body.clone());
+        }
+        let reservation = self.reservation(peer);
+        // One that is larger than the share takes all of it: it can be had alone.
+        reservation.grow_to(Place::Memory, self.share(peer, Place::Memory).min(body.len() as u64))?;
+        Ok(Bytes::from_owner(Reserved { bytes: body.clone(), _reservation: reservation }))
     }
 
     /// An empty file without a name, which is gone when it is closed. Blocks.
@@ -165,6 +182,18 @@ fn subtract(usage: &mut BodyUsage, removed: BodyUsage) {
     debug_assert!(usage.memory_bytes >= removed.memory_bytes && usage.disk_bytes >= removed.disk_bytes);
     usage.memory_bytes = usage.memory_bytes.saturating_sub(removed.memory_bytes);
     usage.disk_bytes = usage.disk_bytes.saturating_sub(removed.disk_bytes);
+}
+
+/// Bytes that hold their reservation.
+pub(crate) struct Reserved {
+    pub(crate) bytes: Bytes,
+    pub(crate) _reservation: Arc<Reservation>,
+}
+
+impl AsRef<[u8]> for Reserved {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 /// Room for one body. Given back when the last handle is dropped: whatever holds bytes of the body,

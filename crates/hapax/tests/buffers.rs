@@ -43,7 +43,8 @@ impl World {
         let inner = service_fn(move |request: Request<hapax::Body>| {
             let (ledger, gate) = (counting.clone(), waiting.clone());
             async move {
-                let waits = request.uri().path() == "/wait";
+                let path = request.uri().path().to_owned();
+                let waits = path == "/wait";
                 // The body is let go of only when the service is done.
                 let body = request.into_body().collect().await.map_err(common::Broken)?.to_bytes();
                 ledger.add(format!("{} bytes", body.len()));
@@ -51,7 +52,12 @@ impl World {
                     gate.pass().await;
                 }
                 drop(body);
-                let mut response = Response::new(hapax::Body::from("done"));
+                let answer = match path.as_str() {
+                    "/large" => vec![b'a'; 100 * KIB],
+                    "/huge" => vec![b'a'; 300 * KIB],
+                    _ => b"done".to_vec(),
+                };
+                let mut response = Response::new(hapax::Body::from(answer));
                 *response.status_mut() = StatusCode::CREATED;
                 Ok::<_, common::Broken>(response)
             }
@@ -251,4 +257,28 @@ async fn requests_without_a_peer_have_the_whole_budget() {
     }
     world.until_usage(BodyUsage::default()).await;
     drop(world.store);
+}
+
+#[tokio::test]
+async fn replays_that_nobody_takes_have_the_room_of_their_peer_and_no_more() {
+    let world = World::new(limits(256 * KIB, 0), None);
+    for path in ["/large", "/huge"] {
+        assert_eq!(send(&world, from(1, path, path, whole(1))).await.status, StatusCode::CREATED);
+    }
+    let ask = |last, path: &'static str| world.service.clone().oneshot(from(last, path, path, whole(1)));
+    let (first, second) = (ask(1, "/large").await.unwrap(), ask(1, "/large").await.unwrap());
+    assert_eq!(world.usage().memory_bytes, 200 * KIB as u64);
+    let refused = send(&world, from(1, "/large", "/large", whole(1))).await;
+    assert_eq!((refused.status.as_u16(), refused.problem().as_str()), (503, "buffer-full"));
+    assert_eq!(ask(2, "/large").await.unwrap().status(), StatusCode::CREATED, "another peer has its own");
+
+    drop(first);
+    let again = send(&world, from(1, "/large", "/large", whole(1))).await;
+    assert!(again.is_replay() && again.body.len() == 100 * KIB);
+    drop((second, again));
+    world.until_usage(BodyUsage::default()).await;
+    // Larger than the share, and still to be had.
+    let huge = send(&world, from(1, "/huge", "/huge", whole(1))).await;
+    assert!(huge.is_replay() && huge.body.len() == 300 * KIB);
+    assert_eq!(world.ledger.len(), 2);
 }

@@ -103,9 +103,9 @@ fn connection_options(headers: &HeaderMap) -> Vec<HeaderName> {
     lines.flat_map(|line| line.split(',')).filter_map(|option| option.trim().parse().ok()).collect()
 }
 
-/// The stored answer, sent again.
-pub(super) fn replay(head: &Head, answer: &Answer) -> Response<Body> {
-    let mut response = stored(answer);
+/// The stored answer, sent again. `body` is its body, with whatever it holds on to.
+pub(super) fn replay(head: &Head, answer: &Answer, body: Bytes) -> Response<Body> {
+    let mut response = stored_with(answer, body);
     response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
     note_expiry(response.headers_mut(), head);
     response
@@ -132,8 +132,12 @@ pub(super) fn first(head: &Head, answer: &Answer, live: Option<Response<Body>>) 
 
 /// The response that an answer was.
 pub(super) fn stored(answer: &Answer) -> Response<Body> {
+    stored_with(answer, answer.body.clone())
+}
+
+fn stored_with(answer: &Answer, body: Bytes) -> Response<Body> {
     let trailers = (!answer.trailers.is_empty()).then(|| fields(&answer.trailers));
-    let mut response = Response::new(Body::whole(answer.body.clone(), trailers));
+    let mut response = Response::new(Body::whole(body, trailers));
     *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     *response.headers_mut() = fields(&answer.headers);
     response.headers_mut().remove(ANSWER_VERSION);

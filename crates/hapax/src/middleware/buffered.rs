@@ -18,7 +18,7 @@ use http_body_util::BodyExt;
 use super::BoxError;
 use super::body::{Body, SpillFile};
 use crate::Peer;
-use crate::budget::{BodyBudget, Full, Place, Reservation};
+use crate::budget::{BodyBudget, Full, Place, Reservation, Reserved};
 use crate::once::{Fingerprinting, Request};
 
 /// Once a body goes to a file, this much of it is in memory at a time: while it is written, and while it is read back.
@@ -348,17 +348,5 @@ impl BodyBuffer {
             return bytes;
         }
         Bytes::from_owner(Reserved { bytes, _reservation: self.reservation })
-    }
-}
-
-/// Bytes that hold their reservation.
-struct Reserved {
-    bytes: Bytes,
-    _reservation: Arc<Reservation>,
-}
-
-impl AsRef<[u8]> for Reserved {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
     }
 }

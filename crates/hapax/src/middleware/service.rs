@@ -214,6 +214,7 @@ impl Shared {
 
         // The instance that is ready goes with the work; a spare one, for failing open, would have to become ready first.
         let (scope, id) = (call.scope.clone(), call.id);
+        let peer = parts.extensions.get::<Peer>().copied();
         let subject = Subject { scope: &scope, id };
         let spare = self.policy.fail_open.then(|| (inner.clone(), parts.clone(), buffered.clone()));
         let dispatched = Arc::new(AtomicBool::new(false));
@@ -243,7 +244,15 @@ impl Shared {
                 }
                 _ => problem::response(&Rejection::AnswerNotKept { status: head.status, at: head.finished_at }),
             }),
-            Ok(Reply::Replay { head, answer }) => Ok(answer::replay(&head, &answer)),
+            Ok(Reply::Replay { head, answer }) => match self.hapax.body_budget().room_for(peer, &answer.body) {
+                Ok(body) => Ok(answer::replay(&head, &answer, body)),
+                Err(full) => {
+                    tracing::debug!(%full, "a replay was refused");
+                    let rejection = Rejection::BufferFull;
+                    self.hapax.observe(&Event::Rejected { subject: Some(subject), rejection: &rejection });
+                    Ok(problem::response(&rejection))
+                }
+            },
             Err(rejection) => match spare.filter(|_| is_store_away(&rejection) && !dispatched.load(Ordering::SeqCst)) {
                 Some((mut spare, parts, buffered)) => {
                     self.hapax.observe(&Event::FailedOpen(subject));
