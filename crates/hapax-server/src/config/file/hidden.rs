@@ -143,7 +143,7 @@ mod tests {
             ("url = \"http://a:s3@b\"", 0, 6..21, "url = \"http://****@b\"", 6..21),
             ("store = \"postgres://a:s/3@b?password=s3\"", 0, 8..40, "store = \"postgres://a:***@b?password=**\"", 8..40),
             ("store = \"postgres:/a:s3@b\"", 0, 8..26, "store = \"postgres:/******\"", 8..26),
-            ("store = \"postgres://a@b/c?pasword=s3\"", 0, 8..38, "store = \"postgres://a@b/c?pasword=**\"", 8..38),
+            ("store = \"postgres://a@b/c?pasword=s3\"", 0, 8..37, "store = \"postgres://a@b/c?pasword=**\"", 8..37),
             ("principal = \"forward-auth:http://a/v?t=s3\"", 0, 12..40, "principal = \"forward-auth:http://a/v?****\"", 12..40),
             ("p = [\"http://a?s3\", \"http://s3@b/?s3\"]", 0, 4..38, "p = [\"http://a?**\", \"http://**@b/?**\"]", 4..38),
             ("listen = \"é\"", 0, 9..13, "listen = \"é\"", 9..12),
