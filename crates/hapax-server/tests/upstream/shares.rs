@@ -98,9 +98,10 @@ async fn guarded_requests_of_one_peer_leave_connections_to_others() {
     let held: Vec<_> =
         (0..CONNECTIONS).map(|n| tokio::spawn(async move { guarded(at, ATTACKER, &format!("slow-{n}")).await.told() })).collect();
     soon("the attack has landed", origin.ledger().until_requests(most)).await;
-    // What is scripted to wait is used up by the attacker or by this one, which is let go on.
     let other = tokio::spawn(async move { guarded(at, OTHER, "other").await.told() });
-    soon("the other request arrives", origin.ledger().until_requests(most + 1)).await;
+    // While all that the attacker has sent is still held.
+    until("the other request arrives", || origin.ledger().count("other") == 1).await;
+    assert_eq!(origin.ledger().all().len(), most + 1, "the attacker has its share and no more");
     for _ in 0..CONNECTIONS {
         origin.go();
     }
