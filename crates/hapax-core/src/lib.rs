@@ -27,6 +27,7 @@ pub mod planted;
 pub mod policy;
 pub mod record;
 pub mod rejection;
+pub mod request_id;
 pub mod scope;
 pub mod store;
 pub mod time;

@@ -20,6 +20,7 @@ use std::time::Duration;
 pub use budget::{BodyBudget, BodyUsage};
 pub use hapax_core as core;
 pub use hapax_core::fingerprint::FingerprintPolicy;
+pub use hapax_core::request_id::RequestId;
 pub use hapax_core::{
     Answer, Class, Key, KeyRule, KeySource, Mode, OperationId, Part, Policy, Principal, RecordId, Rejection, Scope, Store, Velocity,
 };

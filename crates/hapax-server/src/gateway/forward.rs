@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use hapax::Peer;
+use hapax::middleware::request_id::{REQUEST_ID, request_id};
 use http::header::{
     AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue,
     PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
@@ -13,13 +14,11 @@ use http::header::{
 use http::request::Parts;
 use http::{Method, Response, Version};
 
-use super::correlation;
 use crate::config::{Config, Network};
 
 pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// Kept with an answer, never sent to anybody: the trace in which the answer was made.
 const TRACE: HeaderName = HeaderName::from_static("hapax-trace");
-pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -209,9 +208,7 @@ pub(crate) fn request(parts: &mut Parts, client: &Client, sensitive: &Sensitive)
     tell_client(&mut parts.headers, client);
     let via = if parts.version == Version::HTTP_2 { "2 hapax" } else { "1.1 hapax" };
     parts.headers.append(VIA, HeaderValue::from_static(via));
-    if !parts.headers.get(REQUEST_ID).is_some_and(correlation::is_plain) {
-        parts.headers.insert(REQUEST_ID, correlation::new());
-    }
+    request_id(parts);
 }
 
 /// Makes the upstream's response one that may be passed on, and notes in which trace it was made.

@@ -5,7 +5,6 @@
 
 mod body;
 mod check;
-mod correlation;
 pub(crate) mod forward;
 mod listen;
 mod live;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax::core::outcome::classify;
+use hapax::middleware::request_id::{self, REQUEST_ID};
 use hapax::middleware::{CloseDelimited, Probing, is_never_kept};
 use hapax::{Answer, Body, Class, Operation, Policy, Probe, Probed};
 use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, VIA};
@@ -16,8 +17,8 @@ use http::{Request, Response, Uri};
 use http_body_util::{BodyExt, Limited};
 use tower_service::Service;
 
+use super::BoxError;
 use super::upstream::{OwnRequest, Proxy};
-use super::{BoxError, correlation, forward};
 
 /// The longest that the upstream may take to say what it knows, from connecting to the last byte.
 const PATIENCE_MAX: Duration = Duration::from_secs(10);
@@ -78,7 +79,7 @@ fn question(operation: &Operation, path: &PathAndQuery) -> Result<Request<Body>,
     headers.insert(PROBE, HeaderValue::from_static("ask"));
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     headers.insert(VIA, HeaderValue::from_static("1.1 hapax"));
-    headers.insert(forward::REQUEST_ID, correlation::new());
+    headers.insert(REQUEST_ID, request_id::value(&request_id::new_request_id()));
     request.extensions_mut().insert(OwnRequest);
     Ok(request)
 }

@@ -58,6 +58,7 @@ mod peer;
 mod probe;
 mod problem;
 mod request;
+pub mod request_id;
 mod service;
 mod shadow;
 mod source;

@@ -1,0 +1,45 @@
+//! The request id: by which the logs of the client, of Hapax and of the service find together.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// The longest id that is taken from a client.
+const BYTES_MAX: usize = 128;
+
+/// What one request is called in every log. It is no secret, and nothing is decided by it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RequestId(Arc<str>);
+
+impl RequestId {
+    /// An id of 1 to 128 letters, digits and `-_.:/+=`. `None` for anything else: a log would stumble over it.
+    pub fn new(id: &str) -> Option<RequestId> {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/+=".contains(&byte);
+        ((1..=BYTES_MAX).contains(&id.len()) && id.bytes().all(is_plain)).then(|| RequestId(id.into()))
+    }
+
+    /// The id as it is sent.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_short_plain_text_is_an_id() {
+        for id in ["a", "0af7651916cd43dd-1f", "req_7:/+=.", &"x".repeat(128)] {
+            assert_eq!(RequestId::new(id).unwrap().as_str(), id);
+        }
+        for id in ["", "a b", "a\nb", "ä", "a\"b", &"x".repeat(129)] {
+            assert_eq!(RequestId::new(id), None, "{id:?}");
+        }
+    }
+}
