@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-const FAULTS: [&str; 6] = ["answer lost", "request lost", "stalled", "truncated", "busy", "died"];
+const FAULTS: [&str; 7] = ["answer lost", "charged, then 500", "request lost", "stalled", "truncated", "busy", "died"];
 
 fn demo(scratch: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));

@@ -7,6 +7,8 @@ use super::dice::Dice;
 pub(super) enum Fault {
     /// Charges, then closes the connection without an answer.
     AnswerLost,
+    /// Charges, then says 500, as a service does whose exception nobody caught.
+    Crashed,
     /// Closes the connection before it charges. From outside it looks the same.
     RequestLost,
     /// Charges, then answers later than anybody waits.
@@ -20,13 +22,14 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    pub(super) const ALL: [Fault; 6] =
-        [Fault::AnswerLost, Fault::RequestLost, Fault::Stalled, Fault::Truncated, Fault::Busy, Fault::Died];
+    pub(super) const ALL: [Fault; 7] =
+        [Fault::AnswerLost, Fault::Crashed, Fault::RequestLost, Fault::Stalled, Fault::Truncated, Fault::Busy, Fault::Died];
 
     /// What the service tells the demo, and the demo its reader.
     pub(super) const fn word(self) -> &'static str {
         match self {
             Fault::AnswerLost => "answer lost",
+            Fault::Crashed => "charged, then 500",
             Fault::RequestLost => "request lost",
             Fault::Stalled => "stalled",
             Fault::Truncated => "truncated",
@@ -42,7 +45,7 @@ impl Fault {
     /// How many of so many orders it strikes: never fewer than two, so that one swept away by the death of the service leaves another.
     const fn share(self, orders: usize) -> usize {
         match self {
-            Fault::AnswerLost | Fault::Stalled | Fault::Busy => max(orders / 12, 2),
+            Fault::AnswerLost | Fault::Crashed | Fault::Stalled | Fault::Busy => max(orders / 12, 2),
             Fault::RequestLost | Fault::Truncated => max(orders / 20, 2),
             Fault::Died => max(orders / 60, 2),
         }
@@ -54,7 +57,7 @@ const fn max(a: usize, b: usize) -> usize {
 }
 
 /// The fewest orders for which every fault finds two, with as many again left alone.
-pub(super) const ORDERS_MIN: usize = 24;
+pub(super) const ORDERS_MIN: usize = 28;
 
 /// The fault of each order, by its number.
 pub(super) fn deal(seed: u64, orders: usize) -> Vec<Option<Fault>> {

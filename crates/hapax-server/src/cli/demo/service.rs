@@ -208,6 +208,7 @@ async fn fail_after(fault: Fault, receipt: String) -> Result<Response<Body>, Han
             tokio::time::sleep(STALL).await;
             Ok(say_json(StatusCode::CREATED, receipt))
         }
+        Fault::Crashed => Ok(say_json(StatusCode::INTERNAL_SERVER_ERROR, r#"{"error":"internal server error"}"#.to_owned())),
         Fault::Truncated => Ok(half_of(receipt)),
         Fault::Died => die(),
         _ => Err(HangUp),

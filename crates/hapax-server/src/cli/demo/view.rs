@@ -90,8 +90,8 @@ pub(super) fn introduce(screen: &mut Screen, plan: &Plan) {
     screen.tell(
         Plain,
         &format!(
-            "{customers} customers place {orders} orders with a payments service that charges and then loses its answer, stalls, breaks off, \
-             or dies. They time out and try again; {twice} orders are clicked twice; {balanced} customers sit behind a load balancer that \
+            "{customers} customers place {orders} orders with a payments service that charges and then says 500, loses its answer, stalls, \
+             breaks off, or dies. They time out and try again; {twice} orders are clicked twice; {balanced} customers sit behind a load balancer that \
              sends again by itself. The same storm twice at once: straight to the service, and through Hapax."
         ),
     );
@@ -220,7 +220,21 @@ fn conclude(screen: &mut Screen, verdict: &Verdict) {
         .tell(if more > 0 { Bad } else { Plain }, &format!("Without Hapax {more} of {orders} orders were charged more than once."));
     if verdict.kept {
         screen.tell(Good, &format!("With Hapax each of the {} orders was charged exactly once.", settled.orders));
+        tell_ways_to_hold_none(screen, verdict.reconciled.held);
     } else {
         screen.tell(Bad, "With Hapax not every order was charged exactly once: see the table.");
     }
+}
+
+/// Holding is what is left where the service does nothing for its part.
+fn tell_ways_to_hold_none(screen: &mut Screen, held: u64) {
+    screen.say(&Line::default());
+    screen.tell(
+        Dim,
+        &format!(
+            "{held} orders were held because this service does nothing for its part. Three ways to have none held: it completes the record in \
+             the transaction of its charge (mode \"transaction\"), it answers what became of an operation (mode \"probe\"), or a job of its own \
+             settles what is unknown, as this demo did (hapax keys settle). See docs/modes.md."
+        ),
+    );
 }
