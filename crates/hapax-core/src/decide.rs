@@ -50,7 +50,7 @@ pub fn decide(record: Option<&Head>, ask: &Ask<'_>, now: Timestamp, policy: &Pol
 
     match &head.fingerprint {
         // Only `forget` leaves no fingerprint: nothing to compare with, nothing to tell.
-        None => return Decision::Reject(Rejection::KeyExpired { last: Some(state.last()) }),
+        None => return Decision::Reject(Rejection::KeyExpired { last: Some(state.last()), is_forgotten: true }),
         // Before everything else: another request learns nothing of this record, not even its state.
         Some(first) if first != ask.fingerprint => return Decision::Reject(Rejection::KeyReused),
         Some(_) => {}
@@ -75,7 +75,7 @@ pub fn decide(record: Option<&Head>, ask: &Ask<'_>, now: Timestamp, policy: &Pol
         State::Unknown if head.state == State::Running => Decision::Hold(lapsed),
         State::Unknown => Decision::Reject(Rejection::OutcomeUnknown),
         State::Expired(Last::Unknown) => Decision::Reject(Rejection::OutcomeUnknown),
-        State::Expired(last) => Decision::Reject(Rejection::KeyExpired { last: Some(last) }),
+        State::Expired(last) => Decision::Reject(Rejection::KeyExpired { last: Some(last), is_forgotten: false }),
     }
 }
 
@@ -95,7 +95,7 @@ fn attempt(condition: Condition, ask: &Ask<'_>, now: Timestamp) -> Decision {
         return Decision::Reject(Rejection::DeadlinePassed);
     }
     if ask.token_until.is_some_and(|until| until < now) {
-        return Decision::Reject(Rejection::KeyExpired { last: None });
+        return Decision::Reject(Rejection::KeyExpired { last: None, is_forgotten: false });
     }
     Decision::Attempt(condition)
 }

@@ -30,25 +30,29 @@ pub struct Key(Arc<str>);
 #[non_exhaustive]
 pub enum KeyError {
     /// Nothing between the quotes, or no value at all.
-    #[error("the key is empty")]
+    #[error("it is empty")]
     Empty,
     /// Over [`Key::BYTES_MAX`].
-    #[error("the key is longer than {} bytes", Key::BYTES_MAX)]
+    #[error("it is longer than {} bytes", Key::BYTES_MAX)]
     TooLong,
     /// Neither `"abc"` nor a bare run of visible ASCII without comma, semicolon, quote and backslash.
-    #[error(
-        "the key must be one quoted string (\"abc\") or bare visible ASCII without space, comma, semicolon, quote or backslash"
-    )]
+    #[error("it must be one quoted string (\"abc\") or bare visible ASCII without space, comma, semicolon, quote or backslash")]
     Malformed,
     /// More than one field line carried a key.
-    #[error("the key field was sent more than once")]
+    #[error("it was sent more than once")]
     Repeated,
     /// The route accepts only the quoted form.
-    #[error("this route accepts only a quoted key (\"abc\")")]
+    #[error("this route takes only the quoted form (\"abc\")")]
     NotQuoted,
     /// Where the key is taken from the body: there is something else at its place.
     #[error("the body holds something else than a string where this route takes the key from")]
     NotText,
+    /// Where the key is taken from the body: there is an empty text.
+    #[error("the body holds an empty text where this route takes the key from")]
+    EmptyInBody,
+    /// Where the key is taken from the body: over [`Key::BYTES_MAX`].
+    #[error("the body holds a text of more than {} bytes where this route takes the key from", Key::BYTES_MAX)]
+    TooLongInBody,
     /// Where the key is taken from the body: another character than printable ASCII.
     #[error("a key in the body must be of printable ASCII")]
     NotPrintable,
@@ -66,6 +70,13 @@ pub enum KeyError {
     /// Where the key is taken from the body: larger than is read as JSON.
     #[error("the body, where this route takes the key from, is nested too deeply or has too many members or too long a string")]
     Unwieldy,
+}
+
+impl KeyError {
+    /// Whether it is about a key that was taken from the body. Each of those says so.
+    pub const fn is_of_body(self) -> bool {
+        !matches!(self, KeyError::Empty | KeyError::TooLong | KeyError::Malformed | KeyError::Repeated | KeyError::NotQuoted)
+    }
 }
 
 impl Key {
@@ -105,7 +116,12 @@ impl Key {
 
     /// A key that stood in a JSON body, as the text that it is there.
     pub fn from_text(text: &str) -> Result<Key, KeyError> {
-        Key::new(text).map_err(|error| if error == KeyError::Malformed { KeyError::NotPrintable } else { error })
+        Key::new(text).map_err(|error| match error {
+            KeyError::Malformed => KeyError::NotPrintable,
+            KeyError::Empty => KeyError::EmptyInBody,
+            KeyError::TooLong => KeyError::TooLongInBody,
+            error => error,
+        })
     }
 
     /// How the key travels onward: bare, or quoted where it holds what a bare key cannot.

@@ -24,6 +24,17 @@ pub enum Class {
     Unknown,
 }
 
+impl Class {
+    /// The word for it, as configuration spells it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Class::Keep => "keep",
+            Class::Release => "release",
+            Class::Unknown => "unknown",
+        }
+    }
+}
+
 /// What an attempt ended in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -83,18 +94,52 @@ impl Outcome {
     }
 }
 
-/// How a status is read on a route. What the route says about a status wins over the general rule; `strict` holds every 5xx.
+/// How a status is read on a route, unless its service [says better](Said). What the route says about a status wins over the general
+/// rule.
+///
+/// 500 is unknown: an exception that nobody caught is the typical one, and it may come after the effect. Where a second attempt is safe
+/// ([`Mode::releases_errors`](crate::policy::Mode::releases_errors)), every 5xx releases.
 pub fn classify(status: u16, policy: &Policy) -> Class {
     if let Some(class) = policy.classes.get(&status) {
         return *class;
     }
     match status {
-        500..=599 if policy.strict => Class::Unknown,
-        500 | 503 => Class::Release,
-        401 | 403 | 408 | 425 | 429 => Class::Release,
+        // Refused or shed before acting.
+        401 | 403 | 425 | 429 | 503 => Class::Release,
+        500..=599 if policy.mode.releases_errors() => Class::Release,
+        // Somebody on the way may have given up waiting for work that went on.
+        408 => Class::Unknown,
         200..=499 => Class::Keep,
-        // 502 and 504 are a proxy's word for an upstream that may have acted; of other numbers we know even less.
         _ => Class::Unknown,
+    }
+}
+
+/// What a service says of the effect in the field `Hapax-Outcome`: it knows better than its status tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Said {
+    /// Nothing happened: the key is released.
+    Nothing,
+    /// It is done: the answer is kept.
+    Done,
+}
+
+impl Said {
+    /// What the value of the field says. `None` if it is neither `none` nor `done`.
+    pub fn read(value: &[u8]) -> Option<Said> {
+        match value {
+            b"none" => Some(Said::Nothing),
+            b"done" => Some(Said::Done),
+            _ => None,
+        }
+    }
+
+    /// What it means beside this status. `None` where the two contradict each other, or nothing is left to say: the status counts.
+    pub fn class(self, status: u16) -> Option<Class> {
+        match (self, status) {
+            (Said::Nothing, 400..=599) => Some(Class::Release),
+            (Said::Done, 500..=599) => Some(Class::Keep),
+            _ => None,
+        }
     }
 }
 
@@ -104,6 +149,7 @@ mod tests {
     use crate::fingerprint::Fingerprint;
     use crate::guard;
     use crate::key::Key;
+    use crate::policy::Mode;
     use crate::record::{AttemptToken, Fence};
     use crate::scope::{Principal, RecordId, Scope};
     use crate::store::{Change, Claim, Condition, Finish, Put};
@@ -111,26 +157,45 @@ mod tests {
 
     #[test]
     fn every_status_has_the_documented_class() {
-        let policy = Policy::default();
-        let strict = Policy { strict: true, ..Policy::default() };
-        for status in 100..=999 {
-            let expected = match status {
-                401 | 403 | 408 | 425 | 429 | 500 | 503 => Class::Release,
-                200..=499 => Class::Keep,
-                _ => Class::Unknown,
-            };
-            assert_eq!(classify(status, &policy), expected, "{status}");
-            let expected = if status >= 500 { Class::Unknown } else { expected };
-            assert_eq!(classify(status, &strict), expected, "{status}, strict");
+        for mode in Mode::ALL {
+            let policy = Policy { mode, ..Policy::default() };
+            for status in 100..=999 {
+                let expected = match status {
+                    401 | 403 | 425 | 429 | 503 => Class::Release,
+                    500..=599 if matches!(mode, Mode::Transaction | Mode::Rerun) => Class::Release,
+                    408 => Class::Unknown,
+                    200..=499 => Class::Keep,
+                    _ => Class::Unknown,
+                };
+                assert_eq!(classify(status, &policy), expected, "{status}, {}", mode.word());
+            }
+        }
+    }
+
+    #[test]
+    fn a_service_may_know_better_than_its_status() {
+        let class = |value: &[u8], status| Said::read(value).and_then(|said| said.class(status));
+        for status in [400, 404, 408, 409, 500, 502, 503, 599] {
+            assert_eq!(class(b"none", status), Some(Class::Release), "{status}");
+        }
+        for status in [200, 201, 302, 600] {
+            assert_eq!(class(b"none", status), None, "{status}: what is done cannot be nothing");
+        }
+        assert_eq!([500, 502, 503].map(|status| class(b"done", status)), [Some(Class::Keep); 3]);
+        assert_eq!([200, 302, 404, 429].map(|status| class(b"done", status)), [None; 4]);
+        for unread in [&b""[..], b"None", b"no", b"none, done", b"none "] {
+            assert_eq!(Said::read(unread), None, "{unread:?}");
         }
     }
 
     #[test]
     fn a_route_may_say_otherwise() {
-        let policy = Policy { strict: true, classes: [(500, Class::Keep), (404, Class::Release)].into(), ..Policy::default() };
-        assert_eq!(classify(500, &policy), Class::Keep);
-        assert_eq!(classify(404, &policy), Class::Release);
-        assert_eq!(classify(503, &policy), Class::Unknown);
+        let classes = [(500, Class::Release), (503, Class::Unknown), (404, Class::Release)];
+        let policy = Policy { classes: classes.into(), ..Policy::default() };
+        assert_eq!(
+            [500, 503, 404, 502].map(|status| classify(status, &policy)),
+            [Class::Release, Class::Unknown, Class::Release, Class::Unknown]
+        );
     }
 
     #[test]

@@ -42,6 +42,11 @@ impl Mode {
         }
     }
 
+    /// Whether a 5xx releases the key: a second attempt is safe whatever the first one did.
+    pub const fn releases_errors(self) -> bool {
+        matches!(self, Mode::Transaction | Mode::Rerun)
+    }
+
     /// Whether a repeat may lead to another attempt after one was lost.
     pub const fn repeats_lost(self) -> bool {
         !matches!(self, Mode::Hold)
@@ -143,8 +148,6 @@ pub struct Policy {
     pub wait: Duration,
     /// How long a repeat may wait at the most (`Prefer: wait`).
     pub wait_max: Duration,
-    /// Hold every 5xx as unknown.
-    pub strict: bool,
     /// What a status means on this route, where it differs from the general rule.
     pub classes: BTreeMap<u16, Class>,
     /// How many new keys there may be in a time.
@@ -178,7 +181,7 @@ impl Default for Policy {
         Policy {
             mode: Mode::Hold,
             key: KeyRule::Optional,
-            key_field: "idempotency-key".into(),
+            key_field: KEY_FIELD.into(),
             key_source: KeySource::Field,
             strict_key: false,
             key_bits_min: 0,
@@ -192,7 +195,6 @@ impl Default for Policy {
             attempts_max: 100,
             wait: Duration::ZERO,
             wait_max: Duration::from_secs(30),
-            strict: false,
             classes: BTreeMap::new(),
             velocity: Vec::new(),
             keep_answers: true,
@@ -214,7 +216,7 @@ impl Default for Policy {
 const LEASE_MIN: Duration = Duration::from_millis(1);
 
 /// Fields that a request carries for another purpose, or that are taken off it.
-const KEY_FIELDS_RESERVED: [&str; 18] = [
+const KEY_FIELDS_RESERVED: [&str; 19] = [
     "accept-encoding",
     "authorization",
     "connection",
@@ -224,6 +226,7 @@ const KEY_FIELDS_RESERVED: [&str; 18] = [
     "hapax-fence",
     "hapax-keep",
     "hapax-operation",
+    "hapax-outcome",
     "hapax-probe",
     "hapax-refused",
     "hapax-status",
@@ -234,6 +237,9 @@ const KEY_FIELDS_RESERVED: [&str; 18] = [
     "prefer",
     "transfer-encoding",
 ];
+
+/// The field that carries keys unless a route says otherwise.
+pub const KEY_FIELD: &str = "idempotency-key";
 
 /// The longest retention of a key that is derived. A caller who says the same again after that means it.
 pub const DERIVED_RETENTION_MAX: Duration = Duration::from_secs(60 * 60);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::field;
 use crate::key::KeyError;
 use crate::policy::Part;
 use crate::record::Last;
@@ -19,7 +20,10 @@ pub enum Rejection {
     /// The key field could not be read as one key.
     KeyMalformed(KeyError),
     /// A key stood in the query string, where logs and proxies keep it.
-    KeyInUrl,
+    KeyInUrl {
+        /// The name of the query parameter.
+        parameter: Arc<str>,
+    },
     /// A new key that others could guess, on a route that takes none such.
     KeyGuessable {
         /// How many bits a key must have at least.
@@ -37,6 +41,11 @@ pub enum Rejection {
     CredentialsInvalid(Flaw),
     /// Who is asking could not be checked at the moment.
     PrincipalUnavailable,
+    /// It is a gRPC call with a key, or on a route that needs one: whether it succeeded stands in its trailers, which nobody here reads.
+    GrpcNotGuarded {
+        /// The field that carries keys here.
+        key_field: Arc<str>,
+    },
     /// The request body ended in an error.
     BodyUnreadable,
     /// The request body is over the limit.
@@ -66,6 +75,8 @@ pub enum Rejection {
     KeyExpired {
         /// What became of it; `None` if it never began.
         last: Option<Last>,
+        /// Not time has ended it, but an operator, who had it forgotten.
+        is_forgotten: bool,
     },
     /// The key has begun as many attempts as it may.
     AttemptsExhausted,
@@ -149,12 +160,13 @@ impl Rejection {
                 row(400, "key-missing", "This operation requires an idempotency key", Retry::No)
             }
             R::KeyMalformed(_) => row(400, "key-malformed", "The idempotency key is malformed", Retry::No),
-            R::KeyInUrl => row(400, "key-in-url", "An idempotency key does not belong in the URL", Retry::No),
+            R::KeyInUrl { .. } => row(400, "key-in-url", "An idempotency key does not belong in the URL", Retry::No),
             R::KeyGuessable { .. } => row(400, "key-guessable", "The idempotency key can be guessed", Retry::No),
             R::TokenInvalid => row(400, "token-invalid", "The idempotency key was not issued by this server", Retry::No),
             R::PrincipalMissing { .. } => row(400, "principal-missing", "The request does not say who is asking", Retry::No),
             R::CredentialsInvalid(_) => row(401, "credentials-invalid", "The credentials are not valid", Retry::No),
             R::PrincipalUnavailable => row(503, "principal-unavailable", "Who is asking could not be checked", SOON),
+            R::GrpcNotGuarded { .. } => row(415, "grpc-not-guarded", "gRPC calls cannot carry an idempotency key yet", Retry::No),
             R::BodyUnreadable => row(400, "body-unreadable", "The request body could not be read", Retry::No),
             R::InFlight { retry_after } => {
                 row(409, "in-flight", "The same request is still being worked on", Retry::After(*retry_after))
@@ -192,45 +204,106 @@ impl Rejection {
         }
     }
 
-    /// What a person reads about this very case. Holds nothing of the record or the store, and of the
-    /// request at most the name of a field or of a query parameter.
-    pub fn detail(&self) -> String {
+    /// What a person reads about this very case: what is wrong, which header, setting or limit it concerns, and what to do. Holds
+    /// nothing of the record or the store, and of the request at most the name of a field or of a query parameter.
+    ///
+    /// `key_field` is the field that carries keys here.
+    pub fn detail(&self, key_field: &str) -> String {
         use Rejection as R;
+        let key = field::in_capitals(key_field);
         match self {
-            R::KeyMissing => "Send a key in the header this API takes it from: one unique value per operation, the same one on every retry.".into(),
-            R::KeyPartMissing(part) => format!("This operation takes its key from {}, which is absent. Send it, the same on every retry.", in_words(part)),
-            R::KeyMalformed(error) => format!("Send one key per request: {error}."),
-            R::KeyInUrl => "Send the key in its header; URLs end up in logs.".into(),
-            R::KeyGuessable { bits_min } => format!("Make each key at random, of at least {bits_min} bits, such as a version 4 UUID; nothing was begun."),
-            R::TokenInvalid => "Ask this server for a key, and send it as the caller it was issued to.".into(),
+            R::KeyMissing => format!("Send {key} with a unique value for each operation, and the same value with every retry of it."),
+            R::KeyPartMissing(part) => {
+                format!("The key of this operation is taken from {}, which is missing. Send it, the same with every retry.", in_words(part))
+            }
+            R::KeyMalformed(error) if error.is_of_body() => format!("The key cannot be read: {error}."),
+            R::KeyMalformed(error) => format!("{key} cannot be read: {error}."),
+            R::KeyInUrl { parameter } => {
+                format!("Remove the query parameter {parameter} and send the key in {key}: URLs end up in logs.")
+            }
+            R::KeyGuessable { bits_min } => format!(
+                "{key} must hold at least {bits_min} random bits, so that nobody can guess it. Use a random UUID (version 4), for example. Nothing was begun."
+            ),
+            R::TokenInvalid => {
+                format!("{key} must hold a key that this server issued to the same caller. Ask this server for one. Nothing was begun.")
+            }
             R::PrincipalMissing { unread: None } => "Send the credentials this operation needs.".into(),
             R::PrincipalMissing { unread: Some(name) } => unread_detail(name),
-            R::CredentialsInvalid(Flaw::Expired) => "They have expired. Repeat the same request with the same key and fresh credentials of the same caller.".into(),
-            R::CredentialsInvalid(Flaw::NotYetValid) => "They are not valid yet. Repeat the same request with the same key when they are.".into(),
-            R::CredentialsInvalid(Flaw::Other) => "Nothing was begun by this request. Send credentials that are valid for this service.".into(),
-            R::PrincipalUnavailable => "Nothing was begun by this request. Repeat it with the same key later.".into(),
-            R::BodyUnreadable => "The body broke off before it was complete; nothing was begun.".into(),
-            R::BodyTooLarge { bytes_max } => format!("The limit is {bytes_max} bytes; nothing was begun."),
-            R::BufferFull => "Nothing was begun. Repeat the same request with the same key later.".into(),
-            R::InFlight { .. } => "Repeat the same request with the same key later to get its answer.".into(),
-            R::OutcomeUnknown => "An earlier attempt was lost and may have had its effect. Do not send it again under a new key; find out what happened.".into(),
-            R::AnswerNotKept { .. } => "The request was answered once. Look up its result; do not send it again under a new key.".into(),
-            R::KeyReused => "Use a new key for a new request, or repeat the first one unchanged.".into(),
-            R::KeyExpired { last } => expired_detail(*last).into(),
-            R::AttemptsExhausted => "The last attempt is known not to have counted. Find out whether an earlier one was lost before using a new key.".into(),
-            R::DeadlinePassed => "Nothing was begun.".into(),
-            R::TooManyKeys => "Nothing was begun. Repeat the same request with the same key later.".into(),
-            R::KeysTooFast { .. } => "Nothing was begun. Repeat the same request with the same key later; repeats of earlier ones are not held up.".into(),
-            R::QuotaReached => "Nothing was begun. Repeats of earlier requests are not held up; a new one has room when older ones have expired.".into(),
-            R::StoreFull => "Nothing was begun. Repeats of earlier requests are not held up; repeat this one with the same key when older ones have expired.".into(),
-            R::UpstreamUnreachable => "Repeat the same request with the same key later.".into(),
-            R::Lost { repeat: true, .. } => "The attempt was lost. Repeating it with the same key is safe.".into(),
-            R::Lost { repeat: false, .. } => "The attempt was lost after it may have had its effect. Do not send it again under a new key; find out what happened.".into(),
-            R::NotJoined => "The service answered as if it were done, but did not say so in its transaction. Do not send it again under a new key; find out what happened.".into(),
-            R::StoreUnavailable => "Repeat the same request with the same key later; do not send it under a new one.".into(),
-            R::Draining => "Nothing was begun. Repeat the same request with the same key later.".into(),
-            R::DeadlineMalformed => "Send Idempotency-Deadline as a structured-field date, such as @1893456000.".into(),
-            R::AnswerCorrupt => "The request was answered once, but its stored answer cannot be trusted. Do not send it again under a new key.".into(),
+            R::CredentialsInvalid(Flaw::Expired) => {
+                "The credentials have expired. Repeat the same request with the same key and fresh credentials of the same caller.".into()
+            }
+            R::CredentialsInvalid(Flaw::NotYetValid) => {
+                "The credentials are not valid yet. Repeat the same request with the same key when they are.".into()
+            }
+            R::CredentialsInvalid(Flaw::Other) => {
+                "The credentials were checked and are not valid for this service. Nothing was begun by this request.".into()
+            }
+            R::PrincipalUnavailable => {
+                "The service that checks credentials cannot be reached. Nothing was begun by this request. Repeat it with the same key later.".into()
+            }
+            R::GrpcNotGuarded { key_field } => format!(
+                "Whether a gRPC call succeeded is in its trailers, which are not read here, so a failure would be kept as a success. Nothing was \
+                 begun. Send the call without {}, to a path that does not require a key.",
+                field::in_capitals(key_field)
+            ),
+            R::BodyUnreadable => "The request body broke off before it was complete. Nothing was begun.".into(),
+            R::BodyTooLarge { bytes_max } => format!("The request body may have {bytes_max} bytes here (body_bytes_max). Nothing was begun."),
+            R::BufferFull => {
+                "Too many request bodies are being held at the moment (buffered_memory_bytes_max and its siblings). Nothing was begun. Repeat the same request with the same key after the time in Retry-After.".into()
+            }
+            R::InFlight { .. } => {
+                "An earlier request with this key is still running. Repeat the same request with the same key after the time in Retry-After, or send Prefer: wait=10 to wait for its answer.".into()
+            }
+            R::OutcomeUnknown => {
+                "An earlier attempt may have had its effect: it was lost on the way, or the service answered with an error that does not say. Do not send the request again under a new key; find out what happened first.".into()
+            }
+            R::AnswerNotKept { status: Some(status), .. } => format!(
+                "The request was answered with {status}, and that answer was not kept. Look up its result; do not send the request again under a new key."
+            ),
+            R::AnswerNotKept { status: None, .. } => {
+                "The request was answered, and the answer was not kept. Look up its result; do not send the request again under a new key.".into()
+            }
+            R::KeyReused => format!(
+                "The value of {key} was used before for a different request: the query, the content type, the body or another part that counts is not the same. Use a new value for a new request, or repeat the first request unchanged."
+            ),
+            R::KeyExpired { last, is_forgotten } => expired_detail(*last, *is_forgotten, &key),
+            R::AttemptsExhausted => {
+                "The key has been tried as often as attempts_max allows. The last attempt did not count; find out whether an earlier one was lost before you use a new key.".into()
+            }
+            R::DeadlinePassed => "The time in Idempotency-Deadline has passed. Nothing was begun.".into(),
+            R::TooManyKeys => {
+                "This node is working on as many operations as it may (attempts_max). Nothing was begun. Repeat the same request with the same key after the time in Retry-After.".into()
+            }
+            R::KeysTooFast { .. } => {
+                "More new keys arrived in a short time than velocity allows. Nothing was begun. Repeat the same request with the same key after the time in Retry-After; repeats of earlier requests are not held up.".into()
+            }
+            R::QuotaReached => {
+                "This caller has as many records or kept bytes as one may have (records_per_principal_max, bytes_per_principal_max). Nothing was begun. Repeats of earlier requests are not held up; there is room for a new one when older ones have expired.".into()
+            }
+            R::StoreFull => {
+                "The store holds as many records as it may (records_max). Nothing was begun. Repeats of earlier requests are not held up; repeat this one with the same key when older ones have expired.".into()
+            }
+            R::UpstreamUnreachable => "The request was not sent. Repeat it with the same key after the time in Retry-After.".into(),
+            R::Lost { repeat: true, .. } => {
+                "The service did not give a complete answer. Repeating the request with the same key is safe.".into()
+            }
+            R::Lost { repeat: false, timed_out: true } => {
+                "The service did not answer in time, and may have acted. Do not send the request again under a new key; find out what happened first.".into()
+            }
+            R::Lost { repeat: false, timed_out: false } => {
+                "The connection to the service broke before its answer was complete, and it may have acted. Do not send the request again under a new key; find out what happened first.".into()
+            }
+            R::NotJoined => {
+                "The service answered as if it were done, but did not complete the record in its transaction. Do not send the request again under a new key; find out what happened first.".into()
+            }
+            R::StoreUnavailable => {
+                "The store did not answer within store_timeout. Repeat the same request with the same key later; do not send it under a new one.".into()
+            }
+            R::Draining => "This node takes no new requests. Nothing was begun. Repeat the same request with the same key: another node will answer.".into(),
+            R::DeadlineMalformed => "Idempotency-Deadline must be a structured-field date, such as @1893456000, and sent once.".into(),
+            R::AnswerCorrupt => {
+                "The request was answered once, but its stored answer is damaged. Do not send the request again under a new key.".into()
+            }
         }
     }
 }
@@ -263,18 +336,22 @@ fn unread_detail(name: &str) -> String {
     )
 }
 
-fn expired_detail(last: Option<Last>) -> &'static str {
-    match last {
-        None => "The key was too old when it was first sent; nothing was begun. Use a new key.",
-        Some(Last::Completed) => {
-            "The effect happened once, too long ago for its answer to be kept. Do not send it again under a new key."
+fn expired_detail(last: Option<Last>, is_forgotten: bool, key: &str) -> String {
+    let what = match last {
+        None => {
+            return format!("{key} was issued too long ago to begin anything. Nothing was begun. Ask this server for a new key.");
         }
-        Some(Last::Failed) => "The request was refused, too long ago for the answer to be kept.",
+        Some(Last::Completed) => "The request had its effect once. Do not send it again under a new key.",
+        Some(Last::Failed) => "The request was refused.",
         Some(Last::Retryable) => {
-            "The last attempt is known not to have counted. Find out whether an earlier one was lost before using a new key."
+            "The last attempt did not count; find out whether an earlier one was lost before you use a new key."
         }
         Some(Last::Unknown) => {
-            "An attempt was lost and may have had its effect. Do not send it again under a new key; find out what happened."
+            "An attempt may have had its effect. Do not send the request again under a new key; find out what happened first."
         }
+    };
+    match is_forgotten {
+        true => format!("An operator had the record of this key erased. {what}"),
+        false => format!("The time in which its answer could be replayed (retention) is over. {what}"),
     }
 }

@@ -512,8 +512,7 @@ async fn an_attempts_events_come_in_order() {
 
     // What Hapax answers in place of a lost attempt is a rejection, also to the first caller.
     log.0.lock().unwrap().clear();
-    let (lossy, _, gate) = gated(&hapax, Policy::default(), 502);
-    gate.open(1);
+    let lossy = common::guard(&hapax, Policy::default(), |_| async { Err(common::Broken("reset".into())) });
     assert_eq!(send(&lossy, post("/", "lost", "x")).await.problem(), "outcome-unknown");
     let events = log.0.lock().unwrap().clone();
     assert_eq!(events, ["Claiming", "Claimed", "Dispatching", "Finishing", "Finished", "Answering", "Rejected"]);

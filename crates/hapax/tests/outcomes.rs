@@ -5,12 +5,12 @@ mod common;
 use std::time::Duration;
 
 use bytes::Bytes;
-use common::{Broken, Got, Ledger, charges, faulty, guard, post, quiet, send};
+use common::{Broken, Gate, Got, Ledger, charges, faulty, guard, post, quiet, send, spawn};
 use hapax::{Body, Class, Hapax, Mode, OperatorError, Policy, Settlement, Store};
 use hapax_core::State;
 use hapax_core::audit::{LogQuery, Signed};
 use hapax_core::store::{Change, Condition, Lifetime, ListQuery, Put};
-use hapax_testkit::Verb;
+use hapax_testkit::{Fault, Verb};
 use http::{HeaderMap, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
@@ -43,39 +43,120 @@ fn status(status: u16) -> Response<Body> {
 
 #[tokio::test]
 async fn every_class_of_status_is_kept_released_or_held() {
-    for (code, strict, runs, state) in [
-        (200, false, 1, State::Completed),
-        (302, false, 1, State::Completed),
-        (404, false, 1, State::Failed),
-        (422, false, 1, State::Failed),
-        (401, false, 2, State::Retryable),
-        (429, false, 2, State::Retryable),
-        (500, false, 2, State::Retryable),
-        (503, false, 2, State::Retryable),
-        (500, true, 1, State::Unknown),
-        (503, true, 1, State::Unknown),
-        (502, false, 1, State::Unknown),
-        (504, false, 1, State::Unknown),
+    use Mode::{Fenced, Hold, Rerun};
+    for (code, mode, runs, state) in [
+        (200, Hold, 1, State::Completed),
+        (302, Hold, 1, State::Completed),
+        (404, Hold, 1, State::Failed),
+        (422, Hold, 1, State::Failed),
+        (401, Hold, 2, State::Retryable),
+        (429, Hold, 2, State::Retryable),
+        (503, Hold, 2, State::Retryable),
+        (408, Hold, 1, State::Unknown),
+        (500, Hold, 1, State::Unknown),
+        (501, Hold, 1, State::Unknown),
+        (502, Hold, 1, State::Unknown),
+        (504, Hold, 1, State::Unknown),
+        (500, Fenced, 2, State::Unknown),
+        (500, Rerun, 2, State::Retryable),
+        (502, Rerun, 2, State::Retryable),
+        (503, Rerun, 2, State::Retryable),
     ] {
-        let policy = Policy { strict, ..Policy::default() };
+        let policy = Policy { mode, ..Policy::default() };
         let (first, second, ran, was) = twice(policy, move |_| async move { Ok(status(code)) }).await;
-        assert_eq!((ran, was), (runs, state), "{code}, strict: {strict}");
+        assert_eq!((ran, was), (runs, state), "{code}, {}", mode.word());
+        assert_eq!(
+            (first.status.as_u16(), &first.body[..], first.is_replay()),
+            (code, &b"said"[..], false),
+            "what was said, unchanged"
+        );
         if state == State::Unknown {
-            assert_eq!((first.status.as_u16(), first.problem().as_str()), (if code == 504 { 504 } else { 502 }, "outcome-unknown"));
-            assert_eq!(first.header("stripe-should-retry"), Some("false"));
+            let again = Some(if mode == Hold { "false" } else { "true" });
+            assert_eq!([first.header("stripe-should-retry"), first.header("x-should-retry")], [again; 2]);
+            assert_eq!(first.header("retry-after").is_some(), mode != Hold, "{code}");
+        }
+        if runs == 1 && state == State::Unknown {
             assert_eq!((second.status.as_u16(), second.problem().as_str()), (409, "outcome-unknown"));
         } else {
-            assert_eq!((first.status.as_u16(), &first.body[..], first.is_replay()), (code, &b"said"[..], false));
             assert_eq!((second.status.as_u16(), &second.body[..], second.is_replay()), (code, &b"said"[..], runs == 1));
         }
     }
 }
 
+/// A service that knows better than its status tells says so, and only Hapax hears it.
+#[tokio::test]
+async fn a_service_says_in_a_field_what_its_answer_means() {
+    for (said, code, runs, state) in [
+        ("none", 500, 2, State::Retryable),
+        ("none", 502, 2, State::Retryable),
+        ("none", 404, 2, State::Retryable),
+        ("done", 500, 1, State::Completed),
+        ("done", 503, 1, State::Completed),
+        // Contradictions and riddles: the status counts.
+        ("none", 201, 1, State::Completed),
+        ("none", 302, 1, State::Completed),
+        ("done", 429, 2, State::Retryable),
+        ("maybe", 500, 1, State::Unknown),
+    ] {
+        let says = move |_| async move {
+            let mut response = status(code);
+            response.headers_mut().insert("hapax-outcome", said.parse().unwrap());
+            Ok(response)
+        };
+        let (first, second, ran, was) = twice(Policy::default(), says).await;
+        assert_eq!((ran, was), (runs, state), "{said} with {code}");
+        assert_eq!((first.status.as_u16(), &first.body[..], first.header("hapax-outcome")), (code, &b"said"[..], None));
+        assert_eq!(second.header("hapax-outcome"), None);
+        assert_eq!(second.is_replay(), runs == 1 && state != State::Unknown);
+    }
+    let twice_said = |_| async move {
+        let mut response = status(500);
+        response.headers_mut().append("hapax-outcome", "none".parse().unwrap());
+        response.headers_mut().append("hapax-outcome", "done".parse().unwrap());
+        Ok(response)
+    };
+    assert_eq!(twice(Policy::default(), twice_said).await.3, State::Unknown, "of two words none counts");
+}
+
+/// The word of an attempt that has lost its fence changes nothing.
+#[tokio::test(start_paused = true)]
+async fn only_the_attempt_that_holds_the_fence_says_what_its_answer_means() {
+    let (store, clock) = faulty();
+    let ([hapax, other_node], ledger) = ([quiet(store.clone()), quiet(store.clone())], Ledger::default());
+    let gate = Gate::new();
+    let handler = {
+        let (ledger, gate) = (ledger.clone(), gate.clone());
+        move |_| {
+            let (run, gate) = (ledger.add("run"), gate.clone());
+            async move {
+                if run > 1 {
+                    return Ok(status(201));
+                }
+                gate.pass().await;
+                let mut late = status(500);
+                late.headers_mut().insert("hapax-outcome", "none".parse().unwrap());
+                Ok(late)
+            }
+        }
+    };
+    let [service, elsewhere] =
+        [&hapax, &other_node].map(|hapax| guard(hapax, Policy { mode: Mode::Fenced, ..Policy::default() }, handler.clone()));
+    store.fail_next(Verb::Renew, Fault::ErrorBefore, 1_000);
+    let slow = spawn(&service, post("/", "k", "x"));
+    gate.wait_for(1).await;
+    clock.advance(Policy::default().lease + Duration::from_secs(1));
+    assert_eq!(send(&elsewhere, post("/", "k", "x")).await.status, 201, "the attempt that took its place");
+    gate.open(1);
+    let got = slow.await.unwrap();
+    assert_eq!((got.status.as_u16(), got.is_replay()), (201, true), "what counts is what the other one did");
+    assert_eq!((only_state(&hapax).await, ledger.len()), (State::Completed, 2));
+}
+
 #[tokio::test]
 async fn in_rerun_mode_a_lost_attempt_is_followed_by_another() {
     let policy = Policy { mode: Mode::Rerun, ..Policy::default() };
-    let (first, second, runs, _) = twice(policy, |run| async move { Ok(status(if run == 1 { 502 } else { 200 })) }).await;
-    assert_eq!((first.problem().as_str(), first.header("x-should-retry")), ("outcome-unknown", Some("true")));
+    let (first, second, runs, _) = twice(policy, |run| async move { Ok(status(if run == 1 { 408 } else { 200 })) }).await;
+    assert_eq!((first.status.as_u16(), first.header("x-should-retry")), (408, Some("true")));
     assert_eq!((second.status.as_u16(), second.is_replay(), runs), (200, false, 2));
 }
 
@@ -87,8 +168,8 @@ async fn a_refused_caller_leaves_a_record_for_ten_minutes_unless_an_attempt_was_
         (&[403], true),
         (&[401, 403, 401], true),
         (&[429], false),
-        (&[502, 401], false),
-        (&[502, 429, 403], false),
+        (&[408, 401], false),
+        (&[408, 429, 403], false),
     ] {
         let (store, clock) = faulty();
         let (hapax, ledger) = (quiet(store.clone()), Ledger::default());
@@ -101,7 +182,7 @@ async fn a_refused_caller_leaves_a_record_for_ten_minutes_unless_an_attempt_was_
         });
         for code in codes {
             let got = send(&service, post("/", "k", "x")).await;
-            assert_eq!((got.status.as_u16(), only_state(&hapax).await == State::Unknown), (*code, *code == 502));
+            assert_eq!((got.status.as_u16(), only_state(&hapax).await == State::Unknown), (*code, *code == 408));
         }
         clock.advance(hapax_core::outcome::REFUSED_FOR);
         store.sweep(10).await.unwrap();
@@ -134,6 +215,8 @@ async fn a_handler_may_say_what_its_status_means() {
     };
     let (_, _, runs, state) = twice(Policy::default(), says(Class::Keep, 500)).await;
     assert_eq!((runs, state), (1, State::Completed));
+    let (_, _, runs, state) = twice(Policy::default(), says(Class::Release, 500)).await;
+    assert_eq!((runs, state), (2, State::Retryable));
     let (_, _, runs, state) = twice(Policy::default(), says(Class::Release, 200)).await;
     assert_eq!((runs, state), (2, State::Retryable));
     let (_, _, runs, state) = twice(Policy::default(), says(Class::Unknown, 200)).await;

@@ -171,7 +171,6 @@ const ROWS: &[Row] = &[
     ("too many records", 429, "quota-reached", false, 1),
     ("upstream broke off", 502, "outcome-unknown", false, 1),
     ("upstream broke off, rerun", 502, "outcome-unknown", true, 1),
-    ("upstream timed out", 504, "outcome-unknown", false, 1),
     ("store unreachable", 503, "store-unavailable", true, 0),
     ("node shutting down", 503, "draining", true, 0),
 ];
@@ -318,7 +317,6 @@ async fn provoke(row: &str, world: &World, way: &Way) -> Got {
             way.send(post("another", "201")).await
         }
         "upstream broke off" | "upstream broke off, rerun" => way.send(post("k", "panic")).await,
-        "upstream timed out" => way.send(post("k", "504")).await,
         "store unreachable" => {
             world.store.down(true);
             way.send(post("k", "201")).await
@@ -351,8 +349,12 @@ fn assert_advice(got: &Got, again: bool, context: &str) {
     assert_eq!((got.header("retry-after").is_some(), got.header("retry-after-ms").is_some()), (again, again), "{context}");
     assert_eq!(got.header("cache-control"), Some("no-store"), "{context}");
     let text = std::str::from_utf8(&got.body).unwrap();
-    let members =
-        ["\"type\":\"urn:hapax:problem:", "\"title\":\"", "\"detail\":\"", &format!("\"status\":{}", got.status.as_u16())];
+    let members = [
+        "\"type\":\"/.well-known/idempotency/problems/",
+        "\"title\":\"",
+        "\"detail\":\"",
+        &format!("\"status\":{}", got.status.as_u16()),
+    ];
     for member in members {
         assert!(text.contains(member), "{context}: no {member} in {text}");
     }
@@ -390,11 +392,27 @@ mod others {
     use super::*;
 
     #[tokio::test]
-    async fn an_upstream_that_was_never_reached() {
-        // Plain tower, served by hyper: what a proxy would be.
+    async fn an_upstream_that_was_never_reached_or_did_not_answer_in_time() {
+        let never = || NeverDispatched("refused".into());
+        fails_with(never, (502, "upstream-unreachable", true)).await;
+        let late = || hapax::middleware::TimedOut(Duration::from_secs(1));
+        fails_with(late, (504, "outcome-unknown", false)).await;
+        // Caused by one, and not one itself.
+        let caused = || std::io::Error::other(hapax::middleware::TimedOut(Duration::from_secs(1)));
+        fails_with(caused, (502, "outcome-unknown", false)).await;
+    }
+
+    /// Plain tower, served by hyper: what a proxy would be.
+    async fn fails_with<E>(error: impl Fn() -> E + Clone + Send + Sync + 'static, expected: (u16, &str, bool))
+    where
+        E: std::error::Error + Send + Sync + 'static,
+    {
         let (store, _) = common::faulty();
-        let never = |_: Request<hapax::Body>| async { Err::<http::Response<hapax::Body>, _>(NeverDispatched("refused".into())) };
-        let service = common::quiet(store).layer().anonymous().layer(service_fn(never));
+        let failing = move |_: Request<hapax::Body>| {
+            let error = error();
+            async { Err::<http::Response<hapax::Body>, _>(error) }
+        };
+        let service = common::quiet(store).layer().anonymous().layer(service_fn(failing));
         let direct = Got::read(service.clone().oneshot(post("k", "x")).await.unwrap()).await;
 
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -404,9 +422,10 @@ mod others {
             let service = TowerToHyperService::new(service);
             hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await
         });
-        for got in [direct, way.send(post("k", "x")).await] {
-            assert_eq!((got.status.as_u16(), got.problem().as_str()), (502, "upstream-unreachable"));
-            assert_advice(&got, true, "never reached");
+        let (status, problem, again) = expected;
+        for got in [direct, way.send(post("another", "x")).await] {
+            assert_eq!((got.status.as_u16(), got.problem().as_str()), (status, problem));
+            assert_advice(&got, again, problem);
         }
     }
 

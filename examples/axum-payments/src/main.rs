@@ -33,13 +33,7 @@ async fn serve() -> Result<(), Box<dyn std::error::Error>> {
         eprintln!("axum-payments: {STORE} is older than it was: what was charged since may be charged again by a retry");
     }
     let hapax = Hapax::new(store).namespace("payments");
-    let policy = Policy {
-        key: KeyRule::Required,
-        fingerprint: Arc::new(FingerprintPolicy::json()),
-        // A handler that answers 500 may have charged already: hold the key instead of running the handler again.
-        strict: true,
-        ..Policy::default()
-    };
+    let policy = Policy { key: KeyRule::Required, fingerprint: Arc::new(FingerprintPolicy::json()), ..Policy::default() };
     let app = Router::new()
         .route("/v1/charges", post(charge).get(list))
         .route_layer(hapax.layer().policy(policy)?.principal_from(|user: &User| Principal::named(user.0)))

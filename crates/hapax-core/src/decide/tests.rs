@@ -100,7 +100,7 @@ fn word(decision: &Decision) -> String {
         Decision::Replay => "replay".into(),
         Decision::Wait => "wait".into(),
         Decision::Reject(Rejection::AnswerNotKept { status: Some(status), at: PAST }) => format!("answer-not-kept {status}"),
-        Decision::Reject(Rejection::KeyExpired { last: Some(last) }) => format!("key-expired {}", last.word()),
+        Decision::Reject(Rejection::KeyExpired { last: Some(last), .. }) => format!("key-expired {}", last.word()),
         Decision::Reject(rejection) => rejection.row().slug.into(),
         other => panic!("not a decision this table knows: {other:?}"),
     }

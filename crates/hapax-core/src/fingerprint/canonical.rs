@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::multipart::{Boundary, Cutter, Pieces};
-use super::{BodyMode, FingerprintPolicy, JsonRules, RequestHead, Selection, json, multipart_boundary, values};
+use super::{FingerprintPolicy, JsonRules, Reading, RequestHead, Selection, json, multipart_boundary, values};
 
 /// The headers and the body of a request as far as they count. Scope and target count as they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,10 +97,10 @@ pub fn of(policy: &FingerprintPolicy, head: &RequestHead<'_>, body: &[u8]) -> Ca
     let header = |name: &str| (name.to_owned(), values(head, name).map(<[u8]>::to_vec).collect());
     let mut headers: Vec<(String, Vec<Vec<u8>>)> = policy.headers().map(header).collect();
     let bytes = |odd| Body::Bytes { bytes: body.to_vec(), odd };
-    let body = match &policy.body {
-        BodyMode::Raw => bytes(None),
-        BodyMode::Json(selection) => json_by(policy.json, body, selection).map_or_else(|odd| bytes(Some(odd)), Body::Json),
-        BodyMode::Multipart => match multipart_boundary(head) {
+    let body = match Reading::of(&policy.body, head) {
+        Reading::Raw => bytes(None),
+        Reading::Json(selection) => json_by(policy.json, body, selection).map_or_else(|odd| bytes(Some(odd)), Body::Json),
+        Reading::Multipart => match multipart_boundary(head) {
             None => bytes(Some(Odd::NoBoundary)),
             Some(boundary) => match multipart(boundary, body) {
                 None => bytes(Some(Odd::NotMultipart)),

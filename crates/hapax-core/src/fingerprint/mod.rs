@@ -1,7 +1,7 @@
 //! The fingerprint: a digest that says whether two requests are the same request.
 //!
 //! It covers the scope, the raw target, chosen headers and the body, each part behind its length. How the body is read is the
-//! [`BodyMode`]: raw bytes unless a route says otherwise. The policy a fingerprint was made with is stored beside it, so that a
+//! [`BodyMode`]: by its content type unless a route says otherwise. The policy a fingerprint was made with is stored beside it, so that a
 //! repeat is compared under the policy of the *first* request: changing a route's policy never turns an old repeat into a 422.
 //!
 //! ```
@@ -80,6 +80,9 @@ enum JsonRules {
 /// How a body is read into the fingerprint.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum BodyMode {
+    /// As its content type says: `application/json` and `…+json` as a JSON text, `multipart/…` as multipart parts, anything else byte
+    /// for byte.
+    Auto,
     /// Byte for byte.
     Raw,
     /// As a JSON text: spacing, member order and the spelling of escapes do not count; numbers count by their exact spelling.
@@ -104,11 +107,16 @@ pub enum Selection {
 impl Default for FingerprintPolicy {
     fn default() -> Self {
         let headers = ["content-encoding", "content-type"].map(Box::from);
-        FingerprintPolicy { body: BodyMode::Raw, headers: headers.into(), json: JsonRules::default() }
+        FingerprintPolicy { body: BodyMode::Auto, headers: headers.into(), json: JsonRules::default() }
     }
 }
 
 impl FingerprintPolicy {
+    /// Every body byte for byte.
+    pub fn raw() -> Self {
+        FingerprintPolicy { body: BodyMode::Raw, ..Self::default() }
+    }
+
     /// JSON mode, every value counting.
     pub fn json() -> Self {
         FingerprintPolicy { body: BodyMode::Json(Selection::All), ..Self::default() }
@@ -160,6 +168,7 @@ impl FingerprintPolicy {
 impl fmt::Display for FingerprintPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (mode, word, pointers): (_, _, &[Pointer]) = match &self.body {
+            BodyMode::Auto => ("auto", "", &[]),
             BodyMode::Raw => ("raw", "", &[]),
             BodyMode::Multipart => ("multipart", "", &[]),
             BodyMode::Json(Selection::All) => ("json", "", &[]),
@@ -167,8 +176,8 @@ impl fmt::Display for FingerprintPolicy {
             BodyMode::Json(Selection::Only(pointers)) => ("json-only", "only", pointers),
         };
         let version = match (&self.body, self.json) {
-            (BodyMode::Json(_), JsonRules::V2) => 2,
-            (BodyMode::Json(_), JsonRules::V1) | (BodyMode::Raw | BodyMode::Multipart, _) => 1,
+            (BodyMode::Auto | BodyMode::Json(_), JsonRules::V2) => 2,
+            (BodyMode::Auto | BodyMode::Json(_), JsonRules::V1) | (BodyMode::Raw | BodyMode::Multipart, _) => 1,
         };
         write!(f, "{version} sha256 {mode}")?;
         self.headers.iter().try_for_each(|name| write!(f, "\nheader {name}"))?;
@@ -198,6 +207,7 @@ impl FromStr for FingerprintPolicy {
         }
         let (version, mode) = first.split_once(" sha256 ").ok_or_else(unknown)?;
         let body = match mode {
+            "auto" => BodyMode::Auto,
             "raw" => BodyMode::Raw,
             "multipart" => BodyMode::Multipart,
             "json" => BodyMode::Json(Selection::All),
@@ -208,7 +218,7 @@ impl FromStr for FingerprintPolicy {
         let json = match (version, &body) {
             ("1", BodyMode::Raw | BodyMode::Multipart) => JsonRules::default(),
             ("1", BodyMode::Json(_)) => JsonRules::V1,
-            ("2", BodyMode::Json(_)) => JsonRules::V2,
+            ("2", BodyMode::Auto | BodyMode::Json(_)) => JsonRules::V2,
             _ => return Err(unknown()),
         };
         Ok(FingerprintPolicy { body, headers, json })
@@ -255,7 +265,8 @@ impl Fingerprinter {
     /// Begins a fingerprint with everything but the body.
     pub fn new(policy: &Arc<FingerprintPolicy>, head: &RequestHead<'_>) -> Self {
         let policy = Arc::clone(policy);
-        let boundary = matches!(policy.body, BodyMode::Multipart).then(|| multipart_boundary(head)).flatten();
+        let reading = Reading::of(&policy.body, head);
+        let boundary = matches!(reading, Reading::Multipart).then(|| multipart_boundary(head)).flatten();
         let mut parts = Parts::new("hapax fingerprint 1");
         head.scope.push_to(&mut parts);
         parts.push(head.target.as_bytes());
@@ -268,10 +279,10 @@ impl Fingerprinter {
             parts.push_count(values(head, name).count());
             values(head, name).for_each(|value| parts.push(value));
         }
-        let body = match (&policy.body, boundary) {
-            (BodyMode::Json(selection), _) => Body::Json(Box::new(json::Reader::new(selection.clone(), policy.json))),
-            (BodyMode::Multipart, Some(boundary)) => Body::Multipart(Box::new(multipart::Reader::new(boundary))),
-            (BodyMode::Raw | BodyMode::Multipart, _) => Body::Raw(Sha256::new()),
+        let body = match (reading, boundary) {
+            (Reading::Json(selection), _) => Body::Json(Box::new(json::Reader::new(selection.clone(), policy.json))),
+            (Reading::Multipart, Some(boundary)) => Body::Multipart(Box::new(multipart::Reader::new(boundary))),
+            (Reading::Raw | Reading::Multipart, _) => Body::Raw(Sha256::new()),
         };
         Fingerprinter { policy, parts, body }
     }
@@ -306,11 +317,42 @@ impl Fingerprinter {
     }
 }
 
+/// How the body of one request is read.
+#[derive(Clone, Copy)]
+enum Reading<'a> {
+    Raw,
+    Json(&'a Selection),
+    Multipart,
+}
+
+impl<'a> Reading<'a> {
+    fn of(mode: &'a BodyMode, head: &RequestHead<'_>) -> Reading<'a> {
+        match mode {
+            BodyMode::Auto if is_json(head) => Reading::Json(&Selection::All),
+            BodyMode::Auto if multipart_boundary(head).is_some() => Reading::Multipart,
+            BodyMode::Auto | BodyMode::Raw => Reading::Raw,
+            BodyMode::Json(selection) => Reading::Json(selection),
+            BodyMode::Multipart => Reading::Multipart,
+        }
+    }
+}
+
+/// Whether a request has one content type, and that is JSON: `application/json`, or `+json` behind any other (RFC 6839).
+fn is_json(head: &RequestHead<'_>) -> bool {
+    let Some(text) = content_type(head).and_then(|only| std::str::from_utf8(only).ok()) else { return false };
+    let media_type = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    media_type == "application/json" || (media_type.contains('/') && media_type.ends_with("+json"))
+}
+
 /// The boundary of a request that has one content type, and a boundary in it.
 fn multipart_boundary(head: &RequestHead<'_>) -> Option<multipart::Boundary> {
+    multipart::Boundary::find(content_type(head)?)
+}
+
+/// The content type of a request that has exactly one.
+fn content_type<'a>(head: &'a RequestHead<'_>) -> Option<&'a [u8]> {
     let mut content_types = values(head, "content-type");
-    let only = content_types.next().filter(|_| content_types.next().is_none())?;
-    multipart::Boundary::find(only)
+    content_types.next().filter(|_| content_types.next().is_none())
 }
 
 fn values<'a>(head: &'a RequestHead<'_>, name: &'a str) -> impl Iterator<Item = &'a [u8]> {

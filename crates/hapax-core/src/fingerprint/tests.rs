@@ -27,7 +27,7 @@ fn check(policy: &FingerprintPolicy, a: &str, b: &str, same: bool) {
 
 #[test]
 fn raw_mode_merges_nothing() {
-    let raw = FingerprintPolicy::default();
+    let raw = FingerprintPolicy::raw();
     check(&raw, "abc", "abc", true);
     check(&raw, r#"{"a":1}"#, r#"{"a": 1}"#, false);
     check(&raw, "", "\0", false);
@@ -39,11 +39,44 @@ fn the_digest_is_pinned() {
     let hex = |policy: FingerprintPolicy, body: &str| {
         hex(&fingerprint(&policy, &[("content-type", "application/json")], body.as_bytes(), 3))
     };
-    assert_eq!(hex(FingerprintPolicy::default(), "{}"), "27c721047eeee9b82474679a0a86e22fe742209b8f25f69c6fef9a70fd841833");
+    assert_eq!(hex(FingerprintPolicy::raw(), "{}"), "27c721047eeee9b82474679a0a86e22fe742209b8f25f69c6fef9a70fd841833");
     assert_eq!(
         hex(FingerprintPolicy::json(), r#"{"b":[1,"x",null],"a":true}"#),
         "bea468cc682d105711b0703d7f094ac5d98b00bcad3ecbd2a20defe6bf8585be"
     );
+}
+
+/// The default: a client that builds the same body anew sends the same request.
+#[test]
+fn a_body_is_read_as_its_content_type_says() {
+    let auto = FingerprintPolicy::default();
+    let same = |content_type: &'static str, a: &str, b: &str| {
+        let digest = |body: &str| fingerprint(&auto, &[("content-type", content_type)], body.as_bytes(), 3);
+        digest(a) == digest(b)
+    };
+    let (compact, spaced) = (r#"{"a":1,"b":"\u0041"}"#, r#"{ "b": "A", "a": 1 }"#);
+    for json in ["application/json", "Application/JSON; charset=utf-8", "application/vnd.api+json", "image/x+json"] {
+        assert!(same(json, compact, spaced), "{json}");
+        assert!(!same(json, compact, r#"{"a":2,"b":"A"}"#), "{json}");
+        assert!(!same(json, r#"{"a":9007199254740993}"#, r#"{"a":9007199254740992}"#), "{json}: numbers are exact");
+        assert!(!same(json, r#"{"a":1,"a":2}"#, r#"{"a":1, "a":2}"#), "{json}: duplicate names are never merged");
+        assert!(!same(json, "not json", "not  json"), "{json}");
+    }
+    for bytes in
+        ["text/plain", "application/x-www-form-urlencoded", "application/jsonx", "application/x-ndjson", "+json", "json", ""]
+    {
+        assert!(!same(bytes, compact, spaced), "{bytes}");
+        assert!(same(bytes, compact, compact), "{bytes}");
+    }
+    let multipart = |boundary: &'static str, content_type: &'static str| {
+        let body = format!("--{boundary}\r\n\r\npart\r\n--{boundary}--\r\n");
+        fingerprint(&auto, &[("content-type", content_type)], body.as_bytes(), 5)
+    };
+    assert_eq!(multipart("one", "multipart/form-data; boundary=one"), multipart("two", "multipart/form-data; boundary=two"));
+    assert_ne!(multipart("one", "multipart/form-data; boundary=one"), multipart("two", "multipart/form-data; boundary=one"));
+    // Two content types: nobody knows which is meant.
+    let two = [("content-type", "application/json"), ("content-type", "application/json")];
+    assert_ne!(fingerprint(&auto, &two, compact.as_bytes(), 3), fingerprint(&auto, &two, spaced.as_bytes(), 3));
 }
 
 #[test]

@@ -25,7 +25,7 @@ pub(crate) struct Problem {
 #[serde(deny_unknown_fields)]
 #[schema(as = Problem)]
 pub(crate) struct Document {
-    /// `urn:hapax:problem:` and the code.
+    /// `about:blank`: the status says what kind of problem it is, the code which one.
     r#type: String,
     title: String,
     status: u16,
@@ -57,7 +57,7 @@ impl Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let document = Document {
-            r#type: format!("urn:hapax:problem:{}", self.slug),
+            r#type: "about:blank".to_owned(),
             title: self.status.canonical_reason().unwrap_or_default().to_owned(),
             status: self.status.as_u16(),
             detail: self.detail,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hapax::core::outcome::classify;
+use hapax::core::outcome::{Said, classify};
 use hapax::middleware::request_id::{self, REQUEST_ID};
 use hapax::middleware::{CloseDelimited, Probing, is_never_kept};
 use hapax::{Answer, Body, Class, Operation, Policy, Probe, Probed};
@@ -111,7 +111,7 @@ where
     let said = only(&parts.headers, &STATUS).filter(|status| status.len() == 3);
     let status = said.and_then(|status| status.parse().ok()).filter(|status| (200..600).contains(status));
     let status = status.ok_or("it is done, it says, and not with which status")?;
-    if classify(status, policy) != Class::Keep {
+    if Said::Done.class(status).unwrap_or_else(|| classify(status, policy)) != Class::Keep {
         return Err(format!("it is done, it says, with the status {status}, which is not kept on this route").into());
     }
     let whole = Limited::new(body, policy.answer_bytes_max).collect().await?;
@@ -172,9 +172,14 @@ mod tests {
         assert_eq!(answer.headers, [("content-type".to_owned(), Bytes::from_static(b"text/plain"))]);
         let small = Policy { answer_bytes_max: 6, ..Policy::default() };
         assert!(done(response(200, &fields), &small).await.is_err(), "one that is too large is not kept in part");
-        for status in ["", "20", "2011", "abc", "+20", "199", "600", "500", "429", "504"] {
+        for status in ["", "20", "2011", "abc", "+20", "199", "600", "429", "408"] {
             assert!(done(response(200, &[("hapax-status", status)]), &policy).await.is_err(), "{status}");
         }
+        let failed = done(response(200, &[("hapax-status", "500")]), &policy).await;
+        assert!(
+            matches!(failed, Ok(Probed::Done(answer)) if answer.status == 500),
+            "it says that it is done, whatever it answered"
+        );
         assert!(done(response(200, &[]), &policy).await.is_err());
         assert!(done(response(200, &[("hapax-status", "201"), ("hapax-status", "400")]), &policy).await.is_err());
     }

@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use bytes::Bytes;
+use hapax::core::field;
 use hapax::middleware::FromTransaction;
-use hapax::middleware::{Origin, problem};
-use hapax::{Body, Hapax, Idempotency, NeverDispatched, Rejection, Unverified, Would};
+use hapax::middleware::{Origin, TimedOut, problem, problem_page};
+use hapax::{Body, Hapax, Idempotency, KeyRule, NeverDispatched, Rejection, Unverified, Would};
 use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Version};
@@ -22,7 +23,7 @@ use super::forward::{self, Client, Sensitive};
 use super::live::Lasting;
 use super::principal::Principals;
 use super::probe::Asking;
-use super::upstream::{Busy, Dispatched, Proxy, TimedOut};
+use super::upstream::{Busy, Dispatched, Proxy};
 use super::wire::{BodyEnd, Refusal, check_http2};
 use super::{BoxError, well_known};
 use crate::config::{Config, Network, Route, Timeouts, choose};
@@ -62,6 +63,21 @@ struct Guarded {
 impl Borrow<Route> for Guarded {
     fn borrow(&self) -> &Route {
         &self.route
+    }
+}
+
+impl Guarded {
+    /// Why a request that was passed on is not guarded.
+    fn why_unguarded(&self, method: &Method) -> String {
+        let policy = &self.route.policy;
+        let key = field::in_capitals(&policy.key_field);
+        if policy.key == KeyRule::Off {
+            "Keys are off on its route, so it is not guarded.".to_owned()
+        } else if !policy.guards(method.as_str()) {
+            format!("{method} is not guarded on its route, with or without {key}.")
+        } else {
+            format!("It carried no {key}, so it is not guarded.")
+        }
     }
 }
 
@@ -121,8 +137,12 @@ impl Stack {
             self.last().counts.request(Outcome::Refused, started.elapsed());
             return refused(refusal, parts.version);
         }
-        if parts.uri.path() == well_known::PATH {
-            return self.publish(&parts.method);
+        if let Some(rest) = parts.uri.path().strip_prefix(well_known::PATH) {
+            match rest.strip_prefix("/problems/") {
+                Some(code) => return publish_problem(&parts.method, code),
+                None if rest.is_empty() => return self.publish(&parts.method),
+                None => {}
+            }
         }
         if forward::is_going_in_circles(&parts.headers) {
             self.last().counts.request(Outcome::Refused, started.elapsed());
@@ -156,7 +176,11 @@ impl Stack {
             Some(refusal) => refusal,
             None => {
                 let mut service = guarded.service.clone();
-                service.call(Request::from_parts(parts, body)).await.unwrap_or_else(|error| failed(&error))
+                let method = parts.method.clone();
+                service
+                    .call(Request::from_parts(parts, body))
+                    .await
+                    .unwrap_or_else(|error| failed(&error, &guarded.why_unguarded(&method)))
             }
         };
         let outcome = outcome_of(&response);
@@ -191,16 +215,7 @@ impl Stack {
     }
 
     fn publish(&self, method: &Method) -> Response<Body> {
-        if !matches!(*method, Method::GET | Method::HEAD) {
-            let mut response =
-                problem(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "Only GET is allowed here", well_known::PATH);
-            response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-            return response;
-        }
-        let mut response = Response::new(Body::from(self.well_known.clone()));
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("max-age=60"));
-        response
+        published(method, self.well_known.clone(), "application/json")
     }
 
     /// The body as the layer reads it, and what there is to remember of who sent it.
@@ -234,6 +249,33 @@ impl Stack {
             self.metrics.suspected_principal();
         }
     }
+}
+
+/// What there is to know about problems of a kind.
+fn publish_problem(method: &Method, code: &str) -> Response<Body> {
+    let of_wire = || Some(format!("{code}\n\n{}\n", Refusal::from_word(code)?.sentence()));
+    match problem_page(code).map(str::to_owned).or_else(of_wire) {
+        Some(page) => published(method, page.into(), "text/plain; charset=utf-8"),
+        None => problem(
+            StatusCode::NOT_FOUND,
+            "no-such-problem",
+            "There is no problem of this name",
+            "The path is that of a `type` in a problem document, and this is none that this version gives.",
+        ),
+    }
+}
+
+fn published(method: &Method, document: Bytes, content_type: &'static str) -> Response<Body> {
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        let detail = format!("{method} is not: this path only tells what the gateway promises.");
+        let mut response = problem(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "Only GET is allowed here", &detail);
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return response;
+    }
+    let mut response = Response::new(Body::from(document));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("max-age=60"));
+    response
 }
 
 /// Who asked for what, as hashes that mean nothing outside this process.
@@ -308,7 +350,7 @@ fn busy(busy: &Busy) -> Response<Body> {
 }
 
 /// An unguarded request that the upstream gave no answer to.
-fn failed(error: &BoxError) -> Response<Body> {
+fn failed(error: &BoxError, why_unguarded: &str) -> Response<Body> {
     if BodyUnreadable::caused(&**error) {
         return hapax::middleware::rejected(&Rejection::BodyUnreadable);
     }
@@ -324,7 +366,7 @@ fn failed(error: &BoxError) -> Response<Body> {
             "The request was not sent.",
         );
     }
-    let detail = "The request was sent, and may have had its effect. It carried no key, so that it cannot be repeated safely.";
+    let detail = &format!("The request was sent, and may have had its effect. {why_unguarded} A repeat may have the effect again.");
     if error.is::<TimedOut>() {
         return problem(StatusCode::GATEWAY_TIMEOUT, "upstream-timeout", "The upstream did not answer in time", detail);
     }

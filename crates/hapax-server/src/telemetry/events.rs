@@ -151,7 +151,7 @@ impl Events {
 fn is_duplicate(rejection: &Rejection) -> bool {
     match rejection {
         Rejection::InFlight { .. } | Rejection::OutcomeUnknown | Rejection::AnswerNotKept { .. } => true,
-        Rejection::KeyExpired { last } => matches!(last, Some(Last::Completed | Last::Failed | Last::Unknown)),
+        Rejection::KeyExpired { last, .. } => matches!(last, Some(Last::Completed | Last::Failed | Last::Unknown)),
         _ => false,
     }
 }
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn what_counts_as_a_duplicate_prevented() {
-        let expired = |last| Rejection::KeyExpired { last };
+        let expired = |last| Rejection::KeyExpired { last, is_forgotten: false };
         for (rejection, counts) in [
             (Rejection::InFlight { retry_after: Duration::ZERO }, true),
             (Rejection::OutcomeUnknown, true),

@@ -97,7 +97,7 @@ fn setting<'a>(document: &'a Value, section: &str, index: usize, name: &str) -> 
 #[test]
 fn print_says_where_each_value_comes_from() {
     let document = printed(
-        &[("HAPAX__LISTEN", "127.0.0.1:5000"), ("HAPAX__ROUTES__1__LEASE", "7s"), ("HAPAX__DEFAULTS__STRICT", "true")],
+        &[("HAPAX__LISTEN", "127.0.0.1:5000"), ("HAPAX__ROUTES__1__LEASE", "7s"), ("HAPAX__DEFAULTS__STRICT_KEY", "true")],
         &["--admin", "off"],
     );
     let of = |section, index, name| setting(&document, section, index, name);
@@ -109,7 +109,7 @@ fn print_says_where_each_value_comes_from() {
     assert_eq!(of("routes", 0, "retention"), (&"1h".into(), "hapax.toml:13"));
     assert_eq!(of("routes", 1, "retention"), (&"48h".into(), "hapax.toml:6, [defaults]"));
     assert_eq!(of("routes", 1, "lease"), (&"7s".into(), "HAPAX__ROUTES__1__LEASE"));
-    assert_eq!(of("routes", 1, "strict"), (&true.into(), "HAPAX__DEFAULTS__STRICT"));
+    assert_eq!(of("routes", 1, "strict_key"), (&true.into(), "HAPAX__DEFAULTS__STRICT_KEY"));
     assert_eq!(of("routes", 3, "retention"), (&"48h".into(), "hapax.toml:6, [defaults]"), "the unwritten route");
     assert_eq!(of("routes", 3, "mode"), (&"hold".into(), "default"));
     assert_eq!(document.as_array().unwrap().last().unwrap()["route"], "default");
@@ -157,7 +157,7 @@ fn explain_says_which_route_why_and_what_a_caller_gets() {
         "waits 2s for the answer",
         "the kept answer again for 2d, with Idempotent-Replayed: true; then 410 key-expired for 7d",
         "the next repeat runs it again, up to 100 attempts in all",
-        "401, 403, 408, 425, 429, 500, 503 release the key for another attempt; 501 to 502, 504 to 599 leave it unknown",
+        "401, 403, 425, 429, 503 release the key for another attempt; 408, 500 to 502, 504 to 599 leave it unknown",
         "mode = \"rerun\"",
         "# hapax.toml:18",
         "# hapax.toml:6, [defaults]",

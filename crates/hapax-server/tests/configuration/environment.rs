@@ -20,7 +20,7 @@ fn every_kind_of_value_can_be_a_variable() {
         ("HAPAX__TIMEOUTS__CONNECT", "3s"),
         ("HAPAX__LIMITS__HEADER_BYTES_MAX", "16KiB"),
         ("HAPAX__LIMITS__RATE_MIN", "64"),
-        ("HAPAX__DEFAULTS__STRICT", "true"),
+        ("HAPAX__DEFAULTS__STRICT_KEY", "true"),
         ("HAPAX__DEFAULTS__CLASSES", "{ \"404\" = \"release\" }"),
         ("HAPAX__ROUTES__0__PATH", "/v1"),
         ("HAPAX__ROUTES__0__METHOD", "PUT"),
@@ -39,7 +39,7 @@ fn every_kind_of_value_can_be_a_variable() {
     assert_eq!((config.routes.len(), config.routes[0].policy.key), (2, KeyRule::Required));
     assert!(config.routes[0].policy.guards("PUT") && config.routes[0].policy.velocity.len() == 1);
     assert_eq!(config.routes[1].methods.len(), 2);
-    assert!(config.routes.iter().all(|route| route.policy.strict && route.policy.classes.len() == 1));
+    assert!(config.routes.iter().all(|route| route.policy.strict_key && route.policy.classes.len() == 1));
 }
 
 #[test]

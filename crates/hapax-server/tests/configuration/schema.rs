@@ -170,7 +170,7 @@ const WRONG: [&str; 12] = [
     "[limits]\nworkers = 4",
     "[[routes]]\nmode = \"rerun\"",
     "[[routes]]\npath = \"/v1\"\nmode = \"once\"",
-    "[[routes]]\npath = \"/v1\"\nstrict = \"yes\"",
+    "[[routes]]\npath = \"/v1\"\nstrict_key = \"yes\"",
     "[[routes]]\npath = \"/v1\"\nmethod = []",
     "[[routes]]\npath = \"/v1\"\nvelocity = [{ by = \"principal\" }]",
     "[defaults]\npath = \"/v1\"",

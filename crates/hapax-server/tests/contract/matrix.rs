@@ -108,9 +108,17 @@ fn check(row: &Row, got: &Got, effects: usize) -> Result<(), String> {
     if (got.status.as_u16(), effects) != (row.status, row.effects) {
         return Err(format!("{} after {effects} effects, not {} after {}", got.status.as_u16(), row.status, row.effects));
     }
+    if let Some(code) = got.problem()
+        && hapax::middleware::problem_page(&code).is_none()
+    {
+        return Err(format!("there is no page about {code}"));
+    }
     let (is_replay, expires) = (got.is_replay(), got.header("idempotency-expires").is_some());
     let is_so = match row.says {
-        Says::Rejection { code, again } => got.problem().as_deref() == Some(code) && advises(got, again),
+        Says::Rejection { code, again } => {
+            got.problem().as_deref() == Some(code) && advises(got, again) && got.header("cache-control") == Some("no-store")
+        }
+        Says::Held { again } => got.problem().is_none() && !is_replay && !expires && advises(got, again),
         Says::Problem(code) => got.problem().as_deref() == Some(code),
         Says::First => !is_replay && expires,
         Says::Passed => !is_replay && !expires,
@@ -124,7 +132,7 @@ fn advises(got: &Got, again: bool) -> bool {
     let word = if again { "true" } else { "false" };
     let words = ["x-should-retry", "stripe-should-retry"].map(|name| got.header(name));
     let times = ["retry-after", "retry-after-ms"].map(|name| got.header(name).is_some());
-    words == [Some(word); 2] && times == [again; 2] && got.header("cache-control") == Some("no-store")
+    words == [Some(word); 2] && times == [again; 2]
 }
 
 fn judge(row: &Row, cells: &[Cell], snapshots: &Snapshots) -> Vec<String> {
@@ -160,6 +168,7 @@ fn answer(row: &Row) -> String {
         Says::Rejection { code, .. } | Says::Problem(code) => code,
         Says::First => "first",
         Says::Passed => "passed",
+        Says::Held { .. } => "held",
         Says::Replay => "replay",
     };
     format!("{} {what}", row.status)

@@ -159,8 +159,8 @@ async fn what_cannot_be_understood_is_not_known_and_the_next_repeat_asks_again()
         Says::Words(&[("hapax-probe", "done"), ("hapax-status", "")]),
         Says::Words(&[("hapax-probe", "done"), ("hapax-status", "2001")]),
         // Neither could have ended an attempt.
-        Says::Words(&[("hapax-probe", "done"), ("hapax-status", "503")]),
-        Says::Words(&[("hapax-probe", "done"), ("hapax-status", "504")]),
+        Says::Words(&[("hapax-probe", "done"), ("hapax-status", "429")]),
+        Says::Words(&[("hapax-probe", "done"), ("hapax-status", "408")]),
         Says::TooMuch,
         Says::BodyThat(Then::BreaksOff),
     ];

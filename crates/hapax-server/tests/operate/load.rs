@@ -120,7 +120,7 @@ fn good(one: &Service, two: &Service) -> [String; 4] {
     let drain = "[drain]\nnotice = \"0s\"\ndeadline = \"1s\"\n";
     let charges = "[[routes]]\nmethod = \"POST\"\npath = \"/v1/charges\"\nkey = \"required\"\n";
     let all = "[[routes]]\npath = \"/v1/**\"\nretention = \"48h\"\n";
-    let one_charge = "[[routes]]\npath = \"/v1/{kind}\"\nwait = \"1s\"\nstrict = true\n";
+    let one_charge = "[[routes]]\npath = \"/v1/{kind}\"\nwait = \"1s\"\nclasses = { \"503\" = \"unknown\" }\n";
     [
         format!("[upstream]\nurl = \"{one}\"\n{a}{drain}{charges}{all}"),
         format!(

@@ -89,7 +89,7 @@ impl Answer {
         let mut told = if self.status == 0 { "nothing".to_owned() } else { self.status.to_string() };
         if self.field("content-type") == Some("application/problem+json") {
             let body = String::from_utf8_lossy(&self.body);
-            let code = body.split("urn:hapax:problem:").nth(1).and_then(|rest| rest.split('"').next());
+            let code = body.split("/.well-known/idempotency/problems/").nth(1).and_then(|rest| rest.split('"').next());
             told += &format!(" {}", code.unwrap_or("problem?"));
         }
         if self.field("idempotent-replayed").is_some() {

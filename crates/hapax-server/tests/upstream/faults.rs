@@ -22,6 +22,8 @@ enum Fate {
     Kept(u16),
     /// Had its effect perhaps: held.
     Unknown,
+    /// The same, by an answer that does not tell: the first caller gets it as it is.
+    Held(u16),
     /// The same, for want of an answer in time.
     Late,
     /// Answered with a status that says it did not count: runs again.
@@ -45,6 +47,7 @@ impl Fate {
         let (first, repeat, again) = match self {
             Fate::Kept(status) => (status.to_string(), format!("{status} replayed"), 0),
             Fate::Unknown => ("502 outcome-unknown".into(), "409 outcome-unknown".into(), 0),
+            Fate::Held(status) => (status.to_string(), "409 outcome-unknown".into(), 0),
             Fate::Late => ("504 outcome-unknown".into(), "409 outcome-unknown".into(), 0),
             Fate::Released(status) => (status.to_string(), "200".into(), 1),
             Fate::Unreached => ("502 upstream-unreachable".into(), "200".into(), 1),
@@ -89,7 +92,7 @@ fn last_says(text: &str) -> [Step; 3] {
 }
 
 fn http1_rows() -> Vec<Row<Step>> {
-    use Fate::{Kept, Late, NotKept, Released, Unknown};
+    use Fate::{Held, Kept, Late, NotKept, Released, Unknown};
     use Step::{Close, Read, ReadHead, Reset, Wait, Write};
     let status = |status: u16| [Read, Write(answer(status, "", "scripted"))];
     let many: String = (0..150).map(|n| format!("x-field-{n}: {n}\r\n")).collect();
@@ -180,10 +183,10 @@ fn http1_rows() -> Vec<Row<Step>> {
         row("400", status(400), Kept(400), "400"),
         row("401", status(401), Released(401), "401"),
         row("429", status(429), Released(429), "429"),
-        row("500", status(500), Released(500), "500"),
+        row("500", status(500), Held(500), "500"),
         row("503", status(503), Released(503), "503"),
-        row("502", status(502), Unknown, "502"),
-        row("504", status(504), Late, "504"),
+        row("502", status(502), Held(502), "502"),
+        row("504", status(504), Held(504), "504"),
         row(
             "imitates our fields",
             [
@@ -202,7 +205,7 @@ fn http1_rows() -> Vec<Row<Step>> {
 }
 
 fn http2_rows() -> Vec<Row<Step2>> {
-    use Fate::{Kept, Late, Released, Unknown, Unreached};
+    use Fate::{Held, Kept, Late, Released, Unknown, Unreached};
     use Step2::{Data, Drop, DropHard, End, Garbage, GoAway, Head, HeadOnly, HeadWith, Read, Reset, Trailers, Wait};
     let status = |status: u16| [Read, Head(status), End("scripted")];
     vec![
@@ -257,10 +260,10 @@ fn http2_rows() -> Vec<Row<Step2>> {
         row("imitates our fields", [Read, HeadWith(200, "idempotent-replayed", "true".to_owned()), End("ok")], Kept(200), "200"),
         row("401", status(401), Released(401), "401"),
         row("429", status(429), Released(429), "429"),
-        row("500", status(500), Released(500), "500"),
+        row("500", status(500), Held(500), "500"),
         row("503", status(503), Released(503), "503"),
-        row("502", status(502), Unknown, "502"),
-        row("504", status(504), Late, "504"),
+        row("502", status(502), Held(502), "502"),
+        row("504", status(504), Held(504), "504"),
     ]
 }
 

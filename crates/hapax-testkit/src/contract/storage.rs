@@ -30,6 +30,7 @@ pub(super) async fn a_loser_sees_the_answer_byte_for_byte(bench: &Bench) {
 pub(super) async fn fingerprints_survive_with_their_policies(bench: &Bench) {
     let policies = [
         FingerprintPolicy::default(),
+        FingerprintPolicy::raw(),
         FingerprintPolicy::default().with_header("X-Tenant").without_header("content-type"),
         FingerprintPolicy::json(),
         FingerprintPolicy::json_without(["/sent at", "/items/*/été", "/a~1b"]).expect("pointers"),

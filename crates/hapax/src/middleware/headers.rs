@@ -8,6 +8,7 @@ pub(crate) const DEADLINE: HeaderName = HeaderName::from_static("idempotency-dea
 pub(crate) const FENCE: HeaderName = HeaderName::from_static("hapax-fence");
 pub(crate) const OPERATION: HeaderName = HeaderName::from_static("hapax-operation");
 pub(crate) const KEEP: HeaderName = HeaderName::from_static("hapax-keep");
+pub(crate) const OUTCOME: HeaderName = HeaderName::from_static("hapax-outcome");
 pub(crate) const PROBE: HeaderName = HeaderName::from_static("hapax-probe");
 pub(crate) const STATUS: HeaderName = HeaderName::from_static("hapax-status");
 pub(crate) const REFUSED: HeaderName = HeaderName::from_static("hapax-refused");
@@ -19,8 +20,8 @@ pub(crate) const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-
 pub(crate) const STRIPE_SHOULD_RETRY: HeaderName = HeaderName::from_static("stripe-should-retry");
 
 /// What only Hapax says in an answer: copies from the inner service are not sent on.
-pub(crate) const OURS: [HeaderName; 10] =
-    [REPLAYED, EXPIRES, FENCE, OPERATION, KEEP, REFUSED, PROBE, STATUS, TRACE, ANSWER_VERSION];
+pub(crate) const OURS: [HeaderName; 11] =
+    [REPLAYED, EXPIRES, FENCE, OPERATION, KEEP, OUTCOME, REFUSED, PROBE, STATUS, TRACE, ANSWER_VERSION];
 
 /// What concerns one connection only (RFC 9110 section 7.6.1), besides whatever `Connection` names.
 pub(crate) const HOP_BY_HOP: [HeaderName; 8] = [

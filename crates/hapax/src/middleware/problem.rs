@@ -1,14 +1,23 @@
 //! Rejections as responses: problem details (RFC 9457), and retry advice in every dialect that clients obey.
 
+use hapax_core::policy::KEY_FIELD;
 use hapax_core::rejection::{Rejection, Retry};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use super::body::Body;
 use super::headers::{RETRY_AFTER_MS, STRIPE_SHOULD_RETRY, X_SHOULD_RETRY};
 
-/// What problem types begin with; the slug of the table follows.
-const TYPE: &str = "urn:hapax:problem:";
+/// The path of the pages about problems; the slug of the table follows. The `type` of a problem is the path of its page.
+pub const PAGES: &str = "/.well-known/idempotency/problems/";
+
+/// What a person should know about problems of a kind, by its code: a section of `docs/problems.md`. The gateway answers the path in the
+/// `type` of a problem with it, and a service with this layer may do the same.
+pub fn problem_page(code: &str) -> Option<&'static str> {
+    const ALL: &str = include_str!("../../problems.md");
+    let sections = ALL.split("\n## ").skip(1);
+    sections.into_iter().find(|section| section.lines().next() == Some(code))
+}
 
 /// A problem of another kind than Hapax's own rejections, told in the same form: for services around the layer.
 ///
@@ -26,28 +35,40 @@ fn of_document(status: StatusCode, document: String) -> Response<Body> {
 }
 
 /// A rejection as the layer would answer it: for services around the layer that refuse a request in its place.
-pub fn response(rejection: &Rejection) -> Response<Body> {
+pub fn rejected(rejection: &Rejection) -> Response<Body> {
+    response(rejection, KEY_FIELD)
+}
+
+/// A rejection of a request whose key would be in `key_field`.
+pub(super) fn response(rejection: &Rejection, key_field: &str) -> Response<Body> {
     let row = rejection.row();
     let status = StatusCode::from_u16(row.status).expect("the table holds valid statuses");
-    let mut response = of_document(status, document(status, row.slug, row.title, &rejection.detail(), &members(rejection)));
-    let headers = response.headers_mut();
-    let again = matches!(row.retry, Retry::After(_));
-    // Some SDKs retry a 409 unless told not to: saying no is as important as saying yes.
-    for name in [X_SHOULD_RETRY, STRIPE_SHOULD_RETRY] {
-        headers.insert(name, HeaderValue::from_static(if again { "true" } else { "false" }));
-    }
-    if let Retry::After(delay) = row.retry {
-        let millis = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
-        headers.insert(RETRY_AFTER, HeaderValue::from(millis.div_ceil(1000)));
-        headers.insert(RETRY_AFTER_MS, HeaderValue::from(millis));
-    }
+    let mut response =
+        of_document(status, document(status, row.slug, row.title, &rejection.detail(key_field), &members(rejection)));
+    advise(response.headers_mut(), row.retry);
     response.extensions_mut().insert(rejection.clone());
     response
 }
 
+/// Says whether to try again, in place of whatever was said before.
+pub(super) fn advise(headers: &mut HeaderMap, retry: Retry) {
+    let again = matches!(retry, Retry::After(_));
+    // Some SDKs retry a 409 or a 500 unless told not to: saying no is as important as saying yes.
+    for name in [X_SHOULD_RETRY, STRIPE_SHOULD_RETRY] {
+        headers.insert(name, HeaderValue::from_static(if again { "true" } else { "false" }));
+    }
+    headers.remove(RETRY_AFTER);
+    headers.remove(RETRY_AFTER_MS);
+    if let Retry::After(delay) = retry {
+        let millis = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
+        headers.insert(RETRY_AFTER, HeaderValue::from(millis.div_ceil(1000)));
+        headers.insert(RETRY_AFTER_MS, HeaderValue::from(millis));
+    }
+}
+
 fn document(status: StatusCode, code: &str, title: &str, detail: &str, more: &[(&str, String)]) -> String {
     let mut members = vec![
-        ("type", quoted(&format!("{TYPE}{code}"))),
+        ("type", quoted(&format!("{PAGES}{code}"))),
         ("title", quoted(title)),
         ("status", status.as_u16().to_string()),
         ("detail", quoted(detail)),
@@ -73,7 +94,7 @@ fn members(rejection: &Rejection) -> Vec<(&'static str, String)> {
             let finished = ("finished_at", quoted(&httpdate::fmt_http_date(at.to_system_time())));
             status.map(|status| ("original_status", status.to_string())).into_iter().chain([finished]).collect()
         }
-        Rejection::KeyExpired { last: Some(last) } => vec![("last_state", quoted(last.word()))],
+        Rejection::KeyExpired { last: Some(last), .. } => vec![("last_state", quoted(last.word()))],
         _ => Vec::new(),
     }
 }

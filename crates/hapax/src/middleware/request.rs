@@ -7,8 +7,9 @@ use hapax_core::key::{Key, KeyError};
 use hapax_core::policy::{KeyRule, KeySource, Policy};
 use hapax_core::rejection::Rejection;
 use hapax_core::time::Timestamp;
+use http::header::CONTENT_TYPE;
 use http::request::Parts;
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::headers;
 
@@ -24,8 +25,8 @@ pub(super) enum Ask {
 
 /// The key of a request with a guarded method.
 pub(super) fn key(parts: &Parts, field: &HeaderName, policy: &Policy) -> Result<Ask, Rejection> {
-    if has_key_in_url(parts.uri.query().unwrap_or_default()) {
-        return Err(Rejection::KeyInUrl);
+    if let Some(parameter) = key_in_url(parts.uri.query().unwrap_or_default()) {
+        return Err(Rejection::KeyInUrl { parameter: parameter.into() });
     }
     if policy.key_source != KeySource::Field {
         return Ok(Ask::Body);
@@ -41,12 +42,28 @@ pub(super) fn key(parts: &Parts, field: &HeaderName, policy: &Policy) -> Result<
     key.map(Ask::Key).map_err(Rejection::KeyMalformed)
 }
 
-/// Names under which keys have been seen in query strings, where logs and proxies keep them.
-fn has_key_in_url(query: &str) -> bool {
-    query.split('&').map(|pair| pair.split('=').next().unwrap_or_default()).any(|name| {
-        let name = decoded(name).to_ascii_lowercase();
-        matches!(name.as_str(), "idempotency_key" | "idempotency-key" | "idem")
-    })
+/// Whether a request is a gRPC call, in any of its encodings and over the web.
+pub(super) fn is_grpc(parts: &Parts) -> bool {
+    let is_grpc =
+        |line: &HeaderValue| line.as_bytes().get(..16).is_some_and(|start| start.eq_ignore_ascii_case(b"application/grpc"));
+    parts.headers.get_all(CONTENT_TYPE).iter().any(is_grpc)
+}
+
+/// A gRPC call passes only where no key is involved: its failure, which stands in the trailers of a 200, would be kept as a success.
+pub(super) fn grpc(parts: &Parts, field: &HeaderName, policy: &Policy) -> Result<(), Rejection> {
+    let is_derived = matches!(policy.key_source, KeySource::Derived(_));
+    if policy.key != KeyRule::Optional || is_derived || parts.headers.contains_key(field) {
+        return Err(Rejection::GrpcNotGuarded { key_field: policy.key_field.clone() });
+    }
+    Ok(())
+}
+
+/// The query parameter that holds a key, by the names under which keys have been seen in query strings, where logs and proxies keep them.
+fn key_in_url(query: &str) -> Option<&'static str> {
+    let names = query.split('&').map(|pair| decoded(pair.split('=').next().unwrap_or_default()));
+    let known =
+        |name: String| ["idempotency_key", "idempotency-key", "idem"].into_iter().find(|known| name.eq_ignore_ascii_case(known));
+    names.filter_map(known).next()
 }
 
 /// Undoes percent-encoding, as far as an ASCII name needs it.
@@ -133,10 +150,10 @@ mod tests {
     #[test]
     fn keys_in_urls_are_found_however_they_are_spelled() {
         for query in ["idem=1", "a=1&idempotency_key=x", "idempotency-key", "Idempotency%5fKey=x", "%69dem="] {
-            assert!(has_key_in_url(query), "{query}");
+            assert!(key_in_url(query).is_some(), "{query}");
         }
         for query in ["", "a=idem", "idempotent=1", "idempotency_key_2=x", "%"] {
-            assert!(!has_key_in_url(query), "{query}");
+            assert_eq!(key_in_url(query), None, "{query}");
         }
     }
 }

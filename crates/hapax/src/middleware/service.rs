@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::key::Key;
@@ -51,6 +52,12 @@ impl std::error::Error for NeverDispatched {
         Some(&*self.0)
     }
 }
+
+/// What an inner service returns when it got no answer in time: the request may still be worked on. The key is held as unknown, and
+/// the first caller told so with 504. Only the error itself counts, not one that was caused by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the service did not answer within {0:?}")]
+pub struct TimedOut(pub Duration);
 
 impl<S> Idempotency<S> {
     pub(super) fn new(inner: S, shared: Arc<Shared>) -> Self {
@@ -103,7 +110,7 @@ where
             Ok(Some(asked)) => Box::pin(self.shared.clone().guard(inner, parts, body, asked)),
             Err(rejection) => {
                 self.shared.hapax.observe(&Event::Rejected { subject: None, rejection: &rejection });
-                Box::pin(std::future::ready(Ok(problem::response(&rejection))))
+                Box::pin(std::future::ready(Ok(problem::response(&rejection, &self.shared.policy.key_field))))
             }
         }
     }
@@ -153,6 +160,9 @@ impl Shared {
         if !self.policy.guards(parts.method.as_str()) {
             return Ok(None);
         }
+        if request::is_grpc(parts) {
+            return request::grpc(parts, &self.key_field, &self.policy).map(|()| None);
+        }
         let key = match request::key(parts, &self.key_field, &self.policy)? {
             Ask::No => return Ok(None),
             Ask::Key(key) => Some(key),
@@ -182,7 +192,7 @@ impl Shared {
     {
         let refuse = |rejection: Rejection| {
             self.hapax.observe(&Event::Rejected { subject: None, rejection: &rejection });
-            Ok(problem::response(&rejection))
+            Ok(problem::response(&rejection, &self.policy.key_field))
         };
         let token_until = match self.check_head(&parts, &asked).await {
             Ok(token_until) => token_until,
@@ -233,7 +243,7 @@ impl Shared {
                 }
                 Err(rejection) => {
                     self.hapax.observe(&Event::Rejected { subject: Some(subject), rejection: &rejection });
-                    problem::response(&rejection)
+                    problem::response(&rejection, &self.policy.key_field)
                 }
             }),
             Ok(Reply::Joined { head, answer: Some(answer), live }) => Ok(answer::first(&head, &answer, live.and_then(Result::ok))),
@@ -242,7 +252,10 @@ impl Shared {
                     answer::mark_first(response.headers_mut(), &head);
                     response
                 }
-                _ => problem::response(&Rejection::AnswerNotKept { status: head.status, at: head.finished_at }),
+                _ => problem::response(
+                    &Rejection::AnswerNotKept { status: head.status, at: head.finished_at },
+                    &self.policy.key_field,
+                ),
             }),
             Ok(Reply::Replay { head, answer }) => match self.hapax.body_budget().room_for(peer, &answer.body) {
                 Ok(body) => Ok(answer::replay(&head, &answer, body)),
@@ -250,7 +263,7 @@ impl Shared {
                     tracing::debug!(%full, "a replay was refused");
                     let rejection = Rejection::BufferFull;
                     self.hapax.observe(&Event::Rejected { subject: Some(subject), rejection: &rejection });
-                    Ok(problem::response(&rejection))
+                    Ok(problem::response(&rejection, &self.policy.key_field))
                 }
             },
             Err(rejection) => match spare.filter(|_| is_store_away(&rejection) && !dispatched.load(Ordering::SeqCst)) {
@@ -259,7 +272,7 @@ impl Shared {
                     std::future::poll_fn(|cx| spare.poll_ready(cx)).await?;
                     pass(spare, parts, buffered.body()).await
                 }
-                None => Ok(problem::response(&rejection)),
+                None => Ok(problem::response(&rejection, &self.policy.key_field)),
             },
         }
     }

@@ -1,12 +1,12 @@
 //! The work of an operation: the inner service, called once, and how its answer is read.
 
 use bytes::Bytes;
-use hapax_core::outcome::{Class, Outcome, classify};
+use hapax_core::outcome::{Class, Outcome, Said, classify};
 use hapax_core::planted::{self, Bug};
 use hapax_core::policy::{Mode, Policy};
 use hapax_core::rejection::Rejection;
 use http::request::Parts;
-use http::{HeaderValue, Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response};
 use std::sync::Arc;
 use tower_service::Service;
 
@@ -14,8 +14,8 @@ use super::answer::{self, CloseDelimited, Collected};
 use super::body::Body;
 use super::layer::Shared;
 use super::probe::Probed;
-use super::service::NeverDispatched;
-use super::{BoxError, headers};
+use super::service::{NeverDispatched, TimedOut};
+use super::{BoxError, headers, problem};
 use crate::observe::{Event, Subject};
 use crate::once::{Ended, Operation, lost};
 
@@ -86,11 +86,22 @@ where
     match class {
         Class::Keep => kept(response, &policy).await,
         Class::Release => Ended { outcome: Outcome::Released { status: Some(status) }, live: Ok(response.map(Body::streamed)) },
-        Class::Unknown => Ended { outcome: Outcome::Lost, live: Err(lost(&policy, status == 504)) },
+        Class::Unknown => Ended { outcome: Outcome::Lost, live: Ok(unknown(response, &policy)) },
     }
 }
 
-/// How a response is read: as its handler says, else by its status.
+/// What the first caller gets of a response that does not tell whether its service has acted: all of it, and whether to try again.
+fn unknown<RB>(response: Response<RB>, policy: &Policy) -> Response<Body>
+where
+    RB: http_body::Body<Data = Bytes> + Send + 'static,
+    RB::Error: Into<BoxError>,
+{
+    let mut response = response.map(Body::streamed);
+    problem::advise(response.headers_mut(), lost(policy, false).row().retry);
+    response
+}
+
+/// How a response is read: as its handler says, as the service says in its field, else by its status.
 pub(super) fn class_of<B>(response: &Response<B>, policy: &Policy) -> Class {
     // A higher fence was there, which nobody here knows of. A service that keeps what it has applied has done nothing for this one, and the next has
     // a higher fence still; of one that can only be asked, it is asked.
@@ -101,7 +112,24 @@ pub(super) fn class_of<B>(response: &Response<B>, policy: &Policy) -> Class {
             _ => {}
         }
     }
-    response.extensions().get::<Class>().copied().unwrap_or_else(|| classify(response.status().as_u16(), policy))
+    let status = response.status().as_u16();
+    let of_handler = response.extensions().get::<Class>().copied();
+    of_handler.or_else(|| said(response.headers(), status)).unwrap_or_else(|| classify(status, policy))
+}
+
+/// What the service says of the effect in its own field, if that means anything beside this status.
+fn said(headers: &HeaderMap, status: u16) -> Option<Class> {
+    let mut lines = headers.get_all(headers::OUTCOME).iter();
+    let (line, more) = (lines.next()?, lines.next());
+    let class = Said::read(line.as_bytes()).filter(|_| more.is_none()).and_then(|said| said.class(status));
+    if class.is_none() {
+        tracing::warn!(
+            status,
+            said = ?line,
+            "the service sent a Hapax-Outcome that does not count: `none` counts with 4xx and 5xx, `done` with 5xx, and each only once"
+        );
+    }
+    class
 }
 
 /// The service returned no response at all.
@@ -111,7 +139,7 @@ fn failed(error: &BoxError, policy: &Policy) -> Ended<Result<Response<Body>, Rej
         return Ended { outcome: Outcome::Released { status: None }, live: Err(Rejection::UpstreamUnreachable) };
     }
     tracing::error!(%error, "the service failed on a guarded request; its outcome is unknown");
-    Ended { outcome: Outcome::Lost, live: Err(lost(policy, false)) }
+    Ended { outcome: Outcome::Lost, live: Err(lost(policy, error.is::<TimedOut>())) }
 }
 
 /// A definitive response: read whole and kept, or passed on with a mark that it was not.

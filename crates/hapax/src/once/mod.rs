@@ -105,7 +105,7 @@ pub enum RunError {
     #[error(transparent)]
     Key(#[from] KeyError),
     /// Hapax answered by itself; [`Rejection::row`] says whether to try again.
-    #[error("{}", .0.detail())]
+    #[error("{}", .0.detail(hapax_core::policy::KEY_FIELD))]
     Rejected(Rejection),
 }
 

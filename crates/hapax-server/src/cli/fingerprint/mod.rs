@@ -33,7 +33,7 @@ pub(super) struct Args {
     #[arg(long, conflicts_with = "files")]
     json_canonical: bool,
     /// How the body is read
-    #[arg(long, value_enum, default_value_t = Mode::Raw)]
+    #[arg(long, value_enum, default_value_t = Mode::Auto)]
     mode: Mode,
     /// With JSON: leave the value at this JSON Pointer out, as in /sent_at or /items/*/id; may be repeated
     #[arg(long, value_name = "POINTER", conflicts_with = "only")]
@@ -57,6 +57,8 @@ pub(super) struct Args {
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Mode {
+    /// As the content type says: JSON by its values, multipart part by part, anything else byte for byte
+    Auto,
     /// Byte for byte
     #[value(alias = "bytes")]
     Raw,
@@ -89,6 +91,7 @@ impl Args {
             return Err(Exit::usage("--without and --only choose values of a JSON body: add --mode json"));
         }
         let body = match self.mode {
+            Mode::Auto => BodyMode::Auto,
             Mode::Raw => BodyMode::Raw,
             Mode::Json => BodyMode::Json(self.selection()),
             Mode::Multipart => BodyMode::Multipart,

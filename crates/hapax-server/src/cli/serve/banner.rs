@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::net::SocketAddr;
 
+use hapax::core::outcome::classify;
 use hapax::{KeyRule, Mode};
 
 use crate::config::text::spelled;
@@ -91,9 +92,9 @@ fn promise(mode: Mode) -> &'static [&'static str] {
             &["One effect or more. After a lost attempt a repeat runs again, because you said the service is itself idempotent."]
         }
         _ => &[
-            "At most one dispatch, unless the service itself answers that it is worth another try (429, 500, 503 and the like).",
-            "A lost attempt (timed out, cut off, killed) is held as unknown: nothing runs again until its answer comes late",
-            "or somebody settles it.",
+            "At most one dispatch, unless the service itself says that nothing happened (401, 403, 425, 429, 503, Hapax-Outcome: none).",
+            "An attempt that may have had its effect (500, timed out, cut off, killed) is held as unknown: nothing runs again until",
+            "its answer comes late or somebody settles it.",
         ],
     }
 }
@@ -113,9 +114,9 @@ fn explained(promises: &[(&str, &[&str])]) -> String {
 
 /// Columns as wide as their widest.
 fn table(routes: &[Route]) -> String {
-    let mut rows = vec![["route", "mode", "key", "replays", "then 410", "lease", "waits"].map(str::to_owned)];
+    let mut rows = vec![["route", "mode", "key", "a 500", "replays", "then 410", "lease", "waits"].map(str::to_owned)];
     rows.extend(routes.iter().map(row));
-    let widths: [usize; 7] = std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
+    let widths: [usize; 8] = std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
     let mut text = String::new();
     for row in rows {
         let cells: Vec<String> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
@@ -124,18 +125,19 @@ fn table(routes: &[Route]) -> String {
     text
 }
 
-fn row(route: &Route) -> [String; 7] {
+fn row(route: &Route) -> [String; 8] {
     let policy = &route.policy;
     // Without a method a route takes every request, but guards only these.
     let name = if route.methods.is_empty() { format!("POST|PATCH {}", route.pattern) } else { route.name.to_string() };
     if policy.key == KeyRule::Off {
         let none = || "-".to_owned();
-        return [name, none(), policy.key.word().to_owned(), none(), none(), none(), none()];
+        return [name, none(), policy.key.word().to_owned(), none(), none(), none(), none(), none()];
     }
     [
         name,
         if policy.shadow { "shadow" } else { policy.mode.word() }.to_owned(),
         policy.key.word().to_owned(),
+        classify(500, policy).word().to_owned(),
         spelled(policy.retention),
         spelled(policy.tombstone),
         spelled(policy.lease),

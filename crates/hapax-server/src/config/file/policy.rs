@@ -48,7 +48,6 @@ pub(super) fn policy(section: &Section<'_>, around: &Around<'_>) -> (Policy, Opt
     section.read("wait_max", &mut policy.wait_max, duration);
     section.read("store_timeout", &mut policy.store_timeout, duration);
     section.read("attempts_max", &mut policy.attempts_max, count);
-    section.read("strict", &mut policy.strict, switch);
     section.read("classes", &mut policy.classes, classes::read);
     section.read("keep_answers", &mut policy.keep_answers, switch);
     section.read("answer_bytes_max", &mut policy.answer_bytes_max, size);

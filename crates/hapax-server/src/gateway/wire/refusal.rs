@@ -41,6 +41,46 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
+    /// All of them.
+    const ALL: [Refusal; 31] = [
+        Refusal::LineEnd,
+        Refusal::RequestLine,
+        Refusal::Version,
+        Refusal::Target,
+        Refusal::Connect,
+        Refusal::MethodCase,
+        Refusal::AuthorityDiffers,
+        Refusal::Folded,
+        Refusal::FieldName,
+        Refusal::FieldValue,
+        Refusal::HeadTooLarge,
+        Refusal::TooManyFields,
+        Refusal::HeadTooSlow,
+        Refusal::ContentLength,
+        Refusal::ContentLengthRepeated,
+        Refusal::TransferEncoding,
+        Refusal::TransferEncodingRepeated,
+        Refusal::TransferEncodingOld,
+        Refusal::BothLengths,
+        Refusal::HostMissing,
+        Refusal::HostRepeated,
+        Refusal::HostNotPlain,
+        Refusal::Expect,
+        Refusal::ConnectionOption,
+        Refusal::ConnectionNames,
+        Refusal::ConnectionSpecific,
+        Refusal::ChunkSize,
+        Refusal::ChunkExtension,
+        Refusal::ChunkEnd,
+        Refusal::TrailerField,
+        Refusal::TrailersTooLarge,
+    ];
+
+    /// The one that a word names.
+    pub(crate) fn from_word(word: &str) -> Option<Refusal> {
+        Refusal::ALL.into_iter().find(|refusal| refusal.word() == word)
+    }
+
     /// The status to answer with.
     pub(crate) fn status(self) -> StatusCode {
         match self {
@@ -74,9 +114,10 @@ impl Refusal {
                 "The target of the request is not one this gateway serves: send a path that begins with '/' and is of visible ASCII without '#', with everything else percent-encoded.",
             ),
             Refusal::Connect => ("connect", "CONNECT is not served: this gateway stands in front of one service and is no tunnel."),
-            Refusal::MethodCase => {
-                ("method-case", "The method is spelled in lower case: methods are written as PATCH, not as patch.")
-            }
+            Refusal::MethodCase => (
+                "method-case",
+                "The method is not written in capital letters. Methods are compared letter by letter, and a service may read `post` as POST: send it as POST, PATCH and so on.",
+            ),
             Refusal::AuthorityDiffers => {
                 ("authority-differs", "The host in the target of the request and the one in Host differ: send the same in both.")
             }

@@ -29,6 +29,23 @@ pub(super) fn rows() -> Vec<Row> {
         rejected("bare key on a strict route", 400, "key-malformed")
             .policy(|policy| policy.strict_key = true)
             .by(async |world| world.send(post("a", "charge")).await),
+        rejected("gRPC with a key", 415, "grpc-not-guarded")
+            .by(async |world| world.send(post("k", "charge").with("content-type", "application/grpc+proto")).await),
+        rejected("gRPC where a key is required", 415, "grpc-not-guarded")
+            .policy(|policy| policy.key = KeyRule::Required)
+            .by(async |world| world.send(without_key("/do", "charge").with("content-type", "application/grpc")).await),
+        Row::new("gRPC without a key", 201, Says::Passed, 1)
+            .by(async |world| world.send(without_key("/do", "charge").with("content-type", "application/grpc")).await),
+        Row::new("JSON built anew, repeated", 201, Says::Replay, 1).by(async |world| {
+            let json = |body| post("k", body).with("content-type", "application/json");
+            world.send(json("{\"amount\": 1, \"currency\": \"EUR\"}")).await;
+            world.send(json("{\"currency\":\"EUR\",\"amount\":1}")).await
+        }),
+        super::rejected("JSON with another value", 422, "key-reused", 1).by(async |world| {
+            let json = |body| post("k", body).with("content-type", "application/json");
+            world.send(json("{\"amount\": 1}")).await;
+            world.send(json("{\"amount\": 2}")).await
+        }),
         rejected("key in the URL", 400, "key-in-url").by(async |world| world.send(without_key("/do?idempotency_key=a", "")).await),
         rejected("key in the URL under another name, percent-encoded", 400, "key-in-url")
             .by(async |world| world.send(without_key("/do?a=b&Id%65m=a", "")).await),

@@ -27,6 +27,8 @@ pub(crate) enum Says {
     First,
     /// The upstream's, not kept.
     Passed,
+    /// The upstream's, unchanged, with advice whether to try again: it does not tell whether the effect is done.
+    Held { again: bool },
     /// The stored one.
     Replay,
 }

@@ -58,6 +58,11 @@ pub(super) fn rows() -> Vec<Row> {
             .by(async |world| world.send(without_key("/do", "charge")).await),
         problem("upstream broke off, unguarded", 502, "upstream-failed", 1)
             .by(async |world| world.send(without_key("/do", "break off")).await),
+        problem("upstream broke off, by a method that is not guarded", 502, "upstream-failed", 1).by(async |world| {
+            let mut request = post("k", "break off");
+            *request.method_mut() = Method::PUT;
+            world.send(request).await
+        }),
         problem("upstream timed out, unguarded", 504, "upstream-timeout", 1)
             .config(impatient)
             .by(async |world| world.send(without_key("/do", "hang")).await),
@@ -68,6 +73,12 @@ pub(super) fn rows() -> Vec<Row> {
         Row::new("what is published of routes", 200, Says::Passed, 0)
             .config(|config| config.routes = vec![charges(), everywhere(Policy { key: KeyRule::Off, ..Policy::default() })])
             .by(async |world| world.send(get("/.well-known/idempotency")).await),
+        Row::new("page about a problem", 200, Says::Passed, 0)
+            .by(async |world| world.send(get("/.well-known/idempotency/problems/key-missing")).await),
+        Row::new("page about a request that cannot be read", 200, Says::Passed, 0)
+            .by(async |world| world.send(get("/.well-known/idempotency/problems/method-case")).await),
+        problem("page about no problem", 404, "no-such-problem", 0)
+            .by(async |world| world.send(get("/.well-known/idempotency/problems/none")).await),
         problem("what is published, by another method", 405, "method-not-allowed", 0)
             .by(async |world| world.send(without_key("/.well-known/idempotency", "")).await),
     ]

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use hapax::{Mode, Policy};
+use hapax::{Class, Mode, Policy};
 use hapax_server::config::{Config, Route};
 
 use super::{Row, Says, deferred, rejected};
-use crate::client::post;
+use crate::client::{post, without_key};
 use crate::world::everywhere;
 
 /// Nobody listens on the first of all ports.
@@ -23,6 +23,11 @@ pub(super) fn impatient(config: &mut Config) {
 fn probed(config: &mut Config) {
     let policy = Policy { mode: Mode::Probe, ..Policy::default() };
     config.routes = vec![Route { probe: Some("/probe".parse().unwrap()), ..everywhere(policy) }];
+}
+
+/// An answer that does not tell whether the effect is done.
+fn held(name: &'static str, status: u16, effects: usize) -> Row {
+    Row::new(name, status, Says::Held { again: false }, effects)
 }
 
 pub(super) fn rows() -> Vec<Row> {
@@ -42,12 +47,45 @@ pub(super) fn rows() -> Vec<Row> {
         ),
         rejected("upstream broke off within its answer", 502, "outcome-unknown", 1)
             .by(async |world| world.send(post("k", "truncate")).await),
-        rejected("upstream says 502", 502, "outcome-unknown", 1).by(async |world| world.send(post("k", "502")).await),
-        rejected("upstream says 504", 504, "outcome-unknown", 1).by(async |world| world.send(post("k", "504")).await),
-        rejected("upstream says 501", 502, "outcome-unknown", 1).by(async |world| world.send(post("k", "501")).await),
-        rejected("upstream says 500 on a strict route", 502, "outcome-unknown", 1)
-            .policy(|policy| policy.strict = true)
+        held("upstream says 500", 500, 1).by(async |world| world.send(post("k", "500")).await),
+        held("upstream says 501", 501, 1).by(async |world| world.send(post("k", "501")).await),
+        held("upstream says 502", 502, 1).by(async |world| world.send(post("k", "502")).await),
+        held("upstream says 504", 504, 1).by(async |world| world.send(post("k", "504")).await),
+        held("upstream says 408", 408, 1).by(async |world| world.send(post("k", "408")).await),
+        held("upstream says 500 and to retry", 500, 1).by(async |world| world.send(post("k", "500, retry")).await),
+        Row::new("upstream says 500, fenced", 500, Says::Held { again: true }, 1)
+            .policy(|policy| policy.mode = Mode::Fenced)
             .by(async |world| world.send(post("k", "500")).await),
+        rejected("upstream said 500, repeated", 409, "outcome-unknown", 1).by(async |world| {
+            world.send(post("k", "500")).await;
+            world.send(post("k", "500")).await
+        }),
+        Row::new("upstream said 500, repeated, released by the route", 500, Says::Passed, 2)
+            .policy(|policy| policy.classes = [(500, Class::Release)].into())
+            .by(async |world| {
+                world.send(post("k", "500")).await;
+                world.send(post("k", "500")).await
+            }),
+        Row::new("upstream said 500, repeated, rerun", 500, Says::Passed, 2).policy(|policy| policy.mode = Mode::Rerun).by(
+            async |world| {
+                world.send(post("k", "500")).await;
+                world.send(post("k", "500")).await
+            },
+        ),
+        Row::new("upstream says 500 and that nothing happened", 500, Says::Passed, 1)
+            .by(async |world| world.send(post("k", "500, none")).await),
+        Row::new("upstream said that nothing happened, repeated", 500, Says::Passed, 2).by(async |world| {
+            world.send(post("k", "500, none")).await;
+            world.send(post("k", "500, none")).await
+        }),
+        Row::new("upstream says 500 and that it is done", 500, Says::First, 1)
+            .by(async |world| world.send(post("k", "500, done")).await),
+        Row::new("upstream said 500 and that it is done, repeated", 500, Says::Replay, 1).by(async |world| {
+            world.send(post("k", "500, done")).await;
+            world.send(post("k", "500, done")).await
+        }),
+        Row::new("upstream says 500, unguarded", 500, Says::Passed, 1)
+            .by(async |world| world.send(without_key("/v1/charges", "500, none")).await),
         rejected("upstream timed out", 504, "outcome-unknown", 1)
             .config(impatient)
             .by(async |world| world.send(post("k", "hang")).await),

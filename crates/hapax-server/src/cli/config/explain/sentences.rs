@@ -194,7 +194,8 @@ fn lost(Route { policy, probe, .. }: &Route) -> String {
 fn statuses(policy: &Policy) -> String {
     let of = |class| spans((200..600).filter(|status| classify(*status, policy) == class));
     format!(
-        "{} release the key for another attempt; {} leave it unknown; all others are kept.",
+        "{} release the key for another attempt; {} leave it unknown; all others are kept. The service can say better: \
+         Hapax-Outcome: none with a 4xx or 5xx releases the key, Hapax-Outcome: done with a 5xx keeps the answer.",
         or_none(&of(Class::Release)),
         or_none(&of(Class::Unknown))
     )

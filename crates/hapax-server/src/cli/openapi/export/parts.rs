@@ -61,7 +61,7 @@ fn schemas() -> Vec<(String, Node)> {
         (
             "properties",
             Node::map([
-                ("type", described("urn:hapax:problem: and the code")),
+                ("type", described("the path of a page about it: /.well-known/idempotency/problems/ and the code")),
                 ("title", described("what kind of problem this is")),
                 ("status", Node::map([("type", Node::text("integer"))])),
                 ("detail", described("what happened this time")),

@@ -63,10 +63,10 @@ pub(crate) const POLICY: &[Setting] = &[
     // When two requests are the same.
     Setting {
         name: "fingerprint",
-        kind: Kind::Choice(&["raw", "json", "multipart"]),
-        fallback: Is("raw"),
-        example: "json",
-        means: "how bodies are compared. `raw`: byte for byte. `json`: spacing, member order and escapes do not count. `multipart`: the boundary does not count",
+        kind: Kind::Choice(&["auto", "raw", "json", "multipart"]),
+        fallback: Is("auto"),
+        example: "raw",
+        means: "how bodies are compared. `auto`: as their content type says, JSON and multipart as below and anything else byte for byte. `raw`: byte for byte. `json`: spacing, member order and escapes do not count. `multipart`: the boundary does not count",
     },
     Setting {
         name: "fingerprint_omit",
@@ -121,7 +121,6 @@ pub(crate) const POLICY: &[Setting] = &[
         means: "attempts that one key may begin",
     },
     // What an answer means, and what is kept of it.
-    switch("strict", "hold every 5xx as unknown, 500 and 503 included"),
     Setting {
         name: "classes",
         kind: Kind::Classes(&["keep", "release", "unknown"]),

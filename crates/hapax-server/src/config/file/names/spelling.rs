@@ -10,6 +10,11 @@ pub(crate) fn unknown(names: &Names, written: &str) -> String {
     let place = if names.section.is_empty() { "before the first section".to_owned() } else { format!("in {}", names.header) };
     let what =
         if written.is_empty() { "a setting without a name".to_owned() } else { format!("unknown setting `{written}` {place}") };
+    if written == "strict" {
+        return format!(
+            "{what}: every 5xx but 503 is unknown by default now: leave it out, or write classes = {{ \"503\" = \"unknown\" }} to hold that one too"
+        );
+    }
     if let Some(meant) = nearest(names, written) {
         return format!("{what}: did you mean `{meant}`?");
     }

@@ -1,6 +1,5 @@
 //! What contradicts itself in a policy.
 
-use hapax::core::outcome::Class;
 use hapax::core::policy::{KeySource, PolicyError};
 use hapax::{KeyRule, Mode, Policy};
 
@@ -71,18 +70,6 @@ fn answers(section: &Section<'_>, policy: &mut Policy) {
             }
             section.ignores(name, "no answers are kept");
         }
-    }
-    let lenient = policy.classes.iter().find(|(status, class)| **status >= 500 && **class != Class::Unknown);
-    if let (true, Some((status, class))) = (policy.strict, lenient) {
-        let class = match class {
-            Class::Keep => "keep",
-            Class::Release => "release",
-            Class::Unknown => "unknown",
-        };
-        section.mistake(
-            &["classes", "strict"],
-            format!("`strict` holds every 5xx as unknown, and `classes` has {status} as \"{class}\": leave out `strict` and write \"5xx\" = \"unknown\" in `classes`, or leave out this class"),
-        );
     }
 }
 

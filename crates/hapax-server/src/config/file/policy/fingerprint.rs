@@ -8,15 +8,17 @@ use super::key::{pointer, telling_field};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Word {
+    Auto,
     Raw,
     Json,
     Multipart,
 }
 
 pub(super) fn read(section: &Section<'_>) -> FingerprintPolicy {
-    let word = section.get("fingerprint", parsed(word)).unwrap_or(Word::Raw);
+    let word = section.get("fingerprint", parsed(word)).unwrap_or(Word::Auto);
     let selection = selection(section, word);
     let body = match word {
+        Word::Auto => BodyMode::Auto,
         Word::Raw => BodyMode::Raw,
         Word::Json => BodyMode::Json(selection),
         Word::Multipart => BodyMode::Multipart,
@@ -29,10 +31,11 @@ pub(super) fn read(section: &Section<'_>) -> FingerprintPolicy {
 
 fn word(text: &str) -> Result<Word, String> {
     match text {
+        "auto" => Ok(Word::Auto),
         "raw" => Ok(Word::Raw),
         "json" => Ok(Word::Json),
         "multipart" => Ok(Word::Multipart),
-        _ => Err(format!("`{text}` is no way to compare bodies: write \"raw\", \"json\" or \"multipart\"")),
+        _ => Err(format!("`{text}` is no way to compare bodies: write \"auto\", \"raw\", \"json\" or \"multipart\"")),
     }
 }
 
