@@ -11,7 +11,7 @@ use super::typed::TypedStore;
 use super::{Exit, text};
 use crate::config::{Environment, PostgresUrl, StoreUrl, file};
 
-/// Prepares a Postgres for Hapax: makes the schema `hapax`, or brings it forward to what this version needs.
+/// Prepare a Postgres database for Hapax: make the schema `hapax`, or bring it up to what this version needs.
 ///
 /// Each migration is a transaction of its own, waits for nobody longer than a moment, and may run while gateways of the version before are
 /// at work. There is no way back but a backup. Run it as the role that is to own the schema; the gateways' own role needs no more than --role grants.

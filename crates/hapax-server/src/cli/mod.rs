@@ -24,7 +24,7 @@ use clap::{Parser, Subcommand};
 use crate::store::NotOpened;
 use crate::version;
 
-/// Makes retries harmless: one effect per Idempotency-Key.
+/// Make HTTP retries safe: one effect for each Idempotency-Key.
 #[derive(Parser)]
 #[command(name = "hapax", version = version::SHORT, long_version = version::LONG, arg_required_else_help = true, disable_help_subcommand = true)]
 struct Cli {

@@ -115,12 +115,28 @@ fn values_may_be_left_out_or_singled_out() {
     assert_eq!(code(&["--mode", "json"]), 1);
     // As the configuration calls it, and as it was called here.
     assert_eq!((code(&["--mode", "raw"]), code(&["--mode", "bytes"])), (1, 1));
-    assert_eq!(code(&["--mode", "json", "--without", "/note"]), 0);
+    assert_eq!(code(&["--mode", "json", "--omit", "/note"]), 0);
     assert_eq!(code(&["--mode", "json", "--only", "/amount"]), 0);
     assert_eq!(code(&["--mode", "json", "--only", "/note"]), 1);
-    assert_eq!(code(&["--without", "/note"]), 2);
-    assert_eq!(code(&["--mode", "json", "--without", "note"]), 2);
+    assert_eq!(code(&["--omit", "/note"]), 2);
+    assert_eq!(code(&["--mode", "json", "--omit", "note"]), 2);
     assert_eq!(code(&["--principal", "ada", "--namespace", "shop"]), 1);
+}
+
+#[test]
+fn a_configuration_says_what_counts_on_the_route() {
+    let config = |settings: &str| {
+        format!("namespace = \"shop\"\n[upstream]\nurl = \"http://127.0.0.1:1\"\n[[routes]]\npath = \"/**\"\n{settings}\n")
+    };
+    let omits = config("fingerprint = \"json\"\nfingerprint_omit = [\"/note\"]");
+    let other = A.replace("\"note\": \"a\"", "\"note\": \"b\"");
+    let directory = requests(&[("a", A), ("b", &other), ("omits.toml", &omits), ("raw.toml", &config("fingerprint = \"raw\""))]);
+    let explain = |config: &str| run(directory.path(), &["--explain", "a", "b", "--config", config]);
+    assert_eq!((explain("omits.toml").code, explain("raw.toml").code), (0, 1));
+    let said = run(directory.path(), &["a", "--config", "omits.toml"]);
+    assert!(said.stdout.contains("omit /note") && said.stdout.contains("shop"), "{}", said.stdout);
+    assert_eq!(run(directory.path(), &["a", "--config", "omits.toml", "--mode", "raw"]).code, 2, "one of them says it");
+    assert_eq!(run(directory.path(), &["a", "--config", "none.toml"]).code, 2);
 }
 
 #[test]
@@ -156,7 +172,7 @@ fn canonical_json_is_written_or_it_is_said_why_not() {
     };
     let said = canonical(" {\"b\": 1.00, \"a\": \"\\u00e9\"} ", &[]);
     assert_eq!((said.code, said.stdout.as_str()), (0, "{\"a\":\"é\",\"b\":1.00}\n"));
-    assert_eq!(canonical("{\"b\":1,\"a\":2}", &["--without", "/b"]).stdout, "{\"a\":2}\n");
+    assert_eq!(canonical("{\"b\":1,\"a\":2}", &["--omit", "/b"]).stdout, "{\"a\":2}\n");
     let said = canonical("{\"a\":1,\"a\":1}", &[]);
     assert_eq!((said.code, said.stdout.as_str()), (1, ""));
     assert_eq!(said.stderr, "hapax: this body is compared byte for byte: the name \"a\" is in one object twice\n");

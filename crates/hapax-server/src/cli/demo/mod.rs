@@ -45,25 +45,25 @@ use super::Exit;
 use crate::config::{Config, StoreUrl};
 use crate::gateway::Gateway;
 
-/// Shows that retries are harmless: a storm of them on a failing payments service, with Hapax and without.
+/// Show a storm of retries on a failing payments service, with Hapax and without.
 ///
 /// Takes about twenty seconds, uses free ports of this machine alone, and leaves nothing behind. Exit code 1 if an order was charged
 /// twice with Hapax.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Which storm. The same number brings the same orders, clicks and faults.
+    /// Choose the storm: the same number brings the same orders, clicks and faults.
     #[arg(long)]
     seed: Option<u64>,
-    /// For how many seconds orders are placed.
+    /// Place orders for so many seconds.
     #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u64).range(1..=30))]
     seconds: u64,
-    /// How many orders are placed.
+    /// Place so many orders.
     #[arg(long, default_value_t = 240, value_parser = orders)]
     orders: usize,
-    /// Leaves service and gateway running after the verdict, with lines to try, until Ctrl-C.
+    /// Leave service and gateway running after the verdict, with lines to try, until Ctrl-C.
     #[arg(long)]
     keep: bool,
-    /// Prints the verdict as JSON on standard output, and the rest on standard error.
+    /// Print the verdict as JSON on standard output, and the rest on standard error.
     #[arg(long)]
     json: bool,
 }

@@ -11,13 +11,16 @@ use std::path::{Path, PathBuf};
 use hapax::FingerprintPolicy;
 use hapax::core::fingerprint::{BodyMode, Pointer, Selection, canonical};
 
+use self::request::Request;
 use self::subject::Subject;
 use super::{Exit, text};
+use crate::config::file::{self, Overrides};
+use crate::config::{Environment, Route, choose};
 
 /// The largest request that is read: as large as a body the gateway takes, and its head.
 const BYTES_MAX: u64 = (64 << 20) + (64 << 10);
 
-/// Shows what counts of a request, or why two differ.
+/// Show what counts of a request, or why two requests differ.
 ///
 /// A request is a file as it would be sent: `POST /orders HTTP/1.1`, header lines, an empty line, the body. Lines may end with LF alone.
 /// Without Content-Length the body is the rest of the file, a line end that an editor added included.
@@ -32,25 +35,28 @@ pub(super) struct Args {
     /// Read a JSON body from standard input and write the text that counts
     #[arg(long, conflicts_with = "files")]
     json_canonical: bool,
-    /// How the body is read
-    #[arg(long, value_enum, default_value_t = Mode::Auto)]
-    mode: Mode,
-    /// With JSON: leave the value at this JSON Pointer out, as in /sent_at or /items/*/id; may be repeated
+    /// Compare as the routes of this configuration do, each request by the route that it takes
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["mode", "omit", "only", "headers", "namespace"])]
+    config: Option<PathBuf>,
+    /// Read the body so, as the setting `fingerprint` says it [default: auto]
+    #[arg(long, value_enum)]
+    mode: Option<Mode>,
+    /// Leave the value at this JSON Pointer out, as in /sent_at or /items/*/id, like `fingerprint_omit`; may be repeated
     #[arg(long, value_name = "POINTER", conflicts_with = "only")]
-    without: Vec<Pointer>,
-    /// With JSON: only the value at this JSON Pointer counts; may be repeated
+    omit: Vec<Pointer>,
+    /// Count only the value at this JSON Pointer, like `fingerprint_only`; may be repeated
     #[arg(long, value_name = "POINTER")]
     only: Vec<Pointer>,
-    /// This header counts too; may be repeated
+    /// Count this header too, like `fingerprint_headers`; may be repeated
     #[arg(long = "header", value_name = "NAME", value_parser = header)]
     headers: Vec<String>,
-    /// Who asks, as `hapax keys show` prints it
+    /// Say who asks, as `hapax keys show` prints it
     #[arg(long, value_name = "TEXT")]
     principal: Option<String>,
-    /// The gateway's namespace
-    #[arg(long, value_name = "NAME", default_value = "default")]
-    namespace: String,
-    /// As JSON
+    /// Say which namespace the gateway has [default: default]
+    #[arg(long, value_name = "NAME")]
+    namespace: Option<String>,
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -72,10 +78,12 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
     if args.json_canonical {
         return canonical_text(args);
     }
-    let policy = args.policy()?;
+    let rules = Rules::of(args)?;
     let subject = |file: &Path| -> Result<Subject, Exit> {
-        let request = request::parse(&read(file)?).map_err(|why| Exit::usage(format!("{}: {why}", shown(file))))?;
-        Ok(Subject::new(request, &policy, &args.namespace, args.principal.as_deref()))
+        let wrong = |why: String| Exit::usage(format!("{}: {why}", shown(file)));
+        let request = request::parse(&read(file)?).map_err(|why| wrong(why.to_string()))?;
+        let policy = rules.policy(&request).map_err(wrong)?;
+        Ok(Subject::new(request, &policy, rules.namespace(), args.principal.as_deref()))
     };
     match (&args.files[..], args.explain) {
         ([file], false) => print::print(&subject(file)?, args.json),
@@ -85,12 +93,52 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
     }
 }
 
+/// By what requests are compared.
+enum Rules<'a> {
+    /// What the flags say, for every request.
+    Flags { policy: Box<FingerprintPolicy>, namespace: &'a str },
+    /// What a configuration says of the route that a request takes.
+    Routes { routes: Vec<Route>, namespace: String },
+}
+
+impl Rules<'_> {
+    fn of(args: &Args) -> Result<Rules<'_>, Exit> {
+        let Some(config) = &args.config else {
+            let namespace = args.namespace.as_deref().unwrap_or("default");
+            return Ok(Rules::Flags { policy: Box::new(args.policy()?), namespace });
+        };
+        let overrides = Overrides { environment: Environment::of_process(), ..Overrides::default() };
+        let loaded = file::load(Some(config), &overrides).map_err(Exit::usage)?;
+        Ok(Rules::Routes { routes: loaded.config.all_routes(), namespace: loaded.config.namespace })
+    }
+
+    fn namespace(&self) -> &str {
+        match self {
+            Rules::Flags { namespace, .. } => namespace,
+            Rules::Routes { namespace, .. } => namespace,
+        }
+    }
+
+    fn policy(&self, request: &Request) -> Result<FingerprintPolicy, String> {
+        match self {
+            Rules::Flags { policy, .. } => Ok((**policy).clone()),
+            Rules::Routes { routes, .. } => {
+                let method = http::Method::from_bytes(request.method.as_bytes()).map_err(|_| "its method is none")?;
+                let choice = choose(routes, &method, &request.path)
+                    .map_err(|_| "its path can be read in more than one way, and is refused as path-ambiguous")?;
+                Ok((*choice.route.policy.fingerprint).clone())
+            }
+        }
+    }
+}
+
 impl Args {
     fn policy(&self) -> Result<FingerprintPolicy, Exit> {
-        if self.mode != Mode::Json && !(self.without.is_empty() && self.only.is_empty()) {
-            return Err(Exit::usage("--without and --only choose values of a JSON body: add --mode json"));
+        let mode = self.mode.unwrap_or(Mode::Auto);
+        if mode != Mode::Json && !(self.omit.is_empty() && self.only.is_empty()) {
+            return Err(Exit::usage("--omit and --only choose values of a JSON body: add --mode json"));
         }
-        let body = match self.mode {
+        let body = match mode {
             Mode::Auto => BodyMode::Auto,
             Mode::Raw => BodyMode::Raw,
             Mode::Json => BodyMode::Json(self.selection()),
@@ -102,9 +150,9 @@ impl Args {
     }
 
     fn selection(&self) -> Selection {
-        match (&self.without[..], &self.only[..]) {
+        match (&self.omit[..], &self.only[..]) {
             ([], []) => Selection::All,
-            (without, []) => Selection::Omit(without.to_vec()),
+            (omit, []) => Selection::Omit(omit.to_vec()),
             (_, only) => Selection::Only(only.to_vec()),
         }
     }

@@ -8,7 +8,7 @@ use crate::cli::typed::TypedStore;
 use crate::cli::{Exit, text};
 use crate::config::StoreUrl;
 
-/// Copies a store file, whether or not a gateway is using it.
+/// Copy a store file, whether or not a gateway is using it.
 ///
 /// The copy is a store of its own, has every key and answer that was acknowledged before the command began, and never overwrites a
 /// file. Run it as the user whom the store belongs to.

@@ -16,7 +16,7 @@ use crate::cli::{Exit, text};
 use crate::config::StoreUrl;
 use crate::store;
 
-/// Holds a store to every promise that Hapax needs of it: the contract that its own stores are tested with.
+/// Test that a store keeps every promise that Hapax needs of it, with the contract that its own stores are tested with.
 ///
 /// May be run while gateways use the database: it works on records of its own, in namespaces that begin with `contract:`, and takes them away again. It
 /// forgets some of them, so that every node reads its copies of answers anew once. A file must not be in use.

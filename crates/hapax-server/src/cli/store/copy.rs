@@ -16,7 +16,7 @@ use crate::cli::typed::TypedStore;
 use crate::cli::{Exit, text};
 use crate::config::{PostgresUrl, StoreUrl};
 
-/// Moves everything from one store into another, which then goes on in its place.
+/// Move everything from one store into another, which then takes its place.
 ///
 /// Every record, with its fences, times and answer; the audit log; the secret, so that operation ids and issued tokens stay the same. Stop
 /// every gateway first. TO is empty, or FROM was copied from it. An interrupted copy goes on where it was when the same command is run

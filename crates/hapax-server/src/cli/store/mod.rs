@@ -6,7 +6,7 @@ mod copy;
 
 use super::Exit;
 
-/// Looks after a store as a whole.
+/// Back up, check or copy a store.
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
