@@ -24,7 +24,7 @@ pub use forward_auth::ForwardAuth;
 pub use jwt::{Audience, Issuer, Jwt, KeysFrom};
 pub use network::Network;
 pub use postgres::PostgresUrl;
-pub use principal::{AnonymousField, Claim, PrincipalSource, PrincipalSources};
+pub use principal::{AnonymousField, Claim, CookieName, PrincipalSource, PrincipalSources};
 pub(crate) use route::unguarded_siblings;
 pub use route::{Choice, PathAmbiguous, Pattern, Route, choose, route_of};
 pub use secret::Secret;

@@ -20,12 +20,12 @@ use tower_service::Service;
 use super::body::{BodyUnreadable, Inbound};
 use super::forward::{self, Client, Sensitive};
 use super::live::Lasting;
-use super::principal::Principals;
+use super::principal::{self, Principals};
 use super::probe::Asking;
 use super::upstream::{Busy, Dispatched, Proxy, TimedOut};
 use super::wire::{BodyEnd, Refusal, check_http2};
 use super::{BoxError, well_known};
-use crate::config::{Config, Network, Route, Timeouts, choose};
+use crate::config::{Config, Network, PrincipalSources, Route, Timeouts, choose};
 use crate::telemetry::{Metrics, Outcome, RouteMetrics, Suspects, Traces};
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -38,8 +38,7 @@ pub(crate) struct Stack {
     routes: Vec<Guarded>,
     sensitive: Arc<Sensitive>,
     well_known: Bytes,
-    /// Fields whose digest callers are known by, and which may change between two tries.
-    digest_fields: Vec<HeaderName>,
+    principal: PrincipalSources,
     principals: Principals,
     /// Nobody has checked who sends a request: anybody can make up as many callers as they like.
     is_unverified: bool,
@@ -88,7 +87,7 @@ impl Stack {
         Ok(Stack {
             sensitive: Arc::new(Sensitive::new(config)),
             well_known: well_known::document(config, routes.iter().map(|guarded| &guarded.route)),
-            digest_fields: config.principal.digest_fields().cloned().collect(),
+            principal: config.principal.clone(),
             principals: principals.clone(),
             is_unverified: config.principal.is_unverified(),
             trusted_proxies: config.trusted_proxies.clone(),
@@ -208,9 +207,7 @@ impl Stack {
         if parts.version == Version::HTTP_2 {
             body = body.paced(self.timeouts.stall, self.rate_min);
         }
-        if self.digest_fields.is_empty() {
-            return (body, None);
-        }
+        let Some(presented) = principal::presented(&self.principal, &parts.headers) else { return (body, None) };
         let Some(key) = parts.headers.get(&guarded.key_field).filter(|_| guarded.route.policy.guards(parts.method.as_str())) else {
             return (body, None);
         };
@@ -219,13 +216,7 @@ impl Stack {
             request.write(part);
             request.write_usize(part.len());
         }
-        let asker = Asker {
-            request: Arc::new(AtomicU64::new(request.finish())),
-            principal: {
-                let values = self.digest_fields.iter().map(|field| parts.headers.get(field).map(HeaderValue::as_bytes));
-                self.suspects.digest(values.collect::<Vec<_>>())
-            },
-        };
+        let asker = Asker { request: Arc::new(AtomicU64::new(request.finish())), principal: self.suspects.digest(presented) };
         (body.hashed(request, asker.request.clone()), Some(asker))
     }
 

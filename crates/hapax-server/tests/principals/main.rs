@@ -6,6 +6,7 @@
 mod anonymous;
 mod canary;
 mod client;
+mod cookies;
 mod forged;
 mod forward_auth;
 mod issuer;

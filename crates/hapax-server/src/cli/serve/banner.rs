@@ -54,6 +54,9 @@ fn principal(principal: &PrincipalSources) -> String {
         PrincipalSource::Digest(_) => {
             format!("{principal}: a replay needs the same credential; whether it is still valid is not checked")
         }
+        PrincipalSource::Cookie(_) => {
+            format!("{principal}: a replay needs the same cookie; whether its session is still valid is not checked")
+        }
         PrincipalSource::Header(_) => format!("{principal}: as trusted_proxies say; from anybody else the field is taken off"),
         PrincipalSource::Jwt(_) => format!("{principal}: a replay needs a token of the same caller that is good now"),
         PrincipalSource::ForwardAuth(_) => format!("{principal}: asked anew for every guarded request, replays too"),

@@ -308,7 +308,9 @@ fn key_fields_apart([top, jwt, forward_auth]: [&Section<'_>; 3], config: &Config
     let settings = |source: &PrincipalSource| -> Vec<(_, _, Vec<HeaderName>)> {
         let fields = || source.fields(config).into_iter().cloned().collect();
         match source {
-            PrincipalSource::Digest(_) | PrincipalSource::Header(_) => vec![(top, "principal", fields())],
+            PrincipalSource::Digest(_) | PrincipalSource::Cookie(_) | PrincipalSource::Header(_) => {
+                vec![(top, "principal", fields())]
+            }
             PrincipalSource::Jwt(_) => vec![(jwt, "field", fields())],
             PrincipalSource::ForwardAuth(_) => {
                 let auth = config.forward_auth.clone().into_iter();

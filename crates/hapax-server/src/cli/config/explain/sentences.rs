@@ -86,6 +86,10 @@ fn principal(sources: &PrincipalSources) -> String {
             "a key belongs to who is asking ({sources}): nobody else finds it. Without {field} a request is anonymous if none of \
              its fields may identify anybody, else it gets 400 principal-missing."
         ),
+        PrincipalSource::Cookie(name) => format!(
+            "a key belongs to who is asking ({sources}): nobody else finds it. Without the cookie {name} a request is anonymous if it has \
+             no cookies and none of its fields may identify anybody, else it gets 400 principal-missing."
+        ),
         _ => format!("a key belongs to who is asking ({sources}): nobody else finds it."),
     }
 }

@@ -75,7 +75,7 @@ const TOP_SETTINGS: &[Setting] = &[
         kind: Kind::TextOrList,
         fallback: Is("digest:authorization"),
         example: "[\"digest:authorization\", \"header:stripe-account\"]",
-        means: "who is asking, see [principals.md](principals.md): `digest:FIELD`, `header:FIELD`, `jwt:CLAIM`, `forward-auth:URL` or `none`; or a list, of which \
+        means: "who is asking, see [principals.md](principals.md): `digest:FIELD`, `cookie:NAME`, `header:FIELD`, `jwt:CLAIM`, `forward-auth:URL` or `none`; or a list, of which \
                 the first says who is asking and the others divide that caller's records. Two principals never share a record",
     },
     Setting {
