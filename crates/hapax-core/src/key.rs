@@ -47,7 +47,7 @@ pub enum KeyError {
     #[error("this route accepts only a quoted key (\"abc\")")]
     NotQuoted,
     /// Where the key is taken from the body: there is something else at its place.
-    #[error("the body holds something else than a string where this route takes the key from")]
+    #[error("the body holds something else than a string or a whole number in plain digits where this route takes the key from")]
     NotText,
     /// Where the key is taken from the body: another character than printable ASCII.
     #[error("a key in the body must be of printable ASCII")]
@@ -103,7 +103,7 @@ impl Key {
         Key::new(field::string(value).ok_or(KeyError::Malformed)?)
     }
 
-    /// A key that stood in a JSON body, as the text that it is there.
+    /// A key that stood in a JSON body, as the text that it is there: of a string, or the digits of a number.
     pub fn from_text(text: &str) -> Result<Key, KeyError> {
         Key::new(text).map_err(|error| if error == KeyError::Malformed { KeyError::NotPrintable } else { error })
     }
