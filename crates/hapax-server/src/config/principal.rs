@@ -387,10 +387,10 @@ impl fmt::Display for Identity {
 }
 
 impl Config {
-    /// What decides by which name a caller is known. While it stays the same, everybody keeps their keys: other signing keys, another
-    /// tolerance or another timeout change nobody's name.
-    pub fn principal_identity(&self) -> Identity {
-        let all: Vec<Identity> = self.principal.iter().map(|source| source.identity(self)).collect();
+    /// What decides by which name these sources know a caller. While it stays the same, everybody keeps their keys: other signing keys,
+    /// another tolerance or another timeout change nobody's name.
+    pub fn identity_of(&self, sources: &PrincipalSources) -> Identity {
+        let all: Vec<Identity> = sources.iter().map(|source| source.identity(self)).collect();
         let join = |part: fn(&Identity) -> &str| all.iter().map(part).collect::<Vec<_>>().join(", ");
         Identity { compared: join(|identity| &identity.compared), shown: join(|identity| &identity.shown) }
     }

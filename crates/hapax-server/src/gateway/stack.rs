@@ -20,7 +20,7 @@ use tower_service::Service;
 use super::body::{BodyUnreadable, Inbound};
 use super::forward::{self, Client, Sensitive};
 use super::live::Lasting;
-use super::principal::{self, Principals};
+use super::principal::{self, Directory, Principals};
 use super::probe::Asking;
 use super::upstream::{Busy, Dispatched, Proxy, TimedOut};
 use super::wire::{BodyEnd, Refusal, check_http2};
@@ -38,10 +38,6 @@ pub(crate) struct Stack {
     routes: Vec<Guarded>,
     sensitive: Arc<Sensitive>,
     well_known: Bytes,
-    principal: PrincipalSources,
-    principals: Principals,
-    /// Nobody has checked who sends a request: anybody can make up as many callers as they like.
-    is_unverified: bool,
     trusted_proxies: Vec<Network>,
     timeouts: Timeouts,
     rate_min: u64,
@@ -54,6 +50,10 @@ pub(crate) struct Stack {
 struct Guarded {
     route: Route,
     key_field: HeaderName,
+    principal: PrincipalSources,
+    principals: Principals,
+    /// Nobody has checked who sends a request: anybody can make up as many callers as they like.
+    is_unverified: bool,
     service: Idempotency<Proxy>,
     counts: RouteMetrics,
 }
@@ -68,7 +68,7 @@ impl Stack {
     pub(super) fn new(
         config: &Config,
         hapax: &Hapax,
-        principals: &Principals,
+        directory: &Directory,
         proxy: &Proxy,
         lasting: &Lasting,
     ) -> Result<Stack, String> {
@@ -82,14 +82,14 @@ impl Stack {
             let service = layer.try_principal(Principals::established).layer(proxy.clone());
             let key_field = HeaderName::try_from(&*route.policy.key_field).map_err(|error| error.to_string())?;
             let counts = lasting.metrics.route(&route.name);
-            routes.push(Guarded { route, key_field, service, counts });
+            let principal = config.principal_of(&route).clone();
+            let principals = directory.find(&principal).ok_or("the directory has the sources of every route")?.clone();
+            let is_unverified = principal.is_unverified();
+            routes.push(Guarded { route, key_field, principal, principals, is_unverified, service, counts });
         }
         Ok(Stack {
             sensitive: Arc::new(Sensitive::new(config)),
             well_known: well_known::document(config, routes.iter().map(|guarded| &guarded.route)),
-            principal: config.principal.clone(),
-            principals: principals.clone(),
-            is_unverified: config.principal.is_unverified(),
             trusted_proxies: config.trusted_proxies.clone(),
             timeouts: config.timeouts,
             rate_min: config.limits.rate_min,
@@ -135,7 +135,7 @@ impl Stack {
         let span = self.traces.as_ref().map(|traces| traces.begin(&parts, &guarded.route.name));
         // Before we add to what proxies say of the way.
         parts.extensions.insert(client.peer(&parts.headers, &self.trusted_proxies));
-        if self.is_unverified {
+        if guarded.is_unverified {
             parts.extensions.insert(Unverified);
         }
         forward::request(&mut parts, client, &self.sensitive);
@@ -186,7 +186,7 @@ impl Stack {
         if !guarded.service.may_guard(parts) {
             return None;
         }
-        self.principals.check(parts, client).await
+        guarded.principals.check(parts, client).await
     }
 
     fn publish(&self, method: &Method) -> Response<Body> {
@@ -207,7 +207,7 @@ impl Stack {
         if parts.version == Version::HTTP_2 {
             body = body.paced(self.timeouts.stall, self.rate_min);
         }
-        let Some(presented) = principal::presented(&self.principal, &parts.headers) else { return (body, None) };
+        let Some(presented) = principal::presented(&guarded.principal, &parts.headers) else { return (body, None) };
         let Some(key) = parts.headers.get(&guarded.key_field).filter(|_| guarded.route.policy.guards(parts.method.as_str())) else {
             return (body, None);
         };

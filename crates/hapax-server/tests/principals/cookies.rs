@@ -111,7 +111,14 @@ async fn the_log_says_once_which_setting_to_change() {
         assert_eq!(got.problem(), "principal-missing");
     }
     client.send(post("k").with("x-api-key", "zebedee")).await;
+    // And once that a key does nothing with this method.
+    for method in ["PUT", "DELETE", "PUT", "GET"] {
+        let mut request = post("k");
+        *request.method_mut() = method.parse().unwrap();
+        assert_eq!(client.send(request).await.header("idempotency-status"), Some("not-guarded"));
+    }
     let log = program.end(directory.path());
+    assert_eq!(log.lines().filter(|line| line.contains("does not guard its method")).count(), 1, "{log}");
     let warned = |text: &str| log.lines().filter(|line| line.contains("\"WARN\"") && line.contains(text)).count();
     assert_eq!((warned("cookie:sessionid"), warned("digest:x-api-key")), (1, 1), "{log}");
     assert!(!log.contains("zebedee"));

@@ -13,6 +13,7 @@ mod issuer;
 mod lists;
 mod program;
 mod rotation;
+mod routes;
 mod secrets;
 mod service;
 mod shadow;

@@ -17,6 +17,11 @@ pub(super) fn banner(config: &Config, address: SocketAddr, admin: Option<SocketA
     line("upstream", config.upstream.url.to_string().trim_end_matches('/'));
     line("store", &store(&config.store));
     line("principal", &principal(&config.principal));
+    for route in &config.routes {
+        if let Some(own) = route.principal.as_ref().filter(|own| **own != config.principal) {
+            line("", &format!("on {}: {}", route.name, principal(own)));
+        }
+    }
     line("operators", &operators(admin));
     text += "\nRoutes, the first that matches counts\n";
     text += &table(&routes);

@@ -34,14 +34,23 @@ use self::cookie::Cookie;
 use self::digest::Digest;
 use self::forward_auth::ForwardAuth;
 use self::header::Header;
-use self::jwt::Jwt;
+use self::jwt::{Jwt, Keeper};
 use self::notice::Notices;
 use super::forward::Client;
-use crate::config::{Config, PrincipalSource, PrincipalSources};
+use crate::config::{self, Config, PrincipalSource, PrincipalSources, ServiceUrl};
 use crate::telemetry::Metrics;
 
 /// The longest name that a caller may have: it stands in each of its records.
 const NAME_BYTES_MAX: usize = 512;
+
+/// Tells who is asking, by every list of sources that the routes of a configuration have. What asks others is shared between lists.
+pub(crate) struct Directory {
+    all: Vec<Principals>,
+    keys: Option<Arc<Keeper>>,
+    asked: Vec<(ServiceUrl, Arc<ForwardAuth>)>,
+    /// Shared with the configuration before, so that a reload repeats nothing.
+    notices: Arc<Notices>,
+}
 
 /// Tells who is asking, by one list of sources. Cheap to clone.
 #[derive(Clone)]
@@ -54,7 +63,6 @@ struct Inner {
     /// Where each of them looks, in words.
     looks_at: Vec<Arc<str>>,
     anonymous: Anonymous,
-    /// Shared with the configuration before, so that a reload repeats nothing.
     notices: Arc<Notices>,
     metrics: Metrics,
 }
@@ -65,7 +73,7 @@ enum Source {
     Cookie(Cookie),
     Header(Header),
     Jwt(Jwt),
-    ForwardAuth(Box<ForwardAuth>),
+    ForwardAuth(Arc<ForwardAuth>),
 }
 
 /// What was found out of who is asking. Left in the request for the layer.
@@ -86,52 +94,79 @@ enum Refused {
     Elsewhere(Box<Response<Body>>),
 }
 
-impl Principals {
-    /// What the configuration says. Keys of tokens are there when this returns, or it has been told that they are not; `before` is what
-    /// was at work until now, whose keys stay good where they come from the same place.
+impl Directory {
+    /// Starts these lists of sources of a configuration. Keys of tokens are there when this returns, or it has been told that they are not;
+    /// `before` is what was at work until now, whose keys stay good where they come from the same place.
     pub(crate) async fn start(
-        list: &PrincipalSources,
+        lists: &[&PrincipalSources],
         config: &Config,
         secret: Secret,
         metrics: Metrics,
-        before: Option<&Principals>,
-    ) -> Result<Principals, String> {
-        let mut sources = Vec::new();
-        for source in list.iter() {
-            let known = before.map_or(&[][..], |before| &before.0.sources).iter().chain(&sources);
-            let started = match source {
-                PrincipalSource::None => Source::None,
-                PrincipalSource::Digest(field) => Source::Digest(Digest::new(field, secret)),
-                PrincipalSource::Cookie(name) => Source::Cookie(Cookie::new(name, secret)),
-                PrincipalSource::Header(field) => {
-                    let is_proxys = list.proxy_fields(!config.trusted_proxies.is_empty()).any(|proxys| proxys == field);
-                    Source::Header(Header::new(field, is_proxys, sources.is_empty()))
-                }
-                PrincipalSource::Jwt(claim) => {
-                    let settings = config.jwt.as_ref().ok_or("principal jwt needs [jwt] in the configuration")?;
-                    let keys = { known }.find_map(|source| match source {
-                        Source::Jwt(jwt) => Some(jwt),
-                        _ => None,
-                    });
-                    Source::Jwt(Jwt::start(settings, claim, metrics.clone(), keys).await?)
-                }
-                PrincipalSource::ForwardAuth(url) => {
-                    let settings = config.forward_auth.as_ref().ok_or("forward-auth needs [forward_auth] in the configuration")?;
-                    Source::ForwardAuth(Box::new(ForwardAuth::new(url, settings, &secret)?))
-                }
-            };
-            sources.push(started);
+        before: Option<&Directory>,
+    ) -> Result<Directory, String> {
+        let notices = before.map_or_else(Arc::default, |before| before.notices.clone());
+        let mut directory = Directory { all: Vec::new(), keys: None, asked: Vec::new(), notices };
+        for list in lists {
+            let mut sources = Vec::new();
+            for source in list.iter() {
+                let started = match source {
+                    PrincipalSource::None => Source::None,
+                    PrincipalSource::Digest(field) => Source::Digest(Digest::new(field, secret)),
+                    PrincipalSource::Cookie(name) => Source::Cookie(Cookie::new(name, secret)),
+                    PrincipalSource::Header(field) => {
+                        let is_proxys = list.proxy_fields(!config.trusted_proxies.is_empty()).any(|proxys| proxys == field);
+                        Source::Header(Header::new(field, is_proxys, sources.is_empty()))
+                    }
+                    PrincipalSource::Jwt(claim) => {
+                        let settings = config.jwt.as_ref().ok_or("principal jwt needs [jwt] in the configuration")?;
+                        let keys = directory.keys(settings, metrics.clone(), before).await?;
+                        Source::Jwt(Jwt::new(settings, claim, keys))
+                    }
+                    PrincipalSource::ForwardAuth(url) => Source::ForwardAuth(directory.asked(url, config, &secret)?),
+                };
+                sources.push(started);
+            }
+            let principals = Principals(Arc::new(Inner {
+                sources,
+                looks_at: list.iter().map(|source| source.looks_at(config).into()).collect(),
+                anonymous: Anonymous::new(list, config),
+                list: (*list).clone(),
+                notices: directory.notices.clone(),
+                metrics: metrics.clone(),
+            }));
+            directory.all.push(principals);
         }
-        Ok(Principals(Arc::new(Inner {
-            sources,
-            looks_at: list.iter().map(|source| source.looks_at(config).into()).collect(),
-            anonymous: Anonymous::new(list, config),
-            list: list.clone(),
-            notices: before.map_or_else(Arc::default, |before| before.0.notices.clone()),
-            metrics,
-        })))
+        Ok(directory)
     }
 
+    /// What tells who is asking by this list.
+    pub(crate) fn find(&self, list: &PrincipalSources) -> Option<&Principals> {
+        self.all.iter().find(|principals| principals.0.list == *list)
+    }
+
+    /// The keys of tokens, one keeper for all lists.
+    async fn keys(&mut self, settings: &config::Jwt, metrics: Metrics, before: Option<&Directory>) -> Result<Arc<Keeper>, String> {
+        if let Some(keys) = &self.keys {
+            return Ok(keys.clone());
+        }
+        let known = before.and_then(|before| before.keys.as_deref());
+        let keys = Arc::new(Keeper::start(settings, metrics, known).await?);
+        Ok(self.keys.insert(keys).clone())
+    }
+
+    /// The service that is asked, with one limit on questions at the same time for all lists.
+    fn asked(&mut self, url: &ServiceUrl, config: &Config, secret: &Secret) -> Result<Arc<ForwardAuth>, String> {
+        if let Some((_, asked)) = self.asked.iter().find(|(known, _)| known == url) {
+            return Ok(asked.clone());
+        }
+        let settings = config.forward_auth.as_ref().ok_or("forward-auth needs [forward_auth] in the configuration")?;
+        let asked = Arc::new(ForwardAuth::new(url, settings, secret)?);
+        self.asked.push((url.clone(), asked.clone()));
+        Ok(asked)
+    }
+}
+
+impl Principals {
     /// Who is asking, as [`Principals::check`] found it, for the layer.
     pub(crate) fn established(parts: &Parts) -> Result<Principal, Rejection> {
         let found = parts.extensions.get::<Established>();

@@ -27,8 +27,11 @@ pub(super) fn of(route: &Route, method: &Method, config: &Config) -> Vec<(&'stat
                 .to_owned(),
         )];
     }
-    let mut sentences =
-        vec![("whose key", principal(&config.principal)), ("without a key", without_key(policy)), ("first", first(policy))];
+    let mut sentences = vec![
+        ("whose key", principal(config.principal_of(route))),
+        ("without a key", without_key(policy)),
+        ("first", first(policy)),
+    ];
     sentences.extend(velocity(policy).map(|sentence| ("many keys", sentence)));
     sentences.extend([
         ("repeat, running", running(policy)),
