@@ -56,9 +56,9 @@ fn store(store: &StoreUrl) -> String {
 
 fn principal(principal: &PrincipalSources) -> String {
     match principal.first() {
-        PrincipalSource::Digest(_) => {
-            format!("{principal}: a replay needs the same credential; whether it is still valid is not checked")
-        }
+        PrincipalSource::Digest(field) => format!(
+            "{principal}: callers are told apart by a digest of {field}, unchecked: a refreshed token is a new caller; use jwt:CLAIM for those"
+        ),
         PrincipalSource::Cookie(_) => {
             format!("{principal}: a replay needs the same cookie; whether its session is still valid is not checked")
         }

@@ -33,7 +33,6 @@ pub(super) fn jwt(section: &Section<'_>) -> Option<Jwt> {
     let issuer = section.get("issuer", parsed(issuer));
     let audience = section.get("audience", audience);
     if section.is_present() {
-        require(section, "algorithms", "algorithms = [\"RS256\"], as the issuer signs: a token must not choose for itself");
         require(section, "issuer", "issuer = \"https://id.example.com\", as `iss` in its tokens says, or \"any\"");
         require(section, "audience", "audience = \"…\", as `aud` in tokens for this service says, or \"any\"");
     }
@@ -57,7 +56,13 @@ fn require(section: &Section<'_>, name: &str, write: &str) {
     }
 }
 
+/// What tokens may be signed with: never what they themselves say. Where nothing is written, what most issuers use.
 fn algorithms(section: &Section<'_>) -> Option<Vec<Algorithm>> {
+    if !section.has("algorithms") && section.is_present() {
+        let (algorithm, word) = if section.has("secret_file") { (Algorithm::HS256, "HS256") } else { (Algorithm::RS256, "RS256") };
+        section.follows("algorithms", vec![word], "default");
+        return Some(vec![algorithm]);
+    }
     let algorithms = section.get("algorithms", texts("RS256", algorithm))?;
     let shared = algorithms.iter().filter(|algorithm| is_shared(**algorithm)).count();
     if shared > 0 && shared < algorithms.len() {
@@ -256,9 +261,7 @@ pub(super) fn check(
             match source {
                 PrincipalSource::Jwt(_) if !jwt.is_present() => section.mistake(
                     &["principal"],
-                    format!(
-                        "`{source}` needs [jwt] in the configuration: with `algorithms`, `issuer`, `audience` and `keys_url` or `keys_file`"
-                    ),
+                    format!("`{source}` needs [jwt] in the configuration: with `issuer`, `audience` and `keys_url` or `keys_file`"),
                 ),
                 PrincipalSource::ForwardAuth(_) if !forward_auth.is_present() => section.mistake(
                     &["principal"],
