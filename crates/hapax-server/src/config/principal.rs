@@ -268,7 +268,10 @@ impl FromStr for CookieName {
         if CookieName::is_one(text.as_bytes()) {
             return Ok(CookieName(text.into()));
         }
-        Err(format!("`{}` is not the name of a cookie: write cookie:session, for example", text.escape_debug()))
+        match text {
+            "" => Err("cookie: names no cookie: write cookie:session, for example".to_owned()),
+            _ => Err(format!("`{}` is not the name of a cookie: write cookie:session, for example", text.escape_debug())),
+        }
     }
 }
 
@@ -416,7 +419,7 @@ mod tests {
             ("forward-auth:http://a, forward-auth:http://b", "one service"),
             ("digest:a, digest:b, digest:c, digest:d, digest:e", "4 at most"),
             ("digest:a,digest:b", "not the name of a header field"),
-            ("cookie:", "not the name of a cookie"),
+            ("cookie:", "names no cookie"),
             ("cookie:a b", "not the name of a cookie"),
             ("cookie:a=b", "not the name of a cookie"),
             ("digest:Cookie", "write cookie:NAME"),

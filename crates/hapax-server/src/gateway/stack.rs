@@ -207,10 +207,10 @@ impl Stack {
         if parts.version == Version::HTTP_2 {
             body = body.paced(self.timeouts.stall, self.rate_min);
         }
-        let Some(presented) = principal::presented(&guarded.principal, &parts.headers) else { return (body, None) };
         let Some(key) = parts.headers.get(&guarded.key_field).filter(|_| guarded.route.policy.guards(parts.method.as_str())) else {
             return (body, None);
         };
+        let Some(presented) = principal::presented(&guarded.principal, &parts.headers) else { return (body, None) };
         let mut request = self.suspects.hasher();
         for part in [parts.method.as_str().as_bytes(), parts.uri.path().as_bytes(), key.as_bytes()] {
             request.write(part);
