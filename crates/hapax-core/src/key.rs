@@ -45,7 +45,7 @@ pub enum KeyError {
     #[error("this route takes only the quoted form (\"abc\")")]
     NotQuoted,
     /// Where the key is taken from the body: there is something else at its place.
-    #[error("the body holds something else than a string where this route takes the key from")]
+    #[error("the body holds something else than a string or a whole number in plain digits where this route takes the key from")]
     NotText,
     /// Where the key is taken from the body: there is an empty text.
     #[error("the body holds an empty text where this route takes the key from")]
@@ -114,7 +114,7 @@ impl Key {
         Key::new(field::string(value).ok_or(KeyError::Malformed)?)
     }
 
-    /// A key that stood in a JSON body, as the text that it is there.
+    /// A key that stood in a JSON body, as the text that it is there: of a string, or the digits of a number.
     pub fn from_text(text: &str) -> Result<Key, KeyError> {
         Key::new(text).map_err(|error| match error {
             KeyError::Malformed => KeyError::NotPrintable,

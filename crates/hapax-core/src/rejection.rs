@@ -33,9 +33,8 @@ pub enum Rejection {
     TokenInvalid,
     /// Who is asking could not be established.
     PrincipalMissing {
-        /// A part of the request that may identify its sender, where no setting says how to read it:
-        /// the name of a field, as in `x-user`, or `query:` and the name of a query parameter.
-        unread: Option<Arc<str>>,
+        /// A part of the request that may identify its sender, where no setting says how to read it.
+        unread: Option<Arc<Unread>>,
     },
     /// The caller's credentials were checked, and are not good.
     CredentialsInvalid(Flaw),
@@ -317,23 +316,49 @@ fn in_words(part: &Part) -> String {
     }
 }
 
+/// A part of a request that may identify its sender, where no setting says how to read it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unread {
+    /// Where the caller's credential was looked for, in words: `header authorization`, `cookie session`.
+    pub looked_at: Arc<str>,
+    /// The name of a field, as in `x-user`, or `query:` and the name of a query parameter.
+    pub name: Arc<str>,
+    /// The principal source that reads it, as in `digest:x-user`, if there is one.
+    pub principal: Option<Arc<str>>,
+    /// Whether the setting `anonymous_fields` takes it.
+    pub may_be_anonymous: bool,
+}
+
 /// The longest name that is repeated in full.
 const NAME_BYTES_MAX: usize = 64;
 
-fn unread_detail(name: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '\\');
+fn unread_detail(unread: &Unread) -> String {
+    let name = shown(&unread.name);
+    let what = match name.strip_prefix("query:") {
+        Some(parameter) => format!("query parameter {parameter}"),
+        None => format!("header {name}"),
+    };
+    let source =
+        unread.principal.as_deref().map_or("another source".to_owned(), |source| format!("principal = \"{}\"", shown(source)));
+    let or_anonymous = match unread.may_be_anonymous {
+        true => format!(", or anonymous_fields = [\"{name}\"] if it identifies nobody"),
+        false => String::new(),
+    };
+    format!(
+        "The gateway looks for the caller in the {}, which this request lacks. The {what} may say who is asking, and the gateway does not read it. \
+         Its operator can set {source} if callers are known by it{or_anonymous}.",
+        shown(&unread.looked_at)
+    )
+}
+
+/// A name that a caller may have made up, short and on one line.
+fn shown(name: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '\\') || c == ' ';
     let mut shown: String = name.chars().take(NAME_BYTES_MAX).map(|c| if is_plain(c) { c } else { '?' }).collect();
     if shown.len() < name.len() {
         shown.push('…');
     }
-    let (what, principal) = match shown.strip_prefix("query:") {
-        Some(parameter) => (format!("query parameter {parameter}"), "principal = \"forward-auth:URL\"".to_owned()),
-        None => (format!("header {shown}"), format!("principal = \"digest:{shown}\"")),
-    };
-    format!(
-        "The {what} may say who is asking, and the gateway is not told how to read it. Its operator can set \
-         {principal} (or another source) if callers are known by it, or anonymous_fields = [\"{shown}\"] if it identifies nobody."
-    )
+    shown
 }
 
 fn expired_detail(last: Option<Last>, is_forgotten: bool, key: &str) -> String {

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use common::{Got, by, charges, faulty, gated, post, quiet, ready_to_wait, send, spawn};
 use hapax::middleware::Origin;
-use hapax::{Event, FingerprintPolicy, Hapax, Policy, Principal, RecordId, Scope};
+use hapax::{Event, FingerprintPolicy, Hapax, KeyRule, Policy, Principal, RecordId, Scope};
 use hapax_core::Key;
 use hapax_testkit::Verb;
 use http::HeaderValue;
@@ -298,6 +298,35 @@ async fn what_is_not_guarded_passes_untouched() {
     send(&service, without_key()).await;
     send(&service, without_key()).await;
     assert_eq!((ledger.len(), store.calls(Verb::PutIf)), (10, 0));
+}
+
+#[tokio::test]
+async fn a_key_that_does_nothing_is_told_to_its_caller() {
+    let status = async |policy: Policy, method: &str, field: &'static str| {
+        let (store, _) = faulty();
+        // The service cannot speak as us.
+        let service = common::guard(&quiet(store), policy, async |_| {
+            let answer = http::Response::builder().header("idempotency-status", "guarded");
+            Ok(answer.body(hapax::Body::from(bytes::Bytes::from_static(b"done"))).unwrap())
+        });
+        let mut request = post("/charges", "k", "5");
+        *request.method_mut() = method.parse().unwrap();
+        let key = request.headers_mut().remove("idempotency-key").unwrap();
+        request.headers_mut().insert(field, key);
+        send(&service, request).await.header("idempotency-status").map(str::to_owned)
+    };
+    let plain = Policy::default;
+    for method in ["PUT", "DELETE", "GET"] {
+        assert_eq!(status(plain(), method, "idempotency-key").await.as_deref(), Some("not-guarded"), "{method}");
+        assert_eq!(status(plain(), method, "x-key").await, None, "{method} without a key");
+        assert_eq!(status(Policy { key: KeyRule::Off, ..plain() }, method, "idempotency-key").await, None, "keys are ignored");
+        let key_source = hapax::KeySource::Body("/token".parse().unwrap());
+        assert_eq!(status(Policy { key_source, ..plain() }, method, "idempotency-key").await, None, "the field holds no key here");
+    }
+    assert_eq!(status(plain(), "POST", "idempotency-key").await, None);
+    assert_eq!(status(plain(), "POST", "x-key").await, None, "without a key");
+    let also_put = Policy { methods: vec!["PUT".into()], ..plain() };
+    assert_eq!(status(also_put, "PUT", "idempotency-key").await, None);
 }
 
 #[tokio::test]

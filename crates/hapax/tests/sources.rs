@@ -61,6 +61,23 @@ fn detail(got: &Got) -> String {
 }
 
 #[tokio::test]
+async fn a_whole_number_in_the_body_is_the_key_of_its_digits() {
+    let (store, _) = faulty();
+    let inner = Inner::default();
+    let service = inner.behind(&quiet(store), from_body(KeyRule::Required));
+    let first = send(&service, json(r#"{"client_token": 9007199254740993, "amount": 5}"#)).await;
+    assert_eq!((first.status.as_u16(), first.is_replay()), (201, false));
+    assert_eq!(inner.key(0).as_deref(), Some("9007199254740993"));
+    assert!(send(&service, json(r#"{"client_token": 9007199254740993, "amount": 5}"#)).await.is_replay());
+    // The next number is another key, though a reader of doubles takes them for one.
+    let next = send(&service, json(r#"{"client_token": 9007199254740992, "amount": 5}"#)).await;
+    assert_eq!((next.status.as_u16(), next.is_replay()), (201, false));
+    // As text it is the same key, of another request: refused, and neither run again nor replayed.
+    assert_eq!(send(&service, json(r#"{"client_token": "9007199254740993", "amount": 5}"#)).await.problem(), "key-reused");
+    assert_eq!(inner.ledger.lines().len(), 2);
+}
+
+#[tokio::test]
 async fn a_key_in_the_body_makes_one_effect_and_reaches_the_service_in_its_field() {
     let (store, _) = faulty();
     let inner = Inner::default();
@@ -93,7 +110,7 @@ async fn a_key_at_the_end_of_a_body_that_was_spilled_to_a_file_is_found() {
 
 #[tokio::test]
 async fn a_body_in_which_another_reader_might_find_another_key_is_refused() {
-    let cases: [(&[u8], &str); 19] = [
+    let cases: [(&[u8], &str); 21] = [
         (br#"{"client_token":"a","client_token":"b"}"#, "has a member name twice"),
         (br#"{"client_token":"a","x":[{"y":1,"y":2}]}"#, "has a member name twice"),
         (br#"{"client_token":"a","Client_Token":"b"}"#, "only in letter case"),
@@ -106,7 +123,9 @@ async fn a_body_in_which_another_reader_might_find_another_key_is_refused() {
         (br#"{/* c */"client_token":"a"}"#, "not one well-formed JSON text"),
         (br#"{"client_token":"\ud800"}"#, "not one well-formed JSON text"),
         (b"\x1f\x8b\x08 compressed", "not one well-formed JSON text"),
-        (br#"{"client_token":17}"#, "something else than a string"),
+        (br#"{"client_token":7.0}"#, "or a whole number in plain digits"),
+        (br#"{"client_token":7e0}"#, "something else than a string"),
+        (br#"{"client_token":-0}"#, "something else than a string"),
         (br#"{"client_token":true}"#, "something else than a string"),
         (br#"{"client_token":["a"]}"#, "something else than a string"),
         (br#"{"client_token":{"a":1}}"#, "something else than a string"),

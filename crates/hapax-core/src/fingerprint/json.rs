@@ -288,6 +288,7 @@ impl<F: Form> Tree<F> {
             }
             JsonEvent::Number(text) => {
                 self.arrive();
+                self.trail.number(text);
                 self.value(F::number(text))
             }
             JsonEvent::Boolean(truth) => {

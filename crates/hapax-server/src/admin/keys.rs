@@ -3,6 +3,7 @@
 
 pub(crate) mod base64;
 pub(crate) mod logged;
+pub(crate) mod principal;
 pub(crate) mod scan;
 pub(crate) mod settlement;
 pub(crate) mod time;
@@ -44,7 +45,8 @@ pub(super) fn routes() -> OpenApiRouter<Admin> {
 /// A page of keys, in the order of their ids
 ///
 /// One call looks at up to 10,000 keys, or, for `running` and `unknown`, at those whose end is not known: a page may be empty and still
-/// have a `next`, to be sent as `after`.
+/// have a `next`, to be sent as `after`. With `newest` it has the newest of those that it looked at, newest first; whoever wants the newest of all
+/// asks until there is no `next`, and keeps the newest of all pages.
 #[utoipa::path(get, path = "/v1/keys", tag = "keys", params(Query), responses((status = 200, body = Page, description = "The keys that were found.")))]
 async fn list(State(admin): State<Admin>, query: Result<QueryString<Query>, QueryRejection>) -> Result<Json<Page>, Problem> {
     let QueryString(query) = query.map_err(unreadable_query)?;
@@ -55,7 +57,7 @@ async fn list(State(admin): State<Admin>, query: Result<QueryString<Query>, Quer
     let now = now();
     let found = scan::page(&admin.hapax, &filter, after, limit, now).await?;
     let keys = found.heads.iter().map(|head| admin.entry(head, now)).collect();
-    Ok(Json(Page { keys, next: found.next.map(|id| id.to_string()), now: Time(now) }))
+    Ok(Json(Page { keys, looked_at: found.looked_at, next: found.next.map(|id| id.to_string()), now: Time(now) }))
 }
 
 /// What a look at one key may ask for.

@@ -25,8 +25,8 @@ pub(super) struct Given {
     /// Where records are kept: sqlite:FILE, postgres://USER@HOST/DATABASE, or memory: to keep nothing [default: sqlite:hapax.db].
     #[arg(long, value_name = "URL", value_parser = TypedStore::parse)]
     store: Option<TypedStore>,
-    /// Who is asking: digest:FIELD for whoever presents that credential, header:FIELD, jwt:CLAIM or forward-auth:URL as the configuration
-    /// says, or `none` for everybody. Given several times, the first says who is asking and the others divide that caller's records
+    /// Who is asking: digest:FIELD for whoever presents that credential, cookie:NAME for that cookie, header:FIELD, jwt:CLAIM or
+    /// forward-auth:URL as the configuration says, or `none` for everybody. A route of the configuration may say otherwise. Given several times, the first says who is asking and the others divide that caller's records
     /// [default: digest:authorization].
     #[arg(long, value_name = "SOURCE", value_parser = TypedSource::parse)]
     principal: Vec<TypedSource>,

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use http::Uri;
 
 use super::{Exit, text};
+use crate::config::text::duration;
 
 /// An answer is a line; whoever sends more is no gateway of ours.
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
@@ -24,15 +25,15 @@ pub(super) struct Args {
     /// Ask only whether the process runs, ready or not
     #[arg(long)]
     live: bool,
-    /// How many seconds it may take
-    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=60))]
-    timeout: u64,
+    /// How long it may take, up to a minute: 500ms, 2s
+    #[arg(long, value_name = "SPAN", default_value = "2s", value_parser = timeout)]
+    timeout: Duration,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Exit> {
     let authority = authority(&args.admin)?;
     let path = if args.live { "/healthz" } else { "/readyz" };
-    let answer = ask(&authority, path, Duration::from_secs(args.timeout)).map_err(|why| {
+    let answer = ask(&authority, path, args.timeout).map_err(|why| {
         Exit::unreachable(format!("nobody answers at {authority}: {why}. Is the gateway running, and is this its admin listener?"))
     })?;
     let (status, said) = read(&answer).ok_or_else(|| {
@@ -45,6 +46,13 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
         }
         503 => Err(Exit::failed(said)),
         _ => Err(Exit::failed(format!("{path} was answered with {status}: is {authority} the admin listener of a gateway?"))),
+    }
+}
+
+fn timeout(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        timeout if timeout.is_zero() || timeout > Duration::from_secs(60) => Err("write 1ms to 60s".to_owned()),
+        timeout => Ok(timeout),
     }
 }
 

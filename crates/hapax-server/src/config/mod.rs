@@ -24,7 +24,7 @@ pub use forward_auth::ForwardAuth;
 pub use jwt::{Audience, Issuer, Jwt, KeysFrom};
 pub use network::Network;
 pub use postgres::PostgresUrl;
-pub use principal::{AnonymousField, Claim, PrincipalSource, PrincipalSources};
+pub use principal::{AnonymousField, Claim, CookieName, PrincipalSource, PrincipalSources};
 pub(crate) use route::unguarded_siblings;
 pub use route::{Choice, PathAmbiguous, Pattern, Route, choose, route_of};
 pub use secret::Secret;
@@ -50,7 +50,7 @@ pub struct Config {
     pub spill_directory: Option<PathBuf>,
     /// Sets apart the keys of this service from those of others on the same store.
     pub namespace: String,
-    /// Who is asking.
+    /// Who is asking, on every route that does not say otherwise.
     pub principal: PrincipalSources,
     /// Parts of a request that identify nobody, besides those on the gateway's own list.
     pub anonymous_fields: Vec<AnonymousField>,
@@ -289,10 +289,28 @@ impl Config {
         })
     }
 
-    /// The routes as written, and the one that stands unwritten after them: whatever carries a key is guarded.
+    /// The routes as written, and the one that stands unwritten after them: whatever carries a key is guarded. Each says who is asking.
     pub fn all_routes(&self) -> Vec<Route> {
         let rest = Route { name: "default".into(), probe: self.probe.clone(), ..Route::everywhere(self.defaults.clone()) };
-        self.routes.iter().cloned().chain([rest]).collect()
+        let whole = |route: Route| Route { principal: Some(self.principal_of(&route).clone()), ..route };
+        self.routes.iter().cloned().chain([rest]).map(whole).collect()
+    }
+
+    /// Who is asking on a route.
+    pub fn principal_of<'a>(&'a self, route: &'a Route) -> &'a PrincipalSources {
+        route.principal.as_ref().unwrap_or(&self.principal)
+    }
+
+    /// Every list of sources that some route has, each once.
+    pub fn principals(&self) -> Vec<&PrincipalSources> {
+        let mut lists = vec![&self.principal];
+        for route in &self.routes {
+            let list = self.principal_of(route);
+            if !lists.contains(&list) {
+                lists.push(list);
+            }
+        }
+        lists
     }
 }
 

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use http::HeaderName;
+use http::header::COOKIE;
 use serde_json::Value;
 
 use super::url::{masked, service_url};
@@ -56,7 +57,10 @@ impl PrincipalSources {
 
     /// Whether a part of who is asking is only presented, and checked by nobody.
     pub fn is_unverified(&self) -> bool {
-        self.iter().any(|source| matches!(source, PrincipalSource::Digest(_) | PrincipalSource::None))
+        let is_unverified = |source: &PrincipalSource| {
+            matches!(source, PrincipalSource::Digest(_) | PrincipalSource::Cookie(_) | PrincipalSource::None)
+        };
+        self.iter().any(is_unverified)
     }
 
     /// Whether this is what counts when nobody says anything else.
@@ -69,14 +73,6 @@ impl PrincipalSources {
     pub fn proxy_fields(&self, has_trusted_proxies: bool) -> impl Iterator<Item = &HeaderName> {
         self.iter().enumerate().filter_map(move |(index, source)| match source {
             PrincipalSource::Header(field) if index == 0 || has_trusted_proxies => Some(field),
-            _ => None,
-        })
-    }
-
-    /// Fields whose digest callers are known by.
-    pub fn digest_fields(&self) -> impl Iterator<Item = &HeaderName> {
-        self.iter().filter_map(|source| match source {
-            PrincipalSource::Digest(field) => Some(field),
             _ => None,
         })
     }
@@ -127,6 +123,8 @@ impl FromStr for PrincipalSources {
 pub enum PrincipalSource {
     /// A keyed digest of the credential in this field. Proves only that the same credential was presented.
     Digest(HeaderName),
+    /// A keyed digest of the value of this cookie. Proves as little as that of a credential.
+    Cookie(CookieName),
     /// The name that a trusted proxy has put into this field.
     Header(HeaderName),
     /// This claim of a token that is verified with each request, as `[jwt]` says.
@@ -159,11 +157,21 @@ impl PrincipalSource {
     pub(crate) fn fields<'a>(&'a self, config: &'a Config) -> Vec<&'a HeaderName> {
         match self {
             PrincipalSource::Digest(field) | PrincipalSource::Header(field) => vec![field],
+            PrincipalSource::Cookie(_) => vec![&COOKIE_FIELD],
             PrincipalSource::Jwt(_) => config.jwt.iter().map(|jwt| &jwt.field).collect(),
             PrincipalSource::ForwardAuth(_) => {
                 config.forward_auth.iter().flat_map(|auth| auth.forward.iter().chain(&auth.pass)).collect()
             }
             PrincipalSource::None => Vec::new(),
+        }
+    }
+
+    /// Where it looks for the caller's credential, in words.
+    pub(crate) fn looks_at(&self, config: &Config) -> String {
+        match self {
+            PrincipalSource::Cookie(name) => format!("cookie {name}"),
+            PrincipalSource::ForwardAuth(_) => "answer of the authentication service".to_owned(),
+            source => format!("header {}", source.fields(config).first().map_or("", |field| field.as_str())),
         }
     }
 
@@ -195,6 +203,7 @@ impl fmt::Display for PrincipalSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PrincipalSource::Digest(field) => write!(f, "digest:{field}"),
+            PrincipalSource::Cookie(name) => write!(f, "cookie:{name}"),
             PrincipalSource::Header(field) => write!(f, "header:{field}"),
             PrincipalSource::Jwt(claim) => write!(f, "jwt:{claim}"),
             PrincipalSource::ForwardAuth(url) => write!(f, "forward-auth:{url}"),
@@ -209,14 +218,59 @@ impl FromStr for PrincipalSource {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
             None if text == "none" => Ok(PrincipalSource::None),
+            Some((kind @ ("digest" | "header"), field)) if field.eq_ignore_ascii_case("cookie") => Err(format!(
+                "`{kind}:{field}` would take all cookies as one, and any new one would make its caller somebody else: write cookie:NAME, \
+                 with the name of the cookie that holds the session, as in cookie:session"
+            )),
             Some(("digest", field)) => identity_field(field, "digest:authorization").map(PrincipalSource::Digest),
+            Some(("cookie", name)) => name.parse().map(PrincipalSource::Cookie),
             Some(("header", field)) => identity_field(field, "header:x-user-id").map(PrincipalSource::Header),
             Some(("jwt", claim)) => claim.parse().map(PrincipalSource::Jwt),
             Some(("forward-auth", url)) => service_url(url).map(PrincipalSource::ForwardAuth),
             _ => Err(format!(
-                "`{}` is no principal source: use digest:FIELD, as in digest:authorization, header:FIELD, jwt:CLAIM, forward-auth:URL, or none",
+                "`{}` is no principal source: use digest:FIELD, as in digest:authorization, cookie:NAME, header:FIELD, jwt:CLAIM, forward-auth:URL, or none",
                 masked(text)
             )),
+        }
+    }
+}
+
+/// The field that cookies are sent in.
+static COOKIE_FIELD: HeaderName = COOKIE;
+
+/// The name of a cookie (RFC 6265 section 4.1.1). Its letter case counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CookieName(Arc<str>);
+
+impl CookieName {
+    /// The name as it is sent.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether a cookie can have this name.
+    pub(crate) fn is_one(name: &[u8]) -> bool {
+        let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+        !name.is_empty() && name.iter().all(is_token)
+    }
+}
+
+impl fmt::Display for CookieName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for CookieName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if CookieName::is_one(text.as_bytes()) {
+            return Ok(CookieName(text.into()));
+        }
+        match text {
+            "" => Err("cookie: names no cookie: write cookie:session, for example".to_owned()),
+            _ => Err(format!("`{}` is not the name of a cookie: write cookie:session, for example", text.escape_debug())),
         }
     }
 }
@@ -250,10 +304,13 @@ impl FromStr for AnonymousField {
             };
         }
         match HeaderName::from_str(text) {
-            Ok(field) if is_credential_field(&field) => Err(format!(
-                "`{field}` carries credentials, and callers with different ones would get each other's answers: \
-                 write principal = \"digest:{field}\" instead, or principal = \"none\" if all callers are one"
-            )),
+            Ok(field) if is_credential_field(&field) => {
+                let source = if field == COOKIE { "cookie:NAME".to_owned() } else { format!("digest:{field}") };
+                Err(format!(
+                    "`{field}` carries credentials, and callers with different ones would get each other's answers: \
+                     write principal = \"{source}\" instead, or principal = \"none\" if all callers are one"
+                ))
+            }
             Ok(field) if forward::is_plain(field.as_str()) => Ok(AnonymousField::Header(field)),
             Ok(field) => Err(format!("`{field}` is no exact name: name a field of letters, digits and hyphens, without wildcards")),
             Err(_) => Err(format!("`{text}` is not the name of a header field: write x-tenant-hint, for example, or query:sig")),
@@ -333,10 +390,10 @@ impl fmt::Display for Identity {
 }
 
 impl Config {
-    /// What decides by which name a caller is known. While it stays the same, everybody keeps their keys: other signing keys, another
-    /// tolerance or another timeout change nobody's name.
-    pub fn principal_identity(&self) -> Identity {
-        let all: Vec<Identity> = self.principal.iter().map(|source| source.identity(self)).collect();
+    /// What decides by which name these sources know a caller. While it stays the same, everybody keeps their keys: other signing keys,
+    /// another tolerance or another timeout change nobody's name.
+    pub fn identity_of(&self, sources: &PrincipalSources) -> Identity {
+        let all: Vec<Identity> = sources.iter().map(|source| source.identity(self)).collect();
         let join = |part: fn(&Identity) -> &str| all.iter().map(part).collect::<Vec<_>>().join(", ");
         Identity { compared: join(|identity| &identity.compared), shown: join(|identity| &identity.shown) }
     }
@@ -348,7 +405,12 @@ mod tests {
 
     #[test]
     fn a_list_of_sources_is_read_as_it_is_written() {
-        for text in ["digest:authorization", "digest:authorization, header:stripe-account", "jwt:sub, jwt:tenant, digest:x-a"] {
+        for text in [
+            "digest:authorization",
+            "digest:authorization, header:stripe-account",
+            "jwt:sub, jwt:tenant, digest:x-a",
+            "cookie:__Host-session.id, digest:x-a",
+        ] {
             assert_eq!(text.parse::<PrincipalSources>().unwrap().to_string(), text);
         }
         for (text, why) in [
@@ -357,6 +419,11 @@ mod tests {
             ("forward-auth:http://a, forward-auth:http://b", "one service"),
             ("digest:a, digest:b, digest:c, digest:d, digest:e", "4 at most"),
             ("digest:a,digest:b", "not the name of a header field"),
+            ("cookie:", "names no cookie"),
+            ("cookie:a b", "not the name of a cookie"),
+            ("cookie:a=b", "not the name of a cookie"),
+            ("digest:Cookie", "write cookie:NAME"),
+            ("header:cookie", "write cookie:NAME"),
             ("", "no principal source"),
         ] {
             let message = text.parse::<PrincipalSources>().unwrap_err();

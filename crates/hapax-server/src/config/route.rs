@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 use hapax::Policy;
 
+use super::PrincipalSources;
+
 pub use choice::{Choice, PathAmbiguous, choose, route_of};
 pub(crate) use siblings::unguarded_siblings;
 
@@ -28,12 +30,14 @@ pub struct Route {
     pub policy: Policy,
     /// The path on the upstream that says what became of a lost attempt, where the mode is probe.
     pub probe: Option<http::uri::PathAndQuery>,
+    /// Who is asking here; `None` if that is told as [everywhere](super::Config::principal).
+    pub principal: Option<PrincipalSources>,
 }
 
 impl Route {
     /// Every request, under the name of its pattern.
     pub fn everywhere(policy: Policy) -> Route {
-        Route { name: "/**".into(), methods: Vec::new(), pattern: Pattern::any(), policy, probe: None }
+        Route { name: "/**".into(), methods: Vec::new(), pattern: Pattern::any(), policy, probe: None, principal: None }
     }
 
     /// Whether this route is for a request whose path nobody reads otherwise. [`choose`] knows about other spellings.

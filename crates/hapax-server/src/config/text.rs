@@ -119,7 +119,7 @@ const DURATION_UNITS: [(&str, u64); 5] =
     [("ms", 1), ("s", SECOND), ("m", 60 * SECOND), ("h", 60 * 60 * SECOND), ("d", 24 * 60 * 60 * SECOND)];
 
 /// A duration, as in `250ms`, `10s`, `5m`, `24h`, `7d`.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     match number_and_unit(text, &DURATION_UNITS) {
         Some(millis) => Ok(Duration::from_millis(millis)),
         None if text.parse::<u64>().is_ok() => Err(format!("`{text}` lacks its unit: write \"{text}s\" if you mean seconds")),

@@ -5,7 +5,7 @@
 use hapax::core::Secret;
 
 use super::listen;
-use super::principal::Principals;
+use super::principal::Directory;
 use super::upstream::{Dialer, Proxy, Tunnels};
 use crate::config::{Config, KeysFrom, PrincipalSource, PrincipalSources, Upstream};
 use crate::telemetry::Metrics;
@@ -20,19 +20,20 @@ pub async fn mistakes(config: &Config) -> Vec<String> {
 
 async fn principals(config: &Config) -> Option<String> {
     let is_jwt = |source: &PrincipalSource| matches!(source, PrincipalSource::Jwt(_));
-    let mut others: Vec<PrincipalSource> = config.principal.iter().cloned().collect();
+    let mut lists: Vec<Vec<PrincipalSource>> = config.principals().iter().map(|list| list.iter().cloned().collect()).collect();
     if let Some(jwt) = &config.jwt
         && let KeysFrom::Url(url) = &jwt.keys
-        && config.principal.iter().any(is_jwt)
+        && lists.iter().flatten().any(is_jwt)
     {
         // Whether keys can be had there is not for now: a URL that does not answer may yet.
         let service = Upstream { ca_file: jwt.ca_file.clone(), ..Upstream::new(url.expose().clone()) };
         if let Err(mistake) = Dialer::new(&service, "jwt") {
             return Some(mistake);
         }
-        others.retain(|source| !is_jwt(source));
+        lists.iter_mut().for_each(|list| list.retain(|source| !is_jwt(source)));
     }
-    let others = PrincipalSources::new(others).ok()?;
+    let lists: Vec<PrincipalSources> = lists.into_iter().filter_map(|list| PrincipalSources::new(list).ok()).collect();
     // No request is ever looked at with it, so that the secret is of no matter.
-    Principals::start(&others, config, Secret::from_bytes([0; 32]), Metrics::new(), None).await.err()
+    let secret = Secret::from_bytes([0; 32]);
+    Directory::start(&lists.iter().collect::<Vec<_>>(), config, secret, Metrics::new(), None).await.err()
 }

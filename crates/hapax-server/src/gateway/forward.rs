@@ -106,7 +106,9 @@ impl Sensitive {
     pub(crate) fn new(config: &Config) -> Sensitive {
         let always = ["authorization", "cookie", "host", "forwarded", "x-real-ip", "x-request-id", "traceparent", "content-length"];
         let names = always.map(str::to_owned).into_iter().chain(sensitive_fields(config)).map(|name| plain(&name).into());
-        let of_proxies = config.principal.proxy_fields(!config.trusted_proxies.is_empty()).cloned().collect();
+        // Of all routes: the service behind may believe on one what it believes on another.
+        let has_proxies = !config.trusted_proxies.is_empty();
+        let of_proxies = config.principals().into_iter().flat_map(|list| list.proxy_fields(has_proxies)).cloned().collect();
         let ours = config.forward_auth.as_ref().map(|auth| auth.pass.clone()).unwrap_or_default();
         Sensitive { names: names.collect(), of_proxies, ours }
     }
@@ -142,7 +144,8 @@ impl Sensitive {
 /// Fields that a client must not be able to take off its request, nor to imitate, besides those that every gateway has.
 pub(crate) fn sensitive_fields(config: &Config) -> Vec<String> {
     let mut fields: Vec<String> = config.all_routes().iter().map(|route| route.policy.key_field.to_string()).collect();
-    fields.extend(config.principal.iter().flat_map(|source| source.fields(config)).map(ToString::to_string));
+    let sources = config.principals().into_iter().flat_map(|list| list.iter());
+    fields.extend(sources.flat_map(|source| source.fields(config)).map(ToString::to_string));
     fields
 }
 

@@ -10,7 +10,7 @@ use hapax::core::Secret;
 use tokio_rustls::TlsAcceptor;
 
 use super::forward::sensitive_fields;
-use super::principal::Principals;
+use super::principal::Directory;
 use super::stack::Stack;
 use super::upstream::{Proxy, Tunnels};
 use super::{listen, wire};
@@ -38,7 +38,7 @@ pub(crate) struct Live {
     /// Counts the configurations there have been.
     pub(crate) generation: u64,
     proxy: Proxy,
-    principals: Principals,
+    principals: Directory,
 }
 
 impl Live {
@@ -49,7 +49,8 @@ impl Live {
         let proxy = proxy(&config, lasting, before)?;
         let hapax = lasting.hapax.clone().namespace(&config.namespace);
         let earlier = before.map(|before| &before.principals);
-        let principals = Principals::start(&config.principal, &config, lasting.secret, lasting.metrics.clone(), earlier).await?;
+        let lists = config.principals();
+        let principals = Directory::start(&lists, &config, lasting.secret, lasting.metrics.clone(), earlier).await?;
         let stack = Stack::new(&config, &hapax, &principals, &proxy, lasting)?;
         let wire = wire::Settings::new(&config.timeouts, &config.limits, sensitive_fields(&config));
         let generation = before.map_or(0, |before| before.generation + 1);

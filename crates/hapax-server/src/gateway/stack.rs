@@ -21,12 +21,12 @@ use tower_service::Service;
 use super::body::{BodyUnreadable, Inbound};
 use super::forward::{self, Client, Sensitive};
 use super::live::Lasting;
-use super::principal::Principals;
+use super::principal::{self, Directory, Principals};
 use super::probe::Asking;
 use super::upstream::{Busy, Dispatched, Proxy};
 use super::wire::{BodyEnd, Refusal, check_http2};
 use super::{BoxError, well_known};
-use crate::config::{Config, Network, Route, Timeouts, choose};
+use crate::config::{Config, Network, PrincipalSources, Route, Timeouts, choose};
 use crate::telemetry::{Metrics, Outcome, RouteMetrics, Suspects, Traces};
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -39,11 +39,6 @@ pub(crate) struct Stack {
     routes: Vec<Guarded>,
     sensitive: Arc<Sensitive>,
     well_known: Bytes,
-    /// Fields whose digest callers are known by, and which may change between two tries.
-    digest_fields: Vec<HeaderName>,
-    principals: Principals,
-    /// Nobody has checked who sends a request: anybody can make up as many callers as they like.
-    is_unverified: bool,
     trusted_proxies: Vec<Network>,
     timeouts: Timeouts,
     rate_min: u64,
@@ -56,6 +51,10 @@ pub(crate) struct Stack {
 struct Guarded {
     route: Route,
     key_field: HeaderName,
+    principal: PrincipalSources,
+    principals: Principals,
+    /// Nobody has checked who sends a request: anybody can make up as many callers as they like.
+    is_unverified: bool,
     service: Idempotency<Proxy>,
     counts: RouteMetrics,
 }
@@ -85,7 +84,7 @@ impl Stack {
     pub(super) fn new(
         config: &Config,
         hapax: &Hapax,
-        principals: &Principals,
+        directory: &Directory,
         proxy: &Proxy,
         lasting: &Lasting,
     ) -> Result<Stack, String> {
@@ -99,14 +98,14 @@ impl Stack {
             let service = layer.try_principal(Principals::established).layer(proxy.clone());
             let key_field = HeaderName::try_from(&*route.policy.key_field).map_err(|error| error.to_string())?;
             let counts = lasting.metrics.route(&route.name);
-            routes.push(Guarded { route, key_field, service, counts });
+            let principal = config.principal_of(&route).clone();
+            let principals = directory.find(&principal).ok_or("the directory has the sources of every route")?.clone();
+            let is_unverified = principal.is_unverified();
+            routes.push(Guarded { route, key_field, principal, principals, is_unverified, service, counts });
         }
         Ok(Stack {
             sensitive: Arc::new(Sensitive::new(config)),
             well_known: well_known::document(config, routes.iter().map(|guarded| &guarded.route)),
-            digest_fields: config.principal.digest_fields().cloned().collect(),
-            principals: principals.clone(),
-            is_unverified: config.principal.is_unverified(),
             trusted_proxies: config.trusted_proxies.clone(),
             timeouts: config.timeouts,
             rate_min: config.limits.rate_min,
@@ -156,7 +155,7 @@ impl Stack {
         let span = self.traces.as_ref().map(|traces| traces.begin(&parts, &guarded.route.name));
         // Before we add to what proxies say of the way.
         parts.extensions.insert(client.peer(&parts.headers, &self.trusted_proxies));
-        if self.is_unverified {
+        if guarded.is_unverified {
             parts.extensions.insert(Unverified);
         }
         forward::request(&mut parts, client, &self.sensitive);
@@ -211,7 +210,7 @@ impl Stack {
         if !guarded.service.may_guard(parts) {
             return None;
         }
-        self.principals.check(parts, client).await
+        guarded.principals.check(parts, client).await
     }
 
     fn publish(&self, method: &Method) -> Response<Body> {
@@ -223,24 +222,16 @@ impl Stack {
         if parts.version == Version::HTTP_2 {
             body = body.paced(self.timeouts.stall, self.rate_min);
         }
-        if self.digest_fields.is_empty() {
-            return (body, None);
-        }
         let Some(key) = parts.headers.get(&guarded.key_field).filter(|_| guarded.route.policy.guards(parts.method.as_str())) else {
             return (body, None);
         };
+        let Some(presented) = principal::presented(&guarded.principal, &parts.headers) else { return (body, None) };
         let mut request = self.suspects.hasher();
         for part in [parts.method.as_str().as_bytes(), parts.uri.path().as_bytes(), key.as_bytes()] {
             request.write(part);
             request.write_usize(part.len());
         }
-        let asker = Asker {
-            request: Arc::new(AtomicU64::new(request.finish())),
-            principal: {
-                let values = self.digest_fields.iter().map(|field| parts.headers.get(field).map(HeaderValue::as_bytes));
-                self.suspects.digest(values.collect::<Vec<_>>())
-            },
-        };
+        let asker = Asker { request: Arc::new(AtomicU64::new(request.finish())), principal: self.suspects.digest(presented) };
         (body.hashed(request, asker.request.clone()), Some(asker))
     }
 

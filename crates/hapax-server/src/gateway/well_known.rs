@@ -4,7 +4,7 @@ use bytes::Bytes;
 use hapax::{KeySource, Policy};
 use serde::Serialize;
 
-use crate::config::{Config, Route};
+use crate::config::{Config, PrincipalSources, Route};
 
 pub(crate) const PATH: &str = "/.well-known/idempotency";
 
@@ -19,6 +19,9 @@ struct Document<'a> {
 struct Published<'a> {
     methods: Vec<&'a str>,
     path: String,
+    /// Who is asking here, where it is not told as everywhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    principal: Option<String>,
     key: &'static str,
     key_field: &'a str,
     /// Where the key is, if not in that field.
@@ -40,13 +43,14 @@ struct Published<'a> {
 }
 
 pub(super) fn document<'a>(config: &Config, routes: impl Iterator<Item = &'a Route>) -> Bytes {
-    let document = Document { principal: config.principal.published(), routes: routes.map(published).collect() };
+    let document =
+        Document { principal: config.principal.published(), routes: routes.map(|route| published(config, route)).collect() };
     let mut text = serde_json::to_vec_pretty(&document).expect("words and numbers are JSON");
     text.push(b'\n');
     text.into()
 }
 
-fn published(route: &Route) -> Published<'_> {
+fn published<'a>(config: &Config, route: &'a Route) -> Published<'a> {
     let Policy { mode, key, key_field, methods, retention, tombstone, lease, longest_attempt, wait, wait_max, .. } = &route.policy;
     let methods = if route.methods.is_empty() {
         methods.iter().map(|method| &**method).collect()
@@ -56,6 +60,7 @@ fn published(route: &Route) -> Published<'_> {
     Published {
         methods,
         path: route.pattern.to_string(),
+        principal: Some(config.principal_of(route)).filter(|own| **own != config.principal).map(PrincipalSources::published),
         key: key.word(),
         key_field,
         key_from: key_from(&route.policy.key_source),

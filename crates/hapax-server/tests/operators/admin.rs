@@ -269,8 +269,17 @@ async fn a_filter_that_matches_nothing_walks_a_bounded_way_and_says_where_to_go_
     let next = first["next"].as_str().expect("where to go on").to_owned();
     let (_, _, second) = ask(address, "GET", &format!("/v1/keys?state=failed&after={next}"), "", "").await;
     assert_eq!((second["keys"].as_array().unwrap().len(), &second["next"]), (0, &Value::Null));
-    let all = keys(address, &["list", "--json", "--path", "/v1/*", "--limit", "20000"]).await;
+    let all = keys(address, &["list", "--json", "--path", "/v1/*", "--by-id", "--limit", "20000"]).await;
     assert_eq!((all.code, all.stdout.lines().count()), (0, KEYS));
+    // The newest of all, whatever their ids are: sorted by the gateway, or here.
+    let last = |count: usize| (0..KEYS).rev().take(count).map(|number| format!("k{number}")).collect::<Vec<_>>();
+    for limit in [5, 2_000] {
+        let newest = keys(address, &["list", "--limit", &limit.to_string()]).await;
+        let listed: Vec<&str> = newest.stdout.lines().filter_map(|line| line.split('\t').nth(3)).collect();
+        assert!(listed == last(limit), "{limit}: {:?}", &listed[..5]);
+    }
+    let found = keys(address, &["show", "--key", "k7"]).await;
+    assert!(found.code == 0 && found.stdout.contains("key              k7\n"), "{}{}", found.stdout, found.stderr);
     let (_, _, page) = ask(address, "GET", "/v1/keys?limit=100000", "", "").await;
     assert_eq!(page["keys"].as_array().unwrap().len(), 1_000);
 }

@@ -114,6 +114,23 @@ pub(super) async fn fill(store: &dyn Store) {
     claim(store, &refunds(), "killed", Duration::from_secs(600)).await;
 }
 
+/// Keys of callers whom several sources call bob, and of another.
+pub(super) async fn fill_people(store: &dyn Store) {
+    for (principal, key) in [
+        ("header:x-user bob", "b-1"),
+        ("header:x-user bob", "b-2"),
+        ("jwt:sub https://id.example.com bob", "b-1"),
+        ("header:x-user bobby", "b-1"),
+        ("jwt:sub https://id.example.com eve", "e-1"),
+    ] {
+        let scope = scope(Principal::named(principal), "POST", "/v1/charges");
+        ended(store, &scope, key, State::Completed, Some(Answer::new(201, principal.to_owned()))).await;
+    }
+    let eve = scope(Principal::named("jwt:sub https://id.example.com eve"), "POST", "/v1/charges");
+    ended(store, &eve, "e-2", State::Unknown, None).await;
+    ended(store, &eve, "e-3", State::Failed, Some(Answer::new(404, "no"))).await;
+}
+
 /// A directory with such a store in `hapax.db`, owned by nobody.
 pub(super) async fn directory() -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("a directory");
@@ -122,10 +139,10 @@ pub(super) async fn directory() -> tempfile::TempDir {
     directory
 }
 
-/// Lines without their fifth column, the age.
+/// Lines without their sixth column, the age.
 pub(super) fn without_age(table: &str) -> Vec<String> {
     let line = |line: &str| {
-        line.split('\t').enumerate().filter(|(column, _)| *column != 4).map(|(_, cell)| cell).collect::<Vec<_>>().join(" ")
+        line.split('\t').enumerate().filter(|(column, _)| *column != 5).map(|(_, cell)| cell).collect::<Vec<_>>().join(" ")
     };
     table.lines().map(line).collect()
 }

@@ -20,17 +20,16 @@ async fn every_key_is_listed_and_filters_hold() {
     let url = filled(postgres).await;
     let said = hapax(&["keys", "list", "--store", &url]);
     assert_eq!((said.code, said.stderr), (0, format!("looking into the store {url}\n")));
-    let mut expected = [
-        (id(&charges(), "order-1"), "completed POST /v1/charges order-1 1 201"),
-        (id(&charges(), "order-2"), "unknown POST /v1/charges order-2 1 -"),
-        (id(&charges(), "order-3"), "unknown POST /v1/charges order-3 1 -"),
-        (id(&refunds(), "order-3"), "unknown POST /v1/refunds order-3 1 -"),
-        (id(&orders(), "k 4"), "failed PATCH /v1/orders/7 k 4 1 404"),
-        (id(&refunds(), "bytes"), "completed POST /v1/refunds bytes 1 200"),
+    let expected = [
         // Its lease is good wherever it was taken.
-        (id(&refunds(), "killed"), "running POST /v1/refunds killed 1 -"),
+        (id(&refunds(), "killed"), "running POST /v1/refunds killed (anonymous) 1 -"),
+        (id(&refunds(), "bytes"), "completed POST /v1/refunds bytes (anonymous) 1 200"),
+        (id(&orders(), "k 4"), "failed PATCH /v1/orders/7 k 4 eve\\u{202e}\\u{1b}[2J 1 404"),
+        (id(&refunds(), "order-3"), "unknown POST /v1/refunds order-3 (anonymous) 1 -"),
+        (id(&charges(), "order-3"), "unknown POST /v1/charges order-3 (anonymous) 1 -"),
+        (id(&charges(), "order-2"), "unknown POST /v1/charges order-2 (anonymous) 1 -"),
+        (id(&charges(), "order-1"), "completed POST /v1/charges order-1 (anonymous) 1 201"),
     ];
-    expected.sort();
     let expected: Vec<_> = expected.iter().map(|(id, rest)| format!("{} {rest}", &id.to_string()[..8])).collect();
     assert_eq!(without_age(&said.stdout), expected);
     let unknown = hapax(&["keys", "list", "--state", "unknown", "--path", "/v1/charges", "--store", &url]);

@@ -27,7 +27,7 @@ const CALLERS: usize = 12;
 const OPERATIONS: usize = 12;
 /// Probes in an ordinary run, over all sources.
 const PROBES: usize = 6_000;
-const SOURCES: usize = 6;
+const SOURCES: usize = 7;
 /// Probes that are under way at the same time.
 const AT_ONCE: usize = 16;
 
@@ -74,6 +74,7 @@ const DECOYS: [&str; 16] = [
 /// How callers show who they are.
 enum Source {
     Digest,
+    Cookie,
     Header,
     Jwt(Box<Issuer>),
     ForwardAuth(Box<Service>),
@@ -86,6 +87,7 @@ impl Source {
     fn word(&self) -> &'static str {
         match self {
             Source::Digest => "digest",
+            Source::Cookie => "cookie",
             Source::Header => "header",
             Source::Jwt(_) => "jwt",
             Source::ForwardAuth(_) => "forward-auth",
@@ -97,6 +99,7 @@ impl Source {
     fn settings(&self, directory: &Path) -> String {
         match self {
             Source::Digest => "principal = \"digest:authorization\"\n".to_owned(),
+            Source::Cookie => "principal = \"cookie:session\"\n".to_owned(),
             Source::Header => format!("principal = \"header:x-caller\"\ntrusted_proxies = [\"{TRUSTED}\"]\n"),
             Source::Jwt(issuer) => {
                 std::fs::write(directory.join("jwks.json"), jwks(&[issuer])).unwrap();
@@ -118,6 +121,7 @@ impl Source {
         let name = format!("caller-{caller}");
         match self {
             Source::Digest => vec![("authorization", format!("Bearer secret-credential-of-{name}-alone"))],
+            Source::Cookie => vec![("cookie", format!("_ga={name}; session=secret-session-of-{name}-alone"))],
             Source::Header => vec![("x-caller", name)],
             Source::Jwt(issuer) => vec![("authorization", format!("Bearer {}", issuer.token(&name)))],
             Source::ForwardAuth(_) => vec![("authorization", format!("Bearer secret-session-of-{name}"))],
@@ -144,6 +148,11 @@ impl Source {
                 1 => changed(format!("{}, Bearer more", bearer())),
                 _ => twice(),
             },
+            Source::Cookie => match turn % 3 {
+                0 => vec![("cookie", format!("Session=secret-session-of-{name}-alone"))],
+                1 => vec![("authorization", format!("Bearer secret-session-of-{name}-alone"))],
+                _ => twice(),
+            },
             Source::Header => match turn % 2 {
                 0 => vec![("x_caller", name)],
                 _ => twice(),
@@ -161,7 +170,7 @@ impl Source {
 
     /// Whether a request without credentials has somebody who sends it.
     fn takes_anybody(&self) -> bool {
-        matches!(self, Source::Digest | Source::List | Source::Anonymous)
+        matches!(self, Source::Digest | Source::Cookie | Source::List | Source::Anonymous)
     }
 }
 
@@ -362,8 +371,8 @@ async fn nothing_is_told(program: Program, source: &Source, known: &Canaries, di
     let names_callers = matches!(source, Source::Header | Source::Jwt(_) | Source::ForwardAuth(_));
     let credentials: Vec<String> = (0..CALLERS)
         .flat_map(|caller| source.good(caller))
-        .filter(|(name, _)| *name == "authorization")
-        .map(|(_, value)| value.replace("Bearer ", ""))
+        .filter(|(name, _)| ["authorization", "cookie"].contains(name))
+        .map(|(_, value)| value.rsplit_once([' ', '=']).map_or("", |(_, credential)| credential).to_owned())
         .chain([URL_SECRET.to_owned()])
         .collect();
     let told = |text: &str| credentials.iter().filter(|credential| text.contains(credential.as_str())).count();
@@ -416,6 +425,11 @@ async fn operators(program: &Program, known: &Canaries) -> (String, usize) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_canary_of_a_caller_with_a_credential_strays() {
     no_canary_strays(Source::Digest).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_canary_of_a_caller_with_a_cookie_strays() {
+    no_canary_strays(Source::Cookie).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

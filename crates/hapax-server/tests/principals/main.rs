@@ -6,12 +6,14 @@
 mod anonymous;
 mod canary;
 mod client;
+mod cookies;
 mod forged;
 mod forward_auth;
 mod issuer;
 mod lists;
 mod program;
 mod rotation;
+mod routes;
 mod secrets;
 mod service;
 mod shadow;

@@ -1,13 +1,15 @@
 //! Tokens that are not good: none of them gets a replay, nor an effect.
 
-use hapax_server::config::{Config, KeysFrom};
+use hapax_server::config::{Config, KeysFrom, Protocol};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use serde_json::{Value, json};
 
-use crate::client::{With, post};
-use crate::issuer::{Issuer, base64, claims, claims_but, jwks, now};
+use crate::client::{Client, With, post};
+use crate::issuer::{AUDIENCE, ISSUER, Issuer, base64, claims, claims_but, jwks, now};
+use crate::program::Program;
+use crate::service::{Service, says};
 use crate::sources::jwt;
-use crate::world::World;
+use crate::world::{Upstream, World};
 
 /// A name, the lines of `Authorization`, the status, and what is counted.
 type Bad = (String, Vec<String>, u16, &'static str);
@@ -217,4 +219,26 @@ async fn a_number_may_name_a_caller_and_requests_without_a_key_are_nobodys_busin
     }
     assert_eq!(world.upstream.effects(), 3);
     world.end().await;
+}
+
+/// The lines of the page, with this machine's issuer in them: they are all that tokens need, and a refreshed one is the same caller.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_quickstart_of_the_page_works() {
+    let page = include_str!("../../../../docs/principals.md");
+    let block = page.split_once("<!-- quickstart -->").unwrap().1.split("```").nth(1).unwrap().trim_start_matches("toml\n");
+    let issuer = Issuer::new("one", Algorithm::RS256);
+    let document = jwks(&[&issuer]);
+    let keys = Service::start(move |_| says(document.clone())).await;
+    let settings = block
+        .replace("https://id.example.com/.well-known/jwks.json", &keys.url("/.well-known/jwks.json").to_string())
+        .replace("https://id.example.com", ISSUER)
+        .replace("https://api.example.com", AUDIENCE);
+    let (directory, upstream) = (tempfile::tempdir().unwrap(), Upstream::start(Protocol::Http1).await);
+    let program = Program::start(directory.path(), &upstream, &settings);
+    let client = Client::new(program.clients, false);
+    let refreshed = |number: u64| issuer.sign(&issuer.header(), &claims_but("ada", "exp", json!(now() + 600 + number)));
+    let first = client.send(post("k").with("authorization", &format!("Bearer {}", refreshed(0)))).await;
+    let again = client.send(post("k").with("authorization", &format!("Bearer {}", refreshed(60)))).await;
+    assert!(first.status == 201 && again.is_replay() && again.tells(&first), "{first:?} {again:?}");
+    assert_eq!(upstream.effects(), 1);
 }

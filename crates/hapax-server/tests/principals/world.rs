@@ -127,10 +127,15 @@ impl World {
         self.gateway.address()
     }
 
+    /// What operators are told.
+    pub(crate) async fn ask(&self, target: &str) -> String {
+        let admin = Client::new(self.gateway.admin().unwrap(), false);
+        admin.send(Request::get(target).body(crate::client::empty()).unwrap()).await.text()
+    }
+
     /// What the gateway counts under this name and reason.
     pub(crate) async fn counted(&self, metric: &str) -> u64 {
-        let admin = Client::new(self.gateway.admin().unwrap(), false);
-        let metrics = admin.send(Request::get("/metrics").body(crate::client::empty()).unwrap()).await.text();
+        let metrics = self.ask("/metrics").await;
         let lines = metrics.lines().filter_map(|line| line.strip_prefix(metric));
         lines.filter_map(|rest| rest.trim().parse::<u64>().ok()).sum()
     }

@@ -4,6 +4,7 @@ use http::HeaderName;
 
 pub(crate) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 pub(crate) const EXPIRES: HeaderName = HeaderName::from_static("idempotency-expires");
+pub(crate) const IDEMPOTENCY_STATUS: HeaderName = HeaderName::from_static("idempotency-status");
 pub(crate) const DEADLINE: HeaderName = HeaderName::from_static("idempotency-deadline");
 pub(crate) const FENCE: HeaderName = HeaderName::from_static("hapax-fence");
 pub(crate) const OPERATION: HeaderName = HeaderName::from_static("hapax-operation");
@@ -20,8 +21,8 @@ pub(crate) const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-
 pub(crate) const STRIPE_SHOULD_RETRY: HeaderName = HeaderName::from_static("stripe-should-retry");
 
 /// What only Hapax says in an answer: copies from the inner service are not sent on.
-pub(crate) const OURS: [HeaderName; 11] =
-    [REPLAYED, EXPIRES, FENCE, OPERATION, KEEP, OUTCOME, REFUSED, PROBE, STATUS, TRACE, ANSWER_VERSION];
+pub(crate) const OURS: [HeaderName; 12] =
+    [REPLAYED, EXPIRES, IDEMPOTENCY_STATUS, FENCE, OPERATION, KEEP, OUTCOME, REFUSED, PROBE, STATUS, TRACE, ANSWER_VERSION];
 
 /// What concerns one connection only (RFC 9110 section 7.6.1), besides whatever `Connection` names.
 pub(crate) const HOP_BY_HOP: [HeaderName; 8] = [

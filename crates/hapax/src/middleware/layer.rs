@@ -82,7 +82,7 @@ impl LayerBuilder {
             let policy = Arc::make_mut(&mut policy);
             policy.store_timeout = policy.store_timeout * 3 / 4;
         }
-        let said_close_delimited = AtomicBool::new(false);
+        let (said_close_delimited, said_not_guarded) = (AtomicBool::new(false), AtomicBool::new(false));
         IdempotencyLayer(Arc::new(Shared {
             hapax,
             namespace,
@@ -93,6 +93,7 @@ impl LayerBuilder {
             principal,
             probe,
             said_close_delimited,
+            said_not_guarded,
         }))
     }
 
@@ -129,9 +130,22 @@ pub(super) struct Shared {
     pub(super) principal: Box<PrincipalSource>,
     pub(super) probe: Option<Arc<dyn Probe>>,
     said_close_delimited: AtomicBool,
+    said_not_guarded: AtomicBool,
 }
 
 impl Shared {
+    /// Says, once, that requests with a key pass this layer unguarded because of their method.
+    pub(super) fn say_not_guarded(&self, method: &http::Method) {
+        if !self.said_not_guarded.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                route = &*self.name,
+                %method,
+                "a request with a key was passed on unguarded, because this route does not guard its method: a repeat has a second effect. To guard it, \
+                 name the method in `method` of a route, or in `Policy::methods` of a layer"
+            );
+        }
+    }
+
     /// Says, once, that answers of this layer are not kept because nobody can tell whether they are whole.
     pub(super) fn say_close_delimited(&self) {
         if !self.said_close_delimited.swap(true, Ordering::Relaxed) {

@@ -21,6 +21,7 @@ use tower_service::Service;
 
 use super::body::Body;
 use super::buffered::{Buffered, Stopped};
+use super::headers::IDEMPOTENCY_STATUS;
 use super::layer::Shared;
 use super::peer::{Peer, Unverified};
 use super::request::Ask;
@@ -104,7 +105,11 @@ where
         // Before the future is made: each of these is a smaller one than one that might become any of them.
         match self.shared.read_head(&parts) {
             Ok(None) => {
+                let is_key_unheeded = self.shared.is_key_unheeded(&parts);
                 answer::strip_ours(&mut parts.headers);
+                if is_key_unheeded {
+                    return Box::pin(pass_not_guarded(inner, parts, Body::streamed(body)));
+                }
                 Box::pin(pass(inner, parts, Body::streamed(body)))
             }
             Ok(Some(asked)) => Box::pin(self.shared.clone().guard(inner, parts, body, asked)),
@@ -125,6 +130,18 @@ where
 {
     let mut response = hand_on(inner, parts, body).await?;
     answer::strip_ours(response.headers_mut());
+    Ok(response)
+}
+
+/// The same for a request that carries a key: its caller is told that the key does nothing.
+async fn pass_not_guarded<S, RB>(inner: S, parts: Parts, body: Body) -> Result<Response<Body>, S::Error>
+where
+    S: Service<Request<Body>, Response = Response<RB>>,
+    RB: http_body::Body<Data = Bytes> + Send + 'static,
+    RB::Error: Into<BoxError>,
+{
+    let mut response = pass(inner, parts, body).await?;
+    response.headers_mut().insert(IDEMPOTENCY_STATUS, HeaderValue::from_static("not-guarded"));
     Ok(response)
 }
 
@@ -155,6 +172,20 @@ impl Asked {
 }
 
 impl Shared {
+    /// Whether an unguarded request carries a key that means something to other methods here. Said once where a repeat could do harm.
+    fn is_key_unheeded(&self, parts: &Parts) -> bool {
+        let Shared { policy, key_field, .. } = self;
+        let is_unheeded = policy.key != KeyRule::Off
+            && policy.key_source == KeySource::Field
+            && parts.headers.contains_key(key_field)
+            // A layer outside this one guards it.
+            && parts.extensions.get::<Operation>().is_none();
+        if is_unheeded && !parts.method.is_safe() {
+            self.say_not_guarded(&parts.method);
+        }
+        is_unheeded
+    }
+
     /// Whether the request is guarded, and by which key, as far as its head tells.
     pub(super) fn read_head(&self, parts: &Parts) -> Result<Option<Asked>, Rejection> {
         if !self.policy.guards(parts.method.as_str()) {

@@ -9,6 +9,7 @@ use hapax::core::time::Timestamp;
 use hapax::store::sqlite::View;
 use hapax::{Hapax, RecordId, Scope};
 
+use super::principal;
 use super::wire::Query;
 use crate::admin::operation;
 use crate::config::{Pattern, Route, route_of};
@@ -32,6 +33,8 @@ pub(crate) struct Filter {
     operation: Option<(String, OperationIds)>,
     older_than: Option<Duration>,
     newer_than: Option<Duration>,
+    /// Which of those that match: the newest, rather than those with the lowest ids.
+    newest: bool,
 }
 
 /// A state as people ask for it: an unknown that nobody settled within its retention is still an unknown to them.
@@ -132,12 +135,15 @@ impl Filter {
             operation: query.operation_id.as_deref().map(operation_id).transpose()?.map(|id| (id, known.operation_ids)),
             older_than: query.older_than_seconds.map(Duration::from_secs),
             newer_than: query.newer_than_seconds.map(Duration::from_secs),
+            newest: query.newest,
         })
     }
 
+    /// Whether every key matches, and the first that come are the ones that are wanted.
     fn is_empty(&self) -> bool {
-        let Filter { state, route, path, method, principal, namespace, key, operation, older_than, newer_than } = self;
-        (state.is_none() && route.is_none() && path.is_none() && operation.is_none())
+        let Filter { state, route, path, method, principal, namespace, key, operation, older_than, newer_than, newest } = self;
+        !newest
+            && (state.is_none() && route.is_none() && path.is_none() && operation.is_none())
             && [method, principal, namespace, key].iter().all(|said| said.is_none())
             && [older_than, newer_than].iter().all(|said| said.is_none())
     }
@@ -148,7 +154,7 @@ impl Filter {
             && self.route.as_ref().is_none_or(|route| route.matches(&head.scope))
             && self.path.as_ref().is_none_or(|pattern| pattern.matches(&head.scope.path))
             && self.method.as_ref().is_none_or(|method| **method == *head.scope.method)
-            && self.principal.as_ref().is_none_or(|principal| head.scope.principal.to_string() == *principal)
+            && self.principal.as_ref().is_none_or(|typed| principal::is_meant(&head.scope.principal.to_string(), typed))
             && self.namespace.as_ref().is_none_or(|namespace| **namespace == *head.scope.namespace)
             && self.key.as_ref().is_none_or(|key| head.key.as_str() == key)
             && self.older_than.is_none_or(|than| age > than)
@@ -178,11 +184,13 @@ impl Heads for View {
 /// What one call found.
 pub(crate) struct Found {
     pub(crate) heads: Vec<Head>,
+    /// How many were looked at.
+    pub(crate) looked_at: usize,
     /// Where to go on; `None` at the end. There may be more even if fewer were found than asked for.
     pub(crate) next: Option<RecordId>,
 }
 
-/// Up to `limit` keys that match, in the order of their ids.
+/// Up to `limit` keys that match: the first in the order of their ids, or the newest of all that one call looks at, newest first.
 pub(crate) async fn page(
     store: &impl Heads,
     filter: &Filter,
@@ -198,16 +206,20 @@ pub(crate) async fn page(
         let is_last = batch.len() < batch_max;
         seen += batch.len();
         for head in batch {
-            if heads.len() == limit {
-                return Ok(Found { heads, next: after });
+            if heads.len() == limit && !filter.newest {
+                return Ok(Found { heads, looked_at: seen, next: after });
             }
             after = Some(head.id);
             if filter.matches(&head, now) {
                 heads.push(head);
             }
         }
+        if filter.newest {
+            heads.sort_by_key(|head| std::cmp::Reverse(head.created_at));
+            heads.truncate(limit);
+        }
         if is_last || seen >= SCAN_MAX {
-            return Ok(Found { heads, next: after.filter(|_| !is_last) });
+            return Ok(Found { heads, looked_at: seen, next: after.filter(|_| !is_last) });
         }
     }
 }

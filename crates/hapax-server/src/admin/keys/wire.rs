@@ -33,7 +33,8 @@ pub(crate) struct Query {
     pub(crate) path: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) method: Option<String>,
-    /// As a key shows it; `(anonymous)` for nobody in particular.
+    /// As a key shows it, or the name that people know: `bob` for `header:x-user bob`, `jwt:sub https://id.example.com bob` and the like.
+    /// `(anonymous)` for nobody in particular.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) principal: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,6 +54,9 @@ pub(crate) struct Query {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(format = "uint64")]
     pub(crate) newer_than_seconds: Option<u64>,
+    /// The newest of those that one call looks at, newest first.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) newest: bool,
     /// Only ids after this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(pattern = "^[0-9a-f]{64}$")]
@@ -66,6 +70,9 @@ pub(crate) struct Query {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Page {
     pub(crate) keys: Vec<Entry>,
+    /// How many keys were looked at to find these.
+    #[serde(default)]
+    pub(crate) looked_at: usize,
     /// What to ask for with `after` to go on; there may be more even if this page is empty.
     pub(crate) next: Option<String>,
     /// The time by which states were told.

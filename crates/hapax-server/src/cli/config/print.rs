@@ -54,7 +54,7 @@ fn body(section: &ReportSection) -> String {
 
 /// The route that cannot be written, as what can: with every other route written out, what is said for all is said for it alone.
 fn unwritten(section: &ReportSection) -> String {
-    let settings = section.settings.iter().filter(|setting| !["name", "method", "path"].contains(&setting.name));
+    let settings = section.settings.iter().filter(|setting| !["name", "method", "path", "principal"].contains(&setting.name));
     let lines: String = settings.map(line).collect();
     format!("# default, {UNWRITTEN}: every other path\n[defaults]\n{lines}")
 }

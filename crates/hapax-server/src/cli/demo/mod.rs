@@ -42,6 +42,7 @@ use self::tally::Tally;
 use self::verdict::{Count, Verdict};
 use self::view::Side;
 use super::Exit;
+use crate::config::text::duration;
 use crate::config::{Config, StoreUrl};
 use crate::gateway::Gateway;
 
@@ -54,9 +55,9 @@ pub(super) struct Args {
     /// Choose the storm: the same number brings the same orders, clicks and faults.
     #[arg(long)]
     seed: Option<u64>,
-    /// Place orders for so many seconds.
-    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u64).range(1..=30))]
-    seconds: u64,
+    /// Place orders for so long: 1s to 30s.
+    #[arg(long = "for", value_name = "SPAN", default_value = "12s", value_parser = span)]
+    span: Duration,
     /// Place so many orders.
     #[arg(long, default_value_t = 240, value_parser = orders)]
     orders: usize,
@@ -69,6 +70,13 @@ pub(super) struct Args {
 }
 
 const ORDERS_MAX: usize = 2_000;
+
+fn span(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        span if (1..=30).contains(&span.as_secs()) => Ok(span),
+        _ => Err("write 1s to 30s".to_owned()),
+    }
+}
 
 fn orders(text: &str) -> Result<usize, String> {
     let allowed = fault::ORDERS_MIN..=ORDERS_MAX;
@@ -105,7 +113,7 @@ struct Shown {
 async fn show(args: &Args, scratch: &Scratch) -> Result<Shown, Exit> {
     let mut screen = Screen::new(args.json);
     let seed = args.seed.unwrap_or_else(|| u64::from(uuid::Uuid::new_v4().as_fields().0 % 100_000));
-    let plan = Arc::new(Plan::new(seed, args.orders, Duration::from_secs(args.seconds)));
+    let plan = Arc::new(Plan::new(seed, args.orders, args.span));
     let stage = Stage::set(&plan, args.orders, scratch).await?;
     view::introduce(&mut screen, &plan);
     let verdict = stage.play(&plan, &mut screen).await?;

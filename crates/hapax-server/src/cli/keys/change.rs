@@ -43,30 +43,47 @@ pub(in crate::cli) fn user_at_host() -> String {
     format!("{user}@{}", system.nodename().to_string_lossy())
 }
 
-/// Changes each, says what came of it, and ends badly if one did not change.
-pub(super) async fn each<F, C>(entries: Vec<Entry>, done: &str, change: F) -> Result<(), Exit>
+/// What came of changing some keys.
+pub(super) struct Changed {
+    /// Those that changed, as they were before.
+    pub(super) before: Vec<Entry>,
+    failures: usize,
+}
+
+impl Changed {
+    /// Ends badly if one did not change.
+    pub(super) fn end(&self, done: &str) -> Result<(), Exit> {
+        match self.failures {
+            0 => Ok(()),
+            failures => Err(Exit::failed(format!("{failures} of {} not {done}", count(self.before.len() + failures, "key")))),
+        }
+    }
+}
+
+/// Changes each, and says what came of it.
+pub(super) async fn each<F, C>(entries: Vec<Entry>, done: &str, change: F) -> Changed
 where
     F: Fn(&Entry) -> C,
     C: Future<Output = Result<Entry, String>> + Send + 'static,
 {
-    let (mut failures, progress) = (0, Progress::of(entries.len()));
+    let (mut changed, progress) = (Changed { before: Vec::new(), failures: 0 }, Progress::of(entries.len()));
     for (number, chunk) in entries.chunks(AT_ONCE).enumerate() {
         progress.show(number * AT_ONCE, done);
-        let changes: Vec<_> = chunk.iter().map(|entry| (&entry.id, tokio::spawn(change(entry)))).collect();
-        for (id, change) in changes {
+        let changes: Vec<_> = chunk.iter().map(|entry| (entry, tokio::spawn(change(entry)))).collect();
+        for (before, change) in changes {
             match change.await.unwrap_or_else(|error| Err(error.to_string())) {
-                Ok(entry) => drop(text::emit(&line(done, &entry))),
+                Ok(entry) => {
+                    changed.before.push(before.clone());
+                    text::emit(&line(done, &entry));
+                }
                 Err(why) => {
-                    failures += 1;
-                    eprintln!("not {done}: {id}: {}", text::line(&why));
+                    changed.failures += 1;
+                    eprintln!("not {done}: {}: {}", before.id, text::line(&why));
                 }
             }
         }
     }
-    match failures {
-        0 => Ok(()),
-        _ => Err(Exit::failed(format!("{failures} of {} not {done}", count(entries.len(), "key")))),
-    }
+    changed
 }
 
 /// How far it has come, on a terminal where nothing else tells: what is printed for each goes elsewhere.

@@ -79,7 +79,7 @@ impl Direct {
         };
         let found = found.map_err(exit)?;
         let keys = found.heads.iter().map(|head| Entry::of(head, now, &self.operation_ids)).collect();
-        Ok(Page { keys, next: found.next.map(|id| id.to_string()), now: Time(now) })
+        Ok(Page { keys, looked_at: found.looked_at, next: found.next.map(|id| id.to_string()), now: Time(now) })
     }
 
     pub(super) async fn show(&self, id: RecordId, with_answer: bool) -> Result<Shown, Exit> {

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::words;
 use crate::admin::keys::wire::Query;
+use crate::cli::text;
+use crate::config::text::{duration, spelled};
 
 /// Everything that is said must hold.
 #[derive(clap::Args, Default)]
@@ -20,17 +21,17 @@ pub(super) struct Filter {
     /// Only of this method
     #[arg(long)]
     pub(super) method: Option<String>,
-    /// Only of this principal, as `show` prints it
+    /// Only of this principal: the name that people know (bob), or the whole one as `show` prints it (header:x-user bob)
     #[arg(long)]
     pub(super) principal: Option<String>,
     /// Only of this namespace
     #[arg(long)]
     namespace: Option<String>,
     /// Only those first seen longer ago than this: 90s, 15m, 1h, 2d
-    #[arg(long, alias = "older", value_name = "SPAN", value_parser = words::span)]
+    #[arg(long, alias = "older", value_name = "SPAN", value_parser = duration)]
     older_than: Option<Duration>,
     /// Only those first seen since so long
-    #[arg(long, alias = "younger", value_name = "SPAN", value_parser = words::span)]
+    #[arg(long, alias = "younger", value_name = "SPAN", value_parser = duration)]
     newer_than: Option<Duration>,
 }
 
@@ -40,6 +41,24 @@ impl Filter {
         [state, route, path, method, principal, namespace].iter().all(|said| said.is_none())
             && older_than.is_none()
             && newer_than.is_none()
+    }
+
+    /// The flags as they were given, for whoever is told that nothing matched them; empty if there were none.
+    pub(super) fn flags(&self) -> String {
+        let Filter { state, route, path, method, principal, namespace, older_than, newer_than } = self;
+        let (older_than, newer_than) = (older_than.map(spelled), newer_than.map(spelled));
+        let said = [
+            ("state", state),
+            ("route", route),
+            ("path", path),
+            ("method", method),
+            ("principal", principal),
+            ("namespace", namespace),
+            ("older-than", &older_than),
+            ("newer-than", &newer_than),
+        ];
+        let said = said.iter().filter_map(|(flag, value)| Some(format!("--{flag} {}", text::line(value.as_deref()?))));
+        said.collect::<Vec<_>>().join(" ")
     }
 
     pub(super) fn state(&self) -> Option<&str> {

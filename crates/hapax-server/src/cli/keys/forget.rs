@@ -3,13 +3,15 @@
 use super::change::{self, Sign};
 use super::source::{Purpose, Source, Where};
 use super::targets::{self, Targets, Wish};
+use super::words::count;
 use crate::admin::keys::wire::{Entry, Forget};
-use crate::cli::Exit;
+use crate::cli::{Exit, text};
 
 /// Erases answers and what their requests looked like. A tombstone stays: the key does not run again, it is answered with 410.
 ///
 /// Nothing that is running can be forgotten, and nothing that is unknown: settle it first. When this returns, no gateway on this store can serve the answer any more.
 /// Where it was in a file, its bytes are gone; what a Postgres keeps of deleted rows is in docs/postgres.md.
+/// With --principal the keys are listed again afterwards: exit code 1 if one of them still has an answer or a fingerprint.
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -25,17 +27,54 @@ pub(super) async fn run(args: &Args) -> Result<(), Exit> {
     let source = Source::find(&args.place, Purpose::Change).await?;
     let wish = Wish { state: None, done: "forgotten", what: "forgotten", refusal, only_one: None };
     let Some(entries) = args.targets.choose(&source, &wish).await? else { return Ok(()) };
-    change::each(entries, "forgotten", |entry| {
+    let changed = change::each(entries, "forgotten", |entry| {
         // As it was shown, and not what has become of it since.
         let forget = Forget { version: Some(entry.version), by: signed.by.clone(), reason: signed.reason.clone() };
         let (source, id) = (source.clone(), targets::parsed(entry));
         async move { source.forget(id?, &forget).await }
     })
-    .await?;
+    .await;
+    let answers = changed.before.iter().filter(|entry| entry.answer_kept).count();
+    eprintln!("forgotten: {}, {} of them with an answer", count(changed.before.len(), "record"), answers);
     if let Some(left) = source.leaves() {
         eprintln!("{left}");
     }
-    Ok(())
+    let proven = match args.targets.principal() {
+        Some(principal) => prove(&args.targets.look_again(&source).await?, principal),
+        None => Ok(()),
+    };
+    changed.end("forgotten").and(proven)
+}
+
+/// Says what is left of a principal, and ends badly if an answer or a fingerprint is.
+fn prove(found: &[Entry], principal: &str) -> Result<(), Exit> {
+    let principal = text::line(principal);
+    let (left, erased): (Vec<&Entry>, Vec<&Entry>) = found.iter().partition(|entry| !is_erased(entry));
+    eprintln!(
+        "looked again: {} of {principal}, of which {} neither an answer nor a fingerprint. What stays of those until their tombstones are over is the key, \
+         the path and the name of the principal",
+        count(found.len(), "record"),
+        if erased.len() == 1 { "1 has".to_owned() } else { format!("{} have", erased.len()) },
+    );
+    if left.is_empty() {
+        return Ok(());
+    }
+    let unknown = left.iter().filter(|entry| entry.is_unresolved()).count();
+    let running = left.iter().filter(|entry| entry.state == "running").count();
+    let other = left.len() - unknown - running;
+    let reasons = [
+        (unknown, "of unknown outcome: settle these first"),
+        (running, "running: wait until these have ended"),
+        (other, "over --limit, or changed meanwhile: run this again"),
+    ];
+    let reasons: Vec<String> =
+        reasons.iter().filter(|(number, _)| *number > 0).map(|(number, why)| format!("{number} {why}")).collect();
+    Err(Exit::failed(format!("{} of {principal} left: {}", count(left.len(), "record"), reasons.join("; "))))
+}
+
+/// Whether nothing is left of what its request and its answer looked like.
+fn is_erased(entry: &Entry) -> bool {
+    !entry.answer_kept && entry.fingerprint.is_none()
 }
 
 /// Why a key cannot be forgotten.

@@ -1,26 +1,33 @@
 //! `hapax keys list`
 
+use hapax::core::time::Timestamp;
+
 use super::filter::Filter;
 use super::source::{Purpose, Source, Where};
 use super::table::{self, Style};
 use super::targets::Walk;
-use super::watch;
-use crate::admin::keys::wire::Entry;
+use super::{newest, watch, words};
+use crate::admin::keys::wire::{Entry, Query};
 use crate::cli::{Exit, text};
 
 /// A table has to be in memory to be drawn.
 const TABLE_ROWS_MAX: usize = 10_000;
 
-/// Lists keys, in the order of their ids.
+/// List keys, the newest first.
+///
+/// Exit code 1 if nothing matches. A store has no order of time: to find the newest, every key is looked at, up to a million of them.
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
     filter: Filter,
-    /// At most so many; over 10000 only with --json
+    /// At most so many; over 10000 only with --json and --by-id
     #[arg(long, default_value_t = 100)]
     limit: usize,
-    /// Go on after this id
-    #[arg(long, value_name = "ID")]
+    /// In the order of ids, page after page: to go through all keys of a large store
+    #[arg(long, conflicts_with = "watch")]
+    by_id: bool,
+    /// With --by-id: go on after this id
+    #[arg(long, value_name = "ID", requires = "by_id")]
     after: Option<String>,
     /// One JSON object a line
     #[arg(long)]
@@ -36,9 +43,9 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(args: &Args) -> Result<(), Exit> {
-    if (!args.json || args.watch) && args.limit > TABLE_ROWS_MAX {
-        let fix = if args.watch { "a filter for fewer" } else { "--json for more, or --after to go on" };
-        return Err(Exit::usage(format!("a table has up to {TABLE_ROWS_MAX} keys: use {fix}")));
+    if !(args.json && args.by_id) && args.limit > TABLE_ROWS_MAX {
+        let fix = if args.watch { "a filter for fewer" } else { "--json --by-id for more" };
+        return Err(Exit::usage(format!("up to {TABLE_ROWS_MAX} keys are sorted: use {fix}")));
     }
     let source = Source::find(&args.place, Purpose::Look).await?;
     let mut query = args.filter.query();
@@ -46,42 +53,49 @@ pub(super) async fn run(args: &Args) -> Result<(), Exit> {
     if args.watch {
         return watch::keys(&source, &query, &watch::Way { limit: args.limit, is_json: args.json, full: args.full }).await;
     }
-    let mut walk = Walk::new(&source, query, args.limit);
-    if args.json {
-        print_lines(&mut walk).await?;
-    } else {
-        print_table(&mut walk, args.full).await?;
+    if args.by_id {
+        return by_id(&source, query, args).await;
     }
-    if let Some(after) = walk.rest() {
-        eprintln!("there may be more: raise --limit, or go on with --after {after}");
+    let mut found = newest::find(&source, &query, args.limit).await?;
+    newest::keep_exact(&mut found.entries, args.filter.principal.as_deref());
+    if found.entries.is_empty() {
+        return Err(Exit::failed(words::nothing_matched(&args.filter.flags(), found.looked_at)));
     }
+    print(&found.entries, found.now, args);
+    found.tell_of_rest();
+    newest::tell_of_principals(&found.entries, args.filter.principal.as_deref());
     Ok(())
 }
 
-async fn print_lines(walk: &mut Walk<'_>) -> Result<(), Exit> {
+/// Page after page, each as soon as it is there.
+async fn by_id(source: &Source, query: Query, args: &Args) -> Result<(), Exit> {
+    let mut walk = Walk::new(source, query, args.limit);
+    let (mut found, mut looked_at) = (0, 0);
     while let Some(page) = walk.next().await? {
-        let lines: String = page.keys.iter().map(json_line).collect();
-        if !text::emit(&lines) {
-            break;
+        found += page.keys.len();
+        looked_at += page.looked_at;
+        if !print(&page.keys, page.now.0, args) {
+            return Ok(());
         }
     }
+    if found == 0 {
+        return Err(Exit::failed(words::nothing_matched(&args.filter.flags(), looked_at)));
+    }
+    if let Some(after) = walk.rest() {
+        eprintln!("there may be more: raise --limit, or go on with --by-id --after {after}");
+    }
     Ok(())
 }
 
-fn json_line(entry: &Entry) -> String {
+/// `false` once nobody reads it any more.
+fn print(entries: &[Entry], now: Timestamp, args: &Args) -> bool {
+    if args.json {
+        return text::emit(&entries.iter().map(json_line).collect::<String>());
+    }
+    entries.is_empty() || text::emit(&table::draw(entries, now, Style::of_output(args.full)))
+}
+
+pub(super) fn json_line(entry: &Entry) -> String {
     let line = serde_json::to_string(entry).expect("it has no maps with odd keys");
     format!("{}\n", text::json(&line))
-}
-
-async fn print_table(walk: &mut Walk<'_>, full: bool) -> Result<(), Exit> {
-    let (mut entries, mut now) = (Vec::new(), None);
-    while let Some(page) = walk.next().await? {
-        entries.extend(page.keys);
-        now = Some(page.now);
-    }
-    match now {
-        Some(now) if !entries.is_empty() => drop(text::emit(&table::draw(&entries, now.0, Style::of_output(full)))),
-        _ => eprintln!("no key is like that"),
-    }
-    Ok(())
 }

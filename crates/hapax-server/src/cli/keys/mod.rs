@@ -7,6 +7,7 @@ mod filter;
 mod forget;
 mod list;
 mod log;
+mod newest;
 mod settle;
 mod show;
 pub(super) mod source;

@@ -77,6 +77,7 @@ pub(super) async fn run(args: &Args) -> Result<(), Exit> {
         async move { source.settle(id?, &settle).await }
     })
     .await
+    .end("settled")
 }
 
 /// Why a key cannot be settled.

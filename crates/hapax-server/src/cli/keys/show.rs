@@ -7,23 +7,24 @@ use hapax::{Key, Principal, RecordId, Scope};
 
 use super::source::{Purpose, Source, Where};
 use super::table::{self, Style};
-use super::targets::{self, Walk};
-use super::words;
+use super::{list, newest, targets, words};
 use crate::admin::keys::time::Time;
 use crate::admin::keys::wire::{Entry, Query, Replay, Shown};
 use crate::cli::{Exit, text};
 
-/// Several keys that fit are shown up to here.
+/// Several keys that match are listed up to here.
 const CANDIDATES_MAX: usize = 20;
 
-/// Shows everything that is known of a key.
+/// Show everything that is known of a key. If --key matches several, list them, the newest first.
+///
+/// Exit code 1 if there is none.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The record's id, or its first digits; or the operation id that the upstream and the log know it by
     #[arg(value_name = "ID", required_unless_present = "key", conflicts_with = "key")]
     id: Option<String>,
     /// The key, as the caller sent it
-    #[arg(long, requires = "path")]
+    #[arg(long)]
     key: Option<String>,
     /// With --key: the path, or a pattern
     #[arg(long)]
@@ -31,7 +32,7 @@ pub(super) struct Args {
     /// With --key: the method
     #[arg(long)]
     method: Option<String>,
-    /// With --key: the principal. With it and a plain path the key is found at once; else the keys are searched
+    /// With --key: the principal, by the name that people know or the whole one. With a whole one and a plain path the key is found at once; else all keys are searched
     #[arg(long)]
     principal: Option<String>,
     /// With --key: the namespace
@@ -51,8 +52,12 @@ pub(super) async fn run(args: &Args) -> Result<(), Exit> {
     let source = Source::find(&args.place, Purpose::Look).await?;
     let id = match (&args.id, &args.key) {
         (Some(id), _) => targets::resolve(&source, id).await?,
-        (None, Some(key)) => search(&source, args, key).await?,
-        (None, None) => return Err(Exit::usage("say which key: its id, or --key and --path")),
+        (None, Some(key)) => match search(&source, args, key).await? {
+            Some(id) => id,
+            // They were listed.
+            None => return Ok(()),
+        },
+        (None, None) => return Err(Exit::usage("say which key: its id, or --key")),
     };
     let shown = source.show(id, args.answer).await?;
     let output = if args.json {
@@ -65,11 +70,12 @@ pub(super) async fn run(args: &Args) -> Result<(), Exit> {
     Ok(())
 }
 
-async fn search(source: &Source, args: &Args, key: &str) -> Result<RecordId, Exit> {
+/// The one record of a key; `None` if there are several, which are listed.
+async fn search(source: &Source, args: &Args, key: &str) -> Result<Option<RecordId>, Exit> {
     if let Some(id) = computed(args, key)?
         && source.show(id, false).await.is_ok()
     {
-        return Ok(id);
+        return Ok(Some(id));
     }
     let query = Query {
         key: Some(key.to_owned()),
@@ -79,19 +85,31 @@ async fn search(source: &Source, args: &Args, key: &str) -> Result<RecordId, Exi
         namespace: args.namespace.clone(),
         ..Query::default()
     };
-    let (mut found, mut now) = (Vec::new(), Timestamp::ZERO);
-    let mut walk = Walk::new(source, query, CANDIDATES_MAX);
-    while let Some(page) = walk.next().await? {
-        now = page.now.0;
-        found.extend(page.keys);
-    }
-    match &found[..] {
-        [] => Err(Exit::failed(format!("there is no key {} on that path", text::line(key)))),
-        [only] => only.id.parse().map_err(Exit::failed),
-        _ => {
-            eprint!("{}", table::draw(&found, now, Style::plain()));
-            Err(Exit::failed("several keys fit: show one of these by its id"))
+    let found = newest::find(source, &query, CANDIDATES_MAX).await?;
+    match &found.entries[..] {
+        [] => Err(Exit::failed(words::nothing_matched(&args.flags(key), found.looked_at))),
+        [only] if !found.is_cut_off => only.id.parse().map(Some).map_err(Exit::failed),
+        several => {
+            let listed = if args.json {
+                several.iter().map(list::json_line).collect()
+            } else {
+                table::draw(several, found.now, Style::of_output(false))
+            };
+            text::emit(&listed);
+            found.tell_of_rest();
+            eprintln!("{} have this key: show one of them with `hapax keys show ID`", words::count(several.len(), "record"));
+            Ok(None)
         }
+    }
+}
+
+impl Args {
+    /// The flags that say which key, for whoever is told that there is none.
+    fn flags(&self, key: &str) -> String {
+        let others =
+            [("path", &self.path), ("method", &self.method), ("principal", &self.principal), ("namespace", &self.namespace)];
+        let others = others.iter().filter_map(|(flag, value)| Some(format!(" --{flag} {}", text::line(value.as_deref()?))));
+        format!("--key {}{}", text::line(key), others.collect::<String>())
     }
 }
 

@@ -1,14 +1,16 @@
 //! Keys as a table: aligned and cut to width on a terminal, tab-separated elsewhere.
 
+use hapax::Principal;
 use hapax::core::time::Timestamp;
 
 use super::words;
+use crate::admin::keys::principal::short;
 use crate::admin::keys::wire::Entry;
 use crate::cli::text;
 
-const NAMES: [&str; 7] = ["ID", "STATE", "ROUTE", "KEY", "AGE", "ATTEMPTS", "STATUS"];
+const NAMES: [&str; 8] = ["ID", "STATE", "ROUTE", "KEY", "PRINCIPAL", "AGE", "ATTEMPTS", "STATUS"];
 /// Columns that may be cut to make the table fit, and to no less than this.
-const ELASTIC: [usize; 2] = [2, 3];
+const ELASTIC: [usize; 3] = [2, 3, 4];
 const ELASTIC_MIN: usize = 8;
 const GAP: usize = 2;
 /// The shortest id that is shown.
@@ -37,10 +39,10 @@ impl Style {
     }
 }
 
-/// Keys in the order of their ids.
+/// Keys, a line each. On a terminal a principal is the name that people know; elsewhere it is as the record has it.
 pub(super) fn draw(entries: &[Entry], now: Timestamp, style: Style) -> String {
     let digits = if style.full { usize::MAX } else { digits(entries) };
-    let rows: Vec<Row> = entries.iter().map(|entry| row(entry, now, digits)).collect();
+    let rows: Vec<Row> = entries.iter().map(|entry| row(entry, now, digits, style.width.is_some())).collect();
     match style.width {
         None => rows.iter().map(|row| row.join("\t") + "\n").collect(),
         Some(width) => aligned(&rows, width, style.is_coloured),
@@ -55,18 +57,27 @@ pub(super) fn state(entry: &Entry) -> String {
     }
 }
 
-/// As many digits as tell the ids apart. They are sorted, so that only neighbours can begin alike.
+/// As many digits as tell the ids apart. Sorted, only neighbours can begin alike.
 fn digits(entries: &[Entry]) -> usize {
-    let alike = |[a, b]: &[Entry; 2]| a.id.bytes().zip(b.id.bytes()).take_while(|(a, b)| a == b).count();
-    entries.array_windows().map(alike).max().map_or(ID_DIGITS_MIN, |alike| ID_DIGITS_MIN.max(alike + 1))
+    let mut ids: Vec<&str> = entries.iter().map(|entry| &*entry.id).collect();
+    ids.sort_unstable();
+    let alike = |[a, b]: &[&str; 2]| a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
+    ids.array_windows().map(alike).max().map_or(ID_DIGITS_MIN, |alike| ID_DIGITS_MIN.max(alike + 1))
 }
 
-fn row(entry: &Entry, now: Timestamp, digits: usize) -> Row {
+/// Who asked, as the record has it.
+pub(super) fn principal(entry: &Entry) -> String {
+    entry.principal.clone().unwrap_or_else(|| Principal::Anonymous.to_string())
+}
+
+fn row(entry: &Entry, now: Timestamp, digits: usize, is_short: bool) -> Row {
+    let principal = principal(entry);
     [
         text::line(entry.id.get(..digits).unwrap_or(&entry.id)).into_owned(),
         text::line(&state(entry)).into_owned(),
         text::line(&format!("{} {}", entry.method, entry.path)).into_owned(),
         text::line(&entry.key).into_owned(),
+        text::line(&if is_short { short(&principal) } else { principal }).into_owned(),
         words::age(now.since(entry.created_at.0)),
         entry.attempts.to_string(),
         entry.status.map_or_else(|| "-".to_owned(), |status| status.to_string()),
@@ -158,7 +169,7 @@ mod tests {
         assert!(table.lines().all(|line| line.chars().count() <= 76), "{table}");
         assert!(table.contains('…'), "{table}");
         let table = drawn(&entries, None);
-        assert_eq!(table.lines().nth(1), Some("01020305\tcompleted\tPOST /\\u{1b}[2J\\u{202e}\tk\t1m 5s\t1\t201"));
+        assert_eq!(table.lines().nth(1), Some("01020305\tcompleted\tPOST /\\u{1b}[2J\\u{202e}\tk\t(anonymous)\t1m 5s\t1\t201"));
     }
 
     #[test]

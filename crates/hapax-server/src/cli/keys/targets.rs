@@ -3,11 +3,13 @@
 use std::io::{BufRead, IsTerminal};
 
 use hapax::RecordId;
+use hapax::core::time::Timestamp;
 
 use super::filter::Filter;
+use super::newest;
 use super::source::Source;
 use super::table::{self, Style};
-use super::words::count;
+use super::words::{count, nothing_matched};
 use crate::admin::keys::wire::{Entry, Page, Query};
 use crate::admin::operation::{self, before};
 use crate::cli::{Exit, text};
@@ -164,23 +166,27 @@ impl Targets {
         let mut query = self.filter.query();
         query.state = query.state.or_else(|| wish.state.map(str::to_owned));
         let mut walk = Walk::new(source, query, self.limit);
-        let (mut found, mut unknown) = (Vec::new(), 0);
+        let (mut found, mut unknown, mut looked_at, mut now) = (Vec::new(), 0, 0, Timestamp::ZERO);
         while let Some(mut page) = walk.next().await? {
             let all = page.keys.len();
             page.keys.retain(|entry| wish.state == Some("unknown") || !entry.is_unresolved());
             walk.give_back(all - page.keys.len());
             unknown += all - page.keys.len();
-            preview(&page, found.len());
+            looked_at += page.looked_at;
+            now = page.now.0;
             found.extend(page.keys);
         }
+        newest::keep_exact(&mut found, self.filter.principal.as_deref());
+        newest::sort(&mut found);
+        preview(&found, now);
         if unknown > 0 {
             eprintln!("left out: {} of unknown outcome, to be settled first", count(unknown, "key"));
         }
         let what = wish.what;
         if found.is_empty() {
-            eprintln!("no key is like that: nothing to do");
-            return Ok(None);
+            return Err(Exit::failed(format!("{}: nothing to do", nothing_matched(&self.filter.flags(), looked_at))));
         }
+        self.one_principal(&found)?;
         wish.fits(found.len())?;
         let more = if walk.rest().is_some() { ", and there may be more: run this again for those" } else { "" };
         eprintln!("{} would be {what}{more}", count(found.len(), "key"));
@@ -191,6 +197,34 @@ impl Targets {
             return Ok(Some(found));
         }
         Err(Exit::usage("nothing was changed: add --yes to go on"))
+    }
+}
+
+impl Targets {
+    /// Refuses to change the keys of several people under one name.
+    fn one_principal(&self, found: &[Entry]) -> Result<(), Exit> {
+        let several = newest::principals(found, self.filter.principal.as_deref());
+        if several.is_empty() {
+            return Ok(());
+        }
+        newest::tell_of_principals(found, self.filter.principal.as_deref());
+        Err(Exit::usage("nothing was changed: these may be several people. Give --principal as one of them is written here"))
+    }
+
+    /// The principal that was named, if keys were chosen by one.
+    pub(super) fn principal(&self) -> Option<&str> {
+        self.filter.principal.as_deref().filter(|_| self.ids.is_empty())
+    }
+
+    /// Every key that the filter finds now, whatever its state and however many there are.
+    pub(super) async fn look_again(&self, source: &Source) -> Result<Vec<Entry>, Exit> {
+        let mut walk = Walk::new(source, self.filter.query(), usize::MAX);
+        let mut found = Vec::new();
+        while let Some(page) = walk.next().await? {
+            found.extend(page.keys);
+        }
+        newest::keep_exact(&mut found, self.filter.principal.as_deref());
+        Ok(found)
     }
 }
 
@@ -227,14 +261,14 @@ impl Wish<'_> {
     }
 }
 
-/// Shows the first of what would be changed.
-fn preview(page: &Page, before: usize) {
-    let shown = page.keys.len().min(SHOWN_MAX.saturating_sub(before));
+/// Shows the newest of what would be changed.
+fn preview(found: &[Entry], now: Timestamp) {
+    let shown = found.len().min(SHOWN_MAX);
     if shown > 0 {
-        eprint!("{}", table::draw(&page.keys[..shown], page.now.0, Style::plain()));
+        eprint!("{}", table::draw(&found[..shown], now, Style::plain()));
     }
-    if shown < page.keys.len() {
-        eprintln!("… and {}", count(page.keys.len() - shown, "further key"));
+    if shown < found.len() {
+        eprintln!("… and {}", count(found.len() - shown, "further key"));
     }
 }
 

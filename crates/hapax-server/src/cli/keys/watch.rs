@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::newest;
 use super::source::Source;
 use super::table::{self, Style};
-use super::targets::Walk;
 use super::words::count;
 use crate::admin::keys::time::Time;
 use crate::admin::keys::wire::{Entry, Query};
@@ -36,7 +36,7 @@ struct Seen {
 pub(super) async fn keys(source: &Source, query: &Query, way: &Way) -> Result<(), Exit> {
     let (mut before, mut patience) = (BTreeMap::new(), Patience::default());
     loop {
-        if let Some(Some(seen)) = patience.of(look(source, query, way.limit).await)? {
+        if let Some(seen) = patience.of(look(source, query, way.limit).await)? {
             let output = match text::terminal_size() {
                 Some((_, rows)) if !way.is_json => screen(&seen, rows, way.full),
                 _ => changes(&mut before, seen, way.is_json),
@@ -79,14 +79,10 @@ impl Patience {
     }
 }
 
-async fn look(source: &Source, query: &Query, limit: usize) -> Result<Option<Seen>, Exit> {
-    let mut walk = Walk::new(source, query.clone(), limit);
-    let (mut entries, mut now) = (Vec::new(), None);
-    while let Some(page) = walk.next().await? {
-        entries.extend(page.keys);
-        now = Some(page.now);
-    }
-    Ok(now.map(|now| Seen { entries, now, is_all: walk.rest().is_none() }))
+async fn look(source: &Source, query: &Query, limit: usize) -> Result<Seen, Exit> {
+    let found = newest::find(source, query, limit).await?;
+    let is_all = !found.has_older && !found.is_cut_off;
+    Ok(Seen { entries: found.entries, now: Time(found.now), is_all })
 }
 
 /// A terminal's page: cleared, with as many keys as it has room for.

@@ -18,6 +18,11 @@ pub(super) fn banner(config: &Config, address: SocketAddr, admin: Option<SocketA
     line("upstream", config.upstream.url.to_string().trim_end_matches('/'));
     line("store", &store(&config.store));
     line("principal", &principal(&config.principal));
+    for route in &config.routes {
+        if let Some(own) = route.principal.as_ref().filter(|own| **own != config.principal) {
+            line("", &format!("on {}: {}", route.name, principal(own)));
+        }
+    }
     line("operators", &operators(admin));
     text += "\nRoutes, the first that matches counts\n";
     text += &table(&routes);
@@ -52,8 +57,11 @@ fn store(store: &StoreUrl) -> String {
 
 fn principal(principal: &PrincipalSources) -> String {
     match principal.first() {
-        PrincipalSource::Digest(_) => {
-            format!("{principal}: a replay needs the same credential; whether it is still valid is not checked")
+        PrincipalSource::Digest(field) => format!(
+            "{principal}: callers are told apart by a digest of {field}, unchecked: a refreshed token is a new caller; use jwt:CLAIM for those"
+        ),
+        PrincipalSource::Cookie(_) => {
+            format!("{principal}: a replay needs the same cookie; whether its session is still valid is not checked")
         }
         PrincipalSource::Header(_) => format!("{principal}: as trusted_proxies say; from anybody else the field is taken off"),
         PrincipalSource::Jwt(_) => format!("{principal}: a replay needs a token of the same caller that is good now"),

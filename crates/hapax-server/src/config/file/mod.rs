@@ -186,9 +186,7 @@ fn config<'a>(
     top.read("listen", &mut config.listen, parsed(text::listen_address));
     top.read("admin", &mut config.admin, parsed(text::admin_address));
     top.read("store", &mut config.store, parsed(StoreUrl::from_str));
-    top.read("principal", &mut config.principal, |value, kind| {
-        texts("digest:authorization", PrincipalSource::from_str)(value, kind).and_then(PrincipalSources::new)
-    });
+    top.read("principal", &mut config.principal, principals::sources);
     top.read("anonymous_fields", &mut config.anonymous_fields, texts("x-tenant-hint", AnonymousField::from_str));
     top.read("namespace", &mut config.namespace, parsed(sections::namespace));
     top.read("trusted_proxies", &mut config.trusted_proxies, networks);
@@ -199,7 +197,7 @@ fn config<'a>(
     config.settle_token = top.secret("settle_token", Secret::token);
     overrule(&mut config, overrides, context);
     addresses::apart(&top, &config, overrides);
-    principals::check(&top, [&jwt, &forward_auth], &config, overrides);
+    principals::check(&top, [&jwt, &forward_auth], &routes, &config, overrides);
     addresses::no_loop(&section(&UPSTREAM), &config, overrides);
     sections::bodies_fit(&section(&LIMITS), &config.all_routes(), &config.limits);
     addresses::admin_is_guarded(&top, &config, overrides);

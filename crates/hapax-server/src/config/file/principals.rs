@@ -15,7 +15,9 @@ use super::value::{count, duration, parsed, texts};
 use crate::config::jwt::is_shared;
 use crate::config::principal::identity_field;
 use crate::config::url::believable_url;
-use crate::config::{AnonymousField, Audience, Config, ForwardAuth, Issuer, Jwt, KeysFrom, PrincipalSource, text};
+use crate::config::{
+    AnonymousField, Audience, Config, ForwardAuth, Issuer, Jwt, KeysFrom, PrincipalSource, PrincipalSources, ServiceUrl, text,
+};
 use crate::gateway::forward;
 
 /// Clocks that differ by more are broken, and a token would live for longer than its issuer meant.
@@ -31,7 +33,6 @@ pub(super) fn jwt(section: &Section<'_>) -> Option<Jwt> {
     let issuer = section.get("issuer", parsed(issuer));
     let audience = section.get("audience", audience);
     if section.is_present() {
-        require(section, "algorithms", "algorithms = [\"RS256\"], as the issuer signs: a token must not choose for itself");
         require(section, "issuer", "issuer = \"https://id.example.com\", as `iss` in its tokens says, or \"any\"");
         require(section, "audience", "audience = \"…\", as `aud` in tokens for this service says, or \"any\"");
     }
@@ -55,7 +56,13 @@ fn require(section: &Section<'_>, name: &str, write: &str) {
     }
 }
 
+/// What tokens may be signed with: never what they themselves say. Where nothing is written, what most issuers use.
 fn algorithms(section: &Section<'_>) -> Option<Vec<Algorithm>> {
+    if !section.has("algorithms") && section.is_present() {
+        let (algorithm, word) = if section.has("secret_file") { (Algorithm::HS256, "HS256") } else { (Algorithm::RS256, "RS256") };
+        section.follows("algorithms", vec![word], "default");
+        return Some(vec![algorithm]);
+    }
     let algorithms = section.get("algorithms", texts("RS256", algorithm))?;
     let shared = algorithms.iter().filter(|algorithm| is_shared(**algorithm)).count();
     if shared > 0 && shared < algorithms.len() {
@@ -233,41 +240,53 @@ fn auth_timeout(value: &DeValue<'_>, _: Kind) -> Result<Duration, String> {
     }
 }
 
+/// `principal`, for all routes or for one.
+pub(super) fn sources(value: &DeValue<'_>, kind: Kind) -> Result<PrincipalSources, String> {
+    texts("digest:authorization", PrincipalSource::from_str)(value, kind).and_then(PrincipalSources::new)
+}
+
 /// What the sources need, and sections that nothing needs.
-pub(super) fn check(top: &Section<'_>, [jwt, forward_auth]: [&Section<'_>; 2], config: &Config, overrides: &Overrides) {
-    for source in config.principal.iter() {
-        match source {
-            PrincipalSource::Jwt(_) if !jwt.is_present() => top.mistake(
-                &["principal"],
-                format!(
-                    "`{source}` needs [jwt] in the configuration: with `algorithms`, `issuer`, `audience` and `keys_url` or `keys_file`"
+pub(super) fn check(
+    top: &Section<'_>,
+    [jwt, forward_auth]: [&Section<'_>; 2],
+    routes: &[Section<'_>],
+    config: &Config,
+    overrides: &Overrides,
+) {
+    // Each list with the section that it is written in.
+    let mut lists = vec![(top, config.principal.clone())];
+    lists.extend(routes.iter().filter_map(|route| Some((route, route.peek("principal", sources)?))));
+    for (section, list) in &lists {
+        for source in list.iter() {
+            match source {
+                PrincipalSource::Jwt(_) if !jwt.is_present() => section.mistake(
+                    &["principal"],
+                    format!("`{source}` needs [jwt] in the configuration: with `issuer`, `audience` and `keys_url` or `keys_file`"),
                 ),
-            ),
-            PrincipalSource::ForwardAuth(_) if !forward_auth.is_present() => top.mistake(
-                &["principal"],
-                "forward-auth needs [forward_auth] in the configuration: write principal_field = \"x-auth-user\" in it",
-            ),
-            _ => {}
+                PrincipalSource::ForwardAuth(_) if !forward_auth.is_present() => section.mistake(
+                    &["principal"],
+                    "forward-auth needs [forward_auth] in the configuration: write principal_field = \"x-auth-user\" in it",
+                ),
+                _ => {}
+            }
         }
+        has_proxies(section, top, list, config);
+        anonymous_apart(top, list, config);
     }
-    has_proxies(top, config);
-    key_fields_apart([top, jwt, forward_auth], config, overrides);
-    anonymous_apart(top, config);
+    let url = one_service(&lists);
+    key_fields_apart([top, jwt, forward_auth], &lists, config, overrides);
     // Whoever tries another source with a flag leaves the file as it is.
     if overrides.principal.is_some() {
         return;
     }
     let source = &config.principal;
-    if jwt.is_present() && !source.iter().any(|source| matches!(source, PrincipalSource::Jwt(_))) {
+    let is_jwt = |source: &PrincipalSource| matches!(source, PrincipalSource::Jwt(_));
+    if jwt.is_present() && !lists.iter().any(|(_, list)| list.iter().any(is_jwt)) {
         jwt.mistake(
             &[],
             format!("[jwt] is for principal = \"jwt:sub\", and it is \"{source}\": write the one or remove the other"),
         );
     }
-    let url = source.iter().find_map(|source| match source {
-        PrincipalSource::ForwardAuth(url) => Some(url),
-        _ => None,
-    });
     if forward_auth.is_present() && url.is_none() {
         forward_auth.mistake(
             &[],
@@ -284,9 +303,27 @@ pub(super) fn check(top: &Section<'_>, [jwt, forward_auth]: [&Section<'_>; 2], c
     }
 }
 
+/// The service that forward-auth asks. `[forward_auth]` describes one.
+fn one_service(lists: &[(&Section<'_>, PrincipalSources)]) -> Option<ServiceUrl> {
+    let mut first: Option<ServiceUrl> = None;
+    for (section, list) in lists {
+        for source in list.iter() {
+            let PrincipalSource::ForwardAuth(url) = source else { continue };
+            if first.as_ref().is_some_and(|first| first != url) {
+                section.mistake(
+                    &["principal"],
+                    "[forward_auth] describes one service, and another route asks another: write the same forward-auth:URL on both",
+                );
+            }
+            first.get_or_insert_with(|| url.clone());
+        }
+    }
+    first
+}
+
 /// A field that says who is asking is believed only from proxies that are named.
-fn has_proxies(top: &Section<'_>, config: &Config) {
-    let source = config.principal.first();
+fn has_proxies(section: &Section<'_>, top: &Section<'_>, list: &PrincipalSources, config: &Config) {
+    let source = list.first();
     let PrincipalSource::Header(field) = source else { return };
     if !config.trusted_proxies.is_empty() {
         return;
@@ -294,7 +331,7 @@ fn has_proxies(top: &Section<'_>, config: &Config) {
     if top.has("trusted_proxies") {
         top.mistake(&["trusted_proxies"], format!("`{source}` believes only these, and there is none: name the proxies"));
     } else {
-        top.mistake(
+        section.mistake(
             &["principal"],
             format!(
                 "`{source}` believes only proxies that are named: write trusted_proxies = [\"10.0.0.7\"], or whoever sets {field}"
@@ -304,27 +341,33 @@ fn has_proxies(top: &Section<'_>, config: &Config) {
 }
 
 /// A field that carries keys cannot say who is asking, nor be taken off.
-fn key_fields_apart([top, jwt, forward_auth]: [&Section<'_>; 3], config: &Config, overrides: &Overrides) {
-    let settings = |source: &PrincipalSource| -> Vec<(_, _, Vec<HeaderName>)> {
-        let fields = || source.fields(config).into_iter().cloned().collect();
-        match source {
-            PrincipalSource::Digest(_) | PrincipalSource::Header(_) => vec![(top, "principal", fields())],
-            PrincipalSource::Jwt(_) => vec![(jwt, "field", fields())],
-            PrincipalSource::ForwardAuth(_) => {
-                let auth = config.forward_auth.clone().into_iter();
-                let (forward, pass): (Vec<_>, Vec<_>) = auth.map(|auth| (auth.forward, auth.pass)).unzip();
-                vec![(forward_auth, "forward", forward.concat()), (forward_auth, "pass", pass.concat())]
-            }
-            PrincipalSource::None => Vec::new(),
-        }
-    };
+fn key_fields_apart(
+    [top, jwt, forward_auth]: [&Section<'_>; 3],
+    lists: &[(&Section<'_>, PrincipalSources)],
+    config: &Config,
+    overrides: &Overrides,
+) {
+    let mut settings: Vec<(&Section<'_>, &str, Vec<HeaderName>)> = Vec::new();
+    let is_one = |wanted: fn(&PrincipalSource) -> bool| lists.iter().any(|(_, list)| list.iter().any(wanted));
+    for (section, list) in lists {
+        let named = list.iter().filter(|source| !matches!(source, PrincipalSource::Jwt(_) | PrincipalSource::ForwardAuth(_)));
+        settings.extend(named.map(|source| (*section, "principal", source.fields(config).into_iter().cloned().collect())));
+    }
+    if let Some(token) = config.jwt.as_ref().filter(|_| is_one(|source| matches!(source, PrincipalSource::Jwt(_)))) {
+        settings.push((jwt, "field", vec![token.field.clone()]));
+    }
+    if let Some(auth) = config.forward_auth.as_ref().filter(|_| is_one(|source| matches!(source, PrincipalSource::ForwardAuth(_))))
+    {
+        settings.push((forward_auth, "forward", auth.forward.clone()));
+        settings.push((forward_auth, "pass", auth.pass.clone()));
+    }
     let carries_keys = |field: &&HeaderName| {
         forward::is_keys(field)
             || config.all_routes().iter().any(|route| route.policy.key_field.eq_ignore_ascii_case(field.as_str()))
     };
-    for (section, setting, fields) in config.principal.iter().flat_map(settings) {
+    for (section, setting, fields) in settings {
         // Of the default no route can have made a key.
-        let is_written = section.has(setting) || overrides.principal.is_some();
+        let is_written = section.has(setting) || (std::ptr::eq(section, top) && overrides.principal.is_some());
         if let Some(field) = fields.iter().find(carries_keys).filter(|_| is_written) {
             section.mistake(
                 &[setting],
@@ -335,8 +378,8 @@ fn key_fields_apart([top, jwt, forward_auth]: [&Section<'_>; 3], config: &Config
 }
 
 /// A field by which callers are known identifies somebody.
-fn anonymous_apart(top: &Section<'_>, config: &Config) {
-    for source in config.principal.iter() {
+fn anonymous_apart(top: &Section<'_>, list: &PrincipalSources, config: &Config) {
+    for source in list.iter() {
         let fields = source.fields(config);
         let is_read = |anonymous: &&AnonymousField| matches!(anonymous, AnonymousField::Header(field) if fields.contains(&field));
         if let Some(both) = config.anonymous_fields.iter().find(is_read) {

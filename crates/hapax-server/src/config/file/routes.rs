@@ -8,6 +8,7 @@ use toml::de::DeValue;
 
 use super::names::Kind;
 use super::policy::{self, Around};
+use super::principals;
 use super::section::Section;
 use super::value::{kind, parsed};
 use crate::config::{Pattern, Route};
@@ -45,6 +46,7 @@ fn route(section: &Section<'_>, around: &Around<'_>) -> Option<Route> {
     let (mut policy, probe) = policy::policy(section, around);
     let pattern = section.get("path", parsed(Pattern::from_str))?;
     let name = section.get("name", parsed(name));
+    let principal = section.get("principal", principals::sources);
     if section.has("method") && methods.is_none() {
         return None;
     }
@@ -55,7 +57,7 @@ fn route(section: &Section<'_>, around: &Around<'_>) -> Option<Route> {
         }
     }
     let name = name.unwrap_or_else(|| described(&methods, &pattern));
-    Some(Route { name, methods, pattern, policy, probe })
+    Some(Route { name, methods, pattern, policy, probe, principal })
 }
 
 /// A word that can stand in a metric and on a command line as it is.

@@ -115,6 +115,12 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// A setting that was read before. Nothing is noted again.
+    pub(super) fn peek<T>(&self, name: &str, read: impl FnOnce(&DeValue<'_>, Kind) -> Result<T, String>) -> Option<T> {
+        let kind = self.names.find(name).expect("every setting that is read is in the table").kind;
+        self.given.get(name).and_then(|given| read(given.value, kind).ok())
+    }
+
     /// Notes what counts for a setting that is not written, and depends on others.
     pub(super) fn follows(&self, name: &'static str, value: impl Into<toml::Value>, why: &str) {
         let setting = self.names.find(name).expect("every setting that is noted is in the table");

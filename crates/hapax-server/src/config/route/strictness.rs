@@ -43,6 +43,10 @@ pub(super) fn compare(one: &Route, other: &Route, method: &http::Method) -> Opti
     if ours == Guard::Nothing || theirs == Guard::Nothing {
         return Some(ours.cmp(&theirs));
     }
+    // To the one, callers may be one and the same who are told apart by the other.
+    if one.principal != other.principal {
+        return None;
+    }
     let orders =
         [ours.cmp(&theirs), compare_modes(one.policy.mode, other.policy.mode)?, other.policy.fail_open.cmp(&one.policy.fail_open)];
     let (is_stricter, is_weaker) = (orders.contains(&Ordering::Greater), orders.contains(&Ordering::Less));
@@ -97,6 +101,19 @@ mod tests {
 
     fn mode(mode: Mode) -> Policy {
         Policy { mode, ..plain() }
+    }
+
+    #[test]
+    fn neither_of_two_routes_is_stricter_that_know_callers_by_different_sources() {
+        let known_by = |sources: &str, policy| Route { principal: Some(sources.parse().unwrap()), ..route(policy) };
+        let (token, anybody) = (known_by("jwt:sub", plain()), known_by("none", key(KeyRule::Required)));
+        for (one, other) in [(&token, &anybody), (&anybody, &token)] {
+            assert_eq!(compare(one, other, &http::Method::POST), None);
+        }
+        // Where one of them guards nothing, the other counts.
+        let open = known_by("none", key(KeyRule::Off));
+        assert_eq!(compare(&token, &open, &http::Method::POST), Some(Ordering::Greater));
+        assert_eq!(compare(&token, &anybody, &http::Method::GET), Some(Ordering::Equal));
     }
 
     #[test]

@@ -11,8 +11,9 @@
 use http::header::{AUTHORIZATION, COOKIE, HeaderMap, HeaderName};
 use http::request::Parts;
 
-use crate::config::{AnonymousField, Config, PrincipalSource, PrincipalSources};
-use crate::gateway::forward::{CREDENTIALS, is_plain};
+use super::cookie;
+use crate::config::{AnonymousField, Config, CookieName, PrincipalSource, PrincipalSources};
+use crate::gateway::forward::{CREDENTIALS, is_ours, is_plain};
 
 /// Fields that identify nobody: sorted, and printed in `docs/principals.md`.
 const FIELDS: [&str; 235] = [
@@ -416,6 +417,29 @@ impl Unread {
             Unread::Parameter(_) => "query",
         }
     }
+
+    /// Whether it is a credential wherever it occurs.
+    pub(super) fn is_credential(&self) -> bool {
+        match self {
+            Unread::Field(field) => is_credential_field(field),
+            Unread::Parameter(_) => true,
+        }
+    }
+
+    /// The principal source that would read it, if there is one. Of cookies the one that looks like a session's.
+    pub(super) fn source(&self, headers: &HeaderMap) -> Option<String> {
+        match self {
+            Unread::Field(field) if *field == COOKIE => Some(format!("cookie:{}", cookie::session(headers).unwrap_or("NAME"))),
+            Unread::Field(field) if is_plain(field.as_str()) && !is_ours(field) => Some(format!("digest:{field}")),
+            Unread::Field(_) => None,
+            Unread::Parameter(_) => Some("forward-auth:URL".to_owned()),
+        }
+    }
+
+    /// Whether `anonymous_fields` takes it.
+    pub(super) fn may_be_anonymous(&self) -> bool {
+        self.name().parse::<AnonymousField>().is_ok()
+    }
 }
 
 /// Tells which parts of a request may identify its sender, under one configuration.
@@ -423,6 +447,8 @@ pub(super) struct Anonymous {
     /// Fields that need no judging: those that the sources read, that carry keys, or that the
     /// configuration calls anonymous.
     fields: Vec<HeaderName>,
+    /// Cookies that the sources read.
+    cookies: Vec<CookieName>,
     /// Query parameters that the configuration calls anonymous.
     parameters: Vec<String>,
     judges_query: bool,
@@ -430,7 +456,14 @@ pub(super) struct Anonymous {
 
 impl Anonymous {
     pub(super) fn new(sources: &PrincipalSources, config: &Config) -> Anonymous {
-        let mut fields: Vec<HeaderName> = sources.iter().flat_map(|source| source.fields(config)).cloned().collect();
+        let mut fields = Vec::new();
+        let mut cookies = Vec::new();
+        for source in sources.iter() {
+            match source {
+                PrincipalSource::Cookie(name) => cookies.push(name.clone()),
+                source => fields.extend(source.fields(config).into_iter().cloned()),
+            }
+        }
         if sources.iter().any(|source| matches!(source, PrincipalSource::ForwardAuth(_))) {
             fields.extend(CREDENTIALS);
         }
@@ -444,7 +477,7 @@ impl Anonymous {
             }
         }
         // Who has chosen a principal has said by what callers are known.
-        Anonymous { fields, parameters, judges_query: sources.is_default() }
+        Anonymous { fields, cookies, parameters, judges_query: sources.is_default() }
     }
 
     /// The parts of a request that may identify its sender, and that no source reads.
@@ -460,8 +493,22 @@ impl Anonymous {
     }
 
     fn unread_fields(&self, headers: &HeaderMap) -> Vec<Unread> {
-        let is_unread = |field: &&HeaderName| !identifies_nobody(field.as_str()) && !self.fields.contains(field);
+        let is_unread = |field: &&HeaderName| match **field {
+            COOKIE if !self.fields.contains(field) => self.has_other_cookies(headers),
+            _ => !identifies_nobody(field.as_str()) && !self.fields.contains(field),
+        };
         headers.keys().filter(is_unread).cloned().map(Unread::Field).collect()
+    }
+
+    /// Whether there are cookies that no source reads. Each may be a session's.
+    fn has_other_cookies(&self, headers: &HeaderMap) -> bool {
+        let is_read = |name: &[u8]| self.cookies.iter().any(|read| read.as_str().as_bytes() == name);
+        self.cookies.is_empty() || cookie::pairs(headers).any(|(name, _)| !is_read(name))
+    }
+
+    /// Whether to tell of a part that stands beside what the sources read. Who reads one cookie has chosen among all of them.
+    pub(super) fn is_notable(&self, part: &Unread) -> bool {
+        self.cookies.is_empty() || !matches!(part, Unread::Field(field) if *field == COOKIE)
     }
 }
 

@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::sync::{PoisonError, RwLock};
 
+use hapax::core::rejection;
+
 use super::anonymous::Unread;
 
 /// Fields that are told of. Anybody can make up names, and the log must not grow with them.
@@ -22,19 +24,30 @@ enum Kind {
 
 impl Notices {
     /// Requests with this field are refused.
-    pub(super) fn refused(&self, unread: &Unread) {
-        if let Some(field) = self.first(Kind::Refused, unread) {
+    pub(super) fn refused(&self, unread: &rejection::Unread) {
+        let Some(field) = self.first(Kind::Refused, &unread.name) else { return };
+        let looked_at = &*unread.looked_at;
+        let source = unread.principal.as_deref().unwrap_or("another source");
+        if unread.may_be_anonymous {
             tracing::warn!(
                 field,
-                "guarded requests with this field are refused: it may say who is asking. Set `principal` if callers are known \
-                 by it, or add it to `anonymous_fields` if it identifies nobody"
+                looked_at,
+                "a guarded request without the credential that `principal` reads was refused, as all like it will be: this field may say \
+                 who is asking. Set principal = \"{source}\" if callers are known by it, or add it to `anonymous_fields` if it identifies nobody"
+            );
+        } else {
+            tracing::warn!(
+                field,
+                looked_at,
+                "a guarded request without the credential that `principal` reads was refused, as all like it will be: it has another one. Set \
+                 principal = \"{source}\" if callers are known by that"
             );
         }
     }
 
     /// Requests with this field are taken, and it says nothing of who is asking.
     pub(super) fn ignored(&self, unread: &Unread) {
-        let Some(field) = self.first(Kind::Ignored, unread) else { return };
+        let Some(field) = self.first(Kind::Ignored, &unread.name()) else { return };
         if unread.word() == "other" {
             tracing::info!(
                 field,
@@ -51,8 +64,8 @@ impl Notices {
     }
 
     /// The field's name, if the log has not been told of it.
-    fn first(&self, kind: Kind, unread: &Unread) -> Option<String> {
-        let name: String = unread.name().chars().take(NAME_BYTES_MAX).collect();
+    fn first(&self, kind: Kind, name: &str) -> Option<String> {
+        let name: String = name.chars().take(NAME_BYTES_MAX).collect();
         let entry = (kind, name);
         {
             let told = self.0.read().unwrap_or_else(PoisonError::into_inner);
@@ -72,13 +85,12 @@ mod tests {
     #[test]
     fn each_field_is_told_once_and_not_too_many() {
         let notices = Notices::default();
-        let field = |name: &str| Unread::Field(name.parse().unwrap());
-        assert_eq!(notices.first(Kind::Ignored, &field("cookie")).as_deref(), Some("cookie"));
-        assert_eq!(notices.first(Kind::Ignored, &field("cookie")), None);
-        assert!(notices.first(Kind::Refused, &field("cookie")).is_some());
-        let told = (0..1_000).filter(|number| notices.first(Kind::Refused, &field(&format!("x-{number}"))).is_some()).count();
+        assert_eq!(notices.first(Kind::Ignored, "cookie").as_deref(), Some("cookie"));
+        assert_eq!(notices.first(Kind::Ignored, "cookie"), None);
+        assert!(notices.first(Kind::Refused, "cookie").is_some());
+        let told = (0..1_000).filter(|number| notices.first(Kind::Refused, &format!("x-{number}")).is_some()).count();
         assert_eq!(told, FIELDS_MAX - 2);
-        let long = Notices::default().first(Kind::Refused, &field(&"x".repeat(9_000)));
+        let long = Notices::default().first(Kind::Refused, &"x".repeat(9_000));
         assert_eq!(long.map(|name| name.len()), Some(NAME_BYTES_MAX));
     }
 }

@@ -118,7 +118,12 @@ fn settings(config: &Config) -> Vec<Setting> {
     list.add("drain.notice", spelled(*notice));
     list.add("drain.deadline", spelled(*deadline));
     list.add("routes", routes.iter().map(|route| &*route.name).collect::<Vec<_>>().join(", "));
-    for Route { name, policy, probe, methods: _, pattern: _ } in &config.all_routes() {
+    for Route { name, principal, .. } in routes {
+        let unsaid = || "as before the first section".to_owned();
+        let (compared, shown) = principal.as_ref().map_or_else(|| (unsaid(), unsaid()), |own| (own.expose(), own.to_string()));
+        list.masked(&format!("routes.{name}.principal"), compared, shown);
+    }
+    for Route { name, policy, probe, methods: _, pattern: _, principal: _ } in &config.all_routes() {
         list.add(&format!("routes.{name}.probe"), probe.as_ref().map_or("none", |path| path.path()));
         for (setting, value) in policy::settings(policy) {
             list.add(&format!("routes.{name}.{setting}"), value);

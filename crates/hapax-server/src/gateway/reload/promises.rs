@@ -29,6 +29,8 @@ enum Of {
     All,
     /// Those of the requests that went to the first of these routes and would go to the second.
     Route { from: usize, to: usize, methods: Vec<Method>, is_unknown: bool },
+    /// Those of the requests that went to one of these routes and would go to one of those.
+    Routes { from: Vec<usize>, to: Vec<usize> },
 }
 
 /// Every promise that would be broken by going from one configuration to another.
@@ -38,24 +40,44 @@ pub(super) fn broken(old: &Config, new: &Config) -> Vec<Broken> {
         let what = format!("`namespace` changes from {:?} to {:?}: no key would be found again", old.namespace, new.namespace);
         all.push(Broken::new(what, Of::All));
     }
-    let (before, after) = (old.principal_identity(), new.principal_identity());
+    let (before, after) = (old.identity_of(&old.principal), new.identity_of(&new.principal));
     if before != after {
         let what = format!(
             "`principal` changes from {before} to {after}: callers would be somebody else, and their keys would not be found again"
         );
-        all.push(Broken::new(what, Of::All));
+        all.push(Broken::new(what, Of::Routes { from: without_own_principal(old), to: without_own_principal(new) }));
     }
-    all.extend(between(&old.all_routes(), &new.all_routes()));
+    all.extend(between(old, new));
     all
 }
 
+/// The places of the routes that do not say who is asking, the unwritten one too.
+fn without_own_principal(config: &Config) -> Vec<usize> {
+    (0..=config.routes.len()).filter(|place| config.routes.get(*place).is_none_or(|route| route.principal.is_none())).collect()
+}
+
+/// How callers are known on a route, before and after, if not by the same name.
+fn other_principal(before: (&Config, &Route, bool), after: (&Config, &Route, bool)) -> Option<String> {
+    // Said once for all of those.
+    if before.2 && after.2 {
+        return None;
+    }
+    let identity = |(config, route, _): (&Config, &Route, bool)| config.identity_of(config.principal_of(route));
+    let (before, after) = (identity(before), identity(after));
+    (before != after).then(|| format!("from {before} to {after}"))
+}
+
 /// The same of routes alone.
-fn between(old: &[Route], new: &[Route]) -> Vec<Broken> {
+fn between(old_config: &Config, new_config: &Config) -> Vec<Broken> {
+    let (old, new) = (&old_config.all_routes()[..], &new_config.all_routes()[..]);
+    let (old_plain, new_plain) = (without_own_principal(old_config), without_own_principal(new_config));
     let depth = old.iter().chain(new).map(|route| route.pattern.depth()).max().unwrap_or(0) + 1;
     let mut all = Vec::new();
     for (from, before) in old.iter().enumerate() {
         for (to, after) in new.iter().enumerate() {
-            for (breach, methods) in breaches(before, after) {
+            let principal =
+                other_principal((old_config, before, old_plain.contains(&from)), (new_config, after, new_plain.contains(&to)));
+            for (breach, methods) in breaches(before, after, principal) {
                 let goes = |method: &Method| {
                     let paths = before.pattern.common(&after.pattern, depth);
                     paths.iter().any(|path| first(old, method, path) == Some(from) && first(new, method, path) == Some(to))
@@ -63,7 +85,8 @@ fn between(old: &[Route], new: &[Route]) -> Vec<Broken> {
                 let methods: Vec<Method> = methods.into_iter().filter(goes).collect();
                 if !methods.is_empty() {
                     let what = breach.told(before, after, &methods);
-                    all.push(Broken::new(what, Of::Route { from, to, methods, is_unknown: breach == Breach::Mode }));
+                    let is_unknown = matches!(breach, Breach::Mode);
+                    all.push(Broken::new(what, Of::Route { from, to, methods, is_unknown }));
                 }
             }
         }
@@ -77,15 +100,16 @@ fn first(routes: &[Route], method: &Method, path: &str) -> Option<usize> {
 }
 
 /// How one policy breaks what another promised.
-#[derive(Clone, Copy, PartialEq, Eq)]
 enum Breach {
     Unguarded,
     OtherKey,
+    /// How callers are known, in words.
+    OtherPrincipal(String),
     Mode,
 }
 
 /// How requests would fare that went by one route and would go by another, and with which methods.
-fn breaches(before: &Route, after: &Route) -> Vec<(Breach, Vec<Method>)> {
+fn breaches(before: &Route, after: &Route, principal: Option<String>) -> Vec<(Breach, Vec<Method>)> {
     let guarded = before.policy.methods.iter().filter_map(|method| method.parse::<Method>().ok());
     let guarded = guarded.filter(|method| guards(&before.policy, method));
     let (still, no_more): (Vec<Method>, Vec<Method>) = guarded.partition(|method| guards(&after.policy, method));
@@ -93,6 +117,7 @@ fn breaches(before: &Route, after: &Route) -> Vec<(Breach, Vec<Method>)> {
     if key(&before.policy) != key(&after.policy) {
         breaches.push((Breach::OtherKey, still.clone()));
     }
+    breaches.extend(principal.map(|change| (Breach::OtherPrincipal(change), still.clone())));
     if !may_become(before.policy.mode, after.policy.mode) {
         breaches.push((Breach::Mode, still));
     }
@@ -125,13 +150,16 @@ fn key(policy: &Policy) -> (&KeySource, Option<String>) {
 }
 
 impl Breach {
-    fn told(self, before: &Route, after: &Route, methods: &[Method]) -> String {
+    fn told(&self, before: &Route, after: &Route, methods: &[Method]) -> String {
         let methods: Vec<&str> = methods.iter().map(Method::as_str).collect();
         let (methods, now) = (methods.join(" and "), goes_by(before, after));
         let name = &before.name;
         match self {
             Breach::Unguarded => format!("route `{name}`{now} would no longer guard {methods}: a retry would run again"),
             Breach::OtherKey => format!("route `{name}`{now} would look for the key elsewhere: a retry would not find its own"),
+            Breach::OtherPrincipal(change) => format!(
+                "`principal` of route `{name}`{now} changes {change}: callers would be somebody else, and their keys would not be found again"
+            ),
             Breach::Mode => {
                 let (from, to) = (before.policy.mode, after.policy.mode);
                 let unknown = if from == Mode::Hold { "what is held as unknown" } else { "what is unknown by then" };
@@ -176,6 +204,10 @@ impl Broken {
     fn is_about(&self, subject: &Subject<'_>) -> bool {
         match &self.of {
             Of::All => true,
+            Of::Routes { from, to } => {
+                let has = |places: &[usize], place: Option<usize>| place.is_some_and(|place| places.contains(&place));
+                has(from, subject.from) && has(to, subject.to)
+            }
             Of::Route { from, to, methods, is_unknown } => {
                 (subject.from, subject.to) == (Some(*from), Some(*to))
                     && methods.contains(subject.method)
@@ -363,6 +395,32 @@ mod tests {
                 check(vec![route("/a", of(before))], vec![route("/a", of(after))], &expected);
             }
         }
+    }
+
+    #[test]
+    fn a_route_that_knows_callers_by_another_source_is_found_however_it_comes_about() {
+        let by = |path: &str, sources: &str| Route { principal: Some(sources.parse().unwrap()), ..route(path, plain()) };
+        let check_of = |old: Vec<Route>, new: Vec<Route>, expected: &[&str]| check(old, new, expected);
+        check_of(
+            vec![by("/a", "none")],
+            vec![by("/a", "cookie:sid")],
+            &["`principal` of route `/a` changes from none to cookie:sid"],
+        );
+        check_of(vec![], vec![by("/a", "none")], &["`default`, now under `/a`, changes from digest:authorization to none"]);
+        check_of(vec![by("/a", "none")], vec![], &["route `/a`, now under `default`, changes from none to digest:authorization"]);
+        // Written out or not, it is the same.
+        check_of(vec![by("/a", "digest:authorization")], vec![route("/a", plain())], &[]);
+        check_of(vec![by("/a", "none"), by("/b", "cookie:sid")], vec![by("/b", "cookie:sid"), by("/a", "none")], &[]);
+        // Nobody's key is lost where none was heeded.
+        let open = |sources: &str| Route { policy: off(), ..by("/a", sources) };
+        check_of(vec![open("none")], vec![open("cookie:sid")], &[]);
+        // Another source for all says it once, and not for the routes that have their own.
+        let config_of = |principal: &str| {
+            let routes = vec![by("/a", "cookie:sid"), route("/b", plain())];
+            Config { principal: principal.parse().unwrap(), ..config(routes) }
+        };
+        let told: Vec<String> = broken(&config_of("digest:authorization"), &config_of("none")).iter().map(Broken::told).collect();
+        assert!(told.len() == 1 && told[0].starts_with("`principal` changes from digest:authorization to none"), "{told:?}");
     }
 
     #[test]

@@ -27,8 +27,11 @@ pub(super) fn of(route: &Route, method: &Method, config: &Config) -> Vec<(&'stat
                 .to_owned(),
         )];
     }
-    let mut sentences =
-        vec![("whose key", principal(&config.principal)), ("without a key", without_key(policy)), ("first", first(policy))];
+    let mut sentences = vec![
+        ("whose key", principal(config.principal_of(route))),
+        ("without a key", without_key(policy)),
+        ("first", first(policy)),
+    ];
     sentences.extend(velocity(policy).map(|sentence| ("many keys", sentence)));
     sentences.extend([
         ("repeat, running", running(policy)),
@@ -85,6 +88,10 @@ fn principal(sources: &PrincipalSources) -> String {
         PrincipalSource::Digest(field) => format!(
             "a key belongs to who is asking ({sources}): nobody else finds it. Without {field} a request is anonymous if none of \
              its fields may identify anybody, else it gets 400 principal-missing."
+        ),
+        PrincipalSource::Cookie(name) => format!(
+            "a key belongs to who is asking ({sources}): nobody else finds it. Without the cookie {name} a request is anonymous if it has \
+             no cookies and none of its fields may identify anybody, else it gets 400 principal-missing."
         ),
         _ => format!("a key belongs to who is asking ({sources}): nobody else finds it."),
     }

@@ -48,7 +48,7 @@ pub(crate) const POLICY: &[Setting] = &[
         kind: Kind::Text,
         fallback: Is("header"),
         example: "body:/client_token",
-        means: "`header`: the key is in `key_field`. `body:/POINTER`: it is text in the JSON body, at this JSON Pointer. \
+        means: "`header`: the key is in `key_field`. `body:/POINTER`: it is text or a whole number in the JSON body, at this JSON Pointer. \
                 `derived:PART,PART…`: there is none, and requests that agree in all parts (`header:NAME`, `body:/POINTER`, `principal`) are the same; \
                 for a short `retention`",
     },

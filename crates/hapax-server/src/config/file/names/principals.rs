@@ -1,7 +1,7 @@
 //! How callers are known.
 
 use super::Names;
-use super::kind::Fallback::{Is, Nothing, Required};
+use super::kind::Fallback::{Is, Nothing, Required, Words};
 use super::kind::{Kind, Setting, TIMEOUT, count};
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ pub(crate) static JWT: Names = Names {
         Setting {
             name: "algorithms",
             kind: Kind::TextOrList,
-            fallback: Required,
-            example: "[\"RS256\"]",
+            fallback: Words("`RS256`; with `secret_file`, `HS256`"),
+            example: "[\"ES256\", \"RS256\"]",
             means: "what tokens may be signed with: RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, EdDSA; or HS256, HS384, HS512, but not both kinds",
         },
         Setting {

@@ -75,7 +75,7 @@ const TOP_SETTINGS: &[Setting] = &[
         kind: Kind::TextOrList,
         fallback: Is("digest:authorization"),
         example: "[\"digest:authorization\", \"header:stripe-account\"]",
-        means: "who is asking, see [principals.md](principals.md): `digest:FIELD`, `header:FIELD`, `jwt:CLAIM`, `forward-auth:URL` or `none`; or a list, of which \
+        means: "who is asking, see [principals.md](principals.md): `digest:FIELD`, `cookie:NAME`, `header:FIELD`, `jwt:CLAIM`, `forward-auth:URL` or `none`; or a list, of which \
                 the first says who is asking and the others divide that caller's records. Two principals never share a record",
     },
     Setting {
@@ -382,7 +382,7 @@ pub(crate) static DEFAULTS: Names = Names {
     section: "defaults",
     header: "[defaults]",
     about: "What every route says that does not say otherwise, and the unwritten one after the last too: all settings of `[[routes]]` \
-            but `name`, `method` and `path`.",
+            but `name`, `method`, `path` and `principal`.",
     groups: &[POLICY],
 };
 
@@ -415,5 +415,12 @@ const WHICH: &[Setting] = &[
         fallback: Required,
         example: "/v1/charges/{id}",
         means: "segments as they are, `{name}` or `*` for any one segment, and a last `**` for any rest. Compared as sent, without decoding",
+    },
+    Setting {
+        name: "principal",
+        kind: Kind::TextOrList,
+        fallback: Words("the `principal` before the first section"),
+        example: "cookie:session",
+        means: "who is asking on this route, as the setting of the same name before the first section says it for all; see [principals.md](principals.md#per-route)",
     },
 ];

@@ -35,7 +35,7 @@ const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
 /// The keys, and whoever reads them anew. Dropping it ends that.
-pub(super) struct Keeper {
+pub(in crate::gateway::principal) struct Keeper {
     shared: Arc<Shared>,
     _keeping: AbortOnDropHandle<()>,
 }
@@ -68,7 +68,11 @@ struct Held {
 
 impl Keeper {
     /// Reads the keys once. A file that is no good is a mistake; a URL that does not answer may yet.
-    pub(super) async fn start(settings: &config::Jwt, metrics: Metrics, before: Option<&Keeper>) -> Result<Keeper, String> {
+    pub(in crate::gateway::principal) async fn start(
+        settings: &config::Jwt,
+        metrics: Metrics,
+        before: Option<&Keeper>,
+    ) -> Result<Keeper, String> {
         let place = match &settings.keys {
             KeysFrom::File(path) => Place::File(path.clone()),
             KeysFrom::Secret(path) => Place::Secret(path.clone()),

@@ -9,6 +9,7 @@ mod keeper;
 mod keys;
 mod token;
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use hapax::core::rejection::Flaw;
@@ -18,11 +19,10 @@ use http::Response;
 use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, WWW_AUTHENTICATE};
 
 use self::claims::Rules;
-use self::keeper::Keeper;
+pub(super) use self::keeper::Keeper;
 use self::keys::KeySet;
 use super::{Refused, only};
 use crate::config::{self, Claim};
-use crate::telemetry::Metrics;
 
 /// The longest token that is looked at.
 const TOKEN_BYTES_MAX: usize = 8 << 10;
@@ -88,18 +88,12 @@ impl Flawed {
 pub(super) struct Jwt {
     field: HeaderName,
     rules: Rules,
-    keys: Keeper,
+    keys: Arc<Keeper>,
 }
 
 impl Jwt {
-    pub(super) async fn start(
-        settings: &config::Jwt,
-        claim: &Claim,
-        metrics: Metrics,
-        before: Option<&Jwt>,
-    ) -> Result<Jwt, String> {
-        let keys = Keeper::start(settings, metrics, before.map(|before| &before.keys)).await?;
-        Ok(Jwt { field: settings.field.clone(), rules: Rules::new(settings, claim), keys })
+    pub(super) fn new(settings: &config::Jwt, claim: &Claim, keys: Arc<Keeper>) -> Jwt {
+        Jwt { field: settings.field.clone(), rules: Rules::new(settings, claim), keys }
     }
 
     /// Whose token the request carries, if it is good now.
