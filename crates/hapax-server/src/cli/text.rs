@@ -66,6 +66,25 @@ pub(super) fn is_coloured() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
+/// Text in lines of at most `width`, each after the first behind `indent` spaces. A longer word has a line of its own.
+pub(super) fn wrapped(text: &str, width: usize, indent: usize) -> String {
+    let (mut wrapped, mut column) = (String::new(), indent);
+    for (index, word) in text.split(' ').enumerate() {
+        let letters = word.chars().count();
+        if index > 0 && column + 1 + letters > width {
+            wrapped.push('\n');
+            wrapped.push_str(&" ".repeat(indent));
+            column = indent;
+        } else if index > 0 {
+            wrapped.push(' ');
+            column += 1;
+        }
+        wrapped.push_str(word);
+        column += letters;
+    }
+    wrapped
+}
+
 fn spelled(safe: &mut String, c: char) {
     let _ = write!(safe, "\\u{{{:x}}}", u32::from(c));
 }
@@ -81,6 +100,13 @@ mod tests {
         assert_eq!(lines("a\r\nb\tc\rd\u{7}"), "a\nb\tc\\u{d}d\\u{7}");
         assert_eq!(json("\"\u{7f}\u{2066}\u{e0041}é\""), "\"\\u007f\\u2066\\udb40\\udc41é\"");
         assert_eq!(bytes(b"\xff\x1b"), "\\xff\\x1b");
+    }
+
+    #[test]
+    fn text_is_wrapped_behind_its_name() {
+        assert_eq!(wrapped("one two three", 12, 4), "one two\n    three");
+        assert_eq!(wrapped("one", 12, 4), "one");
+        assert_eq!(wrapped("overlong-word x", 8, 4), "overlong-word\n    x");
     }
 
     #[test]

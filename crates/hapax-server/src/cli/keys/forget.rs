@@ -7,7 +7,7 @@ use super::words::count;
 use crate::admin::keys::wire::{Entry, Forget};
 use crate::cli::{Exit, text};
 
-/// Erases answers and what their requests looked like. A tombstone stays: the key does not run again, it is answered with 410.
+/// Erase answers and what their requests looked like. A tombstone stays: the key does not run again, it is answered with 410.
 ///
 /// Nothing that is running can be forgotten, and nothing that is unknown: settle it first. When this returns, no gateway on this store can serve the answer any more.
 /// Where it was in a file, its bytes are gone; what a Postgres keeps of deleted rows is in docs/postgres.md.

@@ -12,7 +12,7 @@ const PAGE: usize = 1_000;
 /// Digits of an id, unless asked for all.
 const ID_DIGITS: usize = 8;
 
-/// Shows what was done by hand, by whom and why: settled, forgotten, the configuration loaded anew.
+/// Show what was done by hand, by whom and why: settled, forgotten, the configuration loaded anew.
 ///
 /// The latest entries, the newest last. Entries are kept for 400 days, whatever becomes of their keys.
 #[derive(clap::Args)]

@@ -18,7 +18,7 @@ mod words;
 
 use super::Exit;
 
-/// Looks at keys, settles those whose outcome is unknown, forgets answers.
+/// List and show keys, settle those whose outcome is unknown, forget answers.
 ///
 /// Asks a running gateway (--admin), or looks into a store (--store): a file, or a Postgres that gateways may be using. Without either: the gateway at http://127.0.0.1:4001,
 /// and if nobody is there, the file hapax.db. Which one it was is said on standard error.

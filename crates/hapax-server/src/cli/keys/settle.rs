@@ -14,7 +14,7 @@ use crate::cli::{Exit, text};
 /// The largest body that is read: a little over what an answer may have, so that the limit is what refuses it.
 const BODY_BYTES_MAX: u64 = (1 << 20) + 1;
 
-/// States what became of operations whose outcome is unknown, having found out.
+/// State what became of operations whose outcome is unknown, once you have found out.
 ///
 /// `--outcome done`: it happened. A repeat is answered with --status, --header and --body, or told that there is no answer
 /// (--without-answer).

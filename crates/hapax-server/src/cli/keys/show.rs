@@ -134,8 +134,9 @@ fn principal_of(text: &str) -> Principal {
 fn page(shown: &Shown, with_answer: bool) -> String {
     let (entry, now) = (&shown.entry, shown.now.0);
     let mut page = String::new();
+    let width = text::terminal_width().unwrap_or(usize::MAX);
     let mut say = |name: &str, value: &str| {
-        let _ = writeln!(page, "{name:<16} {}", text::line(value));
+        let _ = writeln!(page, "{name:<16} {}", text::wrapped(&text::line(value), width, 17));
     };
     say("id", &entry.id);
     say("state", &table::state(entry));
@@ -159,6 +160,14 @@ fn page(shown: &Shown, with_answer: bool) -> String {
             say("fingerprint", &print.digest);
             say("made with", &print.policy.replace('\n', ", "));
         }
+    }
+    if text::is_coloured() {
+        let state = table::state(entry);
+        page = page.replacen(
+            &format!("{:<16} {state}", "state"),
+            &format!("{:<16} {}{state}\u{1b}[0m", "state", table::colour(&state)),
+            1,
+        );
     }
     match &shown.answer {
         Some(answer) => page + "\n" + &replay(answer),

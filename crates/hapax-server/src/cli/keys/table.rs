@@ -9,6 +9,8 @@ use crate::admin::keys::wire::Entry;
 use crate::cli::text;
 
 const NAMES: [&str; 8] = ["ID", "STATE", "ROUTE", "KEY", "PRINCIPAL", "AGE", "ATTEMPTS", "STATUS"];
+/// Where the state is among them.
+const STATE: usize = 1;
 /// Columns that may be cut to make the table fit, and to no less than this.
 const ELASTIC: [usize; 3] = [2, 3, 4];
 const ELASTIC_MIN: usize = 8;
@@ -90,10 +92,22 @@ fn aligned(rows: &[Row], width: usize, is_coloured: bool) -> String {
     let (bold, plain) = if is_coloured { ("\u{1b}[1m", "\u{1b}[0m") } else { ("", "") };
     let mut table = format!("{bold}{}{plain}\n", line(&names, &widths));
     for row in rows {
-        table.push_str(&line(row, &widths));
-        table.push('\n');
+        let colour = if is_coloured { colour(&row[STATE]) } else { "" };
+        let end = if colour.is_empty() { "" } else { plain };
+        table.push_str(&format!("{colour}{}{end}\n", line(row, &widths)));
     }
     table
+}
+
+/// How a state looks on a terminal: what somebody has to look into stands out.
+pub(super) fn colour(state: &str) -> &'static str {
+    match state {
+        "unknown" | "expired (unknown)" => "\u{1b}[1;31m",
+        "running" => "\u{1b}[36m",
+        "failed" | "retryable" => "\u{1b}[33m",
+        state if state.starts_with("expired") => "\u{1b}[2m",
+        _ => "",
+    }
 }
 
 fn line(row: &Row, widths: &[usize; NAMES.len()]) -> String {
