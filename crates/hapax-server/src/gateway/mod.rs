@@ -3,6 +3,7 @@
 //! `stack.rs` is the path of one request; `live.rs` is everything that one configuration makes, and `reload/` puts another in its place. `listen/` takes connections and `wire/` reads their bytes with a stricter eye than hyper's;
 //! `forward.rs` says which fields pass; `upstream/` sends a request once; `probe.rs` asks there what became of one.
 
+mod access;
 mod body;
 mod check;
 pub(crate) mod forward;

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use bytes::Bytes;
-use hapax::middleware::FromTransaction;
-use hapax::middleware::{Origin, problem};
+use hapax::middleware::request_id::{self, REQUEST_ID, request_id};
+use hapax::middleware::{FromTransaction, Origin};
 use hapax::{Body, Hapax, Idempotency, NeverDispatched, Rejection, Unverified, Would};
 use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::request::Parts;
@@ -16,7 +16,9 @@ use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use tower_layer::Layer;
 use tower_service::Service;
+use tracing::Instrument;
 
+use super::access::{Access, Action, Line, Named};
 use super::body::{BodyUnreadable, Inbound};
 use super::forward::{self, Client, Sensitive};
 use super::live::Lasting;
@@ -49,6 +51,7 @@ pub(crate) struct Stack {
     metrics: Metrics,
     traces: Option<Traces>,
     suspects: Arc<Suspects>,
+    access: Option<Arc<Access>>,
 }
 
 /// A route, and the layer that keeps its promise around the proxy.
@@ -57,6 +60,7 @@ struct Guarded {
     key_field: HeaderName,
     service: Idempotency<Proxy>,
     counts: RouteMetrics,
+    named: Arc<Named>,
 }
 
 impl Borrow<Route> for Guarded {
@@ -83,7 +87,8 @@ impl Stack {
             let service = layer.try_principal(Principals::established).layer(proxy.clone());
             let key_field = HeaderName::try_from(&*route.policy.key_field).map_err(|error| error.to_string())?;
             let counts = lasting.metrics.route(&route.name);
-            routes.push(Guarded { route, key_field, service, counts });
+            let named = Named::new(&route);
+            routes.push(Guarded { route, key_field, service, counts, named });
         }
         Ok(Stack {
             sensitive: Arc::new(Sensitive::new(config)),
@@ -98,6 +103,7 @@ impl Stack {
             metrics: lasting.metrics.clone(),
             traces: lasting.traces.clone(),
             suspects: lasting.suspects.clone(),
+            access: Access::new(config, lasting.secret),
         })
     }
 
@@ -112,6 +118,22 @@ impl Stack {
     ) -> Response<Body> {
         let started = Instant::now();
         let (mut parts, body) = request.into_parts();
+        // Before anything is judged: whatever becomes of the request, its answer and its lines in the log have the id.
+        let id = request_id(&mut parts);
+        let mut line = self.access.as_ref().map(|access| access.begin(&mut parts, &id, started, refusal.is_none()));
+        // Of the highest level, so that no filter that lets a line of the request through takes the id from it.
+        let span = tracing::error_span!("request", request_id = %id);
+        let arrived = Arrived { parts, body, body_end, refusal, started };
+        let mut response = self.find_answer(arrived, client, &mut line).instrument(span).await;
+        response.headers_mut().insert(REQUEST_ID, request_id::value(&id));
+        match line {
+            Some(line) => line.answered(response),
+            None => response,
+        }
+    }
+
+    async fn find_answer(&self, arrived: Arrived, client: &Client, line: &mut Option<Line>) -> Response<Body> {
+        let Arrived { mut parts, body, body_end, refusal, started } = arrived;
         let checked = match refusal {
             Some(refusal) => Err(refusal),
             None => check(&parts),
@@ -133,6 +155,10 @@ impl Stack {
             return path_ambiguous();
         };
         let guarded = choice.route;
+        let may_be_guarded = guarded.service.may_guard(&parts);
+        if let Some(line) = line {
+            line.on(&guarded.named, may_be_guarded);
+        }
         let span = self.traces.as_ref().map(|traces| traces.begin(&parts, &guarded.route.name));
         // Before we add to what proxies say of the way.
         parts.extensions.insert(client.peer(&parts.headers, &self.trusted_proxies));
@@ -147,12 +173,16 @@ impl Stack {
         let (body, asker) = self.watch(guarded, &parts, body);
 
         // Before anything is asked of the key: whoever is refused here learns nothing of it.
-        let (refusal, foreseen) = match self.refusal(guarded, &mut parts, client).await {
+        let refusal = if may_be_guarded { self.principals.check(&mut parts, client).await } else { None };
+        if let Some(line) = line {
+            line.asked_by(Principals::established(&parts).ok());
+        }
+        let (refusal, foreseen) = match refusal {
             // A route that only watches refuses nobody.
             Some(refusal) if guarded.route.policy.shadow => (None, refusal.extensions().get().cloned().map(Would::Reject)),
             refusal => (refusal, None),
         };
-        let response = match refusal {
+        let mut response = match refusal {
             Some(refusal) => refusal,
             None => {
                 let mut service = guarded.service.clone();
@@ -166,9 +196,14 @@ impl Stack {
             self.suspect(&asker);
         }
         guarded.counts.request(outcome, started.elapsed());
-        if let Some(would) = response.extensions().get::<Would>() {
+        if let Some(foreseen) = foreseen
+            && response.extensions().get::<Would>().is_some()
+        {
             // Who is asking is asked first, and the layer knows only that nobody was found.
-            guarded.counts.shadowed(foreseen.as_ref().unwrap_or(would));
+            response.extensions_mut().insert(foreseen);
+        }
+        if let Some(would) = response.extensions().get::<Would>() {
+            guarded.counts.shadowed(would);
         }
         if let Some(span) = span {
             let original = response.extensions().get::<Origin>();
@@ -182,14 +217,6 @@ impl Stack {
         self.routes.last().expect("the unwritten route is always there")
     }
 
-    /// What to answer if whoever sends a guarded request is not known to be who they say.
-    async fn refusal(&self, guarded: &Guarded, parts: &mut Parts, client: &Client) -> Option<Response<Body>> {
-        if !guarded.service.may_guard(parts) {
-            return None;
-        }
-        self.principals.check(parts, client).await
-    }
-
     fn publish(&self, method: &Method) -> Response<Body> {
         if !matches!(*method, Method::GET | Method::HEAD) {
             let mut response =
@@ -198,6 +225,7 @@ impl Stack {
             return response;
         }
         let mut response = Response::new(Body::from(self.well_known.clone()));
+        response.extensions_mut().insert(Action::Published);
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("max-age=60"));
         response
@@ -236,6 +264,15 @@ impl Stack {
     }
 }
 
+/// A request as it came.
+struct Arrived {
+    parts: Parts,
+    body: Incoming,
+    body_end: Option<BodyEnd>,
+    refusal: Option<Refusal>,
+    started: Instant,
+}
+
 /// Who asked for what, as hashes that mean nothing outside this process.
 struct Asker {
     request: Arc<AtomicU64>,
@@ -257,6 +294,13 @@ fn outcome_of(response: &Response<Body>) -> Outcome {
     }
 }
 
+/// A problem that the gateway finds by itself, around the layer.
+fn problem(status: StatusCode, slug: &'static str, title: &str, detail: &str) -> Response<Body> {
+    let mut response = hapax::middleware::problem(status, slug, title, detail);
+    response.extensions_mut().insert(Action::Rejected(slug));
+    response
+}
+
 /// What is left to check of a request that could be read.
 fn check(parts: &Parts) -> Result<(), Refusal> {
     // Methods are compared as they are spelled, but some servers run `patch` as PATCH: it would walk around its guard.
@@ -270,6 +314,7 @@ fn check(parts: &Parts) -> Result<(), Refusal> {
 /// What was no request.
 fn refused(refusal: Refusal, version: Version) -> Response<Body> {
     let mut response = problem(refusal.status(), refusal.word(), "The request cannot be read as one request", refusal.sentence());
+    response.extensions_mut().insert(Action::Refused(refusal.word()));
     if version < Version::HTTP_2 {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }

@@ -71,6 +71,6 @@ pub use layer::{IdempotencyLayer, LayerBuilder};
 pub use peer::{Peer, Unverified};
 pub use probe::{Probe, Probed, Probing};
 pub use problem::{problem, response as rejected};
-pub use service::{Idempotency, NeverDispatched};
+pub use service::{FailedOpen, Idempotency, NeverDispatched};
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -52,6 +52,10 @@ impl std::error::Error for NeverDispatched {
     }
 }
 
+/// Left in the extensions of a response to a request that was let through unguarded because the store was unreachable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailedOpen;
+
 impl<S> Idempotency<S> {
     pub(super) fn new(inner: S, shared: Arc<Shared>) -> Self {
         Idempotency { inner, shared }
@@ -244,8 +248,8 @@ impl Shared {
                 }
                 _ => problem::response(&Rejection::AnswerNotKept { status: head.status, at: head.finished_at }),
             }),
-            Ok(Reply::Replay { head, answer }) => match self.hapax.body_budget().room_for(peer, &answer.body) {
-                Ok(body) => Ok(answer::replay(&head, &answer, body)),
+            Ok(Reply::Replay { head, answer, source }) => match self.hapax.body_budget().room_for(peer, &answer.body) {
+                Ok(body) => Ok(answer::replay(&head, &answer, body, source)),
                 Err(full) => {
                     tracing::debug!(%full, "a replay was refused");
                     let rejection = Rejection::BufferFull;
@@ -257,7 +261,9 @@ impl Shared {
                 Some((mut spare, parts, buffered)) => {
                     self.hapax.observe(&Event::FailedOpen(subject));
                     std::future::poll_fn(|cx| spare.poll_ready(cx)).await?;
-                    pass(spare, parts, buffered.body()).await
+                    let mut response = pass(spare, parts, buffered.body()).await?;
+                    response.extensions_mut().insert(FailedOpen);
+                    Ok(response)
                 }
                 None => Ok(problem::response(&rejection)),
             },

@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 use super::books::Books;
 use super::velocity::Counted;
 use crate::join::Joined;
-use crate::observe::Subject;
+use crate::observe::{Source, Subject};
 
 /// One request, as the engine sees it.
 #[derive(Clone)]
@@ -124,7 +124,7 @@ pub(crate) enum Reply<T> {
     /// work returned; where no answer was kept, that is all there is.
     Joined { head: Box<Head>, answer: Option<Arc<Answer>>, live: Option<T> },
     /// The work ran before.
-    Replay { head: Box<Head>, answer: Arc<Answer> },
+    Replay { head: Box<Head>, answer: Arc<Answer>, source: Source },
 }
 
 /// The operation that the current code is an attempt of. Handed to the work; with axum, an extractor.
