@@ -54,7 +54,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
     let voice = Voice::new(logs::init(log).map_err(Exit::usage)?);
     let ended = run_logged(args, voice);
     // Where JSON was asked for in so many words, whoever reads it expects nothing else.
-    let ended = ended.map_err(|exit| if log == logs::Format::Json { voice.last_words(exit) } else { exit });
+    let ended = ended.map_err(|exit| if log == logs::Format::Json { voice.last_words(&exit) } else { exit });
     logs::finish();
     ended
 }

@@ -44,9 +44,9 @@ impl Voice {
     }
 
     /// Why it ends, as the last event of the log. What is left is the exit code.
-    pub(super) fn last_words(self, exit: Exit) -> Exit {
+    pub(super) fn last_words(self, exit: &Exit) -> Exit {
         tracing::error!("{}", exit.message);
-        Exit { message: String::new(), ..exit }
+        Exit { code: exit.code, message: String::new() }
     }
 }
 
