@@ -29,6 +29,8 @@ pub(super) struct Access {
     log: &'static AccessLog,
     lines: Lines,
     secret: Secret,
+    /// Where callers are looked for.
+    principal: String,
 }
 
 /// What Hapax did with a request. In the extensions of a response that the gateway itself gives.
@@ -86,6 +88,7 @@ struct Answered {
     status: StatusCode,
     action: Action,
     original: Option<RequestId>,
+    cause: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -101,7 +104,7 @@ impl Access {
     /// `None` where nothing is logged.
     pub(super) fn new(config: &Config, secret: Secret) -> Option<Arc<Access>> {
         let log = AccessLog::get().filter(|_| config.access_log != Lines::Off)?;
-        Some(Arc::new(Access { log, lines: config.access_log, secret }))
+        Some(Arc::new(Access { log, lines: config.access_log, secret, principal: config.principal.to_string() }))
     }
 
     /// A request has come. `is_read` unless the parts only stand for bytes that were no request.
@@ -119,6 +122,16 @@ impl Access {
             exchange,
             answered: None,
             end: End::ClientGone,
+        }
+    }
+
+    /// What there is to say of a rejection besides its type.
+    fn cause(&self, rejection: &Rejection) -> Option<String> {
+        let looked_at = &self.principal;
+        match rejection {
+            Rejection::PrincipalMissing { unread: None } => Some(format!("looked for {looked_at}")),
+            Rejection::PrincipalMissing { unread: Some(field) } => Some(format!("looked for {looked_at}, and found only {field}")),
+            _ => None,
         }
     }
 
@@ -147,7 +160,8 @@ impl Line {
         let action = Action::of(&response);
         // A replay says in its extensions which request its answer was made for.
         let original = response.extensions().get::<RequestId>().filter(|_| matches!(action, Action::Replayed | Action::Waited));
-        self.answered = Some(Answered { status: response.status(), original: original.cloned(), action });
+        let cause = response.extensions().get::<Rejection>().and_then(|rejection| self.access.cause(rejection));
+        self.answered = Some(Answered { status: response.status(), original: original.cloned(), action, cause });
         // Nothing more can happen to it.
         if response.body().is_in_memory() || response.body().is_end_stream() {
             self.end = End::Whole;
@@ -191,6 +205,7 @@ impl Drop for Line {
             upstream_took: self.exchange.took(),
             took: self.started.elapsed(),
             original: self.answered.as_ref().and_then(|answered| answered.original.as_ref()).map(RequestId::as_str),
+            cause: self.answered.as_ref().and_then(|answered| answered.cause.as_deref()),
             error,
         });
     }

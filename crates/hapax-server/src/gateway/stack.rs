@@ -148,7 +148,7 @@ impl Stack {
         }
         if forward::is_going_in_circles(&parts.headers) {
             self.last().counts.request(Outcome::Refused, started.elapsed());
-            return circle();
+            return circle(&parts);
         }
         let Ok(choice) = choose(&self.routes, &parts.method, parts.uri.path()) else {
             self.last().counts.request(Outcome::Refused, started.elapsed());
@@ -186,7 +186,9 @@ impl Stack {
             Some(refusal) => refusal,
             None => {
                 let mut service = guarded.service.clone();
-                service.call(Request::from_parts(parts, body)).await.unwrap_or_else(|error| failed(&error))
+                let (method, uri) = (parts.method.clone(), parts.uri.clone());
+                let answered = service.call(Request::from_parts(parts, body)).await;
+                answered.unwrap_or_else(|error| failed(&error, &method, uri.path()))
             }
         };
         let outcome = outcome_of(&response);
@@ -333,8 +335,10 @@ fn path_ambiguous() -> Response<Body> {
 }
 
 /// A request that comes back to us again and again. Nobody ever had it but us, so that nothing has happened.
-fn circle() -> Response<Body> {
-    tracing::error!("a request has been through this gateway several times: the upstream leads back here");
+fn circle(parts: &Parts) -> Response<Body> {
+    tracing::error!(
+        method = %parts.method, path = parts.uri.path(),
+        "a request has been through this gateway several times: the upstream leads back here");
     problem(
         StatusCode::LOOP_DETECTED,
         "loop-detected",
@@ -353,11 +357,11 @@ fn busy(busy: &Busy) -> Response<Body> {
 }
 
 /// An unguarded request that the upstream gave no answer to.
-fn failed(error: &BoxError) -> Response<Body> {
+fn failed(error: &BoxError, method: &Method, path: &str) -> Response<Body> {
     if BodyUnreadable::caused(&**error) {
         return hapax::middleware::rejected(&Rejection::BodyUnreadable);
     }
-    tracing::warn!(%error, "the upstream gave no answer to an unguarded request");
+    tracing::warn!(%method, path, cause = %error, "the upstream gave no answer to an unguarded request");
     if let Some(busy) = error.downcast_ref::<NeverDispatched>().and_then(|never| never.0.downcast_ref::<Busy>()) {
         return self::busy(busy);
     }

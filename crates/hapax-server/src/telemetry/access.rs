@@ -58,6 +58,8 @@ pub struct Entry<'a> {
     pub took: Duration,
     /// Of a replay: the request that the answer was made for.
     pub original: Option<&'a str>,
+    /// Why it was rejected, where the type does not say it all.
+    pub cause: Option<&'a str>,
     /// What cut the answer off.
     pub error: Option<&'static str>,
 }
@@ -82,11 +84,8 @@ impl AccessLog {
     /// Adds a line.
     pub fn add(&self, entry: &Entry<'_>) {
         let mut line = String::with_capacity(512);
-        if self.is_json {
-            entry.json(&mut line)
-        } else {
-            entry.text(&mut line)
-        };
+        let write = if self.is_json { Entry::json } else { Entry::text };
+        write(entry, &mut line);
         line.push('\n');
         let mut waiting = self.lock();
         if waiting.lines.len() + line.len() > BUFFER_BYTES_MAX {
@@ -153,6 +152,7 @@ impl Entry<'_> {
         text("hapax.action", Some(self.action));
         text("hapax.principal", self.principal);
         text("hapax.original_request_id", self.original);
+        text("hapax.cause", self.cause);
         text("error.type", self.error);
         let mut number = |name: &str, value: Option<String>| {
             if let Some(value) = value {
@@ -192,6 +192,9 @@ impl Entry<'_> {
         if let Some(original) = self.original {
             let _ = write!(line, " original_request_id={original}");
         }
+        if let Some(cause) = self.cause {
+            let _ = write!(line, " cause={cause:?}");
+        }
         if let Some(error) = self.error {
             let _ = write!(line, " {error}");
         }
@@ -228,17 +231,15 @@ mod tests {
             upstream_took: Some(Duration::from_micros(12_340)),
             took: Duration::from_micros(14_060),
             original: None,
+            cause: None,
             error: None,
         }
     }
 
     fn written(entry: &Entry<'_>, is_json: bool) -> String {
         let mut line = String::new();
-        if is_json {
-            entry.json(&mut line)
-        } else {
-            entry.text(&mut line)
-        };
+        let write = if is_json { Entry::json } else { Entry::text };
+        write(entry, &mut line);
         line
     }
 

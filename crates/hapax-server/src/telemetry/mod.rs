@@ -22,6 +22,7 @@ mod watched_bodies;
 mod watched_postgres;
 
 pub use access::{AccessLog, Entry};
+pub(crate) use events::tell_of_lost;
 pub use metrics::{Connected, Listener, Metrics};
 pub use outcome::Outcome;
 pub use routes::RouteMetrics;

@@ -1,8 +1,10 @@
 //! What an operator reads: a line for each request, and every line of a request with its id.
 
 use std::net::SocketAddr;
+use std::process::Command;
 
 use bytes::Bytes;
+use hapax_testkit::servers::Postgres;
 use http::Request;
 use http_body_util::Full;
 use rustix::process::Signal;
@@ -235,4 +237,122 @@ fn a_start_that_fails_says_so_in_json_only_where_json_was_asked_for() {
     let line: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(line["level"], "ERROR");
     assert!(line["message"].as_str().unwrap().contains("hapax.toml:3:9"), "{line}");
+}
+
+/// What the log says of a request, besides its line in the access log.
+fn told(lines: &[Value], id: &str) -> Vec<Value> {
+    lines.iter().filter(|line| line["request_id"] == id && !is_access(line)).cloned().collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_ends_badly_says_why_once() {
+    let (directory, silent) = (tempfile::tempdir().unwrap(), tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap());
+    // Takes a request and hangs up, or never answers.
+    let upstream = silent.local_addr().unwrap();
+    tokio::spawn(async move {
+        let mut kept = Vec::new();
+        while let Ok((mut stream, _)) = silent.accept().await {
+            let mut head = [0; 4096];
+            let length = stream.read(&mut head).await.unwrap();
+            if head[..length].starts_with(b"POST /silent") {
+                kept.push(stream);
+            }
+        }
+    });
+    let settings = format!("store = \"memory:\"\n[upstream]\nurl = \"http://{upstream}\"\n[timeouts]\nanswer = \"300ms\"\n");
+    let program = Logged::start(directory.path(), &settings);
+    let send = async |request: Request<Full<Bytes>>| Connection::open(program.address, None).await.send(request).await.unwrap();
+    assert_eq!(send(called(post("/cut?secret=1", "k1"), "cut")).await.status, 502);
+    assert_eq!(send(called(post("/silent", "k2"), "silent")).await.status, 504);
+    assert_eq!(send(called(get("/cut?secret=1"), "unguarded")).await.status, 502);
+    // The caller's own fault is for the access log.
+    assert_eq!(send(called(post("/cut?secret=1", "k1"), "repeat")).await.status, 409);
+    assert_eq!(send(called(post("/cut", "a b"), "malformed")).await.status, 400);
+    let mut cookie = called(post("/cut", "k3"), "cookie");
+    cookie.headers_mut().remove("authorization");
+    cookie.headers_mut().insert("cookie", "session=1".parse().unwrap());
+    assert_eq!(send(cookie).await.status, 400);
+
+    let lines = program.end();
+    for (id, path, cause) in [
+        ("cut", "/cut", "connection closed"),
+        ("silent", "/silent", "the upstream did not answer within 300ms (timeouts.answer)"),
+        ("unguarded", "/cut", "connection closed"),
+    ] {
+        let told = told(&lines, id);
+        assert_eq!(told.len(), 1, "{told:#?}");
+        assert_eq!((&told[0]["level"], &told[0]["path"]), (&"WARN".into(), &path.into()), "{}", told[0]);
+        assert!(told[0]["method"].is_string() && told[0]["cause"].as_str().unwrap().contains(cause), "{}", told[0]);
+    }
+    for id in ["repeat", "malformed"] {
+        assert!(told(&lines, id).is_empty(), "{lines:#?}");
+    }
+    assert!(!lines.iter().any(|line| line.to_string().contains("secret")), "{lines:#?}");
+    let cookie = lines.iter().find(|line| is_access(line) && line["request_id"] == "cookie").unwrap();
+    assert_eq!(cookie["hapax.cause"], "looked for digest:authorization, and found only cookie");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upstream_that_nobody_reaches_and_the_status_that_was_rewritten_are_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let nobody = "store = \"memory:\"\n[upstream]\nurl = \"http://127.0.0.1:1\"\n";
+    let program = Logged::start(directory.path(), nobody);
+    let got = Connection::open(program.address, None).await.send(called(post("/charges", "k1"), "unreached")).await.unwrap();
+    assert_eq!(got.status, 502);
+    let told_of = told(&program.end(), "unreached");
+    assert_eq!(told_of.len(), 1, "{told_of:#?}");
+    assert!(told_of[0]["cause"].as_str().unwrap().contains("refused") && told_of[0]["path"] == "/charges", "{}", told_of[0]);
+
+    let world = World::start("").await;
+    assert_eq!(world.send(called(post("/charges", "lost-1"), "lost")).await.status, 502);
+    let told_of = told(&world.program.end(), "lost");
+    assert_eq!(told_of.len(), 1, "{told_of:#?}");
+    assert_eq!(told_of[0]["cause"], "the service answered 502");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_after_a_crash_says_how_many_attempts_it_found_lost() {
+    let World { program, service, ledger, _directory: directory } = World::start("").await;
+    let address = program.address;
+    for key in ["k1", "k2"] {
+        tokio::spawn(async move { Connection::open(address, None).await.send(post("/slow", key)).await.map(|got| got.status) });
+        service.arrived.acquire().await.unwrap().forget();
+    }
+    program.kill();
+    let lines = Logged::start(directory.path(), &with(&service, "")).end();
+    let lost: Vec<_> = lines.iter().filter(|line| line.get("lost").is_some()).collect();
+    assert_eq!(lost.len(), 1, "{lines:#?}");
+    assert!(
+        lost[0]["lost"] == 2 && lost[0]["message"].as_str().unwrap().contains("hapax keys list --state unknown"),
+        "{}",
+        lost[0]
+    );
+    let lines = Logged::start(directory.path(), &with(&service, "")).end();
+    assert!(lines.iter().all(|line| line.get("lost").is_none()), "once: {lines:#?}");
+    assert_eq!((ledger.count("k1"), ledger.count("k2")), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_is_away_is_told_when_it_goes_and_when_it_is_back() {
+    let Some(mut postgres) = Postgres::start() else { return };
+    let url = postgres.database();
+    let migrated = Command::new(env!("CARGO_BIN_EXE_hapax")).args(["migrate", "--store", &url]).output().unwrap();
+    assert!(migrated.status.success(), "{}", String::from_utf8_lossy(&migrated.stderr));
+    let (directory, service) = (tempfile::tempdir().unwrap(), Service::start("service", &Ledger::default()).await);
+    let settings = format!("store = \"{url}\"\n[upstream]\nurl = \"{}\"\n", service.url());
+    let mut program = Logged::start(directory.path(), &settings);
+    let address = program.address;
+    let send = async |key: &str| Connection::open(address, None).await.send(post("/charges", key)).await.unwrap().status;
+    assert_eq!(send("k1").await, 201);
+    postgres.kill();
+    for key in ["k2", "k3", "k4"] {
+        assert_eq!(send(key).await, 503);
+    }
+    postgres.start_again();
+    let back = program.wait_for("it is back", |line| line["message"] == "the store is back");
+    assert!(back["refused"] == 3 && back["seconds"].as_f64().unwrap() > 0.0, "{back}");
+    assert_eq!(send("k2").await, 201);
+    let lines = program.end();
+    let of = |words: &str| lines.iter().filter(|line| line["message"].as_str().unwrap_or_default().contains(words)).count();
+    assert_eq!((of("the store is away"), of("the store is back"), of("the store failed")), (1, 1, 0), "{lines:#?}");
 }

@@ -143,6 +143,7 @@ struct Inside {
     store: Arc<Books>,
     joined: OnceLock<Joined>,
     acted_outside: AtomicBool,
+    cause: OnceLock<String>,
     lost_lease: AtomicBool,
     lease_lost: Notify,
 }
@@ -170,6 +171,7 @@ impl Operation {
             store,
             joined: OnceLock::new(),
             acted_outside: AtomicBool::new(false),
+            cause: OnceLock::new(),
             lost_lease: AtomicBool::new(false),
             lease_lost: Notify::new(),
         }))
@@ -220,6 +222,16 @@ impl Operation {
 
     pub(crate) fn note_outside(&self) {
         self.0.acted_outside.store(true, Ordering::Relaxed);
+    }
+
+    /// Says why this attempt ended without an answer, for the log. The first to say it counts.
+    pub fn note_cause(&self, cause: impl Into<String>) {
+        let _ = self.0.cause.set(cause.into());
+    }
+
+    /// Why it ended without an answer, as far as anybody said.
+    pub(crate) fn cause(&self) -> &str {
+        self.0.cause.get().map_or("nobody said why", String::as_str)
     }
 
     pub(crate) fn set_joined(&self, joined: Joined) {

@@ -76,7 +76,7 @@ struct Inside {
 
 /// The upstream did not answer in time.
 #[derive(Debug, thiserror::Error)]
-#[error("the upstream did not answer within {0:?}")]
+#[error("the upstream did not answer within {0:?} (timeouts.answer)")]
 pub(crate) struct TimedOut(Duration);
 
 /// In the extensions of a request that the gateway itself makes: it may use the connections that are reserved for guarded ones.
@@ -153,7 +153,8 @@ enum Way {
 
 impl Inside {
     async fn proxy(self: Arc<Self>, mut request: Request<Body>) -> Result<Response<Admitted>, BoxError> {
-        let is_guarded = request.extensions().get::<Operation>().is_some();
+        let operation = request.extensions_mut().remove::<Operation>();
+        let is_guarded = operation.is_some();
         let user = match is_guarded || request.extensions().get::<OwnRequest>().is_some() {
             true => User::Guarded,
             false => User::Unguarded(request.extensions().get::<Peer>().copied()),
@@ -184,7 +185,12 @@ impl Inside {
             }
         };
         let mut response = match sent {
-            Err(error) if is_guarded && error.is::<TimedOut>() => timed_out(),
+            Err(error) if is_guarded && error.is::<TimedOut>() => {
+                if let Some(operation) = operation {
+                    operation.note_cause(error.to_string());
+                }
+                timed_out()
+            }
             sent => {
                 let response = sent?;
                 if let Some(stopwatch) = &stopwatch {
@@ -306,10 +312,11 @@ impl Inside {
         };
         match timeout_at(until, connecting).await {
             Ok(way) => way,
-            Err(_) => {
-                Err(format!("no connection to the upstream within {:?}, of at most {}", self.connect_timeout, self.connections_max)
-                    .into())
-            }
+            Err(_) => Err(format!(
+                "no connection to the upstream within {:?} (timeouts.connect), of at most {} (upstream.connections_max)",
+                self.connect_timeout, self.connections_max
+            )
+            .into()),
         }
     }
 
