@@ -259,7 +259,9 @@ async fn a_request_that_ends_badly_says_why_once() {
             }
         }
     });
-    let settings = format!("store = \"memory:\"\n[upstream]\nurl = \"http://{upstream}\"\n[timeouts]\nanswer = \"300ms\"\n");
+    let settings = format!(
+        "store = \"memory:\"\n[upstream]\nurl = \"http://{upstream}\"\n[timeouts]\nconnect = \"200ms\"\nanswer = \"300ms\"\n"
+    );
     let program = Logged::start(directory.path(), &settings);
     let send = async |request: Request<Full<Bytes>>| Connection::open(program.address, None).await.send(request).await.unwrap();
     assert_eq!(send(called(post("/cut?secret=1", "k1"), "cut")).await.status, 502);
@@ -355,4 +357,39 @@ async fn a_store_that_is_away_is_told_when_it_goes_and_when_it_is_back() {
     let lines = program.end();
     let of = |words: &str| lines.iter().filter(|line| line["message"].as_str().unwrap_or_default().contains(words)).count();
     assert_eq!((of("the store is away"), of("the store is back"), of("the store failed")), (1, 1, 0), "{lines:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_order_that_was_joined_before_its_service_broke_off_is_not_told_as_unknown() {
+    let Some(postgres) = Postgres::shared() else { return };
+    let url = postgres.database();
+    let migrated = Command::new(env!("CARGO_BIN_EXE_hapax")).args(["migrate", "--store", &url]).output().unwrap();
+    assert!(migrated.status.success(), "{}", String::from_utf8_lossy(&migrated.stderr));
+    let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let service = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let upstream = service.local_addr().unwrap();
+    // Commits with its record, and hangs up.
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = service.accept().await {
+            let mut head = vec![0; 4096];
+            let length = stream.read(&mut head).await.unwrap();
+            let head = String::from_utf8_lossy(&head[..length]).to_lowercase();
+            let field =
+                |name: &str| head.split(&format!("\r\n{name}: ")).nth(1).map(|rest| rest.split("\r\n").next().unwrap().to_owned());
+            let (Some(operation), Some(fence)) = (field("hapax-operation"), field("hapax-fence")) else { continue };
+            let fence: i64 = fence.parse().unwrap();
+            let complete = "SELECT hapax.complete($1, $2, 201, '{}'::jsonb, $3::bytea)";
+            client.execute(complete, &[&operation, &fence, &&b"done"[..]]).await.unwrap();
+        }
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let settings = format!("store = \"{url}\"\n[upstream]\nurl = \"http://{upstream}\"\n[defaults]\nmode = \"transaction\"\n");
+    let program = Logged::start(directory.path(), &settings);
+    let got = Connection::open(program.address, None).await.send(called(post("/orders", "k1"), "joined")).await.unwrap();
+    assert_eq!((got.status, &*got.body), (201, "done"));
+    let lines = program.end();
+    assert!(told(&lines, "joined").is_empty(), "{:#?}", told(&lines, "joined"));
+    let line = lines.iter().find(|line| is_access(line)).unwrap();
+    assert_eq!((&line["hapax.action"], &line["http.response.status_code"]), (&"ran".into(), &201.into()), "{line}");
 }
