@@ -2,6 +2,7 @@
 //!
 //! It is written when the last byte of the answer was handed to the client's connection, or when the client had gone away.
 
+use std::borrow::Cow;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -187,7 +188,7 @@ impl Drop for Line {
         if self.access.lines == Lines::Notable && self.is_clean_pass() {
             return;
         }
-        let action = self.answered.as_ref().map_or("hung-up".to_owned(), |answered| answered.action.word());
+        let action = self.answered.as_ref().map_or("hung-up".into(), |answered| answered.action.word());
         let error = match (&self.answered, self.end) {
             (_, End::Whole) | (None, _) => None,
             (_, End::BrokeOff) => Some("upstream-broke-off"),
@@ -236,7 +237,7 @@ impl Action {
         }
     }
 
-    fn word(&self) -> String {
+    fn word(&self) -> Cow<'static, str> {
         let word = match self {
             Action::Ran => "ran",
             Action::Replayed => "replayed",
@@ -247,11 +248,11 @@ impl Action {
             Action::Published => "published",
             Action::Shadowed(Would::Run) => "shadow:run",
             Action::Shadowed(Would::Replay) => "shadow:replay",
-            Action::Shadowed(Would::Reject(rejection)) => return format!("shadow:reject-{}", rejection.row().slug),
-            Action::Refused(word) => return format!("refused:{word}"),
-            Action::Rejected(slug) => return format!("rejected:{slug}"),
+            Action::Shadowed(Would::Reject(rejection)) => return format!("shadow:reject-{}", rejection.row().slug).into(),
+            Action::Refused(word) => return format!("refused:{word}").into(),
+            Action::Rejected(slug) => return format!("rejected:{slug}").into(),
         };
-        word.to_owned()
+        word.into()
     }
 }
 

@@ -3,7 +3,7 @@
 //! A request never waits for whoever reads the log. Its line goes into a buffer in memory, and a thread of its own writes the buffer
 //! out. While the reader takes nothing, up to [`BUFFER_BYTES_MAX`] wait; further lines are lost, and the log says how many.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -15,6 +15,8 @@ use crate::harm;
 
 /// What may wait to be written: some four thousand lines.
 const BUFFER_BYTES_MAX: usize = 1 << 20;
+/// How long lines gather before they are written: one write for many of them, and one wake of the thread.
+const GATHERING: Duration = Duration::from_millis(5);
 /// The longest path that is shown whole.
 const PATH_CHARS_MAX: usize = 200;
 
@@ -109,9 +111,10 @@ impl AccessLog {
     fn write_out(&self) {
         let mut lines = Vec::new();
         loop {
-            let waiting = self.lock();
-            let mut waiting =
-                self.changed.wait_while(waiting, |waiting| waiting.lines.is_empty()).unwrap_or_else(PoisonError::into_inner);
+            let is_empty = |waiting: &mut Waiting| waiting.lines.is_empty();
+            drop(self.changed.wait_while(self.lock(), is_empty).unwrap_or_else(PoisonError::into_inner));
+            std::thread::sleep(GATHERING);
+            let mut waiting = self.lock();
             std::mem::swap(&mut waiting.lines, &mut lines);
             let lost = std::mem::take(&mut waiting.lost);
             waiting.is_writing = true;
@@ -140,8 +143,8 @@ impl Entry<'_> {
         line.push_str("\",\"level\":\"INFO\",\"message\":\"request\"");
         let mut text = |name: &str, value: Option<&str>| {
             if let Some(value) = value {
-                let value = serde_json::Value::from(value).to_string();
-                let _ = write!(line, ",\"{name}\":{}", harm::json(&value));
+                let _ = write!(line, ",\"{name}\":");
+                push_quoted(line, value);
             }
         };
         text("request_id", Some(self.request_id));
@@ -154,23 +157,23 @@ impl Entry<'_> {
         text("hapax.original_request_id", self.original);
         text("hapax.cause", self.cause);
         text("error.type", self.error);
-        let mut number = |name: &str, value: Option<String>| {
-            if let Some(value) = value {
-                let _ = write!(line, ",\"{name}\":{value}");
-            }
-        };
-        number("http.response.status_code", self.status.map(|status| status.to_string()));
-        number("hapax.upstream.status_code", self.upstream_status.map(|status| status.to_string()));
-        number("hapax.upstream.duration_ms", self.upstream_took.map(millis));
-        number("hapax.duration_ms", Some(millis(self.took)));
-        line.push_str(",\"target\":\"hapax::access\"}");
+        if let Some(status) = self.status {
+            let _ = write!(line, ",\"http.response.status_code\":{status}");
+        }
+        if let Some(status) = self.upstream_status {
+            let _ = write!(line, ",\"hapax.upstream.status_code\":{status}");
+        }
+        if let Some(took) = self.upstream_took {
+            let _ = write!(line, ",\"hapax.upstream.duration_ms\":{}", Millis(took));
+        }
+        let _ = write!(line, ",\"hapax.duration_ms\":{},\"target\":\"hapax::access\"}}", Millis(self.took));
     }
 
     /// For a person: what is short in columns, then what may be long.
     fn text(&self, line: &mut String) {
         let _ = SystemTime.format_time(&mut Writer::new(line));
         let number = |number: Option<u16>| number.map_or("-".to_owned(), |number| number.to_string());
-        let took = |took: Option<Duration>| took.map_or("-".to_owned(), |took| format!("{}ms", millis(took)));
+        let took = |took: Option<Duration>| took.map_or("-".to_owned(), |took| format!("{}ms", Millis(took)));
         let _ = write!(
             line,
             "  INFO {:<6} {:>3} {:<24} {:>10}  upstream {:>3} {:>10}  {:<9} {}",
@@ -202,8 +205,23 @@ impl Entry<'_> {
 }
 
 /// With a tenth: a replay takes less than one.
-fn millis(took: Duration) -> String {
-    format!("{:.1}", took.as_secs_f64() * 1_000.0)
+struct Millis(Duration);
+
+impl fmt::Display for Millis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1}", self.0.as_secs_f64() * 1_000.0)
+    }
+}
+
+/// A string of JSON. Almost all are plain, and copied as they are.
+fn push_quoted(line: &mut String, value: &str) {
+    if value.bytes().all(|byte| (b' '..=b'~').contains(&byte) && !matches!(byte, b'"' | b'\\')) {
+        line.push('"');
+        line.push_str(value);
+        line.push('"');
+    } else {
+        line.push_str(&harm::json(&serde_json::Value::from(value).to_string()));
+    }
 }
 
 /// A path of bearable length.

@@ -264,11 +264,11 @@ async fn a_request_that_ends_badly_says_why_once() {
     );
     let program = Logged::start(directory.path(), &settings);
     let send = async |request: Request<Full<Bytes>>| Connection::open(program.address, None).await.send(request).await.unwrap();
-    assert_eq!(send(called(post("/cut?secret=1", "k1"), "cut")).await.status, 502);
+    assert_eq!(send(called(post("/cut?card=4242", "k1"), "cut")).await.status, 502);
     assert_eq!(send(called(post("/silent", "k2"), "silent")).await.status, 504);
-    assert_eq!(send(called(get("/cut?secret=1"), "unguarded")).await.status, 502);
+    assert_eq!(send(called(get("/cut?card=4242"), "unguarded")).await.status, 502);
     // The caller's own fault is for the access log.
-    assert_eq!(send(called(post("/cut?secret=1", "k1"), "repeat")).await.status, 409);
+    assert_eq!(send(called(post("/cut?card=4242", "k1"), "repeat")).await.status, 409);
     assert_eq!(send(called(post("/cut", "a b"), "malformed")).await.status, 400);
     let mut cookie = called(post("/cut", "k3"), "cookie");
     cookie.headers_mut().remove("authorization");
@@ -289,7 +289,7 @@ async fn a_request_that_ends_badly_says_why_once() {
     for id in ["repeat", "malformed"] {
         assert!(told(&lines, id).is_empty(), "{lines:#?}");
     }
-    assert!(!lines.iter().any(|line| line.to_string().contains("secret")), "{lines:#?}");
+    assert!(!lines.iter().any(|line| line.to_string().contains("4242")), "{lines:#?}");
     let cookie = lines.iter().find(|line| is_access(line) && line["request_id"] == "cookie").unwrap();
     assert_eq!(cookie["hapax.cause"], "looked for digest:authorization, and found only cookie");
 }
