@@ -74,7 +74,8 @@ fn served(notice: &str) -> Served {
     fs::write(&file, format!("listen = \"127.0.0.1:0\"\nadmin = \"off\"\nstore = \"memory:\"\n[drain]\nnotice = \"{notice}\"\n"))
         .unwrap();
     // Nobody listens on the first port: the gateway starts all the same.
-    let mut child = hapax(&["serve", "--upstream", "http://127.0.0.1:1", "--config", file.to_str().unwrap()]).spawn().unwrap();
+    let mut child =
+        hapax(&["serve", "--log", "text", "--upstream", "http://127.0.0.1:1", "--config", file.to_str().unwrap()]).spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap());
     let mut served = Served { child, lines, _directory: directory };
     served.until("/.well-known/idempotency");

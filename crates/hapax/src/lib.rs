@@ -10,6 +10,7 @@ pub mod middleware;
 pub mod natural;
 pub mod observe;
 pub mod once;
+mod outage;
 pub mod store;
 mod sweep;
 

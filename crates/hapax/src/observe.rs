@@ -37,7 +37,7 @@ pub struct Subject<'a> {
     pub id: RecordId,
 }
 
-/// Where a replay came from.
+/// Where a replay came from. Also in the extensions of the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// This process's memory.

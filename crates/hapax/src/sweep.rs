@@ -28,6 +28,9 @@ impl Default for Sweep {
 /// One bounded batch.
 pub(crate) async fn run_once(engine: &Engine) -> Result<Swept, StoreError> {
     let swept = engine.store.sweep(engine.sweep.unwrap_or_default().batch.max(1)).await;
+    if swept.is_ok() {
+        engine.store_answers();
+    }
     match &swept {
         Ok(swept) if swept.total() > 0 => {
             engine.observe(&Event::Swept(*swept));
@@ -36,7 +39,7 @@ pub(crate) async fn run_once(engine: &Engine) -> Result<Swept, StoreError> {
             }
         }
         Ok(_) => {}
-        Err(error) => engine.observe(&Event::StoreFailed(error)),
+        Err(error) => engine.store_failed(error),
     }
     swept
 }

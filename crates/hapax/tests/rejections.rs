@@ -395,10 +395,10 @@ mod others {
     async fn an_upstream_that_was_never_reached_or_did_not_answer_in_time() {
         let never = || NeverDispatched("refused".into());
         fails_with(never, (502, "upstream-unreachable", true)).await;
-        let late = || hapax::middleware::TimedOut(Duration::from_secs(1));
+        let late = || hapax::middleware::TimedOut { after: Duration::from_secs(1), limit: "answer" };
         fails_with(late, (504, "outcome-unknown", false)).await;
         // Caused by one, and not one itself.
-        let caused = || std::io::Error::other(hapax::middleware::TimedOut(Duration::from_secs(1)));
+        let caused = || std::io::Error::other(hapax::middleware::TimedOut { after: Duration::from_secs(1), limit: "answer" });
         fails_with(caused, (502, "outcome-unknown", false)).await;
     }
 

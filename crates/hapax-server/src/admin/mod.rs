@@ -64,8 +64,9 @@ pub struct Admin {
 impl Admin {
     /// Answers about these. `operation_ids` are the store's.
     pub fn new(ready: Arc<Readiness>, metrics: Metrics, hapax: Hapax, operation_ids: OperationIds, rules: Rules) -> Admin {
-        let unknowns = Unknowns::new(hapax.clone(), &metrics);
         let rules = Arc::new(ArcSwap::from_pointee(rules));
+        let current = rules.clone();
+        let unknowns = Unknowns::new(hapax.clone(), &metrics, move |head| current.load().waits_for_a_person(head));
         Admin { ready, metrics, hapax, rules, operation_ids, unknowns, refusals: who::Refusals::default(), reloader: None }
     }
 

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use hapax::core::record::Head;
 use hapax::core::store::Lifetime;
-use hapax::{Policy, Scope, Settlement};
+use hapax::{Mode, Policy, Scope, Settlement};
 
 use super::who::Tokens;
 use crate::config::{Config, Route, route_of};
@@ -37,6 +38,20 @@ impl Rules {
         match settlement {
             Settlement::Done(answer) => Settlement::Done(answer.under(version)),
             other => other,
+        }
+    }
+
+    /// Whether a lost attempt waits for a person. In most modes the next repeat resolves it.
+    pub(super) fn waits_for_a_person(&self, head: &Head) -> bool {
+        // Of what another gateway keeps in the store nothing is known here.
+        let Some(policy) = self.policy(&head.scope).filter(|_| head.scope.namespace == self.namespace) else { return true };
+        match policy.mode {
+            Mode::Rerun | Mode::Fenced => false,
+            // One with a status was answered as done, and its record was not completed in the transaction.
+            Mode::Transaction => head.status.is_some(),
+            // A repeat has asked the service, and it did not know.
+            Mode::Probe => head.attempts > 1,
+            _ => true,
         }
     }
 

@@ -58,15 +58,15 @@ impl Given {
 
     /// The configuration. What is no mistake and should be looked at is said on standard error.
     pub(super) fn load(&self) -> Result<Loaded, Exit> {
-        self.load_with(&self.overrides()?)
-    }
-
-    /// The same, where it is known already what goes before the file.
-    pub(super) fn load_with(&self, overrides: &Overrides) -> Result<Loaded, Exit> {
-        let loaded = file::load(self.config.as_deref(), overrides).map_err(Exit::usage)?;
+        let loaded = self.load_with(&self.overrides()?)?;
         for warning in &loaded.warnings {
             eprintln!("hapax: warning: {warning}");
         }
         Ok(loaded)
+    }
+
+    /// The same, where it is known already what goes before the file. Its warnings are left to the caller.
+    pub(super) fn load_with(&self, overrides: &Overrides) -> Result<Loaded, Exit> {
+        file::load(self.config.as_deref(), overrides).map_err(Exit::usage)
     }
 }

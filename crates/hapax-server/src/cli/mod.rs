@@ -115,7 +115,10 @@ pub fn main() -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(Exit { code, message }) => {
-            eprintln!("hapax: {message}");
+            // Empty, where the log has it already.
+            if !message.is_empty() {
+                eprintln!("hapax: {message}");
+            }
             ExitCode::from(code)
         }
     }

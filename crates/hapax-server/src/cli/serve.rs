@@ -2,8 +2,8 @@
 
 mod banner;
 mod notify;
+mod voice;
 
-use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::notify::Manager;
+use self::voice::Voice;
 use super::Exit;
 use super::given::Given;
 use crate::config::Config;
@@ -50,6 +51,15 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
         Some(Log::Text) => logs::Format::Text,
         Some(Log::Json) => logs::Format::Json,
     };
+    let voice = Voice::new(logs::init(log).map_err(Exit::usage)?);
+    let ended = run_logged(args, voice);
+    // Where JSON was asked for in so many words, whoever reads it expects nothing else.
+    let ended = ended.map_err(|exit| if log == logs::Format::Json { voice.last_words(&exit) } else { exit });
+    logs::finish();
+    ended
+}
+
+fn run_logged(args: Args, voice: Voice) -> Result<(), Exit> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -58,9 +68,8 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
     let signals = runtime.block_on(async { Signals::new() })?;
     let reload_scopes = args.reload_scopes;
     let (config, reread) = config(args.given)?;
-    logs::init(log).map_err(Exit::usage)?;
     raise_open_files();
-    let ended = runtime.block_on(serve(config, Options { reread, reload_scopes, ..Options::default() }, signals));
+    let ended = runtime.block_on(serve(config, Options { reread, reload_scopes, ..Options::default() }, signals, voice));
     // Whoever asked for the end waits for no thread that still has something to do.
     runtime.shutdown_background();
     ended
@@ -69,15 +78,19 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
 /// The configuration, and how to read it again: the same variables and flags go before the file each time.
 fn config(given: Given) -> Result<(Config, Option<Reread>), Exit> {
     let overrides = given.overrides()?;
-    let config = given.load_with(&overrides)?.config;
+    let loaded = given.load_with(&overrides)?;
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    let config = loaded.config;
     let reread = given.config.map(|path| -> Reread { Arc::new(move || file::read_with(&path, &overrides)) });
     Ok((config, reread))
 }
 
-async fn serve(config: Config, options: Options, mut signals: Signals) -> Result<(), Exit> {
+async fn serve(config: Config, options: Options, mut signals: Signals, voice: Voice) -> Result<(), Exit> {
     let manager = Manager::from_env();
     let gateway = Gateway::start_with(config.clone(), options).await.map_err(|error| not_started(&error))?;
-    say(&banner::banner(&config, gateway.address(), gateway.admin()));
+    voice.banner(&config, gateway.address(), gateway.admin());
     manager.ready(&format!("listening on {}", gateway.address()));
     tokio::select! {
         () = async {
@@ -87,17 +100,17 @@ async fn serve(config: Config, options: Options, mut signals: Signals) -> Result
         () = signals.stop.next() => {}
     }
     manager.stopping();
-    say("draining: attempts under way may end, nothing new begins; a second signal stops at once\n");
+    voice.say("draining: attempts under way may end, nothing new begins; a second signal stops at once");
     let drained = tokio::select! {
         drained = gateway.drain() => drained,
         // A drain may take longer than the manager waits for a sign of life.
         () = manager.show_life() => unreachable!("life is shown for ever"),
         () = signals.stop.next() => return Err(Exit { code: 130, message: "stopped at once: attempts under way are held as unknown".to_owned() }),
     };
-    say(&match drained.left_unknown {
-        0 => "stopped: no attempt was left under way\n".to_owned(),
+    voice.say(&match drained.left_unknown {
+        0 => "stopped: no attempt was left under way".to_owned(),
         left => {
-            format!("stopped: {left} attempts did not end in time and are held as unknown: see hapax keys list --state unknown\n")
+            format!("stopped: {left} attempts did not end in time and are held as unknown: see hapax keys list --state unknown")
         }
     });
     Ok(())
@@ -118,12 +131,6 @@ fn told(ended: &Result<Vec<Change>, ReloadError>, address: SocketAddr) -> String
         Ok(changes) => format!("listening on {address}; the configuration was reloaded, settings changed: {}", changes.len()),
         Err(_) => format!("listening on {address}; the configuration was NOT reloaded, and the one in use stays: see the log"),
     }
-}
-
-/// On standard output. Nobody reading it any more is no reason to stop serving.
-fn say(text: &str) {
-    let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
 /// What a person or a supervisor tells a program with.
@@ -180,7 +187,7 @@ async fn warn_if_unreachable(upstream: &Uri) {
         Ok(Err(error)) => error.to_string(),
         Err(_) => "no answer in time".to_owned(),
     };
-    eprintln!("hapax: warning: could not reach the upstream {host} port {port} ({why}): until it is there, requests get 502");
+    tracing::warn!("could not reach the upstream {host} port {port} ({why}): until it is there, requests get 502");
 }
 
 /// Each connection is an open file, and the limit a shell sets is far below what the gateway may serve.
@@ -188,6 +195,6 @@ fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
         let current = limit.current.map_or("no limit".to_owned(), |files| files.to_string());
-        eprintln!("hapax: warning: could not raise the limit of open files ({current}): {error}");
+        tracing::warn!("could not raise the limit of open files ({current}): {error}");
     }
 }

@@ -42,6 +42,8 @@ pub struct Config {
     pub admin_token: Option<Secret>,
     /// What the upstream's own reconciliation job presents, which may settle and nothing else.
     pub settle_token: Option<Secret>,
+    /// Which requests have a line in the access log.
+    pub access_log: Lines,
     /// Where records are kept.
     pub store: StoreUrl,
     /// Where this node keeps its last acknowledged writes, if the store is a Postgres: by them it notices a restore at its start.
@@ -77,6 +79,28 @@ pub struct Config {
     pub defaults: hapax::Policy,
     /// Whom it asks: see [`Route::probe`].
     pub probe: Option<http::uri::PathAndQuery>,
+}
+
+/// Which requests have a line in the access log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lines {
+    /// Every one.
+    All,
+    /// Every one but a clean pass: passed on without a guard, and answered by the upstream with less than 500.
+    Notable,
+    /// None.
+    Off,
+}
+
+impl Lines {
+    /// As it is written.
+    pub fn word(self) -> &'static str {
+        match self {
+            Lines::All => "all",
+            Lines::Notable => "notable",
+            Lines::Off => "off",
+        }
+    }
 }
 
 /// Where records are kept.
@@ -246,6 +270,7 @@ impl Config {
             admin: Some((Ipv4Addr::LOCALHOST, 4001).into()),
             admin_token: None,
             settle_token: None,
+            access_log: Lines::Notable,
             store: StoreUrl::Sqlite("hapax.db".into()),
             high_water_file: None,
             spill_directory: None,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use http::Uri;
 
-use super::{Protocol, StoreUrl, postgres};
+use super::{Lines, Protocol, StoreUrl, postgres};
 
 /// Where to listen: an address and a port.
 pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
@@ -98,6 +98,15 @@ fn sqlite_path(path: &str) -> Result<StoreUrl, String> {
         }
         Some(path) => Ok(StoreUrl::Sqlite(path.into())),
         None => Ok(StoreUrl::Sqlite(path.into())),
+    }
+}
+
+impl FromStr for Lines {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = [Lines::All, Lines::Notable, Lines::Off].into_iter().find(|lines| lines.word() == text);
+        found.ok_or_else(|| format!("`{text}` says nothing of the access log: write \"all\", \"notable\" or \"off\""))
     }
 }
 

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use hapax::Peer;
-use hapax::middleware::request_id::{REQUEST_ID, request_id};
+use hapax::middleware::request_id::REQUEST_ID;
 use http::header::{
     AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue,
     PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
@@ -211,7 +211,6 @@ pub(crate) fn request(parts: &mut Parts, client: &Client, sensitive: &Sensitive)
     tell_client(&mut parts.headers, client);
     let via = if parts.version == Version::HTTP_2 { "2 hapax" } else { "1.1 hapax" };
     parts.headers.append(VIA, HeaderValue::from_static(via));
-    request_id(parts);
 }
 
 /// Makes the upstream's response one that may be passed on, and notes in which trace it was made.

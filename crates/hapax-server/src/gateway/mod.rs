@@ -3,6 +3,7 @@
 //! `stack.rs` is the path of one request; `live.rs` is everything that one configuration makes, and `reload/` puts another in its place. `listen/` takes connections and `wire/` reads their bytes with a stricter eye than hyper's;
 //! `forward.rs` says which fields pass; `upstream/` sends a request once; `probe.rs` asks there what became of one.
 
+mod access;
 mod body;
 mod check;
 pub(crate) mod forward;
@@ -38,7 +39,7 @@ pub(crate) use self::well_known::PATH as WELL_KNOWN;
 use crate::admin::{self, Admin, Readiness};
 use crate::config::{Config, StoreUrl};
 use crate::store::{self, NotOpened};
-use crate::telemetry::{Metrics, Suspects, Timed, Traces};
+use crate::telemetry::{self, Metrics, Suspects, Timed, Traces};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -47,6 +48,9 @@ const GOODBYE: Duration = Duration::from_secs(5);
 
 /// Connections that the system may hold before they are accepted. Beyond it a client's first packet is dropped, and its next comes a second later.
 const BACKLOG: u32 = 4_096;
+
+/// Lost attempts that are found in one go at the start.
+const SWEEP_BATCH: usize = 1_000;
 
 /// A gateway at work. Dropping it stops nothing in an orderly way: use [`Gateway::drain`].
 pub struct Gateway {
@@ -134,6 +138,7 @@ impl Gateway {
         };
         let ready = Arc::new(Readiness::default());
         let store = open(&config, &metrics, &ready).await?;
+        tell_of_lost(&*store).await;
         let operation_ids = store.pulse().await.map_err(|error| store_error(&config, &error))?.operation_ids();
         let mut builder = Hapax::builder(Timed::new(store, &metrics))
             .observer(metrics.observer(options.observer.unwrap_or_else(|| Arc::new(()))))
@@ -281,6 +286,27 @@ async fn open(config: &Config, metrics: &Metrics, ready: &Arc<Readiness>) -> Res
             Ok(store)
         }
     }
+}
+
+/// Tells of attempts whose process ended before they did. A store file has one owner, so that its predecessor's are all found now; of a
+/// database's, those whose lease is over, and the sweep tells of the others as it finds them.
+async fn tell_of_lost(store: &dyn Store) {
+    let mut lost = 0;
+    loop {
+        match store.sweep(SWEEP_BATCH).await {
+            Ok(swept) => {
+                lost += swept.lost;
+                if swept.lost < SWEEP_BATCH {
+                    break;
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "attempts that were lost could not be counted");
+                break;
+            }
+        }
+    }
+    telemetry::tell_of_lost(lost);
 }
 
 fn not_opened(config: &Config, error: NotOpened) -> StartError {

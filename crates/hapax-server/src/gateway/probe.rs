@@ -64,7 +64,7 @@ impl Probe for Asking {
                 Err(_) => Err(format!("it did not answer within {:?}", self.patience()).into()),
             };
             found.unwrap_or_else(|error| {
-                tracing::warn!(operation = %operation.id(), %error, "the upstream does not know what became of a lost attempt");
+                operation.note_cause(format!("the service was asked what became of the attempt before, and {error}"));
                 Probed::Unknown
             })
         })

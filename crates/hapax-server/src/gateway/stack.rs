@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use hapax::core::field;
-use hapax::middleware::FromTransaction;
-use hapax::middleware::{Origin, TimedOut, problem, problem_page};
+use hapax::middleware::request_id::{self, REQUEST_ID, request_id};
+use hapax::middleware::{FromTransaction, Origin, TimedOut, problem_page};
 use hapax::{Body, Hapax, Idempotency, KeyRule, NeverDispatched, Rejection, Unverified, Would};
 use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::request::Parts;
@@ -17,7 +17,9 @@ use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use tower_layer::Layer;
 use tower_service::Service;
+use tracing::Instrument;
 
+use super::access::{Access, Action, Line, Named};
 use super::body::{BodyUnreadable, Inbound};
 use super::forward::{self, Client, Sensitive};
 use super::live::Lasting;
@@ -45,6 +47,7 @@ pub(crate) struct Stack {
     metrics: Metrics,
     traces: Option<Traces>,
     suspects: Arc<Suspects>,
+    access: Option<Arc<Access>>,
 }
 
 /// A route, and the layer that keeps its promise around the proxy.
@@ -57,6 +60,7 @@ struct Guarded {
     is_unverified: bool,
     service: Idempotency<Proxy>,
     counts: RouteMetrics,
+    named: Arc<Named>,
 }
 
 impl Borrow<Route> for Guarded {
@@ -101,7 +105,8 @@ impl Stack {
             let principal = config.principal_of(&route).clone();
             let principals = directory.find(&principal).ok_or("the directory has the sources of every route")?.clone();
             let is_unverified = principal.is_unverified();
-            routes.push(Guarded { route, key_field, principal, principals, is_unverified, service, counts });
+            let named = Named::new(&route, &principal);
+            routes.push(Guarded { route, key_field, principal, principals, is_unverified, service, counts, named });
         }
         Ok(Stack {
             sensitive: Arc::new(Sensitive::new(config)),
@@ -113,6 +118,7 @@ impl Stack {
             metrics: lasting.metrics.clone(),
             traces: lasting.traces.clone(),
             suspects: lasting.suspects.clone(),
+            access: Access::new(config, lasting.secret),
         })
     }
 
@@ -127,6 +133,22 @@ impl Stack {
     ) -> Response<Body> {
         let started = Instant::now();
         let (mut parts, body) = request.into_parts();
+        // Before anything is judged: whatever becomes of the request, its answer and its lines in the log have the id.
+        let id = request_id(&mut parts);
+        let mut line = self.access.as_ref().map(|access| access.begin(&mut parts, &id, started, refusal.is_none()));
+        // Of the highest level, so that no filter that lets a line of the request through takes the id from it.
+        let span = tracing::error_span!("request", request_id = %id);
+        let arrived = Arrived { parts, body, body_end, refusal, started };
+        let mut response = self.find_answer(arrived, client, &mut line).instrument(span).await;
+        response.headers_mut().insert(REQUEST_ID, request_id::value(&id));
+        match line {
+            Some(line) => line.answered(response),
+            None => response,
+        }
+    }
+
+    async fn find_answer(&self, arrived: Arrived, client: &Client, line: &mut Option<Line>) -> Response<Body> {
+        let Arrived { mut parts, body, body_end, refusal, started } = arrived;
         let checked = match refusal {
             Some(refusal) => Err(refusal),
             None => check(&parts),
@@ -145,13 +167,17 @@ impl Stack {
         }
         if forward::is_going_in_circles(&parts.headers) {
             self.last().counts.request(Outcome::Refused, started.elapsed());
-            return circle();
+            return circle(&parts);
         }
         let Ok(choice) = choose(&self.routes, &parts.method, parts.uri.path()) else {
             self.last().counts.request(Outcome::Refused, started.elapsed());
             return path_ambiguous();
         };
         let guarded = choice.route;
+        let may_be_guarded = guarded.service.may_guard(&parts);
+        if let Some(line) = line {
+            line.on(&guarded.named, may_be_guarded);
+        }
         let span = self.traces.as_ref().map(|traces| traces.begin(&parts, &guarded.route.name));
         // Before we add to what proxies say of the way.
         parts.extensions.insert(client.peer(&parts.headers, &self.trusted_proxies));
@@ -166,20 +192,22 @@ impl Stack {
         let (body, asker) = self.watch(guarded, &parts, body);
 
         // Before anything is asked of the key: whoever is refused here learns nothing of it.
-        let (refusal, foreseen) = match self.refusal(guarded, &mut parts, client).await {
+        let refusal = if may_be_guarded { guarded.principals.check(&mut parts, client).await } else { None };
+        if let Some(line) = line {
+            line.asked_by(Principals::established(&parts).ok());
+        }
+        let (refusal, foreseen) = match refusal {
             // A route that only watches refuses nobody.
             Some(refusal) if guarded.route.policy.shadow => (None, refusal.extensions().get().cloned().map(Would::Reject)),
             refusal => (refusal, None),
         };
-        let response = match refusal {
+        let mut response = match refusal {
             Some(refusal) => refusal,
             None => {
                 let mut service = guarded.service.clone();
-                let method = parts.method.clone();
-                service
-                    .call(Request::from_parts(parts, body))
-                    .await
-                    .unwrap_or_else(|error| failed(&error, &guarded.why_unguarded(&method)))
+                let (method, uri) = (parts.method.clone(), parts.uri.clone());
+                let answered = service.call(Request::from_parts(parts, body)).await;
+                answered.unwrap_or_else(|error| failed(&error, &method, uri.path(), guarded))
             }
         };
         let outcome = outcome_of(&response);
@@ -189,9 +217,14 @@ impl Stack {
             self.suspect(&asker);
         }
         guarded.counts.request(outcome, started.elapsed());
-        if let Some(would) = response.extensions().get::<Would>() {
+        if let Some(foreseen) = foreseen
+            && response.extensions().get::<Would>().is_some()
+        {
             // Who is asking is asked first, and the layer knows only that nobody was found.
-            guarded.counts.shadowed(foreseen.as_ref().unwrap_or(would));
+            response.extensions_mut().insert(foreseen);
+        }
+        if let Some(would) = response.extensions().get::<Would>() {
+            guarded.counts.shadowed(would);
         }
         if let Some(span) = span {
             let original = response.extensions().get::<Origin>();
@@ -203,14 +236,6 @@ impl Stack {
     /// The route that takes whatever is left.
     fn last(&self) -> &Guarded {
         self.routes.last().expect("the unwritten route is always there")
-    }
-
-    /// What to answer if whoever sends a guarded request is not known to be who they say.
-    async fn refusal(&self, guarded: &Guarded, parts: &mut Parts, client: &Client) -> Option<Response<Body>> {
-        if !guarded.service.may_guard(parts) {
-            return None;
-        }
-        guarded.principals.check(parts, client).await
     }
 
     fn publish(&self, method: &Method) -> Response<Body> {
@@ -264,9 +289,19 @@ fn published(method: &Method, document: Bytes, content_type: &'static str) -> Re
         return response;
     }
     let mut response = Response::new(Body::from(document));
+    response.extensions_mut().insert(Action::Published);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("max-age=60"));
     response
+}
+
+/// A request as it came.
+struct Arrived {
+    parts: Parts,
+    body: Incoming,
+    body_end: Option<BodyEnd>,
+    refusal: Option<Refusal>,
+    started: Instant,
 }
 
 /// Who asked for what, as hashes that mean nothing outside this process.
@@ -290,6 +325,13 @@ fn outcome_of(response: &Response<Body>) -> Outcome {
     }
 }
 
+/// A problem that the gateway finds by itself, around the layer.
+fn problem(status: StatusCode, slug: &'static str, title: &str, detail: &str) -> Response<Body> {
+    let mut response = hapax::middleware::problem(status, slug, title, detail);
+    response.extensions_mut().insert(Action::Rejected(slug));
+    response
+}
+
 /// What is left to check of a request that could be read.
 fn check(parts: &Parts) -> Result<(), Refusal> {
     // Methods are compared as they are spelled, but some servers run `patch` as PATCH: it would walk around its guard.
@@ -303,6 +345,7 @@ fn check(parts: &Parts) -> Result<(), Refusal> {
 /// What was no request.
 fn refused(refusal: Refusal, version: Version) -> Response<Body> {
     let mut response = problem(refusal.status(), refusal.word(), "The request cannot be read as one request", refusal.sentence());
+    response.extensions_mut().insert(Action::Refused(refusal.word()));
     if version < Version::HTTP_2 {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
@@ -321,8 +364,10 @@ fn path_ambiguous() -> Response<Body> {
 }
 
 /// A request that comes back to us again and again. Nobody ever had it but us, so that nothing has happened.
-fn circle() -> Response<Body> {
-    tracing::error!("a request has been through this gateway several times: the upstream leads back here");
+fn circle(parts: &Parts) -> Response<Body> {
+    tracing::error!(
+        method = %parts.method, path = parts.uri.path(),
+        "a request has been through this gateway several times: the upstream leads back here");
     problem(
         StatusCode::LOOP_DETECTED,
         "loop-detected",
@@ -341,11 +386,11 @@ fn busy(busy: &Busy) -> Response<Body> {
 }
 
 /// An unguarded request that the upstream gave no answer to.
-fn failed(error: &BoxError, why_unguarded: &str) -> Response<Body> {
+fn failed(error: &BoxError, method: &Method, path: &str, guarded: &Guarded) -> Response<Body> {
     if BodyUnreadable::caused(&**error) {
         return hapax::middleware::rejected(&Rejection::BodyUnreadable);
     }
-    tracing::warn!(%error, "the upstream gave no answer to an unguarded request");
+    tracing::warn!(%method, path, cause = %error, "the upstream gave no answer to an unguarded request");
     if let Some(busy) = error.downcast_ref::<NeverDispatched>().and_then(|never| never.0.downcast_ref::<Busy>()) {
         return self::busy(busy);
     }
@@ -357,7 +402,8 @@ fn failed(error: &BoxError, why_unguarded: &str) -> Response<Body> {
             "The request was not sent.",
         );
     }
-    let detail = &format!("The request was sent, and may have had its effect. {why_unguarded} A repeat may have the effect again.");
+    let why = guarded.why_unguarded(method);
+    let detail = &format!("The request was sent, and may have had its effect. {why} A repeat may have the effect again.");
     if error.is::<TimedOut>() {
         return problem(StatusCode::GATEWAY_TIMEOUT, "upstream-timeout", "The upstream did not answer in time", detail);
     }

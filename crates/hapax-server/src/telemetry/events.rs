@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use hapax::core::key::Pattern;
 use hapax::core::record::{Last, State};
+use hapax::core::store::Swept;
 use hapax::observe::{Event, Source};
 use hapax::{Observer, Rejection};
 use prometheus_client::metrics::counter::Counter;
@@ -108,14 +109,12 @@ impl Events {
                 self.attempts_in_flight.inc();
             }
             // Every attempt that was dispatched ends in one of these two, once.
-            Event::Finished { subject, state, .. } => {
+            Event::Finished { state, .. } => {
                 self.attempts_in_flight.dec();
                 self.attempts.count(*state);
-                if *state == State::Unknown {
-                    // By the name that `hapax keys show` takes.
-                    tracing::warn!(record = %subject.id, "an attempt was lost: its outcome is unknown");
-                }
             }
+            // Of attempts that this process did not see the end of: it, or another node, was killed.
+            Event::Swept(Swept { lost, .. }) => tell_of_lost(*lost),
             Event::FencedOut(_) => {
                 self.attempts_in_flight.dec();
                 self.fenced_out.inc();
@@ -141,6 +140,17 @@ impl Events {
             Event::GuessableKey { kind, .. } => self.guessable.count(*kind),
             _ => {}
         }
+    }
+}
+
+/// Tells of attempts that nobody saw the end of, if there are any.
+pub(crate) fn tell_of_lost(lost: usize) {
+    if lost > 0 {
+        tracing::warn!(
+            lost,
+            "attempts were found lost: the process that ran them ended before they did, and their outcome is unknown. See them with: hapax \
+             keys list --state unknown"
+        );
     }
 }
 

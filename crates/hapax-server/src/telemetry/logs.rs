@@ -1,19 +1,31 @@
 //! Logs: on standard error, as text for a person or as JSON for a machine.
 //!
-//! What we log names records and operations by their ids, and nothing that a caller sent. Libraries beneath us are not as careful when
-//! they tell details, so below `info` only our own crates are heard, whatever `HAPAX_LOG` says.
+//! Of what a caller sent, only the request id, the method and the path without its query are logged; records and operations are named by
+//! their ids. Libraries beneath us are not as careful when they tell details, so below `info` only our own crates are heard, whatever
+//! `HAPAX_LOG` says.
 
+use std::fmt;
 use std::io::{self, IsTerminal};
 use std::str::FromStr;
+use std::time::Duration;
 
+use serde_json::Value;
+use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
-use tracing::{Metadata, Subscriber};
+use tracing::{Event, Metadata, Subscriber};
 use tracing_subscriber::filter::{EnvFilter, FilterExt, filter_fn};
-use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::{JsonFields, Writer};
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormattedFields, MakeWriter};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use super::AccessLog;
 use crate::harm;
+
+/// How long the end of the program waits for lines that nobody takes.
+const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// What is logged, where nothing else is said: `info`, or directives as in `info,hapax=debug`.
 pub const FILTER: &str = "HAPAX_LOG";
@@ -43,8 +55,8 @@ impl FromStr for Format {
     }
 }
 
-/// Begins to log on standard error. Says which variable is wrong if it cannot.
-pub fn init(format: Format) -> Result<(), String> {
+/// Begins to log on standard error, in the format that it returns: text or JSON. Says which variable is wrong if it cannot.
+pub fn init(format: Format) -> Result<Format, String> {
     let filter = match std::env::var(FILTER) {
         Ok(directives) if !directives.trim().is_empty() => directives,
         _ => "info".to_owned(),
@@ -57,7 +69,16 @@ pub fn init(format: Format) -> Result<(), String> {
         chosen => chosen,
     };
     let subscriber = subscriber(format, &filter, colour, io::stderr)?;
-    subscriber.try_init().map_err(|_| "logging has begun already: call this once".to_owned())
+    subscriber.try_init().map_err(|_| "logging has begun already: call this once".to_owned())?;
+    AccessLog::start(format == Format::Json);
+    Ok(format)
+}
+
+/// Writes out what is left, before the program ends.
+pub fn finish() {
+    if let Some(log) = AccessLog::get() {
+        log.flush(LAST_LINES);
+    }
 }
 
 fn subscriber<W>(format: Format, filter: &str, colour: bool, to: W) -> Result<impl Subscriber + Send + Sync + use<W>, String>
@@ -73,7 +94,7 @@ where
     let filter = EnvFilter::try_new(filter).map_err(|error| unreadable(&error))?;
     let lines = tracing_subscriber::fmt::layer().with_ansi(colour);
     let lines = match format {
-        Format::Json => lines.json().flatten_event(true).with_writer(Harmless(to)).boxed(),
+        Format::Json => lines.fmt_fields(JsonFields::new()).event_format(Json).with_writer(Harmless(to)).boxed(),
         // Spells out by itself whatever is not plain.
         Format::Auto | Format::Text => lines.with_writer(to).boxed(),
     };
@@ -84,6 +105,70 @@ where
 /// everything else.
 fn is_said_whole(directive: &str) -> bool {
     directive.is_empty() || directive.contains('=') || LevelFilter::from_str(directive).is_ok()
+}
+
+/// One object on a line: the fields of the event, then those of the spans around it, innermost first. A field that stands in several
+/// places is written once.
+struct Json;
+
+#[derive(Default)]
+struct Fields(Vec<(String, Value)>);
+
+impl Fields {
+    fn add(&mut self, name: &str, value: impl Into<Value>) {
+        if self.0.iter().all(|(known, _)| known != name) {
+            self.0.push((name.to_owned(), value.into()));
+        }
+    }
+}
+
+impl Visit for Fields {
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.add(field.name(), value);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.add(field.name(), value);
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.add(field.name(), value);
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.add(field.name(), value);
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.add(field.name(), value);
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.add(field.name(), format!("{value:?}"));
+    }
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> FormatEvent<S, JsonFields> for Json {
+    fn format_event(&self, context: &FmtContext<'_, S, JsonFields>, mut to: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        for span in context.event_scope().into_iter().flatten() {
+            let extensions = span.extensions();
+            let around = extensions.get::<FormattedFields<JsonFields>>().and_then(|text| serde_json::from_str(&text.fields).ok());
+            if let Some(Value::Object(around)) = around {
+                around.into_iter().for_each(|(name, value)| fields.add(&name, value));
+            }
+        }
+        // Of the level and the target there is one, whatever a field is called.
+        let metadata = event.metadata();
+        to.write_str("{\"timestamp\":\"")?;
+        SystemTime.format_time(&mut to)?;
+        write!(to, "\",\"level\":\"{}\"", metadata.level())?;
+        for (name, value) in fields.0.iter().filter(|(name, _)| !["timestamp", "level", "target"].contains(&&**name)) {
+            write!(to, ",{}:{value}", Value::from(&**name))?;
+        }
+        writeln!(to, ",\"target\":{}}}", Value::from(metadata.target()))
+    }
 }
 
 /// Who changed something by hand, and why, is in whatever characters they chose, and JSON leaves most of them as they are.
@@ -149,6 +234,20 @@ mod tests {
         let line = logged(Format::Json, "info", || tracing::warn!(record = "r1", "the store failed"));
         let line: serde_json::Value = serde_json::from_str(line.trim_end()).unwrap();
         assert_eq!((&line["level"], &line["message"], &line["record"]), (&"WARN".into(), &"the store failed".into(), &"r1".into()));
+    }
+
+    #[test]
+    fn json_has_the_fields_of_the_spans_around_and_each_name_once() {
+        let line = logged(Format::Json, "info", || {
+            let request = tracing::error_span!("request", request_id = "r-1", path = "/outer").entered();
+            let attempt = tracing::info_span!("attempt", fence = 7, path = "/inner").entered();
+            tracing::warn!(fence = 8, "lost");
+            drop((attempt, request));
+        });
+        assert_eq!(line.matches("\"fence\"").count(), 1, "{line}");
+        let line: serde_json::Value = serde_json::from_str(line.trim_end()).unwrap();
+        let found = ["request_id", "path", "fence", "message"].map(|name| line[name].clone());
+        assert_eq!(found, [Value::from("r-1"), "/inner".into(), 8.into(), "lost".into()]);
     }
 
     #[test]

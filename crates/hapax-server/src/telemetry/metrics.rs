@@ -95,7 +95,7 @@ impl Metrics {
         to.register("build", "The version that runs, and the commit it was made from", Info::new(build));
         let connections: Family<Label, Gauge> = registered(to, "connections", "Connections that are open, by who listens");
         let unknown = format!(
-            "Records whose outcome is unknown and waits to be settled. Counted now and then, up to {COUNTED_MAX}, which means so many or more"
+            "Records whose outcome is unknown and waits for a person; what the next repeat resolves is left out. Counted now and then, up to {COUNTED_MAX}, which means so many or more"
         );
         Metrics(Arc::new(Inner {
             requests: Requests::new(to),

@@ -1,9 +1,10 @@
 //! What the gateway tells: logs, metrics, traces.
 //!
-//! Three voices, and none of them says a key, a principal or a body. [`logs`] go to standard error, [`Metrics`] are asked for,
+//! Three voices, and none of them says a key, a principal or a body. [`logs`] and the [`AccessLog`] go to standard error, [`Metrics`] are asked for,
 //! [`Traces`] are sent to whoever the environment names. [`Timed`] measures a store, [`Suspects`] notices one request under two
 //! principals, [`Unknowns`] counts what waits to be settled and what takes long.
 
+mod access;
 mod events;
 mod exporter;
 pub mod logs;
@@ -20,6 +21,8 @@ mod watched;
 mod watched_bodies;
 mod watched_postgres;
 
+pub use access::{AccessLog, Entry};
+pub(crate) use events::tell_of_lost;
 pub use metrics::{Connected, Listener, Metrics};
 pub use outcome::Outcome;
 pub use routes::RouteMetrics;

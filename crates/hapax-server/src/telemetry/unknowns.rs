@@ -1,4 +1,4 @@
-//! How many outcomes wait to be settled, and for how long; and how long the oldest attempt has been running.
+//! How many outcomes wait for somebody to settle them, and for how long; and how long the oldest attempt has been running.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -32,14 +32,17 @@ pub struct Unknowns(Arc<Inner>);
 struct Inner {
     hapax: Hapax,
     gauges: Open,
+    /// Whether a lost attempt waits for a person: the next repeat resolves the others.
+    is_counted: Box<dyn Fn(&Head) -> bool + Send + Sync>,
     /// When to count again; held while somebody counts.
     due: Mutex<Option<Instant>>,
 }
 
 impl Unknowns {
-    /// Counts the unknown records of this one.
-    pub fn new(hapax: Hapax, metrics: &Metrics) -> Unknowns {
-        Unknowns(Arc::new(Inner { hapax, gauges: metrics.open(), due: Mutex::new(None) }))
+    /// Counts the unknown records of this one, as far as they count.
+    pub fn new(hapax: Hapax, metrics: &Metrics, is_counted: impl Fn(&Head) -> bool + Send + Sync + 'static) -> Unknowns {
+        let inner = Inner { hapax, gauges: metrics.open(), is_counted: Box::new(is_counted), due: Mutex::new(None) };
+        Unknowns(Arc::new(inner))
     }
 
     /// Counts, if the last count is old enough; goes on in the background if it takes long. If the store fails, the last count stays.
@@ -58,7 +61,7 @@ impl Inner {
         if due.is_some_and(|due| began < due) {
             return;
         }
-        match count(&self.hapax).await {
+        match self.count().await {
             Ok(found) => {
                 self.gauges.unknown.set(i64::try_from(found.unknown).unwrap_or(i64::MAX));
                 self.gauges.oldest_unknown.set(found.oldest_unknown.as_secs_f64());
@@ -67,6 +70,23 @@ impl Inner {
             Err(error) => tracing::warn!(%error, "the unknown records could not be counted; hapax_unknown stays as it is"),
         }
         *due = Some(Instant::now() + GOOD_FOR_MIN.max(began.elapsed() * PAUSE_FACTOR));
+    }
+
+    async fn count(&self) -> Result<Found, StoreError> {
+        let (mut found, mut seen, mut after) = (Found::default(), 0, None);
+        while found.unknown < COUNTED_MAX && seen < SEEN_MAX {
+            // Whatever nobody knows the end of: past its retention an unknown one reads as expired, and one of a process that was killed as
+            // running, until a sweep comes by.
+            let page = self.hapax.list(ListQuery { state: Some(State::OPEN), after, limit: PAGE }).await?;
+            let now = Timestamp::from_system_time(SystemTime::now());
+            page.iter().for_each(|head| found.add(head, now, &self.is_counted));
+            seen += page.len();
+            after = page.last().map(|head| head.id);
+            if page.len() < PAGE {
+                break;
+            }
+        }
+        Ok(found)
     }
 }
 
@@ -78,32 +98,15 @@ struct Found {
     oldest_attempt: Duration,
 }
 
-async fn count(hapax: &Hapax) -> Result<Found, StoreError> {
-    let (mut found, mut seen, mut after) = (Found::default(), 0, None);
-    while found.unknown < COUNTED_MAX && seen < SEEN_MAX {
-        // Whatever nobody knows the end of: past its retention an unknown one reads as expired, and one of a process that was killed as
-        // running, until a sweep comes by.
-        let page = hapax.list(ListQuery { state: Some(State::OPEN), after, limit: PAGE }).await?;
-        let now = Timestamp::from_system_time(SystemTime::now());
-        page.iter().for_each(|head| found.add(head, now));
-        seen += page.len();
-        after = page.last().map(|head| head.id);
-        if page.len() < PAGE {
-            break;
-        }
-    }
-    Ok(found)
-}
-
 impl Found {
-    fn add(&mut self, head: &Head, now: Timestamp) {
+    fn add(&mut self, head: &Head, now: Timestamp, is_counted: impl Fn(&Head) -> bool) {
         let state = head.state_at(now);
         if state == State::Running {
             self.oldest_attempt = self.oldest_attempt.max(now.since(head.claimed_at));
             return;
         }
         // One that was forgotten waits for nobody.
-        if !head.is_unresolved(state) {
+        if !head.is_unresolved(state) || !is_counted(head) {
             return;
         }
         // One that nobody wrote down yet is unknown since its lease was over.

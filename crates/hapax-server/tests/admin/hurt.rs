@@ -1,10 +1,10 @@
 //! Strings made to hurt, wherever a caller or an operator can put one: they are shown as text, and nowhere act.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
 use std::sync::Arc;
 
 use hapax::core::record::State;
@@ -146,12 +146,15 @@ struct Served {
     child: Child,
     /// Kept open, or it could not print any more.
     _output: BufReader<ChildStdout>,
+    log: BufReader<ChildStderr>,
+    /// What was read of the log.
+    logged: String,
     clients: SocketAddr,
     admin: SocketAddr,
 }
 
 impl Served {
-    fn start(directory: &Path, log: &str) -> Served {
+    fn start(directory: &Path, format: &str) -> Served {
         let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
         command.args([
             "serve",
@@ -162,20 +165,34 @@ impl Served {
             "--admin",
             "127.0.0.1:0",
             "--log",
-            log,
+            format,
         ]);
         command.current_dir(directory).env("NO_COLOR", "1").env_remove("HAPAX_LOG");
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap());
-        let mut address = |name: &str| loop {
-            let mut line = String::new();
-            assert!(output.read_line(&mut line).unwrap() > 0, "it ended before it said where it is");
-            if let Some((_, rest)) = line.trim().strip_prefix(name).and_then(|rest| rest.split_once("http://")) {
-                return rest.split('/').next().unwrap().trim_end_matches(',').parse().unwrap();
-            }
+        let (mut log, mut logged) = (BufReader::new(child.stderr.take().unwrap()), String::new());
+        let address = |url: &str| url.split("://").nth(1).unwrap().split(['/', ',']).next().unwrap().parse().unwrap();
+        let (clients, admin) = if format == "json" {
+            let serves: serde_json::Value = loop {
+                let begin = logged.len();
+                assert!(log.read_line(&mut logged).unwrap() > 0, "it ended before it said where it is");
+                let line: serde_json::Value = serde_json::from_str(&logged[begin..]).unwrap();
+                if line["message"] == "the gateway serves" {
+                    break line;
+                }
+            };
+            (address(serves["listen"].as_str().unwrap()), address(serves["admin"].as_str().unwrap()))
+        } else {
+            let mut said = |name: &str| loop {
+                let mut line = String::new();
+                assert!(output.read_line(&mut line).unwrap() > 0, "it ended before it said where it is");
+                if let Some(rest) = line.trim().strip_prefix(name) {
+                    return address(rest.trim());
+                }
+            };
+            (said("clients"), said("operators"))
         };
-        let (clients, admin) = (address("clients"), address("operators"));
-        Served { child, _output: output, clients, admin }
+        Served { child, _output: output, log, logged, clients, admin }
     }
 
     async fn get(&self, target: &str) -> Got {
@@ -183,9 +200,11 @@ impl Served {
     }
 
     /// What it wrote to its log.
-    fn stop(self) -> String {
+    fn stop(mut self) -> String {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
-        text(&self.child.wait_with_output().unwrap().stderr)
+        self.log.read_to_string(&mut self.logged).unwrap();
+        self.child.wait().unwrap();
+        self.logged
     }
 }
 

@@ -8,7 +8,8 @@ use crate::client::{Got, WAYS, With, post};
 use crate::world::World;
 
 /// What a replay leaves out, what only it says, and what is of one connection.
-const APART: [&str; 6] = ["connection", "date", "idempotency-expires", "idempotent-replayed", "set-cookie", "transfer-encoding"];
+const APART: [&str; 7] =
+    ["connection", "date", "idempotency-expires", "idempotent-replayed", "set-cookie", "transfer-encoding", "x-request-id"];
 
 fn end_to_end(got: &Got) -> HeaderMap {
     let mut headers = got.headers.clone();

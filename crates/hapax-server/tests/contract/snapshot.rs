@@ -8,7 +8,7 @@ use http::HeaderMap;
 use crate::client::Got;
 
 /// Of one connection, or of one moment.
-const LEFT_OUT: [&str; 4] = ["connection", "date", "keep-alive", "transfer-encoding"];
+const LEFT_OUT: [&str; 5] = ["connection", "date", "keep-alive", "transfer-encoding", "x-request-id"];
 
 /// Longer bodies are told by their length.
 const BODY_BYTES_MAX: usize = 4096;
@@ -21,6 +21,7 @@ const PASSING: [&str; 2] = ["retry-after", "retry-after-ms"];
 
 /// The same text for the same answer, whenever it was given and however it came.
 pub(crate) fn text(got: &Got) -> String {
+    assert_eq!(got.headers.get_all("x-request-id").iter().count(), 1, "every answer has the id of its request: {got:?}");
     let mut text = format!("{}\n", got.status.as_u16());
     let is_passing = matches!(got.problem().as_deref(), Some("in-flight" | "too-many-keys"));
     write_fields(&mut text, &got.headers, |name| DATES.contains(&name) || is_passing && PASSING.contains(&name));

@@ -28,8 +28,7 @@ impl Program {
         let config = directory.join("hapax.toml");
         std::fs::write(&config, settings(directory, upstream, deadline)).unwrap();
         let mut process = Command::new(env!("CARGO_BIN_EXE_hapax"))
-            .arg("serve")
-            .arg("--config")
+            .args(["serve", "--log", "text", "--config"])
             .arg(&config)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

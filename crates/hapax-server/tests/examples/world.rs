@@ -72,7 +72,7 @@ impl Gateway {
         let port = Port::free();
         let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
         command
-            .args(["serve", "--config"])
+            .args(["serve", "--log", "text", "--config"])
             .arg(example(example_name).join("hapax.toml"))
             .env("HAPAX__LISTEN", port.address().to_string())
             .env("HAPAX__ADMIN", "off")

@@ -30,7 +30,7 @@ impl Gateway {
                       anonymous_fields = [\"a\", \"x\", \"x-hop\", \"idempotent-replayed\", \"sec-websocket-key\", \"sec-websocket-version\"]\n";
         fs::write(&file, format!("{common}{before}[upstream]\nurl = \"http://{upstream}\"\n{settings}")).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_hapax"))
-            .args(["serve", "--config"])
+            .args(["serve", "--log", "text", "--config"])
             .arg(&file)
             .env("HAPAX_LOG", "error")
             .stdin(Stdio::null())

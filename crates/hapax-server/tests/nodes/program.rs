@@ -35,7 +35,7 @@ impl Program {
         let file = directory.path().join("hapax.toml");
         std::fs::write(&file, settings.text()).unwrap();
         let mut process = Command::new(env!("CARGO_BIN_EXE_hapax"))
-            .args(["serve", "--config"])
+            .args(["serve", "--log", "text", "--config"])
             .arg(&file)
             .envs(settings.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())

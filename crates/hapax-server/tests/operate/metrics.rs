@@ -113,3 +113,24 @@ async fn what_takes_long_and_what_is_unknown_has_an_age() {
     assert_eq!(world.send(get("/v1/a")).await.status, 201);
     world.gateway.drain().await;
 }
+
+#[tokio::test]
+async fn what_the_next_repeat_resolves_waits_for_nobody() {
+    let service = Service::start("one", &Ledger::default()).await;
+    let settings = |mode: &str| {
+        format!(
+            "[upstream]\nurl = \"{}\"\n[drain]\nnotice = \"0s\"\n[[routes]]\npath = \"/v1/{{id}}\"\nmode = \"{mode}\"\n",
+            service.url()
+        )
+    };
+    let world = World::start(&settings("fenced")).await;
+    assert_eq!(world.send(post("/v1/a", "lost-1")).await.status, 502);
+    assert_eq!(world.metric("hapax_attempts_total{state=\"unknown\"}").await, 1.0);
+    assert_eq!((world.metric("hapax_unknown").await, world.metric("hapax_oldest_unknown_seconds").await), (0.0, 0.0));
+    world.gateway.drain().await;
+
+    let world = World::start(&settings("hold")).await;
+    assert_eq!(world.send(post("/v1/a", "lost-2")).await.status, 502);
+    assert_eq!(world.metric("hapax_unknown").await, 1.0);
+    world.gateway.drain().await;
+}

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
+use axum::response::IntoResponse;
 use axum::routing::any;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -65,15 +66,16 @@ impl Service {
     }
 }
 
-async fn effect(State(service): State<Inside>, headers: HeaderMap) -> (StatusCode, String) {
+async fn effect(State(service): State<Inside>, headers: HeaderMap) -> (StatusCode, [(&'static str, &'static str); 1], String) {
     let key = ["idempotency-key", "x-key"].iter().find_map(|name| headers.get(*name)?.to_str().ok()).unwrap_or_default();
     let number = service.ledger.enter(key);
     let status = if key.starts_with("lost") { StatusCode::BAD_GATEWAY } else { StatusCode::CREATED };
     let seen = headers.get("x-forwarded-for").and_then(|value| value.to_str().ok()).unwrap_or_default();
-    (status, format!("{} {key} effect {number} for {seen}", service.name))
+    // Its own, which no caller gets.
+    (status, [("x-request-id", "the-services-own")], format!("{} {key} effect {number} for {seen}", service.name))
 }
 
-async fn slow(state: State<Inside>, headers: HeaderMap) -> (StatusCode, String) {
+async fn slow(state: State<Inside>, headers: HeaderMap) -> impl IntoResponse {
     state.arrived.add_permits(1);
     state.gate.acquire().await.unwrap().forget();
     effect(state, headers).await

@@ -90,7 +90,7 @@ pub(crate) async fn offered() -> Offered {
     );
     std::fs::write(&config, settings).unwrap();
     let program =
-        Program::start(Command::new(env!("CARGO_BIN_EXE_hapax")).args(["serve", "--log", "json", "--config"]).arg(&config));
+        Program::start(Command::new(env!("CARGO_BIN_EXE_hapax")).args(["serve", "--log", "text", "--config"]).arg(&config));
     assert!(program.send("PUT /watched", "order-0", b"amount=1").starts_with("HTTP/1.1 200"));
     assert!(program.charge("order-1", b"amount=1").starts_with("HTTP/1.1 200"));
     assert!(program.charge("order-1", b"amount=1").contains("idempotent-replayed: true"));

@@ -13,7 +13,7 @@ use super::tools::{ended, hapax, ran};
 
 fn gateway(directory: &Path, store: &str, upstream: &Origin) -> Program {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
-    command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log", "json"]);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log", "text"]);
     command.args(["--store", &format!("sqlite:{}", directory.join(store).display())]);
     command.args(["--upstream", &format!("http://{}", upstream.address())]);
     Program::start(&mut command)

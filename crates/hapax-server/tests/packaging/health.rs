@@ -24,7 +24,7 @@ fn gateway(upstream: &Origin, notice: &str) -> (Program, tempfile::TempDir) {
         upstream.address()
     );
     std::fs::write(&config, settings).unwrap();
-    (Program::start(Command::new(env!("CARGO_BIN_EXE_hapax")).args(["serve", "--log", "json", "--config"]).arg(&config)), directory)
+    (Program::start(Command::new(env!("CARGO_BIN_EXE_hapax")).args(["serve", "--log", "text", "--config"]).arg(&config)), directory)
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,7 +14,7 @@ async fn the_way_out_of_an_unknown_is_as_the_page_says() {
     let directory = tempfile::tempdir().unwrap();
     let upstream = Origin::start().await.unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
-    command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log", "json", "--store"]);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log", "text", "--store"]);
     command.arg(format!("sqlite:{}", directory.path().join("hapax.db").display()));
     let program = Program::start(command.args(["--upstream", &format!("http://{}", upstream.address())]));
     // Two customers at once: what is said of one must not be said of the other.

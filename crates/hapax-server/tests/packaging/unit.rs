@@ -115,7 +115,7 @@ async fn the_program_needs_nothing_that_the_unit_forbids() {
     command.args(["--follow-forks", "--quiet=all", "--signal=none", "--output"]).arg(&trace).arg(&program);
     let config = directory.path().join("hapax.toml");
     std::fs::write(&config, format!("[upstream]\nurl = \"http://{}\"\n", upstream.address())).unwrap();
-    command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log", "json", "--config"]).arg(&config);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log", "text", "--config"]).arg(&config);
     command.args(["--store", "sqlite:hapax.db"]);
     let mut program = Program::start(command.current_dir(&state).env("TMPDIR", &state));
     assert!(program.charge("small", b"amount=1").starts_with("HTTP/1.1 200"));

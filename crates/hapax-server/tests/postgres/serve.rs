@@ -9,7 +9,7 @@ use hapax_testkit::servers::Postgres;
 use super::program::Program;
 use super::{as_role, database, hapax, hapax_with, migrated, nowhere};
 
-const SERVE: [&str; 7] = ["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log", "json"];
+const SERVE: [&str; 7] = ["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log", "text"];
 
 /// A gateway on this database.
 pub(super) fn gateway(url: &str, upstream: &Origin) -> Program {
@@ -116,7 +116,7 @@ async fn a_password_gets_in_and_is_never_shown() {
     };
     write("s3cr3t");
     let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
-    let mut gateway = Program::start(command.args(["serve", "--log", "json", "--config"]).arg(&config));
+    let mut gateway = Program::start(command.args(["serve", "--log", "text", "--config"]).arg(&config));
     assert!(gateway.charge("order-1", b"amount=1").starts_with("HTTP/1.1 200"));
     // Another password is another store until somebody restarts it.
     write("s3cr3t-and-more");

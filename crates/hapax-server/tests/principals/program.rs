@@ -31,7 +31,7 @@ impl Program {
         write(directory, upstream, settings);
         let log = File::create(directory.join("log")).unwrap();
         let mut process = Command::new(env!("CARGO_BIN_EXE_hapax"))
-            .args(["serve", "--log", "json", "--config"])
+            .args(["serve", "--log", "text", "--config"])
             .arg(directory.join("hapax.toml"))
             .env("HAPAX_LOG", "trace")
             .env("RUST_LOG", "trace")

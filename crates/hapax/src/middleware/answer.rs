@@ -12,6 +12,7 @@ use http_body_util::BodyExt;
 use super::BoxError;
 use super::body::Body;
 use super::headers::{ANSWER_VERSION, EXPIRES, HOP_BY_HOP, KEEP, OURS, REPLAYED, TRACE};
+use crate::observe::Source;
 
 /// The trace in which a replayed answer was made: what the inner service said of it in the field `Hapax-Trace` when it made the answer.
 /// In the extensions of a replay, and nowhere else: the field itself is kept with the answer and sent to nobody.
@@ -103,9 +104,10 @@ fn connection_options(headers: &HeaderMap) -> Vec<HeaderName> {
     lines.flat_map(|line| line.split(',')).filter_map(|option| option.trim().parse().ok()).collect()
 }
 
-/// The stored answer, sent again. `body` is its body, with whatever it holds on to.
-pub(super) fn replay(head: &Head, answer: &Answer, body: Bytes) -> Response<Body> {
+/// The stored answer, sent again. `body` is its body, with whatever it holds on to. Where it came from is left in the extensions.
+pub(super) fn replay(head: &Head, answer: &Answer, body: Bytes, source: Source) -> Response<Body> {
     let mut response = stored_with(answer, body);
+    response.extensions_mut().insert(source);
     response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
     note_expiry(response.headers_mut(), head);
     response

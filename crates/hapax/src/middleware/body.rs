@@ -54,6 +54,11 @@ impl Body {
         Body(Kind::Streamed { first: None, rest: UnsyncBoxBody::new(body.map_err(Into::into)) })
     }
 
+    /// Whether all of it is in memory, so that nothing more can go wrong with it.
+    pub fn is_in_memory(&self) -> bool {
+        matches!(self.0, Kind::Whole { .. })
+    }
+
     pub(super) fn whole(data: Bytes, trailers: Option<HeaderMap>) -> Self {
         Body(Kind::Whole { data: (!data.is_empty()).then_some(data), trailers })
     }

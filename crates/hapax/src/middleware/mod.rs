@@ -72,6 +72,6 @@ pub use layer::{IdempotencyLayer, LayerBuilder};
 pub use peer::{Peer, Unverified};
 pub use probe::{Probe, Probed, Probing};
 pub use problem::{PAGES as PROBLEM_PAGES, problem, problem_page, rejected};
-pub use service::{Idempotency, NeverDispatched, TimedOut};
+pub use service::{FailedOpen, Idempotency, NeverDispatched, TimedOut};
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;

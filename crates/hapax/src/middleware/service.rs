@@ -57,8 +57,17 @@ impl std::error::Error for NeverDispatched {
 /// What an inner service returns when it got no answer in time: the request may still be worked on. The key is held as unknown, and
 /// the first caller told so with 504. Only the error itself counts, not one that was caused by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the service did not answer within {0:?}")]
-pub struct TimedOut(pub Duration);
+#[error("the service did not answer within {after:?} ({limit})")]
+pub struct TimedOut {
+    /// How long it had.
+    pub after: Duration,
+    /// What the limit is called, for the log: the name of a setting.
+    pub limit: &'static str,
+}
+
+/// Left in the extensions of a response to a request that was let through unguarded because the store was unreachable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailedOpen;
 
 impl<S> Idempotency<S> {
     pub(super) fn new(inner: S, shared: Arc<Shared>) -> Self {
@@ -288,8 +297,8 @@ impl Shared {
                     &self.policy.key_field,
                 ),
             }),
-            Ok(Reply::Replay { head, answer }) => match self.hapax.body_budget().room_for(peer, &answer.body) {
-                Ok(body) => Ok(answer::replay(&head, &answer, body)),
+            Ok(Reply::Replay { head, answer, source }) => match self.hapax.body_budget().room_for(peer, &answer.body) {
+                Ok(body) => Ok(answer::replay(&head, &answer, body, source)),
                 Err(full) => {
                     tracing::debug!(%full, "a replay was refused");
                     let rejection = Rejection::BufferFull;
@@ -301,7 +310,9 @@ impl Shared {
                 Some((mut spare, parts, buffered)) => {
                     self.hapax.observe(&Event::FailedOpen(subject));
                     std::future::poll_fn(|cx| spare.poll_ready(cx)).await?;
-                    pass(spare, parts, buffered.body()).await
+                    let mut response = pass(spare, parts, buffered.body()).await?;
+                    response.extensions_mut().insert(FailedOpen);
+                    Ok(response)
                 }
                 None => Ok(problem::response(&rejection, &self.policy.key_field)),
             },

@@ -17,7 +17,7 @@ use super::probe::Probed;
 use super::service::{NeverDispatched, TimedOut};
 use super::{BoxError, headers, problem};
 use crate::observe::{Event, Subject};
-use crate::once::{Ended, Operation, lost};
+use crate::once::{Ended, Operation, because, lost};
 
 /// The work of an operation, where the route asks first what became of a lost attempt.
 pub(super) async fn run_probed<S, RB>(
@@ -40,9 +40,12 @@ where
         shared.hapax.observe(&Event::Probed { subject, found: probed.word() });
         match probed {
             Probed::Barred => {}
-            Probed::Unknown => return Ended { outcome: Outcome::Lost, live: Err(Rejection::OutcomeUnknown) },
+            Probed::Unknown => {
+                operation.note_cause("the service was asked, and does not know what became of the attempt before");
+                return Ended { outcome: Outcome::Lost, live: Err(Rejection::OutcomeUnknown) };
+            }
             // Read as any answer is, so that the same of it is kept.
-            Probed::Done(answer) => return kept(answer::stored(&answer), &policy).await,
+            Probed::Done(answer) => return kept(answer::stored(&answer), &policy, &operation).await,
         }
     }
     let ended = run(inner, parts, body, operation, policy).await;
@@ -75,18 +78,21 @@ where
     parts
         .headers
         .insert(headers::OPERATION, HeaderValue::try_from(operation.id().as_str()).expect("an operation id is a header value"));
-    parts.extensions.insert(operation);
+    parts.extensions.insert(operation.clone());
 
     let response = match inner.call(Request::from_parts(parts, body)).await {
         Ok(response) => response,
-        Err(error) => return failed(&error.into(), &policy),
+        Err(error) => return failed(&error.into(), &policy, &operation),
     };
     let class = class_of(&response, &policy);
     let status = response.status().as_u16();
     match class {
-        Class::Keep => kept(response, &policy).await,
+        Class::Keep => kept(response, &policy, &operation).await,
         Class::Release => Ended { outcome: Outcome::Released { status: Some(status) }, live: Ok(response.map(Body::streamed)) },
-        Class::Unknown => Ended { outcome: Outcome::Lost, live: Ok(unknown(response, &policy)) },
+        Class::Unknown => {
+            operation.note_cause(format!("the service answered {status}"));
+            Ended { outcome: Outcome::Lost, live: Ok(unknown(response, &policy)) }
+        }
     }
 }
 
@@ -133,17 +139,17 @@ fn said(headers: &HeaderMap, status: u16) -> Option<Class> {
 }
 
 /// The service returned no response at all.
-fn failed(error: &BoxError, policy: &Policy) -> Ended<Result<Response<Body>, Rejection>> {
+fn failed(error: &BoxError, policy: &Policy, operation: &Operation) -> Ended<Result<Response<Body>, Rejection>> {
+    operation.note_cause(because(&**error));
     // Only if it is the error itself: one that caused it may come from a second step, after a first one had its effect.
     if error.is::<NeverDispatched>() {
         return Ended { outcome: Outcome::Released { status: None }, live: Err(Rejection::UpstreamUnreachable) };
     }
-    tracing::error!(%error, "the service failed on a guarded request; its outcome is unknown");
     Ended { outcome: Outcome::Lost, live: Err(lost(policy, error.is::<TimedOut>())) }
 }
 
 /// A definitive response: read whole and kept, or passed on with a mark that it was not.
-async fn kept<RB>(response: Response<RB>, policy: &Policy) -> Ended<Result<Response<Body>, Rejection>>
+async fn kept<RB>(response: Response<RB>, policy: &Policy, operation: &Operation) -> Ended<Result<Response<Body>, Rejection>>
 where
     RB: http_body::Body<Data = Bytes> + Send + 'static,
     RB::Error: Into<BoxError>,
@@ -163,7 +169,7 @@ where
         }
         Ok(Collected::Over(body)) => ended(parts, None, body),
         Err(error) => {
-            tracing::error!(%error, "an answer broke off; its outcome is unknown");
+            operation.note_cause(format!("the answer broke off: {}", because(&*error)));
             Ended { outcome: Outcome::Lost, live: Err(lost(policy, false)) }
         }
     }

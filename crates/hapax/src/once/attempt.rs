@@ -53,7 +53,7 @@ where
     W: FnOnce(Operation) -> F + Send + 'static,
     F: Future<Output = Ended<T>> + Send + 'static,
 {
-    let mut desk = Desk { seat: Some(seat), tell: Some(tell), live: None, since: Instant::now() };
+    let mut desk = Desk { seat: Some(seat), tell: Some(tell), live: None, since: Instant::now(), is_logged: false };
     if let (Some(seat), Some(fingerprint)) = (&desk.seat, attempt.claimed.head.fingerprint.clone()) {
         seat.running(fingerprint, desk.since);
     }
@@ -79,6 +79,8 @@ struct Desk<T, F> {
     /// What the first caller gets, if it is still there to get it.
     live: Option<T>,
     since: Instant,
+    /// The log has been told that it ended badly.
+    is_logged: bool,
 }
 
 impl<T, F: FnOnce(Result<Reply<T>, Rejection>)> Desk<T, F> {
@@ -130,6 +132,7 @@ impl Attempt {
                     drop(desk.seat.take());
                     // Given up by a drain: the caller should hear of it while there is somebody to tell it.
                     if self.engine.is_draining() {
+                        self.log_lost("this process stops before it has ended", desk);
                         desk.tell(Err(lost(&self.call.policy, true)));
                     }
                 }
@@ -142,6 +145,10 @@ impl Attempt {
         self.engine.renewals.stop(self.claimed.head.id, self.claimed.head.fence);
         let put = self.put(&Outcome::Lost);
         let written = self.engine.ask_in(self.call.policy.store_timeout, self.engine.store.put_if(put)).await;
+        self.log_lost(
+            &format!("it has run for {:?}, the longest that an attempt may (longest_attempt)", self.call.policy.longest_attempt),
+            desk,
+        );
         desk.tell(Err(lost(&self.call.policy, true)));
         match written {
             Ok(Written::Won(won)) => desk.land(Seen { record: Some(Record { head: won.head, answer: None }), now: won.now }),
@@ -161,7 +168,7 @@ impl Attempt {
                 ended.outcome
             }
             Err(error) => {
-                tracing::error!(%error, "the work of an operation broke off");
+                self.claimed.operation.note_cause(format!("the work broke off: {error}"));
                 Outcome::Lost
             }
         };
@@ -197,6 +204,7 @@ impl Attempt {
                     self.engine.cache.keep(&seen, epoch);
                 }
                 let head = seen.record.as_ref().expect("what was written is there").head.clone();
+                self.log_end(&outcome, &head, desk);
                 self.engine.note_end(&self.call, &head);
                 desk.land(seen);
                 desk.tell_live(head, broke_off);
@@ -205,12 +213,39 @@ impl Attempt {
             Err(seen) if is_transaction && self.is_answered(&seen) => self.joined(seen, &outcome, desk),
             Err(seen) => {
                 self.engine.observe(&Event::FencedOut(subject));
-                tracing::warn!(record = %self.claimed.head.id, fence = %self.claimed.head.fence, "an attempt ended after it had lost its fence");
+                let Head { id, fence, scope, .. } = &self.claimed.head;
+                tracing::warn!(method = %scope.method, path = %scope.path, record = %id, %fence, "an attempt ended after it had lost its fence");
                 let reply = self.engine.after_fence_lost(&self.call, &seen).await;
                 desk.land(seen);
                 desk.tell(reply);
             }
         }
+    }
+
+    /// Tells the log of an attempt that ended without an answer, once and with its cause.
+    fn log_end<T, F>(&self, outcome: &Outcome, head: &Head, desk: &mut Desk<T, F>) {
+        let cause = self.claimed.operation.cause();
+        if head.state == State::Unknown {
+            return self.log_lost(cause, desk);
+        }
+        if matches!(outcome, Outcome::Released { status: None }) && !desk.is_logged {
+            desk.is_logged = true;
+            let Head { id, scope, .. } = head;
+            tracing::warn!(method = %scope.method, path = %scope.path, record = %id, cause, "a request was not sent: the service could not be reached");
+        }
+    }
+
+    fn log_lost<T, F>(&self, cause: &str, desk: &mut Desk<T, F>) {
+        if std::mem::replace(&mut desk.is_logged, true) {
+            return;
+        }
+        let Head { id, fence, scope, .. } = &self.claimed.head;
+        let next = match self.call.policy.mode {
+            Mode::Hold => "its key is held until its answer comes late or somebody settles it",
+            Mode::Probe => "a repeat asks the service what became of it",
+            _ => "a repeat runs it again",
+        };
+        tracing::warn!(method = %scope.method, path = %scope.path, record = %id, %fence, cause, next, "an attempt was lost: its outcome is unknown");
     }
 
     /// The record was completed in the transaction of the effect: that is what everybody gets.
@@ -243,7 +278,7 @@ impl Attempt {
         let Claimed { head, operation, .. } = &*self.claimed;
         self.engine.observe(&Event::NotJoined(self.call.subject(head.id)));
         tracing::error!(
-            record = %head.id, fence = %head.fence, operation = %operation.id(),
+            method = %head.scope.method, path = %head.scope.path, record = %head.id, fence = %head.fence, operation = %operation.id(),
             "ALARM: a transaction route was answered as done, but its record was not completed in a transaction; its outcome is unknown"
         );
         desk.tell(Err(Rejection::NotJoined));
@@ -292,6 +327,11 @@ impl Attempt {
                 Err(failed) => failed,
             };
             if Instant::now() >= patience && reserved.is_none() {
+                let Head { id, scope, .. } = &self.claimed.head;
+                tracing::warn!(
+                    method = %scope.method, path = %scope.path, record = %id,
+                    "the end of an attempt could not be written in time: its caller is told to come back, and the writing goes on"
+                );
                 desk.tell(Err(failed));
                 reserved = Some(self.reserve(&mut put));
             }

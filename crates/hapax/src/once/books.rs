@@ -14,7 +14,6 @@ use hapax_core::time::Timestamp;
 
 use super::engine::{Engine, Limits};
 use super::usage::{Filling, Ledger, Reserved, Usage};
-use crate::observe::Event;
 
 /// Heads read at a time when counting begins.
 const HEADS_BATCH: usize = 256;
@@ -224,7 +223,7 @@ async fn run(mut task: Task) {
             Ok(None) => break,
             Ok(last) => after = last,
             Err(error) => {
-                engine.observe(&Event::StoreFailed(&error));
+                engine.store_failed(&error);
                 drop(engine);
                 tokio::time::sleep(PAUSE).await;
             }

@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 use super::books::Books;
 use super::velocity::Counted;
 use crate::join::Joined;
-use crate::observe::Subject;
+use crate::observe::{Source, Subject};
 
 /// One request, as the engine sees it.
 #[derive(Clone)]
@@ -124,7 +124,7 @@ pub(crate) enum Reply<T> {
     /// work returned; where no answer was kept, that is all there is.
     Joined { head: Box<Head>, answer: Option<Arc<Answer>>, live: Option<T> },
     /// The work ran before.
-    Replay { head: Box<Head>, answer: Arc<Answer> },
+    Replay { head: Box<Head>, answer: Arc<Answer>, source: Source },
 }
 
 /// The operation that the current code is an attempt of. Handed to the work; with axum, an extractor.
@@ -143,6 +143,7 @@ struct Inside {
     store: Arc<Books>,
     joined: OnceLock<Joined>,
     acted_outside: AtomicBool,
+    cause: OnceLock<String>,
     lost_lease: AtomicBool,
     lease_lost: Notify,
 }
@@ -170,6 +171,7 @@ impl Operation {
             store,
             joined: OnceLock::new(),
             acted_outside: AtomicBool::new(false),
+            cause: OnceLock::new(),
             lost_lease: AtomicBool::new(false),
             lease_lost: Notify::new(),
         }))
@@ -220,6 +222,16 @@ impl Operation {
 
     pub(crate) fn note_outside(&self) {
         self.0.acted_outside.store(true, Ordering::Relaxed);
+    }
+
+    /// Says why this attempt ended without an answer, for the log. The first to say it counts.
+    pub fn note_cause(&self, cause: impl Into<String>) {
+        let _ = self.0.cause.set(cause.into());
+    }
+
+    /// Why it ended without an answer, as far as anybody said.
+    pub(crate) fn cause(&self) -> &str {
+        self.0.cause.get().map_or("nobody said why", String::as_str)
     }
 
     pub(crate) fn set_joined(&self, joined: Joined) {

@@ -14,6 +14,7 @@ use hapax_core::record::{AttemptToken, Head, Record, State};
 use hapax_core::rejection::Rejection;
 use hapax_core::store::{Change, Condition, Finish, Lifetime, Put, Seen, Won, Written};
 use tokio::time::Instant;
+use tracing::Instrument;
 
 use super::engine::{Engine, Room};
 
@@ -81,12 +82,13 @@ impl Engine {
             return tracing::warn!(record = %put.id, "too many lost claims: this one is left to lapse");
         };
         let (engine, lifetime, timeout, counted) = (self.clone(), policy.into(), policy.store_timeout, self.attempts.token());
-        tokio::spawn(async move {
+        let releasing = async move {
             if !engine.release(&put, token, unused, lifetime, timeout).await {
                 tracing::warn!(record = %put.id, "a claim whose reply was lost could not be released");
             }
             drop((limbo, counted));
-        });
+        };
+        tokio::spawn(releasing.in_current_span());
     }
 
     /// Tries until it is certain that the claim does not hold the key; says whether it came to that.

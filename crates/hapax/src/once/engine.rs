@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use super::because;
 use super::books::{Books, Quotas};
 use super::cache::Cache;
 use super::capacity::Capacity;
@@ -24,6 +25,10 @@ use super::renew::Renewals;
 use super::velocity::Velocities;
 use crate::Sweep;
 use crate::observe::{Event, Observer};
+use crate::outage::{Outage, Over};
+
+/// How long the store must not have failed anybody before it is called back.
+const STORE_IS_BACK_AFTER: Duration = Duration::from_secs(1);
 
 /// Every limit of a node that is not a route's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +111,8 @@ pub struct Drained {
 pub(crate) struct Engine {
     pub(crate) store: Arc<Books>,
     observer: Arc<dyn Observer>,
+    /// The store cannot be reached, or does not do what it is asked.
+    store_away: Outage,
     pub(crate) limits: Limits,
     pub(crate) cache: Cache,
     pub(crate) capacity: Capacity,
@@ -138,6 +145,7 @@ impl Engine {
         Arc::new(Engine {
             store: Arc::new(Books::new(store, Quotas::from(&limits))),
             observer,
+            store_away: Outage::default(),
             limits,
             velocities: Arc::new(Velocities::new(limits.velocity_entries_max)),
             shadow_velocities: Arc::new(Velocities::new(limits.velocity_entries_max)),
@@ -160,6 +168,9 @@ impl Engine {
 
     /// Tells the observer. Its panic is its own trouble: an attempt's known outcome must not be lost to it.
     pub(crate) fn observe(&self, event: &Event<'_>) {
+        if let Event::Rejected { rejection: Rejection::StoreUnavailable, .. } = event {
+            self.store_away.refuse();
+        }
         let told = std::panic::catch_unwind(AssertUnwindSafe(|| self.observer.on(event)));
         if told.is_err() {
             tracing::error!(?event, "the observer panicked");
@@ -205,18 +216,41 @@ impl Engine {
     /// Asks the store, but not for ever. What it says of its troubles goes to the observer; the caller gets a rejection.
     pub(super) async fn ask_in<T>(&self, timeout: Duration, reply: hapax_core::store::Reply<'_, T>) -> Result<T, Rejection> {
         let error = match tokio::time::timeout(timeout, reply).await {
-            Ok(Ok(reply)) => return Ok(reply),
+            Ok(Ok(reply)) => {
+                self.store_answers();
+                return Ok(reply);
+            }
             Ok(Err(error)) => error,
             Err(_) => StoreError::unavailable("the store did not answer in time"),
         };
-        self.observe(&Event::StoreFailed(&error));
-        tracing::warn!(error = %error, source = ?std::error::Error::source(&error), "the store failed");
+        self.store_failed(&error);
         Err(match error.kind() {
             StoreErrorKind::Corrupt => Rejection::AnswerCorrupt,
             // Somebody is just about to commit it, or to give it up.
             StoreErrorKind::Locked => in_flight(Duration::ZERO),
             _ => Rejection::StoreUnavailable,
         })
+    }
+
+    /// The store could not do something. That it is away is logged once, until it is back.
+    pub(crate) fn store_failed(&self, error: &StoreError) {
+        self.observe(&Event::StoreFailed(error));
+        match error.kind() {
+            // A transaction of somebody else has the record: nothing is wrong with the store.
+            StoreErrorKind::Locked => tracing::debug!(%error, "a record is locked"),
+            StoreErrorKind::Corrupt => tracing::error!(error = because(error), "the store holds something that cannot be read"),
+            _ if self.store_away.meet() => {
+                tracing::warn!(error = because(error), "the store is away: requests that need it are refused until it is back");
+            }
+            _ => tracing::debug!(error = because(error), "the store is still away"),
+        }
+    }
+
+    /// The store has done what it was asked.
+    pub(crate) fn store_answers(&self) {
+        if let Some(Over { lasted, refused }) = self.store_away.pass(STORE_IS_BACK_AFTER) {
+            tracing::info!(seconds = lasted.as_secs_f64(), refused, "the store is back");
+        }
     }
 
     /// Room for one more attempt under this policy.

@@ -115,6 +115,19 @@ impl From<Rejection> for RunError {
     }
 }
 
+/// An error and what caused it, in a line.
+pub(crate) fn because(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    for cause in causes.map(ToString::to_string) {
+        // Many say what caused them by themselves.
+        if !text.contains(&cause) {
+            text += &format!(": {cause}");
+        }
+    }
+    text
+}
+
 const DONE: u16 = 200;
 const REFUSED: u16 = 400;
 
@@ -185,15 +198,16 @@ impl Once {
                     .then(|| Arc::new(Answer::new(status, Bytes::copy_from_slice(&body))));
                 Ended { outcome: Outcome::Kept { status, answer }, live: Ok((status, body)) }
             };
-            match work(operation).await {
+            match work(operation.clone()).await {
                 Ok(body) => kept(DONE, body),
                 Err(Failure::Refused(body)) => kept(REFUSED, body),
-                Err(Failure::NotDone(_)) => {
+                Err(Failure::NotDone(error)) => {
+                    operation.note_cause(because(&*error));
                     let rejection = Rejection::UpstreamUnreachable;
                     Ended { outcome: Outcome::Released { status: None }, live: Err(rejection) }
                 }
                 Err(Failure::Lost(error)) => {
-                    tracing::error!(%error, "the work of an operation failed; its outcome is unknown");
+                    operation.note_cause(because(&*error));
                     Ended { outcome: Outcome::Lost, live: Err(lost(&policy, false)) }
                 }
             }

@@ -13,6 +13,7 @@ use hapax_core::scope::RecordId;
 use hapax_core::store::Seen;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use tracing::Instrument;
 
 use super::Operation;
 use super::call::{Call, Ended, Reply};
@@ -65,7 +66,7 @@ impl Engine {
                     let leader = Leader { engine: self.clone(), call: call.clone(), epoch, known: known.take() };
                     // Boxed, because starting a task moves its future several times, and this one holds the whole request.
                     let lead = Box::pin(leader.lead(seat, work, tell));
-                    tokio::spawn(lead);
+                    tokio::spawn(lead.in_current_span());
                     // A leader that vanishes is our bug; what it did is not known.
                     match told.await.unwrap_or(Led::Reply(Err(lost(&call.policy, false)))) {
                         Led::Reply(reply) => return reply,
@@ -108,7 +109,7 @@ impl Engine {
             _ => return None,
         }
         self.observe(&Event::Replayed { subject: call.subject(id), source: Source::Cache });
-        Some(Ok(Reply::Replay { head, answer }))
+        Some(Ok(Reply::Replay { head, answer, source: Source::Cache }))
     }
 
     /// Joins a flight: the record it landed with, or nothing if the caller should look again.
@@ -170,7 +171,7 @@ impl Engine {
             return Err(not_kept(head));
         }
         self.observe(&Event::Replayed { subject: call.subject(head.id), source });
-        Ok(Reply::Replay { head: Box::new(head.clone()), answer })
+        Ok(Reply::Replay { head: Box::new(head.clone()), answer, source })
     }
 
     /// What is there after an attempt lost its fence: discard, re-read, replay.

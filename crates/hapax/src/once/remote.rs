@@ -11,7 +11,6 @@ use hapax_core::store::{Reading, Seen};
 use super::engine::Engine;
 use super::flights::Seat;
 use crate::hash::Ids;
-use crate::observe::Event;
 
 /// How often the store is asked while somebody waits for another node.
 const INTERVAL: Duration = Duration::from_millis(50);
@@ -47,7 +46,7 @@ async fn poll(mut task: Task) {
         }
         match tokio::time::timeout(engine.limits.poll_timeout, engine.store.get(ids.clone())).await {
             Ok(Ok(reading)) => engine.remote.land(&ids, reading),
-            Ok(Err(error)) => engine.observe(&Event::StoreFailed(&error)),
+            Ok(Err(error)) => engine.store_failed(&error),
             // Those who wait run out of patience by themselves.
             Err(_) => {}
         }

@@ -145,7 +145,7 @@ impl Engine {
         let timeout = shortest.max(TIMEOUT_MIN);
         match tokio::time::timeout(timeout, self.store.renew(due.clone())).await {
             Ok(Ok(renewed)) => self.note_renewals(&due, &renewed),
-            Ok(Err(error)) => self.observe(&Event::StoreFailed(&error)),
+            Ok(Err(error)) => self.store_failed(&error),
             // Unanswered for a third of the lease: the next round tries again.
             Err(_) => {}
         }

@@ -11,7 +11,7 @@ use crate::config::{Config, PrincipalSource, PrincipalSources, Route, StoreUrl};
 
 pub(super) fn banner(config: &Config, address: SocketAddr, admin: Option<SocketAddr>) -> String {
     let routes = config.all_routes();
-    let clients = format!("{}://{address}", if config.tls.is_some() { "https" } else { "http" });
+    let clients = clients(config, address);
     let mut text = format!("hapax {} makes retries harmless\n\n", env!("CARGO_PKG_VERSION"));
     let mut line = |name: &str, value: &str| writeln!(text, "  {name:<10} {value}").expect("text can always be written to");
     line("clients", &clients);
@@ -45,6 +45,17 @@ pub(super) fn banner(config: &Config, address: SocketAddr, admin: Option<SocketA
         text += &format!("  hapax keys list --state unknown{flags}\n");
     }
     text + "\n"
+}
+
+/// Where clients connect.
+pub(super) fn clients(config: &Config, address: SocketAddr) -> String {
+    format!("{}://{address}", if config.tls.is_some() { "https" } else { "http" })
+}
+
+/// A route in a few words, for where there is no room for a table.
+pub(super) fn in_words(route: &Route) -> String {
+    let [name, mode, key, ..] = row(route);
+    if route.policy.key == KeyRule::Off { format!("{name}: not guarded") } else { format!("{name}: {mode}, key {key}") }
 }
 
 fn store(store: &StoreUrl) -> String {

@@ -34,7 +34,7 @@ use self::names::{DEFAULTS, DRAIN, FORWARD_AUTH, JWT, LIMITS, ROUTES, TIMEOUTS, 
 use self::policy::Around;
 use self::section::{Context, Section};
 use self::value::{networks, parsed, texts};
-use super::{AnonymousField, Config, PrincipalSource, PrincipalSources, Route, Secret, StoreUrl, text};
+use super::{AnonymousField, Config, Lines, PrincipalSource, PrincipalSources, Route, Secret, StoreUrl, text};
 
 /// What goes before the file: variables, and before those, flags.
 #[derive(Clone, Debug, Default)]
@@ -185,6 +185,7 @@ fn config<'a>(
     };
     top.read("listen", &mut config.listen, parsed(text::listen_address));
     top.read("admin", &mut config.admin, parsed(text::admin_address));
+    top.read("access_log", &mut config.access_log, parsed(Lines::from_str));
     top.read("store", &mut config.store, parsed(StoreUrl::from_str));
     top.read("principal", &mut config.principal, principals::sources);
     top.read("anonymous_fields", &mut config.anonymous_fields, texts("x-tenant-hint", AnonymousField::from_str));

@@ -70,6 +70,7 @@ fn settings(config: &Config) -> Vec<Setting> {
         admin,
         admin_token,
         settle_token,
+        access_log,
         store,
         high_water_file,
         spill_directory,
@@ -94,6 +95,7 @@ fn settings(config: &Config) -> Vec<Setting> {
     list.add("admin", admin.map_or("off".to_owned(), |admin| admin.to_string()));
     list.secret("admin_token", admin_token.as_ref());
     list.secret("settle_token", settle_token.as_ref());
+    list.add("access_log", access_log.word());
     list.masked("store", store.expose(), store.to_string());
     list.add("high_water_file", path(high_water_file.as_deref()));
     list.add("spill_directory", path(spill_directory.as_deref()));

@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 
 use super::BoxError;
 use super::answer::Answer;
+use super::exchange::Stopwatch;
 use crate::config::{Upstream, unguarded_of};
 
 /// Who a connection is for.
@@ -269,12 +270,13 @@ impl Drop for TunnelPermit {
 pub(crate) struct Admitted {
     answer: Answer,
     permit: Option<Permit>,
+    stopwatch: Option<Stopwatch>,
 }
 
 impl Admitted {
-    pub(super) fn new(answer: Answer, permit: Option<Permit>) -> Admitted {
-        let permit = permit.filter(|_| !answer.is_end_stream());
-        Admitted { answer, permit }
+    pub(super) fn new(answer: Answer, permit: Option<Permit>, stopwatch: Option<Stopwatch>) -> Admitted {
+        let is_over = answer.is_end_stream();
+        Admitted { answer, permit: permit.filter(|_| !is_over), stopwatch: stopwatch.filter(|_| !is_over) }
     }
 }
 
@@ -288,6 +290,7 @@ impl Body for Admitted {
         let is_over = matches!(frame, Poll::Ready(None | Some(Err(_)))) || frame.is_ready() && this.answer.is_end_stream();
         if is_over {
             this.permit = None;
+            this.stopwatch = None;
         }
         frame
     }

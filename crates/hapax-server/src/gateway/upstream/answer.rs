@@ -118,7 +118,7 @@ impl Body for Answer {
                 let patience = this.patience;
                 // Gives the connection up with it.
                 this.kind = Kind::Empty;
-                Poll::Ready(Some(Err(TimedOut(patience).into())))
+                Poll::Ready(Some(Err(TimedOut { after: patience, limit: "timeouts.answer" }.into())))
             }
             Poll::Pending => Poll::Pending,
         }

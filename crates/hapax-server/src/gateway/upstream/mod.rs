@@ -6,6 +6,7 @@
 mod admission;
 mod answer;
 mod dial;
+mod exchange;
 mod framing;
 mod http2;
 mod link;
@@ -29,6 +30,7 @@ use tower_service::Service;
 
 use self::admission::{Admission, Admitted, Permit, User};
 use self::answer::Answer;
+use self::exchange::Stopwatch;
 use self::http2::Shared;
 use self::link::{Link, Lost, News};
 use self::pool::{Place, Pool, Turn};
@@ -39,6 +41,7 @@ use crate::telemetry::Metrics;
 
 pub(crate) use self::admission::Busy;
 pub(crate) use self::dial::{Dialer, Speaks};
+pub(crate) use self::exchange::Exchange;
 pub(crate) use self::framing::Framing;
 pub(crate) use self::trust::QUIET;
 pub(crate) use self::upgrade::Tunnels;
@@ -158,6 +161,7 @@ impl Inside {
             // Half a wish (RFC 9110 section 7.8 wants it in `Connection` too), or one that is not granted here.
             request.headers_mut().remove(UPGRADE);
         }
+        let stopwatch = request.extensions_mut().remove::<Arc<Exchange>>().map(Stopwatch::start);
         // What is left in there is ours, not the upstream's.
         request.extensions_mut().clear();
 
@@ -175,12 +179,15 @@ impl Inside {
             }
         };
         let mut response = sent?;
+        if let Some(stopwatch) = &stopwatch {
+            stopwatch.answered(response.status());
+        }
         if response.status() == StatusCode::SWITCHING_PROTOCOLS && !is_upgrading {
             return Err("the upstream changed to another protocol, which nobody had asked for".into());
         }
         forward::response(&mut response, traceparent);
         response.extensions_mut().insert(if is_guarded { Dispatched::Guarded } else { Dispatched::Unguarded });
-        Ok(response.map(|answer| Admitted::new(answer, permit)))
+        Ok(response.map(|answer| Admitted::new(answer, permit, stopwatch)))
     }
 
     /// The right to use a connection, for those who need one.
@@ -288,10 +295,11 @@ impl Inside {
         };
         match timeout_at(until, connecting).await {
             Ok(way) => way,
-            Err(_) => {
-                Err(format!("no connection to the upstream within {:?}, of at most {}", self.connect_timeout, self.connections_max)
-                    .into())
-            }
+            Err(_) => Err(format!(
+                "no connection to the upstream within {:?} (timeouts.connect), of at most {} (upstream.connections_max)",
+                self.connect_timeout, self.connections_max
+            )
+            .into()),
         }
     }
 

@@ -36,7 +36,7 @@ impl Progress {
             match timeout(patience, exchange.as_mut()).await {
                 Ok(answered) => return Ok(answered),
                 Err(_) if self.0.load(Ordering::Relaxed) != before => {}
-                Err(_) => return Err(TimedOut(patience)),
+                Err(_) => return Err(TimedOut { after: patience, limit: "timeouts.answer" }),
             }
         }
     }

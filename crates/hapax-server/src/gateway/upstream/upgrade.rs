@@ -15,6 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::Instrument;
 
 use super::admission::{Permit, TunnelPermit, User};
 use super::answer::Answer;
@@ -41,14 +42,15 @@ impl Tunnels {
 
     fn dig(&self, client: OnUpgrade, upstream: Upgraded, held: Arc<Held>, idle_max: Duration) {
         let closing = self.closing.clone();
-        self.tasks.spawn(async move {
+        let relaying = async move {
             let _held = held;
             let Ok(client) = client.await else { return };
             tokio::select! {
                 () = relay(TokioIo::new(client), TokioIo::new(upstream), idle_max) => {}
                 () = closing.cancelled() => {}
             }
-        });
+        };
+        self.tasks.spawn(relaying.in_current_span());
     }
 }
 

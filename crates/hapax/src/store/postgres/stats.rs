@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use hapax_core::store::StoreError;
 
+use crate::outage::{Outage, Over};
+
 /// What the store can say about itself, for metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -61,7 +63,7 @@ pub(super) struct Counters {
     pub(super) commits_lost: AtomicU64,
     pub(super) restored: AtomicBool,
     clock_ahead_seconds: AtomicU64,
-    is_failing: AtomicBool,
+    outage: Outage,
     failing: Mutex<Option<String>>,
 }
 
@@ -82,8 +84,8 @@ impl Counters {
 
     pub(super) fn connected(&self) {
         self.connections.fetch_add(1, Ordering::Relaxed);
-        if self.is_failing.swap(false, Ordering::Relaxed) {
-            tracing::info!("the database can be used again");
+        if let Some(Over { lasted, .. }) = self.outage.pass(Duration::ZERO) {
+            tracing::info!(seconds = lasted.as_secs_f64(), "the database can be reached again");
         }
         *self.failing.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -104,8 +106,8 @@ impl Counters {
     }
 
     pub(super) fn failed(&self, error: &StoreError) {
-        if !self.is_failing.swap(true, Ordering::Relaxed) {
-            tracing::error!(%error, "the database cannot be used; requests that need it get 503 until it can");
+        if self.outage.meet() {
+            tracing::error!(%error, "the database cannot be reached");
         }
         *self.failing.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
     }

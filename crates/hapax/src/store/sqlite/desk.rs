@@ -162,7 +162,7 @@ impl Desk {
             error = reason,
             "the store file failed; it is closed, and opened and read again before anything is served from it"
         );
-        self.shared.counters.failing(Some(reason));
+        self.shared.counters.failing(reason);
         // The gate is shut before anybody can read what may not be on the disk.
         self.shared.shut();
         self.state = State::Broken(Broken { error, next_try: Instant::now() + self.pause });
@@ -193,7 +193,7 @@ impl Desk {
                 broken.error = shut().because(Cause(describe(&error)));
                 broken.next_try = Instant::now() + self.pause;
                 self.pause = (self.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
-                self.shared.counters.failing(Some(describe(&error)));
+                self.shared.counters.failing(describe(&error));
                 tracing::warn!(error = describe(&error), "the store file cannot be opened again yet");
             }
         }

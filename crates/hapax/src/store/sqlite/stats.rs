@@ -1,9 +1,10 @@
 //! What the store can say about itself.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use crate::outage::{Outage, Over};
 
 /// What the store can say about itself, for metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,7 +48,7 @@ pub(super) struct Counters {
     pub(super) log_bytes: AtomicU64,
     pub(super) log_resets: AtomicU64,
     pub(super) reopened: AtomicU64,
-    is_failing: AtomicBool,
+    outage: Outage,
     failing: Mutex<Option<String>>,
 }
 
@@ -57,24 +58,28 @@ impl Counters {
         self.commits.fetch_add(1, Ordering::Relaxed);
         self.commit_latest_us.store(micros, Ordering::Relaxed);
         self.commit_longest_us.fetch_max(micros, Ordering::Relaxed);
-        if self.is_failing.load(Ordering::Relaxed) {
-            tracing::info!("the store can write again");
-            self.failing(None);
+        if let Some(Over { lasted, .. }) = self.outage.pass(Duration::ZERO) {
+            tracing::info!(seconds = lasted.as_secs_f64(), "the store file can be written again");
+            *self.lock() = None;
         }
     }
 
     pub(super) fn failed(&self, reason: String) {
         self.commits_failed.fetch_add(1, Ordering::Relaxed);
-        let known = self.is_failing.swap(true, Ordering::Relaxed);
-        if !known {
-            tracing::error!(error = reason, "the store cannot write; requests that need it get 503 until it can");
+        if self.outage.meet() {
+            tracing::error!(error = reason, "the store file cannot be written");
         }
-        self.failing(Some(reason));
+        *self.lock() = Some(reason);
     }
 
-    pub(super) fn failing(&self, reason: Option<String>) {
-        self.is_failing.store(reason.is_some(), Ordering::Relaxed);
-        *self.failing.lock().unwrap_or_else(PoisonError::into_inner) = reason;
+    /// It cannot be used, as the log knows.
+    pub(super) fn failing(&self, reason: String) {
+        self.outage.meet();
+        *self.lock() = Some(reason);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<String>> {
+        self.failing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn read(&self, records: usize) -> Stats {
@@ -90,7 +95,7 @@ impl Counters {
             log_bytes: get(&self.log_bytes),
             log_resets: get(&self.log_resets),
             reopened: get(&self.reopened),
-            failing: self.failing.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            failing: self.lock().clone(),
             // Not counted: the store knows it from its opening.
             restored: false,
         }

@@ -46,6 +46,14 @@ const TOP_SETTINGS: &[Setting] = &[
         means: "what the service's own reconciliation job presents, which may settle what is unknown and nothing else",
     },
     Setting {
+        name: "access_log",
+        kind: Kind::Choice(&["all", "notable", "off"]),
+        fallback: Is("notable"),
+        example: "all",
+        means: "which requests have a line in the [access log](operations.md#the-access-log): `all`; `notable`, all but those that were passed on without a guard and \
+                answered by the service with less than 500; `off`, none",
+    },
+    Setting {
         name: "store",
         kind: Kind::Text,
         fallback: Is("sqlite:hapax.db"),

@@ -1,0 +1,57 @@
+//! How `hapax serve` speaks of itself: on standard output to a person, or as events of the log where the log is for a machine. Never
+//! both: whoever reads JSON lines may read both streams as one.
+
+use std::io::Write;
+use std::net::SocketAddr;
+
+use super::banner;
+use crate::cli::Exit;
+use crate::config::Config;
+use crate::telemetry::logs::Format;
+
+#[derive(Clone, Copy)]
+pub(super) struct Voice {
+    is_json: bool,
+}
+
+impl Voice {
+    pub(super) fn new(format: Format) -> Voice {
+        Voice { is_json: format == Format::Json }
+    }
+
+    /// What it guards, and where it listens.
+    pub(super) fn banner(self, config: &Config, address: SocketAddr, admin: Option<SocketAddr>) {
+        if !self.is_json {
+            return print(&banner::banner(config, address, admin));
+        }
+        let routes: Vec<String> = config.all_routes().iter().map(banner::in_words).collect();
+        tracing::info!(
+            version = env!("CARGO_PKG_VERSION"),
+            listen = banner::clients(config, address),
+            upstream = config.upstream.url.to_string().trim_end_matches('/'),
+            store = %config.store,
+            principal = %config.principal,
+            admin = admin.map_or("off".to_owned(), |admin| format!("http://{admin}")),
+            access_log = config.access_log.word(),
+            routes = routes.join("; "),
+            "the gateway serves"
+        );
+    }
+
+    /// A word on how far it is.
+    pub(super) fn say(self, text: &str) {
+        if self.is_json { tracing::info!("{text}") } else { print(&format!("{text}\n")) }
+    }
+
+    /// Why it ends, as the last event of the log. What is left is the exit code.
+    pub(super) fn last_words(self, exit: &Exit) -> Exit {
+        tracing::error!("{}", exit.message);
+        Exit { code: exit.code, message: String::new() }
+    }
+}
+
+/// On standard output. Nobody reading it any more is no reason to stop serving.
+fn print(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}

@@ -1,0 +1,51 @@
+//! What is known of a request's exchange with the upstream, for its line in the access log.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use http::StatusCode;
+
+/// In the extensions of a request whose exchange somebody wants to know about. Of several, the last counts.
+#[derive(Debug, Default)]
+pub(crate) struct Exchange {
+    status: AtomicU16,
+    /// One more than the microseconds that it took; zero if there was none.
+    took: AtomicU64,
+}
+
+impl Exchange {
+    /// What the upstream answered.
+    pub(crate) fn status(&self) -> Option<u16> {
+        Some(self.status.load(Ordering::Relaxed)).filter(|status| *status != 0)
+    }
+
+    /// How long it took: from asking for a connection to the end of the answer's body.
+    pub(crate) fn took(&self) -> Option<Duration> {
+        self.took.load(Ordering::Relaxed).checked_sub(1).map(Duration::from_micros)
+    }
+}
+
+/// Runs for as long as an exchange does, and notes its length when dropped.
+pub(super) struct Stopwatch {
+    exchange: Arc<Exchange>,
+    since: Instant,
+}
+
+impl Stopwatch {
+    pub(super) fn start(exchange: Arc<Exchange>) -> Stopwatch {
+        Stopwatch { exchange, since: Instant::now() }
+    }
+
+    /// The head of the answer is here.
+    pub(super) fn answered(&self, status: StatusCode) {
+        self.exchange.status.store(status.as_u16(), Ordering::Relaxed);
+    }
+}
+
+impl Drop for Stopwatch {
+    fn drop(&mut self) {
+        let micros = u64::try_from(self.since.elapsed().as_micros()).unwrap_or(u64::MAX - 1);
+        self.exchange.took.store(micros + 1, Ordering::Relaxed);
+    }
+}

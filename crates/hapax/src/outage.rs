@@ -1,0 +1,94 @@
+//! Trouble that lasts: told when it begins and when it is over, and not each time that somebody meets it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// One kind of trouble, that is there or not.
+#[derive(Debug, Default)]
+pub(crate) struct Outage {
+    /// What most look at, so that they need no lock.
+    is_on: AtomicBool,
+    inside: Mutex<Option<Inside>>,
+}
+
+#[derive(Debug)]
+struct Inside {
+    since: Instant,
+    met: Instant,
+    refused: u64,
+}
+
+/// What there is to say of trouble that is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Over {
+    pub(crate) lasted: Duration,
+    /// Requests that were refused because of it.
+    pub(crate) refused: u64,
+}
+
+impl Outage {
+    /// Somebody met it. Whether it begins with that.
+    pub(crate) fn meet(&self) -> bool {
+        let (mut inside, now) = (self.lock(), Instant::now());
+        match &mut *inside {
+            Some(inside) => {
+                inside.met = now;
+                false
+            }
+            none => {
+                *none = Some(Inside { since: now, met: now, refused: 0 });
+                self.is_on.store(true, Ordering::Relaxed);
+                true
+            }
+        }
+    }
+
+    /// A request was refused because of it.
+    pub(crate) fn refuse(&self) {
+        if let Some(inside) = &mut *self.lock() {
+            inside.refused += 1;
+        }
+    }
+
+    /// Somebody did not meet it. It is over if nobody has met it for `quiet` either.
+    pub(crate) fn pass(&self, quiet: Duration) -> Option<Over> {
+        if !self.is_on.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut inside = self.lock();
+        let Inside { since, refused, .. } = inside.take_if(|inside| inside.met.elapsed() >= quiet)?;
+        self.is_on.store(false, Ordering::Relaxed);
+        Some(Over { lasted: since.elapsed(), refused })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Inside>> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUIET: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn it_begins_once_and_is_over_when_nobody_has_met_it_for_a_while() {
+        let outage = Outage::default();
+        assert_eq!(outage.pass(QUIET), None, "there was none");
+        assert!(outage.meet());
+        for _ in 0..10 {
+            tokio::time::advance(QUIET / 2).await;
+            assert!(!outage.meet(), "it goes on");
+            outage.refuse();
+            assert_eq!(outage.pass(QUIET), None, "one that gets through is not the end of it");
+        }
+        tokio::time::advance(QUIET).await;
+        assert_eq!(outage.pass(QUIET), Some(Over { lasted: QUIET * 6, refused: 10 }));
+        assert_eq!(outage.pass(QUIET), None, "once");
+        assert!(outage.meet(), "and begins anew");
+    }
+}
