@@ -22,7 +22,7 @@ fn is_empty(directory: &Path) -> bool {
 #[test]
 fn the_ledgers_show_one_charge_each_with_hapax_and_more_without() {
     let scratch = tempfile::tempdir().unwrap();
-    let ran = demo(scratch.path(), &["--seed", "7", "--seconds", "3", "--orders", "60", "--json"]).output().unwrap();
+    let ran = demo(scratch.path(), &["--seed", "7", "--for", "3s", "--orders", "60", "--json"]).output().unwrap();
     let told = String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success(), "{told}");
     let verdict: Value = serde_json::from_slice(&ran.stdout).unwrap();
@@ -70,7 +70,7 @@ fn an_interrupted_demo_ends_its_services_and_leaves_nothing_behind() {
 #[test]
 fn what_makes_no_storm_is_refused() {
     let scratch = tempfile::tempdir().unwrap();
-    for arguments in [["--orders", "5"], ["--seconds", "300"]] {
+    for arguments in [["--orders", "5"], ["--for", "300s"]] {
         let ran = demo(scratch.path(), &arguments).output().unwrap();
         assert_eq!(ran.status.code(), Some(2), "{arguments:?}");
     }

@@ -224,7 +224,7 @@ async fn provoke(row: &str, world: &World, way: &Way) -> Got {
     match row {
         "required key missing" => way.send(without_key("/do")).await,
         "key not in the body" => way.send(post("k", "{}")).await,
-        "key in the body malformed" => way.send(post("k", "{\"k\":1}")).await,
+        "key in the body malformed" => way.send(post("k", "{\"k\":1.5}")).await,
         "part of a derived key missing" => way.send(post("k", "201")).await,
         "key can be guessed" => way.send(post("order-17", "201")).await,
         "too many new keys" | "too many records" => {

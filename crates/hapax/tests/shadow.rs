@@ -400,7 +400,7 @@ async fn keys_in_the_body_and_credentials_that_are_absent_are_seen_in_a_shadow_t
     let policy = Policy { key_source: KeySource::Body("/k".parse().unwrap()), ..shadow() };
     let (service, ledger) = mirror(&hapax, policy.clone());
     for (body, would) in
-        [(r#"{"k":"a"}"#, Some("run")), (r#"{"k":"a"}"#, Some("replay")), ("{}", None), (r#"{"k":1}"#, Some("key-malformed"))]
+        [(r#"{"k":"a"}"#, Some("run")), (r#"{"k":"a"}"#, Some("replay")), ("{}", None), (r#"{"k":1.5}"#, Some("key-malformed"))]
     {
         assert_eq!(send(&service, post("/charges", "ignored", body)).await.status, 201);
         assert_eq!(told.take(), Vec::from_iter(would), "{body}");

@@ -296,7 +296,7 @@ impl Table<'_> {
         sent
     }
 
-    /// What is printed holds no raw control, and each key is one line of seven cells.
+    /// What is printed holds no raw control, and each key is one line of eight cells.
     fn commands_print_text(&self, directory: &Path) -> usize {
         let admin = format!("http://{}", self.gateway.admin);
         let run = |args: &[&str]| {
@@ -310,7 +310,7 @@ impl Table<'_> {
         };
         let list = run(&["list", "--limit", "1000"]);
         let lines: Vec<_> = list.lines().filter(|line| line.contains(MARK)).collect();
-        assert!(lines.len() >= 3 * self.strings.len() && lines.iter().all(|line| line.split('\t').count() == 7), "{list}");
+        assert!(lines.len() >= 3 * self.strings.len() && lines.iter().all(|line| line.split('\t').count() == 8), "{list}");
         let log = run(&["log", "--limit", "1000"]);
         assert!(log.lines().all(|line| line.split('\t').count() == 9), "{log}");
         let mut all = vec![list, log, run(&["list", "--json", "--limit", "1000"]), run(&["log", "--json", "--limit", "1000"])];

@@ -46,7 +46,7 @@ async fn ready_is_0_draining_is_1_and_gone_is_3() {
 #[test]
 fn whoever_is_silent_or_no_gateway_is_3_and_a_wrong_address_is_2() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (code, said) = asked(&format!("http://{}", silent.local_addr().unwrap()), &["--timeout", "1"]);
+    let (code, said) = asked(&format!("http://{}", silent.local_addr().unwrap()), &["--timeout", "1s"]);
     assert!(code == Some(3) && said.contains("no answer in time"), "{said}");
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = other.local_addr().unwrap();
