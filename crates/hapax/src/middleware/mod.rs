@@ -65,12 +65,12 @@ mod source;
 mod work;
 
 pub(crate) use answer::kept;
-pub use answer::{CloseDelimited, FromTransaction, Origin, is_never_kept};
+pub use answer::{CloseDelimited, FromTransaction, Origin, OriginalRequestId, is_never_kept};
 pub use body::Body;
 pub use layer::{IdempotencyLayer, LayerBuilder};
 pub use peer::{Peer, Unverified};
 pub use probe::{Probe, Probed, Probing};
 pub use problem::{problem, response as rejected};
-pub use service::{Idempotency, NeverDispatched};
+pub use service::{Idempotency, NeverDispatched, TimedOut};
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -5,11 +5,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::key::Key;
 use hapax_core::policy::{KeyRule, KeySource, Part};
 use hapax_core::rejection::Rejection;
+use hapax_core::request_id::RequestId;
 use hapax_core::scope::{Principal, RecordId, Scope};
 use hapax_core::time::Timestamp;
 use hapax_core::token;
@@ -17,12 +19,14 @@ use http::header::ACCEPT_ENCODING;
 use http::request::Parts;
 use http::{HeaderValue, Request, Response};
 use tower_service::Service;
+use tracing::Instrument;
 
 use super::body::Body;
 use super::buffered::{Buffered, Stopped};
 use super::layer::Shared;
 use super::peer::{Peer, Unverified};
 use super::request::Ask;
+use super::request_id::{REQUEST_ID, request_id, value};
 use super::source::Told;
 use super::{BoxError, answer, problem, request, work};
 use crate::observe::{Event, Subject};
@@ -51,6 +55,12 @@ impl std::error::Error for NeverDispatched {
         Some(&*self.0)
     }
 }
+
+/// What an inner service returns when it got no answer in time: the request may still be worked on. The key is held as unknown, and
+/// the first caller told so with 504. Only the error itself counts, not one that was caused by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the service did not answer within {0:?}")]
+pub struct TimedOut(pub Duration);
 
 impl<S> Idempotency<S> {
     pub(super) fn new(inner: S, shared: Arc<Shared>) -> Self {
@@ -91,22 +101,33 @@ where
         let next = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, next);
         let (mut parts, body) = request.into_parts();
+        let id = request_id(&mut parts);
         if self.shared.policy.shadow {
-            return Box::pin(self.shared.clone().watch(inner, parts, body));
+            return Box::pin(under(id, self.shared.clone().watch(inner, parts, body)));
         }
         // Before the future is made: each of these is a smaller one than one that might become any of them.
         match self.shared.read_head(&parts) {
             Ok(None) => {
                 answer::strip_ours(&mut parts.headers);
-                Box::pin(pass(inner, parts, Body::streamed(body)))
+                Box::pin(under(id, pass(inner, parts, Body::streamed(body))))
             }
-            Ok(Some(asked)) => Box::pin(self.shared.clone().guard(inner, parts, body, asked)),
+            Ok(Some(asked)) => Box::pin(under(id, self.shared.clone().guard(inner, parts, body, asked))),
             Err(rejection) => {
                 self.shared.hapax.observe(&Event::Rejected { subject: None, rejection: &rejection });
-                Box::pin(std::future::ready(Ok(problem::response(&rejection))))
+                Box::pin(under(id, std::future::ready(Ok(problem::response(&rejection)))))
             }
         }
     }
+}
+
+/// Answers a request under its id: every line that is logged meanwhile carries it, and so does the answer, whatever the inner service
+/// or the first answer said.
+async fn under<E>(id: RequestId, answer: impl Future<Output = Result<Response<Body>, E>>) -> Result<Response<Body>, E> {
+    // Of the highest level, so that no filter takes the id from a line that it lets through.
+    let span = tracing::error_span!("hapax.request", request_id = id.as_str());
+    let mut response = answer.instrument(span).await?;
+    response.headers_mut().insert(REQUEST_ID, value(&id));
+    Ok(response)
 }
 
 /// An unguarded request: streamed through, both ways.
@@ -242,10 +263,14 @@ impl Shared {
                     answer::mark_first(response.headers_mut(), &head);
                     response
                 }
-                _ => problem::response(&Rejection::AnswerNotKept { status: head.status, at: head.finished_at }),
+                _ => problem::response(&Rejection::AnswerNotKept { status: head.answered(), at: head.finished_at }),
             }),
             Ok(Reply::Replay { head, answer }) => match self.hapax.body_budget().room_for(peer, &answer.body) {
-                Ok(body) => Ok(answer::replay(&head, &answer, body)),
+                Ok(body) => {
+                    let original_request_id = head.request_id.as_ref().map(RequestId::as_str);
+                    tracing::debug!(record = %id, original_request_id, "a stored answer is sent again");
+                    Ok(answer::replay(&head, &answer, body))
+                }
                 Err(full) => {
                     tracing::debug!(%full, "a replay was refused");
                     let rejection = Rejection::BufferFull;
@@ -316,6 +341,7 @@ impl Shared {
             id: RecordId::of(&scope, &key),
             key,
             policy: self.policy.clone(),
+            request_id: parts.extensions.get::<RequestId>().cloned(),
             request: buffered.clone(),
             counted: counted.into(),
             unverified,

@@ -1,7 +1,7 @@
 //! The work of an operation: the inner service, called once, and how its answer is read.
 
 use bytes::Bytes;
-use hapax_core::outcome::{Class, Outcome, classify};
+use hapax_core::outcome::{Class, Loss, Outcome, classify};
 use hapax_core::planted::{self, Bug};
 use hapax_core::policy::{Mode, Policy};
 use hapax_core::rejection::Rejection;
@@ -14,7 +14,7 @@ use super::answer::{self, CloseDelimited, Collected};
 use super::body::Body;
 use super::layer::Shared;
 use super::probe::Probed;
-use super::service::NeverDispatched;
+use super::service::{NeverDispatched, TimedOut};
 use super::{BoxError, headers};
 use crate::observe::{Event, Subject};
 use crate::once::{Ended, Operation, lost};
@@ -40,7 +40,7 @@ where
         shared.hapax.observe(&Event::Probed { subject, found: probed.word() });
         match probed {
             Probed::Barred => {}
-            Probed::Unknown => return Ended { outcome: Outcome::Lost, live: Err(Rejection::OutcomeUnknown) },
+            Probed::Unknown => return Ended { outcome: Outcome::Lost(Loss::ProbeUnknown), live: Err(Rejection::OutcomeUnknown) },
             // Read as any answer is, so that the same of it is kept.
             Probed::Done(answer) => return kept(answer::stored(&answer), &policy).await,
         }
@@ -86,7 +86,7 @@ where
     match class {
         Class::Keep => kept(response, &policy).await,
         Class::Release => Ended { outcome: Outcome::Released { status: Some(status) }, live: Ok(response.map(Body::streamed)) },
-        Class::Unknown => Ended { outcome: Outcome::Lost, live: Err(lost(&policy, status == 504)) },
+        Class::Unknown => Ended { outcome: Outcome::Lost(Loss::Answered(status)), live: Err(lost(&policy, status == 504)) },
     }
 }
 
@@ -111,7 +111,8 @@ fn failed(error: &BoxError, policy: &Policy) -> Ended<Result<Response<Body>, Rej
         return Ended { outcome: Outcome::Released { status: None }, live: Err(Rejection::UpstreamUnreachable) };
     }
     tracing::error!(%error, "the service failed on a guarded request; its outcome is unknown");
-    Ended { outcome: Outcome::Lost, live: Err(lost(policy, false)) }
+    let loss = if error.is::<TimedOut>() { Loss::TimedOut } else { Loss::NoAnswer };
+    Ended { outcome: Outcome::Lost(loss), live: Err(lost(policy, error.is::<TimedOut>())) }
 }
 
 /// A definitive response: read whole and kept, or passed on with a mark that it was not.
@@ -136,7 +137,8 @@ where
         Ok(Collected::Over(body)) => ended(parts, None, body),
         Err(error) => {
             tracing::error!(%error, "an answer broke off; its outcome is unknown");
-            Ended { outcome: Outcome::Lost, live: Err(lost(policy, false)) }
+            let loss = if error.is::<TimedOut>() { Loss::TimedOut } else { Loss::BrokeOff };
+            Ended { outcome: Outcome::Lost(loss), live: Err(lost(policy, false)) }
         }
     }
 }

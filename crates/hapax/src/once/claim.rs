@@ -8,12 +8,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hapax_core::outcome::Loss;
 use hapax_core::planted::{self, Bug};
 use hapax_core::policy::Policy;
 use hapax_core::record::{AttemptToken, Head, Record, State};
 use hapax_core::rejection::Rejection;
 use hapax_core::store::{Change, Condition, Finish, Lifetime, Put, Seen, Won, Written};
 use tokio::time::Instant;
+use tracing::Instrument;
 
 use super::engine::{Engine, Room};
 
@@ -81,12 +83,13 @@ impl Engine {
             return tracing::warn!(record = %put.id, "too many lost claims: this one is left to lapse");
         };
         let (engine, lifetime, timeout, counted) = (self.clone(), policy.into(), policy.store_timeout, self.attempts.token());
-        tokio::spawn(async move {
+        let release = async move {
             if !engine.release(&put, token, unused, lifetime, timeout).await {
                 tracing::warn!(record = %put.id, "a claim whose reply was lost could not be released");
             }
             drop((limbo, counted));
-        });
+        };
+        tokio::spawn(release.in_current_span());
     }
 
     /// Tries until it is certain that the claim does not hold the key; says whether it came to that.
@@ -122,17 +125,17 @@ fn mine(seen: &Seen, token: AttemptToken) -> Option<&Head> {
 pub(super) enum Unused {
     /// There was nothing, or an attempt that did not count.
     Retryable,
-    /// An attempt had been lost, and nothing more is known of it now: whoever comes next must be told so, and ask about it.
-    Unknown,
+    /// An attempt had been lost for this reason, and nothing more is known of it now: whoever comes next must be told so, and ask about it.
+    Unknown(Loss),
 }
 
 impl Unused {
     fn release(self, head: &Head, lifetime: Lifetime) -> Put {
-        let state = match self {
-            Unused::Retryable => State::Retryable,
-            Unused::Unknown => State::Unknown,
+        let (state, status) = match self {
+            Unused::Retryable => (State::Retryable, None),
+            Unused::Unknown(loss) => (State::Unknown, loss.code()),
         };
-        let finish = Finish { state, status: None, answer: None, lifetime };
+        let finish = Finish { state, status, answer: None, lifetime };
         Put { id: head.id, condition: Condition::Held { fence: head.fence }, change: Change::Finish(finish) }
     }
 }

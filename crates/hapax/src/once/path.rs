@@ -13,6 +13,7 @@ use hapax_core::scope::RecordId;
 use hapax_core::store::Seen;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use tracing::Instrument;
 
 use super::Operation;
 use super::call::{Call, Ended, Reply};
@@ -65,7 +66,7 @@ impl Engine {
                     let leader = Leader { engine: self.clone(), call: call.clone(), epoch, known: known.take() };
                     // Boxed, because starting a task moves its future several times, and this one holds the whole request.
                     let lead = Box::pin(leader.lead(seat, work, tell));
-                    tokio::spawn(lead);
+                    tokio::spawn(lead.in_current_span());
                     // A leader that vanishes is our bug; what it did is not known.
                     match told.await.unwrap_or(Led::Reply(Err(lost(&call.policy, false)))) {
                         Led::Reply(reply) => return reply,
@@ -196,7 +197,7 @@ fn is_of_version(answer: &Answer, policy: &Policy) -> bool {
 
 /// What is said of an answer that is not sent again: the effect is done, and there is no answer to show for it.
 fn not_kept(head: &Head) -> Rejection {
-    Rejection::AnswerNotKept { status: head.status, at: head.finished_at }
+    Rejection::AnswerNotKept { status: head.answered(), at: head.finished_at }
 }
 
 /// What the first caller hears of an attempt that was lost.
