@@ -80,12 +80,12 @@ pub fn decide(record: Option<&Head>, ask: &Ask<'_>, now: Timestamp, policy: &Pol
     }
 }
 
-/// Whether a lost attempt may be followed by another. One whose work has ended was not lost: somebody answered, though not in the
-/// transaction of the effect, so that there is nothing that was rolled back.
+/// Whether a lost attempt may be followed by another. One that was answered as done, though not in the transaction of its effect, was not
+/// lost: there is nothing that was rolled back.
 fn may_follow(head: &Head, mode: Mode) -> bool {
     match mode {
         Mode::Hold => false,
-        Mode::Transaction => !head.loss(State::Unknown).is_some_and(Loss::has_ended),
+        Mode::Transaction => !head.loss(State::Unknown).is_some_and(Loss::is_said_done),
         Mode::Rerun | Mode::Fenced | Mode::Probe => true,
     }
 }

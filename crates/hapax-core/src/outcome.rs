@@ -129,10 +129,10 @@ impl Loss {
         }
     }
 
-    /// Whether somebody said that the work had ended, so that nothing was rolled back because of the loss.
-    pub(crate) const fn has_ended(self) -> bool {
+    /// Whether somebody said that the work is done. In a record from before, what did not join has the mere status.
+    pub(crate) const fn is_said_done(self) -> bool {
         // What a newer version means is not known: as careful as can be.
-        matches!(self, Loss::Answered(_) | Loss::NotJoined(_) | Loss::Newer(_))
+        matches!(self, Loss::Answered(..=399) | Loss::NotJoined(_) | Loss::Newer(_))
     }
 }
 

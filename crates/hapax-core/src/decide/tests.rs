@@ -146,13 +146,24 @@ fn modes_differ_only_in_what_follows_a_lost_attempt() {
             assert_eq!(decided(record.as_ref(), mode), rerun, "{name} in {mode:?}");
         }
     }
-    // Where the work has ended there is nothing that was rolled back. A record from before has the mere status of one that did not join.
+    // What was answered as done was not rolled back. A record from before has the mere status of one that did not join.
     let lost = |loss: Loss| Head { status: loss.code(), ..head(State::Unknown) };
-    for loss in [Loss::Answered(201), Loss::Answered(500), Loss::NotJoined(Some(201)), Loss::NotJoined(None), Loss::Newer(4000)] {
+    for loss in
+        [Loss::Answered(201), Loss::NotJoined(Some(201)), Loss::NotJoined(Some(500)), Loss::NotJoined(None), Loss::Newer(4000)]
+    {
         assert_eq!(decided(Some(&lost(loss)), Mode::Transaction), "outcome-unknown", "{loss:?}");
         assert_eq!(decided(Some(&lost(loss)), Mode::Fenced), "attempt lapsed");
     }
-    for loss in [Loss::TimedOut, Loss::BrokeOff, Loss::NoAnswer, Loss::Panicked, Loss::RanTooLong, Loss::Stopped, Loss::Lapsed] {
+    for loss in [
+        Loss::Answered(408),
+        Loss::TimedOut,
+        Loss::BrokeOff,
+        Loss::NoAnswer,
+        Loss::Panicked,
+        Loss::RanTooLong,
+        Loss::Stopped,
+        Loss::Lapsed,
+    ] {
         assert_eq!(decided(Some(&lost(loss)), Mode::Transaction), "attempt lapsed", "{loss:?}");
     }
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use hapax::middleware::FromTransaction;
-use hapax::middleware::{Origin, problem};
+use hapax::middleware::{Origin, TimedOut, problem};
 use hapax::{Body, Hapax, Idempotency, NeverDispatched, Rejection, Unverified, Would};
 use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::request::Parts;
@@ -22,7 +22,7 @@ use super::forward::{self, Client, Sensitive};
 use super::live::Lasting;
 use super::principal::Principals;
 use super::probe::Asking;
-use super::upstream::{Busy, Dispatched, Proxy, TimedOut};
+use super::upstream::{Busy, Dispatched, Proxy};
 use super::wire::{BodyEnd, Refusal, check_http2};
 use super::{BoxError, well_known};
 use crate::config::{Config, Network, Route, Timeouts, choose};

@@ -175,14 +175,20 @@ fn repeat(entry: &Entry) -> &'static str {
         ("retryable", _) => "runs it again: the last attempt is known not to count",
         ("expired", _) if entry.is_unresolved() => "gets 409 outcome-unknown until it is settled",
         ("expired", _) => "gets 410 key-expired",
-        ("unknown", _) if entry.status.is_some() => {
-            "gets 409 outcome-unknown until it is settled; modes other than hold and transaction may run it again, see docs/modes.md"
+        ("unknown", _) if is_not_joined(entry) => {
+            "gets 409 outcome-unknown until it is settled: it was answered as done, and its record was not completed with it"
         }
         ("unknown", _) => {
             "gets 409 outcome-unknown until it is settled; in the mode transaction it runs again, as what did not join was rolled back; in others see docs/modes.md"
         }
         _ => "is not known to this version",
     }
+}
+
+/// Whether somebody said that it is done, on a route that promises to complete the record with the effect. A gateway of an older version
+/// gives no cause, and a status only then.
+fn is_not_joined(entry: &Entry) -> bool {
+    entry.cause.as_ref().map_or(entry.status.is_some(), |cause| cause.code == "not-joined")
 }
 
 fn times(entry: &Entry) -> impl Iterator<Item = (&'static str, Time)> {

@@ -6,12 +6,13 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use hapax::middleware::TimedOut;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep};
 
 use super::http2::Place;
-use super::{BoxError, TimedOut, link};
+use super::{BoxError, link};
 
 /// What the upstream answers with, as it comes.
 pub(crate) struct Answer {

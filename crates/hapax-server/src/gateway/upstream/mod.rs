@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hapax::{Body, Class, NeverDispatched, Operation, Peer};
+use hapax::{Body, NeverDispatched, Operation, Peer};
 use http::header::{CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING, UPGRADE};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Method, Request, Response, StatusCode, Uri, Version};
@@ -70,11 +70,6 @@ struct Inside {
     reuse_max: Duration,
     connections_max: usize,
 }
-
-/// The upstream did not answer in time.
-#[derive(Debug, thiserror::Error)]
-#[error("the upstream did not answer within {0:?}")]
-pub(crate) struct TimedOut(Duration);
 
 /// In the extensions of a request that the gateway itself makes: it may use the connections that are reserved for guarded ones.
 #[derive(Clone, Copy)]
@@ -179,10 +174,7 @@ impl Inside {
                 self.send(request, &progress, is_guarded, user, until).await
             }
         };
-        let mut response = match sent {
-            Err(error) if is_guarded && error.is::<TimedOut>() => timed_out(),
-            sent => sent?,
-        };
+        let mut response = sent?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS && !is_upgrading {
             return Err("the upstream changed to another protocol, which nobody had asked for".into());
         }
@@ -371,12 +363,4 @@ fn with_authority(uri: &Uri, authority: Option<(Scheme, Authority)>) -> Uri {
         parts.authority = Some(authority);
     }
     Uri::from_parts(parts).unwrap_or_default()
-}
-
-/// A stand-in for the answer that did not come, which the layer reads as a timeout of unknown outcome.
-fn timed_out() -> Response<Answer> {
-    let mut response = Response::new(Answer::empty());
-    *response.status_mut() = StatusCode::GATEWAY_TIMEOUT;
-    response.extensions_mut().insert(Class::Unknown);
-    response
 }

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax::Body;
+use hapax::middleware::TimedOut;
 use http::Request;
 use http_body::{Body as _, Frame, SizeHint};
 use tokio::time::timeout;
 
-use super::{BoxError, TimedOut};
+use super::BoxError;
 
 /// How much of a request has been sent.
 #[derive(Clone, Default)]
