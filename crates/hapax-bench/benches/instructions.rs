@@ -36,7 +36,7 @@ fn claim(at: u64) -> Put {
     let (scope, key) = (scope(), Key::new(format!("8e03978e-40d5-43e8-bc93-{at:012x}")).expect("a UUID is a key"));
     let (id, fingerprint) = (RecordId::of(&scope, &key), fingerprint());
     let token = AttemptToken::from_bytes([7; 16]);
-    let claim = Claim { scope, key, fingerprint, token, lease: Duration::from_secs(10), terms: None };
+    let claim = Claim { scope, key, fingerprint, token, lease: Duration::from_secs(10), terms: None, request_id: None };
     Put { id, condition: Condition::Absent, change: Change::Claim(claim) }
 }
 

@@ -114,7 +114,15 @@ impl Load {
         let id = RecordId::of(&self.scope, &key);
         let fingerprint = Fingerprint { digest: *id.as_bytes(), policy: Arc::default() };
         let token = AttemptToken::from_bytes(Uuid::new_v4().into_bytes());
-        let claim = Claim { scope: self.scope.clone(), key, fingerprint, token, lease: Duration::from_secs(10), terms: None };
+        let claim = Claim {
+            scope: self.scope.clone(),
+            key,
+            fingerprint,
+            token,
+            lease: Duration::from_secs(10),
+            terms: None,
+            request_id: None,
+        };
         Put { id, condition: Condition::Absent, change: Change::Claim(claim) }
     }
 

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use crate::fingerprint::Fingerprint;
+use crate::outcome::Loss;
 use crate::policy::{Mode, Policy};
 use crate::record::{Head, Last, State};
 use crate::rejection::Rejection;
@@ -62,7 +63,7 @@ pub fn decide(record: Option<&Head>, ask: &Ask<'_>, now: Timestamp, policy: &Pol
         State::Running => Decision::Wait,
         State::Completed | State::Failed if head.kept => Decision::Replay,
         State::Completed | State::Failed => {
-            Decision::Reject(Rejection::AnswerNotKept { status: head.status, at: head.finished_at })
+            Decision::Reject(Rejection::AnswerNotKept { status: head.answered(), at: head.finished_at })
         }
         State::Retryable if may_try_again => attempt(lapsed, ask, now),
         State::Retryable => Decision::Reject(Rejection::AttemptsExhausted),
@@ -79,12 +80,12 @@ pub fn decide(record: Option<&Head>, ask: &Ask<'_>, now: Timestamp, policy: &Pol
     }
 }
 
-/// Whether a lost attempt may be followed by another. An unknown that has a status was not lost: somebody said that it is done, though not in
-/// the transaction of its effect, so that there is nothing that was rolled back.
+/// Whether a lost attempt may be followed by another. One that was answered as done, though not in the transaction of its effect, was not
+/// lost: there is nothing that was rolled back.
 fn may_follow(head: &Head, mode: Mode) -> bool {
     match mode {
         Mode::Hold => false,
-        Mode::Transaction => head.status.is_none(),
+        Mode::Transaction => !head.loss(State::Unknown).is_some_and(Loss::is_said_done),
         Mode::Rerun | Mode::Fenced | Mode::Probe => true,
     }
 }

@@ -152,6 +152,7 @@ fn first_claim(put: &Put, claim: &Claim, gone: Option<&Head>, now: Timestamp, fl
         tombstone_until: Timestamp::ZERO,
         status: None,
         kept: false,
+        request_id: claim.request_id.clone(),
     }
 }
 
@@ -167,6 +168,7 @@ fn next_claim(head: &Head, claim: &Claim, now: Timestamp, floor: Fence) -> Head 
         claimed_at: now,
         status: None,
         kept: false,
+        request_id: claim.request_id.clone(),
         ..head.clone()
     }
 }
@@ -194,6 +196,7 @@ fn forgotten(head: &Head, lifetime: Lifetime, now: Timestamp, floor: Fence) -> H
         state: State::Expired(head.state_at(now).last()),
         fence: Fence::mint(head.fence, floor, now),
         fingerprint: None,
+        request_id: None,
         status: None,
         kept: false,
         version: head.version + 1,

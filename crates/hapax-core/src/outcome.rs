@@ -1,5 +1,6 @@
 //! The outcome: what an attempt ended in, and how a status is read as one.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,12 +52,124 @@ pub enum Outcome {
         status: Option<u16>,
     },
     /// The attempt was lost after it may have had its effect.
-    Lost,
-    /// Its answer says that it is done, but its record did not commit with the effect, as the route promises: nobody can vouch for it.
-    NotJoined {
-        /// The status of the answer.
-        status: u16,
-    },
+    Lost(Loss),
+}
+
+/// Why nobody knows whether an attempt had its effect.
+///
+/// A record keeps it in the place of its status: see [`Loss::code`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Loss {
+    /// The service answered with this status, which does not say whether it acted.
+    Answered(u16),
+    /// The work ended, with this status if it had one, but the record was not completed in the transaction of the effect, as the route
+    /// promises.
+    NotJoined(Option<u16>),
+    /// The service did not answer in time.
+    TimedOut,
+    /// The service's answer broke off.
+    BrokeOff,
+    /// The service gave no answer: its connection ended, or it returned an error.
+    NoAnswer,
+    /// The work panicked.
+    Panicked,
+    /// The attempt ran for longer than an attempt may.
+    RanTooLong,
+    /// The service was asked what became of a lost attempt, and could not tell.
+    ProbeUnknown,
+    /// The node stopped before the attempt ended.
+    Stopped,
+    /// The lease ended without a word: the node went away, or lost the store. Also what records from before say.
+    Lapsed,
+    /// A reason that a newer version has written.
+    Newer(u16),
+}
+
+/// Where the codes of [`Loss::NotJoined`] begin: the status is added to it.
+const NOT_JOINED: u16 = 2000;
+
+/// Codes as stores keep them: never renumber. A status is its own code.
+const CODES: [(u16, Loss); 8] = [
+    (1000, Loss::TimedOut),
+    (1001, Loss::BrokeOff),
+    (1002, Loss::NoAnswer),
+    (1003, Loss::Panicked),
+    (1004, Loss::RanTooLong),
+    (1005, Loss::ProbeUnknown),
+    (1006, Loss::Stopped),
+    (NOT_JOINED, Loss::NotJoined(None)),
+];
+
+impl Loss {
+    /// The number that a record keeps where it would keep a status: from 1000 on, but for a status that was answered.
+    pub fn code(self) -> Option<u16> {
+        match self {
+            Loss::Answered(status) => Some(status),
+            Loss::NotJoined(Some(status)) => Some(NOT_JOINED + status),
+            Loss::Lapsed => None,
+            Loss::Newer(code) => Some(code),
+            loss => CODES.iter().find(|(_, known)| *known == loss).map(|(code, _)| *code),
+        }
+    }
+
+    /// What a record has kept.
+    pub fn from_code(code: Option<u16>) -> Loss {
+        match code {
+            None => Loss::Lapsed,
+            Some(status @ ..=999) => Loss::Answered(status),
+            Some(code @ 2100..=2999) => Loss::NotJoined(Some(code - NOT_JOINED)),
+            Some(code) => CODES.iter().find(|(known, _)| *known == code).map_or(Loss::Newer(code), |(_, loss)| *loss),
+        }
+    }
+
+    /// A word for it, as the admin API says it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Loss::Answered(_) => "answered",
+            Loss::NotJoined(_) => "not-joined",
+            Loss::TimedOut => "timed-out",
+            Loss::BrokeOff => "broke-off",
+            Loss::NoAnswer => "no-answer",
+            Loss::Panicked => "panicked",
+            Loss::RanTooLong => "ran-too-long",
+            Loss::ProbeUnknown => "probe-unknown",
+            Loss::Stopped => "stopped",
+            Loss::Lapsed => "lapsed",
+            Loss::Newer(_) => "newer",
+        }
+    }
+
+    /// Whether somebody said that the work is done. In a record from before, what did not join has the mere status.
+    pub(crate) const fn is_said_done(self) -> bool {
+        // What a newer version means is not known: as careful as can be.
+        matches!(self, Loss::Answered(..=399) | Loss::NotJoined(_) | Loss::Newer(_))
+    }
+}
+
+/// One sentence for people, without its full stop.
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Loss::Answered(status) => return write!(f, "the service answered {status}, which does not say whether it acted"),
+            Loss::NotJoined(Some(status)) => {
+                return write!(
+                    f,
+                    "the service answered {status}, but did not complete the record in the transaction of its effect"
+                );
+            }
+            Loss::NotJoined(None) => "the work acted outside the transaction that should have completed its record",
+            Loss::TimedOut => "the service did not answer in time",
+            Loss::BrokeOff => "the answer of the service broke off",
+            Loss::NoAnswer => "the service was reached and gave no answer",
+            Loss::Panicked => "the handler panicked",
+            Loss::RanTooLong => "the attempt ran for longer than longest_attempt allows",
+            Loss::ProbeUnknown => "the service was asked about a lost attempt and could not tell what became of it",
+            Loss::Stopped => "the node stopped before the attempt ended",
+            Loss::Lapsed => "the lease ended without an outcome: the node went away or lost the store",
+            Loss::Newer(_) => "a newer version of Hapax wrote a reason that this version does not know",
+        })
+    }
 }
 
 impl Outcome {
@@ -66,7 +179,7 @@ impl Outcome {
             Outcome::Kept { status: 400..=499, .. } => State::Failed,
             Outcome::Kept { .. } => State::Completed,
             Outcome::Released { .. } => State::Retryable,
-            Outcome::Lost | Outcome::NotJoined { .. } => State::Unknown,
+            Outcome::Lost(_) => State::Unknown,
         }
     }
 
@@ -84,12 +197,21 @@ impl Outcome {
         Lifetime { retention: ordinary.retention.min(REFUSED_FOR), tombstone: Duration::ZERO }
     }
 
+    /// What the record keeps as its status: the one the attempt was answered with, or why it was lost.
+    pub fn code(&self) -> Option<u16> {
+        match self {
+            Outcome::Kept { status, .. } => Some(*status),
+            Outcome::Released { status } => *status,
+            Outcome::Lost(loss) => loss.code(),
+        }
+    }
+
     /// The status the attempt was answered with, if it was.
     pub fn status(&self) -> Option<u16> {
         match self {
-            Outcome::Kept { status, .. } | Outcome::NotJoined { status } => Some(*status),
-            Outcome::Released { status } => *status,
-            Outcome::Lost => None,
+            Outcome::Lost(Loss::Answered(status) | Loss::NotJoined(Some(status))) => Some(*status),
+            Outcome::Lost(_) => None,
+            Outcome::Kept { .. } | Outcome::Released { .. } => self.code(),
         }
     }
 }
@@ -210,7 +332,8 @@ mod tests {
         assert_eq!(refused.lifetime(&second(short), false, &policy), short);
 
         let ordinary = Lifetime::from(&policy);
-        for outcome in [Outcome::Released { status: None }, Outcome::Released { status: Some(429) }, Outcome::Lost] {
+        for outcome in [Outcome::Released { status: None }, Outcome::Released { status: Some(429) }, Outcome::Lost(Loss::TimedOut)]
+        {
             assert_eq!(outcome.lifetime(&first, false, &policy), ordinary, "{outcome:?}");
         }
         assert_eq!(refused.lifetime(&second(short), true, &policy), ordinary, "the attempt before was lost");
@@ -238,9 +361,51 @@ mod tests {
             token: AttemptToken::default(),
             lease: Duration::from_secs(10),
             terms: None,
+            request_id: None,
         };
         let put = Put { id: RecordId::of(&scope, &key), condition: Condition::Absent, change: Change::Claim(claim) };
         guard::judge(None, &put, Timestamp::from_micros(1), Fence::ZERO).unwrap()
+    }
+
+    /// Written to every store: what one version writes, the next must read as the same.
+    #[test]
+    fn every_loss_has_its_code() {
+        let table = [
+            (Some(100), Loss::Answered(100)),
+            (Some(500), Loss::Answered(500)),
+            (Some(999), Loss::Answered(999)),
+            (Some(1000), Loss::TimedOut),
+            (Some(1001), Loss::BrokeOff),
+            (Some(1002), Loss::NoAnswer),
+            (Some(1003), Loss::Panicked),
+            (Some(1004), Loss::RanTooLong),
+            (Some(1005), Loss::ProbeUnknown),
+            (Some(1006), Loss::Stopped),
+            (Some(2000), Loss::NotJoined(None)),
+            (Some(2201), Loss::NotJoined(Some(201))),
+            (Some(2999), Loss::NotJoined(Some(999))),
+            (Some(1007), Loss::Newer(1007)),
+            (None, Loss::Lapsed),
+        ];
+        for (code, loss) in table {
+            assert_eq!((loss.code(), Loss::from_code(code)), (code, loss));
+        }
+        for code in (100..=3100).map(Some) {
+            assert_eq!(Loss::from_code(code).code(), code);
+        }
+    }
+
+    #[test]
+    fn no_code_is_taken_for_a_status() {
+        for code in (0..=u16::MAX).map(Some) {
+            let head = Head { status: code, ..head() };
+            assert!(head.answered().is_none_or(|status| status < 1000), "{code:?}");
+            assert_eq!(head.loss(State::Unknown), Some(Loss::from_code(code)));
+            assert!(head.loss(State::Running).is_none() && head.loss(State::Completed).is_none());
+        }
+        let status = |loss| Outcome::Lost(loss).status();
+        let losses = [Loss::Answered(502), Loss::NotJoined(Some(200)), Loss::TimedOut, Loss::Lapsed];
+        assert_eq!(losses.map(status), [Some(502), Some(200), None, None]);
     }
 
     #[test]

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use crate::answer::Answer;
 use crate::fingerprint::Fingerprint;
 use crate::key::Key;
-use crate::outcome::REFUSED_FOR;
+use crate::outcome::{Loss, REFUSED_FOR};
+use crate::request_id::RequestId;
 use crate::scope::{RecordId, Scope};
 use crate::time::Timestamp;
 
@@ -172,10 +173,14 @@ pub struct Head {
     pub expires_at: Timestamp,
     /// When the tombstone goes. Means nothing while running.
     pub tombstone_until: Timestamp,
-    /// The status the effect was answered with, kept or not.
+    /// The status the effect was answered with, kept or not; from 1000 on, why the attempt was lost. [`Head::answered`] and
+    /// [`Head::loss`] tell which.
     pub status: Option<u16>,
     /// Whether the answer was kept.
     pub kept: bool,
+    /// The id of the request that made the latest attempt. Each claim sets it, whether it is the first or not, and nothing else changes it: a
+    /// replay does not, nor does any end. Only `forget` erases it. `None` in records from before, and where the caller had none.
+    pub request_id: Option<RequestId>,
 }
 
 /// A record whole: the head, and the answer where one was kept.
@@ -202,6 +207,20 @@ impl Head {
     /// nothing can be said any more: without a fingerprint a settled answer could be replayed to anybody who guesses the key.
     pub fn is_unresolved(&self, state: State) -> bool {
         matches!(state, State::Unknown | State::Expired(Last::Unknown)) && self.fingerprint.is_some()
+    }
+
+    /// The HTTP status of the service's answer, if it gave one.
+    pub fn answered(&self) -> Option<u16> {
+        match Loss::from_code(self.status) {
+            Loss::Answered(status) => Some(status),
+            Loss::NotJoined(status) => status,
+            _ => None,
+        }
+    }
+
+    /// Why nobody knows what became of the latest attempt; `state` is what a reading tells. `None` where somebody does, or will.
+    pub fn loss(&self, state: State) -> Option<Loss> {
+        matches!(state, State::Unknown | State::Expired(Last::Unknown)).then(|| Loss::from_code(self.status))
     }
 
     /// The head as a reader sees it at `now`: past its retention it is a tombstone and its answer is gone, by the time alone. Nobody has

@@ -3,18 +3,18 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// The longest id that is taken from a client.
-const BYTES_MAX: usize = 128;
-
 /// What one request is called in every log. It is no secret, and nothing is decided by it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId(Arc<str>);
 
 impl RequestId {
+    /// The longest id that is taken from a client.
+    pub const BYTES_MAX: usize = 128;
+
     /// An id of 1 to 128 letters, digits and `-_.:/+=`. `None` for anything else: a log would stumble over it.
     pub fn new(id: &str) -> Option<RequestId> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/+=".contains(&byte);
-        ((1..=BYTES_MAX).contains(&id.len()) && id.bytes().all(is_plain)).then(|| RequestId(id.into()))
+        ((1..=RequestId::BYTES_MAX).contains(&id.len()) && id.bytes().all(is_plain)).then(|| RequestId(id.into()))
     }
 
     /// The id as it is sent.

@@ -40,6 +40,7 @@ use crate::key::Key;
 use crate::operation::{OperationIds, Secret};
 use crate::policy::Policy;
 use crate::record::{AttemptToken, Fence, Head, Record, State};
+use crate::request_id::RequestId;
 use crate::scope::{PrincipalId, RecordId, Scope};
 use crate::time::Timestamp;
 
@@ -211,7 +212,7 @@ pub enum Change {
     Lose(Lifetime),
     /// Somebody who knows says what became of an unknown: under `Version`. Mints a fence, so that the lost attempt can no longer end.
     Settle(Finish, Signed),
-    /// The answer and the fingerprint are erased, a tombstone stays: under `Version`. Raises the forget-epoch in the same step.
+    /// The answer, the fingerprint and the request id are erased, a tombstone stays: under `Version`. Raises the forget-epoch in the same step.
     Forget(Lifetime, Signed),
 }
 
@@ -230,6 +231,8 @@ pub struct Claim {
     pub lease: Duration,
     /// What its route says of answers, if the attempt may end in a transaction of the upstream's own.
     pub terms: Option<Arc<Terms>>,
+    /// The id of the request that makes the attempt, if it came as one.
+    pub request_id: Option<RequestId>,
 }
 
 /// How an attempt ended.
@@ -237,7 +240,7 @@ pub struct Claim {
 pub struct Finish {
     /// `Completed`, `Failed`, `Retryable` or `Unknown`.
     pub state: State,
-    /// The status it was answered with.
+    /// The status it was answered with, or [why](crate::outcome::Loss::code) it is unknown.
     pub status: Option<u16>,
     /// The answer, where it is kept.
     pub answer: Option<Arc<Answer>>,

@@ -542,6 +542,7 @@ impl Search {
             tombstone_until: if is_running { Timestamp::ZERO } else { far },
             status: (kept.answer > 0).then(|| 200 + u16::from(kept.answer)),
             kept: kept.state == Stage::Completed,
+            request_id: None,
         }
     }
 
@@ -554,6 +555,7 @@ impl Search {
                 token: AttemptToken::from_bytes([token; 16]),
                 lease: LEASE,
                 terms: None,
+                request_id: None,
             })
         };
         let (condition, change) = match what {

@@ -22,7 +22,8 @@ fn claim(key: &str) -> Put {
     let id = RecordId::of(&scope, &key);
     let fingerprint = Fingerprint { digest: [1; 32], policy: Arc::new(FingerprintPolicy::default()) };
     let token = AttemptToken::from_bytes([2; 16]);
-    let claim = Claim { scope: Arc::new(scope), key, fingerprint, token, lease: Duration::from_secs(10), terms: None };
+    let claim =
+        Claim { scope: Arc::new(scope), key, fingerprint, token, lease: Duration::from_secs(10), terms: None, request_id: None };
     Put { id, condition: Condition::Absent, change: Change::Claim(claim) }
 }
 

@@ -27,7 +27,7 @@ pub use hapax_core::{
 };
 
 pub use join::{FinishError, Kept};
-pub use middleware::{Body, Idempotency, IdempotencyLayer, NeverDispatched, Peer, Probe, Probed, Unverified};
+pub use middleware::{Body, Idempotency, IdempotencyLayer, NeverDispatched, Peer, Probe, Probed, TimedOut, Unverified};
 pub use observe::{Event, Observer, Would};
 pub use once::{Audit, Drained, Failure, Limits, Once, Operation, OperatorError, Quotas, Ran, RunError, Settlement, Usage};
 #[cfg(feature = "sqlite")]

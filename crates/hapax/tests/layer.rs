@@ -57,11 +57,13 @@ async fn a_replay_is_faithful_apart_from_the_published_list() {
     assert!(first.header("idempotency-expires").is_some_and(|date| date.ends_with(" GMT")));
 
     let mut expected = first.headers.clone();
-    for name in ["set-cookie", "date", "connection", "x-hop"] {
+    for name in ["set-cookie", "date", "connection", "x-hop", "x-request-id"] {
         expected.remove(name);
     }
     expected.insert("idempotent-replayed", HeaderValue::from_static("true"));
-    for again in [send(&service, post("/charges", "k", "5")).await, send(&elsewhere, post("/charges", "k", "5")).await] {
+    for mut again in [send(&service, post("/charges", "k", "5")).await, send(&elsewhere, post("/charges", "k", "5")).await] {
+        let id = again.headers.remove("x-request-id");
+        assert!(id.is_some() && id.as_ref() != first.headers.get("x-request-id"), "each request has its own");
         assert_eq!((&again.headers, &again.body), (&expected, &first.body));
         let links: Vec<_> = again.headers.get_all("link").iter().collect();
         assert_eq!(links, ["<a>", "<b>"]);
@@ -243,6 +245,7 @@ async fn a_different_request_is_refused_in_every_state_and_learns_nothing_else()
     others.push(send(&elsewhere, post("/charges", "k", "6")).await);
     others.push(send(&service, post("/charges?x=1", "k", "5")).await);
     others.push(send(&service, typed()).await);
+    others.iter_mut().for_each(|other| assert!(other.headers.remove("x-request-id").is_some()));
     for other in &others {
         assert_eq!((other.status.as_u16(), other.problem().as_str()), (422, "key-reused"));
         assert_eq!((&other.headers, &other.body), (&others[0].headers, &others[0].body));

@@ -107,6 +107,8 @@ async fn what_a_probe_cannot_tell_is_held_and_asked_again() {
         let held = scene.send().await;
         assert_eq!((held.status.as_u16(), held.problem().as_str()), (409, "outcome-unknown"));
         assert_eq!((scene.runs.len(), scene.asked.len(), scene.state().await), (1, asked, State::Unknown));
+        let head = scene.hapax.list(ListQuery { state: None, after: None, limit: 1 }).await.unwrap().remove(0);
+        assert_eq!(head.loss(head.state), Some(hapax_core::Loss::ProbeUnknown));
     }
     assert_eq!(scene.send().await.status.as_u16(), 200);
     assert_eq!((scene.runs.len(), scene.asked.len()), (2, 3));
@@ -118,6 +120,9 @@ async fn a_takeover_that_nobody_used_leaves_a_lost_attempt_lost() {
     let hapax = quiet(store.clone());
     let scene = Scene::on(hapax, |_| Probed::Barred);
     scene.send().await;
+    let head = scene.hapax.list(ListQuery { state: None, after: None, limit: 1 }).await.unwrap().remove(0);
+    let lost = head.loss(head.state);
+    assert!(lost.is_some_and(|loss| loss.code().is_some()), "{lost:?}");
     // The claim of the next is there, and its caller has gone before it heard of it.
     let is_takeover =
         |put: &hapax_core::store::Put| matches!((&put.change, put.condition), (Change::Claim(_), Condition::Lapsed { .. }));
@@ -128,6 +133,7 @@ async fn a_takeover_that_nobody_used_leaves_a_lost_attempt_lost() {
         let head = &scene.hapax.list(ListQuery { state: None, after: None, limit: 1 }).await.unwrap()[0];
         if head.state != State::Running && head.attempts > 1 {
             assert_eq!(head.state, State::Unknown, "what was lost is not known any better");
+            assert_eq!(head.loss(head.state), lost, "nor lost for another reason");
             break;
         }
         tokio::task::yield_now().await;

@@ -10,9 +10,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use common::{Ledger, faulty, gated, post, quiet, ready_to_wait, send, spawn};
 use hapax::{Audit, Body, Event, Failure, Hapax, Key, Limits, Mode, Policy, RunError, Settlement, Sweep};
-use hapax_core::State;
 use hapax_core::record::Head;
 use hapax_core::store::{Change, ListQuery};
+use hapax_core::{Loss, State};
 use hapax_testkit::{Fault, ManualClock, Verb};
 use http_body_util::BodyExt;
 
@@ -243,7 +243,8 @@ async fn an_attempt_that_runs_too_long_is_unknown_until_it_ends_after_all() {
     );
     assert_eq!(send(&service, post("/", "k", "x")).await.problem(), "outcome-unknown");
     waiter.await.unwrap();
-    assert_eq!(hapax.list(ListQuery { state: Some("unknown"), after: None, limit: 9 }).await.unwrap().len(), 2);
+    let heads = hapax.list(ListQuery { state: Some("unknown"), after: None, limit: 9 }).await.unwrap();
+    assert_eq!(heads.iter().map(|head| head.loss(head.state)).collect::<Vec<_>>(), [Some(Loss::RanTooLong); 2]);
 
     gate.open(2);
     pass(&clock, Duration::from_secs(1)).await;
@@ -400,6 +401,8 @@ async fn drain_lets_attempts_end_and_marks_those_that_do_not() {
     let stuck = spawn(&service, post("/", "stuck", "x"));
     gate.wait_for(1).await;
     assert_eq!(hapax.drain(Duration::from_secs(5)).await.left_unknown, 1);
+    let heads = hapax.list(ListQuery { state: Some("unknown"), after: None, limit: 9 }).await.unwrap();
+    assert_eq!(heads.iter().map(|head| head.loss(head.state)).collect::<Vec<_>>(), [Some(Loss::Stopped)]);
     let (elsewhere, _) = common::charges(&quiet(store.clone()), Policy::default());
     // At once, not when the lease is over.
     assert_eq!(send(&elsewhere, post("/", "stuck", "x")).await.problem(), "outcome-unknown");

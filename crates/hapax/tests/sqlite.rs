@@ -55,6 +55,7 @@ fn claim(key: &str) -> Put {
         token: AttemptToken::from_bytes([2; 16]),
         lease: Duration::from_secs(10),
         terms: None,
+        request_id: None,
         scope: scope.clone(),
         key: key.clone(),
     };
@@ -165,7 +166,7 @@ async fn a_newer_file_is_refused_by_its_format() {
     drop(open(&file.path, &file.clock).await);
     rusqlite::Connection::open(&file.path).unwrap().pragma_update(None, "user_version", 99).unwrap();
     let Err(error) = Sqlite::open(&file.path).await else { panic!("opened") };
-    assert!(matches!(error, OpenError::Newer { found: 99, known: 6, .. }), "{error}");
+    assert!(matches!(error, OpenError::Newer { found: 99, known: 7, .. }), "{error}");
 }
 
 #[tokio::test]

@@ -35,6 +35,7 @@ fn head(state: State) -> Head {
         tombstone_until: FUTURE,
         status: Some(201),
         kept: matches!(state, State::Completed | State::Failed),
+        request_id: None,
     }
 }
 
@@ -145,10 +146,26 @@ fn modes_differ_only_in_what_follows_a_lost_attempt() {
             assert_eq!(decided(record.as_ref(), mode), rerun, "{name} in {mode:?}");
         }
     }
-    // Somebody said that it is done, and not in its transaction: there is nothing that was rolled back.
-    let not_joined = Head { status: Some(201), ..head(State::Unknown) };
-    assert_eq!(decided(Some(&not_joined), Mode::Transaction), "outcome-unknown");
-    assert_eq!(decided(Some(&not_joined), Mode::Fenced), "attempt lapsed");
+    // What was answered as done was not rolled back. A record from before has the mere status of one that did not join.
+    let lost = |loss: Loss| Head { status: loss.code(), ..head(State::Unknown) };
+    for loss in
+        [Loss::Answered(201), Loss::NotJoined(Some(201)), Loss::NotJoined(Some(500)), Loss::NotJoined(None), Loss::Newer(4000)]
+    {
+        assert_eq!(decided(Some(&lost(loss)), Mode::Transaction), "outcome-unknown", "{loss:?}");
+        assert_eq!(decided(Some(&lost(loss)), Mode::Fenced), "attempt lapsed");
+    }
+    for loss in [
+        Loss::Answered(408),
+        Loss::TimedOut,
+        Loss::BrokeOff,
+        Loss::NoAnswer,
+        Loss::Panicked,
+        Loss::RanTooLong,
+        Loss::Stopped,
+        Loss::Lapsed,
+    ] {
+        assert_eq!(decided(Some(&lost(loss)), Mode::Transaction), "attempt lapsed", "{loss:?}");
+    }
 }
 
 #[test]

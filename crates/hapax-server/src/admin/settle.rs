@@ -233,7 +233,7 @@ impl Admin {
         if is_as_said {
             return Ok(self.settled(head, state, true));
         }
-        let status = head.status.map(|status| format!(", answered with {status}")).unwrap_or_default();
+        let status = head.answered().map(|status| format!(", answered with {status}")).unwrap_or_default();
         Err(Problem::conflict("settled-otherwise", format!("the outcome is known, and is another: it is {}{status}", state.word())))
     }
 

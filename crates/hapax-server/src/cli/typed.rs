@@ -16,6 +16,11 @@ impl TypedStore {
         Ok(TypedStore(text.parse()))
     }
 
+    /// The store as it may be shown: without its password.
+    pub(super) fn shown(&self) -> Result<String, Exit> {
+        self.0.as_ref().map(ToString::to_string).map_err(|why| Exit::usage(format!("store: {why}")))
+    }
+
     /// The store, if that is what was typed. Says on standard error who else can read a password that was.
     pub(super) fn store(&self) -> Result<StoreUrl, Exit> {
         let store = self.0.clone().map_err(|why| Exit::usage(format!("store: {why}")))?;

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use hapax::core::Secret;
-use hapax::middleware::{FailedOpen, FromTransaction};
+use hapax::middleware::{FailedOpen, FromTransaction, OriginalRequestId};
 use hapax::observe::Source;
 use hapax::{Body, Principal, Rejection, RequestId, Would};
 use http::request::Parts;
@@ -161,9 +161,9 @@ impl Line {
     pub(super) fn answered(mut self, response: Response<Body>) -> Response<Body> {
         let action = Action::of(&response);
         // A replay says in its extensions which request its answer was made for.
-        let original = response.extensions().get::<RequestId>().filter(|_| matches!(action, Action::Replayed | Action::Waited));
+        let original = response.extensions().get::<OriginalRequestId>().map(|original| original.0.clone());
         let cause = response.extensions().get::<Rejection>().and_then(|rejection| self.cause(rejection));
-        self.answered = Some(Answered { status: response.status(), original: original.cloned(), action, cause });
+        self.answered = Some(Answered { status: response.status(), original, action, cause });
         // Nothing more can happen to it.
         if response.body().is_in_memory() || response.body().is_end_stream() {
             self.end = End::Whole;

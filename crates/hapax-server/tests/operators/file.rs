@@ -1,8 +1,9 @@
 //! `hapax keys` on a store file.
 
 use hapax::Sqlite;
+use hapax::core::outcome::Loss;
 
-use super::fixture::{charges, directory, fill_people, hapax, hapax_with_input, id, orders, refunds, without_age};
+use super::fixture::{charges, directory, fill_people, hapax, hapax_with_input, id, lost, orders, refunds, without_age};
 
 const STORE: [&str; 2] = ["--store", "sqlite:hapax.db"];
 
@@ -189,6 +190,52 @@ async fn json_has_one_object_a_line_and_whole_ids() {
     let rest = hapax(directory.path(), &["keys", "list", "--json", "--by-id", "--after", after, "--store", "sqlite:hapax.db"]);
     assert_eq!(rest.stdout.lines().count(), 4);
     assert!(!rest.stderr.contains("--after"), "{}", rest.stderr);
+}
+
+#[tokio::test]
+async fn a_lost_attempt_is_shown_with_its_cause_and_the_command_that_settles_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Sqlite::open(directory.path().join("hapax.db")).await.expect("a store");
+    let losses = [
+        ("answered", Loss::Answered(500), "the service answered 500, which does not say whether it acted"),
+        ("timed-out", Loss::TimedOut, "the service did not answer in time"),
+        ("lapsed", Loss::Lapsed, "the lease ended without an outcome: the node went away or lost the store"),
+        (
+            "not-joined",
+            Loss::NotJoined(Some(201)),
+            "the service answered 201, but did not complete the record in the transaction of its effect",
+        ),
+    ];
+    for (key, loss, _) in losses {
+        lost(&store, &charges(), key, loss).await;
+    }
+    drop(store);
+    let show = |args: &[&str]| hapax(directory.path(), &[&["keys", "show"], args, &STORE].concat());
+    for (key, loss, sentence) in losses {
+        let id = id(&charges(), key).to_string();
+        let said = show(&[&id]);
+        let status = match loss {
+            Loss::Answered(status) | Loss::NotJoined(Some(status)) => status.to_string(),
+            _ => "none known".to_owned(),
+        };
+        for line in ["request id       request-7", &format!("why              {sentence}"), &format!("status           {status}")] {
+            assert!(said.stdout.lines().any(|shown| shown == line), "{line}\n{}", said.stdout);
+        }
+        let json = show(&[&id, "--json"]);
+        let shown: serde_json::Value = serde_json::from_str(&json.stdout).expect("an object");
+        assert_eq!((&shown["cause"]["code"], &shown["cause"]["detail"]), (&key.into(), &sentence.into()));
+        assert_eq!(shown["request_id"], "request-7");
+        assert!(shown["status"].as_u64().is_none_or(|status| status < 1000), "{shown}");
+        // What is printed is what works.
+        let command = said.stdout.lines().find(|line| line.contains("--without-answer")).expect("a command");
+        let (words, reason) = command.trim().strip_prefix("hapax ").and_then(|line| line.split_once(" --reason ")).expect(command);
+        let args: Vec<_> = words.split(' ').chain(["--reason", reason.trim_matches('\'')]).collect();
+        let settled = hapax(directory.path(), &args);
+        assert_eq!(settled.code, 0, "{args:?}: {}", settled.stderr);
+        let after = show(&[&id]).stdout;
+        assert!(after.contains("state            completed\n") && after.contains("request id       request-7\n"), "{after}");
+        assert!(!after.contains("why  ") && !after.contains("keys settle"), "{after}");
+    }
 }
 
 #[tokio::test]

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax::core::fingerprint::{Fingerprinter, RequestHead};
+use hapax::core::outcome::Loss;
 use hapax::core::record::{AttemptToken, Fence, State};
 use hapax::core::store::{Change, Claim, Finish, Lifetime, Written};
 use hapax::core::{Condition, Put};
-use hapax::{Answer, Key, Principal, RecordId, Scope, Sqlite, Store};
+use hapax::{Answer, Key, Principal, RecordId, RequestId, Scope, Sqlite, Store};
 
 /// What the program said.
 pub(super) struct Said {
@@ -65,6 +66,7 @@ pub(super) async fn claim(store: &dyn Store, scope: &Arc<Scope>, key: &str, leas
         token: AttemptToken::from_bytes([7; 16]),
         lease,
         terms: None,
+        request_id: RequestId::new("request-7"),
     };
     let put = Put { id: id(scope, key), condition: Condition::Absent, change: Change::Claim(claim) };
     match store.put_if(put).await.expect("the store works") {
@@ -75,13 +77,18 @@ pub(super) async fn claim(store: &dyn Store, scope: &Arc<Scope>, key: &str, leas
 
 /// Begins and ends one.
 pub(super) async fn ended(store: &dyn Store, scope: &Arc<Scope>, key: &str, state: State, answer: Option<Answer>) {
+    let status = answer.as_ref().map(|answer| answer.status);
+    finish(store, scope, key, Finish { state, status, answer: answer.map(Arc::new), lifetime: Lifetime::default() }).await;
+}
+
+/// Begins one and loses it.
+pub(super) async fn lost(store: &dyn Store, scope: &Arc<Scope>, key: &str, loss: Loss) {
+    let lifetime = Lifetime::default();
+    finish(store, scope, key, Finish { state: State::Unknown, status: loss.code(), answer: None, lifetime }).await;
+}
+
+async fn finish(store: &dyn Store, scope: &Arc<Scope>, key: &str, finish: Finish) {
     let fence = claim(store, scope, key, Duration::from_secs(60)).await;
-    let finish = Finish {
-        state,
-        status: answer.as_ref().map(|answer| answer.status),
-        answer: answer.map(Arc::new),
-        lifetime: Lifetime::default(),
-    };
     let put = Put { id: id(scope, key), condition: Condition::Held { fence }, change: Change::Finish(finish) };
     assert!(matches!(store.put_if(put).await.expect("the store works"), Written::Won(_)), "{key}");
 }

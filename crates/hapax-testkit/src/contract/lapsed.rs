@@ -27,6 +27,7 @@ pub(super) async fn a_lapsed_lease_can_be_taken_over(bench: &Bench) {
     let expected = Head {
         fence: won.head.fence,
         token: claim.token,
+        request_id: claim.request_id,
         version: first.version + 1,
         attempts: 2,
         lease_until: won.now.after(LONG),

@@ -188,6 +188,9 @@ macro_rules! __store_contract_cases {
                 scopes_survive_whatever_they_are_made_of
                 keys_survive_whatever_they_are_made_of
                 attempt_tokens_survive
+                request_ids_survive
+                a_request_id_stays_until_the_next_attempt
+                a_loss_survives_with_its_cause
             }
             reading {
                 records_are_read_in_the_order_asked

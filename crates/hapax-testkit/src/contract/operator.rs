@@ -104,6 +104,7 @@ pub(super) async fn a_forgotten_record_keeps_only_its_tombstone(bench: &Bench) {
         state: State::Expired(Last::Completed),
         fence: won.head.fence,
         fingerprint: None,
+        request_id: None,
         version: paid.version + 1,
         finished_at: won.now,
         expires_at: won.now,

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 
 use hapax_core::fingerprint::FingerprintPolicy;
-use hapax_core::store::{Change, Claim};
-use hapax_core::{Answer, AttemptToken, Condition, Fingerprint, Key, Principal, Scope, State};
+use hapax_core::outcome::Loss;
+use hapax_core::store::{Change, Claim, Finish};
+use hapax_core::{Answer, AttemptToken, Condition, Fingerprint, Key, Principal, RequestId, Scope, State};
 
 use super::Bench;
-use super::subject::{KEPT, LONG, Subject, completion, unique_namespace};
+use super::subject::{
+    FADING, KEPT, LONG, SHORT, Subject, completed, completion, settlement, unique_namespace, unknown, without_answer,
+};
 
 pub(super) async fn answers_survive_byte_for_byte(bench: &Bench) {
     for answer in answers() {
@@ -79,6 +82,60 @@ pub(super) async fn attempt_tokens_survive(bench: &Bench) {
         let token = AttemptToken::from_bytes(bytes);
         let claim = Claim { token, ..subject.claim(LONG) };
         assert_eq!(subject.wins(Condition::Absent, Change::Claim(claim)).await.head.token, token);
+    }
+}
+
+pub(super) async fn request_ids_survive(bench: &Bench) {
+    let longest = "x".repeat(RequestId::BYTES_MAX);
+    for id in [None, Some("7"), Some("req_7:/+=.-A"), Some(longest.as_str())] {
+        let request_id = id.map(|id| RequestId::new(id).expect("plain text"));
+        let subject = bench.subject();
+        let claim = Claim { request_id: request_id.clone(), ..subject.claim(LONG) };
+        let fence = subject.wins(Condition::Absent, Change::Claim(claim)).await.head.fence;
+        // `wins` compares what is read with what was written.
+        assert_eq!(subject.wins(Condition::Held { fence }, completed("paid")).await.head.request_id, request_id);
+    }
+}
+
+/// Whoever asks later what became of an attempt finds the request that made it, however it ended and whoever wrote that down.
+pub(super) async fn a_request_id_stays_until_the_next_attempt(bench: &Bench) {
+    let subject = bench.subject();
+    let first = subject.running(SHORT).await;
+    let made_by = first.request_id.clone();
+    assert!(made_by.is_some() && subject.renew(first.fence, SHORT).await);
+    assert_eq!(subject.record().await.head.request_id, made_by, "a renewal changed it");
+    let seen = subject.loses(Condition::Absent, Change::Claim(subject.claim(LONG))).await;
+    assert_eq!(seen.record.expect("a record").head.request_id, made_by, "a claim that lost changed it");
+    bench.pass(SHORT).await;
+    let lost = subject.wins(Condition::Lapsed { fence: first.fence }, Change::Lose(KEPT)).await.head;
+    assert_eq!(lost.request_id, made_by, "a lapse changed it");
+
+    let second = subject.taken_over(first.fence, LONG).await;
+    assert!(second.request_id.is_some() && second.request_id != made_by, "the next attempt has its own");
+    let lost = subject.wins(Condition::Held { fence: second.fence }, unknown(KEPT)).await.head;
+    assert_eq!(lost.request_id, second.request_id, "an end changed it");
+    let version = Condition::Version { version: lost.version };
+    let settled = subject.wins(version, settlement(without_answer(State::Retryable, KEPT))).await.head;
+    assert_eq!(settled.request_id, second.request_id, "a settlement changed it");
+
+    let without = Claim { request_id: None, ..subject.claim(LONG) };
+    let third = subject.wins(Condition::Lapsed { fence: settled.fence }, Change::Claim(without)).await.head;
+    assert_eq!(third.request_id, None, "an attempt without an id shows that of another request");
+
+    let fading = bench.subject();
+    let head = fading.ended(Change::Finish(completion("paid", FADING))).await;
+    bench.pass(FADING.retention).await;
+    assert_eq!(fading.record().await.head.request_id, head.request_id, "a tombstone has lost it");
+}
+
+/// A cause is a number where a status would be, and above every status.
+pub(super) async fn a_loss_survives_with_its_cause(bench: &Bench) {
+    for loss in [Loss::Answered(500), Loss::TimedOut, Loss::Stopped, Loss::NotJoined(Some(999)), Loss::Lapsed] {
+        let subject = bench.subject();
+        let finish = Finish { status: loss.code(), ..without_answer(State::Unknown, KEPT) };
+        assert_eq!(subject.ended(Change::Finish(finish)).await.loss(State::Unknown), Some(loss));
+        let listed = subject.record().await.head;
+        assert_eq!(listed.loss(listed.state), Some(loss));
     }
 }
 

@@ -7,7 +7,8 @@ use hapax_core::audit::Signed;
 use hapax_core::fingerprint::FingerprintPolicy;
 use hapax_core::store::{Change, Claim, Finish, Lifetime, Reading, Renewal, Seen, Won, Written};
 use hapax_core::{
-    Answer, AttemptToken, Condition, Fence, Fingerprint, Head, Key, Principal, Put, Record, RecordId, Scope, State, Store,
+    Answer, AttemptToken, Condition, Fence, Fingerprint, Head, Key, Principal, Put, Record, RecordId, RequestId, Scope, State,
+    Store,
 };
 
 use super::bench::unique;
@@ -60,6 +61,7 @@ impl Subject {
             token: new_token(),
             lease,
             terms: None,
+            request_id: Some(new_request_id()),
         }
     }
 
@@ -149,6 +151,11 @@ pub(super) fn unique_namespace() -> Arc<str> {
 pub(super) fn new_token() -> AttemptToken {
     let (random, count) = unique();
     AttemptToken::from_bytes((u128::from(random) << 64 | u128::from(count)).to_be_bytes())
+}
+
+pub(super) fn new_request_id() -> RequestId {
+    let (random, count) = unique();
+    RequestId::new(&format!("{random:016x}-{count}")).expect("plain text")
 }
 
 pub(super) fn fingerprint(number: u8) -> Fingerprint {

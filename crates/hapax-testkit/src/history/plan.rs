@@ -8,7 +8,7 @@ use hapax_core::fingerprint::FingerprintPolicy;
 use hapax_core::record::Last;
 use hapax_core::store::{Change, Claim, Finish, Lifetime, ListQuery, Renewal};
 use hapax_core::{
-    Answer, AttemptToken, Condition, Fence, Fingerprint, Head, Key, Principal, Put, RecordId, Scope, State, Timestamp,
+    Answer, AttemptToken, Condition, Fence, Fingerprint, Head, Key, Principal, Put, RecordId, RequestId, Scope, State, Timestamp,
 };
 
 use crate::random::Random;
@@ -218,8 +218,9 @@ impl Planner {
         let fingerprint = Fingerprint { digest: [self.random.pick(&[1, 2]); 32], policy: Arc::new(policy) };
         let token = AttemptToken::from_bytes(self.random.bytes());
         let lease = self.random.millis(&[0, 1, 5, 20, 1_000]);
+        let request_id = RequestId::new(self.random.pick(&["", "request-1", "request-2"]));
         let Known { scope, key, .. } = &self.records[at];
-        Change::Claim(Claim { scope: scope.clone(), key: key.clone(), fingerprint, token, lease, terms: None })
+        Change::Claim(Claim { scope: scope.clone(), key: key.clone(), fingerprint, token, lease, terms: None, request_id })
     }
 
     fn finish(&mut self, state: State) -> Change {

@@ -5,6 +5,7 @@ use hapax_core::answer::Answer;
 use hapax_core::planted::{self, Bug};
 use hapax_core::policy::Policy;
 use hapax_core::record::Head;
+use hapax_core::request_id::RequestId;
 use http::header::{AGE, CONNECTION, CONTENT_LENGTH, DATE, SET_COOKIE};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use http_body_util::BodyExt;
@@ -12,12 +13,17 @@ use http_body_util::BodyExt;
 use super::BoxError;
 use super::body::Body;
 use super::headers::{ANSWER_VERSION, EXPIRES, HOP_BY_HOP, KEEP, OURS, REPLAYED, TRACE};
+use super::request_id::REQUEST_ID;
 use crate::observe::Source;
 
 /// The trace in which a replayed answer was made: what the inner service said of it in the field `Hapax-Trace` when it made the answer.
 /// In the extensions of a replay, and nowhere else: the field itself is kept with the answer and sent to nobody.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin(pub HeaderValue);
+
+/// The id of the request that a replayed answer was made for. In the extensions of a replay, whose own id is another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OriginalRequestId(pub RequestId);
 
 /// What an inner service that proxies puts into the extensions of a response whose body has no other end than that of its connection:
 /// whether a byte is missing cannot be told, so that it is not kept unless the policy [says so](Policy::keep_close_delimited).
@@ -60,7 +66,7 @@ pub(super) fn wants_keeping(headers: &HeaderMap) -> bool {
 
 /// Whether a field is never kept with an answer, whatever the policy: it concerns one connection or one moment, or only Hapax says it.
 pub fn is_never_kept(name: &HeaderName) -> bool {
-    matches!(*name, DATE | AGE) || HOP_BY_HOP.contains(name) || OURS.contains(name)
+    matches!(*name, DATE | AGE) || *name == REQUEST_ID || HOP_BY_HOP.contains(name) || OURS.contains(name)
 }
 
 /// What of a response is kept. `docs/http.md` publishes the list of what is not.
@@ -110,6 +116,9 @@ pub(super) fn replay(head: &Head, answer: &Answer, body: Bytes, source: Source) 
     response.extensions_mut().insert(source);
     response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
     note_expiry(response.headers_mut(), head);
+    if let Some(id) = &head.request_id {
+        response.extensions_mut().insert(OriginalRequestId(id.clone()));
+    }
     response
 }
 

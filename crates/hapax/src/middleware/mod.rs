@@ -66,7 +66,7 @@ mod source;
 mod work;
 
 pub(crate) use answer::kept;
-pub use answer::{CloseDelimited, FromTransaction, Origin, is_never_kept};
+pub use answer::{CloseDelimited, FromTransaction, Origin, OriginalRequestId, is_never_kept};
 pub use body::Body;
 pub use layer::{IdempotencyLayer, LayerBuilder};
 pub use peer::{Peer, Unverified};

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use hapax_core::key::Key;
 use hapax_core::policy::{KeyRule, KeySource, Part};
 use hapax_core::rejection::Rejection;
+use hapax_core::request_id::RequestId;
 use hapax_core::scope::{Principal, RecordId, Scope};
 use hapax_core::time::Timestamp;
 use hapax_core::token;
@@ -18,6 +19,7 @@ use http::header::ACCEPT_ENCODING;
 use http::request::Parts;
 use http::{HeaderValue, Request, Response};
 use tower_service::Service;
+use tracing::Instrument;
 
 use super::body::Body;
 use super::buffered::{Buffered, Stopped};
@@ -25,6 +27,7 @@ use super::headers::IDEMPOTENCY_STATUS;
 use super::layer::Shared;
 use super::peer::{Peer, Unverified};
 use super::request::Ask;
+use super::request_id::{REQUEST_ID, request_id, value};
 use super::source::Told;
 use super::{BoxError, answer, problem, request, work};
 use crate::observe::{Event, Subject};
@@ -108,8 +111,9 @@ where
         let next = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, next);
         let (mut parts, body) = request.into_parts();
+        let id = request_id(&mut parts);
         if self.shared.policy.shadow {
-            return Box::pin(self.shared.clone().watch(inner, parts, body));
+            return Box::pin(under(id, self.shared.clone().watch(inner, parts, body)));
         }
         // Before the future is made: each of these is a smaller one than one that might become any of them.
         match self.shared.read_head(&parts) {
@@ -117,17 +121,28 @@ where
                 let is_key_unheeded = self.shared.is_key_unheeded(&parts);
                 answer::strip_ours(&mut parts.headers);
                 if is_key_unheeded {
-                    return Box::pin(pass_not_guarded(inner, parts, Body::streamed(body)));
+                    return Box::pin(under(id, pass_not_guarded(inner, parts, Body::streamed(body))));
                 }
-                Box::pin(pass(inner, parts, Body::streamed(body)))
+                Box::pin(under(id, pass(inner, parts, Body::streamed(body))))
             }
-            Ok(Some(asked)) => Box::pin(self.shared.clone().guard(inner, parts, body, asked)),
+            Ok(Some(asked)) => Box::pin(under(id, self.shared.clone().guard(inner, parts, body, asked))),
             Err(rejection) => {
                 self.shared.hapax.observe(&Event::Rejected { subject: None, rejection: &rejection });
-                Box::pin(std::future::ready(Ok(problem::response(&rejection, &self.shared.policy.key_field))))
+                let refused = problem::response(&rejection, &self.shared.policy.key_field);
+                Box::pin(under(id, std::future::ready(Ok(refused))))
             }
         }
     }
+}
+
+/// Answers a request under its id: every line that is logged meanwhile carries it, and so does the answer, whatever the inner service
+/// or the first answer said.
+async fn under<E>(id: RequestId, answer: impl Future<Output = Result<Response<Body>, E>>) -> Result<Response<Body>, E> {
+    // Of the highest level, so that no filter takes the id from a line that it lets through.
+    let span = tracing::error_span!("hapax.request", request_id = id.as_str());
+    let mut response = answer.instrument(span).await?;
+    response.headers_mut().insert(REQUEST_ID, value(&id));
+    Ok(response)
 }
 
 /// An unguarded request: streamed through, both ways.
@@ -293,12 +308,16 @@ impl Shared {
                     response
                 }
                 _ => problem::response(
-                    &Rejection::AnswerNotKept { status: head.status, at: head.finished_at },
+                    &Rejection::AnswerNotKept { status: head.answered(), at: head.finished_at },
                     &self.policy.key_field,
                 ),
             }),
             Ok(Reply::Replay { head, answer, source }) => match self.hapax.body_budget().room_for(peer, &answer.body) {
-                Ok(body) => Ok(answer::replay(&head, &answer, body, source)),
+                Ok(body) => {
+                    let original_request_id = head.request_id.as_ref().map(RequestId::as_str);
+                    tracing::debug!(record = %id, original_request_id, "a stored answer is sent again");
+                    Ok(answer::replay(&head, &answer, body, source))
+                }
                 Err(full) => {
                     tracing::debug!(%full, "a replay was refused");
                     let rejection = Rejection::BufferFull;
@@ -371,6 +390,7 @@ impl Shared {
             id: RecordId::of(&scope, &key),
             key,
             policy: self.policy.clone(),
+            request_id: parts.extensions.get::<RequestId>().cloned(),
             request: buffered.clone(),
             counted: counted.into(),
             unverified,

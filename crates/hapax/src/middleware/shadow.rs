@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use hapax_core::outcome::{Class, Outcome};
+use hapax_core::outcome::{Class, Loss, Outcome};
 use hapax_core::rejection::Rejection;
 use http::request::Parts;
 use http::{Request, Response};
@@ -18,7 +18,7 @@ use tower_service::Service;
 
 use super::body::Body;
 use super::layer::Shared;
-use super::service::{NeverDispatched, hand_on, is_in_hand};
+use super::service::{NeverDispatched, TimedOut, hand_on, is_in_hand};
 use super::{BoxError, answer, work};
 use crate::observe::{Event, Subject, Would};
 use crate::once::{Call, Foreseen};
@@ -103,23 +103,28 @@ impl Shared {
                     .end(match work::class_of(&response, &self.policy) {
                         Class::Keep => Outcome::Kept { status, answer: None },
                         Class::Release => Outcome::Released { status: Some(status) },
-                        Class::Unknown => Outcome::Lost,
+                        Class::Unknown => Outcome::Lost(Loss::Answered(status)),
                     })
                     .await;
                 marked(Ok(response), would)
             }
             Err(error) => {
-                attempt.end(if is_never_dispatched(&error) { Outcome::Released { status: None } } else { Outcome::Lost }).await;
+                attempt.end(ended_by(&error)).await;
                 Err(error)
             }
         }
     }
 }
 
-/// Looked at from outside, since the error goes on as it is: the word itself, or the word in a box.
-fn is_never_dispatched<E: 'static>(error: &E) -> bool {
+/// What an error says of the attempt. Looked at from outside, since the error goes on as it is: the word itself, or the word in a box.
+fn ended_by<E: 'static>(error: &E) -> Outcome {
     let error = error as &dyn std::any::Any;
-    error.is::<NeverDispatched>() || error.downcast_ref::<BoxError>().is_some_and(|error| error.is::<NeverDispatched>())
+    let boxed = error.downcast_ref::<BoxError>();
+    if error.is::<NeverDispatched>() || boxed.is_some_and(|error| error.is::<NeverDispatched>()) {
+        return Outcome::Released { status: None };
+    }
+    let timed_out = error.is::<TimedOut>() || boxed.is_some_and(|error| error.is::<TimedOut>());
+    Outcome::Lost(if timed_out { Loss::TimedOut } else { Loss::NoAnswer })
 }
 
 /// What a request turned out to be.

@@ -1,7 +1,7 @@
 //! The work of an operation: the inner service, called once, and how its answer is read.
 
 use bytes::Bytes;
-use hapax_core::outcome::{Class, Outcome, Said, classify};
+use hapax_core::outcome::{Class, Loss, Outcome, Said, classify};
 use hapax_core::planted::{self, Bug};
 use hapax_core::policy::{Mode, Policy};
 use hapax_core::rejection::Rejection;
@@ -42,7 +42,7 @@ where
             Probed::Barred => {}
             Probed::Unknown => {
                 operation.note_cause("the service was asked, and does not know what became of the attempt before");
-                return Ended { outcome: Outcome::Lost, live: Err(Rejection::OutcomeUnknown) };
+                return Ended { outcome: Outcome::Lost(Loss::ProbeUnknown), live: Err(Rejection::OutcomeUnknown) };
             }
             // Read as any answer is, so that the same of it is kept.
             Probed::Done(answer) => return kept(answer::stored(&answer), &policy, &operation).await,
@@ -91,7 +91,7 @@ where
         Class::Release => Ended { outcome: Outcome::Released { status: Some(status) }, live: Ok(response.map(Body::streamed)) },
         Class::Unknown => {
             operation.note_cause(format!("the service answered {status}"));
-            Ended { outcome: Outcome::Lost, live: Ok(unknown(response, &policy)) }
+            Ended { outcome: Outcome::Lost(Loss::Answered(status)), live: Ok(unknown(response, &policy)) }
         }
     }
 }
@@ -145,7 +145,9 @@ fn failed(error: &BoxError, policy: &Policy, operation: &Operation) -> Ended<Res
     if error.is::<NeverDispatched>() {
         return Ended { outcome: Outcome::Released { status: None }, live: Err(Rejection::UpstreamUnreachable) };
     }
-    Ended { outcome: Outcome::Lost, live: Err(lost(policy, error.is::<TimedOut>())) }
+    let is_late = error.is::<TimedOut>();
+    let loss = if is_late { Loss::TimedOut } else { Loss::NoAnswer };
+    Ended { outcome: Outcome::Lost(loss), live: Err(lost(policy, is_late)) }
 }
 
 /// A definitive response: read whole and kept, or passed on with a mark that it was not.
@@ -170,7 +172,8 @@ where
         Ok(Collected::Over(body)) => ended(parts, None, body),
         Err(error) => {
             operation.note_cause(format!("the answer broke off: {}", because(&*error)));
-            Ended { outcome: Outcome::Lost, live: Err(lost(policy, false)) }
+            let loss = if error.is::<TimedOut>() { Loss::TimedOut } else { Loss::BrokeOff };
+            Ended { outcome: Outcome::Lost(loss), live: Err(lost(policy, false)) }
         }
     }
 }

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use hapax_core::answer::Answer;
 use hapax_core::guard;
-use hapax_core::outcome::Outcome;
+use hapax_core::outcome::{Loss, Outcome};
 use hapax_core::planted::{self, Bug};
 use hapax_core::policy::Mode;
 use hapax_core::record::{Head, Record, State};
 use hapax_core::rejection::Rejection;
+use hapax_core::request_id::RequestId;
 use hapax_core::store::{Change, Condition, Finish, Put, Seen, Written};
 use hapax_core::time::Timestamp;
 use tokio::task::{JoinError, JoinHandle};
@@ -27,8 +28,6 @@ use crate::observe::Event;
 
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// What stands for the status of work that returned none.
-const UNSAID: u16 = 500;
 
 /// A claim that was won.
 pub(super) struct Claimed {
@@ -61,14 +60,17 @@ where
     let renewed = renew::keep(&attempt.engine, head.id, operation, &attempt.call.policy);
 
     attempt.engine.observe(&Event::Dispatching(attempt.call.subject(head.id)));
-    let span = tracing::debug_span!("hapax.attempt", operation = %operation.id(), fence = %head.fence, attempt = head.attempts);
     let operation = operation.clone();
     // A task of its own for the work, so that its panic is an outcome and not the end of this one.
     // Boxed, because starting a task moves its future several times, and this one holds the request.
-    let work = Box::pin(async move { work(operation).await }.instrument(span));
+    let span = attempt.span();
+    let work = Box::pin(async move { work(operation).await }.instrument(span.clone()));
     let task = tokio::spawn(work);
-    let joined = attempt.watch(task, &mut desk).await;
-    attempt.finish(joined, &mut desk).await;
+    let end = async {
+        let joined = attempt.watch(task, &mut desk).await;
+        attempt.finish(joined, &mut desk).await;
+    };
+    end.instrument(span).await;
     drop(renewed);
 }
 
@@ -113,6 +115,14 @@ impl<T, F: FnOnce(Result<Reply<T>, Rejection>)> Desk<T, F> {
 }
 
 impl Attempt {
+    /// What every line belongs to that is logged because of the attempt: by the work too, and after its caller is gone.
+    fn span(&self) -> tracing::Span {
+        let Claimed { head, operation, .. } = &*self.claimed;
+        let request_id = head.request_id.as_ref().map(RequestId::as_str);
+        // Of the highest level, so that no filter takes the id from a line that it lets through.
+        tracing::error_span!("hapax.attempt", request_id, operation = %operation.id(), fence = %head.fence, attempt = head.attempts)
+    }
+
     /// Waits for the work to end, however long it takes, but lets nobody else wait longer than they should.
     async fn watch<T, F>(&self, mut task: JoinHandle<Ended<T>>, desk: &mut Desk<T, F>) -> Result<Ended<T>, JoinError>
     where
@@ -143,7 +153,7 @@ impl Attempt {
     /// The attempt has run for as long as one may: from now on it counts as lost, unless it ends after all.
     async fn give_up<T, F: FnOnce(Result<Reply<T>, Rejection>)>(&self, desk: &mut Desk<T, F>) {
         self.engine.renewals.stop(self.claimed.head.id, self.claimed.head.fence);
-        let put = self.put(&Outcome::Lost);
+        let put = self.put(&Outcome::Lost(Loss::RanTooLong));
         let written = self.engine.ask_in(self.call.policy.store_timeout, self.engine.store.put_if(put)).await;
         self.log_lost(
             &format!("it has run for {:?}, the longest that an attempt may (longest_attempt)", self.call.policy.longest_attempt),
@@ -169,7 +179,7 @@ impl Attempt {
             }
             Err(error) => {
                 self.claimed.operation.note_cause(format!("the work broke off: {error}"));
-                Outcome::Lost
+                Outcome::Lost(if error.is_panic() { Loss::Panicked } else { Loss::NoAnswer })
             }
         };
         if let Some(joined) = self.claimed.operation.joined() {
@@ -180,12 +190,10 @@ impl Attempt {
         // Of what is done, the transaction would have told us.
         let not_joined = match outcome {
             Outcome::Kept { status, .. } if is_transaction && outcome.state() == State::Completed => {
-                Some(Outcome::NotJoined { status })
+                Some(Outcome::Lost(Loss::NotJoined(Some(status))))
             }
             // What it did without a transaction was not rolled back, whatever it says now.
-            _ if self.claimed.operation.has_acted_outside() => {
-                Some(Outcome::NotJoined { status: outcome.status().unwrap_or(UNSAID) })
-            }
+            _ if self.claimed.operation.has_acted_outside() => Some(Outcome::Lost(Loss::NotJoined(outcome.status()))),
             _ => None,
         };
         let (is_not_joined, written) = (not_joined.is_some(), not_joined.as_ref().unwrap_or(&outcome));
@@ -383,12 +391,12 @@ impl Attempt {
     }
 
     fn put(&self, outcome: &Outcome) -> Put {
-        let (state, status) = (outcome.state(), outcome.status());
+        let (state, status) = (outcome.state(), outcome.code());
         let version = self.call.policy.answer_version.as_deref();
         let answer = match outcome {
             Outcome::Kept { answer: Some(answer), .. } if version.is_some() => Some(Arc::new(Answer::clone(answer).under(version))),
             Outcome::Kept { answer, .. } => answer.clone(),
-            Outcome::Released { .. } | Outcome::Lost | Outcome::NotJoined { .. } => None,
+            Outcome::Released { .. } | Outcome::Lost(_) => None,
         };
         let Claimed { head, operation, .. } = &*self.claimed;
         let lifetime = outcome.lifetime(head, operation.follows_lost(), &self.call.policy);

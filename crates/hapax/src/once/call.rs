@@ -16,6 +16,7 @@ use hapax_core::outcome::Outcome;
 use hapax_core::policy::Policy;
 use hapax_core::record::{Fence, Head};
 use hapax_core::rejection::Rejection;
+use hapax_core::request_id::RequestId;
 use hapax_core::scope::{RecordId, Scope};
 use hapax_core::time::Timestamp;
 
@@ -34,6 +35,8 @@ pub(crate) struct Call {
     pub(crate) scope: Arc<Scope>,
     pub(crate) key: Key,
     pub(crate) policy: Arc<Policy>,
+    /// What the request is called in every log; `None` without HTTP.
+    pub(crate) request_id: Option<RequestId>,
     pub(crate) request: Arc<dyn Request>,
     /// What it counts for, should its key be new.
     pub(crate) counted: Arc<[Counted]>,
@@ -136,6 +139,7 @@ struct Inside {
     id: OperationId,
     fence: Fence,
     attempt: u32,
+    request_id: Option<RequestId>,
     key: Key,
     scope: Arc<Scope>,
     follows_lost: bool,
@@ -164,6 +168,7 @@ impl Operation {
             id,
             fence: head.fence,
             attempt: head.attempts,
+            request_id: head.request_id.clone(),
             key: head.key.clone(),
             scope: head.scope.clone(),
             follows_lost,
@@ -195,6 +200,11 @@ impl Operation {
     /// Which attempt of this key this is, from one.
     pub fn attempt(&self) -> u32 {
         self.0.attempt
+    }
+
+    /// The id of the request that made this attempt, to be passed on to whatever is called or logged because of it. `None` without HTTP.
+    pub fn request_id(&self) -> Option<&RequestId> {
+        self.0.request_id.as_ref()
     }
 
     /// Whether the attempt before this one was lost, and may have had its effect.

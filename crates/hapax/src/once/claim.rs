@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hapax_core::outcome::Loss;
 use hapax_core::planted::{self, Bug};
 use hapax_core::policy::Policy;
 use hapax_core::record::{AttemptToken, Head, Record, State};
@@ -124,17 +125,17 @@ fn mine(seen: &Seen, token: AttemptToken) -> Option<&Head> {
 pub(super) enum Unused {
     /// There was nothing, or an attempt that did not count.
     Retryable,
-    /// An attempt had been lost, and nothing more is known of it now: whoever comes next must be told so, and ask about it.
-    Unknown,
+    /// An attempt had been lost for this reason, and nothing more is known of it now: whoever comes next must be told so, and ask about it.
+    Unknown(Loss),
 }
 
 impl Unused {
     fn release(self, head: &Head, lifetime: Lifetime) -> Put {
-        let state = match self {
-            Unused::Retryable => State::Retryable,
-            Unused::Unknown => State::Unknown,
+        let (state, status) = match self {
+            Unused::Retryable => (State::Retryable, None),
+            Unused::Unknown(loss) => (State::Unknown, loss.code()),
         };
-        let finish = Finish { state, status: None, answer: None, lifetime };
+        let finish = Finish { state, status, answer: None, lifetime };
         Put { id: head.id, condition: Condition::Held { fence: head.fence }, change: Change::Finish(finish) }
     }
 }

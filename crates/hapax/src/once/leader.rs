@@ -5,6 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
 use hapax_core::decide::{Decision, decide};
+use hapax_core::outcome::Loss;
 use hapax_core::planted::{self, Bug};
 use hapax_core::policy::{KeyRule, KeySource, Mode, Policy};
 use hapax_core::record::{AttemptToken, Head, Record, State};
@@ -107,9 +108,9 @@ impl Leader {
             let fingerprint = self.call.fingerprint_for(head).await?;
             match decide(head, &self.call.ask(&fingerprint), now, &policy) {
                 Decision::Attempt(condition) => match self.admit(condition).await {
-                    Ok(admitted) => match self.claim(id, condition, head.is_some_and(|head| is_lost(head, now)), admitted).await? {
+                    Ok(admitted) => match self.claim(id, condition, head.and_then(|head| loss(head, now)), admitted).await? {
                         Claimed::Mine(mine) => return Ok(Course::Run(mine)),
-                        Claimed::Theirs(theirs) => seen = Some(theirs),
+                        Claimed::Theirs(theirs) => seen = Some(*theirs),
                     },
                     // What is done can be replayed even where nothing more can be begun: look before refusing.
                     Err(rejection) if seen.is_none() => seen = Some(self.read(id).await.map_err(|_| rejection)?),
@@ -167,20 +168,22 @@ impl Leader {
         }
     }
 
-    async fn claim(&self, id: RecordId, condition: Condition, follows_lost: bool, admitted: Admitted) -> Result<Claimed, Refusal> {
+    /// `lost` is why the attempt before this one is unknown, if it is.
+    async fn claim(&self, id: RecordId, condition: Condition, lost: Option<Loss>, admitted: Admitted) -> Result<Claimed, Refusal> {
         // Whatever is not spent below is given back: a claim that finds a record is no new key.
         let Admitted { room, reserved, taken } = admitted;
-        let Call { policy, scope, key, .. } = &self.call;
+        let Call { policy, scope, key, request_id, .. } = &self.call;
         // Under the route's own policy; a further attempt keeps the fingerprint of the first.
         let fingerprint = self.call.fingerprint(&policy.fingerprint).await?;
         let operation_ids = self.engine.operation_ids(policy.store_timeout).await?;
         let lease = if planted::is(Bug::RetentionAsLease) { policy.retention } else { policy.lease };
         let token = new_token();
         let terms = (policy.mode == Mode::Transaction).then(|| Arc::new(Terms::from(&**policy)));
-        let claim = Claim { scope: scope.stored(), key: key.clone(), fingerprint, token, lease, terms };
+        let request_id = request_id.clone();
+        let claim = Claim { scope: scope.stored(), key: key.clone(), fingerprint, token, lease, terms, request_id };
         let put = Put { id, condition, change: Change::Claim(claim) };
 
-        let unused = if follows_lost { Unused::Unknown } else { Unused::Retryable };
+        let unused = lost.map_or(Unused::Retryable, Unused::Unknown);
         self.engine.observe(&Event::Claiming(self.call.subject(id)));
         let (written, room) = self.engine.claim(put, token, policy, unused, room).await?;
         match written {
@@ -196,11 +199,11 @@ impl Leader {
                         self.engine.observe(&Event::GuessableKey { subject, kind });
                     }
                 }
-                let ties = Ties { policy: policy.clone(), store: self.engine.store.clone(), follows_lost };
+                let ties = Ties { policy: policy.clone(), store: self.engine.store.clone(), follows_lost: lost.is_some() };
                 let operation = Operation::new(operation_ids.make(&id, won.head.created_at), &won.head, ties);
                 Ok(Claimed::Mine(Box::new(attempt::Claimed { head: won.head, operation, _room: room })))
             }
-            Written::Lost(seen) => Ok(Claimed::Theirs(seen)),
+            Written::Lost(seen) => Ok(Claimed::Theirs(Box::new(seen))),
         }
     }
 }
@@ -221,7 +224,7 @@ pub(super) enum Course {
 
 enum Claimed {
     Mine(Box<attempt::Claimed>),
-    Theirs(Seen),
+    Theirs(Box<Seen>),
 }
 
 /// What a leader tells its caller, and the record its joiners may judge for themselves.
@@ -236,9 +239,9 @@ impl From<Rejection> for Refusal {
     }
 }
 
-/// Whether the attempt in this record was lost: it may have had its effect.
-fn is_lost(head: &Head, now: Timestamp) -> bool {
-    head.state_at(now) == State::Unknown
+/// Why the attempt in this record was lost, if it was: it may have had its effect.
+fn loss(head: &Head, now: Timestamp) -> Option<Loss> {
+    Some(head.state_at(now)).filter(|state| *state == State::Unknown).and_then(|state| head.loss(state))
 }
 
 /// A token that no other claim has: random bytes of this process, and a count. It is no secret, so that the system need not be asked

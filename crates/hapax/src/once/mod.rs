@@ -43,7 +43,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hapax_core::answer::Answer;
 use hapax_core::key::{Key, KeyError};
-use hapax_core::outcome::Outcome;
+use hapax_core::outcome::{Loss, Outcome};
 use hapax_core::policy::{Mode, Part, Policy, PolicyError};
 use hapax_core::rejection::Rejection;
 use hapax_core::scope::{Principal, RecordId, Scope};
@@ -185,6 +185,7 @@ impl Once {
             scope,
             key,
             policy: self.policy.clone(),
+            request_id: None,
             counted: self.counted(),
             unverified: None,
             wait: self.policy.wait,
@@ -208,7 +209,7 @@ impl Once {
                 }
                 Err(Failure::Lost(error)) => {
                     operation.note_cause(because(&*error));
-                    Ended { outcome: Outcome::Lost, live: Err(lost(&policy, false)) }
+                    Ended { outcome: Outcome::Lost(Loss::NoAnswer), live: Err(lost(&policy, false)) }
                 }
             }
         });
@@ -221,7 +222,7 @@ impl Once {
                 Ok(Ran { body: answer.body.clone(), replayed: false, refused: is_refusal(answer.status) })
             }
             Reply::Joined { head, live, answer: None } => {
-                let not_kept = Rejection::AnswerNotKept { status: head.status, at: head.finished_at };
+                let not_kept = Rejection::AnswerNotKept { status: head.answered(), at: head.finished_at };
                 let (status, body) = live.unwrap_or(Err(not_kept))?;
                 Ok(Ran { body, replayed: false, refused: is_refusal(status) })
             }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use hapax_core::answer::Answer;
 use hapax_core::audit::{LogEntry, LogQuery, Note, Signed, SignedError};
+use hapax_core::outcome::Loss;
 use hapax_core::record::{Fence, Head, Last, Record, State};
 use hapax_core::scope::RecordId;
 use hapax_core::store::{Change, Condition, Finish, Lifetime, ListQuery, Put, StoreError, StoreErrorKind, Won, Written};
@@ -216,7 +217,7 @@ impl Engine {
         let mut marks = tokio::task::JoinSet::new();
         for (id, fence, policy) in &running {
             self.renewals.stop(*id, *fence);
-            let finish = Finish { state: State::Unknown, status: None, answer: None, lifetime: (&**policy).into() };
+            let finish = Finish { state: State::Unknown, status: Loss::Stopped.code(), answer: None, lifetime: (&**policy).into() };
             let put = Put { id: *id, condition: Condition::Held { fence: *fence }, change: Change::Finish(finish) };
             let (engine, timeout) = (self.clone(), policy.store_timeout);
             // Without the store's help the leases lapse by themselves.

@@ -197,7 +197,7 @@ fn is_of_version(answer: &Answer, policy: &Policy) -> bool {
 
 /// What is said of an answer that is not sent again: the effect is done, and there is no answer to show for it.
 fn not_kept(head: &Head) -> Rejection {
-    Rejection::AnswerNotKept { status: head.status, at: head.finished_at }
+    Rejection::AnswerNotKept { status: head.answered(), at: head.finished_at }
 }
 
 /// What the first caller hears of an attempt that was lost.

@@ -71,7 +71,7 @@ impl Watched {
     pub(crate) async fn end(self, outcome: Outcome) {
         let Claimed { head, operation, .. } = &*self.claimed;
         let lifetime = outcome.lifetime(head, operation.follows_lost(), &self.policy);
-        let finish = Finish { state: outcome.state(), status: outcome.status(), answer: None, lifetime };
+        let finish = Finish { state: outcome.state(), status: outcome.code(), answer: None, lifetime };
         let condition = Condition::Held { fence: head.fence };
         let put = Put { id: head.id, condition, change: Change::Finish(finish) };
         let _ = self.engine.ask_in(self.policy.store_timeout, self.engine.store.put_if(put)).await;

@@ -262,6 +262,7 @@ mod tests {
             tombstone_until: now.after(Duration::from_secs(60)),
             status: None,
             kept: false,
+            request_id: None,
         };
         let mut ledger = Ledger::default();
         (0..1_000).for_each(|_| ledger.read(&head, 0, now));

@@ -10,7 +10,7 @@ use hapax::core::record::{AttemptToken, Fence, Head, Record, State};
 use hapax::core::store::{Change, Claim, Condition, Finish, Lifetime, ListQuery, Put, Written};
 use hapax::core::time::Timestamp;
 use hapax::core::transfer::{Account, Page, Standing};
-use hapax::core::{Key, Principal, RecordId, Scope, Secret, Store, Transfer};
+use hapax::core::{Key, Principal, RecordId, RequestId, Scope, Secret, Store, Transfer};
 use tokio::task::JoinSet;
 
 use super::ends::Place;
@@ -35,10 +35,11 @@ pub fn claim(key: &str, lease: Duration) -> Put {
     let fingerprint = Fingerprint { digest: [number as u8; 32], policy: Arc::new(policy) };
     let id = RecordId::of(&scope, &key);
     let token = AttemptToken::from_bytes(std::array::from_fn(|i| id.as_bytes()[i]));
+    let request_id = RequestId::new(if number.is_multiple_of(5) { "" } else { "request/7" });
     Put {
         id,
         condition: Condition::Absent,
-        change: Change::Claim(Claim { scope: scope.stored(), key, fingerprint, token, lease, terms: None }),
+        change: Change::Claim(Claim { scope: scope.stored(), key, fingerprint, token, lease, terms: None, request_id }),
     }
 }
 

@@ -79,6 +79,10 @@ async fn a_file_of_format_2_keeps_everything_and_gets_a_log() {
     win(&store, forget(&store.get(vec![id("paid")]).await.unwrap().records.remove(0).unwrap().head)).await;
     assert_eq!(log(&store).await.len(), 2);
     assert_eq!(view.log(&LogQuery::latest(10)).unwrap().len(), 2, "a view that was open before sees it too");
+    let new = charge(&store, "new", "paid", KEPT).await;
+    assert!(new.request_id.is_some());
+    let heads = [id("lost"), id("new")].map(|id| view.get(&[id]).unwrap().records.remove(0).unwrap().head);
+    assert_eq!(heads.map(|head| head.request_id), [None, new.request_id], "such a view sees new columns too");
     drop(store);
     let format: i64 = shop.raw().query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
     assert!(format > 2);

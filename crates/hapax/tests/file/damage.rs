@@ -66,7 +66,7 @@ async fn a_damaged_piece_of_the_roll_is_written_anew_and_fails_no_write() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_that_was_changed_is_never_believed() {
     let columns = "id state fence token version attempts incarnation lease_until fingerprint policy created_at claimed_at finished_at \
-                   expires_at tombstone_until status answer namespace principal method path key checksum";
+                   expires_at tombstone_until status answer namespace principal method path key checksum request_id";
     for column in columns.split_whitespace() {
         let shop = Shop::new();
         let store = Arc::new(shop.open().await);
@@ -76,7 +76,7 @@ async fn a_record_that_was_changed_is_never_believed() {
         let raw = shop.raw();
         let changed = match column {
             "id" | "token" | "fingerprint" => format!("{column} = zeroblob(length({column}))"),
-            "namespace" | "method" | "path" | "key" => format!("{column} = {column} || 'x'"),
+            "namespace" | "method" | "path" | "key" | "request_id" => format!("{column} = {column} || 'x'"),
             "principal" => "principal = 'somebody'".to_owned(),
             _ => format!("{column} = {column} + 1"),
         };

@@ -10,7 +10,7 @@ use hapax_core::answer::Answer;
 use hapax_core::fingerprint::Fingerprint;
 use hapax_core::record::{AttemptToken, Head, State};
 use hapax_core::store::{Change, Claim, Condition, Finish, Lifetime, Put, Written};
-use hapax_core::{Key, Principal, RecordId, Scope, Store};
+use hapax_core::{Key, Principal, RecordId, RequestId, Scope, Store};
 use hapax_testkit::ManualClock;
 use tempfile::TempDir;
 use tokio::task::JoinSet;
@@ -85,7 +85,15 @@ pub fn claim(key: &str) -> Put {
     let (scope, key) = (Arc::new(scope), Key::new(key).unwrap());
     let id = RecordId::of(&scope, &key);
     let fingerprint = Fingerprint { digest: [1; 32], policy: Arc::default() };
-    let claim = Claim { scope, key, fingerprint, token: AttemptToken::from_bytes([2; 16]), lease: HOUR, terms: None };
+    let claim = Claim {
+        scope,
+        key,
+        fingerprint,
+        token: AttemptToken::from_bytes([2; 16]),
+        lease: HOUR,
+        terms: None,
+        request_id: RequestId::new("request-7"),
+    };
     Put { id, condition: Condition::Absent, change: Change::Claim(claim) }
 }
 

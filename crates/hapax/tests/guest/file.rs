@@ -64,7 +64,7 @@ async fn what_cannot_be_opened_says_why() {
     drop(shop.guest().await);
     shop.connect().execute("UPDATE hapax_meta SET format = 99", []).unwrap();
     let error = Guest::open(&shop.path).await.err().unwrap();
-    assert!(matches!(error, OpenError::Newer { found: 99, known: 2, .. }), "{error}");
+    assert!(matches!(error, OpenError::Newer { found: 99, known: 3, .. }), "{error}");
 }
 
 #[tokio::test]
@@ -122,7 +122,8 @@ async fn a_file_of_format_1_keeps_its_operations() {
     let before = win(&shop.guest().await, claim("k")).await;
     shop.connect()
         .execute_batch(
-            "ALTER TABLE hapax_meta DROP COLUMN lives_us; ALTER TABLE hapax_audit DROP COLUMN created_at; UPDATE hapax_meta SET format = 1",
+            "ALTER TABLE hapax_meta DROP COLUMN lives_us; ALTER TABLE hapax_audit DROP COLUMN created_at;
+             ALTER TABLE hapax_heads DROP COLUMN request_id; UPDATE hapax_meta SET format = 1",
         )
         .unwrap();
 
@@ -142,4 +143,28 @@ async fn a_file_of_format_1_keeps_its_operations() {
     assert_ne!(ids.make(&new.id, new.created_at), first_rule.make(&new.id, new.created_at));
     drop(guest);
     assert_eq!(shop.guest().await.pulse().await.unwrap().operation_ids(), ids, "told once");
+}
+
+/// A record that was claimed before records had the id of a request, and a process of the version before that has the file open meanwhile.
+#[tokio::test]
+async fn a_file_of_format_2_gets_request_ids() {
+    let shop = Shop::new();
+    let before = win(&shop.guest().await, claim("old")).await;
+    let older = shop.connect();
+    older.execute_batch("ALTER TABLE hapax_heads DROP COLUMN request_id; UPDATE hapax_meta SET format = 2").unwrap();
+
+    let guest = shop.guest().await;
+    let head = guest.get(vec![before.id]).await.unwrap().records.remove(0).unwrap().head;
+    assert_eq!((head.fence, head.request_id), (before.fence, None));
+    let new = win(&guest, claim("new")).await;
+    assert!(new.request_id.is_some());
+    assert_eq!(win(&guest, complete(&new, "paid")).await.request_id, new.request_id);
+    // It writes rows without the column.
+    let columns = "id, state, fence, token, version, attempts, lease_until, fingerprint, policy, created_at, claimed_at, finished_at, \
+                   expires_at, tombstone_until, status, answer, namespace, principal, method, path, key, due";
+    let sql = format!("INSERT OR REPLACE INTO hapax_heads ({columns}) SELECT {columns} FROM hapax_heads WHERE key = 'new'");
+    assert_eq!(older.execute(&sql, []).unwrap(), 1);
+    assert_eq!(guest.get(vec![new.id]).await.unwrap().records.remove(0).unwrap().head.request_id, None);
+    drop(guest);
+    shop.guest().await.get(vec![new.id]).await.unwrap();
 }

@@ -10,7 +10,7 @@ use hapax_core::answer::Answer;
 use hapax_core::fingerprint::Fingerprint;
 use hapax_core::record::{AttemptToken, Head, State};
 use hapax_core::store::{Change, Claim, Condition, Finish, Lifetime, Put, Statement, Store, Value, Written};
-use hapax_core::{Key, Principal, RecordId, Scope};
+use hapax_core::{Key, Principal, RecordId, RequestId, Scope};
 use hapax_testkit::ManualClock;
 use rusqlite::types::ToSql;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
@@ -85,6 +85,7 @@ pub(crate) fn claim(key: &str) -> Put {
         token: AttemptToken::from_bytes([2; 16]),
         lease: LEASE,
         terms: None,
+        request_id: RequestId::new("request-7"),
         scope: scope.clone(),
         key: key.clone(),
     };

@@ -316,6 +316,7 @@ pub(crate) fn claim(key: &str) -> Put {
         token: AttemptToken::from_bytes([1; 16]),
         lease: Duration::from_secs(60),
         terms: None,
+        request_id: None,
     };
     Put { id, condition: Condition::Absent, change: Change::Claim(claim) }
 }

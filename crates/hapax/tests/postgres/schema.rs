@@ -114,6 +114,57 @@ async fn programs_of_version_1_go_on_until_lives_are_told_apart() {
     assert_eq!(place::open(&url).await.pulse().await.expect("pulse").lives_since, Timestamp::ZERO);
 }
 
+/// Records have the id of a request from version 4 on. A program of version 3 says none, and reads fewer columns; this is what it sends.
+#[tokio::test]
+async fn programs_of_version_3_go_on_without_request_ids() {
+    let Some(server) = servers::Postgres::shared() else { return };
+    let url = server.database();
+    migrate(&options(&url), &migrations()[..3], |_| {}).await.expect("version 3");
+    let session = place::session(&url).await;
+    let role = format!("node_{}", uuid::Uuid::new_v4().simple());
+    let claims = "GRANT EXECUTE ON FUNCTION hapax.claim";
+    session.batch_execute(&format!("CREATE ROLE {role}; {claims} TO {role}")).await.expect("a role");
+    let number = |id: u8| format!("decode(repeat('{id:02x}', 32), 'hex')");
+    let claim = async |id: u8, after: Option<i64>| {
+        let (id, fence) = (number(id), after.map_or("NULL".to_owned(), |fence| fence.to_string()));
+        let token = "'00000000-0000-0000-0000-000000000007'::uuid";
+        let sql = format!(
+            "SELECT * FROM hapax.claim(ARRAY[{id}], ARRAY[{fence}]::int8[], ARRAY[{token}], ARRAY[60000000]::int8[], ARRAY[1]::int8[],
+             ARRAY[{id}], ARRAY['n']::bytea[], ARRAY[NULL]::bytea[], ARRAY['POST']::bytea[], ARRAY['/']::bytea[], ARRAY['k']::bytea[],
+             ARRAY[NULL]::int8[])"
+        );
+        session.query_one(&sql, &[]).await.expect("claimed")
+    };
+    assert_eq!(claim(1, None).await.get::<_, i16>("verdict"), 1);
+    migrate(&options(&url), &migrations(), |_| {}).await.expect("version 4");
+
+    let columns = |row: &tokio_postgres::Row| row.columns().iter().map(|column| column.name().to_owned()).collect::<Vec<_>>();
+    let seen = claim(1, None).await;
+    assert_eq!((seen.get::<_, i16>("verdict"), seen.get::<_, Option<&[u8]>>("request_id")), (0, None), "a record from before");
+    assert_eq!(columns(&seen).iter().position(|name| name == "answer"), Some(23), "{:?}", columns(&seen));
+    assert_eq!(claim(2, None).await.get::<_, i16>("verdict"), 1);
+    let may =
+        format!("SELECT has_function_privilege('{role}', p.oid, 'EXECUTE'), has_function_privilege('public', p.oid, 'EXECUTE')");
+    let sql = format!("{may} FROM pg_proc AS p WHERE p.pronamespace = 'hapax'::regnamespace AND p.proname = 'claim'");
+    let may = session.query_one(&sql, &[]).await.expect("one function");
+    assert_eq!((may.get::<_, bool>(0), may.get::<_, bool>(1)), (true, false));
+
+    // It takes over what a program of this version has claimed: the id is not that of the request it acts for.
+    session.batch_execute("UPDATE hapax.heads SET request_id = 'request-7', lease_until = 0").await.expect("lapsed");
+    let fence: i64 = claim(2, None).await.get("fence");
+    assert_eq!(claim(2, Some(fence)).await.get::<_, i16>("verdict"), 1);
+    let ids = session.query("SELECT state, status, request_id FROM hapax.records ORDER BY id", &[]).await.expect("the records");
+    let shown = |row: &tokio_postgres::Row| (row.get::<_, String>(0), row.get::<_, Option<String>>(2));
+    assert_eq!(
+        ids.iter().map(shown).collect::<Vec<_>>(),
+        [("unknown".to_owned(), Some("request-7".to_owned())), ("running".to_owned(), None)]
+    );
+    session.batch_execute("UPDATE hapax.heads SET state = 5, status = 1003, expires_at = 1 << 60").await.expect("lost");
+    let statuses = session.query("SELECT status FROM hapax.records", &[]).await.expect("the records");
+    assert!(statuses.iter().all(|row| row.get::<_, Option<i32>>(0).is_none()), "what is no status is not shown as one");
+    session.batch_execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await.expect("cleared up");
+}
+
 #[tokio::test]
 async fn a_schema_that_is_too_old_is_refused() {
     let Some((_, url)) = place::prepared().await else { return };

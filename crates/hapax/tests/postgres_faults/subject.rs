@@ -42,7 +42,15 @@ impl Subject {
     /// The first claim.
     pub(crate) fn claim(&self, lease: Duration) -> Put {
         let fingerprint = Fingerprint { policy: Arc::new(FingerprintPolicy::default()), digest: [7; 32] };
-        let claim = Claim { scope: self.scope.clone(), key: self.key.clone(), fingerprint, token: self.token, lease, terms: None };
+        let claim = Claim {
+            scope: self.scope.clone(),
+            key: self.key.clone(),
+            fingerprint,
+            token: self.token,
+            lease,
+            terms: None,
+            request_id: None,
+        };
         Put { id: self.id, condition: Condition::Absent, change: Change::Claim(claim) }
     }
 

@@ -102,7 +102,14 @@ pub(crate) struct Entry {
     pub(crate) attempts: u32,
     pub(crate) fence: u64,
     pub(crate) version: u64,
+    /// The HTTP status that the service answered with, if it did.
     pub(crate) status: Option<u16>,
+    /// Of an unknown: why nobody knows what became of the latest attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cause: Option<Cause>,
+    /// The `X-Request-Id` of the request that made the latest attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) request_id: Option<String>,
     pub(crate) answer_kept: bool,
     pub(crate) fingerprint: Option<Print>,
     pub(crate) created_at: Time,
@@ -113,6 +120,16 @@ pub(crate) struct Entry {
     pub(crate) finished_at: Option<Time>,
     pub(crate) expires_at: Option<Time>,
     pub(crate) tombstone_until: Option<Time>,
+}
+
+/// Why an attempt was lost.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Cause {
+    /// `answered` (with `status`), `not-joined`, `timed-out`, `broke-off`, `no-answer`, `panicked`, `ran-too-long`, `probe-unknown`, `stopped`,
+    /// `lapsed` or `newer`.
+    pub(crate) code: String,
+    /// The same in a sentence.
+    pub(crate) detail: String,
 }
 
 /// A fingerprint and what it was made with.
@@ -277,7 +294,9 @@ impl Entry {
             attempts: head.attempts,
             fence: head.fence.as_u64(),
             version: head.version,
-            status: head.status,
+            status: head.answered(),
+            cause: head.loss(state).map(|loss| Cause { code: loss.word().to_owned(), detail: loss.to_string() }),
+            request_id: head.request_id.as_ref().map(ToString::to_string),
             answer_kept: head.kept,
             fingerprint: head
                 .fingerprint

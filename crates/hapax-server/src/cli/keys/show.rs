@@ -64,7 +64,7 @@ pub(super) async fn run(args: &Args) -> Result<(), Exit> {
         let line = serde_json::to_string(&shown).expect("it has no maps with odd keys");
         format!("{}\n", text::json(&line))
     } else {
-        page(&shown, args.answer)
+        page(&shown, args.answer, &args.place.flags()?)
     };
     text::emit(&output);
     Ok(())
@@ -131,7 +131,8 @@ fn principal_of(text: &str) -> Principal {
     if text == Principal::Anonymous.to_string() { Principal::Anonymous } else { Principal::named(text) }
 }
 
-fn page(shown: &Shown, with_answer: bool) -> String {
+/// `place` is how the same store or gateway is named on another command line.
+fn page(shown: &Shown, with_answer: bool, place: &str) -> String {
     let (entry, now) = (&shown.entry, shown.now.0);
     let mut page = String::new();
     let width = text::terminal_width().unwrap_or(usize::MAX);
@@ -140,6 +141,9 @@ fn page(shown: &Shown, with_answer: bool) -> String {
     };
     say("id", &entry.id);
     say("state", &table::state(entry));
+    if let Some(cause) = &entry.cause {
+        say("why", &cause.detail);
+    }
     say("a repeat", repeat(entry));
     say("operation id", &entry.operation_id);
     say("operation", &format!("{} {}", entry.method, entry.path));
@@ -147,6 +151,7 @@ fn page(shown: &Shown, with_answer: bool) -> String {
     say("principal", entry.principal.as_deref().unwrap_or(&Principal::Anonymous.to_string()));
     say("namespace", &entry.namespace);
     say("attempts", &entry.attempts.to_string());
+    say("request id", entry.request_id.as_deref().unwrap_or("none known"));
     say("fence", &entry.fence.to_string());
     say("version", &entry.version.to_string());
     for (name, time) in times(entry) {
@@ -172,8 +177,20 @@ fn page(shown: &Shown, with_answer: bool) -> String {
     match &shown.answer {
         Some(answer) => page + "\n" + &replay(answer),
         None if with_answer => page + "\nThere is no answer to show.\n",
+        None if entry.is_unresolved() => page + &settlement(entry, place),
         None => page,
     }
+}
+
+/// The commands that settle it.
+fn settlement(entry: &Entry, place: &str) -> String {
+    let settle = format!("  hapax keys settle {}{} --outcome", entry.id, text::line(place));
+    format!(
+        "\nAsk the service what became of it, and say so:\n\
+         {settle} done --without-answer --reason 'it is in the books'\n\
+         {settle} done --status 201 --body FILE --reason 'it is in the books'\n\
+         {settle} not-done --reason 'it is not in the books'    (the next repeat RUNS it)\n"
+    )
 }
 
 /// What a repeat with the same request gets.
@@ -185,8 +202,7 @@ fn repeat(entry: &Entry) -> &'static str {
         ("retryable", _) => "runs it again: the last attempt is known not to count",
         ("expired", _) if entry.is_unresolved() => "gets 409 outcome-unknown until it is settled",
         ("expired", _) => "gets 410 key-expired",
-        // What was lost has none.
-        ("unknown", _) if entry.status.is_some() => {
+        ("unknown", _) if is_not_joined(entry) => {
             "gets 409 outcome-unknown until it is settled: it was answered as done, and its record was not completed with it"
         }
         ("unknown", _) => {
@@ -194,6 +210,12 @@ fn repeat(entry: &Entry) -> &'static str {
         }
         _ => "is not known to this version",
     }
+}
+
+/// Whether somebody said that it is done, on a route that promises to complete the record with the effect. A gateway of an older version
+/// gives no cause, and a status only then.
+fn is_not_joined(entry: &Entry) -> bool {
+    entry.cause.as_ref().map_or(entry.status.is_some(), |cause| cause.code == "not-joined")
 }
 
 fn times(entry: &Entry) -> impl Iterator<Item = (&'static str, Time)> {

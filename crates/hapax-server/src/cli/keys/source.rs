@@ -36,6 +36,16 @@ pub(super) struct Where {
 }
 
 impl Where {
+    /// The same place on another command line, with a space before it; nothing where none was named.
+    pub(super) fn flags(&self) -> Result<String, Exit> {
+        let token = self.token_file.as_ref().map(|file| format!(" --token-file {}", file.display())).unwrap_or_default();
+        Ok(match (&self.admin, &self.store) {
+            (Some(url), _) => format!(" --admin {url}{token}"),
+            (None, Some(typed)) => format!(" --store {}", typed.shown()?),
+            (None, None) => token,
+        })
+    }
+
     fn token(&self) -> Result<Option<Secret>, Exit> {
         token(self.token_file.as_deref())
     }

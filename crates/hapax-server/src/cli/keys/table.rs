@@ -164,6 +164,7 @@ mod tests {
             tombstone_until: Timestamp::from_micros(u64::MAX),
             status: Some(201),
             kept: true,
+            request_id: None,
         };
         let ids = hapax::core::OperationIds::new(hapax::core::Secret::from_bytes([1; 32]), Timestamp::ZERO);
         Entry::of(&head, Timestamp::from_micros(66_000_000), &ids)

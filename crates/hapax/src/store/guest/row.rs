@@ -8,13 +8,14 @@ use hapax_core::fingerprint::{Fingerprint, FingerprintPolicy};
 use hapax_core::guard;
 use hapax_core::key::Key;
 use hapax_core::record::{AttemptToken, Fence, Head, Record};
+use hapax_core::request_id::RequestId;
 use hapax_core::scope::{Principal, RecordId, Scope};
 use hapax_core::store::{StoreError, StoreErrorKind};
 use hapax_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::error::store_error;
-use crate::store::sqlite::row::{code, get, micros, needed, state, text};
+use crate::store::sqlite::row::{code, get, micros, needed, request_id, state, text};
 
 /// A head, and the number of its answer.
 #[derive(Clone, Debug)]
@@ -34,7 +35,7 @@ pub(super) struct Rows<'a> {
 macro_rules! columns {
     () => {
         "id, state, fence, token, version, attempts, lease_until, fingerprint, policy, created_at, claimed_at, finished_at, expires_at, \
-         tombstone_until, status, answer, namespace, principal, method, path, key"
+         tombstone_until, status, answer, namespace, principal, method, path, key, request_id"
     };
 }
 
@@ -125,6 +126,7 @@ impl Rows<'_> {
             tombstone_until: time(13)?,
             status: get(row, 14)?,
             kept: answer.is_some(),
+            request_id: text(row, 21)?.map(request_id).transpose()?,
         };
         Ok(Stored { head, answer })
     }
@@ -135,7 +137,7 @@ pub(super) fn write(connection: &Connection, head: &Head, answer: Option<i64>) -
     let sql = concat!(
         "INSERT OR REPLACE INTO hapax_heads (",
         columns!(),
-        ", due) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22)"
+        ", due) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23)"
     );
     let fingerprint = head.fingerprint.as_ref();
     let principal = match &head.scope.principal {
@@ -164,6 +166,7 @@ pub(super) fn write(connection: &Connection, head: &Head, answer: Option<i64>) -
         &*head.scope.method,
         &*head.scope.path,
         head.key.as_str(),
+        head.request_id.as_ref().map(RequestId::as_str),
         guard::due_at(head).map(micros),
     ];
     connection.prepare_cached(sql)?.execute(columns).map(drop)

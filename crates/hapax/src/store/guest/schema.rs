@@ -21,7 +21,7 @@ use crate::store::sqlite::schema::{APPLICATION_ID, explain, unreadable};
 use crate::store::sqlite::{OpenError, SQLITE_VERSION_MIN};
 
 /// The newest format this version knows.
-const FORMAT: i64 = 2;
+const FORMAT: i64 = 3;
 
 /// What makes a file without our tables one of format 1. Never edit it once it was released; add another step.
 const TABLES: &str = concat!(
@@ -102,6 +102,12 @@ const LIVES: &str = "
     ALTER TABLE hapax_meta ADD COLUMN lives_us INTEGER NOT NULL DEFAULT 0;
     -- When the life began that an entry is about; 0 in entries from before.
     ALTER TABLE hapax_audit ADD COLUMN created_at INTEGER NOT NULL DEFAULT 0;
+";
+
+/// What makes a file of format 2 one of format 3.
+const REQUESTS: &str = "
+    -- The request that made the latest attempt; null: there was none, or the record is from before.
+    ALTER TABLE hapax_heads ADD COLUMN request_id TEXT;
 ";
 
 /// So many times as long as a write waits does opening wait for whoever holds the file.
@@ -195,9 +201,9 @@ fn prepare(
         Some(found) => return Err(OpenError::Newer { path: path.to_owned(), found, known: FORMAT }),
     }
     let anchored = go_on(&transaction).map_err(|source| unreadable(path, store_error(source)))?;
-    if found == Some(1) {
+    if let Some(found) = found {
         let now = clock.map_or_else(|| anchored.now(), Clock::now);
-        tell_lives_apart(&transaction, now.after(operation::GRACE)).map_err(failed)?;
+        bring_up(&transaction, found, now).map_err(failed)?;
     }
     transaction.commit().map_err(failed)?;
     connection.busy_timeout(Duration::ZERO).map_err(failed)?;
@@ -216,15 +222,23 @@ fn format(transaction: &Transaction<'_>) -> rusqlite::Result<Option<i64>> {
 fn create(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     transaction.execute_batch(TABLES)?;
     transaction.execute_batch(LIVES)?;
+    transaction.execute_batch(REQUESTS)?;
     let secret = random_secret().to_bytes();
     transaction.execute("INSERT INTO hapax_meta (only, format, secret) VALUES (0, ?1, ?2)", params![FORMAT, &secret[..]]).map(drop)
 }
 
-/// Brings format 1 to format 2. Records that are here keep their ids; so do those that a process of the version before makes, which may
-/// have the file open and knows nothing of this.
-fn tell_lives_apart(transaction: &Transaction<'_>, since: Timestamp) -> rusqlite::Result<()> {
-    transaction.execute_batch(LIVES)?;
-    transaction.execute("UPDATE hapax_meta SET format = ?1, lives_us = ?2", params![FORMAT, micros(since)]).map(drop)
+/// Brings an older format to this one. A process of the version before may have the file open and knows nothing of this: it goes on as before.
+fn bring_up(transaction: &Transaction<'_>, found: i64, now: Timestamp) -> rusqlite::Result<()> {
+    if found < 2 {
+        // Records that are here keep their ids; so do those that such a process makes.
+        transaction.execute_batch(LIVES)?;
+        transaction.execute("UPDATE hapax_meta SET lives_us = ?1", [micros(now.after(operation::GRACE))])?;
+    }
+    if found < 3 {
+        transaction.execute_batch(REQUESTS)?;
+        transaction.execute("UPDATE hapax_meta SET format = ?1", [FORMAT])?;
+    }
+    Ok(())
 }
 
 /// The clock of this boot. Whoever is first in a boot sets it, not before any time that was; all others go by the same.

@@ -19,7 +19,7 @@ use super::row::{bigint, micros};
 /// What a claim takes besides its texts.
 const CLAIM_BYTES: usize = 512;
 
-const SQL: &str = "SELECT * FROM hapax.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
+const SQL: &str = "SELECT * FROM hapax.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
 
 /// The verb.
 pub(super) struct Claims;
@@ -56,6 +56,8 @@ impl Verb for Claims {
         let tokens: Vec<Uuid> = parts.iter().map(|part| Uuid::from_bytes(*part.claim.token.as_bytes())).collect();
         let fingerprints: Vec<&[u8]> = parts.iter().map(|part| &part.claim.fingerprint.digest[..]).collect();
         let terms: Vec<Option<i64>> = parts.iter().map(|part| part.terms).collect();
+        let request_ids: Vec<Option<&[u8]>> =
+            parts.iter().map(|part| part.claim.request_id.as_ref().map(|id| id.as_str().as_bytes())).collect();
         let principals: Vec<Option<&[u8]>> = parts.iter().map(|part| principal(&part.claim.scope.principal)).collect();
         let parameters: Parameters<'_> = &[
             (&ids, Type::BYTEA_ARRAY),
@@ -70,6 +72,7 @@ impl Verb for Claims {
             (&texts(|part| &part.claim.scope.path), Type::BYTEA_ARRAY),
             (&texts(|part| part.claim.key.as_str()), Type::BYTEA_ARRAY),
             (&terms, Type::INT8_ARRAY),
+            (&request_ids, Type::BYTEA_ARRAY),
         ];
         lane.ask(SQL, parameters).await
     }

@@ -7,6 +7,7 @@ use hapax_core::answer::{Answer, AnswerError};
 use hapax_core::fingerprint::Fingerprint;
 use hapax_core::key::Key;
 use hapax_core::record::{AttemptToken, Fence, Head, Last, Record, State};
+use hapax_core::request_id::RequestId;
 use hapax_core::scope::{Principal, RecordId, Scope};
 use hapax_core::store::{Claim, Seen, StoreError, StoreErrorKind, Won, Written};
 use hapax_core::time::Timestamp;
@@ -42,6 +43,7 @@ mod column {
     pub(super) const PATH: usize = 21;
     pub(super) const KEY: usize = 22;
     pub(super) const ANSWER: usize = 23;
+    pub(super) const REQUEST_ID: usize = 24;
 }
 
 /// What a function made of a write, or of its part in one.
@@ -136,6 +138,7 @@ pub(super) fn head(row: &Row, policies: &Policies, claim: Option<&Claim>) -> Res
         tombstone_until: time(row, column::TOMBSTONE_UNTIL)?,
         status: status(row, column::STATUS)?,
         kept: get(row, column::KEPT)?,
+        request_id: request_id(row, claim)?,
     }))
 }
 
@@ -163,6 +166,15 @@ fn token(row: &Row, claim: Option<&Claim>) -> Result<AttemptToken, StoreError> {
         (None, Some(claim)) if verdict(row)? == Verdict::Won => Ok(claim.token),
         (None, _) => Err(StoreError::corrupt("a record has no token")),
     }
+}
+
+fn request_id(row: &Row, claim: Option<&Claim>) -> Result<Option<RequestId>, StoreError> {
+    if let Some(claim) = claim.filter(|_| verdict(row).is_ok_and(|verdict| verdict == Verdict::Won)) {
+        return Ok(claim.request_id.clone());
+    }
+    let Some(stored) = get::<Option<&[u8]>>(row, column::REQUEST_ID)? else { return Ok(None) };
+    let id = RequestId::new(utf8(stored)?);
+    id.map(Some).ok_or_else(|| StoreError::corrupt("a record has a request id that is none"))
 }
 
 fn fingerprint(row: &Row, policies: &Policies, claim: Option<&Claim>) -> Result<Option<Fingerprint>, StoreError> {

@@ -60,6 +60,7 @@ impl<'a> Heads<'a> {
             column(scopes().map(|scope| scope.path.as_bytes()), Type::BYTEA_ARRAY),
             column(heads().map(|head| head.key.as_str().as_bytes()), Type::BYTEA_ARRAY),
             column(answers, Type::BYTEA_ARRAY),
+            column(heads().map(|head| head.request_id.as_ref().map(|id| id.as_str().as_bytes())), Type::BYTEA_ARRAY),
         ])
     }
 

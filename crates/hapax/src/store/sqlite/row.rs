@@ -6,6 +6,7 @@ use hapax_core::answer::Answer;
 use hapax_core::fingerprint::Fingerprint;
 use hapax_core::key::Key;
 use hapax_core::record::{AttemptToken, Fence, Head, Last, Record, State};
+use hapax_core::request_id::RequestId;
 use hapax_core::scope::{Principal, RecordId, Scope};
 use hapax_core::store::{StoreError, StoreErrorKind};
 use hapax_core::time::Timestamp;
@@ -60,7 +61,7 @@ pub(super) struct Rows<'a> {
 macro_rules! columns {
     () => {
         "row, answer, policy, incarnation, state, fence, version, attempts, lease_until, created_at, claimed_at, finished_at, \
-         expires_at, tombstone_until, status, id, token, fingerprint, principal, namespace, method, path, key, checksum"
+         expires_at, tombstone_until, status, id, token, fingerprint, principal, namespace, method, path, key, checksum, request_id"
     };
 }
 
@@ -222,6 +223,7 @@ impl Rows<'_> {
             tombstone_until: time(tombstone),
             status: u16::try_from(status).ok(),
             kept: raw.answer().is_some(),
+            request_id: raw.request_id.map(request_id).transpose()?,
         })
     }
 }
@@ -237,6 +239,8 @@ struct Raw<'a> {
     principal: Option<&'a str>,
     /// Namespace, method, path, key.
     texts: [&'a str; 4],
+    /// `None` in every row from before format 7.
+    request_id: Option<&'a str>,
 }
 
 impl<'a> Raw<'a> {
@@ -268,6 +272,7 @@ impl<'a> Raw<'a> {
                 Principal::Named(name) => Some(name),
             },
             texts: [&head.scope.namespace, &head.scope.method, &head.scope.path, head.key.as_str()],
+            request_id: head.request_id.as_ref().map(RequestId::as_str),
         }
     }
 
@@ -284,6 +289,7 @@ impl<'a> Raw<'a> {
             fingerprint: get(row, 17)?,
             principal: text(row, 18)?,
             texts: [needed(row, 19)?, needed(row, 20)?, needed(row, 21)?, needed(row, 22)?],
+            request_id: text(row, 24)?,
         };
         if raw.checksum() != get::<u32>(row, 23)? {
             return Err(StoreError::corrupt("a record is not as it was written: restore a backup"));
@@ -315,6 +321,11 @@ impl<'a> Raw<'a> {
             // In no text: the parts cannot run into each other.
             sum.update(&[0xff]);
         }
+        // Left out where there is none, so that the sums of older formats hold.
+        if let Some(id) = self.request_id {
+            sum.update(&[0xfe]);
+            sum.update(id.as_bytes());
+        }
         sum.finalize()
     }
 }
@@ -325,7 +336,7 @@ pub(super) fn write(connection: &Connection, stored: &Stored, policy: Option<i64
     let mut statement = connection.prepare_cached(concat!(
         "INSERT OR REPLACE INTO heads (",
         columns!(),
-        ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24)"
+        ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25)"
     ))?;
     for (column, number) in raw.numbers.iter().enumerate() {
         statement.raw_bind_parameter(column + 1, number)?;
@@ -338,6 +349,7 @@ pub(super) fn write(connection: &Connection, stored: &Stored, policy: Option<i64
         statement.raw_bind_parameter(column + 20, text)?;
     }
     statement.raw_bind_parameter(24, raw.checksum())?;
+    statement.raw_bind_parameter(25, raw.request_id)?;
     statement.raw_execute().map(drop)
 }
 
@@ -352,6 +364,10 @@ pub(in crate::store) fn text<'a>(row: &'a Row<'_>, column: usize) -> Result<Opti
 
 pub(in crate::store) fn needed<'a>(row: &'a Row<'_>, column: usize) -> Result<&'a str, StoreError> {
     text(row, column)?.ok_or_else(|| StoreError::corrupt("a text is missing in a record"))
+}
+
+pub(in crate::store) fn request_id(stored: &str) -> Result<RequestId, StoreError> {
+    RequestId::new(stored).ok_or_else(|| StoreError::corrupt("a stored request id is none"))
 }
 
 /// States as numbers. Written to files: never renumber.

@@ -155,12 +155,19 @@ const MIGRATIONS: &[&str] = &[
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX principals_known_until ON principals (known_until);
 ",
+    "
+    -- The request that made the latest attempt; null: there was none, or the record is from before. Counts in the checksum.
+    ALTER TABLE heads ADD COLUMN request_id TEXT;
+",
 ];
 
 /// The first format in which lives of a key are told apart.
 const FORMAT_LIVES: i64 = 5;
 /// In a file of an older format no record follows the second rule of operation ids.
 const NO_LIVES: Timestamp = Timestamp::from_micros(u64::MAX);
+
+/// The first format in which records have the id of a request.
+const FORMAT_REQUESTS: i64 = 7;
 
 /// The first format that has an audit log.
 const FORMAT_AUDIT: i64 = 3;
@@ -259,9 +266,15 @@ pub(super) fn open_to_read(path: &Path) -> Result<Connection, OpenError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags).and_then(with_defaults).map_err(|source| explain(path, source))?;
     match check_format(path, &connection)? {
-        0 => Err(OpenError::NotAStore { path: path.to_owned() }),
-        _ => Ok(connection),
+        0 => return Err(OpenError::NotAStore { path: path.to_owned() }),
+        // Rows are read in one way, whatever the format. Should the owner bring the file to this one meanwhile, the column of its own comes first.
+        ..FORMAT_REQUESTS => {
+            let view = "CREATE TEMP VIEW heads AS SELECT *, NULL AS request_id FROM main.heads";
+            connection.execute_batch(view).map_err(|source| explain(path, source))?;
+        }
+        _ => {}
     }
+    Ok(connection)
 }
 
 /// The audit log: a file that nobody has opened with a newer version since has one without some columns, or none.

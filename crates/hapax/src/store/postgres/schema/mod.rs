@@ -25,7 +25,7 @@ use super::ConnectOptions;
 use super::connect::{ConnectError, connect};
 
 /// The version of the schema that this program was written for.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// How often a migration is tried that finds what it changes in use, and how long it rests in between. Each try is short, so that live
 /// traffic never queues behind one.
@@ -120,6 +120,7 @@ const STORE: &str = concat!(include_str!("0001_store.sql"), "\n", include_str!("
 const LIVES: &str = include_str!("0002_lives.sql");
 
 const COUNTS: &str = include_str!("0003_counts.sql");
+const REQUEST_ID: &str = include_str!("0004_request_id.sql");
 
 /// Every step from nothing to [`VERSION`].
 pub fn migrations() -> Vec<Migration> {
@@ -128,6 +129,7 @@ pub fn migrations() -> Vec<Migration> {
         // Programs of version 1 make ids by the first rule only: `hapax.pulse` lets them go on for an hour, and then no more.
         Migration { version: 2, name: "lives", sql: text(LIVES), oldest: 2 },
         Migration { version: 3, name: "counts", sql: text(COUNTS), oldest: 2 },
+        Migration { version: 4, name: "request_id", sql: text(REQUEST_ID), oldest: 2 },
     ]
 }
 
