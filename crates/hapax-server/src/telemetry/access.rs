@@ -15,10 +15,16 @@ use crate::harm;
 
 /// What may wait to be written: some four thousand lines.
 const BUFFER_BYTES_MAX: usize = 1 << 20;
-/// How long lines gather before they are written: one write for many of them, and one wake of the thread.
+/// How often what has gathered is written out: one write for many lines.
 const GATHERING: Duration = Duration::from_millis(5);
+/// After so many times without a line the thread sleeps until there is one. Before that nobody wakes it: on a busy machine whoever is
+/// woken takes the processor from the request that woke it.
+const IDLE_ROUNDS_MAX: u32 = 200;
 /// The longest path that is shown whole.
 const PATH_CHARS_MAX: usize = 200;
+
+/// By what a filter names these lines.
+pub(super) const TARGET: &str = "hapax::access";
 
 static LOG: OnceLock<AccessLog> = OnceLock::new();
 
@@ -34,6 +40,8 @@ struct Waiting {
     lines: Vec<u8>,
     lost: u64,
     is_writing: bool,
+    /// The thread sleeps, and has to be woken.
+    is_asleep: bool,
 }
 
 /// What is told of one request.
@@ -94,10 +102,10 @@ impl AccessLog {
             waiting.lost += 1;
             return;
         }
-        let was_empty = waiting.lines.is_empty();
         waiting.lines.extend_from_slice(line.as_bytes());
+        let is_asleep = std::mem::take(&mut waiting.is_asleep);
         drop(waiting);
-        if was_empty {
+        if is_asleep {
             self.changed.notify_all();
         }
     }
@@ -109,12 +117,19 @@ impl AccessLog {
     }
 
     fn write_out(&self) {
-        let mut lines = Vec::new();
+        let (mut lines, mut idle_rounds) = (Vec::new(), 0);
         loop {
-            let is_empty = |waiting: &mut Waiting| waiting.lines.is_empty();
-            drop(self.changed.wait_while(self.lock(), is_empty).unwrap_or_else(PoisonError::into_inner));
             std::thread::sleep(GATHERING);
             let mut waiting = self.lock();
+            if waiting.lines.is_empty() {
+                idle_rounds += 1;
+                if idle_rounds > IDLE_ROUNDS_MAX {
+                    waiting.is_asleep = true;
+                    drop(self.changed.wait_while(waiting, |waiting| waiting.is_asleep).unwrap_or_else(PoisonError::into_inner));
+                }
+                continue;
+            }
+            idle_rounds = 0;
             std::mem::swap(&mut waiting.lines, &mut lines);
             let lost = std::mem::take(&mut waiting.lost);
             waiting.is_writing = true;
@@ -166,7 +181,7 @@ impl Entry<'_> {
         if let Some(took) = self.upstream_took {
             let _ = write!(line, ",\"hapax.upstream.duration_ms\":{}", Millis(took));
         }
-        let _ = write!(line, ",\"hapax.duration_ms\":{},\"target\":\"hapax::access\"}}", Millis(self.took));
+        let _ = write!(line, ",\"hapax.duration_ms\":{},\"target\":\"{TARGET}\"}}", Millis(self.took));
     }
 
     /// For a person: what is short in columns, then what may be long.

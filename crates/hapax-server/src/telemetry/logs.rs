@@ -12,8 +12,8 @@ use std::time::Duration;
 use serde_json::Value;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
-use tracing::{Event, Metadata, Subscriber};
-use tracing_subscriber::filter::{EnvFilter, FilterExt, filter_fn};
+use tracing::{Event, Level, Metadata, Subscriber};
+use tracing_subscriber::filter::{EnvFilter, FilterExt, Targets, filter_fn};
 use tracing_subscriber::fmt::format::{JsonFields, Writer};
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormattedFields, MakeWriter};
@@ -70,8 +70,15 @@ pub fn init(format: Format) -> Result<Format, String> {
     };
     let subscriber = subscriber(format, &filter, colour, io::stderr)?;
     subscriber.try_init().map_err(|_| "logging has begun already: call this once".to_owned())?;
-    AccessLog::start(format == Format::Json);
+    if has_access_log(&filter) {
+        AccessLog::start(format == Format::Json);
+    }
     Ok(format)
+}
+
+/// Whether the filter lets the lines of the access log through, which are of level `info`. One that is about spans says nothing of them.
+fn has_access_log(filter: &str) -> bool {
+    filter.parse::<Targets>().is_ok_and(|targets| targets.would_enable(super::access::TARGET, &Level::INFO)) || filter.contains('[')
 }
 
 /// Writes out what is left, before the program ends.
@@ -276,6 +283,16 @@ mod tests {
         });
         assert!(text.contains("ours") && text.contains("the library's") && text.contains("loud enough"), "{text}");
         assert!(!text.contains("secret"), "{text}");
+    }
+
+    #[test]
+    fn the_access_log_is_of_level_info() {
+        for filter in ["info", "debug", "warn,hapax=info", "warn,hapax::access=info", "[request]=info"] {
+            assert!(has_access_log(filter), "{filter}");
+        }
+        for filter in ["off", "error", "warn", "info,hapax::access=off"] {
+            assert!(!has_access_log(filter), "{filter}");
+        }
     }
 
     #[test]
