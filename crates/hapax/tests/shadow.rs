@@ -100,6 +100,7 @@ async fn nothing_is_refused_or_changed_and_what_would_have_been_is_counted() {
         (&|| with(post("/charges", "p", "5"), "prefer", "wait=10"), "run"),
     ];
     for (request, would) in requests {
+        let request = || with(request(), "x-request-id", "request-7");
         let (watched, bare) = (send(&service, request()).await, send(&plain, request()).await);
         assert_eq!(told.take(), [would]);
         assert_eq!((watched.status, &watched.body), (bare.status, &bare.body), "{would}");
