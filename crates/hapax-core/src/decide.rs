@@ -85,7 +85,7 @@ pub fn decide(record: Option<&Head>, ask: &Ask<'_>, now: Timestamp, policy: &Pol
 fn may_follow(head: &Head, mode: Mode) -> bool {
     match mode {
         Mode::Hold => false,
-        Mode::Transaction => !head.loss(State::Unknown).is_some_and(Loss::is_said_done),
+        Mode::Transaction => !head.loss(State::Unknown).is_some_and(Loss::may_be_done_outside),
         Mode::Rerun | Mode::Fenced | Mode::Probe => true,
     }
 }

@@ -140,10 +140,11 @@ impl Loss {
         }
     }
 
-    /// Whether somebody said that the work is done. In a record from before, what did not join has the mere status.
-    pub(crate) const fn is_said_done(self) -> bool {
+    /// Whether the work may be done though its record did not join a transaction. In a record from before, what did not join has the mere
+    /// status: that of the answer, or 500 where there was none. On a transaction route a 5xx of today releases, so that none is held for nothing.
+    pub(crate) const fn may_be_done_outside(self) -> bool {
         // What a newer version means is not known: as careful as can be.
-        matches!(self, Loss::Answered(..=399) | Loss::NotJoined(_) | Loss::Newer(_))
+        matches!(self, Loss::Answered(..=399 | 500..) | Loss::NotJoined(_) | Loss::Newer(_))
     }
 }
 

@@ -33,6 +33,8 @@ pub enum Rejection {
     TokenInvalid,
     /// Who is asking could not be established.
     PrincipalMissing {
+        /// What is wrong with the credential where it was looked for, as a sentence: `The header authorization is missing.`
+        flaw: Option<Arc<str>>,
         /// A part of the request that may identify its sender, where no setting says how to read it.
         unread: Option<Arc<Unread>>,
     },
@@ -226,8 +228,9 @@ impl Rejection {
             R::TokenInvalid => {
                 format!("{key} must hold a key that this server issued to the same caller. Ask this server for one. Nothing was begun.")
             }
-            R::PrincipalMissing { unread: None } => "Send the credentials this operation needs.".into(),
-            R::PrincipalMissing { unread: Some(name) } => unread_detail(name),
+            R::PrincipalMissing { unread: Some(name), .. } => unread_detail(name),
+            R::PrincipalMissing { flaw: Some(flaw), .. } => format!("{flaw} Nothing was begun. Send the credential this API takes."),
+            R::PrincipalMissing { .. } => "Nothing was begun. Send the credential this API takes.".into(),
             R::CredentialsInvalid(Flaw::Expired) => {
                 "The credentials have expired. Repeat the same request with the same key and fresh credentials of the same caller.".into()
             }

@@ -149,10 +149,11 @@ impl Line {
     /// What there is to say of a rejection besides its type.
     fn cause(&self, rejection: &Rejection) -> Option<String> {
         match rejection {
-            Rejection::PrincipalMissing { unread: None } => Some(format!("looked for {}", self.route.as_ref()?.principal)),
-            Rejection::PrincipalMissing { unread: Some(unread) } => {
+            Rejection::PrincipalMissing { unread: Some(unread), .. } => {
                 Some(format!("looked at {}, and found only {}", unread.looked_at, unread.name))
             }
+            Rejection::PrincipalMissing { flaw: Some(flaw), .. } => Some(flaw.to_string()),
+            Rejection::PrincipalMissing { .. } => Some(format!("looked for {}", self.route.as_ref()?.principal)),
             _ => None,
         }
     }

@@ -59,7 +59,7 @@ impl LayerBuilder {
     ///
     /// Whatever the closure reads must have been checked before this layer: an unchecked header lets anybody ask as anybody.
     pub fn principal(self, source: impl Fn(&Parts) -> Option<Principal> + Send + Sync + 'static) -> IdempotencyLayer {
-        self.try_principal(move |parts| source(parts).ok_or(Rejection::PrincipalMissing { unread: None }))
+        self.try_principal(move |parts| source(parts).ok_or(Rejection::PrincipalMissing { flaw: None, unread: None }))
     }
 
     /// Who is asking, from the request, or the rejection that a guarded request gets if that is not known.

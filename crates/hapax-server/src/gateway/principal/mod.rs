@@ -84,6 +84,8 @@ struct Established(Result<Principal, Rejection>);
 enum Refused {
     /// The request does not say who is asking.
     Missing(&'static str),
+    /// The same, with what is wrong as a sentence.
+    Flawed(&'static str, String),
     /// It may say so where nobody looks. The first is why it counts as missing.
     Unread(&'static str, Arc<rejection::Unread>),
     /// What it says was checked and is not good.
@@ -170,7 +172,7 @@ impl Principals {
     /// Who is asking, as [`Principals::check`] found it, for the layer.
     pub(crate) fn established(parts: &Parts) -> Result<Principal, Rejection> {
         let found = parts.extensions.get::<Established>();
-        found.map_or(Err(Rejection::PrincipalMissing { unread: None }), |Established(found)| found.clone())
+        found.map_or(Err(Rejection::PrincipalMissing { flaw: None, unread: None }), |Established(found)| found.clone())
     }
 
     /// Finds out who is asking and leaves it in the request, for the layer. Returns what to answer if that is not good, or cannot be
@@ -209,6 +211,7 @@ impl Principals {
             let found = source.principal(parts, client).await;
             said.push(found.map_err(|refused| match (refused, credential) {
                 (Refused::Missing("missing"), Some(part)) => told_of("missing", looked_at, part, &parts.headers, false),
+                (Refused::Missing(reason), _) => Refused::Flawed(reason, flaw(reason, looked_at)),
                 (refused, _) => refused,
             })?);
         }
@@ -241,12 +244,16 @@ impl Principals {
         match refused {
             Refused::Missing(reason) => {
                 metrics.credentials_refused(reason);
-                Err(Rejection::PrincipalMissing { unread: None })
+                Err(Rejection::PrincipalMissing { flaw: None, unread: None })
+            }
+            Refused::Flawed(reason, flaw) => {
+                metrics.credentials_refused(reason);
+                Err(Rejection::PrincipalMissing { flaw: Some(flaw.into()), unread: None })
             }
             Refused::Unread(reason, unread) => {
                 metrics.credentials_refused(reason);
                 self.0.notices.refused(&unread);
-                Err(Rejection::PrincipalMissing { unread: Some(unread) })
+                Err(Rejection::PrincipalMissing { flaw: None, unread: Some(unread) })
             }
             Refused::Invalid(flawed) => {
                 metrics.credentials_refused(flawed.word());
@@ -277,6 +284,18 @@ impl Source {
             Source::ForwardAuth(auth) => Box::pin(auth.of(parts)).await.map(Some),
         }
     }
+}
+
+/// What is wrong where a source looked.
+fn flaw(reason: &str, looked_at: &str) -> String {
+    let what = match reason {
+        "missing" => "is missing",
+        "repeated" => "was sent more than once",
+        "scheme" => "holds neither a Bearer nor a Basic credential, or one that changes with each request",
+        "untrusted_peer" => "is taken only from the addresses in trusted_proxies, and this request comes from another",
+        _ => "cannot be read",
+    };
+    format!("The {looked_at} {what}.")
 }
 
 /// What a request presents where nobody checks it, for each source that reads it so; `None` if all are checked. It may change between two tries of
