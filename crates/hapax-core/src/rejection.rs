@@ -263,7 +263,7 @@ impl Rejection {
                 "The request was answered with {status}, and that answer was not kept. Look up its result; do not send the request again under a new key."
             ),
             R::AnswerNotKept { status: None, .. } => {
-                "The request was answered, and the answer was not kept. Look up its result; do not send the request again under a new key.".into()
+                "The request is done, and there is no stored answer to it. Look up its result; do not send the request again under a new key.".into()
             }
             R::KeyReused => format!(
                 "The value of {key} was used before for a different request: the query, the content type, the body or another part that counts is not the same. Use a new value for a new request, or repeat the first request unchanged."
@@ -348,8 +348,8 @@ fn unread_detail(unread: &Unread) -> String {
         false => String::new(),
     };
     format!(
-        "The gateway looks for the caller in the {}, which this request lacks. The {what} may say who is asking, and the gateway does not read it. \
-         Its operator can set {source} if callers are known by it{or_anonymous}.",
+        "Callers are known here by the {}, which this request lacks: send it. The request has the {what}, which may say who is asking and is not read. \
+         If callers of this route are known by that instead, its operator sets {source} for the route{or_anonymous}.",
         shown(&unread.looked_at)
     )
 }

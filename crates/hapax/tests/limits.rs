@@ -174,7 +174,8 @@ async fn counts_survive_a_new_layer_with_the_same_rule_and_names_set_them_apart(
     assert!(run("a").await.is_ok());
     assert_eq!(
         run("b").await.unwrap_err().to_string(),
-        "Nothing was begun. Repeat the same request with the same key later; repeats of earlier ones are not held up."
+        "More new keys arrived in a short time than velocity allows. Nothing was begun. Repeat the same request with the same key after the \
+         time in Retry-After; repeats of earlier requests are not held up."
     );
 }
 

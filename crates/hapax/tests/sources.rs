@@ -129,7 +129,7 @@ async fn a_body_in_which_another_reader_might_find_another_key_is_refused() {
         (br#"{"client_token":true}"#, "something else than a string"),
         (br#"{"client_token":["a"]}"#, "something else than a string"),
         (br#"{"client_token":{"a":1}}"#, "something else than a string"),
-        (br#"{"client_token":""}"#, "the key is empty"),
+        (br#"{"client_token":""}"#, "an empty text"),
         (br#"{"client_token":"a\n"}"#, "printable ASCII"),
         (r#"{"client_token":"é"}"#.as_bytes(), "printable ASCII"),
     ];
@@ -143,7 +143,7 @@ async fn a_body_in_which_another_reader_might_find_another_key_is_refused() {
             assert!(detail(&got).contains(words), "{}: {}", body.escape_ascii(), detail(&got));
         }
         let long = format!("{{\"client_token\":\"{}\"}}", "k".repeat(256));
-        assert!(detail(&send(&service, json(long)).await).contains("longer than 255 bytes"));
+        assert!(detail(&send(&service, json(long)).await).contains("more than 255 bytes"));
         let deep = format!("{{\"x\":{}{},\"client_token\":\"k\"}}", "[".repeat(200), "]".repeat(200));
         assert!(detail(&send(&service, json(deep)).await).contains("nested too deeply"));
         assert_eq!(inner.ledger.len(), 0);

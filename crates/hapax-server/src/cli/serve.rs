@@ -100,7 +100,7 @@ async fn serve(config: Config, options: Options, mut signals: Signals, voice: Vo
         () = signals.stop.next() => {}
     }
     manager.stopping();
-    voice.say("draining: attempts under way may end, nothing new begins; a second signal stops at once");
+    voice.say("draining: not ready any more; requests are taken for drain.notice, then attempts under way may end; a second signal stops at once");
     let drained = tokio::select! {
         drained = gateway.drain() => drained,
         // A drain may take longer than the manager waits for a sign of life.

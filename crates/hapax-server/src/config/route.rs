@@ -188,6 +188,10 @@ fn segment(text: &str) -> Result<Segment, String> {
         (_, Some(name)) if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') => {
             Ok(Segment::Any)
         }
+        (text, _) if text.starts_with(':') || text.contains(['<', '>', '[', ']', '^', '\\']) => Err(format!(
+            "`{text}` would be taken letter by letter: write `{{id}}` or `*` for any one segment, and percent-encode a character that is meant"
+        )),
+        ("**", _) => Err("`**` stands last".to_owned()),
         _ if text.contains(['*', '{', '}']) => {
             Err(format!("`{text}` mixes text and a placeholder: a segment is either text, `*`, or `{{name}}`; `**` stands last"))
         }

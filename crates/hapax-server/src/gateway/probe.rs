@@ -79,7 +79,8 @@ fn question(operation: &Operation, path: &PathAndQuery) -> Result<Request<Body>,
     headers.insert(PROBE, HeaderValue::from_static("ask"));
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     headers.insert(VIA, HeaderValue::from_static("1.1 hapax"));
-    headers.insert(REQUEST_ID, request_id::value(&request_id::new_request_id()));
+    let id = operation.request_id().cloned().unwrap_or_else(request_id::new_request_id);
+    headers.insert(REQUEST_ID, request_id::value(&id));
     request.extensions_mut().insert(OwnRequest);
     Ok(request)
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use hapax::core::field;
 use hapax::middleware::request_id::{self, REQUEST_ID, request_id};
-use hapax::middleware::{FromTransaction, Origin, TimedOut, problem_page};
+use hapax::middleware::{FromTransaction, Origin, PROBLEMS, TimedOut, problem_page};
 use hapax::{Body, Hapax, Idempotency, KeyRule, NeverDispatched, Rejection, Unverified, Would};
 use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::request::Parts;
@@ -159,10 +159,11 @@ impl Stack {
             return refused(refusal, parts.version);
         }
         if let Some(rest) = parts.uri.path().strip_prefix(well_known::PATH) {
-            match rest.strip_prefix("/problems/") {
-                Some(code) => return publish_problem(&parts.method, code),
-                None if rest.is_empty() => return self.publish(&parts.method),
-                None => {}
+            match (rest, rest.strip_prefix("/problems/")) {
+                ("", _) => return self.publish(&parts.method),
+                ("/problems", _) | (_, Some("")) => return published(&parts.method, PROBLEMS.into(), PAGE),
+                (_, Some(code)) => return publish_problem(&parts.method, code),
+                (_, None) => {}
             }
         }
         if forward::is_going_in_circles(&parts.headers) {
@@ -263,15 +264,19 @@ impl Stack {
     fn suspect(&self, asker: &Asker) {
         if self.suspects.seen(asker.request.load(Ordering::Relaxed), asker.principal) {
             self.metrics.suspected_principal();
+            self.suspects.say_once();
         }
     }
 }
+
+/// What the pages about problems are written in.
+const PAGE: &str = "text/plain; charset=utf-8";
 
 /// What there is to know about problems of a kind.
 fn publish_problem(method: &Method, code: &str) -> Response<Body> {
     let of_wire = || Some(format!("{code}\n\n{}\n", Refusal::from_word(code)?.sentence()));
     match problem_page(code).map(str::to_owned).or_else(of_wire) {
-        Some(page) => published(method, page.into(), "text/plain; charset=utf-8"),
+        Some(page) => published(method, page.into(), PAGE),
         None => problem(
             StatusCode::NOT_FOUND,
             "no-such-problem",
@@ -283,7 +288,7 @@ fn publish_problem(method: &Method, code: &str) -> Response<Body> {
 
 fn published(method: &Method, document: Bytes, content_type: &'static str) -> Response<Body> {
     if !matches!(*method, Method::GET | Method::HEAD) {
-        let detail = format!("{method} is not: this path only tells what the gateway promises.");
+        let detail = format!("{method} is not allowed: this path only tells what the gateway promises.");
         let mut response = problem(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "Only GET is allowed here", &detail);
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return response;

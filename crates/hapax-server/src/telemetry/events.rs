@@ -148,8 +148,8 @@ pub(crate) fn tell_of_lost(lost: usize) {
     if lost > 0 {
         tracing::warn!(
             lost,
-            "attempts were found lost: the process that ran them ended before they did, and their outcome is unknown. See them with: hapax \
-             keys list --state unknown"
+            see = "hapax keys list --state unknown",
+            "attempts were found lost: the process that ran them ended before they did, and their outcome is unknown"
         );
     }
 }

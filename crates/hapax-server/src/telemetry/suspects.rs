@@ -1,6 +1,7 @@
 //! Noticing one request under two principals.
 
 use std::hash::{BuildHasher, DefaultHasher, Hash, RandomState};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use quick_cache::sync::Cache;
 
@@ -16,15 +17,26 @@ const REQUESTS_MAX: usize = 64 << 10;
 pub struct Suspects {
     seen: Cache<u64, u64>,
     seed: RandomState,
+    is_said: AtomicBool,
 }
 
 impl Default for Suspects {
     fn default() -> Self {
-        Suspects { seen: Cache::new(REQUESTS_MAX), seed: RandomState::new() }
+        Suspects { seen: Cache::new(REQUESTS_MAX), seed: RandomState::new(), is_said: AtomicBool::new(false) }
     }
 }
 
 impl Suspects {
+    /// Tells the log, once, what a suspicion means.
+    pub fn say_once(&self) {
+        if !self.is_said.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "a request came again under another credential, with the same key and body: it ran again, because to Hapax that is another caller. \
+                 Where clients refresh their tokens, use principal = \"jwt:sub\". hapax_suspected_principals_total counts such requests"
+            );
+        }
+    }
+
     /// Digests under this process's seed, part by part.
     pub fn hasher(&self) -> DefaultHasher {
         self.seed.build_hasher()

@@ -157,7 +157,7 @@ fn explain_says_which_route_why_and_what_a_caller_gets() {
         "waits 2s for the answer",
         "the kept answer again for 2d, with Idempotent-Replayed: true; then 410 key-expired for 7d",
         "the next repeat runs it again, up to 100 attempts in all",
-        "401, 403, 425, 429, 503 release the key for another attempt; 408, 500 to 502, 504 to 599 leave it unknown",
+        "401, 403, 425, 429, 500 to 599 release the key for another attempt; 408 leave it unknown",
         "mode = \"rerun\"",
         "# hapax.toml:18",
         "# hapax.toml:6, [defaults]",

@@ -146,6 +146,19 @@ impl Shared {
         }
     }
 
+    /// Says, once, that requests carry a key in a field that is not read.
+    pub(super) fn say_other_field(&self, sent: &http::HeaderName) {
+        if !self.said_not_guarded.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                route = &*self.name,
+                field = %sent,
+                key_field = &*self.policy.key_field,
+                "a request was passed on unguarded though it seems to carry a key: keys are read from another field. A repeat has a second effect. \
+                 Set `key_field`, or have clients send the field that is read"
+            );
+        }
+    }
+
     /// Says, once, that answers of this layer are not kept because nobody can tell whether they are whole.
     pub(super) fn say_close_delimited(&self) {
         if !self.said_close_delimited.swap(true, Ordering::Relaxed) {

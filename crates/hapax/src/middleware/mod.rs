@@ -71,7 +71,7 @@ pub use body::Body;
 pub use layer::{IdempotencyLayer, LayerBuilder};
 pub use peer::{Peer, Unverified};
 pub use probe::{Probe, Probed, Probing};
-pub use problem::{PAGES as PROBLEM_PAGES, problem, problem_page, rejected};
+pub use problem::{PAGES as PROBLEM_PAGES, PROBLEMS, problem, problem_page, rejected};
 pub use service::{FailedOpen, Idempotency, NeverDispatched, TimedOut};
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;

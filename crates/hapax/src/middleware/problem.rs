@@ -11,11 +11,13 @@ use super::headers::{RETRY_AFTER_MS, STRIPE_SHOULD_RETRY, X_SHOULD_RETRY};
 /// The path of the pages about problems; the slug of the table follows. The `type` of a problem is the path of its page.
 pub const PAGES: &str = "/.well-known/idempotency/problems/";
 
+/// All of [`problem_page`].
+pub const PROBLEMS: &str = include_str!("../../problems.md");
+
 /// What a person should know about problems of a kind, by its code: a section of `docs/problems.md`. The gateway answers the path in the
 /// `type` of a problem with it, and a service with this layer may do the same.
 pub fn problem_page(code: &str) -> Option<&'static str> {
-    const ALL: &str = include_str!("../../problems.md");
-    let sections = ALL.split("\n## ").skip(1);
+    let sections = PROBLEMS.split("\n## ").skip(1);
     sections.into_iter().find(|section| section.lines().next() == Some(code))
 }
 

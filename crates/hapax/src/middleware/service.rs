@@ -17,7 +17,7 @@ use hapax_core::time::Timestamp;
 use hapax_core::token;
 use http::header::ACCEPT_ENCODING;
 use http::request::Parts;
-use http::{HeaderValue, Request, Response};
+use http::{HeaderName, HeaderValue, Request, Response};
 use tower_service::Service;
 use tracing::Instrument;
 
@@ -195,19 +195,35 @@ impl Asked {
     }
 }
 
+/// Fields in which clients send keys to other services: one that is sent here by mistake does nothing.
+const LOOKALIKES: [HeaderName; 4] = [
+    HeaderName::from_static("idempotency-key"),
+    HeaderName::from_static("x-idempotency-key"),
+    HeaderName::from_static("idempotent-key"),
+    HeaderName::from_static("x-idempotent-key"),
+];
+
 impl Shared {
-    /// Whether an unguarded request carries a key that means something to other methods here. Said once where a repeat could do harm.
+    /// Whether an unguarded request carries a key that does nothing: its method is not guarded, or the key is in another field than the
+    /// one that is read. Said once where a repeat could do harm.
     fn is_key_unheeded(&self, parts: &Parts) -> bool {
         let Shared { policy, key_field, .. } = self;
-        let is_unheeded = policy.key != KeyRule::Off
-            && policy.key_source == KeySource::Field
-            && parts.headers.contains_key(key_field)
-            // A layer outside this one guards it.
-            && parts.extensions.get::<Operation>().is_none();
-        if is_unheeded && !parts.method.is_safe() {
-            self.say_not_guarded(&parts.method);
+        // A layer outside this one guards it.
+        let is_guarded_outside = parts.extensions.get::<Operation>().is_some();
+        if policy.key == KeyRule::Off || policy.key_source != KeySource::Field || is_guarded_outside {
+            return false;
         }
-        is_unheeded
+        if parts.headers.contains_key(key_field) {
+            if !parts.method.is_safe() {
+                self.say_not_guarded(&parts.method);
+            }
+            return true;
+        }
+        let lookalike = LOOKALIKES.into_iter().find(|name| !parts.method.is_safe() && parts.headers.contains_key(name));
+        if let Some(name) = &lookalike {
+            self.say_other_field(name);
+        }
+        lookalike.is_some()
     }
 
     /// Whether the request is guarded, and by which key, as far as its head tells.

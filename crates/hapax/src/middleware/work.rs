@@ -89,6 +89,11 @@ where
     match class {
         Class::Keep => kept(response, &policy, &operation).await,
         Class::Release => Ended { outcome: Outcome::Released { status: Some(status) }, live: Ok(response.map(Body::streamed)) },
+        // No answer to the caller, whatever its status: it is for us.
+        Class::Unknown if is_refused_for_fence(&response) => {
+            operation.note_cause("the service refused the attempt's fence");
+            Ended { outcome: Outcome::Lost(Loss::Answered(status)), live: Err(lost(&policy, false)) }
+        }
         Class::Unknown => {
             operation.note_cause(format!("the service answered {status}"));
             Ended { outcome: Outcome::Lost(Loss::Answered(status)), live: Ok(unknown(response, &policy)) }
@@ -111,7 +116,7 @@ where
 pub(super) fn class_of<B>(response: &Response<B>, policy: &Policy) -> Class {
     // A higher fence was there, which nobody here knows of. A service that keeps what it has applied has done nothing for this one, and the next has
     // a higher fence still; of one that can only be asked, it is asked.
-    if response.headers().get(headers::REFUSED).is_some_and(|why| why == "fence") {
+    if is_refused_for_fence(response) {
         match policy.mode {
             Mode::Fenced => return Class::Release,
             Mode::Probe => return Class::Unknown,
@@ -121,6 +126,11 @@ pub(super) fn class_of<B>(response: &Response<B>, policy: &Policy) -> Class {
     let status = response.status().as_u16();
     let of_handler = response.extensions().get::<Class>().copied();
     of_handler.or_else(|| said(response.headers(), status)).unwrap_or_else(|| classify(status, policy))
+}
+
+/// Whether the service says that it has seen a higher fence.
+fn is_refused_for_fence<B>(response: &Response<B>) -> bool {
+    response.headers().get(headers::REFUSED).is_some_and(|why| why == "fence")
 }
 
 /// What the service says of the effect in its own field, if that means anything beside this status.

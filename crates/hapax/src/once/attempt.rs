@@ -253,7 +253,7 @@ impl Attempt {
             Mode::Probe => "a repeat asks the service what became of it",
             _ => "a repeat runs it again",
         };
-        tracing::warn!(method = %scope.method, path = %scope.path, record = %id, %fence, cause, next, "an attempt was lost: its outcome is unknown");
+        tracing::warn!(method = %scope.method, path = %scope.path, record = %id, %fence, cause, next, "the outcome of an attempt is unknown");
     }
 
     /// The record was completed in the transaction of the effect: that is what everybody gets.

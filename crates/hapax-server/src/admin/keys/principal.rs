@@ -5,8 +5,26 @@ use std::borrow::Cow;
 /// Whether a principal, as a record has it, is the one that somebody means: by its whole name, by one of its parts, or by the name that a proxy,
 /// a token or a service gave the caller.
 pub(crate) fn is_meant(stored: &str, typed: &str) -> bool {
-    stored == typed || parts(stored).iter().any(|part| part == typed || name(part) == Some(typed))
+    let is_anonymous = || typed == "anonymous" && stored == "(anonymous)";
+    let is_part = |part: &str| part == typed || name(part) == Some(typed) || begins_digest(part, typed);
+    stored == typed || is_anonymous() || parts(stored).iter().any(|part| is_part(part))
 }
+
+/// Whether somebody typed the beginning of a digest, as a table or the access log shows it.
+fn begins_digest(part: &str, typed: &str) -> bool {
+    let digits = typed.rsplit([':', ' ']).next().unwrap_or_default();
+    digits.len() >= DIGEST_DIGITS
+        && digest(part).len() < part.len()
+        && (part.starts_with(typed) || digits_of(part).starts_with(typed))
+}
+
+/// The digits behind what says which digest it is.
+fn digits_of(part: &str) -> &str {
+    part.rsplit([':', ' ']).next().unwrap_or_default()
+}
+
+/// So many digits of a digest tell people apart.
+const DIGEST_DIGITS: usize = 8;
 
 /// A principal in a few characters, for tables: the name that people know, or the beginning of a digest.
 pub(crate) fn short(stored: &str) -> String {
@@ -36,13 +54,12 @@ fn name(part: &str) -> Option<&str> {
 
 /// So much of a digest as tells people apart.
 fn digest(part: &str) -> &str {
-    const DIGITS: usize = 8;
     let begin = match part.split_once(':') {
         Some(("digest", _)) => "digest:".len(),
         Some(("cookie", rest)) => part.len() - rest.split_once(' ').map_or(0, |(_, digest)| digest.len()),
         _ => return part,
     };
-    part.get(..begin + DIGITS).unwrap_or(part)
+    part.get(..begin + DIGEST_DIGITS).unwrap_or(part)
 }
 
 #[cfg(test)]
@@ -62,6 +79,10 @@ mod tests {
             ("header:x-user bob", "header:x-user bob"),
             ("bob", "bob"),
             ("(anonymous)", "(anonymous)"),
+            ("(anonymous)", "anonymous"),
+            (DIGEST, "01234567"),
+            (DIGEST, "digest:0123456789"),
+            ("cookie:sid 0123456789abcdef", "0123456789"),
             (DIGEST, DIGEST),
             (&list, "bob"),
             (&list, "acct_1 & co"),
@@ -77,6 +98,9 @@ mod tests {
             ("jwt:sub bob eve", "bob"),
             ("forward-auth:http://bob x-auth-user eve", "bob"),
             ("cookie:bob 0123", "bob"),
+            (DIGEST, "0123456"),
+            (DIGEST, "12345678"),
+            ("header:x-user 0123456789abcdef", "01234567"),
             ("list:no header:bob & header:x eve", "bob"),
             (DIGEST, "0123456789abcdef0123456789abcdef"),
             ("bob", "Bob"),

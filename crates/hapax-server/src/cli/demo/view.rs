@@ -219,7 +219,10 @@ fn conclude(screen: &mut Screen, verdict: &Verdict) {
     screen
         .tell(if more > 0 { Bad } else { Plain }, &format!("Without Hapax {more} of {orders} orders were charged more than once."));
     if verdict.kept {
-        screen.tell(Good, &format!("With Hapax each of the {} orders was charged exactly once.", settled.orders));
+        screen.tell(Good, &format!(
+            "With Hapax no order was charged twice. Once the {} held orders were settled, each of the {} orders was charged exactly once.",
+            verdict.reconciled.held, settled.orders
+        ));
         tell_ways_to_hold_none(screen, verdict.reconciled.held);
     } else {
         screen.tell(Bad, "With Hapax not every order was charged exactly once: see the table.");

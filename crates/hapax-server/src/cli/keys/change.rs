@@ -13,7 +13,7 @@ const AT_ONCE: usize = 32;
 /// Who does this, and why, as flags.
 #[derive(clap::Args)]
 pub(super) struct Sign {
-    /// What was found out, and how: for whoever reads the log
+    /// Why, and how you know: for whoever reads the log
     #[arg(long, value_name = "TEXT")]
     reason: String,
     /// Who says so [default: user@host]

@@ -30,7 +30,7 @@ pub(super) struct Filter {
     /// Only those first seen longer ago than this: 90s, 15m, 1h, 2d
     #[arg(long, alias = "older", value_name = "SPAN", value_parser = duration)]
     older_than: Option<Duration>,
-    /// Only those first seen since so long
+    /// Only those first seen more recently than this: 90s, 15m, 1h, 2d
     #[arg(long, alias = "younger", value_name = "SPAN", value_parser = duration)]
     newer_than: Option<Duration>,
 }

@@ -166,7 +166,7 @@ fn page(shown: &Shown, with_answer: bool, place: &str) -> String {
             say("made with", &print.policy.replace('\n', ", "));
         }
     }
-    if text::is_coloured() {
+    if text::is_coloured() && !table::colour(&table::state(entry)).is_empty() {
         let state = table::state(entry);
         page = page.replacen(
             &format!("{:<16} {state}", "state"),
@@ -188,7 +188,7 @@ fn settlement(entry: &Entry, place: &str) -> String {
     format!(
         "\nAsk the service what became of it, and say so:\n\
          {settle} done --without-answer --reason 'it is in the books'\n\
-         {settle} done --status 201 --body FILE --reason 'it is in the books'\n\
+         {settle} done --status 201 --header 'content-type: application/json' --body FILE --reason 'it is in the books'\n\
          {settle} not-done --reason 'it is not in the books'    (the next repeat RUNS it)\n"
     )
 }

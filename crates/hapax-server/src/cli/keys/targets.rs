@@ -73,7 +73,7 @@ pub(super) async fn resolve(source: &Source, text: &str) -> Result<RecordId, Exi
     }
     let Some(first) = lowest(&text) else {
         return Err(Exit::usage(format!(
-            "`{}` is no id: an id is 64 hexadecimal digits, of which the first {ID_DIGITS_MIN} or more will do",
+            "`{0}` is no id: an id is 64 hexadecimal digits, of which the first {ID_DIGITS_MIN} or more will do. For a key as its caller sent it, write `hapax keys show --key {0}`",
             text::line(&text)
         )));
     };

@@ -29,7 +29,7 @@ impl Manager {
     }
 
     pub(super) fn stopping(&self) {
-        self.tell("STOPPING=1\nSTATUS=draining: attempts under way may end, nothing new begins");
+        self.tell("STOPPING=1\nSTATUS=draining: attempts under way may end");
     }
 
     /// Shows, for ever, that the program still gets to run, as often as the manager wants it; never, if it does not.

@@ -211,6 +211,9 @@ impl Principals {
             let found = source.principal(parts, client).await;
             said.push(found.map_err(|refused| match (refused, credential) {
                 (Refused::Missing("missing"), Some(part)) => told_of("missing", looked_at, part, &parts.headers, false),
+                (Refused::Missing("scheme"), _) if matches!(source, Source::Jwt(_)) => {
+                    Refused::Flawed("scheme", flaw("no_bearer", looked_at))
+                }
                 (Refused::Missing(reason), _) => Refused::Flawed(reason, flaw(reason, looked_at)),
                 (refused, _) => refused,
             })?);
@@ -292,6 +295,7 @@ fn flaw(reason: &str, looked_at: &str) -> String {
         "missing" => "is missing",
         "repeated" => "was sent more than once",
         "scheme" => "holds neither a Bearer nor a Basic credential, or one that changes with each request",
+        "no_bearer" => "does not hold a token as `Bearer TOKEN`",
         "untrusted_peer" => "is taken only from the addresses in trusted_proxies, and this request comes from another",
         _ => "cannot be read",
     };

@@ -53,6 +53,8 @@ pub(super) fn rows() -> Vec<Row> {
             world.send(get("/do").with("idempotency-key", "k")).await;
             world.send(get("/do").with("idempotency-key", "k")).await
         }),
+        Row::new("key in a field that is not read", 201, Says::Passed, 1)
+            .by(async |world| world.send(without_key("/do", "charge").with("x-idempotency-key", "k")).await),
         problem("upstream never reached, unguarded", 502, "upstream-unreachable", 0)
             .config(nobody)
             .by(async |world| world.send(without_key("/do", "charge")).await),
@@ -75,6 +77,8 @@ pub(super) fn rows() -> Vec<Row> {
             .by(async |world| world.send(get("/.well-known/idempotency")).await),
         Row::new("page about a problem", 200, Says::Passed, 0)
             .by(async |world| world.send(get("/.well-known/idempotency/problems/key-missing")).await),
+        Row::new("pages about all problems", 200, Says::Passed, 0)
+            .by(async |world| world.send(get("/.well-known/idempotency/problems")).await),
         Row::new("page about a request that cannot be read", 200, Says::Passed, 0)
             .by(async |world| world.send(get("/.well-known/idempotency/problems/method-case")).await),
         problem("page about no problem", 404, "no-such-problem", 0)
