@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use crate::frames::{self, ACK, END_STREAM, GOAWAY, PING, PREFACE, RST_STREAM, Received, SETTINGS};
+use crate::frames::{self, ACK, END_STREAM, GOAWAY, PREFACE, RST_STREAM, Received, SETTINGS};
 
 /// Whoever does not hear within this time what became of a connection never will.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -113,14 +113,12 @@ fn take<'a>(left: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
 /// The streams of the first request and of the second.
 const STREAMS: [u32; 2] = [1, 3];
 
-/// Sends frames, and takes what comes back until both streams have ended, or the connection has.
-///
-/// A stream that was refused before it began has no end: where one need not come, that of the second and a ping that comes back will do.
-pub(crate) fn http2(address: SocketAddr, bytes: &[u8], first_ends: bool) -> Result<Outcome, String> {
+/// Sends frames, and takes what comes back until both streams have ended, or the connection has. Streams are answered in any order.
+pub(crate) fn http2(address: SocketAddr, bytes: &[u8]) -> Result<Outcome, String> {
     let mut socket = connect(address);
     let opening = [PREFACE, &frames::frame(SETTINGS, 0, 0, &[]), bytes].concat();
     let _ = socket.write_all(&opening);
-    let (mut outcome, mut open, mut pinged) = (Outcome::default(), vec![1, 3], false);
+    let (mut outcome, mut open) = (Outcome::default(), vec![1, 3]);
     while !open.is_empty() {
         let frame = match frames::receive(&mut socket) {
             Ok(Some(frame)) => frame,
@@ -132,16 +130,9 @@ pub(crate) fn http2(address: SocketAddr, bytes: &[u8], first_ends: bool) -> Resu
                 break;
             }
         };
-        if frame.kind == PING && frame.flags & ACK != 0 {
-            break;
-        }
         outcome.take(&frame, &mut open)?;
         if frame.kind == SETTINGS && frame.flags & ACK == 0 {
             let _ = socket.write_all(&frames::frame(SETTINGS, ACK, 0, &[]));
-        }
-        if open == [1] && !first_ends && !pinged {
-            pinged = true;
-            let _ = socket.write_all(&frames::frame(PING, 0, 0, &[0; 8]));
         }
     }
     Ok(outcome)

@@ -82,7 +82,7 @@ fn run(case: &Case, guarded: bool, upstream: &Upstream, gateway: &Gateway, strag
     let expect = if guarded { case.guarded.clone() } else { case.unguarded.clone() };
     let outcome = match &case.input {
         Input::Http1(template) => answers::http1(gateway.address, &http1(template, &nonce, key.as_deref())),
-        Input::Http2(frames) => answers::http2(gateway.address, &http2(frames, &nonce, key.as_deref()), expect.has_first()),
+        Input::Http2(frames) => answers::http2(gateway.address, &http2(frames, &nonce, key.as_deref())),
     };
     // Whatever became of it: what the upstream saw belongs to this run and to no other.
     let probed = probe(gateway, &nonce);

@@ -114,7 +114,7 @@ async fn each_request_has_a_line_that_says_what_was_done() {
         ("anonymous", "ran", 201, Some(201)),
         ("passed", "passed", 201, Some(201)),
         ("published", "published", 200, None),
-        ("lost", "rejected:outcome-unknown", 502, Some(502)),
+        ("lost", "ran", 502, Some(502)),
         (refused, "refused:version", 400, None),
     ] {
         let line = world.program.access(id);
@@ -278,7 +278,7 @@ async fn a_request_that_ends_badly_says_why_once() {
     let lines = program.end();
     for (id, path, cause) in [
         ("cut", "/cut", "connection closed"),
-        ("silent", "/silent", "the upstream did not answer within 300ms (timeouts.answer)"),
+        ("silent", "/silent", "the service did not answer within 300ms (timeouts.answer)"),
         ("unguarded", "/cut", "connection closed"),
     ] {
         let told = told(&lines, id);

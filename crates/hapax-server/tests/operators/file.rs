@@ -252,7 +252,7 @@ async fn a_key_is_shown_by_the_beginning_of_its_id() {
         "key              order-1",
         "principal        (anonymous)",
         "status           201",
-        "made with        1 sha256 raw, header content-encoding, header content-type",
+        "made with        2 sha256 auto, header content-encoding, header content-type",
         "HTTP 201",
         "content-type: application/json",
         "x-odd: a\\u{1b}b",

@@ -60,16 +60,18 @@ fn the_digest_is_the_one_that_the_store_has() {
     fingerprinter.update(br#"{"amount":5}"#);
     let digest: String = fingerprinter.finish().digest.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(object["fingerprint"], digest);
-    assert_eq!((&object["body"]["read_as"], &object["record"]), (&"raw".into(), &serde_json::Value::Null));
+    assert_eq!((&object["body"]["read_as"], &object["record"]), (&"json".into(), &serde_json::Value::Null));
 }
 
 #[test]
 fn the_same_request_in_another_spelling_is_the_same() {
     let respelled = A.replace('\n', "\r\n").replace("{\"amount\": 5, \"note\": \"a\"}", "{\"note\":\"\\u0061\",\"amount\":5}");
     let directory = requests(&[("a", A), ("b", &respelled)]);
-    let said = run(directory.path(), &["--explain", "a", "b", "--mode", "json"]);
-    assert_eq!((said.code, said.stdout.as_str(), said.stderr.as_str()), (0, "the same request\n", ""));
-    let said = run(directory.path(), &["--explain", "a", "b"]);
+    for mode in [&["--mode", "json"][..], &[]] {
+        let said = run(directory.path(), &[&["--explain", "a", "b"], mode].concat());
+        assert_eq!((said.code, said.stdout.as_str(), said.stderr.as_str()), (0, "the same request\n", ""));
+    }
+    let said = run(directory.path(), &["--explain", "a", "b", "--mode", "raw"]);
     assert_eq!(
         (said.code, said.stdout.as_str()),
         (1, "body at byte 2\n  a: amount\\\": 5, \\\"note\\\": \\\"a\\\"}\n  b: note\\\":\\\"\\\\u0061\\\",\\\"amount\\\":5}\n")

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::crowd::{Crowd, GONE_MAX};
 use crate::frames::{
-    self, ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, PREFACE, RST_STREAM, SETTINGS, literal,
+    self, ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PREFACE, RST_STREAM, SETTINGS, literal,
 };
 use crate::{Target, wait_given_up};
 
@@ -45,6 +45,9 @@ fn until_closed(address: SocketAddr, opening: &[u8], mut next: impl FnMut() -> V
         word
     })
 }
+
+/// The frame that asks for nothing but its own return.
+const PING: u8 = 6;
 
 /// Reads until the connection ends.
 fn last_word(socket: &mut TcpStream) -> String {

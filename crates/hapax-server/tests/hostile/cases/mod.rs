@@ -70,11 +70,6 @@ impl First {
 }
 
 impl Expect {
-    /// Whether there is a first request, which therefore has an end.
-    pub(crate) fn has_first(&self) -> bool {
-        !matches!(self, Expect::Refused(_))
-    }
-
     fn first(&mut self) -> Option<&mut First> {
         match self {
             Expect::Refused(_) => None,
