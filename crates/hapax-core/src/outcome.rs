@@ -88,8 +88,10 @@ pub enum Loss {
 
 /// Where the codes of [`Loss::NotJoined`] begin: the status is added to it.
 const NOT_JOINED: u16 = 2000;
+/// The same of [`Loss::Answered`].
+const ANSWERED: u16 = 3000;
 
-/// Codes as stores keep them: never renumber. A status is its own code.
+/// Codes as stores keep them: never renumber.
 const CODES: [(u16, Loss); 8] = [
     (1000, Loss::TimedOut),
     (1001, Loss::BrokeOff),
@@ -102,10 +104,10 @@ const CODES: [(u16, Loss); 8] = [
 ];
 
 impl Loss {
-    /// The number that a record keeps where it would keep a status: from 1000 on, but for a status that was answered.
+    /// The number that a record keeps where it would keep a status: from 1000 on.
     pub fn code(self) -> Option<u16> {
         match self {
-            Loss::Answered(status) => Some(status),
+            Loss::Answered(status) => Some(ANSWERED + status),
             Loss::NotJoined(Some(status)) => Some(NOT_JOINED + status),
             Loss::Lapsed => None,
             Loss::Newer(code) => Some(code),
@@ -117,7 +119,9 @@ impl Loss {
     pub fn from_code(code: Option<u16>) -> Loss {
         match code {
             None => Loss::Lapsed,
-            Some(status @ ..=999) => Loss::Answered(status),
+            // From before: what did not join had the mere status of its answer, or 500 where there was none.
+            Some(status @ ..=999) => Loss::NotJoined(Some(status)),
+            Some(code @ 3100..=3999) => Loss::Answered(code - ANSWERED),
             Some(code @ 2100..=2999) => Loss::NotJoined(Some(code - NOT_JOINED)),
             Some(code) => CODES.iter().find(|(known, _)| *known == code).map_or(Loss::Newer(code), |(_, loss)| *loss),
         }
@@ -140,11 +144,10 @@ impl Loss {
         }
     }
 
-    /// Whether the work may be done though its record did not join a transaction. In a record from before, what did not join has the mere
-    /// status: that of the answer, or 500 where there was none. On a transaction route a 5xx of today releases, so that none is held for nothing.
-    pub(crate) const fn may_be_done_outside(self) -> bool {
+    /// Whether the work may be done though its record did not join the transaction of the effect: nothing is known to have been rolled back.
+    pub const fn may_be_done_outside(self) -> bool {
         // What a newer version means is not known: as careful as can be.
-        matches!(self, Loss::Answered(..=399 | 500..) | Loss::NotJoined(_) | Loss::Newer(_))
+        matches!(self, Loss::Answered(..=399) | Loss::NotJoined(_) | Loss::Newer(_))
     }
 }
 

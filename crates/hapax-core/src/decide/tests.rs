@@ -159,8 +159,13 @@ fn modes_differ_only_in_what_follows_a_lost_attempt() {
         assert_eq!(decided(Some(&lost(loss)), Mode::Transaction), "outcome-unknown", "{loss:?}");
         assert_eq!(decided(Some(&lost(loss)), Mode::Fenced), "attempt lapsed");
     }
+    for status in [201, 404, 422, 500] {
+        let before = Head { status: Some(status), ..head(State::Unknown) };
+        assert_eq!(decided(Some(&before), Mode::Transaction), "outcome-unknown", "{status}, from before");
+    }
     for loss in [
         Loss::Answered(408),
+        Loss::Answered(500),
         Loss::TimedOut,
         Loss::BrokeOff,
         Loss::NoAnswer,

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use hapax::core::record::Head;
+use hapax::core::outcome::Loss;
+use hapax::core::record::{Head, State};
 use hapax::core::store::Lifetime;
 use hapax::{Mode, Policy, Scope, Settlement};
 
@@ -47,10 +48,9 @@ impl Rules {
         let Some(policy) = self.policy(&head.scope).filter(|_| head.scope.namespace == self.namespace) else { return true };
         match policy.mode {
             Mode::Rerun | Mode::Fenced => false,
-            // One with a status was answered as done, and its record was not completed in the transaction.
-            Mode::Transaction => head.status.is_some(),
+            Mode::Transaction => head.loss(State::Unknown).is_some_and(Loss::may_be_done_outside),
             // A repeat has asked the service, and it did not know.
-            Mode::Probe => head.attempts > 1,
+            Mode::Probe => head.loss(State::Unknown) == Some(Loss::ProbeUnknown),
             _ => true,
         }
     }

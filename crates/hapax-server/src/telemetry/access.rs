@@ -1,13 +1,15 @@
-//! The access log: one line for each request, on standard error beside the log.
+//! Standard error, and the access log: one line for each request, beside the lines of the log.
 //!
-//! A request never waits for whoever reads the log. Its line goes into a buffer in memory, and a thread of its own writes the buffer
-//! out. While the reader takes nothing, up to [`BUFFER_BYTES_MAX`] wait; further lines are lost, and the log says how many.
+//! A request never waits for whoever reads the log. Its lines, of both kinds, go into a buffer in memory, and a thread of its own writes
+//! the buffer out: nobody else writes to standard error while the gateway serves. While the reader takes nothing, up to
+//! [`BUFFER_BYTES_MAX`] wait, and as much again for lines of the log alone; further lines are lost, and the log says how many.
 
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
@@ -31,6 +33,8 @@ static LOG: OnceLock<AccessLog> = OnceLock::new();
 /// Where lines go, and how they look.
 pub struct AccessLog {
     is_json: bool,
+    /// Whether lines of requests are wanted, and not only those of the log.
+    has_requests: bool,
     waiting: Mutex<Waiting>,
     changed: Condvar,
 }
@@ -76,19 +80,26 @@ pub struct Entry<'a> {
 
 impl AccessLog {
     /// Begins to write lines to standard error. Once in a process.
-    pub(super) fn start(is_json: bool) {
-        let is_new = LOG.set(AccessLog { is_json, waiting: Mutex::default(), changed: Condvar::new() }).is_ok();
-        if is_new && let Some(log) = AccessLog::get() {
-            let started = std::thread::Builder::new().name("access-log".to_owned()).spawn(|| log.write_out());
-            if let Err(error) = started {
-                tracing::error!(%error, "the access log could not be started: its lines are lost");
-            }
+    pub(super) fn start(is_json: bool, has_requests: bool) -> io::Result<()> {
+        let log = AccessLog { is_json, has_requests, waiting: Mutex::default(), changed: Condvar::new() };
+        if LOG.set(log).is_ok()
+            && let Some(log) = LOG.get()
+        {
+            std::thread::Builder::new().name("log".to_owned()).spawn(|| log.write_out())?;
         }
+        Ok(())
     }
 
-    /// Where lines go; `None` where nothing is logged.
+    /// Where lines of requests go; `None` where they are not wanted.
     pub fn get() -> Option<&'static AccessLog> {
-        LOG.get()
+        LOG.get().filter(|log| log.has_requests)
+    }
+
+    /// Waits until every line is written, but not for longer than this.
+    pub(super) fn finish(patience: Duration) {
+        if let Some(log) = LOG.get() {
+            log.flush(patience);
+        }
     }
 
     /// Adds a line.
@@ -97,12 +108,16 @@ impl AccessLog {
         let write = if self.is_json { Entry::json } else { Entry::text };
         write(entry, &mut line);
         line.push('\n');
+        self.push(line.as_bytes(), BUFFER_BYTES_MAX);
+    }
+
+    fn push(&self, line: &[u8], bytes_max: usize) {
         let mut waiting = self.lock();
-        if waiting.lines.len() + line.len() > BUFFER_BYTES_MAX {
+        if waiting.lines.len() + line.len() > bytes_max {
             waiting.lost += 1;
             return;
         }
-        waiting.lines.extend_from_slice(line.as_bytes());
+        waiting.lines.extend_from_slice(line);
         let is_asleep = std::mem::take(&mut waiting.is_asleep);
         drop(waiting);
         if is_asleep {
@@ -110,8 +125,7 @@ impl AccessLog {
         }
     }
 
-    /// Waits until every line is written, but not for longer than this.
-    pub(super) fn flush(&self, patience: Duration) {
+    fn flush(&self, patience: Duration) {
         let is_busy = |waiting: &mut Waiting| !waiting.lines.is_empty() || waiting.is_writing;
         drop(self.changed.wait_timeout_while(self.lock(), patience, is_busy).unwrap_or_else(PoisonError::into_inner));
     }
@@ -137,7 +151,7 @@ impl AccessLog {
             // Nobody reading it any more is no reason to stop serving.
             let _ = io::stderr().lock().write_all(&lines);
             if lost > 0 {
-                tracing::warn!(lost, "lines of the access log were lost: whoever reads standard error is too slow");
+                tracing::warn!(lost, "lines of the log were lost: whoever reads standard error is too slow");
             }
             lines.clear();
             self.lock().is_writing = false;
@@ -147,6 +161,33 @@ impl AccessLog {
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Standard error for lines of the log: each goes into the buffer.
+#[derive(Clone, Copy)]
+pub(super) struct LogLines;
+
+impl MakeWriter<'_> for LogLines {
+    type Writer = LogLines;
+
+    fn make_writer(&self) -> LogLines {
+        LogLines
+    }
+}
+
+/// One write is one line: that is how the subscriber writes.
+impl io::Write for LogLines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        match LOG.get() {
+            Some(log) => log.push(line, 2 * BUFFER_BYTES_MAX),
+            None => io::stderr().lock().write_all(line)?,
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

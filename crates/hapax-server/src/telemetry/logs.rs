@@ -22,6 +22,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use super::AccessLog;
+use super::access::LogLines;
 use crate::harm;
 
 /// How long the end of the program waits for lines that nobody takes.
@@ -68,11 +69,10 @@ pub fn init(format: Format) -> Result<Format, String> {
         Format::Auto => Format::Json,
         chosen => chosen,
     };
-    let subscriber = subscriber(format, &filter, colour, io::stderr)?;
+    let subscriber = subscriber(format, &filter, colour, LogLines)?;
     subscriber.try_init().map_err(|_| "logging has begun already: call this once".to_owned())?;
-    if has_access_log(&filter) {
-        AccessLog::start(format == Format::Json);
-    }
+    let started = AccessLog::start(format == Format::Json, has_access_log(&filter));
+    started.map_err(|error| format!("the system gave no thread to write the log: {error}"))?;
     Ok(format)
 }
 
@@ -83,9 +83,7 @@ fn has_access_log(filter: &str) -> bool {
 
 /// Writes out what is left, before the program ends.
 pub fn finish() {
-    if let Some(log) = AccessLog::get() {
-        log.flush(LAST_LINES);
-    }
+    AccessLog::finish(LAST_LINES);
 }
 
 fn subscriber<W>(format: Format, filter: &str, colour: bool, to: W) -> Result<impl Subscriber + Send + Sync + use<W>, String>

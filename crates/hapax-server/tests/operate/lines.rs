@@ -85,6 +85,32 @@ async fn every_answer_carries_the_id_of_its_request() {
     assert!(refused.starts_with("HTTP/1.1 400") && refused.contains("\r\nx-request-id: "), "{refused}");
 }
 
+/// A pipe that is full must not hold up a request, neither by its line in the access log nor by one that says why it ended badly.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_has_to_read_the_log() {
+    let (directory, ledger) = (tempfile::tempdir().unwrap(), Ledger::default());
+    let service = Service::start("service", &ledger).await;
+    let mut command = command(directory.path(), &with(&service, ""));
+    let mut child = command.args(["--log", "text"]).spawn().unwrap();
+    let unread = child.stderr.take().unwrap();
+    let banner = std::io::BufReader::new(child.stdout.take().unwrap());
+    let address = std::io::BufRead::lines(banner).find_map(|line| {
+        line.unwrap().trim().strip_prefix("clients").map(|rest| rest.trim().strip_prefix("http://").unwrap().parse().unwrap())
+    });
+    let mut connection = Connection::open(address.expect("the banner says where it listens"), None).await;
+    // Each of these is a line of over a hundred bytes: together they are more than a pipe holds.
+    for number in 0..1_500 {
+        assert_eq!(connection.send(post("/charges", &format!("k-{number}"))).await.unwrap().status, 201);
+    }
+    for number in 0..20 {
+        assert_eq!(connection.send(post("/charges", &format!("lost-{number}"))).await.unwrap().status, 502);
+    }
+    assert_eq!(connection.send(post("/charges", "k-0")).await.unwrap().status, 201);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(unread);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_request_has_a_line_that_says_what_was_done() {
     let mut world =

@@ -120,6 +120,24 @@ async fn forgetting_a_principal_proves_what_was_erased_and_what_is_left() {
     assert!(bob.stdout.ends_with("jwt:sub https://id.example.com bob\n"), "{}{}", bob.stdout, bob.stderr);
 }
 
+/// Who is meant, and what is left to do, is judged by all keys and not by those that the limit lets through.
+#[tokio::test]
+async fn a_limit_neither_hides_another_person_nor_stops_an_erasure() {
+    let directory = people().await;
+    let forget = |principal: &'static str| {
+        let flags = ["forget", "--principal", principal, "--limit", "1", "--reason", "erasure request 8", "--by", "ada", "--yes"];
+        hapax(directory.path(), &keys(&flags))
+    };
+    let said = forget("bob");
+    assert_eq!((said.code, said.stdout.as_str()), (2, ""), "{}", said.stderr);
+    assert!(said.stderr.contains("these may be several people"), "{}", said.stderr);
+    let first = forget("header:x-user bob");
+    assert_eq!((first.code, first.stdout.lines().count()), (1, 1), "{}", first.stderr);
+    let second = forget("header:x-user bob");
+    assert_eq!((second.code, second.stdout.lines().count()), (0, 1), "{}", second.stderr);
+    assert!(second.stderr.contains("of which 2 have neither an answer nor a fingerprint"), "{}", second.stderr);
+}
+
 #[tokio::test]
 async fn filters_hold_together() {
     let directory = directory().await;

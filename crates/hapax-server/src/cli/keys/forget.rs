@@ -25,7 +25,7 @@ pub(super) struct Args {
 pub(super) async fn run(args: &Args) -> Result<(), Exit> {
     let signed = args.sign.signed()?;
     let source = Source::find(&args.place, Purpose::Change).await?;
-    let wish = Wish { state: None, done: "forgotten", what: "forgotten", refusal, only_one: None };
+    let wish = Wish { state: None, done: "forgotten", what: "forgotten", refusal, is_done: is_erased, only_one: None };
     let Some(entries) = args.targets.choose(&source, &wish).await? else { return Ok(()) };
     let changed = change::each(entries, "forgotten", |entry| {
         // As it was shown, and not what has become of it since.

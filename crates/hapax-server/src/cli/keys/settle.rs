@@ -68,7 +68,7 @@ pub(super) async fn run(args: &Args) -> Result<(), Exit> {
     // Whoever gets another's answer believes that their own was done, and reads what is not theirs.
     let has_content = settle.body.is_some() || settle.body_base64.is_some() || !settle.headers.is_empty();
     let only_one = has_content.then_some("an answer belongs to one: give its id, or settle them all with --without-answer");
-    let wish = Wish { state: Some("unknown"), done: "settled", what, refusal, only_one };
+    let wish = Wish { state: Some("unknown"), done: "settled", what, refusal, is_done: |_| false, only_one };
     let Some(entries) = args.targets.choose(&source, &wish).await? else { return Ok(()) };
     change::each(entries, "settled", |entry| {
         // Of the attempt that was shown, and no other.

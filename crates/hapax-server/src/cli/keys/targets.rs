@@ -113,6 +113,8 @@ pub(super) struct Wish<'a> {
     pub(super) what: &'a str,
     /// Why it cannot be done with a key, if so.
     pub(super) refusal: fn(&Entry) -> Option<String>,
+    /// Whether nothing is left to do with a key.
+    pub(super) is_done: fn(&Entry) -> bool,
     /// Why it can be done with one key only, if so.
     pub(super) only_one: Option<&'a str>,
 }
@@ -165,18 +167,22 @@ impl Targets {
     async fn choose_by_filter(&self, source: &Source, wish: &Wish<'_>) -> Result<Option<Vec<Entry>>, Exit> {
         let mut query = self.filter.query();
         query.state = query.state.or_else(|| wish.state.map(str::to_owned));
+        // Who is meant is judged by all keys there are, and not only by those that the limit lets through.
+        let person = self.one_principal(source).await?;
         let mut walk = Walk::new(source, query, self.limit);
         let (mut found, mut unknown, mut looked_at, mut now) = (Vec::new(), 0, 0, Timestamp::ZERO);
         while let Some(mut page) = walk.next().await? {
             let all = page.keys.len();
+            page.keys.retain(|entry| person.as_ref().is_none_or(|person| table::principal(entry) == *person));
+            let of_person = page.keys.len();
             page.keys.retain(|entry| wish.state == Some("unknown") || !entry.is_unresolved());
+            unknown += of_person - page.keys.len();
+            page.keys.retain(|entry| !(wish.is_done)(entry));
             walk.give_back(all - page.keys.len());
-            unknown += all - page.keys.len();
             looked_at += page.looked_at;
             now = page.now.0;
             found.extend(page.keys);
         }
-        newest::keep_exact(&mut found, self.filter.principal.as_deref());
         newest::sort(&mut found);
         preview(&found, now);
         if unknown > 0 {
@@ -186,7 +192,6 @@ impl Targets {
         if found.is_empty() {
             return Err(Exit::failed(format!("{}: nothing to do", nothing_matched(&self.filter.flags(), looked_at))));
         }
-        self.one_principal(&found)?;
         wish.fits(found.len())?;
         let more = if walk.rest().is_some() { ", and there may be more: run this again for those" } else { "" };
         eprintln!("{} would be {what}{more}", count(found.len(), "key"));
@@ -201,13 +206,17 @@ impl Targets {
 }
 
 impl Targets {
-    /// Refuses to change the keys of several people under one name.
-    fn one_principal(&self, found: &[Entry]) -> Result<(), Exit> {
-        let several = newest::principals(found, self.filter.principal.as_deref());
-        if several.is_empty() {
-            return Ok(());
+    /// The one principal that was named, as records have it; `None` if none was named, or nobody has the name. Refuses to change the keys
+    /// of several people under one name.
+    async fn one_principal(&self, source: &Source) -> Result<Option<String>, Exit> {
+        if self.filter.principal.is_none() {
+            return Ok(None);
         }
-        newest::tell_of_principals(found, self.filter.principal.as_deref());
+        let all = self.look_again(source).await?;
+        if newest::principals(&all, self.filter.principal.as_deref()).is_empty() {
+            return Ok(all.first().map(table::principal));
+        }
+        newest::tell_of_principals(&all, self.filter.principal.as_deref());
         Err(Exit::usage("nothing was changed: these may be several people. Give --principal as one of them is written here"))
     }
 
