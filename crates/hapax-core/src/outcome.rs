@@ -375,9 +375,9 @@ mod tests {
     #[test]
     fn every_loss_has_its_code() {
         let table = [
-            (Some(100), Loss::Answered(100)),
-            (Some(500), Loss::Answered(500)),
-            (Some(999), Loss::Answered(999)),
+            (Some(3100), Loss::Answered(100)),
+            (Some(3500), Loss::Answered(500)),
+            (Some(3999), Loss::Answered(999)),
             (Some(1000), Loss::TimedOut),
             (Some(1001), Loss::BrokeOff),
             (Some(1002), Loss::NoAnswer),
@@ -394,9 +394,11 @@ mod tests {
         for (code, loss) in table {
             assert_eq!((loss.code(), Loss::from_code(code)), (code, loss));
         }
-        for code in (100..=3100).map(Some) {
+        for code in (1000..=4100).map(Some) {
             assert_eq!(Loss::from_code(code).code(), code);
         }
+        // From before: the mere status of what did not join.
+        assert_eq!(Loss::from_code(Some(404)), Loss::NotJoined(Some(404)));
     }
 
     #[test]

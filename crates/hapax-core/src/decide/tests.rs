@@ -148,14 +148,9 @@ fn modes_differ_only_in_what_follows_a_lost_attempt() {
     }
     // What was answered as done was not rolled back. A record from before has the mere status of one that did not join.
     let lost = |loss: Loss| Head { status: loss.code(), ..head(State::Unknown) };
-    for loss in [
-        Loss::Answered(201),
-        Loss::Answered(500),
-        Loss::NotJoined(Some(201)),
-        Loss::NotJoined(Some(500)),
-        Loss::NotJoined(None),
-        Loss::Newer(4000),
-    ] {
+    for loss in
+        [Loss::Answered(201), Loss::NotJoined(Some(201)), Loss::NotJoined(Some(500)), Loss::NotJoined(None), Loss::Newer(4000)]
+    {
         assert_eq!(decided(Some(&lost(loss)), Mode::Transaction), "outcome-unknown", "{loss:?}");
         assert_eq!(decided(Some(&lost(loss)), Mode::Fenced), "attempt lapsed");
     }

@@ -181,6 +181,12 @@ impl FromStr for Pattern {
     }
 }
 
+/// Whether a segment is what other routers write for any segment: `:id`, `<id>`, a regular expression.
+fn is_of_another_router(text: &str) -> bool {
+    let has_class = text.find('[').is_some_and(|open| text[open..].contains(']'));
+    text.starts_with([':', '^']) || (text.starts_with('<') && text.ends_with('>')) || has_class
+}
+
 fn segment(text: &str) -> Result<Segment, String> {
     let name = text.strip_prefix('{').and_then(|text| text.strip_suffix('}'));
     match (text, name) {
@@ -188,7 +194,7 @@ fn segment(text: &str) -> Result<Segment, String> {
         (_, Some(name)) if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') => {
             Ok(Segment::Any)
         }
-        (text, _) if text.starts_with(':') || text.contains(['<', '>', '[', ']', '^', '\\']) => Err(format!(
+        (text, _) if is_of_another_router(text) => Err(format!(
             "`{text}` would be taken letter by letter: write `{{id}}` or `*` for any one segment, and percent-encode a character that is meant"
         )),
         ("**", _) => Err("`**` stands last".to_owned()),

@@ -93,7 +93,7 @@ async fn a_caller_with_another_credential_is_told_what_was_looked_at_and_what_to
         ("header:x-user", cookies("sid=zebedee"), "header x-user", "cookie:sid"),
     ] {
         let detail = told(principal, request).await;
-        assert!(detail.contains(&format!("in the {looked_at}, which")), "{principal}: {detail}");
+        assert!(detail.contains(&format!("by the {looked_at}, which")), "{principal}: {detail}");
         assert!(detail.contains(&format!("principal = \"{setting}\"")), "{principal}: {detail}");
         assert!(!detail.contains("anonymous_fields"), "a credential is never anonymous: {detail}");
     }

@@ -37,7 +37,7 @@ fn to(path: &str, key: &str) -> Asked {
 #[track_caller]
 fn is_refused(got: &Got, looked_at: &str) {
     assert_eq!((got.status.as_u16(), got.problem()), (400, "principal-missing".to_owned()), "{got:?}");
-    assert!(looked_at.is_empty() || got.text().contains(&format!("in the {looked_at}, which")), "{looked_at}: {}", got.text());
+    assert!(looked_at.is_empty() || got.text().contains(&format!("by the {looked_at}, which")), "{looked_at}: {}", got.text());
 }
 
 #[tokio::test]
