@@ -55,7 +55,7 @@ pub enum Outcome {
     Lost(Loss),
 }
 
-/// Why nobody knows whether an attempt had its effect.
+/// Why it is not known whether an attempt had its effect.
 ///
 /// A record keeps it in the place of its status: see [`Loss::code`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -233,7 +233,7 @@ pub fn classify(status: u16, policy: &Policy) -> Class {
         // Refused or shed before acting.
         401 | 403 | 425 | 429 | 503 => Class::Release,
         500..=599 if policy.mode.releases_errors() => Class::Release,
-        // Somebody on the way may have given up waiting for work that went on.
+        // A proxy or a timeout layer may have stopped waiting while the work went on.
         408 => Class::Unknown,
         200..=499 => Class::Keep,
         _ => Class::Unknown,

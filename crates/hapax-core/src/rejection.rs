@@ -42,7 +42,7 @@ pub enum Rejection {
     CredentialsInvalid(Flaw),
     /// Who is asking could not be checked at the moment.
     PrincipalUnavailable,
-    /// It is a gRPC call with a key, or on a route that needs one: whether it succeeded stands in its trailers, which nobody here reads.
+    /// It is a gRPC call with a key, or on a route that needs one: whether it succeeded is in its trailers, which are not read.
     GrpcNotGuarded {
         /// The field that carries keys here.
         key_field: Arc<str>,
