@@ -1,4 +1,5 @@
-//! `bounds`: what callers wait for a commit, and how large the write-ahead log grows, while other things go on beside.
+//! `bounds`: what callers wait for a commit, and how large the write-ahead log grows, while other
+//! things go on beside.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,7 +21,10 @@ use crate::{Error, runtime};
 pub(crate) const COMMAND: Command = Command {
     name: "bounds",
     help: "commit latency and the write-ahead log under load: alone, with a long reader, while sweeping, during a backup",
-    flags: &[Flag::new("--seconds", "20", "of each phase in each round"), Flag::new("--rounds", "3", "repetitions, interleaved")],
+    flags: &[
+        Flag::new("--seconds", "20", "of each phase in each round"),
+        Flag::new("--rounds", "3", "repetitions, interleaved"),
+    ],
     run: |flags| runtime()?.block_on(run(flags)),
 };
 
@@ -70,7 +74,12 @@ async fn run(flags: &Flags) -> Result<(), Error> {
         "bounds: claim + complete by {CALLERS} callers, {ANSWER_BYTES}-byte answers; latency of one commit as a caller sees it; \
          p50 and p99 medians, max and log largest, of {rounds} interleaved rounds of {seconds:?}"
     );
-    let mut table = Table::new(&title, &["", "pairs/s", "p50 ms", "p99 ms", "max ms", "p99/p50", "log MiB", "beside"]);
+    let mut table = Table::new(
+        &title,
+        &[
+            "", "pairs/s", "p50 ms", "p99 ms", "max ms", "p99/p50", "log MiB", "beside",
+        ],
+    );
     let mut results = PHASES.map(|_| Vec::new());
     for _ in 0..rounds {
         for ((phase, _), seen) in PHASES.into_iter().zip(&mut results) {
@@ -89,21 +98,48 @@ async fn run(flags: &Flags) -> Result<(), Error> {
 
 fn report(table: &mut Table, name: &str, seen: &[Seen]) {
     let last = seen.last().expect("there is a round");
-    let (rate, p50, p99) = (of(seen, |seen| seen.rate), of(seen, |seen| seen.puts.p50), of(seen, |seen| seen.puts.p99));
+    let (rate, p50, p99) = (
+        of(seen, |seen| seen.rate),
+        of(seen, |seen| seen.puts.p50),
+        of(seen, |seen| seen.puts.p99),
+    );
     let max = seen.iter().map(|seen| seen.puts.max).fold(0.0, f64::max);
     let cells = [rate, p50, p99, max, p99 / p50].map(number).into_iter();
-    table.row(name, cells.chain([mebibytes(wal_max(seen)), last.beside.note.clone()]));
+    table.row(
+        name,
+        cells.chain([mebibytes(wal_max(seen)), last.beside.note.clone()]),
+    );
 }
 
 fn verdicts(phase: Phase, name: &str, seen: &[Seen]) {
     let spread = of(seen, |seen| seen.puts.p99) / of(seen, |seen| seen.puts.p50);
-    at_most(&format!("{name}: p99 against p50"), spread, SPREAD_MAX, " ×");
+    at_most(
+        &format!("{name}: p99 against p50"),
+        spread,
+        SPREAD_MAX,
+        " ×",
+    );
     if phase == Phase::LongReader {
-        // While it reads, nothing it may still need can be dropped: only how soon that ends is ours.
-        let back = of(seen, |seen| seen.beside.back.map_or(f64::INFINITY, |back| back.as_secs_f64()));
-        at_most(&format!("{name}: log under 64 MiB again after it ended"), back, BACK_SECONDS_MAX, " s");
+        // While it reads, nothing it may still need can be dropped: only how soon that ends is
+        // ours.
+        let back = of(seen, |seen| {
+            seen.beside
+                .back
+                .map_or(f64::INFINITY, |back| back.as_secs_f64())
+        });
+        at_most(
+            &format!("{name}: log under 64 MiB again after it ended"),
+            back,
+            BACK_SECONDS_MAX,
+            " s",
+        );
     } else {
-        at_most(&format!("{name}: log"), wal_max(seen) as f64 / f64::from(1 << 20), (WAL_BYTES_MAX >> 20) as f64, " MiB");
+        at_most(
+            &format!("{name}: log"),
+            wal_max(seen) as f64 / f64::from(1 << 20),
+            (WAL_BYTES_MAX >> 20) as f64,
+            " MiB",
+        );
     }
 }
 
@@ -119,16 +155,33 @@ async fn measure(phase: Phase, duration: Duration) -> Result<Seen, Error> {
     let directory = Directory::temporary()?;
     let store = Arc::new(Sqlite::open(directory.store()).await?);
     let second = Duration::from_secs(1);
-    let lifetime = if phase == Phase::Sweeping { Lifetime { retention: second, tombstone: second } } else { LONG };
+    let lifetime = if phase == Phase::Sweeping {
+        Lifetime {
+            retention: second,
+            tombstone: second,
+        }
+    } else {
+        LONG
+    };
     let load = Load::new(store.clone(), lifetime);
     let watch = Watch::start(directory.store());
     let beside = go_beside(phase, &store, &directory, Instant::now() + duration);
     let (done, beside) = tokio::join!(load.run(CALLERS, Until::Elapsed(duration)), beside);
     let done = done?;
-    Ok(Seen { rate: done.rate(), puts: done.puts.quantiles(), wal: watch.stop(), beside: beside? })
+    Ok(Seen {
+        rate: done.rate(),
+        puts: done.puts.quantiles(),
+        wal: watch.stop(),
+        beside: beside?,
+    })
 }
 
-async fn go_beside(phase: Phase, store: &Arc<Sqlite>, directory: &Directory, end: Instant) -> Result<Beside, Error> {
+async fn go_beside(
+    phase: Phase,
+    store: &Arc<Sqlite>,
+    directory: &Directory,
+    end: Instant,
+) -> Result<Beside, Error> {
     match phase {
         Phase::Plain => Ok(Beside::default()),
         Phase::LongReader => {
@@ -154,8 +207,14 @@ fn read_long(store: &Path, end: Instant) -> Result<Beside, Error> {
         std::thread::sleep(SAMPLE_EVERY);
     }
     let back = (wal_bytes(store) <= WAL_BYTES_MAX).then(|| ended.elapsed());
-    let said = back.map_or_else(|| format!("not in {PATIENCE:?}"), |back| format!("in {back:.1?}"));
-    Ok(Beside { note: format!("log {} MiB when it ended, small {said}", mebibytes(largest)), back })
+    let said = back.map_or_else(
+        || format!("not in {PATIENCE:?}"),
+        |back| format!("in {back:.1?}"),
+    );
+    Ok(Beside {
+        note: format!("log {} MiB when it ended, small {said}", mebibytes(largest)),
+        back,
+    })
 }
 
 /// As `Hapax` sweeps, but with no rest: records expire a second after they are made.
@@ -169,7 +228,10 @@ async fn sweep(store: &Sqlite, end: Instant) -> Result<Beside, Error> {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
-    Ok(Beside { note: format!("{total} swept"), ..Beside::default() })
+    Ok(Beside {
+        note: format!("{total} swept"),
+        ..Beside::default()
+    })
 }
 
 /// One backup after the other.
@@ -180,7 +242,10 @@ async fn back_up_often(store: &Sqlite, to: &Path, end: Instant) -> Result<Beside
         count += 1;
         std::fs::remove_file(to)?;
     }
-    Ok(Beside { note: format!("{count} made, the last of {} MiB", mebibytes(bytes)), ..Beside::default() })
+    Ok(Beside {
+        note: format!("{count} made, the last of {} MiB", mebibytes(bytes)),
+        ..Beside::default()
+    })
 }
 
 /// Watches the log of a store and keeps its largest size.

@@ -1,4 +1,5 @@
-//! This program started again as a child: for what must be killed, or measured apart from who measures it.
+//! This program started again as a child: for what must be killed, or measured apart from who
+//! measures it.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{ChildStdout, Command, Stdio};
@@ -14,7 +15,11 @@ pub(crate) struct Child {
 impl Child {
     pub(crate) fn spawn(arguments: &[&str]) -> Result<Child, Error> {
         let mut command = Command::new(std::env::current_exe()?);
-        let mut process = command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let mut process = command
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
         let output = BufReader::new(process.stdout.take().expect("piped"));
         Ok(Child { process, output })
     }
@@ -61,9 +66,17 @@ pub(crate) fn cpu_micros(pid: u32) -> Result<u64, Error> {
     // What the kernel counts in for user space, on every Linux there is.
     const TICKS_PER_SECOND: u64 = 100;
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The command's name is in parentheses and may hold anything. Of what follows it, these are user and system time.
-    let (_, rest) = stat.rsplit_once(')').ok_or("/proc/PID/stat has no name in it")?;
-    let ticks = rest.split_whitespace().skip(11).take(2).map(str::parse::<u64>).sum::<Result<u64, _>>()?;
+    // The command's name is in parentheses and may hold anything. Of what follows it, these are
+    // user and system time.
+    let (_, rest) = stat
+        .rsplit_once(')')
+        .ok_or("/proc/PID/stat has no name in it")?;
+    let ticks = rest
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .map(str::parse::<u64>)
+        .sum::<Result<u64, _>>()?;
     Ok(ticks * (1_000_000 / TICKS_PER_SECOND))
 }
 
@@ -75,7 +88,10 @@ pub(crate) fn resident_bytes() -> Result<u64, Error> {
 /// The memory of a process that is resident, in bytes.
 pub(crate) fn resident_bytes_of(pid: u32) -> Result<u64, Error> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("/proc/PID/status has no VmRSS")?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .ok_or("/proc/PID/status has no VmRSS")?;
     let kibibytes: u64 = line.trim().trim_end_matches(" kB").parse()?;
     Ok(kibibytes << 10)
 }

@@ -61,15 +61,30 @@ impl Request {
         let before = format!("{}idempotency-key: ", head("POST", path));
         let key = before.len()..before.len() + UUID_BYTES;
         let blank = "0".repeat(UUID_BYTES);
-        let bytes = format!("{before}{blank}\r\ncontent-length: {BODY_BYTES}\r\n\r\n{}", order()).into_bytes();
-        Request { bytes, key: Some(key), status }
+        let bytes = format!(
+            "{before}{blank}\r\ncontent-length: {BODY_BYTES}\r\n\r\n{}",
+            order()
+        )
+        .into_bytes();
+        Request {
+            bytes,
+            key: Some(key),
+            status,
+        }
     }
 
     /// The same with another field, a whole line of the head.
     pub(crate) fn with_field(mut self, line: &str) -> Request {
-        let after_first_line = self.bytes.iter().position(|&byte| byte == b'\n').map_or(0, |end| end + 1);
-        self.bytes.splice(after_first_line..after_first_line, line.bytes());
-        self.key = self.key.map(|key| key.start + line.len()..key.end + line.len());
+        let after_first_line = self
+            .bytes
+            .iter()
+            .position(|&byte| byte == b'\n')
+            .map_or(0, |end| end + 1);
+        self.bytes
+            .splice(after_first_line..after_first_line, line.bytes());
+        self.key = self
+            .key
+            .map(|key| key.start + line.len()..key.end + line.len());
         self
     }
 
@@ -80,12 +95,24 @@ impl Request {
 
     /// JSON of the caller's own.
     pub(crate) fn post(path: &str, json: &str, status: u16) -> Request {
-        let bytes = format!("{}content-length: {}\r\n\r\n{json}", head("POST", path), json.len());
-        Request { bytes: bytes.into_bytes(), key: None, status }
+        let bytes = format!(
+            "{}content-length: {}\r\n\r\n{json}",
+            head("POST", path),
+            json.len()
+        );
+        Request {
+            bytes: bytes.into_bytes(),
+            key: None,
+            status,
+        }
     }
 
     pub(crate) fn get(path: &str, status: u16) -> Request {
-        Request { bytes: format!("{}\r\n", head("GET", path)).into_bytes(), key: None, status }
+        Request {
+            bytes: format!("{}\r\n", head("GET", path)).into_bytes(),
+            key: None,
+            status,
+        }
     }
 }
 
@@ -117,7 +144,12 @@ pub(crate) async fn send(
     for (connection, keys) in opened.into_iter().zip(shares) {
         tasks.spawn(connection.send(keys, began + duration));
     }
-    let mut all = Sent { keys: Vec::new(), elapsed: Duration::ZERO, latencies: Latencies::default(), replayed: true };
+    let mut all = Sent {
+        keys: Vec::new(),
+        elapsed: Duration::ZERO,
+        latencies: Latencies::default(),
+        replayed: true,
+    };
     while let Some(ended) = tasks.join_next().await {
         let sent = ended??;
         all.keys.extend(sent.keys);
@@ -130,7 +162,14 @@ pub(crate) async fn send(
 
 /// The keys of one connection.
 fn share(keys: &Keys, at: usize, connections: usize) -> Box<dyn Iterator<Item = Uuid> + Send> {
-    let share = |keys: &[Uuid]| keys.iter().copied().skip(at).step_by(connections).collect::<Vec<_>>().into_iter();
+    let share = |keys: &[Uuid]| {
+        keys.iter()
+            .copied()
+            .skip(at)
+            .step_by(connections)
+            .collect::<Vec<_>>()
+            .into_iter()
+    };
     match keys {
         Keys::Fresh => Box::new(std::iter::repeat_with(Uuid::new_v4)),
         Keys::Again(keys) => Box::new(share(keys).cycle()),
@@ -152,13 +191,20 @@ impl Connection {
     pub(crate) async fn open(address: &str, request: Request) -> Result<Connection, Error> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        Ok(Connection { stream, request, response: vec![0; RESPONSE_BYTES_MAX], filled: 0, body: 0 })
+        Ok(Connection {
+            stream,
+            request,
+            response: vec![0; RESPONSE_BYTES_MAX],
+            filled: 0,
+            body: 0,
+        })
     }
 
     /// Sends the request, under this key if it has one, and reads the whole response; its body.
     pub(crate) async fn exchange(&mut self, key: Uuid) -> Result<&[u8], Error> {
         if let Some(range) = self.request.key.clone() {
-            key.hyphenated().encode_lower(&mut self.request.bytes[range]);
+            key.hyphenated()
+                .encode_lower(&mut self.request.bytes[range]);
         }
         self.stream.write_all(&self.request.bytes).await?;
         self.receive().await?;
@@ -171,7 +217,12 @@ impl Connection {
     }
 
     async fn send(mut self, keys: impl Iterator<Item = Uuid>, end: Instant) -> Result<Sent, Error> {
-        let mut sent = Sent { keys: Vec::new(), elapsed: Duration::ZERO, latencies: Latencies::default(), replayed: true };
+        let mut sent = Sent {
+            keys: Vec::new(),
+            elapsed: Duration::ZERO,
+            latencies: Latencies::default(),
+            replayed: true,
+        };
         for key in keys {
             let began = Instant::now();
             if began >= end {
@@ -181,7 +232,9 @@ impl Connection {
             sent.latencies.push(began.elapsed());
             sent.keys.push(key);
         }
-        sent.replayed = self.response[..self.filled].windows(19).any(|window| window == b"idempotent-replayed");
+        sent.replayed = self.response[..self.filled]
+            .windows(19)
+            .any(|window| window == b"idempotent-replayed");
         Ok(sent)
     }
 
@@ -191,26 +244,37 @@ impl Connection {
         while whole.is_none_or(|(_, end)| self.filled < end) {
             let read = self.stream.read(&mut self.response[self.filled..]).await?;
             if read == 0 {
-                return Err(
-                    format!("the server hung up after {:?}", self.response[..self.filled].escape_ascii().to_string()).into()
-                );
+                return Err(format!(
+                    "the server hung up after {:?}",
+                    self.response[..self.filled].escape_ascii().to_string()
+                )
+                .into());
             }
             self.filled += read;
-            whole = whole.map_or_else(|| bounds(&self.response[..self.filled], self.request.status), |known| Ok(Some(known)))?;
+            whole = whole.map_or_else(
+                || bounds(&self.response[..self.filled], self.request.status),
+                |known| Ok(Some(known)),
+            )?;
         }
         self.body = whole.map_or(0, |(body, _)| body);
         Ok(())
     }
 }
 
-/// Where the body of the response begins and where it ends, once its head is whole. Any but the wanted status ends the measurement.
+/// Where the body of the response begins and where it ends, once its head is whole. Any but the
+/// wanted status ends the measurement.
 fn bounds(response: &[u8], status: u16) -> Result<Option<(usize, usize)>, Error> {
-    let Some(head) = response.windows(4).position(|window| window == b"\r\n\r\n") else { return Ok(None) };
+    let Some(head) = response.windows(4).position(|window| window == b"\r\n\r\n") else {
+        return Ok(None);
+    };
     let answered = response.get(9..12).and_then(number);
     if answered != Some(usize::from(status)) {
         return Err(format!("the server answered {}", response.escape_ascii()).into());
     }
-    let length = response[..head].split(|&byte| byte == b'\n').find_map(length).ok_or("an answer without a length")?;
+    let length = response[..head]
+        .split(|&byte| byte == b'\n')
+        .find_map(length)
+        .ok_or("an answer without a length")?;
     Ok(Some((head + 4, head + 4 + length)))
 }
 
@@ -218,7 +282,9 @@ fn bounds(response: &[u8], status: u16) -> Result<Option<(usize, usize)>, Error>
 pub(crate) fn length(line: &[u8]) -> Option<usize> {
     const NAME: &[u8] = b"content-length:";
     let (name, value) = line.split_at_checked(NAME.len())?;
-    name.eq_ignore_ascii_case(NAME).then(|| number(value.trim_ascii())).flatten()
+    name.eq_ignore_ascii_case(NAME)
+        .then(|| number(value.trim_ascii()))
+        .flatten()
 }
 
 fn number(digits: &[u8]) -> Option<usize> {

@@ -11,21 +11,32 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    /// A new directory beside the others of this program. `HAPAX_BENCH_DIR` chooses the disk that is measured; memory behind `/tmp`
-    /// would make every commit free.
+    /// A new directory beside the others of this program. `HAPAX_BENCH_DIR` chooses the disk that
+    /// is measured; memory behind `/tmp` would make every commit free.
     pub(crate) fn temporary() -> Result<Directory, Error> {
-        let builder = || tempfile::Builder::new().prefix("hapax-bench-").rand_bytes(6).to_owned();
+        let builder = || {
+            tempfile::Builder::new()
+                .prefix("hapax-bench-")
+                .rand_bytes(6)
+                .to_owned()
+        };
         let made = match std::env::var_os("HAPAX_BENCH_DIR") {
             Some(parent) => builder().tempdir_in(parent)?,
             None => builder().tempdir()?,
         };
-        Ok(Directory { path: made.path().to_owned(), _temporary: Some(made) })
+        Ok(Directory {
+            path: made.path().to_owned(),
+            _temporary: Some(made),
+        })
     }
 
     /// A directory that stays.
     pub(crate) fn kept(path: &Path) -> Result<Directory, Error> {
         std::fs::create_dir_all(path)?;
-        Ok(Directory { path: path.to_owned(), _temporary: None })
+        Ok(Directory {
+            path: path.to_owned(),
+            _temporary: None,
+        })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -43,8 +54,14 @@ impl Directory {
 
     /// Of all files of the store, whatever it calls them.
     pub(crate) fn bytes(&self) -> u64 {
-        let entries = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
-        entries.filter_map(|entry| entry.metadata().ok()).map(|metadata| metadata.len()).sum()
+        let entries = std::fs::read_dir(&self.path)
+            .into_iter()
+            .flatten()
+            .flatten();
+        entries
+            .filter_map(|entry| entry.metadata().ok())
+            .map(|metadata| metadata.len())
+            .sum()
     }
 }
 

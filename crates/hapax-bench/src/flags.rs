@@ -25,12 +25,20 @@ pub(crate) struct Flag {
 impl Flag {
     /// A flag with a value; an empty default means that there is none.
     pub(crate) const fn new(name: &'static str, default: &'static str, help: &'static str) -> Flag {
-        Flag { name, value: Some(default), help }
+        Flag {
+            name,
+            value: Some(default),
+            help,
+        }
     }
 
     /// A flag without a value.
     pub(crate) const fn switch(name: &'static str, help: &'static str) -> Flag {
-        Flag { name, value: None, help }
+        Flag {
+            name,
+            value: None,
+            help,
+        }
     }
 }
 
@@ -38,12 +46,23 @@ impl Flag {
 pub(crate) struct Flags(BTreeMap<&'static str, String>);
 
 impl Flags {
-    pub(crate) fn parse(known: &[Flag], mut arguments: impl Iterator<Item = String>) -> Result<Flags, Error> {
-        let mut values: BTreeMap<_, _> = known.iter().map(|flag| (flag.name, flag.value.unwrap_or_default().to_owned())).collect();
+    pub(crate) fn parse(
+        known: &[Flag],
+        mut arguments: impl Iterator<Item = String>,
+    ) -> Result<Flags, Error> {
+        let mut values: BTreeMap<_, _> = known
+            .iter()
+            .map(|flag| (flag.name, flag.value.unwrap_or_default().to_owned()))
+            .collect();
         while let Some(argument) = arguments.next() {
-            let flag = known.iter().find(|flag| flag.name == argument).ok_or_else(|| format!("what is {argument:?}?"))?;
+            let flag = known
+                .iter()
+                .find(|flag| flag.name == argument)
+                .ok_or_else(|| format!("what is {argument:?}?"))?;
             let value = match flag.value {
-                Some(_) => arguments.next().ok_or_else(|| format!("{argument} wants a value"))?,
+                Some(_) => arguments
+                    .next()
+                    .ok_or_else(|| format!("{argument} wants a value"))?,
                 None => "yes".to_owned(),
             };
             values.insert(flag.name, value);
@@ -65,13 +84,29 @@ impl Flags {
 
     /// A count, at least one.
     pub(crate) fn count(&self, name: &str) -> Result<usize, Error> {
-        let count = self.text(name).replace('_', "").parse().ok().filter(|&count| count > 0);
-        Ok(count.ok_or_else(|| format!("{name} wants a number above zero, not {:?}", self.text(name)))?)
+        let count = self
+            .text(name)
+            .replace('_', "")
+            .parse()
+            .ok()
+            .filter(|&count| count > 0);
+        Ok(count.ok_or_else(|| {
+            format!(
+                "{name} wants a number above zero, not {:?}",
+                self.text(name)
+            )
+        })?)
     }
 
     pub(crate) fn seconds(&self, name: &str) -> Result<Duration, Error> {
-        let seconds = self.text(name).parse().ok().filter(|&seconds: &f64| seconds > 0.0 && seconds < 1e6);
-        Ok(seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("{name} wants seconds, not {:?}", self.text(name)))?)
+        let seconds = self
+            .text(name)
+            .parse()
+            .ok()
+            .filter(|&seconds: &f64| seconds > 0.0 && seconds < 1e6);
+        Ok(seconds
+            .map(Duration::from_secs_f64)
+            .ok_or_else(|| format!("{name} wants seconds, not {:?}", self.text(name)))?)
     }
 }
 
@@ -80,7 +115,10 @@ pub(crate) fn usage(commands: &[Command]) -> String {
     for command in commands.iter().filter(|command| !command.help.is_empty()) {
         text += &format!("\n  {:18}  {}\n", command.name, command.help);
         for Flag { name, value, help } in command.flags {
-            let default = value.filter(|value| !value.is_empty()).map(|value| format!(" [{value}]")).unwrap_or_default();
+            let default = value
+                .filter(|value| !value.is_empty())
+                .map(|value| format!(" [{value}]"))
+                .unwrap_or_default();
             text += &format!("    {name:16}  {help}{default}\n");
         }
     }

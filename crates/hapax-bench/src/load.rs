@@ -1,4 +1,5 @@
-//! The load: callers who claim a random key and complete it, one after the other, against a store's own verbs.
+//! The load: callers who claim a random key and complete it, one after the other, against a store's
+//! own verbs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,8 +17,10 @@ use crate::stats::Latencies;
 pub(crate) const ANSWER_BYTES: usize = 512;
 
 /// Longer than any measurement, so that nothing expires that should not.
-pub(crate) const LONG: Lifetime =
-    Lifetime { retention: Duration::from_secs(30 * 24 * 60 * 60), tombstone: Duration::from_secs(30 * 24 * 60 * 60) };
+pub(crate) const LONG: Lifetime = Lifetime {
+    retention: Duration::from_secs(30 * 24 * 60 * 60),
+    tombstone: Duration::from_secs(30 * 24 * 60 * 60),
+};
 
 /// What all callers of a load share: the store and what they put into it.
 pub(crate) struct Load {
@@ -63,13 +66,20 @@ impl Load {
             method: "POST".into(),
             path: "/v1/charges".into(),
         };
-        Arc::new(Load { store, scope: Arc::new(scope), answer: Arc::new(answer()), lifetime })
+        Arc::new(Load {
+            store,
+            scope: Arc::new(scope),
+            answer: Arc::new(answer()),
+            lifetime,
+        })
     }
 
     /// Runs so many callers at once.
     pub(crate) async fn run(self: &Arc<Self>, callers: usize, until: Until) -> Result<Done, Error> {
         let (began, taken) = (Instant::now(), Arc::new(AtomicUsize::new(0)));
-        let callers: Vec<_> = (0..callers).map(|_| tokio::spawn(self.clone().call(until, began, taken.clone()))).collect();
+        let callers: Vec<_> = (0..callers)
+            .map(|_| tokio::spawn(self.clone().call(until, began, taken.clone())))
+            .collect();
         let mut all = Done::default();
         for caller in callers {
             let done = caller.await??;
@@ -81,7 +91,12 @@ impl Load {
         Ok(all)
     }
 
-    async fn call(self: Arc<Self>, until: Until, began: Instant, taken: Arc<AtomicUsize>) -> Result<Done, Error> {
+    async fn call(
+        self: Arc<Self>,
+        until: Until,
+        began: Instant,
+        taken: Arc<AtomicUsize>,
+    ) -> Result<Done, Error> {
         let mut done = Done::default();
         let goes_on = || match until {
             Until::Elapsed(duration) => began.elapsed() < duration,
@@ -105,14 +120,19 @@ impl Load {
     /// One record, claimed and completed.
     pub(crate) async fn put_one(&self) -> Result<RecordId, Error> {
         let won = won(self.store.put_if(self.claim()).await?)?;
-        Ok(self::won(self.store.put_if(self.completion(&won)).await?)?.head.id)
+        Ok(self::won(self.store.put_if(self.completion(&won)).await?)?
+            .head
+            .id)
     }
 
     /// A first claim of a random key, as clients make them.
     fn claim(&self) -> Put {
         let key = Key::new(Uuid::new_v4().to_string()).expect("a UUID is a key");
         let id = RecordId::of(&self.scope, &key);
-        let fingerprint = Fingerprint { digest: *id.as_bytes(), policy: Arc::default() };
+        let fingerprint = Fingerprint {
+            digest: *id.as_bytes(),
+            policy: Arc::default(),
+        };
         let token = AttemptToken::from_bytes(Uuid::new_v4().into_bytes());
         let claim = Claim {
             scope: self.scope.clone(),
@@ -123,20 +143,45 @@ impl Load {
             terms: None,
             request_id: None,
         };
-        Put { id, condition: Condition::Absent, change: Change::Claim(claim) }
+        Put {
+            id,
+            condition: Condition::Absent,
+            change: Change::Claim(claim),
+        }
     }
 
     fn completion(&self, won: &Won) -> Put {
         let answer = Some(self.answer.clone());
-        let finish = Finish { state: State::Completed, status: Some(201), answer, lifetime: self.lifetime };
-        Put { id: won.head.id, condition: Condition::Held { fence: won.head.fence }, change: Change::Finish(finish) }
+        let finish = Finish {
+            state: State::Completed,
+            status: Some(201),
+            answer,
+            lifetime: self.lifetime,
+        };
+        Put {
+            id: won.head.id,
+            condition: Condition::Held {
+                fence: won.head.fence,
+            },
+            change: Change::Finish(finish),
+        }
     }
 
-    /// Reads these records again, each caller its share of them, until time is up; how many were read in a second.
-    pub(crate) async fn read(self: &Arc<Self>, callers: usize, ids: &[RecordId], duration: Duration) -> Result<f64, Error> {
+    /// Reads these records again, each caller its share of them, until time is up; how many were
+    /// read in a second.
+    pub(crate) async fn read(
+        self: &Arc<Self>,
+        callers: usize,
+        ids: &[RecordId],
+        duration: Duration,
+    ) -> Result<f64, Error> {
         let began = Instant::now();
-        let shares = ids.chunks(ids.len().div_ceil(callers).max(1)).map(<[_]>::to_vec);
-        let callers: Vec<_> = shares.map(|ids| tokio::spawn(self.clone().read_share(ids, began, duration))).collect();
+        let shares = ids
+            .chunks(ids.len().div_ceil(callers).max(1))
+            .map(<[_]>::to_vec);
+        let callers: Vec<_> = shares
+            .map(|ids| tokio::spawn(self.clone().read_share(ids, began, duration)))
+            .collect();
         let mut read = 0;
         for caller in callers {
             read += caller.await??;
@@ -144,14 +189,24 @@ impl Load {
         Ok(read as f64 / began.elapsed().as_secs_f64())
     }
 
-    async fn read_share(self: Arc<Self>, ids: Vec<RecordId>, began: Instant, duration: Duration) -> Result<usize, Error> {
+    async fn read_share(
+        self: Arc<Self>,
+        ids: Vec<RecordId>,
+        began: Instant,
+        duration: Duration,
+    ) -> Result<usize, Error> {
         let mut read = 0;
         for id in ids.into_iter().cycle() {
             if began.elapsed() >= duration {
                 break;
             }
             let mut reading = self.store.get(vec![id]).await?;
-            reading.records.pop().flatten().and_then(|record| record.answer).ok_or("a record that was completed has no answer")?;
+            reading
+                .records
+                .pop()
+                .flatten()
+                .and_then(|record| record.answer)
+                .ok_or("a record that was completed has no answer")?;
             read += 1;
         }
         Ok(read)
@@ -161,21 +216,33 @@ impl Load {
     pub(crate) fn live_bytes(&self) -> usize {
         let (id, key, fingerprint, token) = (32, 36, 32, 16);
         let (fence, version, attempts, times, status, state) = (8, 8, 4, 6 * 8, 2, 1);
-        let head = id + key + fingerprint + token + fence + version + attempts + times + status + state;
-        let scope = self.scope.namespace.len() + "ada".len() + self.scope.method.len() + self.scope.path.len();
+        let head =
+            id + key + fingerprint + token + fence + version + attempts + times + status + state;
+        let scope = self.scope.namespace.len()
+            + "ada".len()
+            + self.scope.method.len()
+            + self.scope.path.len();
         head + scope + self.answer.encode(&RecordId::from_bytes([0; 32])).len()
     }
 }
 
 /// Of bytes that do not compress, like any that is worth keeping.
 fn answer() -> Answer {
-    let body: Vec<u8> = std::iter::repeat_with(|| Uuid::new_v4().into_bytes()).flatten().take(ANSWER_BYTES).collect();
-    Answer { headers: vec![("content-type".into(), "application/json".into())], ..Answer::new(201, body) }
+    let body: Vec<u8> = std::iter::repeat_with(|| Uuid::new_v4().into_bytes())
+        .flatten()
+        .take(ANSWER_BYTES)
+        .collect();
+    Answer {
+        headers: vec![("content-type".into(), "application/json".into())],
+        ..Answer::new(201, body)
+    }
 }
 
 fn won(written: Written) -> Result<Won, Error> {
     match written {
         Written::Won(won) => Ok(won),
-        Written::Lost(Seen { record, .. }) => Err(format!("a write to a record of our own was refused: {record:?}").into()),
+        Written::Lost(Seen { record, .. }) => {
+            Err(format!("a write to a record of our own was refused: {record:?}").into())
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! Measures Hapax against its targets. `docs/benchmarks.md` says what each command measures, and how.
+//! Measures Hapax against its targets. `docs/benchmarks.md` says what each command measures, and
+//! how.
 //!
 //! ```text
 //! cargo run --release -p hapax-bench -- store
@@ -45,8 +46,12 @@ const COMMANDS: &[Command] = &[
     gateway::UPSTREAM,
 ];
 
-const ALL: Command =
-    Command { name: "all", help: "store, volume, bounds and http at a modest scale, in about two minutes", flags: &[], run: all };
+const ALL: Command = Command {
+    name: "all",
+    help: "store, volume, bounds and http at a modest scale, in about two minutes",
+    flags: &[],
+    run: all,
+};
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1).peekable();
@@ -58,21 +63,35 @@ fn main() -> ExitCode {
         name = format!("{name} {second}");
     }
     let Some(command) = COMMANDS.iter().find(|command| command.name == name) else {
-        eprintln!("hapax-bench: no command is called {name:?}\n\n{}", flags::usage(COMMANDS));
+        eprintln!(
+            "hapax-bench: no command is called {name:?}\n\n{}",
+            flags::usage(COMMANDS)
+        );
         return ExitCode::from(2);
     };
     let flags = match Flags::parse(command.flags, arguments) {
         Ok(flags) => flags,
         Err(error) => {
-            eprintln!("hapax-bench {name}: {error}\n\n{}", flags::usage(std::slice::from_ref(command)));
+            eprintln!(
+                "hapax-bench {name}: {error}\n\n{}",
+                flags::usage(std::slice::from_ref(command))
+            );
             return ExitCode::from(2);
         }
     };
     match (command.run)(&flags) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let causes = std::iter::successors(Some(&*error as &dyn std::error::Error), |error| error.source());
-            eprintln!("hapax-bench {name}: {}", causes.map(ToString::to_string).collect::<Vec<_>>().join(": "));
+            let causes = std::iter::successors(Some(&*error as &dyn std::error::Error), |error| {
+                error.source()
+            });
+            eprintln!(
+                "hapax-bench {name}: {}",
+                causes
+                    .map(ToString::to_string)
+                    .collect::<Vec<_>>()
+                    .join(": ")
+            );
             ExitCode::FAILURE
         }
     }
@@ -81,7 +100,12 @@ fn main() -> ExitCode {
 fn all(_: &Flags) -> Result<(), Error> {
     let modest: &[(&Command, &[&str])] = &[
         (&store::COMMAND, &["--rounds", "3", "--seconds", "1"]),
-        (&volume::COMMAND, &["--keys", "100000", "--rounds", "3", "--pairs", "10000", "--expire", "20000"]),
+        (
+            &volume::COMMAND,
+            &[
+                "--keys", "100000", "--rounds", "3", "--pairs", "10000", "--expire", "20000",
+            ],
+        ),
         (&bounds::COMMAND, &["--seconds", "6", "--rounds", "1"]),
         (&http::COMMAND, &["--seconds", "2", "--rounds", "3"]),
     ];
@@ -94,5 +118,7 @@ fn all(_: &Flags) -> Result<(), Error> {
 
 /// The runtime a measurement runs on: as many threads as the machine has, as a service would have.
 fn runtime() -> Result<tokio::runtime::Runtime, Error> {
-    Ok(tokio::runtime::Builder::new_multi_thread().enable_all().build()?)
+    Ok(tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?)
 }

@@ -9,22 +9,42 @@ impl Table {
     /// Prints the title at once, so that whoever waits knows for what.
     pub(crate) fn new(title: &str, headings: &[&str]) -> Table {
         println!("\n{title}");
-        Table { rows: vec![headings.iter().map(ToString::to_string).collect()] }
+        Table {
+            rows: vec![headings.iter().map(ToString::to_string).collect()],
+        }
     }
 
     pub(crate) fn row(&mut self, name: &str, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(std::iter::once(name.to_owned()).chain(cells).collect());
+        self.rows
+            .push(std::iter::once(name.to_owned()).chain(cells).collect());
     }
 
     pub(crate) fn print(self) {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or_default();
-        let width = |column: usize| self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
-        let widths: Vec<_> = (0..columns).map(|column| width(column).unwrap_or_default()).collect();
-        for row in self.rows.iter().filter(|row| row.iter().any(|cell| !cell.is_empty())) {
+        let width = |column: usize| {
+            self.rows
+                .iter()
+                .filter_map(|row| row.get(column))
+                .map(|cell| cell.chars().count())
+                .max()
+        };
+        let widths: Vec<_> = (0..columns)
+            .map(|column| width(column).unwrap_or_default())
+            .collect();
+        for row in self
+            .rows
+            .iter()
+            .filter(|row| row.iter().any(|cell| !cell.is_empty()))
+        {
             let cells = row.iter().zip(&widths).enumerate();
             // Names to the left, numbers to the right.
-            let cells =
-                cells.map(|(at, (cell, &width))| if at == 0 { format!("{cell:width$}") } else { format!("{cell:>width$}") });
+            let cells = cells.map(|(at, (cell, &width))| {
+                if at == 0 {
+                    format!("{cell:width$}")
+                } else {
+                    format!("{cell:>width$}")
+                }
+            });
             println!("  {}", cells.collect::<Vec<_>>().join("  ").trim_end());
         }
     }
@@ -32,17 +52,33 @@ impl Table {
 
 /// Prints a result that should be at least so much.
 pub(crate) fn at_least(what: &str, value: f64, target: f64, unit: &str) {
-    verdict(what, value, &format!("at least {target}{unit}"), value >= target, unit);
+    verdict(
+        what,
+        value,
+        &format!("at least {target}{unit}"),
+        value >= target,
+        unit,
+    );
 }
 
 /// Prints a result that should be at most so much.
 pub(crate) fn at_most(what: &str, value: f64, target: f64, unit: &str) {
-    verdict(what, value, &format!("at most {target}{unit}"), value <= target, unit);
+    verdict(
+        what,
+        value,
+        &format!("at most {target}{unit}"),
+        value <= target,
+        unit,
+    );
 }
 
 fn verdict(what: &str, value: f64, target: &str, is_met: bool, unit: &str) {
     let verdict = if is_met { "met" } else { "MISSED" };
-    let value = if value.is_infinite() { "never".to_owned() } else { number(value) + unit };
+    let value = if value.is_infinite() {
+        "never".to_owned()
+    } else {
+        number(value) + unit
+    };
     println!("  target: {what}: {target}; {value}: {verdict}");
 }
 

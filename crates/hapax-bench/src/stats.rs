@@ -15,7 +15,8 @@ pub(crate) struct Latencies(Vec<u32>);
 
 impl Latencies {
     pub(crate) fn push(&mut self, latency: Duration) {
-        self.0.push(u32::try_from(latency.as_micros()).unwrap_or(u32::MAX));
+        self.0
+            .push(u32::try_from(latency.as_micros()).unwrap_or(u32::MAX));
     }
 
     pub(crate) fn merge(&mut self, others: Latencies) {
@@ -27,9 +28,15 @@ impl Latencies {
         self.0.sort_unstable();
         let at = |share: f64| {
             let place = (self.0.len() as f64 * share) as usize;
-            self.0.get(place.min(self.0.len().saturating_sub(1))).map_or(f64::NAN, |&micros| f64::from(micros) / 1e3)
+            self.0
+                .get(place.min(self.0.len().saturating_sub(1)))
+                .map_or(f64::NAN, |&micros| f64::from(micros) / 1e3)
         };
-        Quantiles { p50: at(0.5), p99: at(0.99), max: at(1.0) }
+        Quantiles {
+            p50: at(0.5),
+            p99: at(0.99),
+            max: at(1.0),
+        }
     }
 }
 

@@ -47,7 +47,14 @@ async fn run(flags: &Flags) -> Result<(), Error> {
              interleaved rounds of {seconds:?} in {}",
             directory.path().display()
         ),
-        &["", "per second", "p50 ms", "p99 ms", "commits/s", "pairs/commit"],
+        &[
+            "",
+            "per second",
+            "p50 ms",
+            "p99 ms",
+            "commits/s",
+            "pairs/commit",
+        ],
     );
     let store = Arc::new(Sqlite::open(directory.store()).await?);
     let load = Load::new(store.clone(), LONG);
@@ -58,7 +65,9 @@ async fn run(flags: &Flags) -> Result<(), Error> {
         for (callers, rounds) in CALLERS.into_iter().zip(&mut results) {
             let before = store.stats().commits;
             let done = load.run(callers, Until::Elapsed(seconds)).await?;
-            rounds.commits.push((store.stats().commits - before) as f64 / done.elapsed.as_secs_f64());
+            rounds
+                .commits
+                .push((store.stats().commits - before) as f64 / done.elapsed.as_secs_f64());
             rounds.rates.push(done.rate());
             ids.extend(done.ids);
             rounds.quantiles.push(done.pairs.quantiles());
@@ -68,20 +77,50 @@ async fn run(flags: &Flags) -> Result<(), Error> {
     report(&mut table, &floor, &reads, &results);
     table.print();
     let [one, many, _] = results.map(|rounds| median(rounds.rates));
-    at_least("64 callers against one at a time", many / one, RATIO_MIN, " ×");
-    println!("  one at a time makes {} of the floor's syncs in commits", number(2.0 * one / median(floor)));
+    at_least(
+        "64 callers against one at a time",
+        many / one,
+        RATIO_MIN,
+        " ×",
+    );
+    println!(
+        "  one at a time makes {} of the floor's syncs in commits",
+        number(2.0 * one / median(floor))
+    );
     Ok(())
 }
 
 fn report(table: &mut Table, floor: &[f64], reads: &[f64], results: &[Rounds]) {
-    table.row("floor: append 4 KiB, fdatasync", [number(median(floor.iter().copied()))]);
+    table.row(
+        "floor: append 4 KiB, fdatasync",
+        [number(median(floor.iter().copied()))],
+    );
     for (callers, rounds) in CALLERS.into_iter().zip(results) {
-        let (rate, commits) = (median(rounds.rates.iter().copied()), median(rounds.commits.iter().copied()));
+        let (rate, commits) = (
+            median(rounds.rates.iter().copied()),
+            median(rounds.commits.iter().copied()),
+        );
         let of = |part: fn(&Quantiles) -> f64| number(median(rounds.quantiles.iter().map(part)));
-        let name = if callers == 1 { "one at a time".to_owned() } else { format!("{callers} callers") };
-        table.row(&name, [number(rate), of(|q| q.p50), of(|q| q.p99), number(commits), number(rate / commits)]);
+        let name = if callers == 1 {
+            "one at a time".to_owned()
+        } else {
+            format!("{callers} callers")
+        };
+        table.row(
+            &name,
+            [
+                number(rate),
+                of(|q| q.p50),
+                of(|q| q.p99),
+                number(commits),
+                number(rate / commits),
+            ],
+        );
     }
-    table.row("replays by 64 callers (get)", [number(median(reads.iter().copied()))]);
+    table.row(
+        "replays by 64 callers (get)",
+        [number(median(reads.iter().copied()))],
+    );
 }
 
 /// How often in a second a page can be made durable by somebody who does nothing else.

@@ -1,4 +1,5 @@
-//! `volume`: whether many stored keys cost more than few, what they take on the disk and in memory, and how soon a killed store serves.
+//! `volume`: whether many stored keys cost more than few, what they take on the disk and in memory,
+//! and how soon a killed store serves.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,22 +23,46 @@ pub(crate) const COMMAND: Command = Command {
     help: "10 000 stored keys against many: rate, latency, size, memory, opening after kill -9; and what expiry gives back",
     flags: &[
         Flag::new("--keys", "1000000", "stored keys"),
-        Flag::new("--pairs", "20000", "claims with their completions in each round"),
+        Flag::new(
+            "--pairs",
+            "20000",
+            "claims with their completions in each round",
+        ),
         Flag::new("--rounds", "5", "repetitions, interleaved"),
-        Flag::new("--expire", "100000", "keys in the store that is left to expire"),
-        Flag::new("--keep", "", "fill the store in this directory and leave it there"),
-        Flag::new("--reuse", "", "use the store that an earlier --keep left in this directory"),
+        Flag::new(
+            "--expire",
+            "100000",
+            "keys in the store that is left to expire",
+        ),
+        Flag::new(
+            "--keep",
+            "",
+            "fill the store in this directory and leave it there",
+        ),
+        Flag::new(
+            "--reuse",
+            "",
+            "use the store that an earlier --keep left in this directory",
+        ),
     ],
     run: |flags| runtime()?.block_on(run(flags)),
 };
 
 /// The child that is killed.
-pub(crate) const OWN: Command =
-    Command { name: "own", help: "", flags: &[Flag::new("--store", "", "")], run: |flags| runtime()?.block_on(own(flags)) };
+pub(crate) const OWN: Command = Command {
+    name: "own",
+    help: "",
+    flags: &[Flag::new("--store", "", "")],
+    run: |flags| runtime()?.block_on(own(flags)),
+};
 
 /// The child that opens what a killed one left.
-pub(crate) const REOPEN: Command =
-    Command { name: "reopen", help: "", flags: &[Flag::new("--store", "", "")], run: |flags| runtime()?.block_on(reopen(flags)) };
+pub(crate) const REOPEN: Command = Command {
+    name: "reopen",
+    help: "",
+    flags: &[Flag::new("--store", "", "")],
+    run: |flags| runtime()?.block_on(reopen(flags)),
+};
 
 const FEW: usize = 10_000;
 const CALLERS: usize = 64;
@@ -53,7 +78,11 @@ const BYTES_PER_KEY_MAX: f64 = 64.0;
 const LEFT_MAX: f64 = 0.5;
 
 async fn run(flags: &Flags) -> Result<(), Error> {
-    let (pairs, rounds, expire) = (flags.count("--pairs")?, flags.count("--rounds")?, flags.count("--expire")?);
+    let (pairs, rounds, expire) = (
+        flags.count("--pairs")?,
+        flags.count("--rounds")?,
+        flags.count("--expire")?,
+    );
     let (directory, keys) = filled(flags).await?;
     let keys = keys + compare(&directory, keys, pairs, rounds).await?;
     size(&directory, keys);
@@ -66,13 +95,19 @@ async fn run(flags: &Flags) -> Result<(), Error> {
 async fn filled(flags: &Flags) -> Result<(Directory, usize), Error> {
     if let Some(path) = flags.path("--reuse") {
         let directory = Directory::kept(&path)?;
-        let keys =
-            std::fs::read_to_string(directory.file("keys")).map_err(|_| format!("nothing was kept in {}", path.display()))?;
+        let keys = std::fs::read_to_string(directory.file("keys"))
+            .map_err(|_| format!("nothing was kept in {}", path.display()))?;
         return Ok((directory, keys.trim().parse()?));
     }
-    let directory = flags.path("--keep").map_or_else(Directory::temporary, |path| Directory::kept(&path))?;
+    let directory = flags
+        .path("--keep")
+        .map_or_else(Directory::temporary, |path| Directory::kept(&path))?;
     if directory.store().exists() {
-        return Err(format!("{} holds a store already: use it with --reuse, or remove it", directory.path().display()).into());
+        return Err(format!(
+            "{} holds a store already: use it with --reuse, or remove it",
+            directory.path().display()
+        )
+        .into());
     }
     let keys = flags.count("--keys")?;
     let load = Load::new(Arc::new(Sqlite::open(directory.store()).await?), LONG);
@@ -89,17 +124,28 @@ fn note_keys(directory: &Directory, keys: usize) -> Result<(), Error> {
 pub(crate) async fn fill(load: &Arc<Load>, keys: usize) -> Result<(), Error> {
     let (began, mut stored) = (Instant::now(), 0);
     while stored < keys {
-        let done = load.run(FILLERS, Until::Pairs(PROGRESS.min(keys - stored))).await?;
+        let done = load
+            .run(FILLERS, Until::Pairs(PROGRESS.min(keys - stored)))
+            .await?;
         stored += done.ids.len();
         if keys > PROGRESS {
-            eprintln!("  filling: {stored} of {keys} keys, {} a second, {:.0?}", number(done.rate()), began.elapsed());
+            eprintln!(
+                "  filling: {stored} of {keys} keys, {} a second, {:.0?}",
+                number(done.rate()),
+                began.elapsed()
+            );
         }
     }
     Ok(())
 }
 
 /// The same load on few keys and on many, in turn. Returns how many keys it added to the many.
-async fn compare(many: &Directory, keys: usize, pairs: usize, rounds: usize) -> Result<usize, Error> {
+async fn compare(
+    many: &Directory,
+    keys: usize,
+    pairs: usize,
+    rounds: usize,
+) -> Result<usize, Error> {
     let title = format!(
         "volume: claim + complete by {CALLERS} callers, {ANSWER_BYTES}-byte answers, random keys; medians of {rounds} interleaved \
          rounds of {pairs} in {}",
@@ -117,11 +163,21 @@ async fn compare(many: &Directory, keys: usize, pairs: usize, rounds: usize) -> 
         with_many.push(measured(many.run(CALLERS, Until::Pairs(pairs)).await?));
     }
     for (name, results) in [(FEW, &with_few), (keys, &with_many)] {
-        table.row(&name.to_string(), [rate, p50, p99].map(|part| number(median(results.iter().map(part)))));
+        table.row(
+            &name.to_string(),
+            [rate, p50, p99].map(|part| number(median(results.iter().map(part)))),
+        );
     }
     table.print();
-    let ratio = |part: fn(&Measured) -> f64| median(with_many.iter().map(part)) / median(with_few.iter().map(part));
-    at_least("rate with many against few", ratio(rate), RATE_RATIO_MIN, " ×");
+    let ratio = |part: fn(&Measured) -> f64| {
+        median(with_many.iter().map(part)) / median(with_few.iter().map(part))
+    };
+    at_least(
+        "rate with many against few",
+        ratio(rate),
+        RATE_RATIO_MIN,
+        " ×",
+    );
     at_most("p99 with many against few", ratio(p99), P99_RATIO_MAX, " ×");
     Ok(pairs * rounds)
 }
@@ -147,11 +203,17 @@ fn p99((_, quantiles): &Measured) -> f64 {
 fn size(directory: &Directory, keys: usize) {
     let mut table = Table::new("volume: on the disk", &["", "MiB", "bytes/key"]);
     let (files, live) = (directory.bytes(), (keys * live_bytes()) as u64);
-    for (name, bytes) in [("all files of the store", files), ("answers and heads in them", live)] {
+    for (name, bytes) in [
+        ("all files of the store", files),
+        ("answers and heads in them", live),
+    ] {
         table.row(name, [mebibytes(bytes), number(bytes as f64 / keys as f64)]);
     }
     table.print();
-    println!("  the files take {} × what is in them", number(files as f64 / live as f64));
+    println!(
+        "  the files take {} × what is in them",
+        number(files as f64 / live as f64)
+    );
 }
 
 fn live_bytes() -> usize {
@@ -161,8 +223,9 @@ fn live_bytes() -> usize {
 /// Kills the owner of a store in the middle of its work and opens it again, several times.
 fn openings(store: &Path, keys: usize, rounds: usize) -> Result<(), Error> {
     let path = store.to_str().ok_or("the path of the store is not text")?;
-    let title =
-        format!("volume: opened after kill -9 in the middle of {CALLERS} callers; medians of {rounds}; file in the page cache");
+    let title = format!(
+        "volume: opened after kill -9 in the middle of {CALLERS} callers; medians of {rounds}; file in the page cache"
+    );
     let mut table = Table::new(&title, &["", ""]);
     let mut openings = Vec::new();
     for _ in 0..rounds {
@@ -171,15 +234,35 @@ fn openings(store: &Path, keys: usize, rounds: usize) -> Result<(), Error> {
         // Killed wherever it is by then.
         std::thread::sleep(Duration::from_millis(500));
         owner.kill()?;
-        openings.push(Opening::parse(&Child::spawn(&["reopen", "--store", path])?.line()?)?);
+        openings.push(Opening::parse(
+            &Child::spawn(&["reopen", "--store", path])?.line()?,
+        )?);
     }
     let of = |part: fn(&Opening) -> f64| median(openings.iter().map(part));
     table.row("opened, ms", [number(of(|opening| opening.open_ms))]);
-    table.row("first request served, ms from start of opening", [number(of(|opening| opening.served_ms))]);
-    table.row("resident memory more than before opening, MiB", [number(of(|opening| opening.memory_bytes) / f64::from(1 << 20))]);
+    table.row(
+        "first request served, ms from start of opening",
+        [number(of(|opening| opening.served_ms))],
+    );
+    table.row(
+        "resident memory more than before opening, MiB",
+        [number(
+            of(|opening| opening.memory_bytes) / f64::from(1 << 20),
+        )],
+    );
     table.print();
-    at_most("first request served", of(|opening| opening.served_ms) / 1e3, OPENING_SECONDS_MAX, " s");
-    at_most("resident memory per stored key", of(|opening| opening.memory_bytes) / keys as f64, BYTES_PER_KEY_MAX, " bytes");
+    at_most(
+        "first request served",
+        of(|opening| opening.served_ms) / 1e3,
+        OPENING_SECONDS_MAX,
+        " s",
+    );
+    at_most(
+        "resident memory per stored key",
+        of(|opening| opening.memory_bytes) / keys as f64,
+        BYTES_PER_KEY_MAX,
+        " bytes",
+    );
     Ok(())
 }
 
@@ -192,9 +275,18 @@ struct Opening {
 
 impl Opening {
     fn parse(line: &str) -> Result<Opening, Error> {
-        let numbers = line.split(' ').map(str::parse).collect::<Result<Vec<f64>, _>>()?;
-        let [open_ms, served_ms, memory_bytes] = numbers[..] else { return Err(format!("what is {line:?}?").into()) };
-        Ok(Opening { open_ms, served_ms, memory_bytes })
+        let numbers = line
+            .split(' ')
+            .map(str::parse)
+            .collect::<Result<Vec<f64>, _>>()?;
+        let [open_ms, served_ms, memory_bytes] = numbers[..] else {
+            return Err(format!("what is {line:?}?").into());
+        };
+        Ok(Opening {
+            open_ms,
+            served_ms,
+            memory_bytes,
+        })
     }
 }
 
@@ -203,7 +295,9 @@ async fn own(flags: &Flags) -> Result<(), Error> {
     let load = Load::new(Arc::new(Sqlite::open(flags.text("--store")).await?), LONG);
     load.put_one().await?;
     println!("at work");
-    load.run(CALLERS, Until::Elapsed(Duration::from_secs(60))).await.map(drop)
+    load.run(CALLERS, Until::Elapsed(Duration::from_secs(60)))
+        .await
+        .map(drop)
 }
 
 async fn reopen(flags: &Flags) -> Result<(), Error> {
@@ -217,19 +311,38 @@ async fn reopen(flags: &Flags) -> Result<(), Error> {
     // Should the store still be reading what it has in the background, that counts too.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let memory = child::resident_bytes()?.saturating_sub(before);
-    println!("{} {} {memory}", opened.as_secs_f64() * 1e3, served.as_secs_f64() * 1e3);
+    println!(
+        "{} {} {memory}",
+        opened.as_secs_f64() * 1e3,
+        served.as_secs_f64() * 1e3
+    );
     Ok(())
 }
 
 /// Lets a store of its own expire by a hand-turned clock, and sweeps.
 async fn expiry(keys: usize) -> Result<(), Error> {
     let hour = Duration::from_secs(60 * 60);
-    let title = format!("volume: {keys} keys expire (retention and tombstone an hour each, by a hand-turned clock) and are swept");
+    let title = format!(
+        "volume: {keys} keys expire (retention and tombstone an hour each, by a hand-turned clock) and are swept"
+    );
     let mut table = Table::new(&title, &["", "files MiB", "records swept", "seconds"]);
     let (directory, clock) = (Directory::temporary()?, ManualClock::new());
-    let options = Options { clock: Some(Arc::new(clock.clone())), ..Options::default() };
+    let options = Options {
+        clock: Some(Arc::new(clock.clone())),
+        ..Options::default()
+    };
     let store = Arc::new(Sqlite::open_with(directory.store(), options).await?);
-    fill(&Load::new(store.clone(), Lifetime { retention: hour, tombstone: hour }), keys).await?;
+    fill(
+        &Load::new(
+            store.clone(),
+            Lifetime {
+                retention: hour,
+                tombstone: hour,
+            },
+        ),
+        keys,
+    )
+    .await?;
     let full = settled_bytes(&directory).await;
     table.row("full", [mebibytes(full)]);
     let mut left = full;
@@ -244,7 +357,12 @@ async fn expiry(keys: usize) -> Result<(), Error> {
     drop(store);
     table.row("after closing", [mebibytes(directory.bytes())]);
     table.print();
-    at_most("files when nothing is in them, against full", left as f64 / full as f64, LEFT_MAX, " ×");
+    at_most(
+        "files when nothing is in them, against full",
+        left as f64 / full as f64,
+        LEFT_MAX,
+        " ×",
+    );
     Ok(())
 }
 

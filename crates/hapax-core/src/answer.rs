@@ -43,12 +43,17 @@ const CHECKSUM_BYTES: usize = 16;
 impl Answer {
     /// An answer without headers: what a caller without HTTP keeps.
     pub fn new(status: u16, body: impl Into<Bytes>) -> Self {
-        Answer { status, body: body.into(), ..Answer::default() }
+        Answer {
+            status,
+            body: body.into(),
+            ..Answer::default()
+        }
     }
 
     /// The stored form: format, checksum, then each field behind its length.
     ///
-    /// The checksum covers the record's id, so that an answer that strayed to another record is not sent either.
+    /// The checksum covers the record's id, so that an answer that strayed to another record is not
+    /// sent either.
     pub fn encode(&self, id: &RecordId) -> Vec<u8> {
         let mut bytes = vec![0; 1 + CHECKSUM_BYTES];
         bytes[0] = FORMAT;
@@ -68,7 +73,9 @@ impl Answer {
             Some(&FORMAT) => {}
             Some(&other) => return Err(AnswerError::Format(other)),
         }
-        let (sum, content) = stored[1..].split_at_checked(CHECKSUM_BYTES).ok_or(AnswerError::Checksum)?;
+        let (sum, content) = stored[1..]
+            .split_at_checked(CHECKSUM_BYTES)
+            .ok_or(AnswerError::Checksum)?;
         if sum != checksum(id, content) && !planted::is(Bug::ChecksumIgnored) {
             return Err(AnswerError::Checksum);
         }
@@ -76,38 +83,64 @@ impl Answer {
         let status = u16::from_be_bytes(take_array(&mut rest)?);
         let headers = take_fields(&mut rest)?;
         let trailers = take_fields(&mut rest)?;
-        Ok(Answer { status, headers, trailers, body: Bytes::copy_from_slice(rest) })
+        Ok(Answer {
+            status,
+            headers,
+            trailers,
+            body: Bytes::copy_from_slice(rest),
+        })
     }
 
     /// Under which version of answers it was kept, if its route had one.
     pub fn version(&self) -> Option<&[u8]> {
-        self.headers.iter().find(|(name, _)| name == VERSION_FIELD).map(|(_, version)| &version[..])
+        self.headers
+            .iter()
+            .find(|(name, _)| name == VERSION_FIELD)
+            .map(|(_, version)| &version[..])
     }
 
-    /// The answer as it is kept under a version (see [`Policy::answer_version`](crate::Policy::answer_version)), or under none. Stands
-    /// among the headers, as no layout of a store has a place for it, and is sent to nobody.
+    /// The answer as it is kept under a version (see
+    /// [`Policy::answer_version`](crate::Policy::answer_version)), or under none. Stands among the
+    /// headers, as no layout of a store has a place for it, and is sent to nobody.
     #[must_use]
     pub fn under(mut self, version: Option<&str>) -> Self {
         self.headers.retain(|(name, _)| name != VERSION_FIELD);
-        self.headers.extend(version.map(|version| (VERSION_FIELD.to_owned(), Bytes::copy_from_slice(version.as_bytes()))));
+        self.headers.extend(version.map(|version| {
+            (
+                VERSION_FIELD.to_owned(),
+                Bytes::copy_from_slice(version.as_bytes()),
+            )
+        }));
         self
     }
 
     /// How long [`encode`](Answer::encode) makes it.
     pub fn encoded_len(&self) -> usize {
-        let fields = |fields: &[(String, Bytes)]| 4 + fields.iter().map(|(n, v)| 8 + n.len() + v.len()).sum::<usize>();
+        let fields = |fields: &[(String, Bytes)]| {
+            4 + fields
+                .iter()
+                .map(|(n, v)| 8 + n.len() + v.len())
+                .sum::<usize>()
+        };
         1 + CHECKSUM_BYTES + 2 + fields(&self.headers) + fields(&self.trailers) + self.body.len()
     }
 
     /// Roughly how much memory the answer takes.
     pub fn weight(&self) -> usize {
-        let fields = |fields: &[(String, Bytes)]| fields.iter().map(|(n, v)| n.len() + v.len() + 64).sum::<usize>();
+        let fields = |fields: &[(String, Bytes)]| {
+            fields
+                .iter()
+                .map(|(n, v)| n.len() + v.len() + 64)
+                .sum::<usize>()
+        };
         self.body.len() + fields(&self.headers) + fields(&self.trailers)
     }
 }
 
 fn checksum(id: &RecordId, content: &[u8]) -> [u8; CHECKSUM_BYTES] {
-    let digest = Sha256::new_with_prefix(id.as_bytes()).chain_update(content).finalize();
+    let digest = Sha256::new_with_prefix(id.as_bytes())
+        .chain_update(content)
+        .finalize();
     std::array::from_fn(|i| digest[i])
 }
 
@@ -130,7 +163,8 @@ fn take_fields(rest: &mut &[u8]) -> Result<Vec<(String, Bytes)>, AnswerError> {
     let count = u32::from_be_bytes(take_array(rest)?);
     let mut fields = Vec::new();
     for _ in 0..count {
-        let name = String::from_utf8(take_counted(rest)?.to_vec()).map_err(|_| AnswerError::Malformed)?;
+        let name =
+            String::from_utf8(take_counted(rest)?.to_vec()).map_err(|_| AnswerError::Malformed)?;
         let value = Bytes::copy_from_slice(take_counted(rest)?);
         fields.push((name, value));
     }
@@ -202,6 +236,9 @@ mod tests {
     #[test]
     fn an_answer_of_another_record_is_noticed() {
         let stored = sample().encode(&RecordId::from_bytes([1; 32]));
-        assert_eq!(Answer::decode(&RecordId::from_bytes([2; 32]), &stored), Err(AnswerError::Checksum));
+        assert_eq!(
+            Answer::decode(&RecordId::from_bytes([2; 32]), &stored),
+            Err(AnswerError::Checksum)
+        );
     }
 }

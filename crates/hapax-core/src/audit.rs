@@ -1,7 +1,8 @@
 //! The audit log: what was done by hand, by whom and why.
 //!
-//! A store writes an entry in the same step as the change it is about, so that neither is there without the other; a change that lost
-//! leaves none. Entries outlive their records: forgetting a key does not forget who had it forgotten.
+//! A store writes an entry in the same step as the change it is about, so that neither is there
+//! without the other; a change that lost leaves none. Entries outlive their records: forgetting a
+//! key does not forget who had it forgotten.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +14,8 @@ use crate::scope::{RecordId, Scope};
 use crate::store::{Change, Put};
 use crate::time::Timestamp;
 
-/// How long an entry is kept: a year, and time to look at it. Older ones go with the sweep; nothing else removes any.
+/// How long an entry is kept: a year, and time to look at it. Older ones go with the sweep; nothing
+/// else removes any.
 pub const KEPT_FOR: Duration = Duration::from_secs(400 * 24 * 60 * 60);
 /// The longest `by`.
 pub const BY_BYTES_MAX: usize = 255;
@@ -24,7 +26,8 @@ pub const ACTION_BYTES_MAX: usize = 64;
 /// Entries in one page, however many are asked for.
 pub const PAGE_MAX: usize = 1_000;
 
-/// Who did something by hand, and why. Both are said, and neither is longer than its limit; otherwise they are kept as they are.
+/// Who did something by hand, and why. Both are said, and neither is longer than its limit;
+/// otherwise they are kept as they are.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Signed {
     by: Arc<str>,
@@ -55,7 +58,10 @@ impl Signed {
         if by.trim().is_empty() || reason.trim().is_empty() {
             return Err(SignedError::Unsaid);
         }
-        Ok(Signed { by: bounded("by", by, BY_BYTES_MAX)?, reason: bounded("reason", reason, REASON_BYTES_MAX)? })
+        Ok(Signed {
+            by: bounded("by", by, BY_BYTES_MAX)?,
+            reason: bounded("reason", reason, REASON_BYTES_MAX)?,
+        })
     }
 
     /// Who.
@@ -70,7 +76,15 @@ impl Signed {
 }
 
 fn bounded(what: &'static str, text: &str, max: usize) -> Result<Arc<str>, SignedError> {
-    if text.len() > max { Err(SignedError::TooLong { what, found: text.len(), max }) } else { Ok(text.into()) }
+    if text.len() > max {
+        Err(SignedError::TooLong {
+            what,
+            found: text.len(),
+            max,
+        })
+    } else {
+        Ok(text.into())
+    }
 }
 
 /// What was done.
@@ -110,7 +124,8 @@ impl fmt::Display for Action {
     }
 }
 
-/// Something done by hand that changes no record, and is to be found in the log all the same: a configuration that was loaded anew.
+/// Something done by hand that changes no record, and is to be found in the log all the same: a
+/// configuration that was loaded anew.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
     action: Arc<str>,
@@ -123,15 +138,18 @@ impl Note {
         if action.trim().is_empty() || !matches!(Action::of(action), Action::Other(_)) {
             return Err(SignedError::Unsaid);
         }
-        Ok(Note { action: bounded("action", action, ACTION_BYTES_MAX)?, signed })
+        Ok(Note {
+            action: bounded("action", action, ACTION_BYTES_MAX)?,
+            signed,
+        })
     }
 }
 
 /// One entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEntry {
-    /// Its number: counted up from one without gaps, in the order in which entries became visible, so that whoever has read up to one
-    /// of them has missed none.
+    /// Its number: counted up from one without gaps, in the order in which entries became visible,
+    /// so that whoever has read up to one of them has missed none.
     pub sequence: u64,
     /// The store's time of the change.
     pub at: Timestamp,
@@ -167,7 +185,8 @@ pub struct Touched {
 }
 
 impl LogEntry {
-    /// The entry that belongs to a write that won: a change by hand has one. The store gives it its number.
+    /// The entry that belongs to a write that won: a change by hand has one. The store gives it its
+    /// number.
     pub fn of(put: &Put, before: Option<&Head>, after: &Head, now: Timestamp) -> Option<LogEntry> {
         let (action, signed) = match &put.change {
             Change::Settle(_, signed) => (Action::Settle, signed.clone()),
@@ -185,12 +204,24 @@ impl LogEntry {
             fence: after.fence,
             version: after.version,
         };
-        Some(LogEntry { sequence: 0, at: now, action, signed, touched: Some(touched) })
+        Some(LogEntry {
+            sequence: 0,
+            at: now,
+            action,
+            signed,
+            touched: Some(touched),
+        })
     }
 
     /// The entry of a note. The store gives it its number.
     pub fn noted(note: Note, now: Timestamp) -> LogEntry {
-        LogEntry { sequence: 0, at: now, action: Action::Other(note.action), signed: note.signed, touched: None }
+        LogEntry {
+            sequence: 0,
+            at: now,
+            action: Action::Other(note.action),
+            signed: note.signed,
+            touched: None,
+        }
     }
 }
 
@@ -219,18 +250,29 @@ pub enum Start {
 impl LogQuery {
     /// The latest entries.
     pub fn latest(limit: usize) -> LogQuery {
-        LogQuery { record: None, from: Start::End, limit }
+        LogQuery {
+            record: None,
+            from: Start::End,
+            limit,
+        }
     }
 
     /// What came after the entry with this number.
     pub fn after(sequence: u64, limit: usize) -> LogQuery {
-        LogQuery { record: None, from: Start::After(sequence), limit }
+        LogQuery {
+            record: None,
+            from: Start::After(sequence),
+            limit,
+        }
     }
 
     /// The same, of one record only.
     #[must_use]
     pub fn of(self, record: RecordId) -> LogQuery {
-        LogQuery { record: Some(record), ..self }
+        LogQuery {
+            record: Some(record),
+            ..self
+        }
     }
 
     /// How many entries a store returns at most.
@@ -249,8 +291,18 @@ mod tests {
         assert_eq!(Signed::new("", "because"), Err(SignedError::Unsaid));
         assert!(Signed::new(&"a".repeat(BY_BYTES_MAX), &"b".repeat(REASON_BYTES_MAX)).is_ok());
         let error = Signed::new("ada", &"b".repeat(REASON_BYTES_MAX + 1)).unwrap_err();
-        assert_eq!(error, SignedError::TooLong { what: "reason", found: REASON_BYTES_MAX + 1, max: REASON_BYTES_MAX });
-        assert!(Signed::new(&"é".repeat(BY_BYTES_MAX / 2 + 1), "because").is_err(), "bytes count, not characters");
+        assert_eq!(
+            error,
+            SignedError::TooLong {
+                what: "reason",
+                found: REASON_BYTES_MAX + 1,
+                max: REASON_BYTES_MAX
+            }
+        );
+        assert!(
+            Signed::new(&"é".repeat(BY_BYTES_MAX / 2 + 1), "because").is_err(),
+            "bytes count, not characters"
+        );
     }
 
     #[test]

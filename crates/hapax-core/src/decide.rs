@@ -1,7 +1,8 @@
 //! The decision: what to do with a request, given what is remembered.
 //!
-//! `decide` proposes; the [`Condition`] decides, inside the store, by the store's clock. Acting on a stale reading therefore costs a
-//! round trip and never an effect: the losing write comes back with the current record, and `decide` is asked again.
+//! `decide` proposes; the [`Condition`] decides, inside the store, by the store's clock. Acting on
+//! a stale reading therefore costs a round trip and never an effect: the losing write comes back
+//! with the current record, and `decide` is asked again.
 
 use std::time::Duration;
 
@@ -51,8 +52,14 @@ pub fn decide(record: Option<&Head>, ask: &Ask<'_>, now: Timestamp, policy: &Pol
 
     match &head.fingerprint {
         // Only `forget` leaves no fingerprint: nothing to compare with, nothing to tell.
-        None => return Decision::Reject(Rejection::KeyExpired { last: Some(state.last()), is_forgotten: true }),
-        // Before everything else: another request learns nothing of this record, not even its state.
+        None => {
+            return Decision::Reject(Rejection::KeyExpired {
+                last: Some(state.last()),
+                is_forgotten: true,
+            });
+        }
+        // Before everything else: another request learns nothing of this record, not even its
+        // state.
         Some(first) if first != ask.fingerprint => return Decision::Reject(Rejection::KeyReused),
         Some(_) => {}
     }
@@ -62,41 +69,56 @@ pub fn decide(record: Option<&Head>, ask: &Ask<'_>, now: Timestamp, policy: &Pol
     match state {
         State::Running => Decision::Wait,
         State::Completed | State::Failed if head.kept => Decision::Replay,
-        State::Completed | State::Failed => {
-            Decision::Reject(Rejection::AnswerNotKept { status: head.answered(), at: head.finished_at })
-        }
+        State::Completed | State::Failed => Decision::Reject(Rejection::AnswerNotKept {
+            status: head.answered(),
+            at: head.finished_at,
+        }),
         State::Retryable if may_try_again => attempt(lapsed, ask, now),
         State::Retryable => Decision::Reject(Rejection::AttemptsExhausted),
-        // Too late to begin another is not "nothing was begun": the lost one may have had its effect.
+        // Too late to begin another is not "nothing was begun": the lost one may have had its
+        // effect.
         State::Unknown
-            if may_follow(head, policy.mode) && may_try_again && attempt(lapsed, ask, now) == Decision::Attempt(lapsed) =>
+            if may_follow(head, policy.mode)
+                && may_try_again
+                && attempt(lapsed, ask, now) == Decision::Attempt(lapsed) =>
         {
             Decision::Attempt(lapsed)
         }
         State::Unknown if head.state == State::Running => Decision::Hold(lapsed),
         State::Unknown => Decision::Reject(Rejection::OutcomeUnknown),
         State::Expired(Last::Unknown) => Decision::Reject(Rejection::OutcomeUnknown),
-        State::Expired(last) => Decision::Reject(Rejection::KeyExpired { last: Some(last), is_forgotten: false }),
+        State::Expired(last) => Decision::Reject(Rejection::KeyExpired {
+            last: Some(last),
+            is_forgotten: false,
+        }),
     }
 }
 
-/// Whether a lost attempt may be followed by another. One that was answered as done, though not in the transaction of its effect, was not
-/// lost: there is nothing that was rolled back.
+/// Whether a lost attempt may be followed by another. One that was answered as done, though not in
+/// the transaction of its effect, was not lost: there is nothing that was rolled back.
 fn may_follow(head: &Head, mode: Mode) -> bool {
     match mode {
         Mode::Hold => false,
-        Mode::Transaction => !head.loss(State::Unknown).is_some_and(Loss::may_be_done_outside),
+        Mode::Transaction => !head
+            .loss(State::Unknown)
+            .is_some_and(Loss::may_be_done_outside),
         Mode::Rerun | Mode::Fenced | Mode::Probe => true,
     }
 }
 
 /// Begin, unless it is too late to begin.
 fn attempt(condition: Condition, ask: &Ask<'_>, now: Timestamp) -> Decision {
-    if ask.deadline.is_some_and(|deadline| deadline.after(DEADLINE_TOLERANCE) < now) {
+    if ask
+        .deadline
+        .is_some_and(|deadline| deadline.after(DEADLINE_TOLERANCE) < now)
+    {
         return Decision::Reject(Rejection::DeadlinePassed);
     }
     if ask.token_until.is_some_and(|until| until < now) {
-        return Decision::Reject(Rejection::KeyExpired { last: None, is_forgotten: false });
+        return Decision::Reject(Rejection::KeyExpired {
+            last: None,
+            is_forgotten: false,
+        });
     }
     Decision::Attempt(condition)
 }

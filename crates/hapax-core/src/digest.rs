@@ -2,7 +2,8 @@
 
 use sha2::{Digest, Sha256};
 
-/// Hashes a list of parts, each behind its length and all behind a domain, so that no two different lists hash alike.
+/// Hashes a list of parts, each behind its length and all behind a domain, so that no two different
+/// lists hash alike.
 pub(crate) struct Parts(Sha256);
 
 impl Parts {

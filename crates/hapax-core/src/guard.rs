@@ -1,7 +1,8 @@
 //! The guard: under which condition a record may change, and what it then becomes.
 //!
-//! Every change of every record in every store is one of the transitions here. A store calls [`judge`] inside the step that makes
-//! the change atomic, with its own clock; the model checker calls the same function.
+//! Every change of every record in every store is one of the transitions here. A store calls
+//! [`judge`] inside the step that makes the change atomic, with its own clock; the model checker
+//! calls the same function.
 
 use crate::planted::{self, Bug};
 use crate::record::{Fence, Head, State};
@@ -15,7 +16,12 @@ pub struct Refused;
 /// Judges one write: the head the record takes, or a refusal.
 ///
 /// `floor` is the highest fence of any record the store has ever removed.
-pub fn judge(current: Option<&Head>, put: &Put, now: Timestamp, floor: Fence) -> Result<Head, Refused> {
+pub fn judge(
+    current: Option<&Head>,
+    put: &Put,
+    now: Timestamp,
+    floor: Fence,
+) -> Result<Head, Refused> {
     match (&put.change, put.condition) {
         (Change::Claim(claim), Condition::Absent) => {
             if current.is_some_and(|head| !head.is_gone(now)) && !planted::is(Bug::CheckThenAct) {
@@ -24,25 +30,40 @@ pub fn judge(current: Option<&Head>, put: &Put, now: Timestamp, floor: Fence) ->
             Ok(first_claim(put, claim, current, now, floor))
         }
         (Change::Claim(claim), Condition::Lapsed { fence }) => {
-            let head = current.filter(|head| is_over(head, fence, now)).ok_or(Refused)?;
+            let head = current
+                .filter(|head| is_over(head, fence, now))
+                .ok_or(Refused)?;
             Ok(next_claim(head, claim, now, floor))
         }
         (Change::Finish(finish), Condition::Held { fence }) if is_end(finish.state) => {
-            let head = current.filter(|head| is_held(head, fence) || skips_ownership(finish)).ok_or(Refused)?;
+            let head = current
+                .filter(|head| is_held(head, fence) || skips_ownership(finish))
+                .ok_or(Refused)?;
             Ok(ended(head, finish, now))
         }
         (Change::Lose(lifetime), Condition::Lapsed { fence }) => {
-            let head = current.filter(|head| head.state == State::Running && is_over(head, fence, now)).ok_or(Refused)?;
+            let head = current
+                .filter(|head| head.state == State::Running && is_over(head, fence, now))
+                .ok_or(Refused)?;
             Ok(lost(head, *lifetime, now))
         }
         // "Unknown" settles nothing: somebody who knows must say what they know.
-        (Change::Settle(finish, _), Condition::Version { version }) if is_end(finish.state) && finish.state != State::Unknown => {
-            let head = current.filter(|head| head.version == version && head.is_unresolved(head.state_at(now))).ok_or(Refused)?;
+        (Change::Settle(finish, _), Condition::Version { version })
+            if is_end(finish.state) && finish.state != State::Unknown =>
+        {
+            let head = current
+                .filter(|head| head.version == version && head.is_unresolved(head.state_at(now)))
+                .ok_or(Refused)?;
             let fence = Fence::mint(head.fence, floor, now);
-            Ok(Head { fence, ..ended(head, finish, now) })
+            Ok(Head {
+                fence,
+                ..ended(head, finish, now)
+            })
         }
         (Change::Forget(lifetime, _), Condition::Version { version }) => {
-            let head = current.filter(|head| head.version == version && head.state_at(now) != State::Running).ok_or(Refused)?;
+            let head = current
+                .filter(|head| head.version == version && head.state_at(now) != State::Running)
+                .ok_or(Refused)?;
             Ok(forgotten(head, *lifetime, now, floor))
         }
         // No other pair is a transition.
@@ -50,11 +71,23 @@ pub fn judge(current: Option<&Head>, put: &Put, now: Timestamp, floor: Fence) ->
     }
 }
 
-/// Judges one renewal: a live attempt keeps its lease while it owns its fence. One that lapsed but was not acted upon gets it back.
+/// Judges one renewal: a live attempt keeps its lease while it owns its fence. One that lapsed but
+/// was not acted upon gets it back.
 pub fn renew(current: Option<&Head>, renewal: &Renewal, now: Timestamp) -> Result<Head, Refused> {
-    let head = current.filter(|head| head.fence == renewal.fence && head.state == State::Running).ok_or(Refused)?;
-    let fence = if planted::is(Bug::RenewalBumpsFence) { Fence::mint(head.fence, Fence::ZERO, now) } else { head.fence };
-    Ok(Head { lease_until: now.after(renewal.lease), version: head.version + 1, fence, ..head.clone() })
+    let head = current
+        .filter(|head| head.fence == renewal.fence && head.state == State::Running)
+        .ok_or(Refused)?;
+    let fence = if planted::is(Bug::RenewalBumpsFence) {
+        Fence::mint(head.fence, Fence::ZERO, now)
+    } else {
+        head.fence
+    };
+    Ok(Head {
+        lease_until: now.after(renewal.lease),
+        version: head.version + 1,
+        fence,
+        ..head.clone()
+    })
 }
 
 /// What time has brought to a record, for a sweep to write down.
@@ -62,13 +95,15 @@ pub fn renew(current: Option<&Head>, renewal: &Renewal, now: Timestamp) -> Resul
 pub enum Due {
     /// The lease is over: the record becomes this.
     Lost(Box<Head>),
-    /// Retention is over: the answer goes. The head stays; that it is a tombstone now, its times tell.
+    /// Retention is over: the answer goes. The head stays; that it is a tombstone now, its times
+    /// tell.
     Buried,
     /// The tombstone is over: the record goes.
     Removed,
 }
 
-/// What a sweep finds to do with a record at `now`. `lifetime` is what a lost attempt gets, since its policy is not at hand.
+/// What a sweep finds to do with a record at `now`. `lifetime` is what a lost attempt gets, since
+/// its policy is not at hand.
 pub fn due(head: &Head, lifetime: Lifetime, now: Timestamp) -> Option<Due> {
     match (head.state, head.state_at(now)) {
         (State::Running, State::Unknown) => Some(Due::Lost(Box::new(lost(head, lifetime, now)))),
@@ -102,18 +137,25 @@ impl Swept {
 
 /// What an attempt can end in.
 fn is_end(state: State) -> bool {
-    matches!(state, State::Completed | State::Failed | State::Retryable | State::Unknown)
+    matches!(
+        state,
+        State::Completed | State::Failed | State::Retryable | State::Unknown
+    )
 }
 
-/// `Held`: running, or given up for lost with nobody having acted on it. Neither lease nor retention matters: late is not lost.
+/// `Held`: running, or given up for lost with nobody having acted on it. Neither lease nor
+/// retention matters: late is not lost.
 fn is_held(head: &Head, fence: Fence) -> bool {
     head.fence == fence && head.state.is_open() && head.fingerprint.is_some()
 }
 
-/// `Lapsed`: the attempt is over, by the store's clock or by its own word. A completed record is never lapsed, though its fence is
-/// the same: between the reading and this write the late attempt may have completed.
+/// `Lapsed`: the attempt is over, by the store's clock or by its own word. A completed record is
+/// never lapsed, though its fence is the same: between the reading and this write the late attempt
+/// may have completed.
 fn is_over(head: &Head, fence: Fence, now: Timestamp) -> bool {
-    let lease_is_over = head.lease_until <= now || planted::is(Bug::UnconditionalTakeover) || planted::is(Bug::LapseByNodeClock);
+    let lease_is_over = head.lease_until <= now
+        || planted::is(Bug::UnconditionalTakeover)
+        || planted::is(Bug::LapseByNodeClock);
     let is_over = match head.state {
         State::Running => lease_is_over,
         State::Unknown | State::Retryable => head.expires_at > now,
@@ -130,7 +172,13 @@ fn skips_ownership(finish: &Finish) -> bool {
     }
 }
 
-fn first_claim(put: &Put, claim: &Claim, gone: Option<&Head>, now: Timestamp, floor: Fence) -> Head {
+fn first_claim(
+    put: &Put,
+    claim: &Claim,
+    gone: Option<&Head>,
+    now: Timestamp,
+    floor: Fence,
+) -> Head {
     let (fence, version) = gone.map_or((Fence::ZERO, 0), |head| (head.fence, head.version));
     let fence = Fence::mint(fence, floor, now);
     Head {
@@ -140,7 +188,8 @@ fn first_claim(put: &Put, claim: &Claim, gone: Option<&Head>, now: Timestamp, fl
         state: State::Running,
         fence,
         token: claim.token,
-        // Above every version of an earlier record of this id, so that an operator who looked at that one cannot change this one.
+        // Above every version of an earlier record of this id, so that an operator who looked at
+        // that one cannot change this one.
         version: fence.as_u64().max(version + 1),
         attempts: 1,
         lease_until: now.after(claim.lease),
@@ -156,7 +205,8 @@ fn first_claim(put: &Put, claim: &Claim, gone: Option<&Head>, now: Timestamp, fl
     }
 }
 
-/// A further attempt. The fingerprint stays the first one's: a repeat is compared with what was asked first, under its policy.
+/// A further attempt. The fingerprint stays the first one's: a repeat is compared with what was
+/// asked first, under its policy.
 fn next_claim(head: &Head, claim: &Claim, now: Timestamp, floor: Fence) -> Head {
     Head {
         state: State::Running,
@@ -173,7 +223,8 @@ fn next_claim(head: &Head, claim: &Claim, now: Timestamp, floor: Fence) -> Head 
     }
 }
 
-/// The record of an attempt that has ended so, by the store's clock: what [`judge`] makes of it where the attempt owns its record.
+/// The record of an attempt that has ended so, by the store's clock: what [`judge`] makes of it
+/// where the attempt owns its record.
 pub fn ended(head: &Head, finish: &Finish, now: Timestamp) -> Head {
     Head {
         state: finish.state,
@@ -182,13 +233,24 @@ pub fn ended(head: &Head, finish: &Finish, now: Timestamp) -> Head {
         version: head.version + 1,
         finished_at: now,
         expires_at: now.after(finish.lifetime.retention),
-        tombstone_until: now.after(finish.lifetime.retention).after(finish.lifetime.tombstone),
+        tombstone_until: now
+            .after(finish.lifetime.retention)
+            .after(finish.lifetime.tombstone),
         ..head.clone()
     }
 }
 
 fn lost(head: &Head, lifetime: Lifetime, now: Timestamp) -> Head {
-    ended(head, &Finish { state: State::Unknown, status: None, answer: None, lifetime }, now)
+    ended(
+        head,
+        &Finish {
+            state: State::Unknown,
+            status: None,
+            answer: None,
+            lifetime,
+        },
+        now,
+    )
 }
 
 fn forgotten(head: &Head, lifetime: Lifetime, now: Timestamp, floor: Fence) -> Head {
@@ -202,7 +264,8 @@ fn forgotten(head: &Head, lifetime: Lifetime, now: Timestamp, floor: Fence) -> H
         version: head.version + 1,
         finished_at: now,
         expires_at: now,
-        // Never shorter than without the forgetting: what was asked to be forgotten was not asked to run again.
+        // Never shorter than without the forgetting: what was asked to be forgotten was not asked
+        // to run again.
         tombstone_until: now.after(lifetime.tombstone).max(head.tombstone_until),
         ..head.clone()
     }

@@ -35,8 +35,11 @@ pub enum KeyError {
     /// Over [`Key::BYTES_MAX`].
     #[error("it is longer than {} bytes", Key::BYTES_MAX)]
     TooLong,
-    /// Neither `"abc"` nor a bare run of visible ASCII without comma, semicolon, quote and backslash.
-    #[error("it must be one quoted string (\"abc\") or bare visible ASCII without space, comma, semicolon, quote or backslash")]
+    /// Neither `"abc"` nor a bare run of visible ASCII without comma, semicolon, quote and
+    /// backslash.
+    #[error(
+        "it must be one quoted string (\"abc\") or bare visible ASCII without space, comma, semicolon, quote or backslash"
+    )]
     Malformed,
     /// More than one field line carried a key.
     #[error("it was sent more than once")]
@@ -45,37 +48,55 @@ pub enum KeyError {
     #[error("this route takes only the quoted form (\"abc\")")]
     NotQuoted,
     /// Where the key is taken from the body: there is something else at its place.
-    #[error("the body holds something else than a string or a whole number in plain digits where this route takes the key from")]
+    #[error(
+        "the body holds something else than a string or a whole number in plain digits where this route takes the key from"
+    )]
     NotText,
     /// Where the key is taken from the body: there is an empty text.
     #[error("the body holds an empty text where this route takes the key from")]
     EmptyInBody,
     /// Where the key is taken from the body: over [`Key::BYTES_MAX`].
-    #[error("the body holds a text of more than {} bytes where this route takes the key from", Key::BYTES_MAX)]
+    #[error(
+        "the body holds a text of more than {} bytes where this route takes the key from",
+        Key::BYTES_MAX
+    )]
     TooLongInBody,
     /// Where the key is taken from the body: another character than printable ASCII.
     #[error("a key in the body must be of printable ASCII")]
     NotPrintable,
-    /// Where the key is taken from the body: what the service behind would read there is anybody's guess.
+    /// Where the key is taken from the body: what the service behind would read there is anybody's
+    /// guess.
     #[error("the body, where this route takes the key from, is not one well-formed JSON text")]
     NotJson,
     /// Where the key is taken from the body: two readers might find two keys.
-    #[error("the body, where this route takes the key from, has a member name twice or begins with a byte order mark")]
+    #[error(
+        "the body, where this route takes the key from, has a member name twice or begins with a byte order mark"
+    )]
     Ambiguous,
-    /// Where the key is taken from the body: to a reader that ignores letter case there is another key, or one at all.
+    /// Where the key is taken from the body: to a reader that ignores letter case there is another
+    /// key, or one at all.
     #[error(
         "the body, where this route takes the key from, has a name that differs from another, or from the name of the key, only in letter case"
     )]
     LetterCase,
     /// Where the key is taken from the body: larger than is read as JSON.
-    #[error("the body, where this route takes the key from, is nested too deeply or has too many members or too long a string")]
+    #[error(
+        "the body, where this route takes the key from, is nested too deeply or has too many members or too long a string"
+    )]
     Unwieldy,
 }
 
 impl KeyError {
     /// Whether it is about a key that was taken from the body. Each of those says so.
     pub const fn is_of_body(self) -> bool {
-        !matches!(self, KeyError::Empty | KeyError::TooLong | KeyError::Malformed | KeyError::Repeated | KeyError::NotQuoted)
+        !matches!(
+            self,
+            KeyError::Empty
+                | KeyError::TooLong
+                | KeyError::Malformed
+                | KeyError::Repeated
+                | KeyError::NotQuoted
+        )
     }
 }
 
@@ -114,7 +135,8 @@ impl Key {
         Key::new(field::string(value).ok_or(KeyError::Malformed)?)
     }
 
-    /// A key that stood in a JSON body, as the text that it is there: of a string, or the digits of a number.
+    /// A key that stood in a JSON body, as the text that it is there: of a string, or the digits of
+    /// a number.
     pub fn from_text(text: &str) -> Result<Key, KeyError> {
         Key::new(text).map_err(|error| match error {
             KeyError::Malformed => KeyError::NotPrintable,
@@ -126,7 +148,11 @@ impl Key {
 
     /// How the key travels onward: bare, or quoted where it holds what a bare key cannot.
     pub fn to_field(&self) -> Cow<'_, str> {
-        if self.0.bytes().all(is_bare) { Cow::Borrowed(&self.0) } else { Cow::Owned(field::quote(&self.0)) }
+        if self.0.bytes().all(is_bare) {
+            Cow::Borrowed(&self.0)
+        } else {
+            Cow::Owned(field::quote(&self.0))
+        }
     }
 
     /// The key itself, without quotes.
@@ -171,7 +197,9 @@ mod tests {
     fn both_spellings_are_one_key() {
         assert_eq!(Key::from_field(b"abc"), Key::from_field(b" \"abc\"\t"));
         assert_eq!(
-            Key::from_field(b"8e03978e-40d5-43e8-bc93-6894a57f9324").unwrap().to_field(),
+            Key::from_field(b"8e03978e-40d5-43e8-bc93-6894a57f9324")
+                .unwrap()
+                .to_field(),
             "8e03978e-40d5-43e8-bc93-6894a57f9324"
         );
         assert_eq!(Key::from_field(br#""a b""#).unwrap().to_field(), r#""a b""#);
@@ -193,7 +221,12 @@ mod tests {
             (&long, KeyError::TooLong),
         ];
         for (value, error) in cases {
-            assert_eq!(Key::from_field(value), Err(error), "{}", value.escape_ascii());
+            assert_eq!(
+                Key::from_field(value),
+                Err(error),
+                "{}",
+                value.escape_ascii()
+            );
         }
         assert!(Key::from_field(&long[..255]).is_ok());
         assert_eq!(Key::from_quoted_field(b"abc"), Err(KeyError::NotQuoted));

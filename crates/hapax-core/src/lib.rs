@@ -1,16 +1,21 @@
 //! The rules of Hapax, as pure code.
 //!
-//! This crate *decides* and never *does*: it has no I/O, no clock, no randomness and no runtime. Time is an argument, storage is a
-//! trait with a written contract, and every rule is a function from values to a value.
+//! This crate *decides* and never *does*: it has no I/O, no clock, no randomness and no runtime.
+//! Time is an argument, storage is a trait with a written contract, and every rule is a function
+//! from values to a value.
 //!
 //! Read in this order:
 //!
-//! 1. [`decide`](mod@decide): what to do with a request, given what is remembered. The product in a page.
+//! 1. [`decide`](mod@decide): what to do with a request, given what is remembered. The product in a
+//!    page.
 //! 2. [`guard`]: the four conditions under which a record may change, and what it then becomes.
 //! 3. [`record`], [`policy`], [`outcome`], [`rejection`]: the words those two speak in.
-//! 4. [`store`]: the contract every store keeps, and [`memory`], the store that shows it in the fewest lines.
-//! 5. [`audit`]: what was done by hand, by whom and why; [`transfer`]: how a store's content moves into another.
-//! 6. [`key`], [`scope`], [`operation`], [`fingerprint`]: what identifies a request, and what says whether two are the same.
+//! 4. [`store`]: the contract every store keeps, and [`memory`], the store that shows it in the
+//!    fewest lines.
+//! 5. [`audit`]: what was done by hand, by whom and why; [`transfer`]: how a store's content moves
+//!    into another.
+//! 6. [`key`], [`scope`], [`operation`], [`fingerprint`]: what identifies a request, and what says
+//!    whether two are the same.
 
 pub mod answer;
 pub mod audit;

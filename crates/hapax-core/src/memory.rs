@@ -12,7 +12,8 @@ use crate::operation::Secret;
 use crate::record::{Fence, Head, Record};
 use crate::scope::{PrincipalId, RecordId};
 use crate::store::{
-    Change, Counts, KnownPrincipal, Lifetime, ListQuery, Pulse, Put, Reading, Renewal, Reply, Seen, Store, Swept, Won, Written,
+    Change, Counts, KnownPrincipal, Lifetime, ListQuery, Pulse, Put, Reading, Renewal, Reply, Seen,
+    Store, Swept, Won, Written,
 };
 use crate::time::{Clock, Timestamp};
 use crate::transfer::Standing;
@@ -53,10 +54,14 @@ impl Memory {
             log: VecDeque::new(),
             logged: 0,
         };
-        Memory { clock, inside: Mutex::new(inside) }
+        Memory {
+            clock,
+            inside: Mutex::new(inside),
+        }
     }
 
-    /// The mutex makes every step atomic; the clock is read under it, so that time never runs backwards between two steps.
+    /// The mutex makes every step atomic; the clock is read under it, so that time never runs
+    /// backwards between two steps.
     fn lock(&self) -> (MutexGuard<'_, Inside>, Timestamp) {
         let inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
         (inside, self.clock.now())
@@ -67,7 +72,10 @@ impl Store for Memory {
     fn get(&self, ids: Vec<RecordId>) -> Reply<'_, Reading> {
         Box::pin(async move {
             let (inside, now) = self.lock();
-            Ok(Reading { records: ids.iter().map(|id| inside.read(id, now)).collect(), now })
+            Ok(Reading {
+                records: ids.iter().map(|id| inside.read(id, now)).collect(),
+                now,
+            })
         })
     }
 
@@ -81,7 +89,10 @@ impl Store for Memory {
     fn renew(&self, renewals: Vec<Renewal>) -> Reply<'_, Vec<bool>> {
         Box::pin(async move {
             let (mut inside, now) = self.lock();
-            Ok(renewals.iter().map(|renewal| inside.renew(renewal, now)).collect())
+            Ok(renewals
+                .iter()
+                .map(|renewal| inside.renew(renewal, now))
+                .collect())
         })
     }
 
@@ -89,8 +100,14 @@ impl Store for Memory {
         Box::pin(async move {
             let (inside, now) = self.lock();
             let from = query.after.map_or(Bound::Unbounded, Bound::Excluded);
-            let heads = inside.records.range((from, Bound::Unbounded)).map(|(_, record)| record.head.clone().at(now));
-            Ok(heads.filter(|head| query.state.is_none_or(|word| head.state.is_called(word))).take(query.limit).collect())
+            let heads = inside
+                .records
+                .range((from, Bound::Unbounded))
+                .map(|(_, record)| record.head.clone().at(now));
+            Ok(heads
+                .filter(|head| query.state.is_none_or(|word| head.state.is_called(word)))
+                .take(query.limit)
+                .collect())
         })
     }
 
@@ -128,7 +145,10 @@ impl Store for Memory {
     fn knows(&self, principal: PrincipalId) -> Reply<'_, bool> {
         Box::pin(async move {
             let (inside, now) = self.lock();
-            Ok(inside.principals.get(&principal).is_some_and(|until| *until > now))
+            Ok(inside
+                .principals
+                .get(&principal)
+                .is_some_and(|until| *until > now))
         })
     }
 
@@ -151,17 +171,31 @@ impl Inside {
     fn read(&self, id: &RecordId, now: Timestamp) -> Option<Record> {
         let Record { head, answer } = self.records.get(id)?.clone();
         let head = head.at(now);
-        Some(Record { answer: answer.filter(|_| head.kept), head })
+        Some(Record {
+            answer: answer.filter(|_| head.kept),
+            head,
+        })
     }
 
     fn put_if(&mut self, put: &Put, now: Timestamp) -> Written {
         let current = self.records.get(&put.id);
         match guard::judge(current.map(|record| &record.head), put, now, self.floor) {
-            Err(guard::Refused) => Written::Lost(Seen { record: self.read(&put.id, now), now }),
+            Err(guard::Refused) => Written::Lost(Seen {
+                record: self.read(&put.id, now),
+                now,
+            }),
             Ok(head) => {
                 let entry = LogEntry::of(put, current.map(|record| &record.head), &head, now);
-                entry.into_iter().for_each(|entry| drop(self.write_log(entry)));
-                self.records.insert(put.id, Record { head: head.clone(), answer: put.change.answer().cloned() });
+                entry
+                    .into_iter()
+                    .for_each(|entry| drop(self.write_log(entry)));
+                self.records.insert(
+                    put.id,
+                    Record {
+                        head: head.clone(),
+                        answer: put.change.answer().cloned(),
+                    },
+                );
                 self.epoch += u64::from(matches!(put.change, Change::Forget(..)));
                 Written::Won(Won { head, now })
             }
@@ -169,25 +203,40 @@ impl Inside {
     }
 
     fn count(&self, now: Timestamp) -> Counts {
-        let live = || self.records.values().map(|record| &record.head).filter(|head| !head.is_gone(now));
-        Counts { records: live().count() as u64, refused: live().filter(|head| head.is_refused()).count() as u64 }
+        let live = || {
+            self.records
+                .values()
+                .map(|record| &record.head)
+                .filter(|head| !head.is_gone(now))
+        };
+        Counts {
+            records: live().count() as u64,
+            refused: live().filter(|head| head.is_refused()).count() as u64,
+        }
     }
 
     fn write_log(&mut self, entry: LogEntry) -> LogEntry {
         self.logged += 1;
-        let entry = LogEntry { sequence: self.logged, ..entry };
+        let entry = LogEntry {
+            sequence: self.logged,
+            ..entry
+        };
         self.log.push_back(entry.clone());
         entry
     }
 
     fn read_log(&self, query: &LogQuery) -> Vec<LogEntry> {
         let is_asked_for = |entry: &&LogEntry| {
-            query.record.is_none_or(|id| entry.touched.as_ref().is_some_and(|touched| touched.id == id))
-                && match query.from {
-                    Start::After(sequence) => entry.sequence > sequence,
-                    Start::Before(sequence) => entry.sequence < sequence,
-                    Start::End => true,
-                }
+            query.record.is_none_or(|id| {
+                entry
+                    .touched
+                    .as_ref()
+                    .is_some_and(|touched| touched.id == id)
+            }) && match query.from {
+                Start::After(sequence) => entry.sequence > sequence,
+                Start::Before(sequence) => entry.sequence < sequence,
+                Start::End => true,
+            }
         };
         let entries = self.log.iter().filter(is_asked_for);
         match query.from {
@@ -197,7 +246,9 @@ impl Inside {
     }
 
     fn renew(&mut self, renewal: &Renewal, now: Timestamp) -> bool {
-        let Some(record) = self.records.get_mut(&renewal.id) else { return false };
+        let Some(record) = self.records.get_mut(&renewal.id) else {
+            return false;
+        };
         match guard::renew(Some(&record.head), renewal, now) {
             Ok(head) => {
                 record.head = head;
@@ -219,11 +270,16 @@ impl Inside {
         let mut swept = Swept::default();
         for (_, id) in due.into_iter().take(limit) {
             let head = self.records[&id].head.clone();
-            let Some(due) = guard::due(&head, Lifetime::default(), now) else { continue };
+            let Some(due) = guard::due(&head, Lifetime::default(), now) else {
+                continue;
+            };
             swept.count(&due);
             let left = match due {
                 Due::Lost(lost) => Some(*lost),
-                Due::Buried => Some(Head { kept: false, ..head }),
+                Due::Buried => Some(Head {
+                    kept: false,
+                    ..head
+                }),
                 Due::Removed => {
                     self.floor = self.floor.max(head.fence);
                     None
@@ -234,7 +290,12 @@ impl Inside {
                 None => self.records.remove(&id),
             };
         }
-        while swept.total() < limit && self.log.front().is_some_and(|entry| entry.at.after(audit::KEPT_FOR) <= now) {
+        while swept.total() < limit
+            && self
+                .log
+                .front()
+                .is_some_and(|entry| entry.at.after(audit::KEPT_FOR) <= now)
+        {
             self.log.pop_front();
             swept.unlogged += 1;
         }

@@ -13,7 +13,8 @@ use crate::planted::{self, Bug};
 use crate::scope::RecordId;
 use crate::time::Timestamp;
 
-/// The secret that makes operation ids and issued tokens unguessable. Kept by the store, so that every node has the same one.
+/// The secret that makes operation ids and issued tokens unguessable. Kept by the store, so that
+/// every node has the same one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret([u8; 32]);
 
@@ -29,7 +30,8 @@ impl Secret {
     }
 
     pub(crate) fn sign(&self, digest: &[u8; 32]) -> [u8; 32] {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes a key of any length");
+        let mut mac =
+            Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes a key of any length");
         mac.update(digest);
         mac.finalize().into_bytes().into()
     }
@@ -41,21 +43,24 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// How many bytes of an operation id are each of its halves: the proof, and the beginning of the record's id.
+/// How many bytes of an operation id are each of its halves: the proof, and the beginning of the
+/// record's id.
 const HALF: usize = 16;
 /// How many bytes of the proof say which store made it. The rest says which life of the key.
 const STORE_BYTES: usize = 8;
 
-/// How long a store that existed before lives had ids of their own goes on making ids by the first rule, once it knows the second:
-/// nodes of the version before may still serve beside newer ones, and both must give one operation one id.
+/// How long a store that existed before lives had ids of their own goes on making ids by the first
+/// rule, once it knows the second: nodes of the version before may still serve beside newer ones,
+/// and both must give one operation one id.
 pub const GRACE: Duration = Duration::from_secs(60 * 60);
 
 /// Makes the operation ids of one store.
 ///
-/// There are two rules. By the first, every life of a scope and key has the same id. By the second each life has its own: a key that is
-/// used again after its tombstone is over names another operation, and a service that remembers the first does not take one for the other.
-/// Which rule holds for a record is decided by when it was created, and a record keeps its `created_at` through every takeover. So a
-/// record made before the second rule keeps its id.
+/// There are two rules. By the first, every life of a scope and key has the same id. By the second
+/// each life has its own: a key that is used again after its tombstone is over names another
+/// operation, and a service that remembers the first does not take one for the other. Which rule
+/// holds for a record is decided by when it was created, and a record keeps its `created_at`
+/// through every takeover. So a record made before the second rule keeps its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperationIds {
     secret: Secret,
@@ -63,9 +68,13 @@ pub struct OperationIds {
 }
 
 impl OperationIds {
-    /// For the store with this secret, in which records created at `lives_since` or later follow the second rule.
+    /// For the store with this secret, in which records created at `lives_since` or later follow
+    /// the second rule.
     pub const fn new(secret: Secret, lives_since: Timestamp) -> OperationIds {
-        OperationIds { secret, lives_since }
+        OperationIds {
+            secret,
+            lives_since,
+        }
     }
 
     /// The store's secret.
@@ -73,10 +82,12 @@ impl OperationIds {
         &self.secret
     }
 
-    /// The id of the operation that a record stands for: the proof, then the first half of the record's id.
+    /// The id of the operation that a record stands for: the proof, then the first half of the
+    /// record's id.
     ///
-    /// A database can check it with nothing but a digest, and finds the record by the second half. In each digest the secret comes first and
-    /// everything has one length, so that nobody can make one id from another.
+    /// A database can check it with nothing but a digest, and finds the record by the second half.
+    /// In each digest the secret comes first and everything has one length, so that nobody can make
+    /// one id from another.
     pub fn make(&self, record: &RecordId, created_at: Timestamp) -> OperationId {
         let found_by = &record.as_bytes()[..HALF];
         let mut store = Parts::new("hapax operation 2");
@@ -101,15 +112,21 @@ impl OperationIds {
 pub struct OperationId(Arc<str>);
 
 impl OperationId {
-    /// The key under which this operation calls the next service in `step`: the same one each time it is derived, so that a repeat
-    /// of this operation is a repeat there too. Spelled as a UUID, the shape every API accepts.
+    /// The key under which this operation calls the next service in `step`: the same one each time
+    /// it is derived, so that a repeat of this operation is a repeat there too. Spelled as a UUID,
+    /// the shape every API accepts.
     pub fn derive(&self, step: &str) -> Key {
         let mut parts = Parts::new("hapax derived key 1");
         parts.push(self.0.as_bytes());
         parts.push(step.as_bytes());
         let digest = parts.finish();
         let bytes: [u8; 16] = std::array::from_fn(|i| digest[i]);
-        Key::new(uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()).expect("a UUID is a key")
+        Key::new(
+            uuid::Builder::from_custom_bytes(bytes)
+                .into_uuid()
+                .to_string(),
+        )
+        .expect("a UUID is a key")
     }
 
     /// The id as it travels in `Hapax-Operation`.
@@ -145,27 +162,49 @@ mod tests {
     fn a_record_from_before_lives_keeps_its_id() {
         let before = Timestamp::from_micros(LIVES_SINCE.as_micros() - 1);
         let operation = ids(1).make(&RECORD, before);
-        assert_eq!(operation, ids(1).make(&RECORD, Timestamp::ZERO), "one id for every life");
+        assert_eq!(
+            operation,
+            ids(1).make(&RECORD, Timestamp::ZERO),
+            "one id for every life"
+        );
         assert_ne!(operation, ids(2).make(&RECORD, before));
         assert_ne!(operation.derive("charge"), operation.derive("mail"));
-        // Pinned: a change here would make every repeat of an old operation a new request downstream.
-        assert_eq!(operation.as_str(), "9d90f7d40a268b4ccd5d8487ad5df5f007070707070707070707070707070707");
-        assert_eq!(operation.derive("charge").as_str(), "09c04e10-914b-8a62-a23f-c103fba95f5e");
+        // Pinned: a change here would make every repeat of an old operation a new request
+        // downstream.
+        assert_eq!(
+            operation.as_str(),
+            "9d90f7d40a268b4ccd5d8487ad5df5f007070707070707070707070707070707"
+        );
+        assert_eq!(
+            operation.derive("charge").as_str(),
+            "09c04e10-914b-8a62-a23f-c103fba95f5e"
+        );
     }
 
     #[test]
     fn every_life_of_a_key_is_an_operation_of_its_own() {
         let operation = ids(1).make(&RECORD, LIVES_SINCE);
         let next = ids(1).make(&RECORD, Timestamp::from_micros(LIVES_SINCE.as_micros() + 1));
-        assert_eq!(operation, ids(1).make(&RECORD, LIVES_SINCE), "the same for every attempt");
+        assert_eq!(
+            operation,
+            ids(1).make(&RECORD, LIVES_SINCE),
+            "the same for every attempt"
+        );
         assert_ne!(operation, next);
         assert_ne!(operation.derive("charge"), next.derive("charge"));
         assert_ne!(operation, ids(2).make(&RECORD, LIVES_SINCE));
-        // A database tells a foreign operation from another life of its own by the first eight bytes, and finds both by the last sixteen.
+        // A database tells a foreign operation from another life of its own by the first eight
+        // bytes, and finds both by the last sixteen.
         assert_eq!(operation.as_str()[..16], next.as_str()[..16]);
         assert_eq!(operation.as_str()[32..], next.as_str()[32..]);
         // Pinned, as above.
-        assert_eq!(operation.as_str(), "9d90f7d40a268b4c602e828225d981ec07070707070707070707070707070707");
-        assert_eq!(operation.derive("charge").as_str(), "5648987c-9356-83b0-8520-6e0681ad6567");
+        assert_eq!(
+            operation.as_str(),
+            "9d90f7d40a268b4c602e828225d981ec07070707070707070707070707070707"
+        );
+        assert_eq!(
+            operation.derive("charge").as_str(),
+            "5648987c-9356-83b0-8520-6e0681ad6567"
+        );
     }
 }

@@ -10,8 +10,9 @@ use crate::policy::Policy;
 use crate::record::{Head, State};
 use crate::store::Lifetime;
 
-/// How long a record is kept of which nothing is known but that the service refused its caller with 401 or 403. Long enough for a
-/// repeat with better credentials to be the same operation, and short, because anybody can make such records with forged ones.
+/// How long a record is kept of which nothing is known but that the service refused its caller with
+/// 401 or 403. Long enough for a repeat with better credentials to be the same operation, and
+/// short, because anybody can make such records with forged ones.
 pub const REFUSED_FOR: Duration = Duration::from_secs(10 * 60);
 
 /// What a status says about the effect.
@@ -39,7 +40,8 @@ impl Class {
 /// What an attempt ended in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The effect is done, or definitively refused, and this is the answer. `None` when it is not to be kept.
+    /// The effect is done, or definitively refused, and this is the answer. `None` when it is not
+    /// to be kept.
     Kept {
         /// The status of the answer.
         status: u16,
@@ -63,8 +65,8 @@ pub enum Outcome {
 pub enum Loss {
     /// The service answered with this status, which does not say whether it acted.
     Answered(u16),
-    /// The work ended, with this status if it had one, but the record was not completed in the transaction of the effect, as the route
-    /// promises.
+    /// The work ended, with this status if it had one, but the record was not completed in the
+    /// transaction of the effect, as the route promises.
     NotJoined(Option<u16>),
     /// The service did not answer in time.
     TimedOut,
@@ -80,7 +82,8 @@ pub enum Loss {
     ProbeUnknown,
     /// The node stopped before the attempt ended.
     Stopped,
-    /// The lease ended without a word: the node went away, or lost the store. Also what records from before say.
+    /// The lease ended without a word: the node went away, or lost the store. Also what records
+    /// from before say.
     Lapsed,
     /// A reason that a newer version has written.
     Newer(u16),
@@ -111,7 +114,10 @@ impl Loss {
             Loss::NotJoined(Some(status)) => Some(NOT_JOINED + status),
             Loss::Lapsed => None,
             Loss::Newer(code) => Some(code),
-            loss => CODES.iter().find(|(_, known)| *known == loss).map(|(code, _)| *code),
+            loss => CODES
+                .iter()
+                .find(|(_, known)| *known == loss)
+                .map(|(code, _)| *code),
         }
     }
 
@@ -119,11 +125,15 @@ impl Loss {
     pub fn from_code(code: Option<u16>) -> Loss {
         match code {
             None => Loss::Lapsed,
-            // From before: what did not join had the mere status of its answer, or 500 where there was none.
+            // From before: what did not join had the mere status of its answer, or 500 where there
+            // was none.
             Some(status @ ..=999) => Loss::NotJoined(Some(status)),
             Some(code @ 3100..=3999) => Loss::Answered(code - ANSWERED),
             Some(code @ 2100..=2999) => Loss::NotJoined(Some(code - NOT_JOINED)),
-            Some(code) => CODES.iter().find(|(known, _)| *known == code).map_or(Loss::Newer(code), |(_, loss)| *loss),
+            Some(code) => CODES
+                .iter()
+                .find(|(known, _)| *known == code)
+                .map_or(Loss::Newer(code), |(_, loss)| *loss),
         }
     }
 
@@ -144,10 +154,14 @@ impl Loss {
         }
     }
 
-    /// Whether the work may be done though its record did not join the transaction of the effect: nothing is known to have been rolled back.
+    /// Whether the work may be done though its record did not join the transaction of the effect:
+    /// nothing is known to have been rolled back.
     pub const fn may_be_done_outside(self) -> bool {
         // What a newer version means is not known: as careful as can be.
-        matches!(self, Loss::Answered(..=399) | Loss::NotJoined(_) | Loss::Newer(_))
+        matches!(
+            self,
+            Loss::Answered(..=399) | Loss::NotJoined(_) | Loss::Newer(_)
+        )
     }
 }
 
@@ -180,7 +194,9 @@ impl Outcome {
     /// The state the record takes.
     pub fn state(&self) -> State {
         match self {
-            Outcome::Kept { status: 400..=499, .. } => State::Failed,
+            Outcome::Kept {
+                status: 400..=499, ..
+            } => State::Failed,
             Outcome::Kept { .. } => State::Completed,
             Outcome::Released { .. } => State::Retryable,
             Outcome::Lost(_) => State::Unknown,
@@ -189,19 +205,29 @@ impl Outcome {
 
     /// How long the record is remembered when the attempt that made this claim ends so.
     ///
-    /// If 401 or 403 is all that ever came of the key, it is kept for [`REFUSED_FOR`] and leaves no tombstone. A record with any other
-    /// past keeps its ordinary lifetime: an attempt that was lost must not be forgotten because a later one was refused.
+    /// If 401 or 403 is all that ever came of the key, it is kept for [`REFUSED_FOR`] and leaves no
+    /// tombstone. A record with any other past keeps its ordinary lifetime: an attempt that was
+    /// lost must not be forgotten because a later one was refused.
     pub fn lifetime(&self, claimed: &Head, follows_lost: bool, policy: &Policy) -> Lifetime {
         let ordinary = Lifetime::from(policy);
-        let is_refused = matches!(self, Outcome::Released { status: Some(401 | 403) }) && !planted::is(Bug::RefusedKeptLong);
+        let is_refused = matches!(
+            self,
+            Outcome::Released {
+                status: Some(401 | 403)
+            }
+        ) && !planted::is(Bug::RefusedKeptLong);
         let has_other_past = claimed.attempts > 1 && (follows_lost || !claimed.was_short_lived());
         if !is_refused || (has_other_past && !planted::is(Bug::RefusedForgetsLost)) {
             return ordinary;
         }
-        Lifetime { retention: ordinary.retention.min(REFUSED_FOR), tombstone: Duration::ZERO }
+        Lifetime {
+            retention: ordinary.retention.min(REFUSED_FOR),
+            tombstone: Duration::ZERO,
+        }
     }
 
-    /// What the record keeps as its status: the one the attempt was answered with, or why it was lost.
+    /// What the record keeps as its status: the one the attempt was answered with, or why it was
+    /// lost.
     pub fn code(&self) -> Option<u16> {
         match self {
             Outcome::Kept { status, .. } => Some(*status),
@@ -220,10 +246,11 @@ impl Outcome {
     }
 }
 
-/// How a status is read on a route, unless its service [says better](Said). What the route says about a status wins over the general
-/// rule.
+/// How a status is read on a route, unless its service [says better](Said). What the route says
+/// about a status wins over the general rule.
 ///
-/// 500 is unknown: an exception that nobody caught is the typical one, and it may come after the effect. Where a second attempt is safe
+/// 500 is unknown: an exception that nobody caught is the typical one, and it may come after the
+/// effect. Where a second attempt is safe
 /// ([`Mode::releases_errors`](crate::policy::Mode::releases_errors)), every 5xx releases.
 pub fn classify(status: u16, policy: &Policy) -> Class {
     if let Some(class) = policy.classes.get(&status) {
@@ -240,7 +267,8 @@ pub fn classify(status: u16, policy: &Policy) -> Class {
     }
 }
 
-/// What a service says of the effect in the field `Hapax-Outcome`: it knows better than its status tells.
+/// What a service says of the effect in the field `Hapax-Outcome`: it knows better than its status
+/// tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Said {
     /// Nothing happened: the key is released.
@@ -259,7 +287,8 @@ impl Said {
         }
     }
 
-    /// What it means beside this status. `None` where the two contradict each other, or nothing is left to say: the status counts.
+    /// What it means beside this status. `None` where the two contradict each other, or nothing is
+    /// left to say: the status counts.
     pub fn class(self, status: u16) -> Option<Class> {
         match (self, status) {
             (Said::Nothing, 400..=599) => Some(Class::Release),
@@ -284,7 +313,10 @@ mod tests {
     #[test]
     fn every_status_has_the_documented_class() {
         for mode in Mode::ALL {
-            let policy = Policy { mode, ..Policy::default() };
+            let policy = Policy {
+                mode,
+                ..Policy::default()
+            };
             for status in 100..=999 {
                 let expected = match status {
                     401 | 403 | 425 | 429 | 503 => Class::Release,
@@ -293,7 +325,12 @@ mod tests {
                     200..=499 => Class::Keep,
                     _ => Class::Unknown,
                 };
-                assert_eq!(classify(status, &policy), expected, "{status}, {}", mode.word());
+                assert_eq!(
+                    classify(status, &policy),
+                    expected,
+                    "{status}, {}",
+                    mode.word()
+                );
             }
         }
     }
@@ -305,10 +342,20 @@ mod tests {
             assert_eq!(class(b"none", status), Some(Class::Release), "{status}");
         }
         for status in [200, 201, 302, 600] {
-            assert_eq!(class(b"none", status), None, "{status}: what is done cannot be nothing");
+            assert_eq!(
+                class(b"none", status),
+                None,
+                "{status}: what is done cannot be nothing"
+            );
         }
-        assert_eq!([500, 502, 503].map(|status| class(b"done", status)), [Some(Class::Keep); 3]);
-        assert_eq!([200, 302, 404, 429].map(|status| class(b"done", status)), [None; 4]);
+        assert_eq!(
+            [500, 502, 503].map(|status| class(b"done", status)),
+            [Some(Class::Keep); 3]
+        );
+        assert_eq!(
+            [200, 302, 404, 429].map(|status| class(b"done", status)),
+            [None; 4]
+        );
         for unread in [&b""[..], b"None", b"no", b"none, done", b"none "] {
             assert_eq!(Said::read(unread), None, "{unread:?}");
         }
@@ -316,33 +363,75 @@ mod tests {
 
     #[test]
     fn a_route_may_say_otherwise() {
-        let classes = [(500, Class::Release), (503, Class::Unknown), (404, Class::Release)];
-        let policy = Policy { classes: classes.into(), ..Policy::default() };
+        let classes = [
+            (500, Class::Release),
+            (503, Class::Unknown),
+            (404, Class::Release),
+        ];
+        let policy = Policy {
+            classes: classes.into(),
+            ..Policy::default()
+        };
         assert_eq!(
             [500, 503, 404, 502].map(|status| classify(status, &policy)),
-            [Class::Release, Class::Unknown, Class::Release, Class::Unknown]
+            [
+                Class::Release,
+                Class::Unknown,
+                Class::Release,
+                Class::Unknown
+            ]
         );
     }
 
     #[test]
     fn a_refused_caller_leaves_a_record_for_ten_minutes_only() {
         let policy = Policy::default();
-        let (refused, forbidden) = (Outcome::Released { status: Some(401) }, Outcome::Released { status: Some(403) });
+        let (refused, forbidden) = (
+            Outcome::Released { status: Some(401) },
+            Outcome::Released { status: Some(403) },
+        );
         let first = head();
-        let short = Lifetime { retention: REFUSED_FOR, tombstone: Duration::ZERO };
-        assert_eq!([&refused, &forbidden].map(|outcome| outcome.lifetime(&first, false, &policy)), [short; 2]);
+        let short = Lifetime {
+            retention: REFUSED_FOR,
+            tombstone: Duration::ZERO,
+        };
+        assert_eq!(
+            [&refused, &forbidden].map(|outcome| outcome.lifetime(&first, false, &policy)),
+            [short; 2]
+        );
         // A repeat that was refused as well.
-        let second = |lifetime| Head { attempts: 2, ..guard::ended(&first, &ended_as(lifetime), Timestamp::from_micros(5)) };
+        let second = |lifetime| Head {
+            attempts: 2,
+            ..guard::ended(&first, &ended_as(lifetime), Timestamp::from_micros(5))
+        };
         assert_eq!(refused.lifetime(&second(short), false, &policy), short);
 
         let ordinary = Lifetime::from(&policy);
-        for outcome in [Outcome::Released { status: None }, Outcome::Released { status: Some(429) }, Outcome::Lost(Loss::TimedOut)]
-        {
-            assert_eq!(outcome.lifetime(&first, false, &policy), ordinary, "{outcome:?}");
+        for outcome in [
+            Outcome::Released { status: None },
+            Outcome::Released { status: Some(429) },
+            Outcome::Lost(Loss::TimedOut),
+        ] {
+            assert_eq!(
+                outcome.lifetime(&first, false, &policy),
+                ordinary,
+                "{outcome:?}"
+            );
         }
-        assert_eq!(refused.lifetime(&second(short), true, &policy), ordinary, "the attempt before was lost");
-        assert_eq!(refused.lifetime(&second(ordinary), false, &policy), ordinary, "something else came before");
-        let brief = Policy { retention: Duration::from_secs(60), ..Policy::default() };
+        assert_eq!(
+            refused.lifetime(&second(short), true, &policy),
+            ordinary,
+            "the attempt before was lost"
+        );
+        assert_eq!(
+            refused.lifetime(&second(ordinary), false, &policy),
+            ordinary,
+            "something else came before"
+        );
+        let brief = Policy {
+            retention: Duration::from_secs(60),
+            ..Policy::default()
+        };
         assert_eq!(
             refused.lifetime(&first, false, &brief).retention,
             brief.retention,
@@ -351,23 +440,40 @@ mod tests {
     }
 
     fn ended_as(lifetime: Lifetime) -> Finish {
-        Finish { state: State::Retryable, status: Some(401), answer: None, lifetime }
+        Finish {
+            state: State::Retryable,
+            status: Some(401),
+            answer: None,
+            lifetime,
+        }
     }
 
     /// A first attempt, running.
     fn head() -> Head {
-        let scope = Scope { namespace: "n".into(), principal: Principal::Anonymous, method: "POST".into(), path: "/".into() };
+        let scope = Scope {
+            namespace: "n".into(),
+            principal: Principal::Anonymous,
+            method: "POST".into(),
+            path: "/".into(),
+        };
         let key = Key::new("k").unwrap();
         let claim = Claim {
             scope: Arc::new(scope.clone()),
             key: key.clone(),
-            fingerprint: Fingerprint { digest: [0; 32], policy: Arc::default() },
+            fingerprint: Fingerprint {
+                digest: [0; 32],
+                policy: Arc::default(),
+            },
             token: AttemptToken::default(),
             lease: Duration::from_secs(10),
             terms: None,
             request_id: None,
         };
-        let put = Put { id: RecordId::of(&scope, &key), condition: Condition::Absent, change: Change::Claim(claim) };
+        let put = Put {
+            id: RecordId::of(&scope, &key),
+            condition: Condition::Absent,
+            change: Change::Claim(claim),
+        };
         guard::judge(None, &put, Timestamp::from_micros(1), Fence::ZERO).unwrap()
     }
 
@@ -404,22 +510,44 @@ mod tests {
     #[test]
     fn no_code_is_taken_for_a_status() {
         for code in (0..=u16::MAX).map(Some) {
-            let head = Head { status: code, ..head() };
-            assert!(head.answered().is_none_or(|status| status < 1000), "{code:?}");
+            let head = Head {
+                status: code,
+                ..head()
+            };
+            assert!(
+                head.answered().is_none_or(|status| status < 1000),
+                "{code:?}"
+            );
             assert_eq!(head.loss(State::Unknown), Some(Loss::from_code(code)));
             assert!(head.loss(State::Running).is_none() && head.loss(State::Completed).is_none());
         }
         let status = |loss| Outcome::Lost(loss).status();
-        let losses = [Loss::Answered(502), Loss::NotJoined(Some(200)), Loss::TimedOut, Loss::Lapsed];
+        let losses = [
+            Loss::Answered(502),
+            Loss::NotJoined(Some(200)),
+            Loss::TimedOut,
+            Loss::Lapsed,
+        ];
         assert_eq!(losses.map(status), [Some(502), Some(200), None, None]);
     }
 
     #[test]
     fn a_kept_refusal_is_failed_and_a_kept_success_is_completed() {
-        let kept = |status| Outcome::Kept { status, answer: None }.state();
+        let kept = |status| {
+            Outcome::Kept {
+                status,
+                answer: None,
+            }
+            .state()
+        };
         assert_eq!(
             [kept(200), kept(302), kept(404), kept(500)],
-            [State::Completed, State::Completed, State::Failed, State::Completed]
+            [
+                State::Completed,
+                State::Completed,
+                State::Failed,
+                State::Completed
+            ]
         );
     }
 }

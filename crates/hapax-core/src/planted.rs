@@ -1,7 +1,8 @@
 //! Known bugs, compiled into the production path on demand, to see whether the tests would notice.
 //!
-//! Without the feature `planted` every question here is the constant `false` and the branches vanish. With it, the environment
-//! variable `HAPAX_PLANTED` names the one bug that is alive. The feature is for the project's own checks and for nothing else.
+//! Without the feature `planted` every question here is the constant `false` and the branches
+//! vanish. With it, the environment variable `HAPAX_PLANTED` names the one bug that is alive. The
+//! feature is for the project's own checks and for nothing else.
 
 /// The bugs. Each is a mistake some real system has made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +35,8 @@ pub enum Bug {
     ForgetKeepsCache,
     /// Waiters of an attempt that ended retryable all try again at once.
     RetryableStampede,
-    /// An attempt that finishes in a transaction of its own ends by another connection, and commits beside it.
+    /// An attempt that finishes in a transaction of its own ends by another connection, and commits
+    /// beside it.
     JoinOutsideTransaction,
     /// A commit whose answer was lost is taken for one that did not take place.
     AmbiguousCommitIsFailure,
@@ -84,7 +86,8 @@ pub enum Bug {
     PgStandbyIsRead,
     /// Postgres: an end in the caller's transaction does not name the fence of its attempt.
     PgUnfencedJoin,
-    /// Postgres: an attempt that ends twice in transactions of the caller's puts the second answer in the place of the first.
+    /// Postgres: an attempt that ends twice in transactions of the caller's puts the second answer
+    /// in the place of the first.
     PgJoinReplacesAnswer,
     /// Postgres: an operation is believed whatever it is signed with.
     PgJoinOfAnyOperation,
@@ -94,7 +97,8 @@ pub enum Bug {
     CloseDelimitedIsKept,
     /// Every life of a key has the same operation id.
     OperationOfEveryLife,
-    /// Postgres: an operation of an earlier life of its key completes the record of the present one.
+    /// Postgres: an operation of an earlier life of its key completes the record of the present
+    /// one.
     PgJoinOfAnyLife,
     /// Postgres: a clock that jumps ahead by days is believed at once.
     PgClockIsBelieved,
@@ -104,11 +108,13 @@ pub enum Bug {
     RefusedForgetsLost,
     /// A request body is buffered without asking whether there is room.
     BodyBudgetIgnored,
-    /// Room for a request body comes back when the body has been read, and not when it is let go of.
+    /// Room for a request body comes back when the body has been read, and not when it is let go
+    /// of.
     BodyRoomComesBackEarly,
 }
 
-/// Every bug with the name `HAPAX_PLANTED` knows it by. Those of the Postgres store begin with [`POSTGRES`].
+/// Every bug with the name `HAPAX_PLANTED` knows it by. Those of the Postgres store begin with
+/// [`POSTGRES`].
 pub const BUGS: &[(&str, Bug)] = &[
     ("check-then-act", Bug::CheckThenAct),
     ("unconditional-takeover", Bug::UnconditionalTakeover),
@@ -146,7 +152,10 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("pg-settlement-keeps-fence", Bug::PgSettlementKeepsFence),
     ("pg-sweep-removes-unresolved", Bug::PgSweepRemovesUnresolved),
     ("pg-forget-keeps-epoch", Bug::PgForgetKeepsEpoch),
-    ("pg-commits-are-not-waited-for", Bug::PgCommitsAreNotWaitedFor),
+    (
+        "pg-commits-are-not-waited-for",
+        Bug::PgCommitsAreNotWaitedFor,
+    ),
     ("pg-standby-is-read", Bug::PgStandbyIsRead),
     ("pg-unfenced-join", Bug::PgUnfencedJoin),
     ("pg-join-replaces-answer", Bug::PgJoinReplacesAnswer),
@@ -175,7 +184,10 @@ pub fn is(bug: Bug) -> bool {
     static PLANTED: OnceLock<Option<Bug>> = OnceLock::new();
     let planted = PLANTED.get_or_init(|| {
         let name = std::env::var("HAPAX_PLANTED").ok()?;
-        let (_, bug) = BUGS.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("no bug is called {name:?}"));
+        let (_, bug) = BUGS
+            .iter()
+            .find(|(known, _)| *known == name)
+            .unwrap_or_else(|| panic!("no bug is called {name:?}"));
         Some(*bug)
     });
     *planted == Some(bug)

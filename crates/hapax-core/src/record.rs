@@ -11,7 +11,8 @@ use crate::request_id::RequestId;
 use crate::scope::{RecordId, Scope};
 use crate::time::Timestamp;
 
-/// The number of an attempt. For one scope and key it only ever grows, and stays below 2^53 so that any language can compare it.
+/// The number of an attempt. For one scope and key it only ever grows, and stays below 2^53 so that
+/// any language can compare it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Fence(u64);
 
@@ -29,11 +30,15 @@ impl Fence {
         self.0
     }
 
-    /// The next fence: above the previous one of this record, above everything the store has removed, and near the store's clock, so
-    /// that it grows even where nothing of the past is left.
+    /// The next fence: above the previous one of this record, above everything the store has
+    /// removed, and near the store's clock, so that it grows even where nothing of the past is
+    /// left.
     pub fn mint(previous: Fence, floor: Fence, now: Timestamp) -> Fence {
         let fence = (previous.0.max(floor.0) + 1).max(now.as_micros());
-        assert!(fence < 1 << 53, "fences outgrew 2^53: the store's clock is wrong");
+        assert!(
+            fence < 1 << 53,
+            "fences outgrew 2^53: the store's clock is wrong"
+        );
         Fence(fence)
     }
 }
@@ -44,7 +49,8 @@ impl fmt::Display for Fence {
     }
 }
 
-/// Who made a claim. A driver may re-send a claim whose reply was lost; "exists with my token" then means mine.
+/// Who made a claim. A driver may re-send a claim whose reply was lost; "exists with my token" then
+/// means mine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct AttemptToken([u8; 16]);
 
@@ -103,7 +109,8 @@ impl State {
         }
     }
 
-    /// What to list every state [without a known end](State::is_open) by, instead of by its word: all that somebody may have to look into.
+    /// What to list every state [without a known end](State::is_open) by, instead of by its word:
+    /// all that somebody may have to look into.
     pub const OPEN: &str = "open";
 
     /// Whether it is what a listing by this word asks for.
@@ -111,9 +118,13 @@ impl State {
         word == self.word() || (word == State::OPEN && self.is_open())
     }
 
-    /// Whether its end is not known: no time removes such a record, as that would turn "nobody knows" into "never happened".
+    /// Whether its end is not known: no time removes such a record, as that would turn "nobody
+    /// knows" into "never happened".
     pub const fn is_open(self) -> bool {
-        matches!(self, State::Running | State::Unknown | State::Expired(Last::Unknown))
+        matches!(
+            self,
+            State::Running | State::Unknown | State::Expired(Last::Unknown)
+        )
     }
 
     /// What a tombstone remembers of it.
@@ -173,13 +184,14 @@ pub struct Head {
     pub expires_at: Timestamp,
     /// When the tombstone goes. Means nothing while running.
     pub tombstone_until: Timestamp,
-    /// The status the effect was answered with, kept or not; from 1000 on, why the attempt was lost. [`Head::answered`] and
-    /// [`Head::loss`] tell which.
+    /// The status the effect was answered with, kept or not; from 1000 on, why the attempt was
+    /// lost. [`Head::answered`] and [`Head::loss`] tell which.
     pub status: Option<u16>,
     /// Whether the answer was kept.
     pub kept: bool,
-    /// The id of the request that made the latest attempt. Each claim sets it, whether it is the first or not, and nothing else changes it: a
-    /// replay does not, nor does any end. Only `forget` erases it. `None` in records from before, and where the caller had none.
+    /// The id of the request that made the latest attempt. Each claim sets it, whether it is the
+    /// first or not, and nothing else changes it: a replay does not, nor does any end. Only
+    /// `forget` erases it. `None` in records from before, and where the caller had none.
     pub request_id: Option<RequestId>,
 }
 
@@ -203,10 +215,12 @@ impl Head {
         }
     }
 
-    /// Whether somebody has to find out what became of it, and can still say so; `state` is what a reading tells. Of what was forgotten
-    /// nothing can be said any more: without a fingerprint a settled answer could be replayed to anybody who guesses the key.
+    /// Whether somebody has to find out what became of it, and can still say so; `state` is what a
+    /// reading tells. Of what was forgotten nothing can be said any more: without a fingerprint a
+    /// settled answer could be replayed to anybody who guesses the key.
     pub fn is_unresolved(&self, state: State) -> bool {
-        matches!(state, State::Unknown | State::Expired(Last::Unknown)) && self.fingerprint.is_some()
+        matches!(state, State::Unknown | State::Expired(Last::Unknown))
+            && self.fingerprint.is_some()
     }
 
     /// The HTTP status of the service's answer, if it gave one.
@@ -218,34 +232,46 @@ impl Head {
         }
     }
 
-    /// Why nobody knows what became of the latest attempt; `state` is what a reading tells. `None` where somebody does, or will.
+    /// Why nobody knows what became of the latest attempt; `state` is what a reading tells. `None`
+    /// where somebody does, or will.
     pub fn loss(&self, state: State) -> Option<Loss> {
-        matches!(state, State::Unknown | State::Expired(Last::Unknown)).then(|| Loss::from_code(self.status))
+        matches!(state, State::Unknown | State::Expired(Last::Unknown))
+            .then(|| Loss::from_code(self.status))
     }
 
-    /// The head as a reader sees it at `now`: past its retention it is a tombstone and its answer is gone, by the time alone. Nobody has
-    /// to write that down, so that a store may drop answers in bulk and leave heads as they are.
+    /// The head as a reader sees it at `now`: past its retention it is a tombstone and its answer
+    /// is gone, by the time alone. Nobody has to write that down, so that a store may drop answers
+    /// in bulk and leave heads as they are.
     #[must_use]
     pub fn at(self, now: Timestamp) -> Head {
         match self.state_at(now) {
-            state @ State::Expired(_) => Head { state, kept: false, ..self },
+            state @ State::Expired(_) => Head {
+                state,
+                kept: false,
+                ..self
+            },
             _ => self,
         }
     }
 
-    /// Whether the last attempt that ended left the record for no longer than [`REFUSED_FOR`], without a tombstone.
+    /// Whether the last attempt that ended left the record for no longer than [`REFUSED_FOR`],
+    /// without a tombstone.
     pub(crate) fn was_short_lived(&self) -> bool {
         self.finished_at != Timestamp::ZERO
             && self.tombstone_until == self.expires_at
             && self.expires_at <= self.finished_at.after(REFUSED_FOR)
     }
 
-    /// Whether 401 or 403 is all that came of the key, so that the record is kept for [`REFUSED_FOR`] only.
+    /// Whether 401 or 403 is all that came of the key, so that the record is kept for
+    /// [`REFUSED_FOR`] only.
     pub fn is_refused(&self) -> bool {
-        self.state == State::Retryable && matches!(self.status, Some(401 | 403)) && self.was_short_lived()
+        self.state == State::Retryable
+            && matches!(self.status, Some(401 | 403))
+            && self.was_short_lived()
     }
 
-    /// Whether the record is as good as absent: its tombstone is over. One that was never resolved stays for good.
+    /// Whether the record is as good as absent: its tombstone is over. One that was never resolved
+    /// stays for good.
     pub fn is_gone(&self, now: Timestamp) -> bool {
         !self.state_at(now).is_open() && self.tombstone_until <= now
     }

@@ -33,16 +33,19 @@ pub enum Rejection {
     TokenInvalid,
     /// Who is asking could not be established.
     PrincipalMissing {
-        /// What is wrong with the credential where it was looked for, as a sentence: `The header authorization is missing.`
+        /// What is wrong with the credential where it was looked for, as a sentence: `The header
+        /// authorization is missing.`
         flaw: Option<Arc<str>>,
-        /// A part of the request that may identify its sender, where no setting says how to read it.
+        /// A part of the request that may identify its sender, where no setting says how to read
+        /// it.
         unread: Option<Arc<Unread>>,
     },
     /// The caller's credentials were checked, and are not good.
     CredentialsInvalid(Flaw),
     /// Who is asking could not be checked at the moment.
     PrincipalUnavailable,
-    /// It is a gRPC call with a key, or on a route that needs one: whether it succeeded is in its trailers, which are not read.
+    /// It is a gRPC call with a key, or on a route that needs one: whether it succeeded is in its
+    /// trailers, which are not read.
     GrpcNotGuarded {
         /// The field that carries keys here.
         key_field: Arc<str>,
@@ -54,7 +57,8 @@ pub enum Rejection {
         /// The limit.
         bytes_max: u64,
     },
-    /// There is no room to buffer the request body: see `buffered_memory_bytes_max` in `hapax::Limits`. Nothing was begun.
+    /// There is no room to buffer the request body: see `buffered_memory_bytes_max` in
+    /// `hapax::Limits`. Nothing was begun.
     BufferFull,
     /// An attempt is running, or has just ended retryable.
     InFlight {
@@ -92,7 +96,8 @@ pub enum Rejection {
     },
     /// The principal has as many records, or as many bytes of kept answers, as one may have.
     QuotaReached,
-    /// The store has as many records as it may have, or as many as it may have of callers who have none yet.
+    /// The store has as many records as it may have, or as many as it may have of callers who have
+    /// none yet.
     StoreFull,
     /// The upstream was never reached: nothing happened. For the first caller.
     UpstreamUnreachable,
@@ -103,7 +108,8 @@ pub enum Rejection {
         /// Whether the route's mode makes a repeat safe.
         repeat: bool,
     },
-    /// The upstream says that it is done, but did not complete the record in its transaction. For the first caller.
+    /// The upstream says that it is done, but did not complete the record in its transaction. For
+    /// the first caller.
     NotJoined,
     /// The store did not answer in time.
     StoreUnavailable,
@@ -115,7 +121,8 @@ pub enum Rejection {
     AnswerCorrupt,
 }
 
-/// What a caller is told of credentials that are not good: only what its own clock tells it as well.
+/// What a caller is told of credentials that are not good: only what its own clock tells it as
+/// well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
     /// Their time is over.
@@ -155,58 +162,200 @@ impl Rejection {
     /// The row of the table this rejection is.
     pub fn row(&self) -> Row {
         use Rejection as R;
-        let row = |status, slug, title, retry| Row { status, slug, title, retry };
+        let row = |status, slug, title, retry| Row {
+            status,
+            slug,
+            title,
+            retry,
+        };
         match self {
-            R::KeyMissing | R::KeyPartMissing(_) => {
-                row(400, "key-missing", "This operation requires an idempotency key", Retry::No)
-            }
-            R::KeyMalformed(_) => row(400, "key-malformed", "The idempotency key is malformed", Retry::No),
-            R::KeyInUrl { .. } => row(400, "key-in-url", "An idempotency key does not belong in the URL", Retry::No),
-            R::KeyGuessable { .. } => row(400, "key-guessable", "The idempotency key can be guessed", Retry::No),
-            R::TokenInvalid => row(400, "token-invalid", "The idempotency key was not issued by this server", Retry::No),
-            R::PrincipalMissing { .. } => row(400, "principal-missing", "The request does not say who is asking", Retry::No),
-            R::CredentialsInvalid(_) => row(401, "credentials-invalid", "The credentials are not valid", Retry::No),
-            R::PrincipalUnavailable => row(503, "principal-unavailable", "Who is asking could not be checked", SOON),
-            R::GrpcNotGuarded { .. } => row(415, "grpc-not-guarded", "gRPC calls cannot carry an idempotency key yet", Retry::No),
-            R::BodyUnreadable => row(400, "body-unreadable", "The request body could not be read", Retry::No),
-            R::InFlight { retry_after } => {
-                row(409, "in-flight", "The same request is still being worked on", Retry::After(*retry_after))
-            }
-            R::OutcomeUnknown => row(409, "outcome-unknown", "The outcome of this request is not known", Retry::No),
-            R::AnswerNotKept { .. } => {
-                row(409, "answer-not-kept", "The request was answered, but the answer was not kept", Retry::No)
-            }
-            R::AttemptsExhausted => row(409, "attempts-exhausted", "This key has been tried as often as it may be", Retry::No),
-            R::KeyExpired { .. } => row(410, "key-expired", "The idempotency key has expired", Retry::No),
-            R::DeadlinePassed => row(412, "deadline-passed", "The caller's deadline passed before the work began", Retry::No),
-            R::BodyTooLarge { .. } => row(413, "body-too-large", "The request body is too large", Retry::No),
-            R::BufferFull => row(503, "buffer-full", "There is no room for the request body at the moment", SOON),
-            R::KeyReused => row(422, "key-reused", "The idempotency key was used for another request", Retry::No),
-            R::TooManyKeys => row(429, "too-many-keys", "Too many operations are under way", SOON),
-            R::KeysTooFast { retry_after } => {
-                row(429, "too-many-keys", "Too many new keys in a short time", Retry::After(*retry_after))
-            }
-            // No moment is named: there is room again when older records have expired, which may take a day.
-            R::QuotaReached => row(429, "quota-reached", "As much is remembered for this caller as may be", Retry::No),
-            R::StoreFull => {
-                row(429, "quota-reached", "As many requests are remembered as may be", Retry::After(Duration::from_secs(60)))
-            }
-            R::AnswerCorrupt => row(500, "answer-corrupt", "The stored answer is damaged", Retry::No),
-            R::UpstreamUnreachable => row(502, "upstream-unreachable", "The service was not reached; nothing happened", SOON),
+            R::KeyMissing | R::KeyPartMissing(_) => row(
+                400,
+                "key-missing",
+                "This operation requires an idempotency key",
+                Retry::No,
+            ),
+            R::KeyMalformed(_) => row(
+                400,
+                "key-malformed",
+                "The idempotency key is malformed",
+                Retry::No,
+            ),
+            R::KeyInUrl { .. } => row(
+                400,
+                "key-in-url",
+                "An idempotency key does not belong in the URL",
+                Retry::No,
+            ),
+            R::KeyGuessable { .. } => row(
+                400,
+                "key-guessable",
+                "The idempotency key can be guessed",
+                Retry::No,
+            ),
+            R::TokenInvalid => row(
+                400,
+                "token-invalid",
+                "The idempotency key was not issued by this server",
+                Retry::No,
+            ),
+            R::PrincipalMissing { .. } => row(
+                400,
+                "principal-missing",
+                "The request does not say who is asking",
+                Retry::No,
+            ),
+            R::CredentialsInvalid(_) => row(
+                401,
+                "credentials-invalid",
+                "The credentials are not valid",
+                Retry::No,
+            ),
+            R::PrincipalUnavailable => row(
+                503,
+                "principal-unavailable",
+                "Who is asking could not be checked",
+                SOON,
+            ),
+            R::GrpcNotGuarded { .. } => row(
+                415,
+                "grpc-not-guarded",
+                "gRPC calls cannot carry an idempotency key yet",
+                Retry::No,
+            ),
+            R::BodyUnreadable => row(
+                400,
+                "body-unreadable",
+                "The request body could not be read",
+                Retry::No,
+            ),
+            R::InFlight { retry_after } => row(
+                409,
+                "in-flight",
+                "The same request is still being worked on",
+                Retry::After(*retry_after),
+            ),
+            R::OutcomeUnknown => row(
+                409,
+                "outcome-unknown",
+                "The outcome of this request is not known",
+                Retry::No,
+            ),
+            R::AnswerNotKept { .. } => row(
+                409,
+                "answer-not-kept",
+                "The request was answered, but the answer was not kept",
+                Retry::No,
+            ),
+            R::AttemptsExhausted => row(
+                409,
+                "attempts-exhausted",
+                "This key has been tried as often as it may be",
+                Retry::No,
+            ),
+            R::KeyExpired { .. } => row(
+                410,
+                "key-expired",
+                "The idempotency key has expired",
+                Retry::No,
+            ),
+            R::DeadlinePassed => row(
+                412,
+                "deadline-passed",
+                "The caller's deadline passed before the work began",
+                Retry::No,
+            ),
+            R::BodyTooLarge { .. } => row(
+                413,
+                "body-too-large",
+                "The request body is too large",
+                Retry::No,
+            ),
+            R::BufferFull => row(
+                503,
+                "buffer-full",
+                "There is no room for the request body at the moment",
+                SOON,
+            ),
+            R::KeyReused => row(
+                422,
+                "key-reused",
+                "The idempotency key was used for another request",
+                Retry::No,
+            ),
+            R::TooManyKeys => row(
+                429,
+                "too-many-keys",
+                "Too many operations are under way",
+                SOON,
+            ),
+            R::KeysTooFast { retry_after } => row(
+                429,
+                "too-many-keys",
+                "Too many new keys in a short time",
+                Retry::After(*retry_after),
+            ),
+            // No moment is named: there is room again when older records have expired, which may
+            // take a day.
+            R::QuotaReached => row(
+                429,
+                "quota-reached",
+                "As much is remembered for this caller as may be",
+                Retry::No,
+            ),
+            R::StoreFull => row(
+                429,
+                "quota-reached",
+                "As many requests are remembered as may be",
+                Retry::After(Duration::from_secs(60)),
+            ),
+            R::AnswerCorrupt => row(
+                500,
+                "answer-corrupt",
+                "The stored answer is damaged",
+                Retry::No,
+            ),
+            R::UpstreamUnreachable => row(
+                502,
+                "upstream-unreachable",
+                "The service was not reached; nothing happened",
+                SOON,
+            ),
             R::Lost { timed_out, repeat } => {
                 let status = if *timed_out { 504 } else { 502 };
                 let retry = if *repeat { SOON } else { Retry::No };
-                row(status, "outcome-unknown", "The outcome of this request is not known", retry)
+                row(
+                    status,
+                    "outcome-unknown",
+                    "The outcome of this request is not known",
+                    retry,
+                )
             }
-            R::NotJoined => row(502, "not-joined", "The service did not complete this request in its transaction", Retry::No),
+            R::NotJoined => row(
+                502,
+                "not-joined",
+                "The service did not complete this request in its transaction",
+                Retry::No,
+            ),
             R::Draining => row(503, "draining", "This node is shutting down", SOON),
-            R::DeadlineMalformed => row(400, "deadline-malformed", "The deadline is malformed", Retry::No),
-            R::StoreUnavailable => row(503, "store-unavailable", "The record of this request could not be reached", SOON),
+            R::DeadlineMalformed => row(
+                400,
+                "deadline-malformed",
+                "The deadline is malformed",
+                Retry::No,
+            ),
+            R::StoreUnavailable => row(
+                503,
+                "store-unavailable",
+                "The record of this request could not be reached",
+                SOON,
+            ),
         }
     }
 
-    /// What a person reads about this very case: what is wrong, which header, setting or limit it concerns, and what to do. Holds
-    /// nothing of the record or the store, and of the request at most the name of a field or of a query parameter.
+    /// What a person reads about this very case: what is wrong, which header, setting or limit it
+    /// concerns, and what to do. Holds nothing of the record or the store, and of the request at
+    /// most the name of a field or of a query parameter.
     ///
     /// `key_field` is the field that carries keys here.
     pub fn detail(&self, key_field: &str) -> String {
@@ -322,7 +471,8 @@ fn in_words(part: &Part) -> String {
 /// A part of a request that may identify its sender, where no setting says how to read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unread {
-    /// Where the caller's credential was looked for, in words: `header authorization`, `cookie session`.
+    /// Where the caller's credential was looked for, in words: `header authorization`, `cookie
+    /// session`.
     pub looked_at: Arc<str>,
     /// The name of a field, as in `x-user`, or `query:` and the name of a query parameter.
     pub name: Arc<str>,
@@ -341,8 +491,12 @@ fn unread_detail(unread: &Unread) -> String {
         Some(parameter) => format!("query parameter {parameter}"),
         None => format!("header {name}"),
     };
-    let source =
-        unread.principal.as_deref().map_or("another source".to_owned(), |source| format!("principal = \"{}\"", shown(source)));
+    let source = unread
+        .principal
+        .as_deref()
+        .map_or("another source".to_owned(), |source| {
+            format!("principal = \"{}\"", shown(source))
+        });
     let or_anonymous = match unread.may_be_anonymous {
         true => format!(", or anonymous_fields = [\"{name}\"] if it identifies nobody"),
         false => String::new(),
@@ -357,7 +511,11 @@ fn unread_detail(unread: &Unread) -> String {
 /// A name that a caller may have made up, short and on one line.
 fn shown(name: &str) -> String {
     let is_plain = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '\\') || c == ' ';
-    let mut shown: String = name.chars().take(NAME_BYTES_MAX).map(|c| if is_plain(c) { c } else { '?' }).collect();
+    let mut shown: String = name
+        .chars()
+        .take(NAME_BYTES_MAX)
+        .map(|c| if is_plain(c) { c } else { '?' })
+        .collect();
     if shown.len() < name.len() {
         shown.push('…');
     }
@@ -367,9 +525,13 @@ fn shown(name: &str) -> String {
 fn expired_detail(last: Option<Last>, is_forgotten: bool, key: &str) -> String {
     let what = match last {
         None => {
-            return format!("{key} was issued too long ago to begin anything. Nothing was begun. Ask this server for a new key.");
+            return format!(
+                "{key} was issued too long ago to begin anything. Nothing was begun. Ask this server for a new key."
+            );
         }
-        Some(Last::Completed) => "The request had its effect once. Do not send it again under a new key.",
+        Some(Last::Completed) => {
+            "The request had its effect once. Do not send it again under a new key."
+        }
         Some(Last::Failed) => "The request was refused.",
         Some(Last::Retryable) => {
             "The last attempt did not count; find out whether an earlier one was lost before you use a new key."
@@ -380,6 +542,8 @@ fn expired_detail(last: Option<Last>, is_forgotten: bool, key: &str) -> String {
     };
     match is_forgotten {
         true => format!("An operator had the record of this key erased. {what}"),
-        false => format!("The time in which its answer could be replayed (retention) is over. {what}"),
+        false => {
+            format!("The time in which its answer could be replayed (retention) is over. {what}")
+        }
     }
 }

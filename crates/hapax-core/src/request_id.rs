@@ -11,10 +11,12 @@ impl RequestId {
     /// The longest id that is taken from a client.
     pub const BYTES_MAX: usize = 128;
 
-    /// An id of 1 to 128 letters, digits and `-_.:/+=`. `None` for anything else: a log would stumble over it.
+    /// An id of 1 to 128 letters, digits and `-_.:/+=`. `None` for anything else: a log would
+    /// stumble over it.
     pub fn new(id: &str) -> Option<RequestId> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/+=".contains(&byte);
-        ((1..=RequestId::BYTES_MAX).contains(&id.len()) && id.bytes().all(is_plain)).then(|| RequestId(id.into()))
+        ((1..=RequestId::BYTES_MAX).contains(&id.len()) && id.bytes().all(is_plain))
+            .then(|| RequestId(id.into()))
     }
 
     /// The id as it is sent.

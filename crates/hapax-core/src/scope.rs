@@ -22,13 +22,17 @@ impl Principal {
         Principal::Named(name.into())
     }
 
-    /// Whoever presents this value in this field, where only a credential is known and no name. Keyed, so that the name in a store,
-    /// a log or a listing is no way to guess the credential. It proves that the same value was presented, and no more.
+    /// Whoever presents this value in this field, where only a credential is known and no name.
+    /// Keyed, so that the name in a store, a log or a listing is no way to guess the credential. It
+    /// proves that the same value was presented, and no more.
     pub fn digest(secret: &Secret, field: &str, value: &[u8]) -> Self {
         let mut parts = Parts::new("hapax principal 1");
         parts.push(field.as_bytes());
         parts.push(value);
-        Principal::named(format!("digest:{}", hex(&secret.sign(&parts.finish())[..16])))
+        Principal::named(format!(
+            "digest:{}",
+            hex(&secret.sign(&parts.finish())[..16])
+        ))
     }
 
     pub(crate) fn push_to(&self, parts: &mut Parts) {
@@ -53,7 +57,8 @@ impl fmt::Display for Principal {
 
 /// Namespace, principal and operation; a key means something only inside one.
 ///
-/// The operation is the method and the *concrete* path, never a route's pattern or name: renaming a route forgets nothing.
+/// The operation is the method and the *concrete* path, never a route's pattern or name: renaming a
+/// route forgets nothing.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Scope {
     /// What sets apart two services that share a store.
@@ -70,8 +75,9 @@ pub struct Scope {
 pub const STORED_BYTES_MAX: usize = 512;
 
 impl Scope {
-    /// The scope as a record keeps it. A path or a name over [`STORED_BYTES_MAX`] is kept as its beginning and its digest, so that
-    /// one request cannot fill a store. Record ids and fingerprints are made of the whole scope, never of this one.
+    /// The scope as a record keeps it. A path or a name over [`STORED_BYTES_MAX`] is kept as its
+    /// beginning and its digest, so that one request cannot fill a store. Record ids and
+    /// fingerprints are made of the whole scope, never of this one.
     #[must_use]
     pub fn stored(self: &Arc<Scope>) -> Arc<Scope> {
         let principal_len = match &self.principal {
@@ -85,7 +91,12 @@ impl Scope {
             Principal::Anonymous => Principal::Anonymous,
             Principal::Named(name) => Principal::Named(shortened(name)),
         };
-        Arc::new(Scope { namespace: self.namespace.clone(), principal, method: self.method.clone(), path: shortened(&self.path) })
+        Arc::new(Scope {
+            namespace: self.namespace.clone(),
+            principal,
+            method: self.method.clone(),
+            path: shortened(&self.path),
+        })
     }
 
     pub(crate) fn push_to(&self, parts: &mut Parts) {
@@ -113,8 +124,8 @@ fn shortened(text: &Arc<str>) -> Arc<str> {
 pub struct PrincipalId([u8; 16]);
 
 impl PrincipalId {
-    /// The id of the principal that asks in this scope. `None` for anonymous callers: they are nobody in particular, so that nothing
-    /// can be known of them.
+    /// The id of the principal that asks in this scope. `None` for anonymous callers: they are
+    /// nobody in particular, so that nothing can be known of them.
     pub fn of(scope: &Scope) -> Option<PrincipalId> {
         if scope.principal == Principal::Anonymous {
             return None;
@@ -142,7 +153,8 @@ impl fmt::Debug for PrincipalId {
     }
 }
 
-/// The name of a record in a store: a digest of scope and key, so that records of two scopes have nothing in common.
+/// The name of a record in a store: a digest of scope and key, so that records of two scopes have
+/// nothing in common.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordId([u8; 32]);
 
@@ -196,7 +208,12 @@ mod tests {
     use super::*;
 
     fn scope(namespace: &str, principal: Principal, method: &str, path: &str) -> Scope {
-        Scope { namespace: namespace.into(), principal, method: method.into(), path: path.into() }
+        Scope {
+            namespace: namespace.into(),
+            principal,
+            method: method.into(),
+            path: path.into(),
+        }
     }
 
     #[test]
@@ -221,11 +238,13 @@ mod tests {
 
     #[test]
     fn a_credential_is_named_without_being_told() {
-        let name =
-            |secret: u8, field: &str, value: &str| Principal::digest(&Secret::from_bytes([secret; 32]), field, value.as_bytes());
+        let name = |secret: u8, field: &str, value: &str| {
+            Principal::digest(&Secret::from_bytes([secret; 32]), field, value.as_bytes())
+        };
         let ada = name(1, "authorization", "bearer ada");
         assert_eq!(ada, name(1, "authorization", "bearer ada"));
-        // Pinned: a change here would make a new principal of everybody, and a new request of every repeat.
+        // Pinned: a change here would make a new principal of everybody, and a new request of every
+        // repeat.
         assert_eq!(ada.to_string(), "digest:e3c34ff37b27f35433b9115b646486a2");
         for other in [
             name(2, "authorization", "bearer ada"),
@@ -239,34 +258,64 @@ mod tests {
 
     #[test]
     fn a_long_path_is_stored_as_its_beginning_and_digest() {
-        let of = |path: String, name: String| Arc::new(scope("n", Principal::named(name), "POST", &path));
+        let of = |path: String, name: String| {
+            Arc::new(scope("n", Principal::named(name), "POST", &path))
+        };
         let short = of("/a".repeat(256), "ada".into());
-        assert!(Arc::ptr_eq(&short.stored(), &short), "what fits is kept as it is");
+        assert!(
+            Arc::ptr_eq(&short.stored(), &short),
+            "what fits is kept as it is"
+        );
 
         let (one, other) = (
             of(format!("/{}1", "é".repeat(15_000)), "p".repeat(2_000)),
             of(format!("/{}2", "é".repeat(15_000)), "p".repeat(2_000)),
         );
         let stored = one.stored();
-        assert!(stored.path.len() <= STORED_BYTES_MAX && stored.path.starts_with("/éé"), "{}", stored.path.len());
-        assert_ne!(stored.path, other.stored().path, "the digest tells apart what begins alike");
+        assert!(
+            stored.path.len() <= STORED_BYTES_MAX && stored.path.starts_with("/éé"),
+            "{}",
+            stored.path.len()
+        );
+        assert_ne!(
+            stored.path,
+            other.stored().path,
+            "the digest tells apart what begins alike"
+        );
         assert!(stored.principal.to_string().len() <= STORED_BYTES_MAX);
         assert_eq!(stored.stored(), stored, "what was shortened stays as it is");
-        assert_ne!(RecordId::of(&one, &Key::new("k").unwrap()), RecordId::of(&other, &Key::new("k").unwrap()));
+        assert_ne!(
+            RecordId::of(&one, &Key::new("k").unwrap()),
+            RecordId::of(&other, &Key::new("k").unwrap())
+        );
     }
 
     #[test]
     fn principals_are_known_by_namespace_and_name() {
-        let id = |namespace: &str, principal| PrincipalId::of(&scope(namespace, principal, "POST", "/a"));
+        let id = |namespace: &str, principal| {
+            PrincipalId::of(&scope(namespace, principal, "POST", "/a"))
+        };
         assert_eq!(id("n", Principal::Anonymous), None);
-        assert_eq!(id("n", Principal::named("ada")), PrincipalId::of(&scope("n", Principal::named("ada"), "PATCH", "/b")));
-        assert_ne!(id("n", Principal::named("ada")), id("m", Principal::named("ada")));
-        assert_ne!(id("n", Principal::named("ada")), id("n", Principal::named("bob")));
+        assert_eq!(
+            id("n", Principal::named("ada")),
+            PrincipalId::of(&scope("n", Principal::named("ada"), "PATCH", "/b"))
+        );
+        assert_ne!(
+            id("n", Principal::named("ada")),
+            id("m", Principal::named("ada"))
+        );
+        assert_ne!(
+            id("n", Principal::named("ada")),
+            id("n", Principal::named("bob"))
+        );
     }
 
     #[test]
     fn ids_survive_their_text() {
-        let id = RecordId::of(&scope("n", Principal::Anonymous, "POST", "/"), &Key::new("k").unwrap());
+        let id = RecordId::of(
+            &scope("n", Principal::Anonymous, "POST", "/"),
+            &Key::new("k").unwrap(),
+        );
         assert_eq!(id.to_string().parse(), Ok(id));
         assert_eq!("xyz".parse::<RecordId>(), Err(NotARecordId));
     }

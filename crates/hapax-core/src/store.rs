@@ -2,29 +2,39 @@
 //!
 //! # The contract
 //!
-//! 1. **One atomic write.** [`Store::put_if`] judges the condition and writes the change as one step: between the two nothing else
-//!    happens to that record. [`guard::judge`](crate::guard::judge) *is* the judgement; a store that cannot call it inside its
-//!    transaction must do the same in its own language, and the contract suite of `hapax-testkit` holds it to that.
-//! 2. **Losing tells.** A write whose condition does not hold changes nothing and returns the current record.
-//! 3. **Durable before visible.** When `put_if` returns [`Written::Won`], the write survives the loss of the process and, for a store
-//!    that says so, of the machine. Nothing that is not yet durable is ever returned by `get` or by a losing `put_if`.
-//! 4. **As of now.** What is returned is the head [as it is](crate::record::Head::at) at the store's time of reading: past its retention
-//!    a record reads as a tombstone without an answer, whether or not a sweep has come by.
-//! 5. **One clock.** The store has one clock. Leases, retention and fences are judged and stamped by it, inside the deciding step.
-//!    It does not run backwards while the store is open.
-//! 6. **Fences grow.** A claim, a settlement and a forgetting mint a fence above every earlier one of the same id, also after the
-//!    record was removed and the store restarted.
-//! 7. **Errors are ambiguous.** After an `Err` the write may have happened, may not have, or may still happen. A caller who must know
-//!    sends the same put again: a claim that is there with the caller's [`AttemptToken`] is the caller's own.
-//! 8. **Cancel-safe.** Dropping a future leaves the store usable; the write it asked for may or may not happen.
-//! 9. **Written down.** A change by hand (`Settle`, `Forget`) and its [entry in the audit log](crate::audit) are one step: both are there, or
-//!    neither. Entries are numbered from one without gaps, in the order in which they become visible, and stay for
+//! 1. **One atomic write.** [`Store::put_if`] judges the condition and writes the change as one
+//!    step: between the two nothing else happens to that record.
+//!    [`guard::judge`](crate::guard::judge) *is* the judgement; a store that cannot call it inside
+//!    its transaction must do the same in its own language, and the contract suite of
+//!    `hapax-testkit` holds it to that.
+//! 2. **Losing tells.** A write whose condition does not hold changes nothing and returns the
+//!    current record.
+//! 3. **Durable before visible.** When `put_if` returns [`Written::Won`], the write survives the
+//!    loss of the process and, for a store that says so, of the machine. Nothing that is not yet
+//!    durable is ever returned by `get` or by a losing `put_if`.
+//! 4. **As of now.** What is returned is the head [as it is](crate::record::Head::at) at the
+//!    store's time of reading: past its retention a record reads as a tombstone without an answer,
+//!    whether or not a sweep has come by.
+//! 5. **One clock.** The store has one clock. Leases, retention and fences are judged and stamped
+//!    by it, inside the deciding step. It does not run backwards while the store is open.
+//! 6. **Fences grow.** A claim, a settlement and a forgetting mint a fence above every earlier one
+//!    of the same id, also after the record was removed and the store restarted.
+//! 7. **Errors are ambiguous.** After an `Err` the write may have happened, may not have, or may
+//!    still happen. A caller who must know sends the same put again: a claim that is there with the
+//!    caller's [`AttemptToken`] is the caller's own.
+//! 8. **Cancel-safe.** Dropping a future leaves the store usable; the write it asked for may or may
+//!    not happen.
+//! 9. **Written down.** A change by hand (`Settle`, `Forget`) and its [entry in the audit
+//!    log](crate::audit) are one step: both are there, or neither. Entries are numbered from one
+//!    without gaps, in the order in which they become visible, and stay for
 //!    [`audit::KEPT_FOR`](crate::audit::KEPT_FOR), whatever becomes of their records.
-//! 10. **Forgotten is erased.** When a `Forget` has won, the answer is in nothing that the store keeps, in use or free; a store that
-//!     cannot bring that about in time returns an error of the kind [`StoreErrorKind::Unerased`]. Copies that others made are beyond it,
-//!     and so is what a database server does with a row that it was told to delete: a store on one says so.
-//! 11. **Counted.** After a sweep, and at least a second after the sweep before, the [pulse](Store::pulse) tells how many records there are. A store
-//!     that remembers a principal knows it until its time, and not longer.
+//! 10. **Forgotten is erased.** When a `Forget` has won, the answer is in nothing that the store
+//!     keeps, in use or free; a store that cannot bring that about in time returns an error of the
+//!     kind [`StoreErrorKind::Unerased`]. Copies that others made are beyond it, and so is what a
+//!     database server does with a row that it was told to delete: a store on one says so.
+//! 11. **Counted.** After a sweep, and at least a second after the sweep before, the
+//!     [pulse](Store::pulse) tells how many records there are. A store that remembers a principal
+//!     knows it until its time, and not longer.
 
 use std::error::Error;
 use std::fmt;
@@ -55,20 +65,22 @@ pub trait Store: Send + Sync + 'static {
     /// Changes one record if the condition holds.
     fn put_if(&self, put: Put) -> Reply<'_, Written>;
 
-    /// Extends the leases of running attempts that still own their fence; says of each whether it did.
+    /// Extends the leases of running attempts that still own their fence; says of each whether it
+    /// did.
     fn renew(&self, renewals: Vec<Renewal>) -> Reply<'_, Vec<bool>>;
 
     /// A page of heads in the order of their ids.
     fn list(&self, query: ListQuery) -> Reply<'_, Vec<Head>>;
 
-    /// Writes down up to `limit` changes that time has brought: attempts that lapsed, answers past their retention, tombstones that
-    /// are over, entries of the audit log that are too old.
+    /// Writes down up to `limit` changes that time has brought: attempts that lapsed, answers past
+    /// their retention, tombstones that are over, entries of the audit log that are too old.
     fn sweep(&self, limit: usize) -> Reply<'_, Swept>;
 
     /// The store's time, its forget-epoch, its secret, and how many records it has.
     fn pulse(&self) -> Reply<'_, Pulse>;
 
-    /// Remembers principals who have records, each until a time by the store's clock. Of two times the later counts.
+    /// Remembers principals who have records, each until a time by the store's clock. Of two times
+    /// the later counts.
     fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()>;
 
     /// Whether a principal is remembered now.
@@ -80,32 +92,36 @@ pub trait Store: Send + Sync + 'static {
     /// Writes into the audit log what was done by hand and changes no record; returns the entry.
     fn note(&self, note: Note) -> Reply<'_, LogEntry>;
 
-    /// How an attempt ends inside a transaction of the caller's, where the store can take part in one.
+    /// How an attempt ends inside a transaction of the caller's, where the store can take part in
+    /// one.
     fn joins(&self) -> Option<&dyn Joins> {
         None
     }
 }
 
-/// A store that callers can reach in transactions of their own: their effect and its record commit together.
+/// A store that callers can reach in transactions of their own: their effect and its record commit
+/// together.
 ///
 /// # The contract
 ///
-/// 1. The statement ends the attempt under [`Condition::Held`], judged as in [`Store::put_if`]; or it fails, and so that the transaction it
-///    runs in cannot commit what came before it: with [`FENCED_OUT`] where the attempt no longer owns its record, with [`FINISHED_ALREADY`] where it has
-///    ended in an answer.
-/// 2. From the statement to the end of its transaction nobody else changes the record: whoever tries waits, or is told
-///    [`StoreErrorKind::Locked`].
+/// 1. The statement ends the attempt under [`Condition::Held`], judged as in [`Store::put_if`]; or
+///    it fails, and so that the transaction it runs in cannot commit what came before it: with
+///    [`FENCED_OUT`] where the attempt no longer owns its record, with [`FINISHED_ALREADY`] where
+///    it has ended in an answer.
+/// 2. From the statement to the end of its transaction nobody else changes the record: whoever
+///    tries waits, or is told [`StoreErrorKind::Locked`].
 /// 3. Nothing of it is visible before the transaction has committed, and all of it after that.
 pub trait Joins: Send + Sync {
     /// The statement that makes this change: a [`Change::Finish`] under [`Condition::Held`].
     fn statement(&self, put: &Put) -> Statement;
 
-    /// A transaction with such a statement has committed, and this is the record since then, or was at least so far.
+    /// A transaction with such a statement has committed, and this is the record since then, or was
+    /// at least so far.
     fn joined(&self, _head: &Head, _now: Timestamp) {}
 }
 
-/// What a statement of [`Joins`] fails with when the attempt no longer owns its record: the code of a Postgres error, the beginning of the text
-/// of one of SQLite.
+/// What a statement of [`Joins`] fails with when the attempt no longer owns its record: the code of
+/// a Postgres error, the beginning of the text of one of SQLite.
 pub const FENCED_OUT: &str = "HX003";
 /// The same when the attempt has ended already.
 pub const FINISHED_ALREADY: &str = "HX005";
@@ -141,7 +157,8 @@ pub enum Value {
     Int(Option<i64>),
 }
 
-/// What a route says about answers that an upstream completes in a transaction of its own, where the route itself is not at hand.
+/// What a route says about answers that an upstream completes in a transaction of its own, where
+/// the route itself is not at hand.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Terms {
     /// How long the record is remembered.
@@ -173,7 +190,8 @@ impl From<&Policy> for Terms {
 pub enum Condition {
     /// There is no record, or only one whose tombstone is over by the store's clock.
     Absent,
-    /// The attempt with this fence still owns the record: it is running, or was given up for lost and nobody has acted on that.
+    /// The attempt with this fence still owns the record: it is running, or was given up for lost
+    /// and nobody has acted on that.
     Held {
         /// The attempt's fence.
         fence: Fence,
@@ -201,7 +219,8 @@ pub struct Put {
     pub change: Change,
 }
 
-/// What a write makes of a record. Times are durations, because only the store knows what time it is.
+/// What a write makes of a record. Times are durations, because only the store knows what time it
+/// is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A new attempt begins: under `Absent` or `Lapsed`.
@@ -210,9 +229,11 @@ pub enum Change {
     Finish(Finish),
     /// The attempt's lease is over and it did not end: under `Lapsed`.
     Lose(Lifetime),
-    /// Somebody who knows says what became of an unknown: under `Version`. Mints a fence, so that the lost attempt can no longer end.
+    /// Somebody who knows says what became of an unknown: under `Version`. Mints a fence, so that
+    /// the lost attempt can no longer end.
     Settle(Finish, Signed),
-    /// The answer, the fingerprint and the request id are erased, a tombstone stays: under `Version`. Raises the forget-epoch in the same step.
+    /// The answer, the fingerprint and the request id are erased, a tombstone stays: under
+    /// `Version`. Raises the forget-epoch in the same step.
     Forget(Lifetime, Signed),
 }
 
@@ -229,7 +250,8 @@ pub struct Claim {
     pub token: AttemptToken,
     /// How long the attempt may go without renewing.
     pub lease: Duration,
-    /// What its route says of answers, if the attempt may end in a transaction of the upstream's own.
+    /// What its route says of answers, if the attempt may end in a transaction of the upstream's
+    /// own.
     pub terms: Option<Arc<Terms>>,
     /// The id of the request that makes the attempt, if it came as one.
     pub request_id: Option<RequestId>,
@@ -271,7 +293,10 @@ impl Change {
 impl Default for Lifetime {
     fn default() -> Self {
         let day = Duration::from_secs(24 * 60 * 60);
-        Lifetime { retention: day, tombstone: day * 7 }
+        Lifetime {
+            retention: day,
+            tombstone: day * 7,
+        }
     }
 }
 
@@ -282,14 +307,23 @@ impl Lifetime {
         if head.finished_at == Timestamp::ZERO || matches!(head.state, State::Expired(_)) {
             return Lifetime::default();
         }
-        let (retention, tombstone) = (head.expires_at.since(head.finished_at), head.tombstone_until.since(head.expires_at));
-        Lifetime { retention, tombstone }
+        let (retention, tombstone) = (
+            head.expires_at.since(head.finished_at),
+            head.tombstone_until.since(head.expires_at),
+        );
+        Lifetime {
+            retention,
+            tombstone,
+        }
     }
 }
 
 impl From<&Policy> for Lifetime {
     fn from(policy: &Policy) -> Self {
-        Lifetime { retention: policy.retention, tombstone: policy.tombstone }
+        Lifetime {
+            retention: policy.retention,
+            tombstone: policy.tombstone,
+        }
     }
 }
 
@@ -343,7 +377,8 @@ pub struct Renewal {
 /// Which heads to list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListQuery {
-    /// Only records in a state with this word (see [`State::word`]), or [`State::OPEN`] for every one whose end is not known.
+    /// Only records in a state with this word (see [`State::word`]), or [`State::OPEN`] for every
+    /// one whose end is not known.
     pub state: Option<&'static str>,
     /// Only ids after this one.
     pub after: Option<RecordId>,
@@ -389,9 +424,11 @@ pub struct Pulse {
     pub epoch: u64,
     /// The store's secret, the same for every node.
     pub secret: Secret,
-    /// From when on each life of a key is an operation of its own: see [`OperationIds`]. Never changes.
+    /// From when on each life of a key is an operation of its own: see [`OperationIds`]. Never
+    /// changes.
     pub lives_since: Timestamp,
-    /// How many records there are. `None` from a store that does not count: then no limit on their number holds.
+    /// How many records there are. `None` from a store that does not count: then no limit on their
+    /// number holds.
     pub counts: Option<Counts>,
 }
 
@@ -407,7 +444,8 @@ impl Pulse {
 pub struct Counts {
     /// All records.
     pub records: u64,
-    /// Those that are kept for [`REFUSED_FOR`](crate::outcome::REFUSED_FOR) only: see [`Head::is_refused`].
+    /// Those that are kept for [`REFUSED_FOR`](crate::outcome::REFUSED_FOR) only: see
+    /// [`Head::is_refused`].
     pub refused: u64,
 }
 
@@ -432,7 +470,8 @@ pub enum StoreErrorKind {
     Corrupt,
     /// What is stored was written by a newer version.
     Unsupported,
-    /// The record is forgotten and nobody is served its answer any more, but its bytes may still be in the store.
+    /// The record is forgotten and nobody is served its answer any more, but its bytes may still be
+    /// in the store.
     Unerased,
 }
 
@@ -447,7 +486,11 @@ pub struct StoreError {
 impl StoreError {
     /// An error with a text for the log. Callers of a service never see it.
     pub fn new(kind: StoreErrorKind, message: impl Into<Arc<str>>) -> Self {
-        StoreError { kind, message: message.into(), source: None }
+        StoreError {
+            kind,
+            message: message.into(),
+            source: None,
+        }
     }
 
     /// Not reachable, too slow, full.

@@ -23,7 +23,9 @@ impl Timestamp {
 
     /// The wall clock's reading, for callers who have one.
     pub fn from_system_time(time: SystemTime) -> Self {
-        let since_epoch = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let since_epoch = time
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
         Timestamp::ZERO.after(since_epoch)
     }
 
@@ -53,7 +55,8 @@ impl fmt::Debug for Timestamp {
 
 /// Where a store takes its time from.
 ///
-/// A store's clock never runs backwards while the store is open. Production clocks live outside this crate; tests turn one by hand.
+/// A store's clock never runs backwards while the store is open. Production clocks live outside
+/// this crate; tests turn one by hand.
 pub trait Clock: Send + Sync + 'static {
     /// The moment it is now.
     fn now(&self) -> Timestamp;

@@ -1,23 +1,28 @@
 //! Moving a store's content into another store, as it is.
 //!
-//! A second trait beside [`Store`](crate::Store), for whoever looks after stores and not for a node. Records go over verbatim: as they are stored, with
-//! their fences, versions, times and answers, also those that time has used up and no sweep has removed. With them goes what belongs to
-//! the store as a whole, its [`Account`]: the secret, without which no operation id and no token would be the same; the floor, without
-//! which a fence could come again.
+//! A second trait beside [`Store`](crate::Store), for whoever looks after stores and not for a
+//! node. Records go over verbatim: as they are stored, with their fences, versions, times and
+//! answers, also those that time has used up and no sweep has removed. With them goes what belongs
+//! to the store as a whole, its [`Account`]: the secret, without which no operation id and no token
+//! would be the same; the floor, without which a fence could come again.
 //!
 //! # Never two
 //!
-//! At no moment may two stores be in use that stem from each other: a key would have its effect in each. So a store says where it
-//! [stands](Standing), and only one that is [`Live`](Standing::Live) serves:
+//! At no moment may two stores be in use that stem from each other: a key would have its effect in
+//! each. So a store says where it [stands](Standing), and only one that is [`Live`](Standing::Live)
+//! serves:
 //!
 //! 1. The source leaves: from now on it refuses to serve, and nothing in it changes.
-//! 2. The target arrives: it is empty, or is made so where its content is outlived, and refuses to serve as well.
-//! 3. Records and log go over, page by page. Each page is written together with the [`Position`] up to which everything has come.
+//! 2. The target arrives: it is empty, or is made so where its content is outlived, and refuses to
+//!    serve as well.
+//! 3. Records and log go over, page by page. Each page is written together with the [`Position`] up
+//!    to which everything has come.
 //! 4. The source is marked as moved, and only then
 //! 5. the target becomes live.
 //!
-//! Whoever is killed at any point begins again with the same two stores and goes on from there; a [`CopyId`] on both sides tells this copy
-//! from every other. Between 4 and 5 no store serves, which costs patience and never an effect.
+//! Whoever is killed at any point begins again with the same two stores and goes on from there; a
+//! [`CopyId`] on both sides tells this copy from every other. Between 4 and 5 no store serves,
+//! which costs patience and never an effect.
 
 use std::fmt;
 
@@ -28,42 +33,47 @@ use crate::scope::RecordId;
 use crate::store::{Reply, StoreError};
 use crate::time::Timestamp;
 
-/// A store whose content can be moved. Every verb is one atomic, durable step, and the same step again changes nothing more.
+/// A store whose content can be moved. Every verb is one atomic, durable step, and the same step
+/// again changes nothing more.
 pub trait Transfer: Send + Sync + 'static {
     /// What there is, and where the store stands.
     fn survey(&self) -> Reply<'_, Survey>;
 
-    /// Takes the store out of use, to be copied; says what stands in the way, if something does. One that leaves already does so under the
-    /// new name.
+    /// Takes the store out of use, to be copied; says what stands in the way, if something does.
+    /// One that leaves already does so under the new name.
     fn leave(&self, copy: Passage) -> Reply<'_, Left>;
 
-    /// Records as they are stored, in the order of their ids. Of an answer past its retention nobody can say whether it is still there:
-    /// it is left out, and `kept` is not set. One that is not as it was written is an error that names its record.
+    /// Records as they are stored, in the order of their ids. Of an answer past its retention
+    /// nobody can say whether it is still there: it is left out, and `kept` is not set. One that is
+    /// not as it was written is an error that names its record.
     fn export(&self, after: Option<RecordId>, page: Page) -> Reply<'_, Vec<Record>>;
 
-    /// Entries of the audit log after this number, oldest first, at most [`PAGE_MAX`](crate::audit::PAGE_MAX).
+    /// Entries of the audit log after this number, oldest first, at most
+    /// [`PAGE_MAX`](crate::audit::PAGE_MAX).
     fn entries(&self, after: u64) -> Reply<'_, Vec<LogEntry>>;
 
-    /// Says for good that everything is in another store now. Only of a store that leaves under this name.
+    /// Says for good that everything is in another store now. Only of a store that leaves under
+    /// this name.
     fn moved(&self, copy: CopyId) -> Reply<'_, ()>;
 
-    /// Puts a store that leaves, or that has half arrived, back into use or out of its half: the one is [`Live`](Standing::Live) again, the
-    /// other empty and live.
+    /// Puts a store that leaves, or that has half arrived, back into use or out of its half: the
+    /// one is [`Live`](Standing::Live) again, the other empty and live.
     fn give_up(&self) -> Reply<'_, ()>;
 
-    /// Prepares for what is to come, and takes over what operation ids are made with. `false`: there is something here that is not outlived, and nothing was
-    /// changed.
+    /// Prepares for what is to come, and takes over what operation ids are made with. `false`:
+    /// there is something here that is not outlived, and nothing was changed.
     ///
-    /// Outlived is what an unfinished copy has brought, and what has been moved away and comes back: a store that is
-    /// [`Moved`](Standing::Moved) and has the secret of the one that is copied.
+    /// Outlived is what an unfinished copy has brought, and what has been moved away and comes
+    /// back: a store that is [`Moved`](Standing::Moved) and has the secret of the one that is
+    /// copied.
     fn arrive(&self, copy: Passage, account: Account) -> Reply<'_, bool>;
 
-    /// Writes what has come, verbatim, with the position up to which everything has. What is there in the same or a higher version stays as
-    /// it is. Only while arriving under this name.
+    /// Writes what has come, verbatim, with the position up to which everything has. What is there
+    /// in the same or a higher version stays as it is. Only while arriving under this name.
     fn import(&self, copy: CopyId, shipment: Shipment) -> Reply<'_, ()>;
 
-    /// Takes over the rest of the account and becomes live. Only while arriving under this name. Every fence minted from then on is above
-    /// every one that has come.
+    /// Takes over the rest of the account and becomes live. Only while arriving under this name.
+    /// Every fence minted from then on is above every one that has come.
     fn settle_in(&self, copy: CopyId, account: Account) -> Reply<'_, ()>;
 }
 
@@ -140,9 +150,9 @@ impl Standing {
             Standing::Leaving(Passage { other, .. }) => Some(format!(
                 "is being copied to {other}: run `hapax store copy` again to finish that, or with --give-up to go on here"
             )),
-            Standing::Moved(Passage { other, .. }) => {
-                Some(format!("was moved to {other}, and goes on there: use that store; to go back, copy back"))
-            }
+            Standing::Moved(Passage { other, .. }) => Some(format!(
+                "was moved to {other}, and goes on there: use that store; to go back, copy back"
+            )),
             Standing::Arriving(Passage { other, .. }, _) => Some(format!(
                 "is an unfinished copy of {other}: run `hapax store copy` again to finish it, or with --give-up to empty it"
             )),
@@ -171,7 +181,10 @@ pub struct Page {
 /// A thousand records, 4 MiB of answers.
 impl Default for Page {
     fn default() -> Self {
-        Page { records: 1_000, bytes: 4 << 20 }
+        Page {
+            records: 1_000,
+            bytes: 4 << 20,
+        }
     }
 }
 
@@ -212,7 +225,8 @@ pub struct Survey {
     pub account: Account,
     /// How many records there are, tombstones included.
     pub records: u64,
-    /// How many of them are running as they are stored: whoever ran them is gone, so that their end is unknown.
+    /// How many of them are running as they are stored: whoever ran them is gone, so that their end
+    /// is unknown.
     pub running: u64,
 }
 
@@ -222,7 +236,8 @@ impl Survey {
         self.records == 0 && self.account.logged == 0
     }
 
-    /// Whether a copy of a store with this secret may take the place of what is here. See [`Transfer::arrive`].
+    /// Whether a copy of a store with this secret may take the place of what is here. See
+    /// [`Transfer::arrive`].
     pub fn is_outlived(&self, secret: &Secret) -> bool {
         match &self.standing {
             Standing::Live => self.is_empty(),
@@ -242,14 +257,24 @@ pub enum Left {
     Busy(u64),
 }
 
-/// A record as it goes over: an answer that may be gone by its time is none, and whoever held a lease is gone.
+/// A record as it goes over: an answer that may be gone by its time is none, and whoever held a
+/// lease is gone.
 pub fn shipped(record: Record, now: Timestamp) -> Record {
     let kept = record.head.kept && record.head.expires_at > now;
-    let head = Head { kept, lease_until: Timestamp::ZERO, ..record.head };
-    Record { answer: record.answer.filter(|_| kept), head }
+    let head = Head {
+        kept,
+        lease_until: Timestamp::ZERO,
+        ..record.head
+    };
+    Record {
+        answer: record.answer.filter(|_| kept),
+        head,
+    }
 }
 
 /// What a store says to a step that is not its turn: somebody else has changed where it stands.
 pub fn out_of_turn() -> StoreError {
-    StoreError::unavailable("the store takes no part in this copy any more: another was begun, or it was given up")
+    StoreError::unavailable(
+        "the store takes no part in this copy any more: another was begun, or it was given up",
+    )
 }

@@ -1,8 +1,10 @@
-//! A hundred thousand pairs of JSON texts, each pair judged twice: by their fingerprints in JSON mode, and by a strict reader
-//! written here, which shares no code with the fingerprint and keeps the whole tree instead of digests. The two must agree.
+//! A hundred thousand pairs of JSON texts, each pair judged twice: by their fingerprints in JSON
+//! mode, and by a strict reader written here, which shares no code with the fingerprint and keeps
+//! the whole tree instead of digests. The two must agree.
 //!
-//! The generator only aims; it is never asked whether a pair is equal. `HAPAX_SEED` repeats or varies a run. Texts stay far below
-//! the limits on width and token length, which the unit tests of the fingerprint cover.
+//! The generator only aims; it is never asked whether a pair is equal. `HAPAX_SEED` repeats or
+//! varies a run. Texts stay far below the limits on width and token length, which the unit tests of
+//! the fingerprint cover.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -20,7 +22,9 @@ const VERDICT_MIN: u64 = 10_000;
 
 #[test]
 fn two_texts_share_a_fingerprint_iff_a_reader_that_keeps_everything_finds_them_equal() {
-    let seed = std::env::var("HAPAX_SEED").map_or(0x6861_7061_7821, |text| text.parse().expect("HAPAX_SEED is a number"));
+    let seed = std::env::var("HAPAX_SEED").map_or(0x6861_7061_7821, |text| {
+        text.parse().expect("HAPAX_SEED is a number")
+    });
     println!("HAPAX_SEED={seed}");
 
     let mut seeds = Random(seed);
@@ -29,7 +33,11 @@ fn two_texts_share_a_fingerprint_iff_a_reader_that_keeps_everything_finds_them_e
     let (mut equal, mut different, mut odd, mut odd_and_equal) = (0, 0, 0, 0);
     for index in 0..PAIRS {
         let mut random = Random(seeds.next());
-        let kind = if random.one_in(5) { Kind::Respelled } else { random.pick(Kind::ALL) };
+        let kind = if random.one_in(5) {
+            Kind::Respelled
+        } else {
+            random.pick(Kind::ALL)
+        };
         let (a, b) = kind.pair(&mut random);
 
         let (tree_a, tree_b) = (read(&a), read(&b));
@@ -44,7 +52,11 @@ fn two_texts_share_a_fingerprint_iff_a_reader_that_keeps_everything_finds_them_e
             b.escape_ascii(),
         );
 
-        assert_eq!(judge.canonical(&a) == judge.canonical(&b), is_equal, "pair {index} of seed {seed}, {kind:?}: canonical forms");
+        assert_eq!(
+            judge.canonical(&a) == judge.canonical(&b),
+            is_equal,
+            "pair {index} of seed {seed}, {kind:?}: canonical forms"
+        );
 
         let counts: &mut [u64; 3] = kinds.entry(kind).or_default();
         counts[if is_equal { 0 } else { 1 }] += 1;
@@ -59,12 +71,22 @@ fn two_texts_share_a_fingerprint_iff_a_reader_that_keeps_everything_finds_them_e
         "{PAIRS} pairs: {equal} equal, {different} different; with an odd text {odd}, of which {odd_and_equal} byte for byte equal"
     );
     for (kind, [equal, different, odd]) in &kinds {
-        println!("{:>20}: {equal:>5} equal {different:>5} different {odd:>5} odd", format!("{kind:?}"));
+        println!(
+            "{:>20}: {equal:>5} equal {different:>5} different {odd:>5} odd",
+            format!("{kind:?}")
+        );
     }
     for kind in Kind::ALL {
         let [equal, different, _] = kinds[kind];
-        assert!(equal + different >= KIND_MIN, "only {} pairs of {kind:?}", equal + different);
-        assert!(equal > 0 && (different > 0 || *kind == Kind::Respelled), "{kind:?} has only one verdict: {equal} equal");
+        assert!(
+            equal + different >= KIND_MIN,
+            "only {} pairs of {kind:?}",
+            equal + different
+        );
+        assert!(
+            equal > 0 && (different > 0 || *kind == Kind::Respelled),
+            "{kind:?} has only one verdict: {equal} equal"
+        );
     }
     for (word, count, min) in [
         ("equal", equal, VERDICT_MIN),
@@ -84,13 +106,26 @@ struct Judge {
 
 impl Judge {
     fn new() -> Self {
-        let scope = Scope { namespace: "n".into(), principal: Principal::Anonymous, method: "POST".into(), path: "/".into() };
-        Judge { policy: Arc::new(FingerprintPolicy::json()), scope }
+        let scope = Scope {
+            namespace: "n".into(),
+            principal: Principal::Anonymous,
+            method: "POST".into(),
+            path: "/".into(),
+        };
+        Judge {
+            policy: Arc::new(FingerprintPolicy::json()),
+            scope,
+        }
     }
 
-    /// The text is fed in chunks of random sizes, empty ones included, since a token may be cut anywhere.
+    /// The text is fed in chunks of random sizes, empty ones included, since a token may be cut
+    /// anywhere.
     fn digest(&self, mut text: &[u8], random: &mut Random) -> [u8; 32] {
-        let head = RequestHead { scope: &self.scope, target: "/", headers: vec![("content-type", b"application/json")] };
+        let head = RequestHead {
+            scope: &self.scope,
+            target: "/",
+            headers: vec![("content-type", b"application/json")],
+        };
         let mut fingerprinter = Fingerprinter::new(&self.policy, &head);
         let chunk_max = random.pick(&[1, 2, 3, 7, 40, usize::MAX - 1]);
         while !text.is_empty() {
@@ -129,9 +164,15 @@ struct Odd;
 
 fn read(text: &[u8]) -> Result<Tree, Odd> {
     // A byte order mark needs no rule of its own: it is not a value and not spacing.
-    let mut reader = Reader { rest: std::str::from_utf8(text).map_err(|_| Odd)? };
+    let mut reader = Reader {
+        rest: std::str::from_utf8(text).map_err(|_| Odd)?,
+    };
     let tree = reader.value(0)?;
-    if reader.rest.is_empty() { Ok(tree) } else { Err(Odd) }
+    if reader.rest.is_empty() {
+        Ok(tree)
+    } else {
+        Err(Odd)
+    }
 }
 
 struct Reader<'a> {
@@ -186,7 +227,9 @@ impl<'a> Reader<'a> {
             self.take(":").ok_or(Odd)?;
             let value = self.value(depth)?;
             // Some readers ignore letter case: to them these are one name.
-            if !folded.insert(name.to_lowercase().to_uppercase().to_lowercase()) || members.insert(name, value).is_some() {
+            if !folded.insert(name.to_lowercase().to_uppercase().to_lowercase())
+                || members.insert(name, value).is_some()
+            {
                 return Err(Odd);
             }
             if self.take(",").is_none() {
@@ -227,7 +270,11 @@ impl<'a> Reader<'a> {
         let first = self.hex()?;
         let number = if matches!(first, 0xD800..=0xDBFF) {
             self.take("\\u").ok_or(Odd)?;
-            let second = self.hex()?.checked_sub(0xDC00).filter(|low| *low < 0x400).ok_or(Odd)?;
+            let second = self
+                .hex()?
+                .checked_sub(0xDC00)
+                .filter(|low| *low < 0x400)
+                .ok_or(Odd)?;
             0x1_0000 + (first - 0xD800) * 0x400 + second
         } else {
             first
@@ -236,7 +283,9 @@ impl<'a> Reader<'a> {
     }
 
     fn hex(&mut self) -> Result<u32, Odd> {
-        (0..4).try_fold(0, |number, _| Ok(number * 16 + self.char()?.to_digit(16).ok_or(Odd)?))
+        (0..4).try_fold(0, |number, _| {
+            Ok(number * 16 + self.char()?.to_digit(16).ok_or(Odd)?)
+        })
     }
 
     fn number(&mut self) -> Result<String, Odd> {
@@ -342,7 +391,8 @@ impl Kind {
         Kind::OtherByte,
     ];
 
-    /// Two texts from one tree: the same but for what stands in its hole, and for what is done to the bytes.
+    /// Two texts from one tree: the same but for what stands in its hole, and for what is done to
+    /// the bytes.
     fn pair(self, random: &mut Random) -> (Vec<u8>, Vec<u8>) {
         let mut tree = Sketch::random(random, 4);
         *tree.place(random) = Sketch::Hole;
@@ -360,16 +410,24 @@ impl Kind {
         if random.one_in(2) { (b, a) } else { (a, b) }
     }
 
-    /// What the hole of the tree is filled with in each text. Often the same on both sides, so that every kind has both verdicts.
+    /// What the hole of the tree is filled with in each text. Often the same on both sides, so that
+    /// every kind has both verdicts.
     fn fillings(self, random: &mut Random) -> (Sketch, Sketch) {
         match self {
             Kind::BigInteger => {
-                let big = random.pick(&[9_007_199_254_740_992, u128::from(u64::MAX), 1 << 100]) + random.below(3) as u128;
+                let big = random.pick(&[9_007_199_254_740_992, u128::from(u64::MAX), 1 << 100])
+                    + random.below(3) as u128;
                 let sign = random.pick(&["", "-"]);
                 let other = big + random.below(2) as u128;
-                (Sketch::Number(format!("{sign}{big}")), Sketch::Number(format!("{sign}{other}")))
+                (
+                    Sketch::Number(format!("{sign}{big}")),
+                    Sketch::Number(format!("{sign}{other}")),
+                )
             }
-            Kind::NumberSpelling => two_of("1 1.0 1.00 1e0 1E0 1e+0 1e-0 1e00 10e-1 0.1e1 0.1E+1", random),
+            Kind::NumberSpelling => two_of(
+                "1 1.0 1.00 1e0 1E0 1e+0 1e-0 1e00 10e-1 0.1e1 0.1E+1",
+                random,
+            ),
             Kind::MinusZero => two_of("0 -0 0.0 -0.0 0e0 -0e0 0e-0", random),
             Kind::DuplicateName => {
                 let name = random_text(random);
@@ -377,7 +435,8 @@ impl Kind {
                 let once = vec![(name.clone(), value.clone())];
                 let same_twice = vec![(name.clone(), value.clone()), (name.clone(), value.clone())];
                 let two_values = vec![(name.clone(), value), (name, other)];
-                let mut pick = || Sketch::Object(random.pick(&[&once, &same_twice, &two_values]).to_vec());
+                let mut pick =
+                    || Sketch::Object(random.pick(&[&once, &same_twice, &two_values]).to_vec());
                 (pick(), pick())
             }
             Kind::LoneSurrogate => {
@@ -408,7 +467,9 @@ impl Kind {
                 (pick(), pick())
             }
             Kind::SwappedElements => {
-                let elements: Vec<_> = (0..2 + random.below(4)).map(|_| Sketch::random(random, 1)).collect();
+                let elements: Vec<_> = (0..2 + random.below(4))
+                    .map(|_| Sketch::random(random, 1))
+                    .collect();
                 let mut swapped = elements.clone();
                 swapped.swap(random.below(elements.len()), random.below(elements.len()));
                 (Sketch::Array(elements), Sketch::Array(swapped))
@@ -418,17 +479,30 @@ impl Kind {
                 let mut pick = || {
                     let mut members = members.clone();
                     if random.one_in(2) {
-                        members.push(("absent?".chars().map(u32::from).collect(), Sketch::Literal("null")));
+                        members.push((
+                            "absent?".chars().map(u32::from).collect(),
+                            Sketch::Literal("null"),
+                        ));
                     }
                     Sketch::Object(members)
                 };
                 (pick(), pick())
             }
-            // The tree around the hole is wrapped to just below the limit; what fills it ends below, on or over it.
+            // The tree around the hole is wrapped to just below the limit; what fills it ends
+            // below, on or over it.
             Kind::DeepNesting => {
-                let deep = |depth| Sketch::Raw([b"[".repeat(depth), b"0".to_vec(), b"]".repeat(depth)].concat());
+                let deep = |depth| {
+                    Sketch::Raw([b"[".repeat(depth), b"0".to_vec(), b"]".repeat(depth)].concat())
+                };
                 let depth = random.below(5);
-                (deep(depth), deep(if random.one_in(4) { random.below(5) } else { depth }))
+                (
+                    deep(depth),
+                    deep(if random.one_in(4) {
+                        random.below(5)
+                    } else {
+                        depth
+                    }),
+                )
             }
             Kind::LetterCase => {
                 let spellings = random.pick(&[
@@ -448,26 +522,55 @@ impl Kind {
                 // Up to the first character that may stand as it is.
                 let control = random.below(0x21) as u8;
                 let escaped = format!("\"a\\u{control:04x}b\"").into_bytes();
-                let mut pick =
-                    || Sketch::Raw(if random.one_in(2) { vec![b'"', b'a', control, b'b', b'"'] } else { escaped.clone() });
+                let mut pick = || {
+                    Sketch::Raw(if random.one_in(2) {
+                        vec![b'"', b'a', control, b'b', b'"']
+                    } else {
+                        escaped.clone()
+                    })
+                };
                 (pick(), pick())
             }
             Kind::InvalidUtf8 => {
-                // A stray byte, a cut sequence, an overlong slash, an encoded surrogate, a number past the last code point.
-                let bad: &[u8] = random.pick(&[&b"\xff"[..], b"\x80", b"\xc3", b"\xc0\xaf", b"\xed\xa0\x80", b"\xf4\x90\x80\x80"]);
+                // A stray byte, a cut sequence, an overlong slash, an encoded surrogate, a number
+                // past the last code point.
+                let bad: &[u8] = random.pick(&[
+                    &b"\xff"[..],
+                    b"\x80",
+                    b"\xc3",
+                    b"\xc0\xaf",
+                    b"\xed\xa0\x80",
+                    b"\xf4\x90\x80\x80",
+                ]);
                 let quoted = |inner: &[u8]| [b"\"", inner, b"\""].concat();
-                let mut pick = || Sketch::Raw(random.pick(&[&quoted(bad), &quoted("\u{fffd}".as_bytes()), &bad.to_vec()]).clone());
+                let mut pick = || {
+                    Sketch::Raw(
+                        random
+                            .pick(&[&quoted(bad), &quoted("\u{fffd}".as_bytes()), &bad.to_vec()])
+                            .clone(),
+                    )
+                };
                 (pick(), pick())
             }
             Kind::LeadingZero => two_of("7 07 -07 +7 .7 7. 7.e1 7e 0x7 -", random),
-            Kind::TrailingComma => two_of(r#"[1] [1,] [,1] [1;2] {"a":1} {"a":1,} {,} {"a"} {"a":} {a:1}"#, random),
-            Kind::OtherType => two_of(r#"1 "1" true "true" false null "null" [] {} "" [null] {"":null} [0] [false]"#, random),
+            Kind::TrailingComma => two_of(
+                r#"[1] [1,] [,1] [1;2] {"a":1} {"a":1,} {,} {"a"} {"a":} {a:1}"#,
+                random,
+            ),
+            Kind::OtherType => two_of(
+                r#"1 "1" true "true" false null "null" [] {} "" [null] {"":null} [0] [false]"#,
+                random,
+            ),
             Kind::Regrouped => {
-                let arrays = r#"[[1],2] [1,[2]] [[1,2]] [1,2] ["ab","c"] ["a","bc"] ["a","b","b","a"]"#;
+                let arrays =
+                    r#"[[1],2] [1,[2]] [[1,2]] [1,2] ["ab","c"] ["a","bc"] ["a","b","b","a"]"#;
                 let objects = r#"{"a":{"b":1}} {"a":1,"b":1} {"a":"b","b":"a"} {"b":"b","a":"a"} {"a":["b","b"]}"#;
                 two_of(random.pick(&[arrays, objects]), random)
             }
-            Kind::BadEscape => two_of(r#""\u0041" "A" "\x41" "\u041" "\u+041" "\'" "\0" "\u{41}" 'A' "\u0041\""#, random),
+            Kind::BadEscape => two_of(
+                r#""\u0041" "A" "\x41" "\u041" "\u+041" "\'" "\0" "\u{41}" 'A' "\u0041\""#,
+                random,
+            ),
             _ => {
                 let same = Sketch::scalar(random);
                 (same.clone(), same)
@@ -492,14 +595,35 @@ impl Kind {
                 }
             }
             Kind::TrailingContent => {
-                let contents: &[&[u8]] =
-                    &[b" x", b" 1", b"null", b"{}", b",", b"]", b"}", b"\0", b"//", b"\"", b"\xEF\xBB\xBF", b"\n"];
+                let contents: &[&[u8]] = &[
+                    b" x",
+                    b" 1",
+                    b"null",
+                    b"{}",
+                    b",",
+                    b"]",
+                    b"}",
+                    b"\0",
+                    b"//",
+                    b"\"",
+                    b"\xEF\xBB\xBF",
+                    b"\n",
+                ];
                 at_end(random.pick(contents), a, b);
             }
             Kind::OddSpacing => {
-                // Spacing to some readers, not to JSON; the last is, so that this kind has equal pairs too.
-                let spaces: &[&[u8]] =
-                    &[b"\x0b", b"\x0c", b"\xc2\xa0", b"\xc2\x85", b"\xe2\x80\xa8", b"\xe3\x80\x80", b"\x00", b"\r"];
+                // Spacing to some readers, not to JSON; the last is, so that this kind has equal
+                // pairs too.
+                let spaces: &[&[u8]] = &[
+                    b"\x0b",
+                    b"\x0c",
+                    b"\xc2\xa0",
+                    b"\xc2\x85",
+                    b"\xe2\x80\xa8",
+                    b"\xe3\x80\x80",
+                    b"\x00",
+                    b"\r",
+                ];
                 at_end(random.pick(spaces), a, b);
             }
             Kind::Truncated => {
@@ -541,7 +665,11 @@ impl Sketch {
     fn random(random: &mut Random, height: usize) -> Sketch {
         match random.below(5) {
             0 | 1 if height > 0 => Sketch::Object(random_members(random, height - 1)),
-            2 if height > 0 => Sketch::Array((0..random.below(5)).map(|_| Sketch::random(random, height - 1)).collect()),
+            2 if height > 0 => Sketch::Array(
+                (0..random.below(5))
+                    .map(|_| Sketch::random(random, height - 1))
+                    .collect(),
+            ),
             _ => Sketch::scalar(random),
         }
     }
@@ -556,7 +684,9 @@ impl Sketch {
 
     /// Puts a string where a value stands, or where a name does.
     fn text_or_name(random: &mut Random) -> fn(Vec<u32>) -> Sketch {
-        random.pick(&[Sketch::Text, |name| Sketch::Object(vec![(name, Sketch::Literal("true"))])])
+        random.pick(&[Sketch::Text, |name| {
+            Sketch::Object(vec![(name, Sketch::Literal("true"))])
+        }])
     }
 
     /// A value somewhere in the tree, often the tree itself.
@@ -583,7 +713,10 @@ impl Sketch {
             match sketch {
                 Sketch::Hole => Some(0),
                 Sketch::Array(elements) => elements.iter().find_map(find).map(|depth| depth + 1),
-                Sketch::Object(members) => members.iter().find_map(|(_, value)| find(value)).map(|depth| depth + 1),
+                Sketch::Object(members) => members
+                    .iter()
+                    .find_map(|(_, value)| find(value))
+                    .map(|depth| depth + 1),
                 _ => None,
             }
         }
@@ -592,14 +725,24 @@ impl Sketch {
 
     fn wrap(&mut self, random: &mut Random) {
         let inner = std::mem::replace(self, Sketch::Hole);
-        *self = if random.one_in(2) { Sketch::Array(vec![inner]) } else { Sketch::Object(vec![(vec![], inner)]) };
+        *self = if random.one_in(2) {
+            Sketch::Array(vec![inner])
+        } else {
+            Sketch::Object(vec![(vec![], inner)])
+        };
     }
 
     /// One spelling of the tree, with spacing, member order and escapes at random.
     fn render(&self, filling: &Sketch, random: &mut Random) -> Vec<u8> {
         let spaced_in = random.pick(&[2, 10, usize::MAX]);
         let escaped_in = random.pick(&[2, 10, usize::MAX]);
-        let mut renderer = Renderer { text: Vec::new(), filling, spaced_in, escaped_in, random };
+        let mut renderer = Renderer {
+            text: Vec::new(),
+            filling,
+            spaced_in,
+            escaped_in,
+            random,
+        };
         renderer.value(self);
         renderer.text
     }
@@ -693,11 +836,17 @@ impl Renderer<'_> {
         }
         let mut units = [0; 2];
         // A surrogate by itself is no character, and is spelt as it is.
-        let units = char::from_u32(point).map_or(&[point as u16][..], |c| &*c.encode_utf16(&mut units)).to_vec();
+        let units = char::from_u32(point)
+            .map_or(&[point as u16][..], |c| &*c.encode_utf16(&mut units))
+            .to_vec();
         for unit in units {
             let mut escape = String::new();
             for digit in format!("{unit:04x}").chars() {
-                escape.push(if self.random.one_in(2) { digit.to_ascii_uppercase() } else { digit });
+                escape.push(if self.random.one_in(2) {
+                    digit.to_ascii_uppercase()
+                } else {
+                    digit
+                });
             }
             self.text.extend(b"\\u");
             self.text.extend(escape.bytes());
@@ -723,12 +872,16 @@ fn random_members(random: &mut Random, height: usize) -> Vec<(Vec<u32>, Sketch)>
     members
 }
 
-/// Short, so that texts of one pair share prefixes and names; from every class of character that spells differently.
+/// Short, so that texts of one pair share prefixes and names; from every class of character that
+/// spells differently.
 fn random_text(random: &mut Random) -> Vec<u32> {
     let one = |random: &mut Random| match random.below(12) {
         0 => random.below(0x20) as u32,
         1 => u32::from(random.pick(b"\"\\/\x7f")),
-        2 => u32::from(random.pick(&['\u{80}', '\u{e9}', '\u{7ff}', '\u{2028}', '\u{fffd}', '\u{feff}', '\u{ffff}', '\u{d7ff}'])),
+        2 => u32::from(random.pick(&[
+            '\u{80}', '\u{e9}', '\u{7ff}', '\u{2028}', '\u{fffd}', '\u{feff}', '\u{ffff}',
+            '\u{d7ff}',
+        ])),
         3 => u32::from(random.pick(&['\u{10000}', '\u{1f600}', '\u{10ffff}'])),
         _ => u32::from(b'a') + random.below(6) as u32,
     };
@@ -736,15 +889,30 @@ fn random_text(random: &mut Random) -> Vec<u32> {
 }
 
 fn random_number(random: &mut Random) -> String {
-    let mut digits = |count: usize| -> String { (0..count).map(|_| char::from(b'0' + random.below(10) as u8)).collect() };
+    let mut digits = |count: usize| -> String {
+        (0..count)
+            .map(|_| char::from(b'0' + random.below(10) as u8))
+            .collect()
+    };
     let (whole, fraction, exponent) = (digits(20), digits(4), digits(2));
     let whole = whole[..1 + random.below(20)].trim_start_matches('0');
-    let mut number = format!("{}{}", random.pick(&["", "-"]), if whole.is_empty() { "0" } else { whole });
+    let mut number = format!(
+        "{}{}",
+        random.pick(&["", "-"]),
+        if whole.is_empty() { "0" } else { whole }
+    );
     if random.one_in(3) {
         write!(number, ".{}", &fraction[..1 + random.below(4)]).unwrap();
     }
     if random.one_in(4) {
-        write!(number, "{}{}{}", random.pick(&["e", "E"]), random.pick(&["", "+", "-"]), &exponent[..1 + random.below(2)]).unwrap();
+        write!(
+            number,
+            "{}{}{}",
+            random.pick(&["e", "E"]),
+            random.pick(&["", "+", "-"]),
+            &exponent[..1 + random.below(2)]
+        )
+        .unwrap();
     }
     number
 }

@@ -1,28 +1,34 @@
-//! The rules searched exhaustively: the real `decide` and the real guard inside a small world of nodes that crash and a network that
-//! loses and delays, every interleaving of which is visited.
+//! The rules searched exhaustively: the real `decide` and the real guard inside a small world of
+//! nodes that crash and a network that loses and delays, every interleaving of which is visited.
 //!
 //! # The world
 //!
-//! A store keeps a record for each key. Three nodes serve requests; a node serves one request of a key at a time. A request sends
-//! puts to the store, one after the other, as `decide` proposes; a put reaches the store at any later time, or never. The effect is
-//! counted in a ledger outside the record, as an upstream would count it.
+//! A store keeps a record for each key. Three nodes serve requests; a node serves one request of a
+//! key at a time. A request sends puts to the store, one after the other, as `decide` proposes; a
+//! put reaches the store at any later time, or never. The effect is counted in a ledger outside the
+//! record, as an upstream would count it.
 //!
 //! Things that look different are one step here:
 //!
-//! - *Lost and late replies.* A node that hears nothing sends the same put again. The first copy stays in the network as a late put,
-//!   judged at any time with nobody listening: before the second copy, and its reply was lost; after it, and it was late itself.
-//! - *Slow nodes.* A node acts on a reply by sending its next put, which waits in the network with whatever stale fence it has. Only
-//!   between a won claim and the dispatch does a node pause on its own, since a crash there is a case of its own.
-//! - *Transactions.* There the finish is the upstream's own, and its effect commits in the same step: it is there if the finish won.
-//! - *The upstream's answer.* Dispatching puts the finish into the network at once. A node that dies while it waits for the upstream
-//!   is a node that dies with its finish in the network, never to arrive.
+//! - *Lost and late replies.* A node that hears nothing sends the same put again. The first copy
+//!   stays in the network as a late put, judged at any time with nobody listening: before the
+//!   second copy, and its reply was lost; after it, and it was late itself.
+//! - *Slow nodes.* A node acts on a reply by sending its next put, which waits in the network with
+//!   whatever stale fence it has. Only between a won claim and the dispatch does a node pause on
+//!   its own, since a crash there is a case of its own.
+//! - *Transactions.* There the finish is the upstream's own, and its effect commits in the same
+//!   step: it is there if the finish won.
+//! - *The upstream's answer.* Dispatching puts the finish into the network at once. A node that
+//!   dies while it waits for the upstream is a node that dies with its finish in the network, never
+//!   to arrive.
 //!
 //! # What is bounded
 //!
-//! [`Bounds`] says how many requests, crashes, repeated puts and settlements a world has; each search is exhaustive within them. Time
-//! is one moment: the store's clock passing a lease is a step that moves the lease before that moment, not the moment after it. So
-//! retention never ends here, and `forget` is not part of this world. Nodes are alike and keys are alike, and worlds that differ only
-//! in which is which count once.
+//! [`Bounds`] says how many requests, crashes, repeated puts and settlements a world has; each
+//! search is exhaustive within them. Time is one moment: the store's clock passing a lease is a
+//! step that moves the lease before that moment, not the moment after it. So retention never ends
+//! here, and `forget` is not part of this world. Nodes are alike and keys are alike, and worlds
+//! that differ only in which is which count once.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
@@ -32,8 +38,8 @@ use hapax_core::audit::Signed;
 use hapax_core::guard::{self, Due};
 use hapax_core::store::{Change, Claim, Finish, Lifetime, Renewal};
 use hapax_core::{
-    Answer, Ask, AttemptToken, Condition, Decision, Fence, Fingerprint, FingerprintPolicy, Head, Key, Mode, Policy, Principal, Put,
-    RecordId, Rejection, Scope, State, Timestamp, decide,
+    Answer, Ask, AttemptToken, Condition, Decision, Fence, Fingerprint, FingerprintPolicy, Head,
+    Key, Mode, Policy, Principal, Put, RecordId, Rejection, Scope, State, Timestamp, decide,
 };
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
@@ -45,11 +51,13 @@ const LATE: usize = 4;
 /// The one moment of this world. Small, so that fences count from one.
 const NOW: Timestamp = Timestamp::from_micros(1);
 const LEASE: Duration = Duration::from_micros(1);
-/// Every write raises the version, but only whether an operator's reading is stale matters: so each step begins at this one.
+/// Every write raises the version, but only whether an operator's reading is stale matters: so each
+/// step begins at this one.
 const VERSION: u64 = 10;
 /// The answer an operator settles with; an attempt's answer is its fence.
 const SETTLED: u8 = 99;
-static SIGNED: LazyLock<Signed> = LazyLock::new(|| Signed::new("an operator", "it was found out").expect("both are said"));
+static SIGNED: LazyLock<Signed> =
+    LazyLock::new(|| Signed::new("an operator", "it was found out").expect("both are said"));
 
 #[test]
 fn hold_keeps_its_promises_in_every_interleaving() {
@@ -112,8 +120,13 @@ fn rerun_keeps_its_promises_in_every_interleaving() {
         attempts: 100,
         ends: &[End::Kept],
     };
-    let sights =
-        [Sight::Takeover, Sight::TakeoverRefused, Sight::FencedOutRefused, Sight::CrashBeforeDispatch, Sight::LateCompletion];
+    let sights = [
+        Sight::Takeover,
+        Sight::TakeoverRefused,
+        Sight::FencedOutRefused,
+        Sight::CrashBeforeDispatch,
+        Sight::LateCompletion,
+    ];
     search("rerun, two keys", bounds, &sights, 400_000);
 }
 
@@ -175,7 +188,8 @@ struct Bounds {
     /// Of each key.
     requests: u8,
     crashes: u8,
-    /// Puts that are sent a second time because the node heard nothing, be it to go on or to give up cleanly.
+    /// Puts that are sent a second time because the node heard nothing, be it to go on or to give
+    /// up cleanly.
     repeats: u8,
     /// Operators who look at a record and say what became of it.
     settlements: u8,
@@ -185,21 +199,35 @@ struct Bounds {
     ends: &'static [End],
 }
 
-/// Visits every world within the bounds. A search that has not seen what it was made to see has shown nothing.
+/// Visits every world within the bounds. A search that has not seen what it was made to see has
+/// shown nothing.
 fn search(name: &str, bounds: Bounds, sights: &[Sight], worlds_min: usize) {
     let begun = Instant::now();
-    let checker = Search::new(bounds).checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    let checker = Search::new(bounds)
+        .checker()
+        .threads(2)
+        .finish_when(HasDiscoveries::AnyFailures)
+        .spawn_bfs()
+        .join();
     let worlds = checker.unique_state_count();
-    println!("{name}: {worlds} worlds, depth {}, in {:.1?}", checker.max_depth(), begun.elapsed());
+    println!(
+        "{name}: {worlds} worlds, depth {}, in {:.1?}",
+        checker.max_depth(),
+        begun.elapsed()
+    );
     checker.assert_properties();
-    // No limit on states, depth or time is set: without a failure, the only end is to have been everywhere.
+    // No limit on states, depth or time is set: without a failure, the only end is to have been
+    // everywhere.
     assert!(checker.is_done(), "{name}: the search did not end");
     for sight in sights {
         let count = checker.model().count(*sight);
         println!("{name}: {sight:?} {count} times");
         assert!(count > 0, "{name}: {sight:?} was never seen");
     }
-    assert!(worlds >= worlds_min, "{name}: {worlds} worlds are fewer than {worlds_min}: the bounds have shrunk");
+    assert!(
+        worlds >= worlds_min,
+        "{name}: {worlds} worlds are fewer than {worlds_min}: the bounds have shrunk"
+    );
 }
 
 // === The world ===
@@ -259,7 +287,8 @@ struct Place {
     record: Option<Kept>,
     late: [Option<Late>; LATE],
     requests_left: u8,
-    /// The fences dispatched whose attempts have not ended retryable, a bit each; in transactions, those whose effect has committed.
+    /// The fences dispatched whose attempts have not ended retryable, a bit each; in transactions,
+    /// those whose effect has committed.
     ledger: u16,
     /// The fence of the settlement, once there is one.
     settled: u8,
@@ -286,7 +315,8 @@ enum Stage {
     Unknown,
 }
 
-/// Whether an operator's settlement is in the network, made from a reading that still holds or from a stale one.
+/// Whether an operator's settlement is in the network, made from a reading that still holds or from
+/// a stale one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Operator {
     Away,
@@ -294,7 +324,8 @@ enum Operator {
     SettlingStale,
 }
 
-/// What must never happen, noted where it happens: these are about a step, and a state does not show the step before it.
+/// What must never happen, noted where it happens: these are about a step, and a state does not
+/// show the step before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Breach {
     SecondDispatch,
@@ -328,7 +359,8 @@ enum Step {
 }
 
 impl World {
-    /// Of all worlds that differ only in which node is which, which key is which and in which order late puts were sent, one.
+    /// Of all worlds that differ only in which node is which, which key is which and in which order
+    /// late puts were sent, one.
     fn sorted(self) -> World {
         let mut swapped = self;
         swapped.keys.reverse();
@@ -338,14 +370,21 @@ impl World {
 
     fn nodes_sorted(mut self) -> World {
         let mut order: [usize; NODES] = std::array::from_fn(|node| node);
-        order.sort_by_key(|&node| (self.nodes[node], self.keys.map(|place| place.mentions(token_of(node)))));
+        order.sort_by_key(|&node| {
+            (
+                self.nodes[node],
+                self.keys.map(|place| place.mentions(token_of(node))),
+            )
+        });
         let nodes = self.nodes;
         self.nodes = order.map(|node| nodes[node]);
         for (key, place) in self.keys.iter_mut().enumerate() {
-            // A token matters for as long as its node has not learnt what became of the claim. After that it is nobody's.
+            // A token matters for as long as its node has not learnt what became of the claim.
+            // After that it is nobody's.
             place.rename(|token| {
                 let node = order.iter().position(|&node| token_of(node) == token);
-                node.filter(|&node| self.nodes[node][key].is_asking()).map_or(NOBODY, token_of)
+                node.filter(|&node| self.nodes[node][key].is_asking())
+                    .map_or(NOBODY, token_of)
             });
             place.late.sort_unstable();
         }
@@ -354,7 +393,8 @@ impl World {
 
     /// Whether nothing can happen any more but by a new request.
     fn is_at_rest(&self) -> bool {
-        self.nodes == [[Slot::Idle; KEYS]; NODES] && self.keys.iter().all(|place| place.late == [None; LATE])
+        self.nodes == [[Slot::Idle; KEYS]; NODES]
+            && self.keys.iter().all(|place| place.late == [None; LATE])
     }
 
     fn note(&mut self, breach: Breach, happened: bool) {
@@ -368,17 +408,30 @@ impl Place {
     /// The put stays in the network, but nobody listens for it.
     fn leave(&mut self, what: What, token: u8) {
         let free = self.late.iter_mut().find(|late| late.is_none());
-        *free.expect("a late put for each crash and each repeat, and no more") = Some(Late { what, token });
+        *free.expect("a late put for each crash and each repeat, and no more") =
+            Some(Late { what, token });
     }
 
     fn mentions(&self, token: u8) -> (bool, usize) {
         let is_kept = self.record.is_some_and(|kept| kept.token == token);
-        (is_kept, self.late.iter().flatten().filter(|late| late.token == token).count())
+        (
+            is_kept,
+            self.late
+                .iter()
+                .flatten()
+                .filter(|late| late.token == token)
+                .count(),
+        )
     }
 
     fn rename(&mut self, name: impl Fn(u8) -> u8) {
-        self.record.iter_mut().for_each(|kept| kept.token = name(kept.token));
-        self.late.iter_mut().flatten().for_each(|late| late.token = name(late.token));
+        self.record
+            .iter_mut()
+            .for_each(|kept| kept.token = name(kept.token));
+        self.late
+            .iter_mut()
+            .flatten()
+            .for_each(|late| late.token = name(late.token));
     }
 
     fn store(&mut self, new: Kept) {
@@ -394,7 +447,8 @@ impl Slot {
     fn owned(self) -> Option<u8> {
         match self {
             Slot::Owns(fence) => Some(fence),
-            Slot::Asked(What::Release(fence) | What::Finish(fence, _)) | Slot::GaveUp(What::Release(fence)) => Some(fence),
+            Slot::Asked(What::Release(fence) | What::Finish(fence, _))
+            | Slot::GaveUp(What::Release(fence)) => Some(fence),
             _ => None,
         }
     }
@@ -414,14 +468,22 @@ impl Kept {
             State::Unknown => Stage::Unknown,
             other => unreachable!("no step of this world leads to {other:?}"),
         };
-        assert_eq!(head.kept, state == Stage::Completed, "an answer is there iff it was kept");
+        assert_eq!(
+            head.kept,
+            state == Stage::Completed,
+            "an answer is there iff it was kept"
+        );
         Kept {
             state,
             fence: small(head.fence),
             token: head.token.as_bytes()[0],
             attempts: u8::try_from(head.attempts).unwrap(),
             is_live: state == Stage::Running && head.lease_until > NOW,
-            answer: if head.kept { head.status.map_or(0, |status| (status - 200) as u8) } else { 0 },
+            answer: if head.kept {
+                head.status.map_or(0, |status| (status - 200) as u8)
+            } else {
+                0
+            },
         }
     }
 }
@@ -438,7 +500,8 @@ fn bit(fence: u8) -> u16 {
     1 << fence.min(15)
 }
 
-/// The token of the request a node serves: the node's number, since it serves one at a time of each key.
+/// The token of the request a node serves: the node's number, since it serves one at a time of each
+/// key.
 fn token_of(node: usize) -> u8 {
     node as u8 + 1
 }
@@ -459,7 +522,8 @@ struct Search {
     seen: [AtomicU64; SIGHTS],
 }
 
-/// Steps without which a search would have shown little. Counted beside the worlds, not in them: each would double their number.
+/// Steps without which a search would have shown little. Counted beside the worlds, not in them:
+/// each would double their number.
 #[derive(Clone, Copy, Debug)]
 enum Sight {
     Takeover,
@@ -490,16 +554,27 @@ enum Reply {
 
 impl Search {
     fn new(bounds: Bounds) -> Search {
-        let scope =
-            Arc::new(Scope { namespace: "n".into(), principal: Principal::Anonymous, method: "POST".into(), path: "/".into() });
+        let scope = Arc::new(Scope {
+            namespace: "n".into(),
+            principal: Principal::Anonymous,
+            method: "POST".into(),
+            path: "/".into(),
+        });
         let key = Key::new("k").unwrap();
         Search {
             bounds,
-            policy: Policy { mode: bounds.mode, attempts_max: bounds.attempts, ..Policy::default() },
+            policy: Policy {
+                mode: bounds.mode,
+                attempts_max: bounds.attempts,
+                ..Policy::default()
+            },
             id: RecordId::of(&scope, &key),
             scope,
             key,
-            fingerprint: Fingerprint { digest: [1; 32], policy: Arc::new(FingerprintPolicy::default()) },
+            fingerprint: Fingerprint {
+                digest: [1; 32],
+                policy: Arc::new(FingerprintPolicy::default()),
+            },
             answer: Arc::new(Answer::new(200, "")),
             seen: Default::default(),
         }
@@ -560,12 +635,36 @@ impl Search {
         };
         let (condition, change) = match what {
             What::ClaimAbsent => (Condition::Absent, claim()),
-            What::ClaimLapsed(fence) => (Condition::Lapsed { fence: large(fence) }, claim()),
-            What::Lose(fence) => (Condition::Lapsed { fence: large(fence) }, Change::Lose(Lifetime::default())),
-            What::Release(fence) => (Condition::Held { fence: large(fence) }, Change::Finish(self.finish(fence, End::Released))),
-            What::Finish(fence, end) => (Condition::Held { fence: large(fence) }, Change::Finish(self.finish(fence, end))),
+            What::ClaimLapsed(fence) => (
+                Condition::Lapsed {
+                    fence: large(fence),
+                },
+                claim(),
+            ),
+            What::Lose(fence) => (
+                Condition::Lapsed {
+                    fence: large(fence),
+                },
+                Change::Lose(Lifetime::default()),
+            ),
+            What::Release(fence) => (
+                Condition::Held {
+                    fence: large(fence),
+                },
+                Change::Finish(self.finish(fence, End::Released)),
+            ),
+            What::Finish(fence, end) => (
+                Condition::Held {
+                    fence: large(fence),
+                },
+                Change::Finish(self.finish(fence, end)),
+            ),
         };
-        Put { id: self.id, condition, change }
+        Put {
+            id: self.id,
+            condition,
+            change,
+        }
     }
 
     fn finish(&self, answer: u8, end: End) -> Finish {
@@ -574,11 +673,25 @@ impl Search {
             End::Released => (State::Retryable, None),
             End::Unknown => (State::Unknown, None),
         };
-        Finish { state, status: kept.as_ref().map(|_| 200 + u16::from(answer)), answer: kept, lifetime: Lifetime::default() }
+        Finish {
+            state,
+            status: kept.as_ref().map(|_| 200 + u16::from(answer)),
+            answer: kept,
+            lifetime: Lifetime::default(),
+        }
     }
 
     fn decide(&self, record: Option<&Head>) -> Decision {
-        decide(record, &Ask { fingerprint: &self.fingerprint, deadline: None, token_until: None }, NOW, &self.policy)
+        decide(
+            record,
+            &Ask {
+                fingerprint: &self.fingerprint,
+                deadline: None,
+                token_until: None,
+            },
+            NOW,
+            &self.policy,
+        )
     }
 
     /// The store judges a put, with the real guard.
@@ -603,10 +716,17 @@ impl Search {
                 self.see(Sight::FencedOutRefused, place.settled == 0);
                 self.see(Sight::EndAfterSettlementRefused, place.settled > 0);
             }
-            (Change::Claim(_), Condition::Lapsed { fence }) => self.see(Sight::TakeoverRefused, current == Some(fence)),
+            (Change::Claim(_), Condition::Lapsed { fence }) => {
+                self.see(Sight::TakeoverRefused, current == Some(fence));
+            }
             (Change::Settle(..), _) => {
-                let is_unresolved = place.record.is_some_and(|kept| kept.state == Stage::Unknown);
-                self.see(Sight::StaleSettlementRefused, is_unresolved && place.operator == Operator::SettlingStale);
+                let is_unresolved = place
+                    .record
+                    .is_some_and(|kept| kept.state == Stage::Unknown);
+                self.see(
+                    Sight::StaleSettlementRefused,
+                    is_unresolved && place.operator == Operator::SettlingStale,
+                );
             }
             _ => {}
         }
@@ -619,10 +739,23 @@ impl Search {
         let old_fence = old.map_or(0, |old| old.fence);
 
         let mints = matches!(put.change, Change::Claim(_) | Change::Settle(..));
-        world.note(Breach::FenceDidNotGrow, if mints { new.fence <= old_fence } else { new.fence != old_fence });
-        world.note(Breach::LeaseCutShort, old.is_some_and(|old| old.is_live) && !matches!(put.change, Change::Finish(_)));
+        world.note(
+            Breach::FenceDidNotGrow,
+            if mints {
+                new.fence <= old_fence
+            } else {
+                new.fence != old_fence
+            },
+        );
+        world.note(
+            Breach::LeaseCutShort,
+            old.is_some_and(|old| old.is_live) && !matches!(put.change, Change::Finish(_)),
+        );
         world.note(Breach::CompletedChanged, was(Stage::Completed));
-        world.note(Breach::VersionDidNotGrow, old.is_some() && after.version <= VERSION);
+        world.note(
+            Breach::VersionDidNotGrow,
+            old.is_some() && after.version <= VERSION,
+        );
         match (&put.change, put.condition) {
             (Change::Claim(_), _) => {
                 self.see(Sight::Takeover, was(Stage::Running) || was(Stage::Unknown));
@@ -631,7 +764,10 @@ impl Search {
             (Change::Finish(_), Condition::Held { fence }) => {
                 let fence = small(fence);
                 world.note(Breach::EndedByAnother, fence != old_fence);
-                world.note(Breach::EndedAfterSettlement, fence < world.keys[key].settled);
+                world.note(
+                    Breach::EndedAfterSettlement,
+                    fence < world.keys[key].settled,
+                );
                 if new.state == Stage::Retryable {
                     world.keys[key].ledger &= !bit(fence);
                 }
@@ -639,10 +775,16 @@ impl Search {
                     world.note(Breach::SecondEffect, world.keys[key].ledger != 0);
                     world.keys[key].ledger |= bit(fence);
                 }
-                self.see(Sight::LateCompletion, was(Stage::Unknown) && new.state == Stage::Completed);
+                self.see(
+                    Sight::LateCompletion,
+                    was(Stage::Unknown) && new.state == Stage::Completed,
+                );
             }
             (Change::Settle(..), _) => {
-                world.note(Breach::SettledUnseen, world.keys[key].operator == Operator::SettlingStale);
+                world.note(
+                    Breach::SettledUnseen,
+                    world.keys[key].operator == Operator::SettlingStale,
+                );
                 world.keys[key].settled = new.fence;
                 self.see(Sight::Settlement, true);
             }
@@ -655,10 +797,16 @@ impl Search {
     fn replied(&self, world: &mut World, node: usize, key: usize, what: What, reply: &Reply) {
         let gave_up = matches!(world.nodes[node][key], Slot::GaveUp(_));
         let mine = token_of(node);
-        let is_mine = |head: &Head| Kept::of(head).token == mine && matches!(head.state, State::Running | State::Unknown);
+        let is_mine = |head: &Head| {
+            Kept::of(head).token == mine && matches!(head.state, State::Running | State::Unknown)
+        };
         world.nodes[node][key] = match (what, reply) {
-            (What::ClaimAbsent | What::ClaimLapsed(_), Reply::Won(head)) => self.owns(head, gave_up),
-            (What::ClaimAbsent | What::ClaimLapsed(_), Reply::Lost(Some(head))) if is_mine(head) => {
+            (What::ClaimAbsent | What::ClaimLapsed(_), Reply::Won(head)) => {
+                self.owns(head, gave_up)
+            }
+            (What::ClaimAbsent | What::ClaimLapsed(_), Reply::Lost(Some(head)))
+                if is_mine(head) =>
+            {
                 let slot = self.owns(head, gave_up);
                 self.see(Sight::ClaimAdopted, matches!(slot, Slot::Owns(_)));
                 slot
@@ -666,11 +814,14 @@ impl Search {
             // The caller has gone, and nothing of its request is left behind.
             _ if gave_up => Slot::Idle,
             (What::ClaimAbsent | What::ClaimLapsed(_) | What::Lose(_), Reply::Lost(seen)) => {
-                // The next claim has a token of its own: copies of this one are no longer its business.
+                // The next claim has a token of its own: copies of this one are no longer its
+                // business.
                 world.keys[key].rename(|token| if token == mine { NOBODY } else { token });
                 self.follow(world, key, seen.as_ref())
             }
-            (What::Lose(_) | What::Release(_), Reply::Won(head)) => self.follow(world, key, Some(head)),
+            (What::Lose(_) | What::Release(_), Reply::Won(head)) => {
+                self.follow(world, key, Some(head))
+            }
             (What::Release(_), Reply::Lost(seen)) => self.follow(world, key, seen.as_ref()),
             (What::Finish(_, End::Kept), Reply::Won(head)) => self.acknowledge(world, key, head),
             (What::Finish(_, End::Released | End::Unknown), Reply::Won(_)) => Slot::Idle,
@@ -684,7 +835,8 @@ impl Search {
         };
     }
 
-    /// A claim is there. One that nobody waits for, or whose lease is over already, was never dispatched and is released.
+    /// A claim is there. One that nobody waits for, or whose lease is over already, was never
+    /// dispatched and is released.
     fn owns(&self, head: &Head, gave_up: bool) -> Slot {
         let fence = small(head.fence);
         let is_live = head.state_at(NOW) == State::Running;
@@ -700,35 +852,54 @@ impl Search {
     fn follow(&self, world: &mut World, key: usize, seen: Option<&Head>) -> Slot {
         match (self.decide(seen), seen) {
             (Decision::Attempt(Condition::Absent), _) => Slot::Asked(What::ClaimAbsent),
-            (Decision::Attempt(Condition::Lapsed { fence }), _) => Slot::Asked(What::ClaimLapsed(small(fence))),
-            (Decision::Hold(Condition::Lapsed { fence }), _) => Slot::Asked(What::Lose(small(fence))),
+            (Decision::Attempt(Condition::Lapsed { fence }), _) => {
+                Slot::Asked(What::ClaimLapsed(small(fence)))
+            }
+            (Decision::Hold(Condition::Lapsed { fence }), _) => {
+                Slot::Asked(What::Lose(small(fence)))
+            }
             (Decision::Replay, Some(head)) => {
                 self.see(Sight::Replay, true);
                 self.acknowledge(world, key, head)
             }
             (Decision::Wait, _) => Slot::Idle,
             (Decision::Reject(rejection), _) => {
-                self.see(Sight::AttemptsExhausted, rejection == Rejection::AttemptsExhausted);
+                self.see(
+                    Sight::AttemptsExhausted,
+                    rejection == Rejection::AttemptsExhausted,
+                );
                 Slot::Idle
             }
             (other, _) => unreachable!("decide proposes {other:?}"),
         }
     }
 
-    /// The client has its answer. That it stays the stored one follows, since no completed record ever changes.
+    /// The client has its answer. That it stays the stored one follows, since no completed record
+    /// ever changes.
     fn acknowledge(&self, world: &mut World, key: usize, head: &Head) -> Slot {
         let answer = Kept::of(head).answer;
-        let is_stored = world.keys[key].record.is_some_and(|kept| kept.state == Stage::Completed && kept.answer == answer);
+        let is_stored = world.keys[key]
+            .record
+            .is_some_and(|kept| kept.state == Stage::Completed && kept.answer == answer);
         world.note(Breach::AcknowledgedUnstored, !is_stored);
         Slot::Idle
     }
 
     fn dispatches(&self, world: &mut World, node: usize, key: usize, end: End) -> Option<()> {
-        let Slot::Owns(fence) = world.nodes[node][key] else { return None };
+        let Slot::Owns(fence) = world.nodes[node][key] else {
+            return None;
+        };
         let ledger = world.keys[key].ledger;
-        let forbids = if self.bounds.mode == Mode::Hold { ledger } else { ledger & bit(fence) };
+        let forbids = if self.bounds.mode == Mode::Hold {
+            ledger
+        } else {
+            ledger & bit(fence)
+        };
         world.note(Breach::SecondDispatch, forbids != 0);
-        self.see(Sight::DispatchAfterSettlement, fence < world.keys[key].settled);
+        self.see(
+            Sight::DispatchAfterSettlement,
+            fence < world.keys[key].settled,
+        );
         if self.bounds.mode != Mode::Transaction {
             world.keys[key].ledger |= bit(fence);
         }
@@ -736,9 +907,12 @@ impl Search {
         Some(())
     }
 
-    /// An attempt that was given up for lost ends after all, whether or not that has been written down.
+    /// An attempt that was given up for lost ends after all, whether or not that has been written
+    /// down.
     fn ends_after_all(world: &mut World, node: usize, key: usize, end: End) -> Option<()> {
-        let Slot::Asked(What::Finish(fence, End::Unknown)) = world.nodes[node][key] else { return None };
+        let Slot::Asked(What::Finish(fence, End::Unknown)) = world.nodes[node][key] else {
+            return None;
+        };
         world.repeats_left -= 1;
         world.keys[key].leave(What::Finish(fence, End::Unknown), NOBODY);
         world.nodes[node][key] = Slot::Asked(What::Finish(fence, end));
@@ -750,7 +924,10 @@ impl Search {
         for (key, place) in world.keys.iter_mut().enumerate() {
             let slot = std::mem::replace(&mut world.nodes[node][key], Slot::Idle);
             self.see(Sight::CrashBeforeDispatch, matches!(slot, Slot::Owns(_)));
-            self.see(Sight::CrashAfterDispatch, matches!(slot, Slot::Asked(What::Finish(..))));
+            self.see(
+                Sight::CrashAfterDispatch,
+                matches!(slot, Slot::Asked(What::Finish(..))),
+            );
             if let Slot::Asked(what) | Slot::GaveUp(what) = slot {
                 place.leave(what, token_of(node));
             }
@@ -760,12 +937,17 @@ impl Search {
     fn renews(&self, world: &mut World, node: usize, key: usize) -> Option<()> {
         let fence = world.nodes[node][key].owned()?;
         let old = world.keys[key].record?;
-        let renewal = Renewal { id: self.id, fence: large(fence), lease: LEASE };
+        let renewal = Renewal {
+            id: self.id,
+            fence: large(fence),
+            lease: LEASE,
+        };
         let new = Kept::of(&guard::renew(Some(&self.head(&old)), &renewal, NOW).ok()?);
         world.note(Breach::FenceDidNotGrow, new.fence != old.fence);
         world.note(Breach::EndedByAnother, old.fence != fence);
         self.see(Sight::LeaseRegained, new.is_live && !old.is_live);
-        // A renewal of a live lease is a write too: it leaves the record as it is and an operator's reading stale.
+        // A renewal of a live lease is a write too: it leaves the record as it is and an operator's
+        // reading stale.
         let matters = new != old || world.keys[key].operator == Operator::Settling;
         matters.then(|| world.keys[key].store(new))
     }
@@ -784,11 +966,17 @@ impl Search {
 
     fn operator_settles(&self, world: &mut World, key: usize) {
         let is_stale = world.keys[key].operator == Operator::SettlingStale;
-        let condition = Condition::Version { version: if is_stale { VERSION - 1 } else { VERSION } };
+        let condition = Condition::Version {
+            version: if is_stale { VERSION - 1 } else { VERSION },
+        };
         self.judge(
             world,
             key,
-            &Put { id: self.id, condition, change: Change::Settle(self.finish(SETTLED, End::Kept), SIGNED.clone()) },
+            &Put {
+                id: self.id,
+                condition,
+                change: Change::Settle(self.finish(SETTLED, End::Kept), SIGNED.clone()),
+            },
         );
         world.keys[key].operator = Operator::Away;
     }
@@ -797,9 +985,15 @@ impl Search {
     fn steps_of_node(&self, world: &World, node: usize, key: usize, steps: &mut Vec<Step>) {
         let slot = world.nodes[node][key];
         match slot {
-            Slot::Idle if world.keys[key].requests_left > 0 => steps.push(Step::Arrives { node, key }),
+            Slot::Idle if world.keys[key].requests_left > 0 => {
+                steps.push(Step::Arrives { node, key });
+            }
             Slot::Idle => {}
-            Slot::Owns(_) => steps.extend(self.bounds.ends.iter().map(|&end| Step::Dispatches { node, key, end })),
+            Slot::Owns(_) => steps.extend(self.bounds.ends.iter().map(|&end| Step::Dispatches {
+                node,
+                key,
+                end,
+            })),
             Slot::Asked(_) | Slot::GaveUp(_) => steps.push(Step::Lands { node, key }),
         }
         if matches!(slot, Slot::Owns(_) | Slot::Asked(What::Finish(..))) {
@@ -809,13 +1003,22 @@ impl Search {
             return;
         }
         // A lost reply to `Lose` changes nothing for its caller, who is told the same either way.
-        if !matches!(slot, Slot::Idle | Slot::Owns(_) | Slot::Asked(What::Lose(_))) {
+        if !matches!(
+            slot,
+            Slot::Idle | Slot::Owns(_) | Slot::Asked(What::Lose(_))
+        ) {
             steps.push(Step::SendsAgain { node, key });
         }
         match slot {
-            Slot::Asked(What::ClaimAbsent | What::ClaimLapsed(_)) => steps.push(Step::GivesUp { node, key }),
+            Slot::Asked(What::ClaimAbsent | What::ClaimLapsed(_)) => {
+                steps.push(Step::GivesUp { node, key });
+            }
             Slot::Asked(What::Finish(_, End::Unknown)) => {
-                steps.extend([End::Kept, End::Released].map(|end| Step::EndsAfterAll { node, key, end }));
+                steps.extend([End::Kept, End::Released].map(|end| Step::EndsAfterAll {
+                    node,
+                    key,
+                    end,
+                }));
             }
             _ => {}
         }
@@ -824,7 +1027,11 @@ impl Search {
     /// What may happen to one key without its nodes.
     fn steps_of_store(world: &World, key: usize, steps: &mut Vec<Step>) {
         let place = &world.keys[key];
-        steps.extend((0..LATE).filter(|&which| place.late[which].is_some()).map(|which| Step::LandsLate { key, which }));
+        steps.extend(
+            (0..LATE)
+                .filter(|&which| place.late[which].is_some())
+                .map(|which| Step::LandsLate { key, which }),
+        );
         if place.record.is_some_and(|kept| kept.is_live) {
             steps.push(Step::Lapses { key });
         }
@@ -844,11 +1051,25 @@ impl Model for Search {
     type Action = Step;
 
     fn init_states(&self) -> Vec<World> {
-        let Bounds { keys, requests, crashes, repeats, settlements, .. } = self.bounds;
+        let Bounds {
+            keys,
+            requests,
+            crashes,
+            repeats,
+            settlements,
+            ..
+        } = self.bounds;
         let place = |key| {
             // A key that the search leaves out is one that nobody asks for.
             let requests_left = if key < keys { requests } else { 0 };
-            Place { record: None, late: [None; LATE], requests_left, ledger: 0, settled: 0, operator: Operator::Away }
+            Place {
+                record: None,
+                late: [None; LATE],
+                requests_left,
+                ledger: 0,
+                settled: 0,
+                operator: Operator::Away,
+            }
         };
         vec![World {
             nodes: [[Slot::Idle; KEYS]; NODES],
@@ -867,7 +1088,11 @@ impl Model for Search {
         }
         if world.crashes_left > 0 {
             let is_busy = |node: &usize| world.nodes[*node] != [Slot::Idle; KEYS];
-            steps.extend((0..NODES).filter(is_busy).map(|node| Step::Crashes { node }));
+            steps.extend(
+                (0..NODES)
+                    .filter(is_busy)
+                    .map(|node| Step::Crashes { node }),
+            );
         }
     }
 
@@ -880,7 +1105,9 @@ impl Model for Search {
                 world.nodes[node][key] = self.follow(&mut world, key, None);
             }
             Step::Lands { node, key } => {
-                let (Slot::Asked(what) | Slot::GaveUp(what)) = world.nodes[node][key] else { return None };
+                let (Slot::Asked(what) | Slot::GaveUp(what)) = world.nodes[node][key] else {
+                    return None;
+                };
                 let reply = self.judge(&mut world, key, &self.put(what, token_of(node)));
                 self.replied(&mut world, node, key, what, &reply);
             }
@@ -889,7 +1116,9 @@ impl Model for Search {
                 self.judge(&mut world, key, &self.put(what, token));
             }
             Step::SendsAgain { node, key } | Step::GivesUp { node, key } => {
-                let (Slot::Asked(what) | Slot::GaveUp(what)) = world.nodes[node][key] else { return None };
+                let (Slot::Asked(what) | Slot::GaveUp(what)) = world.nodes[node][key] else {
+                    return None;
+                };
                 if matches!(step, Step::GivesUp { .. }) {
                     world.nodes[node][key] = Slot::GaveUp(what);
                 }
@@ -897,7 +1126,9 @@ impl Model for Search {
                 world.keys[key].leave(what, token_of(node));
             }
             Step::Dispatches { node, key, end } => self.dispatches(&mut world, node, key, end)?,
-            Step::EndsAfterAll { node, key, end } => Search::ends_after_all(&mut world, node, key, end)?,
+            Step::EndsAfterAll { node, key, end } => {
+                Search::ends_after_all(&mut world, node, key, end)?;
+            }
             Step::Renews { node, key } => self.renews(&mut world, node, key)?,
             Step::Crashes { node } => self.crashes(&mut world, node),
             Step::Lapses { key } => world.keys[key].record.as_mut()?.is_live = false,
@@ -917,55 +1148,87 @@ impl Model for Search {
                 "in hold one dispatch, until an attempt ends retryable; one for each fence in rerun",
                 |_, world: &World| world.breach != Some(Breach::SecondDispatch),
             ),
-            Property::always("in transactions one effect at most", |_, world: &World| world.breach != Some(Breach::SecondEffect)),
-            Property::always("in transactions an effect is there iff its record is complete", |search: &Search, world: &World| {
-                search.bounds.mode != Mode::Transaction
-                    || world.keys.iter().all(|place| {
-                        let complete = place.record.filter(|kept| kept.state == Stage::Completed && kept.answer != SETTLED);
-                        place.ledger == complete.map_or(0, |kept| bit(kept.fence))
-                    })
+            Property::always("in transactions one effect at most", |_, world: &World| {
+                world.breach != Some(Breach::SecondEffect)
             }),
-            Property::always("a lease that is not over is never taken or declared lost", |_, world: &World| {
-                world.breach != Some(Breach::LeaseCutShort)
-            }),
+            Property::always(
+                "in transactions an effect is there iff its record is complete",
+                |search: &Search, world: &World| {
+                    search.bounds.mode != Mode::Transaction
+                        || world.keys.iter().all(|place| {
+                            let complete = place.record.filter(|kept| {
+                                kept.state == Stage::Completed && kept.answer != SETTLED
+                            });
+                            place.ledger == complete.map_or(0, |kept| bit(kept.fence))
+                        })
+                },
+            ),
+            Property::always(
+                "a lease that is not over is never taken or declared lost",
+                |_, world: &World| world.breach != Some(Breach::LeaseCutShort),
+            ),
             Property::always("no two nodes own one fence", |_, world: &World| {
                 (0..KEYS).all(|key| {
                     let [a, b, c] = world.nodes.map(|slots| slots[key].owned());
                     (a.is_none() || a != b && a != c) && (b.is_none() || b != c)
                 })
             }),
-            Property::always("fences only grow", |_, world: &World| world.breach != Some(Breach::FenceDidNotGrow)),
-            Property::always("every write is counted", |_, world: &World| world.breach != Some(Breach::VersionDidNotGrow)),
-            Property::always("an attempt is ended by nobody but itself", |_, world: &World| {
-                world.breach != Some(Breach::EndedByAnother)
+            Property::always("fences only grow", |_, world: &World| {
+                world.breach != Some(Breach::FenceDidNotGrow)
             }),
-            Property::always("a completed record holds the answer of its own fence", |_, world: &World| {
-                world.keys.iter().all(|place| {
-                    place.record.is_none_or(|kept| {
-                        kept.state != Stage::Completed
-                            || kept.answer == kept.fence
-                            || kept.answer == SETTLED && kept.fence == place.settled
+            Property::always("every write is counted", |_, world: &World| {
+                world.breach != Some(Breach::VersionDidNotGrow)
+            }),
+            Property::always(
+                "an attempt is ended by nobody but itself",
+                |_, world: &World| world.breach != Some(Breach::EndedByAnother),
+            ),
+            Property::always(
+                "a completed record holds the answer of its own fence",
+                |_, world: &World| {
+                    world.keys.iter().all(|place| {
+                        place.record.is_none_or(|kept| {
+                            kept.state != Stage::Completed
+                                || kept.answer == kept.fence
+                                || kept.answer == SETTLED && kept.fence == place.settled
+                        })
                     })
-                })
-            }),
+                },
+            ),
             Property::always("a completed record stays as it is", |_, world: &World| {
                 world.breach != Some(Breach::CompletedChanged)
             }),
-            Property::always("an operator settles what they saw", |_, world: &World| world.breach != Some(Breach::SettledUnseen)),
+            Property::always("an operator settles what they saw", |_, world: &World| {
+                world.breach != Some(Breach::SettledUnseen)
+            }),
             Property::always("nothing ends after it was settled", |_, world: &World| {
                 world.breach != Some(Breach::EndedAfterSettlement)
             }),
-            Property::always("an acknowledged answer is the stored one", |_, world: &World| {
-                world.breach != Some(Breach::AcknowledgedUnstored)
-            }),
-            Property::always("no more attempts than the policy allows", |search: &Search, world: &World| {
-                world.keys.iter().all(|place| place.record.is_none_or(|kept| u32::from(kept.attempts) <= search.bounds.attempts))
-            }),
-            // False unknowns are defects too. In rerun a late takeover may outlive its request, and the next one runs again.
+            Property::always(
+                "an acknowledged answer is the stored one",
+                |_, world: &World| world.breach != Some(Breach::AcknowledgedUnstored),
+            ),
+            Property::always(
+                "no more attempts than the policy allows",
+                |search: &Search, world: &World| {
+                    world.keys.iter().all(|place| {
+                        place
+                            .record
+                            .is_none_or(|kept| u32::from(kept.attempts) <= search.bounds.attempts)
+                    })
+                },
+            ),
+            // False unknowns are defects too. In rerun a late takeover may outlive its request, and
+            // the next one runs again.
             Property::always(
                 "in hold nothing stays unresolved but after a crash, or by the upstream's word",
                 |search: &Search, world: &World| {
-                    let Bounds { mode, crashes, ends, .. } = search.bounds;
+                    let Bounds {
+                        mode,
+                        crashes,
+                        ends,
+                        ..
+                    } = search.bounds;
                     let is_unresolved = |place: &Place| match place.record.map(|kept| kept.state) {
                         Some(Stage::Running) => true,
                         Some(Stage::Unknown) => place.ledger == 0 || !ends.contains(&End::Unknown),

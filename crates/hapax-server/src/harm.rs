@@ -1,7 +1,7 @@
 //! Characters that do more than they show.
 //!
-//! Keys, paths, principals, bodies and reasons are whatever somebody chose to send. On a terminal some characters are commands, and
-//! others make a line read as what it is not.
+//! Keys, paths, principals, bodies and reasons are whatever somebody chose to send. On a terminal
+//! some characters are commands, and others make a line read as what it is not.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -23,7 +23,11 @@ pub(crate) fn json(text: &str) -> Cow<'_, str> {
 }
 
 /// The text with some of its characters spelled otherwise.
-pub(crate) fn escaped(text: &str, is_escaped: impl Fn(char) -> bool, escape: impl Fn(&mut String, char)) -> Cow<'_, str> {
+pub(crate) fn escaped(
+    text: &str,
+    is_escaped: impl Fn(char) -> bool,
+    escape: impl Fn(&mut String, char),
+) -> Cow<'_, str> {
     if !text.contains(&is_escaped) {
         return Cow::Borrowed(text);
     }

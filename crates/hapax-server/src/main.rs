@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-// Attempts are made and dropped by the thousand each second; the system's allocator is the slowest part of that.
+// Attempts are made and dropped by the thousand each second; the system's allocator is the slowest
+// part of that.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

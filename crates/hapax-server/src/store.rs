@@ -22,9 +22,18 @@ pub(crate) async fn postgres(url: &PostgresUrl) -> Result<Postgres, NotOpened> {
 }
 
 /// Opens it to serve from it: `high_water_file` is where this node remembers its last writes.
-pub(crate) async fn postgres_with(url: &PostgresUrl, high_water_file: Option<PathBuf>) -> Result<Postgres, NotOpened> {
+pub(crate) async fn postgres_with(
+    url: &PostgresUrl,
+    high_water_file: Option<PathBuf>,
+) -> Result<Postgres, NotOpened> {
     let opened = match Options::new(url.expose()) {
-        Ok(options) => Postgres::open_with(Options { high_water_file, ..options }).await,
+        Ok(options) => {
+            Postgres::open_with(Options {
+                high_water_file,
+                ..options
+            })
+            .await
+        }
         Err(error) => Err(error.into()),
     };
     opened.map_err(|error| NotOpened {
@@ -33,7 +42,8 @@ pub(crate) async fn postgres_with(url: &PostgresUrl, high_water_file: Option<Pat
     })
 }
 
-/// The high-water file of a gateway whose configuration names none: in the directory that systemd gives it, if it does.
+/// The high-water file of a gateway whose configuration names none: in the directory that systemd
+/// gives it, if it does.
 pub(crate) fn high_water_file() -> Option<PathBuf> {
     let directories = std::env::var_os("STATE_DIRECTORY")?;
     let first = std::env::split_paths(&directories).next()?;

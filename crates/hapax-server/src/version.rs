@@ -9,5 +9,6 @@ pub const DATE: &str = env!("HAPAX_BUILD_DATE");
 /// The release, for those who compare: `0.1.0`.
 pub const SHORT: &str = env!("CARGO_PKG_VERSION");
 
-/// The release, the commit and its day, for those who ask what runs here: `0.1.0 (commit 1234567, 2026-11-15)`.
+/// The release, the commit and its day, for those who ask what runs here: `0.1.0 (commit 1234567,
+/// 2026-11-15)`.
 pub const LONG: &str = env!("HAPAX_BUILD_VERSION");

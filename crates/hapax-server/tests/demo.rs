@@ -7,7 +7,15 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-const FAULTS: [&str; 7] = ["answer lost", "charged, then 500", "request lost", "stalled", "truncated", "busy", "died"];
+const FAULTS: [&str; 7] = [
+    "answer lost",
+    "charged, then 500",
+    "request lost",
+    "stalled",
+    "truncated",
+    "busy",
+    "died",
+];
 
 fn demo(scratch: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
@@ -22,37 +30,68 @@ fn is_empty(directory: &Path) -> bool {
 #[test]
 fn the_ledgers_show_one_charge_each_with_hapax_and_more_without() {
     let scratch = tempfile::tempdir().unwrap();
-    let ran = demo(scratch.path(), &["--seed", "7", "--for", "3s", "--orders", "60", "--json"]).output().unwrap();
+    let ran = demo(
+        scratch.path(),
+        &["--seed", "7", "--for", "3s", "--orders", "60", "--json"],
+    )
+    .output()
+    .unwrap();
     let told = String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success(), "{told}");
     let verdict: Value = serde_json::from_slice(&ran.stdout).unwrap();
-    let count = |side: &str, what: &str| verdict[side][what].as_u64().unwrap_or_else(|| panic!("no {side} {what} in {verdict}"));
+    let count = |side: &str, what: &str| {
+        verdict[side][what]
+            .as_u64()
+            .unwrap_or_else(|| panic!("no {side} {what} in {verdict}"))
+    };
 
     let faults = verdict["faults"].as_array().unwrap();
     for struck in faults {
-        assert!(struck["without_hapax"].as_u64() > Some(0) && struck["with_hapax"].as_u64() > Some(0), "{struck}\n{told}");
+        assert!(
+            struck["without_hapax"].as_u64() > Some(0) && struck["with_hapax"].as_u64() > Some(0),
+            "{struck}\n{told}"
+        );
     }
-    assert_eq!(faults.iter().filter_map(|struck| struck["fault"].as_str()).collect::<Vec<_>>(), FAULTS);
+    assert_eq!(
+        faults
+            .iter()
+            .filter_map(|struck| struck["fault"].as_str())
+            .collect::<Vec<_>>(),
+        FAULTS
+    );
 
     let orders = count("once_settled", "orders");
     assert!(orders > 40, "{verdict}");
-    assert!(count("without_hapax", "charged_more") > 5, "the storm without Hapax shows nothing: {verdict}");
+    assert!(
+        count("without_hapax", "charged_more") > 5,
+        "the storm without Hapax shows nothing: {verdict}"
+    );
     assert!(count("without_hapax", "overcharged_cents") > 0, "{verdict}");
     assert_eq!(count("with_hapax", "charged_more"), 0, "{verdict}");
     assert_eq!(count("with_hapax", "confirmed_but_missing"), 0, "{verdict}");
     assert_eq!(count("once_settled", "charges"), orders, "{verdict}");
     assert_eq!(count("once_settled", "charged_once"), orders, "{verdict}");
-    assert!(count("reconciled", "found") > 0 && count("reconciled", "not_there") > 0, "{verdict}");
+    assert!(
+        count("reconciled", "found") > 0 && count("reconciled", "not_there") > 0,
+        "{verdict}"
+    );
     assert_eq!(verdict["kept"], true);
 
-    assert!(told.contains("with Hapax: sent"), "plain lines show the storm: {told}");
+    assert!(
+        told.contains("with Hapax: sent"),
+        "plain lines show the storm: {told}"
+    );
     assert!(is_empty(scratch.path()), "the demo leaves nothing behind");
 }
 
 #[test]
 fn an_interrupted_demo_ends_its_services_and_leaves_nothing_behind() {
     let scratch = tempfile::tempdir().unwrap();
-    let mut running = demo(scratch.path(), &["--seed", "7"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut running = demo(scratch.path(), &["--seed", "7"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut said = BufReader::new(running.stdout.take().unwrap());
     until(&mut said, "with Hapax: sent");
     let services = children(&running);
@@ -64,7 +103,12 @@ fn an_interrupted_demo_ends_its_services_and_leaves_nothing_behind() {
     running.stderr.unwrap().read_to_string(&mut told).unwrap();
     assert!(told.contains("nothing is left behind"), "{told}");
     assert!(is_empty(scratch.path()));
-    assert!(services.iter().all(|service| !Path::new(&format!("/proc/{service}")).exists()), "{services:?}");
+    assert!(
+        services
+            .iter()
+            .all(|service| !Path::new(&format!("/proc/{service}")).exists()),
+        "{services:?}"
+    );
 }
 
 #[test]
@@ -86,14 +130,22 @@ fn a_directory_that_cannot_be_written_is_named() {
 }
 
 fn until(said: &mut impl BufRead, wanted: &str) {
-    let found = said.lines().map_while(Result::ok).any(|line| line.contains(wanted));
+    let found = said
+        .lines()
+        .map_while(Result::ok)
+        .any(|line| line.contains(wanted));
     assert!(found, "the demo ended without saying {wanted:?}");
 }
 
 /// The processes that a process has started, by Linux's own account.
 fn children(parent: &Child) -> Vec<String> {
     let threads = std::fs::read_dir(format!("/proc/{}/task", parent.id())).unwrap();
-    let of_thread = |thread: std::io::Result<std::fs::DirEntry>| std::fs::read_to_string(thread.ok()?.path().join("children")).ok();
+    let of_thread = |thread: std::io::Result<std::fs::DirEntry>| {
+        std::fs::read_to_string(thread.ok()?.path().join("children")).ok()
+    };
     let listed: Vec<_> = threads.filter_map(of_thread).collect();
-    listed.iter().flat_map(|listed| listed.split_whitespace().map(str::to_owned)).collect()
+    listed
+        .iter()
+        .flat_map(|listed| listed.split_whitespace().map(str::to_owned))
+        .collect()
 }

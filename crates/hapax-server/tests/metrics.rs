@@ -35,7 +35,10 @@ fn shop() -> Shop {
     let metrics = Metrics::new();
     let store = Arc::new(Faulty::new(Arc::new(hapax::store::memory())));
     let timed = Timed::new(store.clone() as Arc<dyn Store>, &metrics);
-    let hapax = Hapax::builder(timed).observer(metrics.observer(Arc::new(()))).sweep(None).build();
+    let hapax = Hapax::builder(timed)
+        .observer(metrics.observer(Arc::new(())))
+        .sweep(None)
+        .build();
     let (go_on, begun) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let slow = {
         let (go_on, begun) = (go_on.clone(), begun.clone());
@@ -49,20 +52,36 @@ fn shop() -> Shop {
         .route("/charges", post(async || (StatusCode::CREATED, "{}")))
         .route("/lost", post(async || StatusCode::BAD_GATEWAY))
         .route("/slow", post(slow));
-    let layer = hapax.layer().policy(Policy::default()).unwrap().principal(|_| Some(Principal::named(PRINCIPAL)));
-    Shop { metrics, hapax, service: layer.layer(router), store, go_on, begun }
+    let layer = hapax
+        .layer()
+        .policy(Policy::default())
+        .unwrap()
+        .principal(|_| Some(Principal::named(PRINCIPAL)));
+    Shop {
+        metrics,
+        hapax,
+        service: layer.layer(router),
+        store,
+        go_on,
+        begun,
+    }
 }
 
 impl Shop {
     async fn send(&self, path: &str, body: &'static str) -> Response<hapax::Body> {
-        let request = Request::post(path).header("idempotency-key", KEY).body(Full::new(Bytes::from(body))).unwrap();
+        let request = Request::post(path)
+            .header("idempotency-key", KEY)
+            .body(Full::new(Bytes::from(body)))
+            .unwrap();
         self.service.clone().call(request).await.unwrap()
     }
 
     #[track_caller]
     fn metric(&self, name: &str) -> f64 {
         let text = self.metrics.encode();
-        let found = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+        let found = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
         found.unwrap_or_else(|| panic!("no {name} in\n{text}"))
     }
 
@@ -89,7 +108,10 @@ async fn what_the_layer_does_is_counted() {
     ]);
     shop.send("/lost", "5").await;
     shop.send("/lost", "5").await;
-    shop.check(&[("hapax_attempts_total{state=\"unknown\"}", 1.0), ("hapax_duplicates_prevented_total", 2.0)]);
+    shop.check(&[
+        ("hapax_attempts_total{state=\"unknown\"}", 1.0),
+        ("hapax_duplicates_prevented_total", 2.0),
+    ]);
 }
 
 #[tokio::test]
@@ -97,10 +119,20 @@ async fn attempts_are_in_flight_until_they_are_written_down_and_waits_are_counte
     let shop = shop();
     let (first, waiter) = {
         let slow = |wait: &str| {
-            let request = Request::post("/slow").header("idempotency-key", KEY).header("prefer", wait);
+            let request = Request::post("/slow")
+                .header("idempotency-key", KEY)
+                .header("prefer", wait);
             let mut service = shop.service.clone();
             let call = service.call(request.body(Full::new(Bytes::new())).unwrap());
-            tokio::spawn(async move { call.await.unwrap().into_body().collect().await.unwrap().to_bytes() })
+            tokio::spawn(async move {
+                call.await
+                    .unwrap()
+                    .into_body()
+                    .collect()
+                    .await
+                    .unwrap()
+                    .to_bytes()
+            })
         };
         let first = slow("wait=0");
         shop.begun.notified().await;
@@ -111,11 +143,18 @@ async fn attempts_are_in_flight_until_they_are_written_down_and_waits_are_counte
         tokio::task::yield_now().await;
     }
     assert_eq!(
-        shop.send("/slow", "").await.extensions().get::<Rejection>().map(|rejection| rejection.row().slug),
+        shop.send("/slow", "")
+            .await
+            .extensions()
+            .get::<Rejection>()
+            .map(|rejection| rejection.row().slug),
         Some("in-flight")
     );
     shop.go_on.notify_one();
-    assert_eq!((&first.await.unwrap()[..], &waiter.await.unwrap()[..]), (&b"slow"[..], &b"slow"[..]));
+    assert_eq!(
+        (&first.await.unwrap()[..], &waiter.await.unwrap()[..]),
+        (&b"slow"[..], &b"slow"[..])
+    );
     shop.check(&[
         ("hapax_attempts_in_flight", 0.0),
         ("hapax_replays_total{source=\"wait\"}", 1.0),
@@ -128,7 +167,11 @@ async fn store_failures_are_counted_by_kind() {
     let shop = shop();
     shop.send("/charges", "5").await;
     shop.store.fail_next(Verb::List, Fault::ErrorBefore, 1);
-    let query = || hapax::core::store::ListQuery { state: None, after: None, limit: 1 };
+    let query = || hapax::core::store::ListQuery {
+        state: None,
+        after: None,
+        limit: 1,
+    };
     shop.hapax.list(query()).await.unwrap_err();
     shop.store.fail_next(Verb::List, Fault::Hang, 1);
     tokio::select! {
@@ -147,17 +190,41 @@ async fn store_failures_are_counted_by_kind() {
 async fn unknown_outcomes_are_counted_from_the_store_now_and_then() {
     let shop = shop();
     shop.send("/lost", "5").await;
-    let (ready, rules) = (Arc::new(Readiness::default()), Rules::of(&Config::new(http::Uri::default())));
+    let (ready, rules) = (
+        Arc::new(Readiness::default()),
+        Rules::of(&Config::new(http::Uri::default())),
+    );
     let ids = shop.store.pulse().await.unwrap().operation_ids();
-    let mut admin = hapax_server::admin::router(Admin::new(ready, shop.metrics.clone(), shop.hapax.clone(), ids, rules));
+    let mut admin = hapax_server::admin::router(Admin::new(
+        ready,
+        shop.metrics.clone(),
+        shop.hapax.clone(),
+        ids,
+        rules,
+    ));
     let mut scrape = async || {
-        let request = Request::get("/metrics").header("host", "localhost").body(axum::body::Body::empty()).unwrap();
-        let body = admin.call(request).await.unwrap().into_body().collect().await.unwrap().to_bytes();
+        let request = Request::get("/metrics")
+            .header("host", "localhost")
+            .body(axum::body::Body::empty())
+            .unwrap();
+        let body = admin
+            .call(request)
+            .await
+            .unwrap()
+            .into_body()
+            .collect()
+            .await
+            .unwrap()
+            .to_bytes();
         String::from_utf8(body.to_vec()).unwrap()
     };
     assert!(scrape().await.contains("\nhapax_unknown 1\n"));
     assert!(scrape().await.contains("\nhapax_unknown 1\n"));
-    assert_eq!(shop.store.calls(Verb::List), 1, "a count is good for a while");
+    assert_eq!(
+        shop.store.calls(Verb::List),
+        1,
+        "a count is good for a while"
+    );
     tokio::time::advance(Duration::from_secs(6)).await;
     scrape().await;
     assert_eq!(shop.store.calls(Verb::List), 2);
@@ -166,18 +233,48 @@ async fn unknown_outcomes_are_counted_from_the_store_now_and_then() {
 #[tokio::test]
 async fn requests_are_counted_by_route_and_outcome() {
     let shop = shop();
-    let (route, took) = (shop.metrics.route(&"POST /**".into()), Duration::from_millis(3));
-    for outcome in [Outcome::First, Outcome::First, Outcome::Replayed, Outcome::from(&Rejection::KeyReused), Outcome::Refused] {
+    let (route, took) = (
+        shop.metrics.route(&"POST /**".into()),
+        Duration::from_millis(3),
+    );
+    for outcome in [
+        Outcome::First,
+        Outcome::First,
+        Outcome::Replayed,
+        Outcome::from(&Rejection::KeyReused),
+        Outcome::Refused,
+    ] {
         route.request(outcome, took);
     }
     shop.check(&[
-        ("hapax_requests_total{route=\"POST /**\",outcome=\"first\"}", 2.0),
-        ("hapax_requests_total{route=\"POST /**\",outcome=\"replayed\"}", 1.0),
-        ("hapax_requests_total{route=\"POST /**\",outcome=\"key-reused\"}", 1.0),
-        ("hapax_requests_total{route=\"POST /**\",outcome=\"upstream_failed\"}", 0.0),
-        ("hapax_request_seconds_count{route=\"POST /**\",class=\"first\"}", 2.0),
-        ("hapax_request_seconds_count{route=\"POST /**\",class=\"rejected\"}", 2.0),
-        ("hapax_request_seconds_bucket{le=\"0.005\",route=\"POST /**\",class=\"first\"}", 2.0),
+        (
+            "hapax_requests_total{route=\"POST /**\",outcome=\"first\"}",
+            2.0,
+        ),
+        (
+            "hapax_requests_total{route=\"POST /**\",outcome=\"replayed\"}",
+            1.0,
+        ),
+        (
+            "hapax_requests_total{route=\"POST /**\",outcome=\"key-reused\"}",
+            1.0,
+        ),
+        (
+            "hapax_requests_total{route=\"POST /**\",outcome=\"upstream_failed\"}",
+            0.0,
+        ),
+        (
+            "hapax_request_seconds_count{route=\"POST /**\",class=\"first\"}",
+            2.0,
+        ),
+        (
+            "hapax_request_seconds_count{route=\"POST /**\",class=\"rejected\"}",
+            2.0,
+        ),
+        (
+            "hapax_request_seconds_bucket{le=\"0.005\",route=\"POST /**\",class=\"first\"}",
+            2.0,
+        ),
     ]);
 }
 

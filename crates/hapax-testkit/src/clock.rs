@@ -23,19 +23,23 @@ pub struct ManualClock {
     micros: Arc<AtomicU64>,
 }
 
-/// The first second of 2030: fixed, so that failures repeat to the digit; plausible, so that nothing takes it for zero.
+/// The first second of 2030: fixed, so that failures repeat to the digit; plausible, so that
+/// nothing takes it for zero.
 const START: Duration = Duration::from_secs(1_893_456_000);
 
 impl ManualClock {
     /// A clock of its own, standing at the beginning of 2030.
     pub fn new() -> Self {
         let start = Timestamp::ZERO.after(START);
-        ManualClock { micros: Arc::new(AtomicU64::new(start.as_micros())) }
+        ManualClock {
+            micros: Arc::new(AtomicU64::new(start.as_micros())),
+        }
     }
 
     /// Turns the clock on. There is no way to turn it back: a store's clock does not run backwards.
     pub fn advance(&self, duration: Duration) {
-        let micros = u64::try_from(duration.as_micros()).expect("a test does not outlive the calendar");
+        let micros =
+            u64::try_from(duration.as_micros()).expect("a test does not outlive the calendar");
         self.micros.fetch_add(micros, Ordering::SeqCst);
     }
 

@@ -1,6 +1,7 @@
 //! The faulty store: a store around a store, which goes wrong as scripted.
 //!
-//! A store that fails is ambiguous, and the ways to be ambiguous differ in what has happened behind the error. Each is a [`Fault`].
+//! A store that fails is ambiguous, and the ways to be ambiguous differ in what has happened behind
+//! the error. Each is a [`Fault`].
 //!
 //! ```
 //! # async fn example(store: std::sync::Arc<dyn hapax_core::Store>) {
@@ -18,7 +19,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hapax_core::audit::{LogEntry, LogQuery, Note};
 use hapax_core::scope::PrincipalId;
-use hapax_core::store::{Joins, KnownPrincipal, ListQuery, Pulse, Put, Reading, Renewal, Reply, StoreErrorKind, Swept, Written};
+use hapax_core::store::{
+    Joins, KnownPrincipal, ListQuery, Pulse, Put, Reading, Renewal, Reply, StoreErrorKind, Swept,
+    Written,
+};
 use hapax_core::{Head, RecordId, Store, StoreError};
 use tokio::sync::watch;
 
@@ -35,7 +39,8 @@ pub enum Fault {
     Hang,
     /// Applied at once, but the reply comes only after [`Faulty::release`].
     HangAfter,
-    /// Applied only after [`Faulty::release`], even if the caller has long given up: needs a tokio runtime that lives until then.
+    /// Applied only after [`Faulty::release`], even if the caller has long given up: needs a tokio
+    /// runtime that lives until then.
     Late,
 }
 
@@ -66,9 +71,9 @@ pub enum Verb {
 
 /// A store that goes wrong as scripted; otherwise the store it was made from.
 ///
-/// For a `put_if`, [`down`](Faulty::down) comes first, then [`fail_when`](Faulty::fail_when), then the script of
-/// [`fail_next`](Faulty::fail_next) and [`let_through`](Faulty::let_through). A call counts, and its fault is chosen, when its future
-/// is first polled.
+/// For a `put_if`, [`down`](Faulty::down) comes first, then [`fail_when`](Faulty::fail_when), then
+/// the script of [`fail_next`](Faulty::fail_next) and [`let_through`](Faulty::let_through). A call
+/// counts, and its fault is chosen, when its future is first polled.
 pub struct Faulty {
     inner: Arc<dyn Store>,
     script: Mutex<Script>,
@@ -108,15 +113,24 @@ impl Faulty {
 
     /// After what was scripted for this verb before, its next `calls` calls go wrong like this.
     pub fn fail_next(&self, verb: Verb, fault: Fault, calls: usize) {
-        self.script().next.entry(verb).or_default().push_back((Some(fault), calls));
+        self.script()
+            .next
+            .entry(verb)
+            .or_default()
+            .push_back((Some(fault), calls));
     }
 
     /// After what was scripted for this verb before, its next `calls` calls go well.
     pub fn let_through(&self, verb: Verb, calls: usize) {
-        self.script().next.entry(verb).or_default().push_back((None, calls));
+        self.script()
+            .next
+            .entry(verb)
+            .or_default()
+            .push_back((None, calls));
     }
 
-    /// From now on this function is asked about every write; where it names no fault, the script is followed.
+    /// From now on this function is asked about every write; where it names no fault, the script is
+    /// followed.
     pub fn fail_when(&self, chooser: impl Fn(&Put) -> Option<Fault> + Send + 'static) {
         self.script().chooser = Some(Box::new(chooser));
     }
@@ -141,32 +155,38 @@ impl Faulty {
         self.counts.borrow().calls(verb)
     }
 
-    /// How many calls went wrong, whatever happened later to those that hang: to see that a test tested something.
+    /// How many calls went wrong, whatever happened later to those that hang: to see that a test
+    /// tested something.
     pub fn faults_landed(&self) -> usize {
         self.counts.borrow().faults
     }
 
-    /// Returns once the verb was called `calls` times, counting from the beginning. Waits for ever if it never is.
+    /// Returns once the verb was called `calls` times, counting from the beginning. Waits for ever
+    /// if it never is.
     pub async fn wait_for_calls(&self, verb: Verb, calls: usize) {
         self.wait_for(|counts| counts.calls(verb) >= calls).await;
     }
 
-    /// Returns once so many calls were applied behind the caller's back ([`Fault::ErrorAfter`], [`Fault::HangAfter`],
-    /// [`Fault::Late`]), counting from the beginning.
+    /// Returns once so many calls were applied behind the caller's back ([`Fault::ErrorAfter`],
+    /// [`Fault::HangAfter`], [`Fault::Late`]), counting from the beginning.
     pub async fn wait_for_applied(&self, calls: usize) {
         self.wait_for(|counts| counts.applied >= calls).await;
     }
 
     async fn wait_for(&self, is_enough: impl FnMut(&Counts) -> bool) {
-        self.counts.subscribe().wait_for(is_enough).await.expect("this store holds the sender");
+        self.counts
+            .subscribe()
+            .wait_for(is_enough)
+            .await
+            .expect("this store holds the sender");
     }
 
     fn script(&self) -> MutexGuard<'_, Script> {
         self.script.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a call and chooses what becomes of it. A gate is chosen with it, so that a release that comes after the count is seen
-    /// by whoever waits for the count to release.
+    /// Counts a call and chooses what becomes of it. A gate is chosen with it, so that a release
+    /// that comes after the count is seen by whoever waits for the count to release.
     fn begin(&self, verb: Verb, put: Option<&Put>) -> (Option<Fault>, Gate) {
         let fault = self.script().choose(verb, put);
         let gate = Gate::new(&self.openings);
@@ -186,7 +206,10 @@ impl Faulty {
             match fault {
                 None => asked.await,
                 Some(Fault::ErrorBefore) => Err(error(verb, "before it was applied")),
-                Some(Fault::Locked) => Err(StoreError::new(StoreErrorKind::Locked, "somebody's transaction has the record")),
+                Some(Fault::Locked) => Err(StoreError::new(
+                    StoreErrorKind::Locked,
+                    "somebody's transaction has the record",
+                )),
                 Some(Fault::ErrorAfter) => {
                     drop(applied(asked, &self.counts).await);
                     Err(error(verb, "after it was applied"))
@@ -208,44 +231,64 @@ impl Faulty {
 
 impl Store for Faulty {
     fn get(&self, ids: Vec<RecordId>) -> Reply<'_, Reading> {
-        self.call(Verb::Get, None, |store| Box::pin(async move { store.get(ids).await }))
+        self.call(Verb::Get, None, |store| {
+            Box::pin(async move { store.get(ids).await })
+        })
     }
 
     fn put_if(&self, put: Put) -> Reply<'_, Written> {
         let copy = put.clone();
-        self.call(Verb::PutIf, Some(copy), |store| Box::pin(async move { store.put_if(put).await }))
+        self.call(Verb::PutIf, Some(copy), |store| {
+            Box::pin(async move { store.put_if(put).await })
+        })
     }
 
     fn renew(&self, renewals: Vec<Renewal>) -> Reply<'_, Vec<bool>> {
-        self.call(Verb::Renew, None, |store| Box::pin(async move { store.renew(renewals).await }))
+        self.call(Verb::Renew, None, |store| {
+            Box::pin(async move { store.renew(renewals).await })
+        })
     }
 
     fn list(&self, query: ListQuery) -> Reply<'_, Vec<Head>> {
-        self.call(Verb::List, None, |store| Box::pin(async move { store.list(query).await }))
+        self.call(Verb::List, None, |store| {
+            Box::pin(async move { store.list(query).await })
+        })
     }
 
     fn sweep(&self, limit: usize) -> Reply<'_, Swept> {
-        self.call(Verb::Sweep, None, move |store| Box::pin(async move { store.sweep(limit).await }))
+        self.call(Verb::Sweep, None, move |store| {
+            Box::pin(async move { store.sweep(limit).await })
+        })
     }
 
     fn pulse(&self) -> Reply<'_, Pulse> {
-        self.call(Verb::Pulse, None, |store| Box::pin(async move { store.pulse().await }))
+        self.call(Verb::Pulse, None, |store| {
+            Box::pin(async move { store.pulse().await })
+        })
     }
 
     fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()> {
-        self.call(Verb::Remember, None, |store| Box::pin(async move { store.remember(principals).await }))
+        self.call(Verb::Remember, None, |store| {
+            Box::pin(async move { store.remember(principals).await })
+        })
     }
 
     fn knows(&self, principal: PrincipalId) -> Reply<'_, bool> {
-        self.call(Verb::Knows, None, move |store| Box::pin(async move { store.knows(principal).await }))
+        self.call(Verb::Knows, None, move |store| {
+            Box::pin(async move { store.knows(principal).await })
+        })
     }
 
     fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {
-        self.call(Verb::Log, None, move |store| Box::pin(async move { store.log(query).await }))
+        self.call(Verb::Log, None, move |store| {
+            Box::pin(async move { store.log(query).await })
+        })
     }
 
     fn note(&self, note: Note) -> Reply<'_, LogEntry> {
-        self.call(Verb::Note, None, |store| Box::pin(async move { store.note(note).await }))
+        self.call(Verb::Note, None, |store| {
+            Box::pin(async move { store.note(note).await })
+        })
     }
 
     fn joins(&self) -> Option<&dyn Joins> {
@@ -253,7 +296,10 @@ impl Store for Faulty {
     }
 }
 
-async fn applied<T>(asked: Reply<'static, T>, counts: &watch::Sender<Counts>) -> Result<T, StoreError> {
+async fn applied<T>(
+    asked: Reply<'static, T>,
+    counts: &watch::Sender<Counts>,
+) -> Result<T, StoreError> {
     let reply = asked.await;
     counts.send_modify(|counts| counts.applied += 1);
     reply
@@ -270,7 +316,9 @@ async fn land_late<T: Send + 'static>(
         gate.opened().await;
         applied(asked, &counts).await
     });
-    landing.await.unwrap_or_else(|_| Err(error(verb, "as its runtime ended")))
+    landing
+        .await
+        .unwrap_or_else(|_| Err(error(verb, "as its runtime ended")))
 }
 
 impl Script {
@@ -313,7 +361,9 @@ struct Gate {
 
 impl Gate {
     fn new(openings: &watch::Sender<u64>) -> Self {
-        Gate { openings: openings.subscribe() }
+        Gate {
+            openings: openings.subscribe(),
+        }
     }
 
     /// Never, if the faulty store goes first: nobody is left to open.

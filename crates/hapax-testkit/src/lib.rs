@@ -1,15 +1,18 @@
 //! What holds Hapax to its word.
 //!
-//! - [`contract`]: the store contract of [`hapax_core::store`] as a suite that any store calls with [`store_contract!`].
+//! - [`contract`]: the store contract of [`hapax_core::store`] as a suite that any store calls with
+//!   [`store_contract!`].
 //! - [`history`]: long random histories, replayed against two stores that must never differ.
 //! - [`Faulty`]: a store around a store, which fails, hangs and lands late as scripted.
 //! - [`ManualClock`]: a clock that only a test turns.
-//! - [`crash`]: the test binary started again as a child, to be killed or stopped from outside; and a ledger of effects.
+//! - [`crash`]: the test binary started again as a child, to be killed or stopped from outside; and
+//!   a ledger of effects.
 //! - [`disk`]: system calls that fail, full disks, and machines that lose power.
 //! - [`origin`]: a service that misbehaves on the wire as scripted, and counts what reached it.
 //! - [`servers`]: real servers of one's own, to be killed, promoted, cut off and come back.
 //!
-//! A store joins the suite with one line. The crate that does so needs `tokio` with `macros` and `rt-multi-thread`.
+//! A store joins the suite with one line. The crate that does so needs `tokio` with `macros` and
+//! `rt-multi-thread`.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Chance that repeats: the same seed, the same choices, on every machine and with every version of the standard library.
+//! Chance that repeats: the same seed, the same choices, on every machine and with every version of
+//! the standard library.
 
 use std::time::Duration;
 

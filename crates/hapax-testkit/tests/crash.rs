@@ -6,7 +6,11 @@ use hapax_testkit::crash::{self, Child, Ledger};
 
 /// A ledger that no other test and no earlier run has written to.
 fn fresh_ledger_path(test: &str) -> String {
-    let path = format!("{}/{test}-{}.ledger", env!("CARGO_TARGET_TMPDIR"), std::process::id());
+    let path = format!(
+        "{}/{test}-{}.ledger",
+        env!("CARGO_TARGET_TMPDIR"),
+        std::process::id()
+    );
     drop(std::fs::remove_file(&path));
     path
 }
@@ -25,8 +29,15 @@ fn a_killed_child_is_dead_at_once_and_its_effects_stay() {
         let mut child = Child::spawn(TEST, "charger", &[("LEDGER", &path)]);
         child.wait_for("charged");
         assert!(!child.kill().success());
-        assert_eq!(child.line(Duration::from_secs(60)), None, "the dead say nothing");
-        assert_eq!(Ledger::open(&path).counts(), [("charge 17".to_owned(), round)].into());
+        assert_eq!(
+            child.line(Duration::from_secs(60)),
+            None,
+            "the dead say nothing"
+        );
+        assert_eq!(
+            Ledger::open(&path).counts(),
+            [("charge 17".to_owned(), round)].into()
+        );
     }
     std::fs::remove_file(path).unwrap();
 }
@@ -58,13 +69,19 @@ fn a_stopped_child_goes_on_where_it_stood() {
 fn a_child_gets_its_role_and_environment_and_ends_by_itself() {
     const TEST: &str = "a_child_gets_its_role_and_environment_and_ends_by_itself";
     if let Some(role) = crash::role() {
-        crash::announce(format!("I am {role} with {}", std::env::var("PROP").unwrap()));
+        crash::announce(format!(
+            "I am {role} with {}",
+            std::env::var("PROP").unwrap()
+        ));
         crash::announce(format!("pid {}", std::process::id()));
         return;
     }
     let mut child = Child::spawn(TEST, "Hamlet", &[("PROP", "a skull")]);
     assert_eq!(child.wait_for("I am "), "Hamlet with a skull");
-    assert_eq!(child.line(Duration::from_secs(60)), Some(format!("pid {}", child.pid())));
+    assert_eq!(
+        child.line(Duration::from_secs(60)),
+        Some(format!("pid {}", child.pid()))
+    );
     assert!(child.ended().success());
 }
 

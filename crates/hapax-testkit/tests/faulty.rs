@@ -6,25 +6,48 @@ use std::time::Duration;
 use hapax_core::fingerprint::FingerprintPolicy;
 use hapax_core::store::{Change, Claim, Finish, Lifetime, ListQuery, StoreErrorKind, Written};
 use hapax_core::{
-    AttemptToken, Condition, Fingerprint, Key, Memory, Principal, Put, Record, RecordId, Scope, Secret, State, Store, StoreError,
+    AttemptToken, Condition, Fingerprint, Key, Memory, Principal, Put, Record, RecordId, Scope,
+    Secret, State, Store, StoreError,
 };
 use hapax_testkit::{Fault, Faulty, ManualClock, Verb};
 
 /// A faulty store and the store behind it.
 fn stores() -> (Arc<Faulty>, Arc<dyn Store>) {
-    let inner: Arc<dyn Store> = Arc::new(Memory::new(Arc::new(ManualClock::new()), Secret::from_bytes([7; 32])));
+    let inner: Arc<dyn Store> = Arc::new(Memory::new(
+        Arc::new(ManualClock::new()),
+        Secret::from_bytes([7; 32]),
+    ));
     (Arc::new(Faulty::new(inner.clone())), inner)
 }
 
 fn claim(key: &str) -> Put {
-    let scope = Scope { namespace: "faulty".into(), principal: Principal::Anonymous, method: "POST".into(), path: "/".into() };
+    let scope = Scope {
+        namespace: "faulty".into(),
+        principal: Principal::Anonymous,
+        method: "POST".into(),
+        path: "/".into(),
+    };
     let key = Key::new(key).unwrap();
     let id = RecordId::of(&scope, &key);
-    let fingerprint = Fingerprint { digest: [1; 32], policy: Arc::new(FingerprintPolicy::default()) };
+    let fingerprint = Fingerprint {
+        digest: [1; 32],
+        policy: Arc::new(FingerprintPolicy::default()),
+    };
     let token = AttemptToken::from_bytes([2; 16]);
-    let claim =
-        Claim { scope: Arc::new(scope), key, fingerprint, token, lease: Duration::from_secs(10), terms: None, request_id: None };
-    Put { id, condition: Condition::Absent, change: Change::Claim(claim) }
+    let claim = Claim {
+        scope: Arc::new(scope),
+        key,
+        fingerprint,
+        token,
+        lease: Duration::from_secs(10),
+        terms: None,
+        request_id: None,
+    };
+    Put {
+        id,
+        condition: Condition::Absent,
+        change: Change::Claim(claim),
+    }
 }
 
 async fn stored(store: &Arc<dyn Store>, put: &Put) -> Option<Record> {
@@ -36,7 +59,9 @@ fn is_won(written: &Result<Written, StoreError>) -> bool {
 }
 
 fn is_unavailable<T>(reply: &Result<T, StoreError>) -> bool {
-    reply.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::Unavailable)
+    reply
+        .as_ref()
+        .is_err_and(|error| error.kind() == StoreErrorKind::Unavailable)
 }
 
 #[tokio::test]
@@ -44,7 +69,14 @@ async fn without_a_script_all_is_well() {
     let (faulty, inner) = stores();
     assert!(is_won(&faulty.put_if(claim("a")).await));
     assert!(stored(&inner, &claim("a")).await.is_some());
-    assert_eq!((faulty.calls(Verb::PutIf), faulty.calls(Verb::Get), faulty.faults_landed()), (1, 0, 0));
+    assert_eq!(
+        (
+            faulty.calls(Verb::PutIf),
+            faulty.calls(Verb::Get),
+            faulty.faults_landed()
+        ),
+        (1, 0, 0)
+    );
 }
 
 #[tokio::test]
@@ -56,7 +88,10 @@ async fn an_error_before_leaves_nothing_and_one_after_leaves_the_write() {
     assert_eq!(stored(&inner, &claim("a")).await, None);
     assert!(is_unavailable(&faulty.put_if(claim("a")).await));
     assert!(stored(&inner, &claim("a")).await.is_some());
-    assert!(is_won(&faulty.put_if(claim("b")).await), "the script is over");
+    assert!(
+        is_won(&faulty.put_if(claim("b")).await),
+        "the script is over"
+    );
     assert_eq!((faulty.calls(Verb::PutIf), faulty.faults_landed()), (3, 2));
 }
 
@@ -70,7 +105,10 @@ async fn a_script_is_followed_call_by_call_and_verb_by_verb() {
     faulty.fail_next(Verb::Pulse, Fault::ErrorAfter, 1);
     let mut went_well = Vec::new();
     for _ in 0..7 {
-        assert!(faulty.get(Vec::new()).await.is_ok(), "another verb, another script");
+        assert!(
+            faulty.get(Vec::new()).await.is_ok(),
+            "another verb, another script"
+        );
         went_well.push(faulty.pulse().await.is_ok());
     }
     assert_eq!(went_well, [true, true, false, false, true, false, true]);
@@ -160,7 +198,10 @@ async fn faults_can_be_chosen_by_what_is_written() {
     faulty.fail_next(Verb::PutIf, Fault::ErrorBefore, 1);
     assert!(is_unavailable(&faulty.put_if(claim("unlucky")).await));
     assert!(stored(&inner, &claim("unlucky")).await.is_some());
-    assert!(is_unavailable(&faulty.put_if(claim("lucky")).await), "where no fault is chosen, the script is followed");
+    assert!(
+        is_unavailable(&faulty.put_if(claim("lucky")).await),
+        "where no fault is chosen, the script is followed"
+    );
     faulty.heal();
     assert!(is_won(&faulty.put_if(claim("lucky")).await));
 }
@@ -172,7 +213,15 @@ async fn a_store_that_is_down_fails_every_verb_until_it_is_up() {
     assert!(is_unavailable(&faulty.put_if(claim("a")).await));
     assert!(is_unavailable(&faulty.get(Vec::new()).await));
     assert!(is_unavailable(&faulty.renew(Vec::new()).await));
-    assert!(is_unavailable(&faulty.list(ListQuery { state: None, after: None, limit: 1 }).await));
+    assert!(is_unavailable(
+        &faulty
+            .list(ListQuery {
+                state: None,
+                after: None,
+                limit: 1
+            })
+            .await
+    ));
     assert!(is_unavailable(&faulty.sweep(1).await));
     assert!(is_unavailable(&faulty.pulse().await));
     assert_eq!(faulty.faults_landed(), 6);
@@ -187,10 +236,21 @@ async fn a_claim_whose_reply_was_lost_is_found_by_its_token() {
     let (faulty, _) = stores();
     faulty.fail_next(Verb::PutIf, Fault::ErrorAfter, 1);
     assert!(faulty.put_if(claim("a")).await.is_err());
-    let Ok(Written::Lost(seen)) = faulty.put_if(claim("a")).await else { panic!("the first claim was applied") };
+    let Ok(Written::Lost(seen)) = faulty.put_if(claim("a")).await else {
+        panic!("the first claim was applied")
+    };
     let head = seen.record.unwrap().head;
     assert_eq!(head.token, AttemptToken::from_bytes([2; 16]));
-    let finish = Finish { state: State::Completed, status: Some(200), answer: None, lifetime: Lifetime::default() };
-    let finish = Put { id: head.id, condition: Condition::Held { fence: head.fence }, change: Change::Finish(finish) };
+    let finish = Finish {
+        state: State::Completed,
+        status: Some(200),
+        answer: None,
+        lifetime: Lifetime::default(),
+    };
+    let finish = Put {
+        id: head.id,
+        condition: Condition::Held { fence: head.fence },
+        change: Change::Finish(finish),
+    };
     assert!(is_won(&faulty.put_if(finish).await));
 }

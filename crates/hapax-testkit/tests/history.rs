@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use hapax_core::audit::{LogEntry, LogQuery, Note};
 use hapax_core::scope::PrincipalId;
-use hapax_core::store::{KnownPrincipal, ListQuery, Pulse, Reading, Renewal, Reply, Swept, Written};
+use hapax_core::store::{
+    KnownPrincipal, ListQuery, Pulse, Reading, Renewal, Reply, Swept, Written,
+};
 use hapax_core::{Head, Memory, Put, RecordId, Secret, Store};
 use hapax_testkit::history::{self, Tally};
 use hapax_testkit::{Fault, Faulty, ManualClock, Verb};
@@ -19,7 +21,10 @@ async fn two_memories_never_differ_and_everything_happens() {
     println!("{sum}");
     for kind in WRITES {
         for result in ["won", "lost"] {
-            assert!(sum.count(kind, result) >= 100, "{kind} {result} hardly ever:\n{sum}");
+            assert!(
+                sum.count(kind, result) >= 100,
+                "{kind} {result} hardly ever:\n{sum}"
+            );
         }
     }
     for (kind, result, count) in sum.iter() {
@@ -44,7 +49,12 @@ async fn a_store_that_differs_is_convicted_with_seed_step_and_trail() {
     let clock = ManualClock::new();
     let (a, b) = (memory(&clock), Forgetful(memory(&clock)));
     let story = convict(&clock, &a, &b).await;
-    for word in ["seed 11, step ", "the stores differ", "the last steps:", " at 189"] {
+    for word in [
+        "seed 11, step ",
+        "the stores differ",
+        "the last steps:",
+        " at 189",
+    ] {
         assert!(story.contains(word), "{word:?} is missing from {story}");
     }
 }
@@ -103,7 +113,12 @@ impl Store for Forgetful {
     fn get(&self, ids: Vec<RecordId>) -> Reply<'_, Reading> {
         Box::pin(async move {
             let mut reading = self.0.get(ids).await?;
-            for head in reading.records.iter_mut().flatten().map(|record| &mut record.head) {
+            for head in reading
+                .records
+                .iter_mut()
+                .flatten()
+                .map(|record| &mut record.head)
+            {
                 head.status = head.status.filter(|_| head.kept);
             }
             Ok(reading)

@@ -1,4 +1,5 @@
-//! The suite also works where its clock cannot be turned and its store is shared: in real time, all cases at once.
+//! The suite also works where its clock cannot be turned and its store is shared: in real time, all
+//! cases at once.
 
 use std::sync::{Arc, LazyLock};
 use std::time::{Instant, SystemTime};
@@ -19,7 +20,10 @@ impl Clock for RealClock {
 }
 
 static LIVE: LazyLock<Arc<dyn Store>> = LazyLock::new(|| {
-    let clock = RealClock { start: Timestamp::from_system_time(SystemTime::now()), since: Instant::now() };
+    let clock = RealClock {
+        start: Timestamp::from_system_time(SystemTime::now()),
+        since: Instant::now(),
+    };
     Arc::new(Memory::new(Arc::new(clock), Secret::from_bytes([7; 32])))
 });
 

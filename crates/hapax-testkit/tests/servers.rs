@@ -12,28 +12,62 @@ use hapax_testkit::servers::{HaProxy, PgBouncer, Postgres, faketime, faketime_fi
 
 #[test]
 fn a_database_of_its_own_answers() {
-    let Some(postgres) = Postgres::shared() else { return };
+    let Some(postgres) = Postgres::shared() else {
+        return;
+    };
     let (first, second) = (postgres.database(), postgres.database());
     assert_ne!(first, second);
     let name = first.rsplit_once('/').unwrap().1;
-    assert_eq!(postgres.psql(name, "CREATE TABLE t (n int, s text); INSERT INTO t VALUES (1, 'a'), (2, NULL); TABLE t"), "1|a\n2|");
-    assert_eq!(postgres.psql(name, "SELECT current_setting('fsync'), current_setting('synchronous_commit')"), "on|on");
-    let error = postgres.try_psql(name, "SELECT 1; TABLE nothing; SELECT 2").unwrap_err();
-    assert!(error.contains("relation \"nothing\" does not exist"), "{error}");
+    assert_eq!(
+        postgres.psql(
+            name,
+            "CREATE TABLE t (n int, s text); INSERT INTO t VALUES (1, 'a'), (2, NULL); TABLE t"
+        ),
+        "1|a\n2|"
+    );
+    assert_eq!(
+        postgres.psql(
+            name,
+            "SELECT current_setting('fsync'), current_setting('synchronous_commit')"
+        ),
+        "on|on"
+    );
+    let error = postgres
+        .try_psql(name, "SELECT 1; TABLE nothing; SELECT 2")
+        .unwrap_err();
+    assert!(
+        error.contains("relation \"nothing\" does not exist"),
+        "{error}"
+    );
 }
 
 #[test]
 fn what_was_committed_is_there_after_a_kill() {
-    let Some(mut postgres) = Postgres::with(&[("max_connections", "20")]) else { return };
+    let Some(mut postgres) = Postgres::with(&[("max_connections", "20")]) else {
+        return;
+    };
     let (port, pid) = (postgres.port(), postgres.pid());
-    postgres.psql("postgres", "CREATE TABLE t (n int); INSERT INTO t SELECT generate_series(1, 1000)");
+    postgres.psql(
+        "postgres",
+        "CREATE TABLE t (n int); INSERT INTO t SELECT generate_series(1, 1000)",
+    );
     postgres.kill();
     assert!(postgres.try_psql("postgres", "SELECT 1").is_err());
     postgres.start_again();
-    assert_eq!(postgres.psql("postgres", "SELECT count(*), current_setting('max_connections') FROM t"), "1000|20");
+    assert_eq!(
+        postgres.psql(
+            "postgres",
+            "SELECT count(*), current_setting('max_connections') FROM t"
+        ),
+        "1000|20"
+    );
     assert_eq!(postgres.port(), port);
     assert_ne!(postgres.pid(), pid);
-    assert!(postgres.log().contains("automatic recovery in progress"), "{}", postgres.log());
+    assert!(
+        postgres.log().contains("automatic recovery in progress"),
+        "{}",
+        postgres.log()
+    );
     postgres.stop();
     postgres.start_again();
     assert_eq!(postgres.psql("postgres", "SELECT count(*) FROM t"), "1000");
@@ -41,7 +75,9 @@ fn what_was_committed_is_there_after_a_kill() {
 
 #[test]
 fn a_dropped_server_leaves_nothing_behind() {
-    let Some(postgres) = Postgres::start() else { return };
+    let Some(postgres) = Postgres::start() else {
+        return;
+    };
     let (data, pid) = (postgres.data().to_owned(), postgres.pid());
     assert!(data.is_dir());
     drop(postgres);
@@ -51,14 +87,25 @@ fn a_dropped_server_leaves_nothing_behind() {
 
 #[test]
 fn what_a_primary_confirmed_its_promoted_standby_has() {
-    let Some(mut primary) = Postgres::in_memory(&[]) else { return };
-    primary.psql("postgres", "CREATE TABLE t (n int); INSERT INTO t VALUES (1)");
+    let Some(mut primary) = Postgres::in_memory(&[]) else {
+        return;
+    };
+    primary.psql(
+        "postgres",
+        "CREATE TABLE t (n int); INSERT INTO t VALUES (1)",
+    );
     let mut standby = primary.synchronous_standby();
     assert!(standby.is_standby() && !primary.is_standby());
     primary.psql("postgres", "INSERT INTO t VALUES (2)");
     primary.kill();
     standby.promote();
-    assert_eq!(standby.psql("postgres", "INSERT INTO t VALUES (3); SELECT array_agg(n ORDER BY n) FROM t"), "{1,2,3}");
+    assert_eq!(
+        standby.psql(
+            "postgres",
+            "INSERT INTO t VALUES (3); SELECT array_agg(n ORDER BY n) FROM t"
+        ),
+        "{1,2,3}"
+    );
     let timeline = "SELECT timeline_id FROM pg_control_checkpoint()";
     standby.psql("postgres", "CHECKPOINT");
     assert_eq!(standby.psql("postgres", timeline), "2");
@@ -68,17 +115,29 @@ fn what_a_primary_confirmed_its_promoted_standby_has() {
     standby.psql("postgres", "INSERT INTO t VALUES (4)");
     standby.kill();
     primary.promote();
-    assert_eq!(primary.psql("postgres", "INSERT INTO t VALUES (5); SELECT array_agg(n ORDER BY n) FROM t"), "{1,2,3,4,5}");
+    assert_eq!(
+        primary.psql(
+            "postgres",
+            "INSERT INTO t VALUES (5); SELECT array_agg(n ORDER BY n) FROM t"
+        ),
+        "{1,2,3,4,5}"
+    );
 }
 
 #[test]
 fn a_primary_confirms_nothing_without_its_synchronous_standby() {
-    let Some(primary) = Postgres::in_memory(&[]) else { return };
+    let Some(primary) = Postgres::in_memory(&[]) else {
+        return;
+    };
     let mut standby = primary.synchronous_standby();
     standby.kill();
     std::thread::scope(|scope| {
         let committing = scope.spawn(|| primary.psql("postgres", "CREATE TABLE t ()"));
-        while primary.psql("postgres", "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'") != "1" {}
+        while primary.psql(
+            "postgres",
+            "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'",
+        ) != "1"
+        {}
         assert!(!committing.is_finished());
         primary.alone();
         committing.join().unwrap();
@@ -87,41 +146,80 @@ fn a_primary_confirms_nothing_without_its_synchronous_standby() {
 
 #[test]
 fn clusters_have_a_system_identifier_of_their_own_when_made_anew() {
-    let (Some(copy), Some(anew)) = (Postgres::shared(), Postgres::made_anew()) else { return };
+    let (Some(copy), Some(anew)) = (Postgres::shared(), Postgres::made_anew()) else {
+        return;
+    };
     let identifier = "SELECT system_identifier FROM pg_control_system()";
-    assert_ne!(copy.psql("postgres", identifier), anew.psql("postgres", identifier));
+    assert_ne!(
+        copy.psql("postgres", identifier),
+        anew.psql("postgres", identifier)
+    );
 }
 
 #[test]
 fn terminated_backends_are_counted() {
-    let Some(postgres) = Postgres::shared() else { return };
+    let Some(postgres) = Postgres::shared() else {
+        return;
+    };
     let url = postgres.database();
     let name = url.rsplit_once('/').unwrap().1;
     std::thread::scope(|scope| {
         let sleeping = scope.spawn(|| postgres.try_psql(name, "SELECT pg_sleep(60)"));
-        while postgres
-            .psql("postgres", &format!("SELECT 1 FROM pg_stat_activity WHERE datname = '{name}' AND wait_event = 'PgSleep'"))
-            != "1"
+        while postgres.psql(
+            "postgres",
+            &format!(
+                "SELECT 1 FROM pg_stat_activity WHERE datname = '{name}' AND wait_event = 'PgSleep'"
+            ),
+        ) != "1"
         {}
         assert_eq!(postgres.terminate_backends(name), 1);
         let error = sleeping.join().unwrap().unwrap_err();
-        assert!(error.contains("terminating connection due to administrator command"), "{error}");
+        assert!(
+            error.contains("terminating connection due to administrator command"),
+            "{error}"
+        );
     });
 }
 
 #[test]
 fn pgbouncer_hands_a_connection_to_another_client_after_each_transaction() {
-    let Some(postgres) = Postgres::shared() else { return };
-    let Some(pool) = PgBouncer::with(postgres, &[("default_pool_size", "1")]) else { return };
+    let Some(postgres) = Postgres::shared() else {
+        return;
+    };
+    let Some(pool) = PgBouncer::with(postgres, &[("default_pool_size", "1")]) else {
+        return;
+    };
     postgres.psql("postgres", "CREATE ROLE application LOGIN");
     let psql = |sql: &str, user: &str| {
         let mut command = Command::new(postgres.programs().join("psql"));
-        command.args(["--no-psqlrc", "--quiet", "--no-align", "--tuples-only", "--command", sql, "--dbname"]);
-        let output = command.arg(pool.url("postgres").replace("postgres@", &format!("{user}@"))).output().unwrap();
-        assert!(output.status.success(), "{}{}", String::from_utf8_lossy(&output.stderr), pool.log());
+        command.args([
+            "--no-psqlrc",
+            "--quiet",
+            "--no-align",
+            "--tuples-only",
+            "--command",
+            sql,
+            "--dbname",
+        ]);
+        let output = command
+            .arg(
+                pool.url("postgres")
+                    .replace("postgres@", &format!("{user}@")),
+            )
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{}{}",
+            String::from_utf8_lossy(&output.stderr),
+            pool.log()
+        );
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     };
-    let (first, second) = (psql("SELECT pg_backend_pid()", "postgres"), psql("SELECT pg_backend_pid()", "postgres"));
+    let (first, second) = (
+        psql("SELECT pg_backend_pid()", "postgres"),
+        psql("SELECT pg_backend_pid()", "postgres"),
+    );
     assert_eq!(first, second);
     // Nothing is reset in between: what one client leaves in its session is another's.
     psql("SET statement_timeout = '12345ms'", "postgres");
@@ -132,26 +230,39 @@ fn pgbouncer_hands_a_connection_to_another_client_after_each_transaction() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn haproxy_sends_a_post_again_to_the_next_node() {
-    let (first, second) = (Origin::start().await.unwrap(), Origin::start().await.unwrap());
+    let (first, second) = (
+        Origin::start().await.unwrap(),
+        Origin::start().await.unwrap(),
+    );
     for fault in [
         vec![Step::Read, Step::Close],
         vec![Step::Read, Step::Reset],
         vec![Step::Read, Step::Write(answer(503, "", "")), Step::Close],
     ] {
-        let Some(balancer) = HaProxy::in_front_of(&[first.address(), second.address()]) else { return };
+        let Some(balancer) = HaProxy::in_front_of(&[first.address(), second.address()]) else {
+            return;
+        };
         first.script(fault);
         let before = (first.ledger().count("k"), second.ledger().count("k"));
         let said = post(balancer.address());
         assert!(said.starts_with("HTTP/1.1 200"), "{said}");
-        assert_eq!((first.ledger().count("k"), second.ledger().count("k")), (before.0 + 1, before.1 + 1));
+        assert_eq!(
+            (first.ledger().count("k"), second.ledger().count("k")),
+            (before.0 + 1, before.1 + 1)
+        );
         assert_eq!(balancer.sent_again(), 1);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn haproxy_passes_over_a_dead_node() {
-    let (dead, alive) = (Origin::start().await.unwrap(), Origin::start().await.unwrap());
-    let Some(balancer) = HaProxy::in_front_of(&[dead.address(), alive.address()]) else { return };
+    let (dead, alive) = (
+        Origin::start().await.unwrap(),
+        Origin::start().await.unwrap(),
+    );
+    let Some(balancer) = HaProxy::in_front_of(&[dead.address(), alive.address()]) else {
+        return;
+    };
     drop(dead);
     for _ in 0..4 {
         let said = post(balancer.address());
@@ -174,10 +285,20 @@ fn post(address: SocketAddr) -> String {
 #[test]
 fn a_program_under_faketime_has_another_clock() {
     let seconds = |environment: Vec<(String, String)>| {
-        let output = Command::new("date").arg("+%s").envs(environment).output().unwrap();
-        String::from_utf8(output.stdout).unwrap().trim().parse::<i64>().unwrap()
+        let output = Command::new("date")
+            .arg("+%s")
+            .envs(environment)
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout)
+            .unwrap()
+            .trim()
+            .parse::<i64>()
+            .unwrap()
     };
-    let Some(hour_ahead) = faketime("+3600s") else { return };
+    let Some(hour_ahead) = faketime("+3600s") else {
+        return;
+    };
     let ahead = seconds(hour_ahead) - seconds(Vec::new());
     assert!((3595..=3605).contains(&ahead), "{ahead}");
 }
@@ -191,17 +312,34 @@ fn the_clock_of_a_running_program_steps() {
         std::fs::rename(&new, &file).unwrap();
     };
     step("+0s");
-    let Some(environment) = faketime_file(&file) else { return };
+    let Some(environment) = faketime_file(&file) else {
+        return;
+    };
     let clock = ["-e", "$| = 1; while (<STDIN>) { print time(), qq{\\n} }"];
-    let mut program =
-        Command::new("perl").args(clock).envs(environment).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let (mut input, mut output) = (program.stdin.take().unwrap(), BufReader::new(program.stdout.take().unwrap()).lines());
+    let mut program = Command::new("perl")
+        .args(clock)
+        .envs(environment)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut input, mut output) = (
+        program.stdin.take().unwrap(),
+        BufReader::new(program.stdout.take().unwrap()).lines(),
+    );
     for (offset, expected) in [("-3600s", -3600), ("+60s", 60), ("+0s", 0)] {
         step(offset);
         writeln!(input).unwrap();
         let said: i64 = output.next().unwrap().unwrap().parse().unwrap();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64;
-        assert!((expected - 5..=expected + 5).contains(&(said - now)), "{offset}: {}", said - now);
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap()
+            .as_secs() as i64;
+        assert!(
+            (expected - 5..=expected + 5).contains(&(said - now)),
+            "{offset}: {}",
+            said - now
+        );
     }
     drop(input);
     program.wait().unwrap();
@@ -214,7 +352,9 @@ fn a_server_ends_with_the_process_that_was_killed() {
     if crash::role().is_some() {
         // On a thread that ends, as that of a test does, while its server lives on.
         let postgres = std::thread::spawn(Postgres::start).join().unwrap();
-        let Some(postgres) = postgres else { return crash::announce("none") };
+        let Some(postgres) = postgres else {
+            return crash::announce("none");
+        };
         postgres.psql("postgres", "SELECT 1");
         crash::announce(format!("{} {}", postgres.pid(), postgres.data().display()));
         crash::hear();
@@ -222,7 +362,9 @@ fn a_server_ends_with_the_process_that_was_killed() {
     }
     let mut child = crash::Child::spawn(NAME, "owner", &[]);
     let said = child.wait_for("");
-    let Some((pid, data)) = said.split_once(' ') else { return };
+    let Some((pid, data)) = said.split_once(' ') else {
+        return;
+    };
     let (process, data) = (format!("/proc/{pid}"), Path::new(data));
     assert!(Path::new(&process).exists() && data.exists());
     child.kill();

@@ -1,9 +1,9 @@
-//! The budget of buffered bodies: bytes in memory and on disk, in total and for each peer. Request bodies count, and replays that the
-//! client has not taken yet.
+//! The budget of buffered bodies: bytes in memory and on disk, in total and for each peer. Request
+//! bodies count, and replays that the client has not taken yet.
 //!
 //! A body reserves its room before it is read, as far as its length is declared, and piece by piece
-//! where it is not. The room comes back when the last copy of the body is dropped: after the attempt
-//! that sends it, not after the request that brought it.
+//! where it is not. The room comes back when the last copy of the body is dropped: after the
+//! attempt that sends it, not after the request that brought it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -60,7 +60,11 @@ struct Buffered {
 
 impl BodyBudget {
     pub(crate) fn new(limits: Limits, directory: Option<PathBuf>) -> Arc<BodyBudget> {
-        Arc::new(BodyBudget { limits, directory, buffered: Mutex::default() })
+        Arc::new(BodyBudget {
+            limits,
+            directory,
+            buffered: Mutex::default(),
+        })
     }
 
     /// How much of it is in use.
@@ -68,7 +72,8 @@ impl BodyBudget {
         self.lock().total
     }
 
-    /// Whether a file can be made in the [spill directory](crate::Builder::spill_directory). Blocks for as long as that takes.
+    /// Whether a file can be made in the [spill directory](crate::Builder::spill_directory). Blocks
+    /// for as long as that takes.
     pub fn check_directory(&self) -> io::Result<()> {
         self.create_file().map(drop)
     }
@@ -77,25 +82,45 @@ impl BodyBudget {
     /// peer have only the total.
     pub(crate) fn share(&self, peer: Option<Peer>, place: Place) -> u64 {
         let total = self.total_max(place);
-        if peer.is_some() { total.min(self.peer_max(place)) } else { total }
+        if peer.is_some() {
+            total.min(self.peer_max(place))
+        } else {
+            total
+        }
     }
 
     /// A reservation of nothing yet.
     pub(crate) fn reservation(self: &Arc<Self>, peer: Option<Peer>) -> Arc<Reservation> {
         let (memory, disk) = (AtomicU64::new(0), AtomicU64::new(0));
-        Arc::new(Reservation { budget: self.clone(), peer, memory, disk })
+        Arc::new(Reservation {
+            budget: self.clone(),
+            peer,
+            memory,
+            disk,
+        })
     }
 
-    /// The body of a replay, which keeps its room until the client has taken it: a client that takes none could have any number of
-    /// them in memory. Small ones are not counted: the limits on connections and streams bound them.
-    pub(crate) fn room_for(self: &Arc<Self>, peer: Option<Peer>, body: &Bytes) -> Result<Bytes, Full> {
+    /// The body of a replay, which keeps its room until the client has taken it: a client that
+    /// takes none could have any number of them in memory. Small ones are not counted: the limits
+    /// on connections and streams bound them.
+    pub(crate) fn room_for(
+        self: &Arc<Self>,
+        peer: Option<Peer>,
+        body: &Bytes,
+    ) -> Result<Bytes, Full> {
         if body.len() <= UNCOUNTED_BYTES_MAX {
             return Ok(body.clone());
         }
         let reservation = self.reservation(peer);
         // One that is larger than the share takes all of it: it can be had alone.
-        reservation.grow_to(Place::Memory, self.share(peer, Place::Memory).min(body.len() as u64))?;
-        Ok(Bytes::from_owner(Reserved { bytes: body.clone(), _reservation: reservation }))
+        reservation.grow_to(
+            Place::Memory,
+            self.share(peer, Place::Memory).min(body.len() as u64),
+        )?;
+        Ok(Bytes::from_owner(Reserved {
+            bytes: body.clone(),
+            _reservation: reservation,
+        }))
     }
 
     /// An empty file without a name, which is gone when it is closed. Blocks.
@@ -121,7 +146,9 @@ impl BodyBudget {
                 Place::Memory => used.memory_bytes,
                 Place::Disk => used.disk_bytes,
             };
-            if used.saturating_add(bytes) > self.peer_max(place) && !planted::is(Bug::BodyBudgetIgnored) {
+            if used.saturating_add(bytes) > self.peer_max(place)
+                && !planted::is(Bug::BodyBudgetIgnored)
+            {
                 return Err(Full(match place {
                     Place::Memory => "buffered_memory_bytes_per_peer_max",
                     Place::Disk => "buffered_disk_bytes_per_peer_max",
@@ -167,7 +194,9 @@ impl BodyBudget {
 
 impl fmt::Debug for BodyBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BodyBudget").field("usage", &self.usage()).finish_non_exhaustive()
+        f.debug_struct("BodyBudget")
+            .field("usage", &self.usage())
+            .finish_non_exhaustive()
     }
 }
 
@@ -179,7 +208,9 @@ fn amount(usage: &mut BodyUsage, place: Place) -> &mut u64 {
 }
 
 fn subtract(usage: &mut BodyUsage, removed: BodyUsage) {
-    debug_assert!(usage.memory_bytes >= removed.memory_bytes && usage.disk_bytes >= removed.disk_bytes);
+    debug_assert!(
+        usage.memory_bytes >= removed.memory_bytes && usage.disk_bytes >= removed.disk_bytes
+    );
     usage.memory_bytes = usage.memory_bytes.saturating_sub(removed.memory_bytes);
     usage.disk_bytes = usage.disk_bytes.saturating_sub(removed.disk_bytes);
 }
@@ -221,7 +252,13 @@ impl Reservation {
         let less = self.reserved(Place::Memory).saturating_sub(bytes);
         if less > 0 {
             self.memory.fetch_sub(less, Ordering::Relaxed);
-            self.budget.remove(self.peer, BodyUsage { memory_bytes: less, disk_bytes: 0 });
+            self.budget.remove(
+                self.peer,
+                BodyUsage {
+                    memory_bytes: less,
+                    disk_bytes: 0,
+                },
+            );
         }
     }
 
@@ -243,7 +280,10 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let held = BodyUsage { memory_bytes: *self.memory.get_mut(), disk_bytes: *self.disk.get_mut() };
+        let held = BodyUsage {
+            memory_bytes: *self.memory.get_mut(),
+            disk_bytes: *self.disk.get_mut(),
+        };
         if held != BodyUsage::default() {
             self.budget.remove(self.peer, held);
         }
@@ -276,14 +316,26 @@ mod tests {
         for reservation in &held[..2] {
             reservation.grow_to(Place::Memory, 40).unwrap();
             let full = reservation.grow_to(Place::Memory, 41).unwrap_err();
-            assert_eq!(full.to_string(), "`buffered_memory_bytes_per_peer_max` is reached");
+            assert_eq!(
+                full.to_string(),
+                "`buffered_memory_bytes_per_peer_max` is reached"
+            );
         }
         held[2].grow_to(Place::Memory, 20).unwrap();
         let full = held[2].grow_to(Place::Memory, 21).unwrap_err();
         assert_eq!(full.to_string(), "`buffered_memory_bytes_max` is reached");
-        assert_eq!(budget.usage(), BodyUsage { memory_bytes: 100, disk_bytes: 0 });
+        assert_eq!(
+            budget.usage(),
+            BodyUsage {
+                memory_bytes: 100,
+                disk_bytes: 0
+            }
+        );
         held[2].grow_to(Place::Disk, 400).unwrap();
-        assert!(held[2].grow_to(Place::Disk, 401).is_err(), "disk has limits of its own");
+        assert!(
+            held[2].grow_to(Place::Disk, 401).is_err(),
+            "disk has limits of its own"
+        );
     }
 
     #[test]
@@ -292,16 +344,29 @@ mod tests {
         let first = budget.reservation(peer(1));
         let second = budget.reservation(peer(1));
         first.grow_to(Place::Memory, 30).unwrap();
-        assert!(second.grow_to(Place::Memory, 11).is_err(), "the share is the peer's, not the body's");
+        assert!(
+            second.grow_to(Place::Memory, 11).is_err(),
+            "the share is the peer's, not the body's"
+        );
         first.shrink_memory_to(10);
         second.grow_to(Place::Memory, 30).unwrap();
         second.grow_to(Place::Disk, 7).unwrap();
         let copy = second.clone();
         drop((first, second));
-        assert_eq!(budget.usage(), BodyUsage { memory_bytes: 30, disk_bytes: 7 }, "somebody holds a copy");
+        assert_eq!(
+            budget.usage(),
+            BodyUsage {
+                memory_bytes: 30,
+                disk_bytes: 7
+            },
+            "somebody holds a copy"
+        );
         drop(copy);
         assert_eq!(budget.usage(), BodyUsage::default());
-        assert!(budget.lock().peers.is_empty(), "a peer that has nothing is not remembered");
+        assert!(
+            budget.lock().peers.is_empty(),
+            "a peer that has nothing is not remembered"
+        );
     }
 
     #[test]
@@ -309,6 +374,12 @@ mod tests {
         let budget = budget();
         let nobody = budget.reservation(None);
         nobody.grow_to(Place::Memory, 100).unwrap();
-        assert_eq!((budget.share(None, Place::Memory), budget.share(peer(1), Place::Memory)), (100, 40));
+        assert_eq!(
+            (
+                budget.share(None, Place::Memory),
+                budget.share(peer(1), Place::Memory)
+            ),
+            (100, 40)
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! The clock of an embedded store: anchored to the wall once, then driven by time since boot.
 //!
-//! Someone who sets the wall clock, or a machine that sleeps, neither shortens nor lengthens a lease.
+//! Someone who sets the wall clock, or a machine that sleeps, neither shortens nor lengthens a
+//! lease.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,13 +15,18 @@ pub struct BootClock {
 }
 
 impl BootClock {
-    /// A clock that begins now, but not before `at_least`: a store's clock does not run backwards over a restart either.
+    /// A clock that begins now, but not before `at_least`: a store's clock does not run backwards
+    /// over a restart either.
     pub fn anchored(at_least: Timestamp) -> Self {
-        BootClock { wall: Timestamp::from_system_time(SystemTime::now()).max(at_least), boot: since_boot() }
+        BootClock {
+            wall: Timestamp::from_system_time(SystemTime::now()).max(at_least),
+            boot: since_boot(),
+        }
     }
 }
 
-/// What a store writes down of its clock, so that a restart and a reader outside can go on from there.
+/// What a store writes down of its clock, so that a restart and a reader outside can go on from
+/// there.
 #[cfg(feature = "sqlite")]
 impl BootClock {
     /// A clock that another process of this boot anchored.
@@ -50,7 +56,10 @@ impl Clock for BootClock {
 #[cfg(target_os = "linux")]
 fn since_boot() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
+    Duration::new(
+        time.tv_sec.unsigned_abs(),
+        u32::try_from(time.tv_nsec).unwrap_or_default(),
+    )
 }
 
 /// Where there is no such clock, time since this process first asked.
@@ -63,7 +72,10 @@ fn since_boot() -> Duration {
 /// What tells this boot of this machine from every other.
 #[cfg(feature = "sqlite")]
 pub(crate) fn boot_id() -> String {
-    // Elsewhere every process is its own boot: a lease is then never taken for live by a process that cannot know.
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
-        .map_or_else(|_| uuid::Uuid::new_v4().to_string(), |id| id.trim().to_owned())
+    // Elsewhere every process is its own boot: a lease is then never taken for live by a process
+    // that cannot know.
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_or_else(
+        |_| uuid::Uuid::new_v4().to_string(),
+        |id| id.trim().to_owned(),
+    )
 }

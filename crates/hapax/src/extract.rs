@@ -7,7 +7,8 @@ use http::request::Parts;
 
 use crate::once::Operation;
 
-/// The handler asked for an operation, but the request is not guarded: it carries no key, or the layer is missing.
+/// The handler asked for an operation, but the request is not guarded: it carries no key, or the
+/// layer is missing.
 #[derive(Clone, Copy, Debug)]
 pub struct NotGuarded;
 

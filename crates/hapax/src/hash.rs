@@ -1,7 +1,8 @@
 //! Hashing record ids for maps in memory.
 //!
-//! An id is a digest already, so most of what a general hasher does is done. What is left is to keep callers, who choose their keys,
-//! from choosing ids that all fall into one bucket: a seed of this process, multiplied in, which they do not know.
+//! An id is a digest already, so most of what a general hasher does is done. What is left is to
+//! keep callers, who choose their keys, from choosing ids that all fall into one bucket: a seed of
+//! this process, multiplied in, which they do not know.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -13,7 +14,9 @@ pub(crate) struct Ids {
 
 impl Default for Ids {
     fn default() -> Self {
-        Ids { seed: RandomState::new().hash_one(0) }
+        Ids {
+            seed: RandomState::new().hash_one(0),
+        }
     }
 }
 
@@ -35,7 +38,8 @@ impl Hasher for IdHasher {
     }
 
     fn write_u64(&mut self, number: u64) {
-        // Both halves of the product: the lower one alone would show equal low bits of two ids in their hashes.
+        // Both halves of the product: the lower one alone would show equal low bits of two ids in
+        // their hashes.
         let product = u128::from(self.0 ^ number) * u128::from(ODD);
         self.0 = (product >> 64) as u64 ^ product as u64;
     }
@@ -70,15 +74,24 @@ mod tests {
     fn ids_that_are_alike_in_their_low_bits_spread_all_the_same() {
         let ids = Ids::default();
         for shift in [0, 16, 32, 48] {
-            let low_bits: HashSet<_> = (0..1024).map(|number| ids.hash_one(id(number << shift)) & 0xfff).collect();
+            let low_bits: HashSet<_> = (0..1024)
+                .map(|number| ids.hash_one(id(number << shift)) & 0xfff)
+                .collect();
             // Of a thousand balls in four thousand urns about nine hundred find one of their own.
-            assert!(low_bits.len() > 700, "shifted by {shift}: {}", low_bits.len());
+            assert!(
+                low_bits.len() > 700,
+                "shifted by {shift}: {}",
+                low_bits.len()
+            );
         }
     }
 
     #[test]
     fn two_processes_hash_differently() {
-        assert_ne!(Ids::default().hash_one(id(1)), Ids::default().hash_one(id(1)));
+        assert_ne!(
+            Ids::default().hash_one(id(1)),
+            Ids::default().hash_one(id(1))
+        );
     }
 
     #[test]

@@ -23,13 +23,19 @@ pub use hapax_core as core;
 pub use hapax_core::fingerprint::FingerprintPolicy;
 pub use hapax_core::request_id::RequestId;
 pub use hapax_core::{
-    Answer, Class, Key, KeyRule, KeySource, Mode, OperationId, Part, Policy, Principal, RecordId, Rejection, Scope, Store, Velocity,
+    Answer, Class, Key, KeyRule, KeySource, Mode, OperationId, Part, Policy, Principal, RecordId,
+    Rejection, Scope, Store, Velocity,
 };
 
 pub use join::{FinishError, Kept};
-pub use middleware::{Body, Idempotency, IdempotencyLayer, NeverDispatched, Peer, Probe, Probed, TimedOut, Unverified};
+pub use middleware::{
+    Body, Idempotency, IdempotencyLayer, NeverDispatched, Peer, Probe, Probed, TimedOut, Unverified,
+};
 pub use observe::{Event, Observer, Would};
-pub use once::{Audit, Drained, Failure, Limits, Once, Operation, OperatorError, Quotas, Ran, RunError, Settlement, Usage};
+pub use once::{
+    Audit, Drained, Failure, Limits, Once, Operation, OperatorError, Quotas, Ran, RunError,
+    Settlement, Usage,
+};
 #[cfg(feature = "sqlite")]
 pub use store::guest::Guest;
 #[cfg(feature = "postgres")]
@@ -46,10 +52,12 @@ use hapax_core::time::Timestamp;
 use self::middleware::LayerBuilder;
 use self::once::Engine;
 
-/// What the namespaces begin with in which [shadows](Policy::shadow) keep their records; the layer's own namespace follows.
+/// What the namespaces begin with in which [shadows](Policy::shadow) keep their records; the
+/// layer's own namespace follows.
 pub const SHADOW: &str = "shadow:";
 
-/// A store and everything that runs on it. Cheap to clone; the clones share attempts, memory and limits.
+/// A store and everything that runs on it. Cheap to clone; the clones share attempts, memory and
+/// limits.
 #[derive(Clone)]
 pub struct Hapax {
     engine: Arc<Engine>,
@@ -120,7 +128,13 @@ impl Hapax {
 
     /// Begins with the defaults, on a store that others use too.
     pub fn builder_shared(store: Arc<dyn Store>) -> Builder {
-        Builder { store, observer: Arc::new(()), limits: Limits::default(), sweep: Some(Sweep::default()), spill_directory: None }
+        Builder {
+            store,
+            observer: Arc::new(()),
+            limits: Limits::default(),
+            sweep: Some(Sweep::default()),
+            spill_directory: None,
+        }
     }
 
     /// Sets apart the keys of this service from those of others on the same store.
@@ -130,7 +144,10 @@ impl Hapax {
     /// If it begins with [`SHADOW`]: there is what [shadows](Policy::shadow) remember.
     #[must_use]
     pub fn namespace(mut self, namespace: &str) -> Self {
-        assert!(!namespace.starts_with(SHADOW), "{namespace:?} is a namespace of shadows: it may not begin with {SHADOW:?}");
+        assert!(
+            !namespace.starts_with(SHADOW),
+            "{namespace:?} is a namespace of shadows: it may not begin with {SHADOW:?}"
+        );
         self.namespace = namespace.into();
         self
     }
@@ -140,26 +157,37 @@ impl Hapax {
         LayerBuilder::new(self.clone())
     }
 
-    /// Runs work once per key without HTTP. `name` says what the work is; keys of two names are apart.
+    /// Runs work once per key without HTTP. `name` says what the work is; keys of two names are
+    /// apart.
     pub fn once(&self, name: &str) -> Once {
         Once::new(self.engine.clone(), self.namespace.clone(), name)
     }
 
-    /// A key that only this server can make, for routes with [`KeyRule::Issued`]: good for this principal, for so long.
+    /// A key that only this server can make, for routes with [`KeyRule::Issued`]: good for this
+    /// principal, for so long.
     pub async fn issue(&self, principal: &Principal, life: Duration) -> Result<Key, Rejection> {
         let secret = self.engine.secret(Policy::default().store_timeout).await?;
         let until = Timestamp::from_system_time(std::time::SystemTime::now()).after(life);
-        Ok(hapax_core::token::issue(&secret, &self.namespace, principal, uuid::Uuid::new_v4().into_bytes(), until))
+        Ok(hapax_core::token::issue(
+            &secret,
+            &self.namespace,
+            principal,
+            uuid::Uuid::new_v4().into_bytes(),
+            until,
+        ))
     }
 
-    /// Stops beginning attempts, lets those under way end, and marks as unknown those that do not within `patience`.
+    /// Stops beginning attempts, lets those under way end, and marks as unknown those that do not
+    /// within `patience`.
     ///
-    /// Their callers are told. Work under way that begins an operation of its own is refused it, as anybody is.
+    /// Their callers are told. Work under way that begins an operation of its own is refused it, as
+    /// anybody is.
     pub async fn drain(&self, patience: Duration) -> Drained {
         self.engine.drain(patience).await
     }
 
-    /// Writes down one bounded batch of what time has brought. Runs by itself unless [`Builder::sweep`] said otherwise.
+    /// Writes down one bounded batch of what time has brought. Runs by itself unless
+    /// [`Builder::sweep`] said otherwise.
     pub async fn sweep_once(&self) -> Result<Swept, StoreError> {
         sweep::run_once(&self.engine).await
     }
@@ -174,8 +202,9 @@ impl Hapax {
         self.engine.list(query).await
     }
 
-    /// States what became of an operation whose outcome is unknown. The lost attempt can no longer complete after this. What is settled is
-    /// remembered for as long as the route said when the attempt was lost.
+    /// States what became of an operation whose outcome is unknown. The lost attempt can no longer
+    /// complete after this. What is settled is remembered for as long as the route said when the
+    /// attempt was lost.
     ///
     /// ```no_run
     /// # async fn example(hapax: hapax::Hapax, id: hapax::RecordId) -> Result<(), hapax::OperatorError> {
@@ -185,9 +214,15 @@ impl Hapax {
     /// hapax.settle(id, Settlement::Done(Answer::new(201, r#"{"id":"ch_17"}"#)), audit).await?;
     /// # Ok(()) }
     /// ```
-    pub async fn settle(&self, id: RecordId, settlement: Settlement, audit: Audit<'_>) -> Result<Head, OperatorError> {
+    pub async fn settle(
+        &self,
+        id: RecordId,
+        settlement: Settlement,
+        audit: Audit<'_>,
+    ) -> Result<Head, OperatorError> {
         let (record, _) = self.look(id).await?;
-        self.settle_for(id, settlement, audit, Lifetime::of(&record.head)).await
+        self.settle_for(id, settlement, audit, Lifetime::of(&record.head))
+            .await
     }
 
     /// The same, to be remembered for as long as the route says: `Lifetime::from(&policy)`.
@@ -198,11 +233,13 @@ impl Hapax {
         audit: Audit<'_>,
         lifetime: Lifetime,
     ) -> Result<Head, OperatorError> {
-        self.engine.settle(id, settlement, audit, lifetime, None).await
+        self.engine
+            .settle(id, settlement, audit, lifetime, None)
+            .await
     }
 
-    /// The same, only of the attempt with this fence: what was found out about one attempt says nothing of the next.
-    /// [`OperatorError::Changed`] if another was lost since.
+    /// The same, only of the attempt with this fence: what was found out about one attempt says
+    /// nothing of the next. [`OperatorError::Changed`] if another was lost since.
     pub async fn settle_attempt(
         &self,
         id: RecordId,
@@ -211,24 +248,42 @@ impl Hapax {
         audit: Audit<'_>,
         lifetime: Lifetime,
     ) -> Result<Head, OperatorError> {
-        self.engine.settle(id, settlement, audit, lifetime, Some(fence)).await
+        self.engine
+            .settle(id, settlement, audit, lifetime, Some(fence))
+            .await
     }
 
-    /// Erases an answer and leaves a tombstone, for as long as the record would have been remembered. Returns when no node can serve the
-    /// answer any more and the store has erased it: about a second later. [`OperatorError::Unerased`] says that its bytes may still be on the disk. What is running or unknown cannot be
-    /// forgotten: its outcome could never be stated afterwards.
+    /// Erases an answer and leaves a tombstone, for as long as the record would have been
+    /// remembered. Returns when no node can serve the answer any more and the store has erased it:
+    /// about a second later. [`OperatorError::Unerased`] says that its bytes may still be on the
+    /// disk. What is running or unknown cannot be forgotten: its outcome could never be stated
+    /// afterwards.
     pub async fn forget(&self, id: RecordId, audit: Audit<'_>) -> Result<(), OperatorError> {
         // The tombstone stands for as long as it would have without the forgetting.
-        self.forget_for(id, audit, Lifetime { retention: Duration::ZERO, tombstone: Duration::ZERO }).await
+        self.forget_for(
+            id,
+            audit,
+            Lifetime {
+                retention: Duration::ZERO,
+                tombstone: Duration::ZERO,
+            },
+        )
+        .await
     }
 
-    /// The same with a tombstone that stands for at least as long as the route says: `Lifetime::from(&policy)`.
-    pub async fn forget_for(&self, id: RecordId, audit: Audit<'_>, lifetime: Lifetime) -> Result<(), OperatorError> {
+    /// The same with a tombstone that stands for at least as long as the route says:
+    /// `Lifetime::from(&policy)`.
+    pub async fn forget_for(
+        &self,
+        id: RecordId,
+        audit: Audit<'_>,
+        lifetime: Lifetime,
+    ) -> Result<(), OperatorError> {
         self.engine.forget(id, audit, lifetime, None).await
     }
 
-    /// The same, only of the record as it was looked at: what has changed since is [`OperatorError::Changed`], and nobody has decided
-    /// about it yet.
+    /// The same, only of the record as it was looked at: what has changed since is
+    /// [`OperatorError::Changed`], and nobody has decided about it yet.
     pub async fn forget_version(
         &self,
         id: RecordId,
@@ -239,8 +294,8 @@ impl Hapax {
         self.engine.forget(id, audit, lifetime, Some(version)).await
     }
 
-    /// A page of the audit log: what was done by hand, by whom and why. The store keeps it for [400 days](hapax_core::audit::KEPT_FOR),
-    /// whatever becomes of the records.
+    /// A page of the audit log: what was done by hand, by whom and why. The store keeps it for [400
+    /// days](hapax_core::audit::KEPT_FOR), whatever becomes of the records.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -259,23 +314,27 @@ impl Hapax {
         self.engine.log(query).await
     }
 
-    /// Writes into the audit log what was done by hand and changes no record, such as a configuration that was loaded anew.
+    /// Writes into the audit log what was done by hand and changes no record, such as a
+    /// configuration that was loaded anew.
     pub async fn note(&self, action: &str, audit: Audit<'_>) -> Result<LogEntry, OperatorError> {
         self.engine.note(action, audit).await
     }
 
-    /// Changes how many records there may be, from now on. No record is removed: whoever is over the new quota begins nothing more.
+    /// Changes how many records there may be, from now on. No record is removed: whoever is over
+    /// the new quota begins nothing more.
     pub fn set_quotas(&self, quotas: Quotas) {
         self.engine.store.set_quotas(quotas);
         self.engine.capacity.set_quotas(quotas);
     }
 
-    /// What a principal has in this namespace, as far as this process knows; `None` while no quota is set.
+    /// What a principal has in this namespace, as far as this process knows; `None` while no quota
+    /// is set.
     pub fn usage(&self, principal: &Principal) -> Option<Usage> {
         self.engine.store.usage(&self.namespace, principal)
     }
 
-    /// The budget for buffered request bodies: see [`Limits::buffered_memory_bytes_max`]. It does not keep the store open.
+    /// The budget for buffered request bodies: see [`Limits::buffered_memory_bytes_max`]. It does
+    /// not keep the store open.
     pub fn body_budget(&self) -> &Arc<BodyBudget> {
         &self.bodies
     }

@@ -1,7 +1,9 @@
-//! Requests that need no key, because saying them twice is saying them once: the HTTP side of a version check.
+//! Requests that need no key, because saying them twice is saying them once: the HTTP side of a
+//! version check.
 //!
-//! Whoever changes what others change too says in `If-Match` (RFC 9110 section 13.1.1) which version they have seen. A repeat of a change
-//! that was made finds another version and is refused with 412: nothing happens twice, and nothing of somebody else's is overwritten.
+//! Whoever changes what others change too says in `If-Match` (RFC 9110 section 13.1.1) which
+//! version they have seen. A repeat of a change that was made finds another version and is refused
+//! with 412: nothing happens twice, and nothing of somebody else's is overwritten.
 //! `docs/natural.md` has the other patterns.
 //!
 //! ```
@@ -23,8 +25,9 @@
 //! assert_eq!(change(&mut order, &HeaderMap::new(), 2), Err(Unmet::Missing));
 //! ```
 //!
-//! In a database the comparison belongs into the statement that writes, because another may write between a look and a change:
-//! `UPDATE … WHERE id = $1 AND version = ANY ($2)`, with [`IfMatch::versions`].
+//! In a database the comparison belongs into the statement that writes, because another may write
+//! between a look and a change: `UPDATE … WHERE id = $1 AND version = ANY ($2)`, with
+//! [`IfMatch::versions`].
 
 use std::fmt;
 
@@ -32,27 +35,36 @@ use http::StatusCode;
 use http::header::{HeaderMap, HeaderValue, IF_MATCH};
 use sha2::{Digest, Sha256};
 
-/// A strong entity tag (RFC 9110 section 8.8.3): two states of a resource have the same one only if they are the same, byte for byte.
+/// A strong entity tag (RFC 9110 section 8.8.3): two states of a resource have the same one only if
+/// they are the same, byte for byte.
 ///
 /// Written and sent with its quotes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ETag(String);
 
 impl ETag {
-    /// Of a number that every change raises. The cheapest there is, if each representation of the resource has a path of its own.
+    /// Of a number that every change raises. The cheapest there is, if each representation of the
+    /// resource has a path of its own.
     pub fn of_version(version: u64) -> ETag {
         ETag(version.to_string())
     }
 
     /// Of the bytes themselves, for what has no version: half of their SHA-256.
     pub fn of_bytes(bytes: &[u8]) -> ETag {
-        ETag(Sha256::digest(bytes)[..16].iter().map(|byte| format!("{byte:02x}")).collect())
+        ETag(
+            Sha256::digest(bytes)[..16]
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect(),
+        )
     }
 
     /// As it stands in the field `ETag`.
     pub fn to_value(&self) -> HeaderValue {
-        // What the parser lets through is what a field may hold, and what we make ourselves is letters and digits.
-        HeaderValue::from_bytes(self.to_string().as_bytes()).expect("an entity tag is a field value")
+        // What the parser lets through is what a field may hold, and what we make ourselves is
+        // letters and digits.
+        HeaderValue::from_bytes(self.to_string().as_bytes())
+            .expect("an entity tag is a field value")
     }
 }
 
@@ -68,7 +80,8 @@ impl fmt::Display for ETag {
 pub enum IfMatch {
     /// `*`: whatever is there, if anything is.
     Any,
-    /// One of these. Weak tags are left out, as they never match here (RFC 9110 section 8.8.3.2), so that there may be none.
+    /// One of these. Weak tags are left out, as they never match here (RFC 9110 section 8.8.3.2),
+    /// so that there may be none.
     Tags(Vec<ETag>),
 }
 
@@ -103,7 +116,11 @@ impl IfMatch {
     ///
     /// [`Unmet::Malformed`].
     pub fn parse(headers: &HeaderMap) -> Result<Option<IfMatch>, Unmet> {
-        let lines: Vec<&[u8]> = headers.get_all(IF_MATCH).iter().map(HeaderValue::as_bytes).collect();
+        let lines: Vec<&[u8]> = headers
+            .get_all(IF_MATCH)
+            .iter()
+            .map(HeaderValue::as_bytes)
+            .collect();
         if lines.is_empty() {
             return Ok(None);
         }
@@ -111,7 +128,10 @@ impl IfMatch {
         if list.trim_ascii() == b"*" {
             return Ok(Some(IfMatch::Any));
         }
-        tags(&list).map(IfMatch::Tags).map(Some).ok_or(Unmet::Malformed)
+        tags(&list)
+            .map(IfMatch::Tags)
+            .map(Some)
+            .ok_or(Unmet::Malformed)
     }
 
     /// Whether the condition holds for what is there; `None` if nothing is.
@@ -129,16 +149,33 @@ impl IfMatch {
     ///
     /// [`Unmet::Changed`].
     pub fn check(&self, current: &ETag) -> Result<(), Unmet> {
-        if self.matches(Some(current)) { Ok(()) } else { Err(Unmet::Changed) }
+        if self.matches(Some(current)) {
+            Ok(())
+        } else {
+            Err(Unmet::Changed)
+        }
     }
 
-    /// The versions that it names, for the condition of the statement that writes; `None` if every version will do.
+    /// The versions that it names, for the condition of the statement that writes; `None` if every
+    /// version will do.
     ///
     /// A tag that [`ETag::of_version`] does not make is none of ours, and left out.
     pub fn versions(&self) -> Option<Vec<i64>> {
-        let IfMatch::Tags(tags) = self else { return None };
-        let version = |tag: &ETag| tag.0.parse().ok().filter(|version: &u64| *tag == ETag::of_version(*version));
-        Some(tags.iter().filter_map(version).filter_map(|version| version.try_into().ok()).collect())
+        let IfMatch::Tags(tags) = self else {
+            return None;
+        };
+        let version = |tag: &ETag| {
+            tag.0
+                .parse()
+                .ok()
+                .filter(|version: &u64| *tag == ETag::of_version(*version))
+        };
+        Some(
+            tags.iter()
+                .filter_map(version)
+                .filter_map(|version| version.try_into().ok())
+                .collect(),
+        )
     }
 }
 
@@ -183,16 +220,23 @@ fn tags(list: &[u8]) -> Option<Vec<ETag>> {
     }
 }
 
-/// The tag at the front, if it is a strong one, and what follows it. There are no escapes in a tag, and a comma is a letter like any other.
+/// The tag at the front, if it is a strong one, and what follows it. There are no escapes in a tag,
+/// and a comma is a letter like any other.
 fn tag(list: &[u8]) -> Option<(Option<ETag>, &[u8])> {
     let strong = list.strip_prefix(b"W/");
     let opaque = strong.unwrap_or(list).strip_prefix(b"\"")?;
     let end = opaque.iter().position(|b| *b == b'"')?;
     let (opaque, after) = (&opaque[..end], &opaque[end + 1..]);
-    // Letters outside ASCII are allowed and obsolete. Whoever sends one has it from elsewhere: a tag all the same, and none of ours.
-    let is_allowed = opaque.iter().all(|b| matches!(b, 0x21 | 0x23..=0x7e | 0x80..));
+    // Letters outside ASCII are allowed and obsolete. Whoever sends one has it from elsewhere: a
+    // tag all the same, and none of ours.
+    let is_allowed = opaque
+        .iter()
+        .all(|b| matches!(b, 0x21 | 0x23..=0x7e | 0x80..));
     is_allowed.then_some(())?;
-    let ours = strong.is_none().then(|| std::str::from_utf8(opaque).ok()).flatten();
+    let ours = strong
+        .is_none()
+        .then(|| std::str::from_utf8(opaque).ok())
+        .flatten();
     Some((ours.map(|opaque| ETag(opaque.to_owned())), after))
 }
 
@@ -206,7 +250,9 @@ mod tests {
     }
 
     fn named(tags: &[&str]) -> Result<Option<IfMatch>, Unmet> {
-        Ok(Some(IfMatch::Tags(tags.iter().map(|tag| ETag((*tag).to_owned())).collect())))
+        Ok(Some(IfMatch::Tags(
+            tags.iter().map(|tag| ETag((*tag).to_owned())).collect(),
+        )))
     }
 
     #[test]
@@ -216,24 +262,57 @@ mod tests {
         assert_eq!(parsed(&[b" * "]), Ok(Some(IfMatch::Any)));
         assert_eq!(parsed(&[br#""7""#]), named(&["7"]));
         assert_eq!(parsed(&[br#""7","8" , "a,b""#]), named(&["7", "8", "a,b"]));
-        assert_eq!(parsed(&[br#""7""#, br#""8""#]), named(&["7", "8"]), "two lines are one list");
-        assert_eq!(parsed(&[br#", "7",, ,"8","#]), named(&["7", "8"]), "empty elements");
+        assert_eq!(
+            parsed(&[br#""7""#, br#""8""#]),
+            named(&["7", "8"]),
+            "two lines are one list"
+        );
+        assert_eq!(
+            parsed(&[br#", "7",, ,"8","#]),
+            named(&["7", "8"]),
+            "empty elements"
+        );
         assert_eq!(parsed(&[br#""""#]), named(&[""]), "the empty tag is one");
         assert_eq!(parsed(&[br#""a\""#]), named(&["a\\"]), "nothing is escaped");
         assert_eq!(parsed(&[br#"W/"7", "8""#]), named(&["8"]));
         assert_eq!(parsed(&[br#"W/"7""#]), named(&[]));
         assert_eq!(parsed(&["\"\u{fc}\"".as_bytes()]), named(&["\u{fc}"]));
-        assert_eq!(parsed(&[b"\"\xfc\""]), named(&[]), "a tag that nobody here has made");
+        assert_eq!(
+            parsed(&[b"\"\xfc\""]),
+            named(&[]),
+            "a tag that nobody here has made"
+        );
     }
 
     #[test]
     fn what_is_no_list_of_tags_is_malformed() {
-        let cases: [&[u8]; 12] =
-            [b"", b" ", b",", b"7", b"\"7", b"7\"", b"*, \"7\"", b"\"7\" \"8\"", b"w/\"7\"", b"W/ \"7\"", b"\"a b\"", b"\"7\"x"];
+        let cases: [&[u8]; 12] = [
+            b"",
+            b" ",
+            b",",
+            b"7",
+            b"\"7",
+            b"7\"",
+            b"*, \"7\"",
+            b"\"7\" \"8\"",
+            b"w/\"7\"",
+            b"W/ \"7\"",
+            b"\"a b\"",
+            b"\"7\"x",
+        ];
         for case in cases {
-            assert_eq!(parsed(&[case]), Err(Unmet::Malformed), "{}", String::from_utf8_lossy(case));
+            assert_eq!(
+                parsed(&[case]),
+                Err(Unmet::Malformed),
+                "{}",
+                String::from_utf8_lossy(case)
+            );
         }
-        assert_eq!(parsed(&[b"*", b"*"]), Err(Unmet::Malformed), "a star is no element of a list");
+        assert_eq!(
+            parsed(&[b"*", b"*"]),
+            Err(Unmet::Malformed),
+            "a star is no element of a list"
+        );
     }
 
     #[test]
@@ -243,7 +322,10 @@ mod tests {
         assert!(condition(br#""7""#).matches(Some(&seven)));
         assert!(condition(br#""6", "7""#).matches(Some(&seven)));
         assert!(!condition(br#""7""#).matches(Some(&eight)));
-        assert!(!condition(br#"W/"7""#).matches(Some(&seven)), "weak tags never match");
+        assert!(
+            !condition(br#"W/"7""#).matches(Some(&seven)),
+            "weak tags never match"
+        );
         assert!(condition(b"*").matches(Some(&seven)));
         assert!(!condition(b"*").matches(None), "nothing is there");
         assert!(!condition(br#""7""#).matches(None));
@@ -258,7 +340,10 @@ mod tests {
         assert_eq!(versions(b"*"), None);
         assert_eq!(versions(br#"W/"7""#), Some(vec![]));
         // Other spellings of a number are other tags.
-        assert_eq!(versions(br#""07", "+7", "-7", "x", "99999999999999999999", "18446744073709551615""#), Some(vec![]));
+        assert_eq!(
+            versions(br#""07", "+7", "-7", "x", "99999999999999999999", "18446744073709551615""#),
+            Some(vec![])
+        );
     }
 
     #[test]
@@ -274,7 +359,8 @@ mod tests {
 
     #[test]
     fn each_reason_has_its_status() {
-        let statuses = [Unmet::Missing, Unmet::Malformed, Unmet::Changed].map(|unmet| unmet.status().as_u16());
+        let statuses =
+            [Unmet::Missing, Unmet::Malformed, Unmet::Changed].map(|unmet| unmet.status().as_u16());
         assert_eq!(statuses, [428, 400, 412]);
         assert_eq!(IfMatch::required(&HeaderMap::new()), Err(Unmet::Missing));
     }

@@ -1,7 +1,8 @@
 //! Watching: what happens, told to whoever wants to count or log it.
 //!
 //! The library forces no recorder on anybody. Implement [`Observer`] and hand it to
-//! [`Builder::observer`](crate::Builder::observer); spans for `tracing` are made in any case and cost nothing without a subscriber.
+//! [`Builder::observer`](crate::Builder::observer); spans for `tracing` are made in any case and
+//! cost nothing without a subscriber.
 
 use std::time::Duration;
 
@@ -48,15 +49,16 @@ pub enum Source {
     Wait,
 }
 
-/// What would have become of a request that a [shadow](hapax_core::Policy::shadow) let through. Also in the extensions of its answer.
+/// What would have become of a request that a [shadow](hapax_core::Policy::shadow) let through.
+/// Also in the extensions of its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Would {
     /// It would have run: nothing is remembered of its key, or nothing that counts.
     Run,
     /// The stored answer would have been sent again.
     Replay,
-    /// It would have been answered with this. `InFlight` is a conflict with one that is running, which a caller ready to wait would
-    /// have waited for.
+    /// It would have been answered with this. `InFlight` is a conflict with one that is running,
+    /// which a caller ready to wait would have waited for.
     Reject(Rejection),
 }
 
@@ -95,15 +97,16 @@ pub enum Event<'a> {
         /// The attempt had been given up for lost.
         late: bool,
     },
-    /// The record was completed in the transaction of the effect. Instead of `Finishing` and before `Finished`, or after a `Finishing` whose
-    /// state came to nothing.
+    /// The record was completed in the transaction of the effect. Instead of `Finishing` and before
+    /// `Finished`, or after a `Finishing` whose state came to nothing.
     Joined {
         /// Which operation.
         subject: Subject<'a>,
         /// The work returned something else than it has stored. What is stored was sent.
         differs: bool,
     },
-    /// On a transaction route the work said that it is done, and its record was not completed in a transaction. An alarm.
+    /// On a transaction route the work said that it is done, and its record was not completed in a
+    /// transaction. An alarm.
     NotJoined(Subject<'a>),
     /// The upstream was asked what became of a lost attempt.
     Probed {
@@ -114,7 +117,8 @@ pub enum Event<'a> {
     },
     /// The first caller's answer is about to leave.
     Answering(Subject<'a>),
-    /// The work ended, but the attempt no longer owned its fence: the outcome was discarded. After a settlement this is an alarm.
+    /// The work ended, but the attempt no longer owned its fence: the outcome was discarded. After
+    /// a settlement this is an alarm.
     FencedOut(Subject<'a>),
     /// A stored answer is sent again.
     Replayed {
@@ -132,7 +136,8 @@ pub enum Event<'a> {
         /// With what.
         rejection: &'a Rejection,
     },
-    /// A request was let through by a shadow, whatever would have become of it. Comes before it runs.
+    /// A request was let through by a shadow, whatever would have become of it. Comes before it
+    /// runs.
     Shadowed {
         /// Whose and which, as far as it was known.
         subject: Option<Subject<'a>>,

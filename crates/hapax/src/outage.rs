@@ -1,4 +1,5 @@
-//! Trouble that lasts: told when it begins and when it is over, and not each time that somebody meets it.
+//! Trouble that lasts: told when it begins and when it is over, and not each time that somebody
+//! meets it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -39,7 +40,11 @@ impl Outage {
                 false
             }
             none => {
-                *none = Some(Inside { since: now, met: now, refused: 0 });
+                *none = Some(Inside {
+                    since: now,
+                    met: now,
+                    refused: 0,
+                });
                 self.is_on.store(true, Ordering::Relaxed);
                 true
             }
@@ -59,9 +64,13 @@ impl Outage {
             return None;
         }
         let mut inside = self.lock();
-        let Inside { since, refused, .. } = inside.take_if(|inside| inside.met.elapsed() >= quiet)?;
+        let Inside { since, refused, .. } =
+            inside.take_if(|inside| inside.met.elapsed() >= quiet)?;
         self.is_on.store(false, Ordering::Relaxed);
-        Some(Over { lasted: since.elapsed(), refused })
+        Some(Over {
+            lasted: since.elapsed(),
+            refused,
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Inside>> {
@@ -84,10 +93,20 @@ mod tests {
             tokio::time::advance(QUIET / 2).await;
             assert!(!outage.meet(), "it goes on");
             outage.refuse();
-            assert_eq!(outage.pass(QUIET), None, "one that gets through is not the end of it");
+            assert_eq!(
+                outage.pass(QUIET),
+                None,
+                "one that gets through is not the end of it"
+            );
         }
         tokio::time::advance(QUIET).await;
-        assert_eq!(outage.pass(QUIET), Some(Over { lasted: QUIET * 6, refused: 10 }));
+        assert_eq!(
+            outage.pass(QUIET),
+            Some(Over {
+                lasted: QUIET * 6,
+                refused: 10
+            })
+        );
         assert_eq!(outage.pass(QUIET), None, "once");
         assert!(outage.meet(), "and begins anew");
     }

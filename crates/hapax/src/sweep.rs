@@ -21,13 +21,19 @@ pub struct Sweep {
 impl Default for Sweep {
     fn default() -> Self {
         // Within a second of a lapsed lease the record shows as unknown.
-        Sweep { interval: Duration::from_secs(1), batch: 256 }
+        Sweep {
+            interval: Duration::from_secs(1),
+            batch: 256,
+        }
     }
 }
 
 /// One bounded batch.
 pub(crate) async fn run_once(engine: &Engine) -> Result<Swept, StoreError> {
-    let swept = engine.store.sweep(engine.sweep.unwrap_or_default().batch.max(1)).await;
+    let swept = engine
+        .store
+        .sweep(engine.sweep.unwrap_or_default().batch.max(1))
+        .await;
     if swept.is_ok() {
         engine.store_answers();
     }
@@ -57,7 +63,8 @@ async fn run(task: Task, sweep: Sweep) {
     }
 }
 
-/// The sweeping task's own mark. Should the task end with its runtime, the next call starts another.
+/// The sweeping task's own mark. Should the task end with its runtime, the next call starts
+/// another.
 struct Task(Weak<Engine>);
 
 impl Drop for Task {

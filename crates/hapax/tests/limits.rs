@@ -1,4 +1,5 @@
-//! Limits on new keys: how many in a time, how guessable, how many and how much for each principal. Repeats are free of all of them.
+//! Limits on new keys: how many in a time, how guessable, how many and how much for each principal.
+//! Repeats are free of all of them.
 
 mod common;
 
@@ -7,7 +8,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::{Guarded, Ledger, by, charges, faulty, gated, guard, post, quiet, send, spawn};
-use hapax::{Body, Event, Hapax, Key, KeyRule, Limits, Part, Policy, Principal, Quotas, Settlement, Store, Usage, Velocity};
+use hapax::{
+    Body, Event, Hapax, Key, KeyRule, Limits, Part, Policy, Principal, Quotas, Settlement, Store,
+    Usage, Velocity,
+};
 use hapax_core::record::State;
 use hapax_core::store::ListQuery;
 use hapax_testkit::{Fault, Verb};
@@ -17,11 +21,24 @@ use http_body_util::{BodyExt, Full};
 const MINUTE: Duration = Duration::from_secs(60);
 
 fn velocity(by: Part, keys: u32) -> Policy {
-    Policy { velocity: vec![Velocity { by, keys, per: MINUTE }], ..Policy::default() }
+    Policy {
+        velocity: vec![Velocity {
+            by,
+            keys,
+            per: MINUTE,
+        }],
+        ..Policy::default()
+    }
 }
 
-fn with(mut request: Request<Full<Bytes>>, name: &'static str, value: &str) -> Request<Full<Bytes>> {
-    request.headers_mut().append(name, HeaderValue::try_from(value).unwrap());
+fn with(
+    mut request: Request<Full<Bytes>>,
+    name: &'static str,
+    value: &str,
+) -> Request<Full<Bytes>> {
+    request
+        .headers_mut()
+        .append(name, HeaderValue::try_from(value).unwrap());
     request
 }
 
@@ -34,8 +51,15 @@ async fn new_keys_are_limited_in_time_and_repeats_are_free() {
         assert_eq!(pay(key).await.status, 201);
     }
     let refused = pay("d").await;
-    assert_eq!((refused.status.as_u16(), refused.problem().as_str()), (429, "too-many-keys"));
-    assert_eq!(refused.header("retry-after"), Some("20"), "a third of a minute");
+    assert_eq!(
+        (refused.status.as_u16(), refused.problem().as_str()),
+        (429, "too-many-keys")
+    );
+    assert_eq!(
+        refused.header("retry-after"),
+        Some("20"),
+        "a third of a minute"
+    );
     // Neither what is remembered here, nor what only the store has.
     for _ in 0..100 {
         assert!(pay("a").await.is_replay());
@@ -43,18 +67,46 @@ async fn new_keys_are_limited_in_time_and_repeats_are_free() {
     let (elsewhere, _) = charges(&quiet(store.clone()), velocity(Part::Principal, 3));
     for _ in 0..10 {
         for key in ["a", "b", "c"] {
-            assert!(send(&elsewhere, by(post("/charges", key, "5"), "ada")).await.is_replay());
+            assert!(
+                send(&elsewhere, by(post("/charges", key, "5"), "ada"))
+                    .await
+                    .is_replay()
+            );
         }
     }
     // Each node counts for itself, and none of that was a new key there.
-    assert_eq!(send(&elsewhere, by(post("/charges", "there", "5"), "ada")).await.status, 201);
+    assert_eq!(
+        send(&elsewhere, by(post("/charges", "there", "5"), "ada"))
+            .await
+            .status,
+        201
+    );
     // Somebody else has tokens of their own.
-    assert_eq!(send(&service, by(post("/charges", "d", "5"), "bob")).await.status, 201);
+    assert_eq!(
+        send(&service, by(post("/charges", "d", "5"), "bob"))
+            .await
+            .status,
+        201
+    );
     // No record was made of what was refused, and it runs when its time has come.
-    assert_eq!(store.list(ListQuery { state: None, after: None, limit: 100 }).await.unwrap().len(), 5);
+    assert_eq!(
+        store
+            .list(ListQuery {
+                state: None,
+                after: None,
+                limit: 100
+            })
+            .await
+            .unwrap()
+            .len(),
+        5
+    );
     tokio::time::sleep(Duration::from_secs(20)).await;
     assert_eq!(pay("d").await.status, 201);
-    assert_eq!((pay("e").await.problem().as_str(), ledger.len()), ("too-many-keys", 5));
+    assert_eq!(
+        (pay("e").await.problem().as_str(), ledger.len()),
+        ("too-many-keys", 5)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -66,23 +118,51 @@ async fn a_key_that_is_tried_again_is_no_new_key() {
         assert_eq!(send(&service, post("/charges", "k", "5")).await.status, 503);
     }
     assert_eq!(ledger.len(), 5);
-    assert_eq!(send(&service, post("/charges", "other", "5")).await.problem(), "too-many-keys");
+    assert_eq!(
+        send(&service, post("/charges", "other", "5"))
+            .await
+            .problem(),
+        "too-many-keys"
+    );
 }
 
-/// Not even for the moment of a claim: else many repeats of one key could have others' new keys refused.
+/// Not even for the moment of a claim: else many repeats of one key could have others' new keys
+/// refused.
 #[tokio::test(start_paused = true)]
 async fn a_repeat_of_what_only_the_store_knows_takes_nothing_that_a_new_key_needs() {
     for (policy, limits) in [
         (velocity(Part::Principal, 10), Limits::default()),
-        (Policy::default(), Limits { records_per_principal_max: Some(10), ..Limits::default() }),
+        (
+            Policy::default(),
+            Limits {
+                records_per_principal_max: Some(10),
+                ..Limits::default()
+            },
+        ),
     ] {
         let (store, _) = faulty();
-        let hapax = Hapax::builder_shared(store.clone()).limits(limits).sweep(None).build();
-        let service = guard(&hapax, policy, |_| async { Ok(Response::builder().status(502).body(Body::from("lost")).unwrap()) });
+        let hapax = Hapax::builder_shared(store.clone())
+            .limits(limits)
+            .sweep(None)
+            .build();
+        let service = guard(&hapax, policy, |_| async {
+            Ok(Response::builder()
+                .status(502)
+                .body(Body::from("lost"))
+                .unwrap())
+        });
         send(&service, post("/charges", "k", "5")).await;
         store.fail_next(Verb::PutIf, Fault::ErrorBefore, 1_000);
-        assert_eq!(send(&service, post("/charges", "k", "5")).await.problem(), "outcome-unknown", "it is read, and not claimed");
-        assert_eq!(send(&service, post("/charges", "new", "5")).await.problem(), "store-unavailable", "as every claim now");
+        assert_eq!(
+            send(&service, post("/charges", "k", "5")).await.problem(),
+            "outcome-unknown",
+            "it is read, and not claimed"
+        );
+        assert_eq!(
+            send(&service, post("/charges", "new", "5")).await.problem(),
+            "store-unavailable",
+            "as every claim now"
+        );
     }
 }
 
@@ -92,7 +172,10 @@ async fn a_claim_that_the_store_did_not_take_gives_its_token_back() {
     let (service, ledger) = charges(&quiet(store.clone()), velocity(Part::Principal, 1));
     store.fail_next(Verb::PutIf, Fault::ErrorBefore, 1_000);
     for key in ["a", "b", "c"] {
-        assert_eq!(send(&service, post("/charges", key, "5")).await.problem(), "store-unavailable");
+        assert_eq!(
+            send(&service, post("/charges", key, "5")).await.problem(),
+            "store-unavailable"
+        );
     }
     // The script is used up by the tries to release what may have been claimed.
     while send(&service, post("/charges", "d", "5")).await.status != 201 {
@@ -105,7 +188,9 @@ async fn a_claim_that_the_store_did_not_take_gives_its_token_back() {
 async fn many_at_once_get_as_many_as_there_are_tokens() {
     let (store, _) = faulty();
     let (service, ledger) = charges(&quiet(store), velocity(Part::Principal, 7));
-    let callers: Vec<_> = (0..50).map(|number| spawn(&service, post("/charges", &format!("key-{number}"), "5"))).collect();
+    let callers: Vec<_> = (0..50)
+        .map(|number| spawn(&service, post("/charges", &format!("key-{number}"), "5")))
+        .collect();
     let mut refused = 0;
     for caller in callers {
         refused += usize::from(caller.await.unwrap().status == 429);
@@ -118,8 +203,16 @@ async fn new_keys_are_counted_by_a_header_and_by_a_value_of_the_body() {
     let (store, _) = faulty();
     let policy = Policy {
         velocity: vec![
-            Velocity { by: Part::Header("x-merchant".into()), keys: 2, per: MINUTE },
-            Velocity { by: Part::Body("/card/number".parse().unwrap()), keys: 2, per: MINUTE },
+            Velocity {
+                by: Part::Header("x-merchant".into()),
+                keys: 2,
+                per: MINUTE,
+            },
+            Velocity {
+                by: Part::Body("/card/number".parse().unwrap()),
+                keys: 2,
+                per: MINUTE,
+            },
         ],
         ..Policy::default()
     };
@@ -128,22 +221,44 @@ async fn new_keys_are_counted_by_a_header_and_by_a_value_of_the_body() {
     let mut pay = |merchant: &str, body: &'static str| {
         next += 1;
         let service = service.clone();
-        let request = with(post("/charges", &format!("key-{next}"), body), "x-merchant", merchant);
+        let request = with(
+            post("/charges", &format!("key-{next}"), body),
+            "x-merchant",
+            merchant,
+        );
         async move { send(&service, request).await.status.as_u16() }
     };
     let card = r#"{"card":{"number":"4242"}}"#;
     assert_eq!((pay("m1", card).await, pay("m2", card).await), (201, 201));
     // The same card at yet another merchant, spelled otherwise; a number is another value.
-    assert_eq!(pay("m3", r#"{ "card": { "number": "\u0034242" } }"#).await, 429);
+    assert_eq!(
+        pay("m3", r#"{ "card": { "number": "\u0034242" } }"#).await,
+        429
+    );
     assert_eq!(pay("m1", r#"{"card":{"number":4242}}"#).await, 201);
-    assert_eq!(pay("m1", r#"{"card":{"number":"5555"}}"#).await, 429, "the merchant has had two");
+    assert_eq!(
+        pay("m1", r#"{"card":{"number":"5555"}}"#).await,
+        429,
+        "the merchant has had two"
+    );
     // What was refused by one rule was not counted by the other.
-    assert_eq!((pay("m4", r#"{"card":{"number":"5555"}}"#).await, pay("m5", r#"{"card":{"number":"5555"}}"#).await), (201, 201));
-    // Without a value there is nothing to count by; an odd spelling counts as one value, whatever it spells.
+    assert_eq!(
+        (
+            pay("m4", r#"{"card":{"number":"5555"}}"#).await,
+            pay("m5", r#"{"card":{"number":"5555"}}"#).await
+        ),
+        (201, 201)
+    );
+    // Without a value there is nothing to count by; an odd spelling counts as one value, whatever
+    // it spells.
     for merchant in ["m6", "m7", "m8", "m9"] {
         assert_eq!(pay(merchant, "{}").await, 201);
     }
-    let odd = [r#"{"card":{"number":"1"},"card":{}}"#, r#"{"card":{"number":"2"},"#, "\u{feff}{\"card\":{\"number\":\"3\"}}"];
+    let odd = [
+        r#"{"card":{"number":"1"},"card":{}}"#,
+        r#"{"card":{"number":"2"},"#,
+        "\u{feff}{\"card\":{\"number\":\"3\"}}",
+    ];
     let mut statuses = Vec::new();
     for (merchant, body) in ["m10", "m11", "m12"].into_iter().zip(odd) {
         statuses.push(pay(merchant, body).await);
@@ -157,19 +272,54 @@ async fn counts_survive_a_new_layer_with_the_same_rule_and_names_set_them_apart(
     let hapax = quiet(store);
     let layer = |name: &str, policy: Policy| {
         let layer = hapax.layer().name(name).policy(policy).unwrap().anonymous();
-        let handler = |_: Request<Body>| async { Ok::<_, std::convert::Infallible>(Response::new(Body::empty())) };
+        let handler = |_: Request<Body>| async {
+            Ok::<_, std::convert::Infallible>(Response::new(Body::empty()))
+        };
         tower::Layer::layer(&layer, tower::service_fn(handler))
     };
     let first = layer("pay", velocity(Part::Principal, 1));
     assert_eq!(send(&first, post("/a", "k1", "")).await.status, 200);
     // As a reload would make it: everything else may have changed.
-    let reloaded = layer("pay", Policy { lease: MINUTE, key: KeyRule::Required, ..velocity(Part::Principal, 1) });
-    assert_eq!(send(&reloaded, post("/a", "k2", "")).await.problem(), "too-many-keys");
-    assert_eq!(send(&layer("refund", velocity(Part::Principal, 1)), post("/a", "k3", "")).await.status, 200);
-    assert_eq!(send(&layer("pay", velocity(Part::Principal, 2)), post("/a", "k4", "")).await.status, 200, "another rule");
+    let reloaded = layer(
+        "pay",
+        Policy {
+            lease: MINUTE,
+            key: KeyRule::Required,
+            ..velocity(Part::Principal, 1)
+        },
+    );
+    assert_eq!(
+        send(&reloaded, post("/a", "k2", "")).await.problem(),
+        "too-many-keys"
+    );
+    assert_eq!(
+        send(
+            &layer("refund", velocity(Part::Principal, 1)),
+            post("/a", "k3", "")
+        )
+        .await
+        .status,
+        200
+    );
+    assert_eq!(
+        send(
+            &layer("pay", velocity(Part::Principal, 2)),
+            post("/a", "k4", "")
+        )
+        .await
+        .status,
+        200,
+        "another rule"
+    );
     // Work without HTTP counts by its principal.
-    let once = hapax.once("job").policy(velocity(Part::Principal, 1)).unwrap();
-    let run = async |key: &str| once.run(Key::new(key).unwrap(), "", async |_| Ok(Bytes::new())).await;
+    let once = hapax
+        .once("job")
+        .policy(velocity(Part::Principal, 1))
+        .unwrap();
+    let run = async |key: &str| {
+        once.run(Key::new(key).unwrap(), "", async |_| Ok(Bytes::new()))
+            .await
+    };
     assert!(run("a").await.is_ok());
     assert!(run("a").await.is_ok());
     assert_eq!(
@@ -183,18 +333,61 @@ async fn counts_survive_a_new_layer_with_the_same_rule_and_names_set_them_apart(
 async fn a_new_key_that_can_be_guessed_is_refused_and_a_known_one_is_not() {
     let (store, _) = faulty();
     let (before, ledger) = charges(&quiet(store.clone()), Policy::default());
-    assert_eq!(send(&before, post("/charges", "order-17", "5")).await.status, 201);
+    assert_eq!(
+        send(&before, post("/charges", "order-17", "5"))
+            .await
+            .status,
+        201
+    );
     let hapax = quiet(store.clone());
-    let (service, later) = charges(&hapax, Policy { key_bits_min: 100, ..Policy::default() });
-    // Taken before the rule was there: to refuse it now would tell its caller to try under a new one.
-    assert!(send(&service, post("/charges", "order-17", "5")).await.is_replay());
-    assert_eq!(send(&service, post("/charges", "order-17", "6")).await.problem(), "key-reused");
+    let (service, later) = charges(
+        &hapax,
+        Policy {
+            key_bits_min: 100,
+            ..Policy::default()
+        },
+    );
+    // Taken before the rule was there: to refuse it now would tell its caller to try under a new
+    // one.
+    assert!(
+        send(&service, post("/charges", "order-17", "5"))
+            .await
+            .is_replay()
+    );
+    assert_eq!(
+        send(&service, post("/charges", "order-17", "6"))
+            .await
+            .problem(),
+        "key-reused"
+    );
     let refused = send(&service, post("/charges", "order-18", "5")).await;
-    assert_eq!((refused.status.as_u16(), refused.problem().as_str()), (400, "key-guessable"));
+    assert_eq!(
+        (refused.status.as_u16(), refused.problem().as_str()),
+        (400, "key-guessable")
+    );
     assert_eq!(refused.header("x-should-retry"), Some("false"));
-    assert_eq!(send(&service, post("/charges", "8e03978e-40d5-43e8-bc93-6894a57f9324", "5")).await.status, 201);
+    assert_eq!(
+        send(
+            &service,
+            post("/charges", "8e03978e-40d5-43e8-bc93-6894a57f9324", "5")
+        )
+        .await
+        .status,
+        201
+    );
     assert_eq!((ledger.len(), later.len()), (1, 1));
-    assert_eq!(store.list(ListQuery { state: None, after: None, limit: 9 }).await.unwrap().len(), 2);
+    assert_eq!(
+        store
+            .list(ListQuery {
+                state: None,
+                after: None,
+                limit: 9
+            })
+            .await
+            .unwrap()
+            .len(),
+        2
+    );
 }
 
 #[tokio::test]
@@ -211,15 +404,28 @@ async fn new_keys_that_look_like_counters_or_clocks_are_told_to_the_observer_onc
         })
         .build();
     let (service, _) = charges(&hapax, Policy::default());
-    for key in ["order-17", "order-17", "1731692779123", "8e03978e-40d5-43e8-bc93-6894a57f9324", "payment"] {
+    for key in [
+        "order-17",
+        "order-17",
+        "1731692779123",
+        "8e03978e-40d5-43e8-bc93-6894a57f9324",
+        "payment",
+    ] {
         send(&service, post("/charges", key, "5")).await;
     }
     assert_eq!(*told.lock().unwrap(), ["counter", "clock"]);
 }
 
 fn limited(store: Arc<dyn Store>, records: Option<u64>, bytes: Option<u64>) -> Hapax {
-    let limits = Limits { records_per_principal_max: records, bytes_per_principal_max: bytes, ..Limits::default() };
-    Hapax::builder_shared(store).sweep(None).limits(limits).build()
+    let limits = Limits {
+        records_per_principal_max: records,
+        bytes_per_principal_max: bytes,
+        ..Limits::default()
+    };
+    Hapax::builder_shared(store)
+        .sweep(None)
+        .limits(limits)
+        .build()
 }
 
 /// Waits until everything that was in the store has been counted.
@@ -238,24 +444,54 @@ async fn over_its_quota_of_records_a_principal_begins_nothing_new_and_repeats_ar
     let hapax = limited(store.clone(), Some(2), None);
     let (service, ledger) = charges(&hapax, Policy::default());
     let pay = |user: &str, key: &str| send(&service, by(post("/charges", key, "5"), user));
-    assert_eq!((pay("ada", "a").await.status.as_u16(), pay("ada", "b").await.status.as_u16()), (201, 201));
+    assert_eq!(
+        (
+            pay("ada", "a").await.status.as_u16(),
+            pay("ada", "b").await.status.as_u16()
+        ),
+        (201, 201)
+    );
     let refused = pay("ada", "c").await;
-    assert_eq!((refused.status.as_u16(), refused.problem().as_str()), (429, "quota-reached"));
-    assert_eq!((refused.header("x-should-retry"), refused.header("retry-after")), (Some("false"), None));
+    assert_eq!(
+        (refused.status.as_u16(), refused.problem().as_str()),
+        (429, "quota-reached")
+    );
+    assert_eq!(
+        (
+            refused.header("x-should-retry"),
+            refused.header("retry-after")
+        ),
+        (Some("false"), None)
+    );
     assert!(pay("ada", "a").await.is_replay());
     assert_eq!(pay("bob", "c").await.status, 201, "each has their own");
-    assert_eq!(send(&service, post("/charges", "c", "5")).await.status, 201, "and nobody in particular has one");
+    assert_eq!(
+        send(&service, post("/charges", "c", "5")).await.status,
+        201,
+        "and nobody in particular has one"
+    );
     // More room for everybody, at run time; and then less: nothing is taken away.
-    hapax.set_quotas(Quotas { records_per_principal_max: Some(3), ..Quotas::default() });
+    hapax.set_quotas(Quotas {
+        records_per_principal_max: Some(3),
+        ..Quotas::default()
+    });
     assert_eq!(pay("ada", "c").await.status, 201);
-    hapax.set_quotas(Quotas { records_per_principal_max: Some(1), ..Quotas::default() });
+    hapax.set_quotas(Quotas {
+        records_per_principal_max: Some(1),
+        ..Quotas::default()
+    });
     assert_eq!(pay("ada", "d").await.problem(), "quota-reached");
     assert!(pay("ada", "a").await.is_replay());
     assert_eq!(ledger.len(), 5);
     // When retention is over there is room again.
     clock.advance(Duration::from_secs(24 * 60 * 60));
     let (later, _) = charges(&limited(store.clone(), Some(1), None), Policy::default());
-    assert_eq!(send(&later, by(post("/charges", "d", "5"), "ada")).await.status, 201);
+    assert_eq!(
+        send(&later, by(post("/charges", "d", "5"), "ada"))
+            .await
+            .status,
+        201
+    );
     // Without a quota nothing is counted.
     hapax.set_quotas(Quotas::default());
     assert_eq!(hapax.usage(&Principal::named("ada")), None);
@@ -265,7 +501,9 @@ async fn over_its_quota_of_records_a_principal_begins_nothing_new_and_repeats_ar
 async fn many_at_once_get_as_many_records_as_the_quota_has() {
     let (store, _) = faulty();
     let (service, ledger) = charges(&limited(store, Some(7), None), Policy::default());
-    let callers: Vec<_> = (0..50).map(|number| spawn(&service, post("/charges", &format!("key-{number}"), "5"))).collect();
+    let callers: Vec<_> = (0..50)
+        .map(|number| spawn(&service, post("/charges", &format!("key-{number}"), "5")))
+        .collect();
     let mut refused = 0;
     for caller in callers {
         refused += usize::from(caller.await.unwrap().status == 429);
@@ -278,14 +516,33 @@ async fn what_was_in_the_store_before_is_counted_too() {
     let (store, _) = faulty();
     let (before, _) = charges(&quiet(store.clone()), Policy::default());
     for number in 0..300 {
-        send(&before, by(post("/charges", &format!("key-{number}"), "5"), "ada")).await;
+        send(
+            &before,
+            by(post("/charges", &format!("key-{number}"), "5"), "ada"),
+        )
+        .await;
     }
     let hapax = limited(store.clone(), Some(301), None);
     let (service, _) = charges(&hapax, Policy::default());
-    assert_eq!(send(&service, by(post("/charges", "one more", "5"), "ada")).await.problem(), "key-malformed");
-    assert_eq!(send(&service, by(post("/charges", "one-more", "5"), "ada")).await.status, 201);
+    assert_eq!(
+        send(&service, by(post("/charges", "one more", "5"), "ada"))
+            .await
+            .problem(),
+        "key-malformed"
+    );
+    assert_eq!(
+        send(&service, by(post("/charges", "one-more", "5"), "ada"))
+            .await
+            .status,
+        201
+    );
     assert_eq!(counted(&hapax, &Principal::named("ada")).await.records, 301);
-    assert_eq!(send(&service, by(post("/charges", "another", "5"), "ada")).await.problem(), "quota-reached");
+    assert_eq!(
+        send(&service, by(post("/charges", "another", "5"), "ada"))
+            .await
+            .problem(),
+        "quota-reached"
+    );
 }
 
 /// Answers with as many bytes as the body says.
@@ -311,14 +568,34 @@ async fn an_answer_over_the_quota_of_bytes_is_sent_and_not_kept() {
     let (service, ledger) = answers(&hapax);
     assert_eq!(send(&service, post("/a", "a", "800")).await.body.len(), 800);
     let over = send(&service, post("/a", "b", "800")).await;
-    assert_eq!((over.body.len(), over.header("idempotency-expires")), (800, None));
-    assert_eq!(send(&service, post("/a", "b", "800")).await.problem(), "answer-not-kept");
+    assert_eq!(
+        (over.body.len(), over.header("idempotency-expires")),
+        (800, None)
+    );
+    assert_eq!(
+        send(&service, post("/a", "b", "800")).await.problem(),
+        "answer-not-kept"
+    );
     assert!(send(&service, post("/a", "a", "800")).await.is_replay());
     // A small one still finds room; when there is none at all, nothing new is begun.
     let left = 1_000 - hapax.usage(&Principal::Anonymous).unwrap().bytes - 27;
-    assert!(send(&service, post("/a", "c", left.to_string())).await.header("idempotency-expires").is_some());
+    assert!(
+        send(&service, post("/a", "c", left.to_string()))
+            .await
+            .header("idempotency-expires")
+            .is_some()
+    );
     assert_eq!(hapax.usage(&Principal::Anonymous).unwrap().bytes, 1_000);
-    assert_eq!((send(&service, post("/a", "d", "1")).await.problem().as_str(), ledger.len()), ("quota-reached", 3));
+    assert_eq!(
+        (
+            send(&service, post("/a", "d", "1"))
+                .await
+                .problem()
+                .as_str(),
+            ledger.len()
+        ),
+        ("quota-reached", 3)
+    );
 }
 
 /// A fixed sequence of numbers; only its spread matters.
@@ -326,20 +603,37 @@ struct Dice(u64);
 
 impl Dice {
     fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % n
     }
 }
 
 /// What the store itself has of a principal's.
 async fn in_store(store: &dyn Store, user: &str) -> (u64, u64) {
-    let heads = store.list(ListQuery { state: None, after: None, limit: 10_000 }).await.unwrap();
+    let heads = store
+        .list(ListQuery {
+            state: None,
+            after: None,
+            limit: 10_000,
+        })
+        .await
+        .unwrap();
     let now = store.pulse().await.unwrap().now;
     let is_live = |head: &hapax_core::Head| !matches!(head.state_at(now), State::Expired(_));
-    let ids: Vec<_> =
-        heads.iter().filter(|head| head.scope.principal == Principal::named(user) && is_live(head)).map(|head| head.id).collect();
+    let ids: Vec<_> = heads
+        .iter()
+        .filter(|head| head.scope.principal == Principal::named(user) && is_live(head))
+        .map(|head| head.id)
+        .collect();
     let records = store.get(ids).await.unwrap().records;
-    let bytes = records.iter().flatten().filter_map(|record| record.answer.as_ref()).map(|answer| answer.encoded_len() as u64);
+    let bytes = records
+        .iter()
+        .flatten()
+        .filter_map(|record| record.answer.as_ref())
+        .map(|answer| answer.encoded_len() as u64);
     (records.len() as u64, bytes.sum())
 }
 
@@ -348,12 +642,24 @@ async fn after_any_history_the_books_agree_with_the_store() {
     for seed in 0..20 {
         let (store, clock) = faulty();
         let mut dice = Dice(seed);
-        // Whole seconds, by which the books go; and a store that has something in it before anybody counts.
-        let policy = || Policy { retention: Duration::from_secs(100), tombstone: Duration::from_secs(50), ..Policy::default() };
+        // Whole seconds, by which the books go; and a store that has something in it before anybody
+        // counts.
+        let policy = || Policy {
+            retention: Duration::from_secs(100),
+            tombstone: Duration::from_secs(50),
+            ..Policy::default()
+        };
         let handler = |request: Request<Body>| async move {
-            let status = request.headers()["x-status"].to_str().unwrap().parse::<u16>().unwrap();
+            let status = request.headers()["x-status"]
+                .to_str()
+                .unwrap()
+                .parse::<u16>()
+                .unwrap();
             let body = request.into_body().collect().await.unwrap().to_bytes();
-            Ok(Response::builder().status(status).body(Body::from(body)).unwrap())
+            Ok(Response::builder()
+                .status(status)
+                .body(Body::from(body))
+                .unwrap())
         };
         let before = guard(&quiet(store.clone()), policy(), handler);
         let hapax = limited(store.clone(), Some(1_000), Some(1 << 20));
@@ -375,25 +681,54 @@ async fn after_any_history_the_books_agree_with_the_store() {
         }
         for user in ["ada", "bob"] {
             // Another call, should the sweep have found something lost.
-            send(&counting, with(by(post("/a", "last", ""), "carl"), "x-status", "201")).await;
+            send(
+                &counting,
+                with(by(post("/a", "last", ""), "carl"), "x-status", "201"),
+            )
+            .await;
             let usage = counted(&hapax, &Principal::named(user)).await;
-            assert_eq!((usage.records, usage.bytes), in_store(&*store, user).await, "seed {seed}, {user}");
+            assert_eq!(
+                (usage.records, usage.bytes),
+                in_store(&*store, user).await,
+                "seed {seed}, {user}"
+            );
         }
     }
 }
 
 /// Changes a record by hand, if it is one that can be.
 async fn settle_or_forget(hapax: &Hapax, store: &Arc<hapax_testkit::Faulty>, dice: &mut Dice) {
-    let audit = hapax::Audit { by: "ada", reason: "a test" };
-    let state = if dice.below(2) == 0 { Some("unknown") } else { None };
-    let heads = store.list(ListQuery { state, after: None, limit: 1_000 }).await.unwrap();
+    let audit = hapax::Audit {
+        by: "ada",
+        reason: "a test",
+    };
+    let state = if dice.below(2) == 0 {
+        Some("unknown")
+    } else {
+        None
+    };
+    let heads = store
+        .list(ListQuery {
+            state,
+            after: None,
+            limit: 1_000,
+        })
+        .await
+        .unwrap();
     if heads.is_empty() {
         return;
     }
     let id = heads[dice.below(heads.len() as u64) as usize].id;
     let _ = match dice.below(3) {
         0 => hapax.forget(id, audit).await,
-        1 => hapax.settle(id, Settlement::Done(hapax::Answer::new(201, "by hand")), audit).await.map(drop),
+        1 => hapax
+            .settle(
+                id,
+                Settlement::Done(hapax::Answer::new(201, "by hand")),
+                audit,
+            )
+            .await
+            .map(drop),
         _ => hapax.settle(id, Settlement::NotDone, audit).await.map(drop),
     };
 }
@@ -429,12 +764,21 @@ async fn a_write_whose_reply_was_lost_is_counted_once_it_is_found_done() {
     let (service, ledger) = charges(&hapax, Policy::default());
     store.let_through(Verb::PutIf, 1);
     store.fail_next(Verb::PutIf, Fault::ErrorAfter, 1);
-    assert_eq!(send(&service, by(post("/a", "k", "5"), "ada")).await.status, 201);
+    assert_eq!(
+        send(&service, by(post("/a", "k", "5"), "ada")).await.status,
+        201
+    );
     let usage = counted(&hapax, &Principal::named("ada")).await;
     assert_eq!((usage.records, usage.bytes), in_store(&*store, "ada").await);
     clock.advance(Duration::from_secs(24 * 60 * 60));
     send(&service, by(post("/a", "other", "5"), "bob")).await;
-    assert_eq!((hapax.usage(&Principal::named("ada")).unwrap().records, ledger.len()), (0, 2));
+    assert_eq!(
+        (
+            hapax.usage(&Principal::named("ada")).unwrap().records,
+            ledger.len()
+        ),
+        (0, 2)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -443,9 +787,29 @@ async fn what_is_forgotten_counts_no_longer() {
     let hapax = limited(store.clone(), Some(1), None);
     let (service, _) = charges(&hapax, Policy::default());
     send(&service, post("/a", "a", "5")).await;
-    assert_eq!(send(&service, post("/a", "b", "5")).await.problem(), "quota-reached");
-    let id = store.list(ListQuery { state: None, after: None, limit: 1 }).await.unwrap()[0].id;
-    hapax.forget(id, hapax::Audit { by: "ada", reason: "a test" }).await.unwrap();
+    assert_eq!(
+        send(&service, post("/a", "b", "5")).await.problem(),
+        "quota-reached"
+    );
+    let id = store
+        .list(ListQuery {
+            state: None,
+            after: None,
+            limit: 1,
+        })
+        .await
+        .unwrap()[0]
+        .id;
+    hapax
+        .forget(
+            id,
+            hapax::Audit {
+                by: "ada",
+                reason: "a test",
+            },
+        )
+        .await
+        .unwrap();
     assert_eq!(send(&service, post("/a", "b", "5")).await.status, 201);
     assert_eq!(counted(&hapax, &Principal::Anonymous).await.records, 1);
 }

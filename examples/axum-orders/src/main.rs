@@ -1,4 +1,5 @@
-//! A small orders service in which an order and the record of its key commit together, in one SQLite file.
+//! A small orders service in which an order and the record of its key commit together, in one
+//! SQLite file.
 
 use std::num::NonZeroU32;
 use std::process::ExitCode;
@@ -29,20 +30,30 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let Err(error) = serve().await else { return ExitCode::SUCCESS };
+    let Err(error) = serve().await else {
+        return ExitCode::SUCCESS;
+    };
     eprintln!("axum-orders: {error}");
     ExitCode::from(2)
 }
 
 async fn serve() -> Result<(), Failure> {
-    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3000".into());
-    // The records are guests in the file that the orders are in: that is what lets both commit together.
+    let address = std::env::args()
+        .nth(1)
+        .unwrap_or_else(|| "127.0.0.1:3000".into());
+    // The records are guests in the file that the orders are in: that is what lets both commit
+    // together.
     let hapax = Hapax::new(Guest::open(FILE).await?).namespace("orders");
     let database = Database::open()?;
-    let policy = Policy { key: KeyRule::Required, mode: Mode::Transaction, ..Policy::default() };
+    let policy = Policy {
+        key: KeyRule::Required,
+        mode: Mode::Transaction,
+        ..Policy::default()
+    };
     let app = Router::new()
         .route("/orders", post(place))
-        // Only what stands above needs a key. There are no users here; with users see axum-payments.
+        // Only what stands above needs a key. There are no users here; with users see
+        // axum-payments.
         .route_layer(hapax.layer().policy(policy)?.anonymous())
         .route("/orders/{id}", get(show).put(put).patch(change))
         .with_state(database);
@@ -72,9 +83,21 @@ impl Database {
         T: Send + 'static,
         W: FnOnce(&mut Connection) -> Result<T, Failure> + Send + 'static,
     {
-        // A transaction of a handler that panicked was rolled back: the connection is as good as before.
-        let work = move || work(&mut self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
-        tokio::task::spawn_blocking(work).await.map_err(Failure::from).and_then(|done| done).map_err(Failed)
+        // A transaction of a handler that panicked was rolled back: the connection is as good as
+        // before.
+        let work = move || {
+            work(
+                &mut self
+                    .0
+                    .lock()
+                    .unwrap_or_else(|poisoned| poisoned.into_inner()),
+            )
+        };
+        tokio::task::spawn_blocking(work)
+            .await
+            .map_err(Failure::from)
+            .and_then(|done| done)
+            .map_err(Failed)
     }
 }
 
@@ -105,11 +128,18 @@ struct Order {
 
 impl Order {
     fn of(row: &Row<'_>) -> rusqlite::Result<Order> {
-        Ok(Order { id: row.get("id")?, item: row.get("item")?, quantity: row.get("quantity")?, version: row.get("version")? })
+        Ok(Order {
+            id: row.get("id")?,
+            item: row.get("item")?,
+            quantity: row.get("quantity")?,
+            version: row.get("version")?,
+        })
     }
 
     fn find(connection: &Connection, id: &str) -> rusqlite::Result<Option<Order>> {
-        connection.query_row("SELECT * FROM orders WHERE id = ?1", [id], Order::of).optional()
+        connection
+            .query_row("SELECT * FROM orders WHERE id = ?1", [id], Order::of)
+            .optional()
     }
 
     fn etag(&self) -> ETag {
@@ -124,12 +154,21 @@ impl IntoResponse for Order {
 }
 
 /// Needs a key: the order gets its name here.
-async fn place(operation: Operation, State(database): State<Database>, Json(wanted): Json<Wanted>) -> Result<Kept, Failed> {
+async fn place(
+    operation: Operation,
+    State(database): State<Database>,
+    Json(wanted): Json<Wanted>,
+) -> Result<Kept, Failed> {
     database
         .run(move |connection| {
-            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let transaction =
+                connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let sql = "INSERT INTO orders (item, quantity) VALUES (?1, ?2) RETURNING *";
-            let order = transaction.query_row(sql, params![wanted.item, wanted.quantity.get()], Order::of)?;
+            let order = transaction.query_row(
+                sql,
+                params![wanted.item, wanted.quantity.get()],
+                Order::of,
+            )?;
             let location = [(LOCATION, format!("/orders/{}", order.id))];
             Ok(operation.finish_blocking(transaction, (StatusCode::CREATED, location, order))?)
         })
@@ -137,7 +176,11 @@ async fn place(operation: Operation, State(database): State<Database>, Json(want
 }
 
 /// The caller has a number of its own for the order: that is all the key it takes.
-async fn put(State(database): State<Database>, Path(id): Path<String>, Json(wanted): Json<Wanted>) -> Result<Response, Failed> {
+async fn put(
+    State(database): State<Database>,
+    Path(id): Path<String>,
+    Json(wanted): Json<Wanted>,
+) -> Result<Response, Failed> {
     database
         .run(move |connection| {
             let sql = "INSERT INTO orders (id, item, quantity) VALUES (?1, ?2, ?3) ON CONFLICT (id) DO NOTHING";
@@ -152,8 +195,15 @@ async fn put(State(database): State<Database>, Path(id): Path<String>, Json(want
         .await
 }
 
-async fn show(State(database): State<Database>, Path(id): Path<String>) -> Result<Response, Failed> {
-    database.run(move |connection| Ok(Order::find(connection, &id)?.map_or_else(missing, Order::into_response))).await
+async fn show(
+    State(database): State<Database>,
+    Path(id): Path<String>,
+) -> Result<Response, Failed> {
+    database
+        .run(move |connection| {
+            Ok(Order::find(connection, &id)?.map_or_else(missing, Order::into_response))
+        })
+        .await
 }
 
 #[derive(Deserialize)]
@@ -174,14 +224,20 @@ async fn change(
     };
     database
         .run(move |connection| {
-            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let Some(order) = Order::find(&transaction, &id)? else { return Ok(missing()) };
-            // Nobody writes between this look and the change: the transaction has SQLite's only lock.
+            let transaction =
+                connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let Some(order) = Order::find(&transaction, &id)? else {
+                return Ok(missing());
+            };
+            // Nobody writes between this look and the change: the transaction has SQLite's only
+            // lock.
             if let Err(unmet) = condition.check(&order.etag()) {
                 return Ok(unmet.into_response());
             }
-            let sql = "UPDATE orders SET quantity = ?1, version = version + 1 WHERE id = ?2 RETURNING *";
-            let order = transaction.query_row(sql, params![change.quantity.get(), id], Order::of)?;
+            let sql =
+                "UPDATE orders SET quantity = ?1, version = version + 1 WHERE id = ?2 RETURNING *";
+            let order =
+                transaction.query_row(sql, params![change.quantity.get(), id], Order::of)?;
             transaction.commit()?;
             Ok(order.into_response())
         })

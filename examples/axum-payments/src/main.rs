@@ -1,4 +1,5 @@
-//! A small payments service in which a retry is harmless. Its ledger is a file of its own: what is in there has happened.
+//! A small payments service in which a retry is harmless. Its ledger is a file of its own: what is
+//! in there has happened.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -20,33 +21,64 @@ const LEDGER: &str = "payments.ledger";
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let Err(error) = serve().await else { return ExitCode::SUCCESS };
+    let Err(error) = serve().await else {
+        return ExitCode::SUCCESS;
+    };
     let causes = std::iter::successors(Some(&*error), |error| error.source());
-    eprintln!("axum-payments: {}", causes.map(ToString::to_string).collect::<Vec<_>>().join(": "));
+    eprintln!(
+        "axum-payments: {}",
+        causes
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(": ")
+    );
     ExitCode::from(2)
 }
 
 async fn serve() -> Result<(), Box<dyn std::error::Error>> {
-    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3000".into());
+    let address = std::env::args()
+        .nth(1)
+        .unwrap_or_else(|| "127.0.0.1:3000".into());
     let store = Sqlite::open(STORE).await?;
     if store.restored().is_some() {
-        eprintln!("axum-payments: {STORE} is older than it was: what was charged since may be charged again by a retry");
+        eprintln!(
+            "axum-payments: {STORE} is older than it was: what was charged since may be charged again by a retry"
+        );
     }
     let hapax = Hapax::new(store).namespace("payments");
-    let policy = Policy { key: KeyRule::Required, fingerprint: Arc::new(FingerprintPolicy::json()), ..Policy::default() };
+    let policy = Policy {
+        key: KeyRule::Required,
+        fingerprint: Arc::new(FingerprintPolicy::json()),
+        ..Policy::default()
+    };
     let app = Router::new()
         .route("/v1/charges", post(charge).get(list))
-        .route_layer(hapax.layer().policy(policy)?.principal_from(|user: &User| Principal::named(user.0)))
+        .route_layer(
+            hapax
+                .layer()
+                .policy(policy)?
+                .principal_from(|user: &User| Principal::named(user.0)),
+        )
         // What is added last runs first: nobody gets a replay before they have shown who they are.
         .layer(from_fn(authenticate));
 
-    let listener = tokio::net::TcpListener::bind(&address).await.map_err(|error| format!("cannot listen on {address}: {error}"))?;
-    println!("{}", include_str!("try.txt").replace("ADDRESS", &address).replace("PID", &std::process::id().to_string()));
-    axum::serve(listener, app).with_graceful_shutdown(shutdown(hapax)).await?;
+    let listener = tokio::net::TcpListener::bind(&address)
+        .await
+        .map_err(|error| format!("cannot listen on {address}: {error}"))?;
+    println!(
+        "{}",
+        include_str!("try.txt")
+            .replace("ADDRESS", &address)
+            .replace("PID", &std::process::id().to_string())
+    );
+    axum::serve(listener, app)
+        .with_graceful_shutdown(shutdown(hapax))
+        .await?;
     Ok(())
 }
 
-/// Waits for a signal, then for the charges under way. Meanwhile new ones are refused and finished ones still replayed.
+/// Waits for a signal, then for the charges under way. Meanwhile new ones are refused and finished
+/// ones still replayed.
 async fn shutdown(hapax: Hapax) {
     let mut terminate = signal(SignalKind::terminate()).expect("signals can be listened for");
     tokio::select! {
@@ -63,7 +95,11 @@ struct User(&'static str);
 
 /// Who is asking, by bearer token. A real service verifies it or looks it up.
 async fn authenticate(mut request: Request, next: Next) -> Response {
-    let user = match request.headers().get(AUTHORIZATION).map(|value| value.as_bytes()) {
+    let user = match request
+        .headers()
+        .get(AUTHORIZATION)
+        .map(|value| value.as_bytes())
+    {
         Some(b"Bearer ada-token") => User("ada"),
         Some(b"Bearer bob-token") => User("bob"),
         _ => return StatusCode::UNAUTHORIZED.into_response(),
@@ -85,14 +121,23 @@ struct Charged {
     amount: u64,
 }
 
-async fn charge(user: Extension<User>, operation: Operation, Json(Charge { amount }): Json<Charge>) -> Response {
-    let charged = Charged { id: format!("ch_{}", operation.derive("charge")), user: user.0.0.into(), amount };
+async fn charge(
+    user: Extension<User>,
+    operation: Operation,
+    Json(Charge { amount }): Json<Charge>,
+) -> Response {
+    let charged = Charged {
+        id: format!("ch_{}", operation.derive("charge")),
+        user: user.0.0.into(),
+        amount,
+    };
     if let Err(error) = append(&charged).await {
         eprintln!("axum-payments: {LEDGER}: {error}");
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
     }
     if amount >= 100_000 {
-        // The bank has the money and takes its time to say so. Whoever is killed here has charged and not answered.
+        // The bank has the money and takes its time to say so. Whoever is killed here has charged
+        // and not answered.
         tokio::time::sleep(Duration::from_secs(20)).await;
     }
     (StatusCode::CREATED, Json(charged)).into_response()
@@ -101,7 +146,11 @@ async fn charge(user: Extension<User>, operation: Operation, Json(Charge { amoun
 /// The effect: a line that is on the disk when this returns.
 async fn append(charged: &Charged) -> std::io::Result<()> {
     let line = serde_json::to_string(charged)? + "\n";
-    let mut file = tokio::fs::OpenOptions::new().create(true).append(true).open(LEDGER).await?;
+    let mut file = tokio::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(LEDGER)
+        .await?;
     file.write_all(line.as_bytes()).await?;
     file.sync_all().await
 }
@@ -109,6 +158,8 @@ async fn append(charged: &Charged) -> std::io::Result<()> {
 async fn list(user: Extension<User>) -> Json<Vec<Charged>> {
     // No ledger yet is an empty one.
     let ledger = tokio::fs::read_to_string(LEDGER).await.unwrap_or_default();
-    let lines = ledger.lines().filter_map(|line| serde_json::from_str::<Charged>(line).ok());
+    let lines = ledger
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Charged>(line).ok());
     Json(lines.filter(|charged| charged.user == user.0.0).collect())
 }

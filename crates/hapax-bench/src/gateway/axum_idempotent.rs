@@ -1,4 +1,5 @@
-//! axum-idempotent with its sessions in Postgres: the layer for axum that keeps answers by key, built from crates.io.
+//! axum-idempotent with its sessions in Postgres: the layer for axum that keeps answers by key,
+//! built from crates.io.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +16,8 @@ const MANIFEST: &str = include_str!("axum_idempotent.toml");
 const PROGRAM: &str = include_str!("axum_idempotent.peer.rs");
 /// To the database: more.
 const CONNECTIONS: &str = "16";
-/// It keeps answers by session, and without one it keeps nothing. One for all: what it finds an answer by is session and key.
+/// It keeps answers by session, and without one it keeps nothing. One for all: what it finds an
+/// answer by is session and key.
 const SESSION: &str = "cookie: session=AAAAAAAAAAAAAAAAAAAAAA\r\n";
 
 /// What was built.
@@ -25,7 +27,9 @@ impl Installed {
     /// Builds it into a directory beside this program, once. The reason, if that cannot be.
     pub(super) fn get() -> Result<Installed, Error> {
         let directory = peers("axum-idempotent", &format!("{MANIFEST}{PROGRAM}"), build)?;
-        Ok(Installed(directory.join("target/release/axum-idempotent-peer")))
+        Ok(Installed(
+            directory.join("target/release/axum-idempotent-peer"),
+        ))
     }
 
     /// Starts it on an empty database.
@@ -37,7 +41,14 @@ impl Installed {
         process.ready(&address).await?;
         let order = Request::order(ORDERS, 201).with_field(SESSION);
         let without_key = Request::order_without_key(ORDERS, 201);
-        let server = Server { process, service: None, address, order, without_key, _directory: Some(directory) };
+        let server = Server {
+            process,
+            service: None,
+            address,
+            order,
+            without_key,
+            _directory: Some(directory),
+        };
         server.replays("axum-idempotent").await?;
         Ok(server)
     }
@@ -49,6 +60,9 @@ fn build(directory: &Path) -> Result<(), Error> {
     std::fs::write(directory.join("src/main.rs"), PROGRAM)?;
     let mut build = command(cargo())?;
     // Its own, also if this workspace's is somewhere else.
-    build.args(["build", "--release", "--target-dir"]).arg(directory.join("target")).current_dir(directory);
+    build
+        .args(["build", "--release", "--target-dir"])
+        .arg(directory.join("target"))
+        .current_dir(directory);
     run(&mut build)
 }

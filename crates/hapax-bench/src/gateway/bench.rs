@@ -47,12 +47,29 @@ struct Bench {
 }
 
 pub(super) async fn run(plan: Plan<'_>) -> Result<(), Error> {
-    let Plan { seconds, repetitions, keys, only, cluster } = plan;
+    let Plan {
+        seconds,
+        repetitions,
+        keys,
+        only,
+        cluster,
+    } = plan;
     let wanted = cells::wanted(only)?;
     let peers: Vec<_> = wanted.iter().map(|cell| cell.peer).collect();
-    let before = if peers.contains(&Peer::HapaxSqlite) { format!("{keys} keys in SQLite before; ") } else { String::new() };
+    let before = if peers.contains(&Peer::HapaxSqlite) {
+        format!("{keys} keys in SQLite before; ")
+    } else {
+        String::new()
+    };
     let peers = Peers::prepare(&peers, keys, cluster).await?;
-    let mut bench = Bench { seconds, wanted, upstream: Upstream::start()?, peers, stored: Vec::new(), results: Results::default() };
+    let mut bench = Bench {
+        seconds,
+        wanted,
+        upstream: Upstream::start()?,
+        peers,
+        stored: Vec::new(),
+        results: Results::default(),
+    };
     let title = format!(
         "gateway: POST with {BODY_BYTES} bytes of JSON, {ANSWER_BYTES}-byte answers; {before}medians of {repetitions} interleaved \
          repetitions of {seconds:?}"
@@ -68,7 +85,12 @@ pub(super) async fn run(plan: Plan<'_>) -> Result<(), Error> {
 impl Bench {
     async fn repetition(&mut self) -> Result<(), Error> {
         for peer in PEERS {
-            let cells: Vec<_> = self.wanted.iter().copied().filter(|cell| cell.peer == peer).collect();
+            let cells: Vec<_> = self
+                .wanted
+                .iter()
+                .copied()
+                .filter(|cell| cell.peer == peer)
+                .collect();
             if !cells.is_empty() {
                 self.turn(peer, &cells).await?;
             }
@@ -79,25 +101,40 @@ impl Bench {
     /// One peer's turn.
     async fn turn(&mut self, peer: Peer, cells: &[&'static Cell]) -> Result<(), Error> {
         if let Some(reason) = self.peers.missing(peer) {
-            cells.iter().for_each(|cell| self.results.skip(cell, reason));
+            cells
+                .iter()
+                .for_each(|cell| self.results.skip(cell, reason));
             return Ok(());
         }
         match self.peers.start(peer, &self.upstream.address).await {
             Ok(server) => self.measure_all(cells, peer, &server).await,
             // Others may fail here. That we do is no reason to leave us out.
             Err(error) if !peer.is_hapax() && peer != Peer::Nginx => {
-                cells.iter().for_each(|cell| self.results.skip(cell, &error.to_string()));
+                cells
+                    .iter()
+                    .for_each(|cell| self.results.skip(cell, &error.to_string()));
                 Ok(())
             }
             Err(error) => Err(error),
         }
     }
 
-    async fn measure_all(&mut self, cells: &[&'static Cell], peer: Peer, server: &Server) -> Result<(), Error> {
+    async fn measure_all(
+        &mut self,
+        cells: &[&'static Cell],
+        peer: Peer,
+        server: &Server,
+    ) -> Result<(), Error> {
         // The store of the gateway stays from one repetition to the next, and its keys with it.
-        let mut made = if peer == Peer::HapaxSqlite { std::mem::take(&mut self.stored) } else { Vec::new() };
+        let mut made = if peer == Peer::HapaxSqlite {
+            std::mem::take(&mut self.stored)
+        } else {
+            Vec::new()
+        };
         for cell in cells {
-            self.measure(cell, server, &mut made).await.map_err(|error| format!("{}: {error}", cell.name))?;
+            self.measure(cell, server, &mut made)
+                .await
+                .map_err(|error| format!("{}: {error}", cell.name))?;
         }
         if peer == Peer::HapaxSqlite {
             self.stored = made;
@@ -106,15 +143,37 @@ impl Bench {
     }
 
     /// One cell, once. The keys that it makes are added to those made on this server.
-    async fn measure(&mut self, cell: &Cell, server: &Server, made: &mut Vec<Uuid>) -> Result<(), Error> {
+    async fn measure(
+        &mut self,
+        cell: &Cell,
+        server: &Server,
+        made: &mut Vec<Uuid>,
+    ) -> Result<(), Error> {
         let missing = cell.traffic.known().saturating_sub(made.len());
         if missing > 0 {
-            made.extend(self.send(server, Traffic::Fresh, MAKERS.min(missing), &Keys::fresh(missing), MAKING).await?.keys);
+            made.extend(
+                self.send(
+                    server,
+                    Traffic::Fresh,
+                    MAKERS.min(missing),
+                    &Keys::fresh(missing),
+                    MAKING,
+                )
+                .await?
+                .keys,
+            );
         }
         let keys = cell.traffic.keys(made);
-        let warm_up = self.send(server, cell.traffic, cell.connections, &keys, WARM_UP).await?;
-        let (orders, cpu) = (self.upstream.orders().await?, Cpu::now(server, &self.upstream)?);
-        let sent = self.send(server, cell.traffic, cell.connections, &keys, self.seconds).await?;
+        let warm_up = self
+            .send(server, cell.traffic, cell.connections, &keys, WARM_UP)
+            .await?;
+        let (orders, cpu) = (
+            self.upstream.orders().await?,
+            Cpu::now(server, &self.upstream)?,
+        );
+        let sent = self
+            .send(server, cell.traffic, cell.connections, &keys, self.seconds)
+            .await?;
         let cpu = cpu.until(&Cpu::now(server, &self.upstream)?);
         self.check(cell, &sent, self.upstream.orders().await? - orders)?;
         if cell.traffic == Traffic::Fresh {
@@ -133,17 +192,34 @@ impl Bench {
         keys: &Keys,
         duration: Duration,
     ) -> Result<Sent, Error> {
-        let request = if traffic == Traffic::WithoutKey { &server.without_key } else { &server.order };
+        let request = if traffic == Traffic::WithoutKey {
+            &server.without_key
+        } else {
+            &server.order
+        };
         let sent = client::send(&server.address, request, connections, keys, duration);
-        let sent = tokio::time::timeout(duration + PATIENCE, sent).await.map_err(|_| "not every request is answered".into());
-        sent.flatten().map_err(|error: Error| format!("{error}; the server said:\n{}", server.process.last_words()).into())
+        let sent = tokio::time::timeout(duration + PATIENCE, sent)
+            .await
+            .map_err(|_| "not every request is answered".into());
+        sent.flatten().map_err(|error: Error| {
+            format!("{error}; the server said:\n{}", server.process.last_words()).into()
+        })
     }
 
-    /// A proxy that lost an order, sent one twice or ran a replay again was not measured doing its work.
+    /// A proxy that lost an order, sent one twice or ran a replay again was not measured doing its
+    /// work.
     fn check(&self, cell: &Cell, sent: &Sent, orders: u64) -> Result<(), Error> {
-        let due = if cell.peer.has_own_service() || cell.traffic.replays() { 0 } else { sent.keys.len() as u64 };
+        let due = if cell.peer.has_own_service() || cell.traffic.replays() {
+            0
+        } else {
+            sent.keys.len() as u64
+        };
         if orders != due {
-            return Err(format!("{} requests came to {orders} orders instead of {due}", sent.keys.len()).into());
+            return Err(format!(
+                "{} requests came to {orders} orders instead of {due}",
+                sent.keys.len()
+            )
+            .into());
         }
         let marked = cell.traffic.replays() && cell.peer.is_hapax();
         if sent.replayed != marked {

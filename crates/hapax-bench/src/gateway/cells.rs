@@ -9,10 +9,12 @@ use super::restate::Setting;
 
 /// Keys that are replayed where few are wanted.
 const FEW: usize = 1_000;
-/// Keys that are replayed where many are wanted, at least: with their answers more than the 64 MiB that the gateway keeps in memory.
+/// Keys that are replayed where many are wanted, at least: with their answers more than the 64 MiB
+/// that the gateway keeps in memory.
 const MANY: usize = 200_000;
 
-/// Who is measured. One of each is started in each repetition, in this order, for all cells that ask for it.
+/// Who is measured. One of each is started in each repetition, in this order, for all cells that
+/// ask for it.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Peer {
     Nginx,
@@ -26,7 +28,10 @@ pub(super) enum Peer {
 
 impl Peer {
     pub(super) fn is_hapax(self) -> bool {
-        matches!(self, Peer::HapaxMemory | Peer::HapaxSqlite | Peer::HapaxPostgres)
+        matches!(
+            self,
+            Peer::HapaxMemory | Peer::HapaxSqlite | Peer::HapaxPostgres
+        )
     }
 
     pub(super) fn is_restate(self) -> bool {
@@ -35,12 +40,18 @@ impl Peer {
 
     /// Whether its answers are kept in Postgres.
     pub(super) fn is_on_postgres(self) -> bool {
-        matches!(self, Peer::HapaxPostgres | Peer::AxumIdempotent | Peer::Dbos)
+        matches!(
+            self,
+            Peer::HapaxPostgres | Peer::AxumIdempotent | Peer::Dbos
+        )
     }
 
     /// Whether it answers itself, without the upstream.
     pub(super) fn has_own_service(self) -> bool {
-        matches!(self, Peer::AxumIdempotent | Peer::Dbos | Peer::Restate(Setting::Installed))
+        matches!(
+            self,
+            Peer::AxumIdempotent | Peer::Dbos | Peer::Restate(Setting::Installed)
+        )
     }
 }
 
@@ -113,17 +124,37 @@ pub(super) struct Cell {
     pub(super) p99_max: Option<f64>,
 }
 
-const fn cell(name: &'static str, title: &'static str, peer: Peer, connections: usize, traffic: Traffic) -> Cell {
-    Cell { name, title, peer, connections, traffic, of_nginx_min: None, p99_max: None }
+const fn cell(
+    name: &'static str,
+    title: &'static str,
+    peer: Peer,
+    connections: usize,
+    traffic: Traffic,
+) -> Cell {
+    Cell {
+        name,
+        title,
+        peer,
+        connections,
+        traffic,
+        of_nginx_min: None,
+        p99_max: None,
+    }
 }
 
 impl Cell {
     const fn at_least(self, of_nginx_min: f64) -> Cell {
-        Cell { of_nginx_min: Some(of_nginx_min), ..self }
+        Cell {
+            of_nginx_min: Some(of_nginx_min),
+            ..self
+        }
     }
 
     const fn p99_at_most(self, p99_max: f64) -> Cell {
-        Cell { p99_max: Some(p99_max), ..self }
+        Cell {
+            p99_max: Some(p99_max),
+            ..self
+        }
     }
 }
 
@@ -131,24 +162,139 @@ const INSTALLED: Peer = Peer::Restate(Setting::Installed);
 const TUNED: Peer = Peer::Restate(Setting::Tuned);
 
 pub(super) static CELLS: [Cell; 18] = [
-    cell("nginx", "nginx, plain proxy", Peer::Nginx, 64, Traffic::Fresh),
-    cell("nginx-256", "nginx, plain proxy", Peer::Nginx, 256, Traffic::Fresh),
-    cell("unguarded", "hapax, no key", Peer::HapaxMemory, 64, Traffic::WithoutKey).at_least(0.9),
-    cell("memory", "hapax in memory, fresh keys", Peer::HapaxMemory, 64, Traffic::Fresh),
-    cell("sqlite", "hapax on SQLite, fresh keys", Peer::HapaxSqlite, 64, Traffic::Fresh).at_least(0.45).p99_at_most(3.0),
-    cell("sqlite-256", "hapax on SQLite, fresh keys", Peer::HapaxSqlite, 256, Traffic::Fresh).at_least(0.55).p99_at_most(3.0),
-    cell("replays", "hapax on SQLite, replays of few keys", Peer::HapaxSqlite, 64, Traffic::Few).at_least(1.4),
-    cell("replays-many", "hapax on SQLite, replays of many keys", Peer::HapaxSqlite, 64, Traffic::Many),
-    cell("postgres", "hapax on Postgres, fresh keys", Peer::HapaxPostgres, 64, Traffic::Fresh).at_least(0.37),
-    cell("postgres-256", "hapax on Postgres, fresh keys", Peer::HapaxPostgres, 256, Traffic::Fresh),
-    cell("axum-idempotent", "axum-idempotent on Postgres, fresh keys", Peer::AxumIdempotent, 64, Traffic::Fresh),
-    cell("dbos", "DBOS on Postgres, fresh keys", Peer::Dbos, 64, Traffic::Fresh),
-    cell("restate", "Restate as installed, fresh keys", INSTALLED, 64, Traffic::Fresh),
-    cell("restate-256", "Restate as installed, fresh keys", INSTALLED, 256, Traffic::Fresh),
-    cell("restate-replays", "Restate as installed, replays of few keys", INSTALLED, 64, Traffic::Few),
-    cell("restate-tuned", "Restate tuned, fresh keys", TUNED, 64, Traffic::Fresh),
-    cell("restate-tuned-256", "Restate tuned, fresh keys", TUNED, 256, Traffic::Fresh),
-    cell("restate-tuned-replays", "Restate tuned, replays of few keys", TUNED, 64, Traffic::Few),
+    cell(
+        "nginx",
+        "nginx, plain proxy",
+        Peer::Nginx,
+        64,
+        Traffic::Fresh,
+    ),
+    cell(
+        "nginx-256",
+        "nginx, plain proxy",
+        Peer::Nginx,
+        256,
+        Traffic::Fresh,
+    ),
+    cell(
+        "unguarded",
+        "hapax, no key",
+        Peer::HapaxMemory,
+        64,
+        Traffic::WithoutKey,
+    )
+    .at_least(0.9),
+    cell(
+        "memory",
+        "hapax in memory, fresh keys",
+        Peer::HapaxMemory,
+        64,
+        Traffic::Fresh,
+    ),
+    cell(
+        "sqlite",
+        "hapax on SQLite, fresh keys",
+        Peer::HapaxSqlite,
+        64,
+        Traffic::Fresh,
+    )
+    .at_least(0.45)
+    .p99_at_most(3.0),
+    cell(
+        "sqlite-256",
+        "hapax on SQLite, fresh keys",
+        Peer::HapaxSqlite,
+        256,
+        Traffic::Fresh,
+    )
+    .at_least(0.55)
+    .p99_at_most(3.0),
+    cell(
+        "replays",
+        "hapax on SQLite, replays of few keys",
+        Peer::HapaxSqlite,
+        64,
+        Traffic::Few,
+    )
+    .at_least(1.4),
+    cell(
+        "replays-many",
+        "hapax on SQLite, replays of many keys",
+        Peer::HapaxSqlite,
+        64,
+        Traffic::Many,
+    ),
+    cell(
+        "postgres",
+        "hapax on Postgres, fresh keys",
+        Peer::HapaxPostgres,
+        64,
+        Traffic::Fresh,
+    )
+    .at_least(0.37),
+    cell(
+        "postgres-256",
+        "hapax on Postgres, fresh keys",
+        Peer::HapaxPostgres,
+        256,
+        Traffic::Fresh,
+    ),
+    cell(
+        "axum-idempotent",
+        "axum-idempotent on Postgres, fresh keys",
+        Peer::AxumIdempotent,
+        64,
+        Traffic::Fresh,
+    ),
+    cell(
+        "dbos",
+        "DBOS on Postgres, fresh keys",
+        Peer::Dbos,
+        64,
+        Traffic::Fresh,
+    ),
+    cell(
+        "restate",
+        "Restate as installed, fresh keys",
+        INSTALLED,
+        64,
+        Traffic::Fresh,
+    ),
+    cell(
+        "restate-256",
+        "Restate as installed, fresh keys",
+        INSTALLED,
+        256,
+        Traffic::Fresh,
+    ),
+    cell(
+        "restate-replays",
+        "Restate as installed, replays of few keys",
+        INSTALLED,
+        64,
+        Traffic::Few,
+    ),
+    cell(
+        "restate-tuned",
+        "Restate tuned, fresh keys",
+        TUNED,
+        64,
+        Traffic::Fresh,
+    ),
+    cell(
+        "restate-tuned-256",
+        "Restate tuned, fresh keys",
+        TUNED,
+        256,
+        Traffic::Fresh,
+    ),
+    cell(
+        "restate-tuned-replays",
+        "Restate tuned, replays of few keys",
+        TUNED,
+        64,
+        Traffic::Few,
+    ),
 ];
 
 /// How many times as fast as another the first should be: rates on fresh keys, of one run.
@@ -168,9 +314,21 @@ pub(super) fn wanted(names: &str) -> Result<Vec<&'static Cell>, Error> {
     let known = |name: &str| CELLS.iter().any(|cell| cell.name.starts_with(name));
     if let Some(unknown) = names.iter().find(|name| !known(name)) {
         let all: Vec<_> = CELLS.iter().map(|cell| cell.name).collect();
-        return Err(format!("no row's name begins with {unknown:?}: there are {}", all.join(", ")).into());
+        return Err(format!(
+            "no row's name begins with {unknown:?}: there are {}",
+            all.join(", ")
+        )
+        .into());
     }
-    let named = |cell: &Cell| names.is_empty() || names.iter().any(|name| cell.name.starts_with(name));
-    let compared = |cell: &Cell| CELLS.iter().any(|other| other.connections == cell.connections && named(other));
-    Ok(CELLS.iter().filter(|cell| named(cell) || cell.peer == Peer::Nginx && compared(cell)).collect())
+    let named =
+        |cell: &Cell| names.is_empty() || names.iter().any(|name| cell.name.starts_with(name));
+    let compared = |cell: &Cell| {
+        CELLS
+            .iter()
+            .any(|other| other.connections == cell.connections && named(other))
+    };
+    Ok(CELLS
+        .iter()
+        .filter(|cell| named(cell) || cell.peer == Peer::Nginx && compared(cell))
+        .collect())
 }

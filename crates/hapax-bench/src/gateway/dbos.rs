@@ -11,7 +11,11 @@ use super::install::{peers, run};
 use super::process::{Process, command, free_address, port};
 use super::server::{ORDERS, Server};
 
-const PACKAGES: [&str; 3] = ["dbos==3.3.0", "fastapi==0.162.4", "uvicorn[standard]==0.54.0"];
+const PACKAGES: [&str; 3] = [
+    "dbos==3.3.0",
+    "fastapi==0.162.4",
+    "uvicorn[standard]==0.54.0",
+];
 
 /// What was installed.
 pub(super) struct Installed {
@@ -29,18 +33,38 @@ impl Installed {
     /// Starts it on an empty database, with as many workers as there are processors.
     pub(super) async fn serve(&self, database: &str) -> Result<Server, Error> {
         let (directory, address) = (Directory::temporary()?, free_address()?);
-        // Alone first: workers that make the tables at the same time would get into each other's way.
+        // Alone first: workers that make the tables at the same time would get into each other's
+        // way.
         let mut migrate = command(self.program("dbos"))?;
-        run(migrate.args(["migrate", "--sys-db-url", database]).current_dir(directory.path()))?;
+        run(migrate
+            .args(["migrate", "--sys-db-url", database])
+            .current_dir(directory.path()))?;
         let workers = std::thread::available_parallelism()?.to_string();
         let mut uvicorn = command(self.program("uvicorn"))?;
-        uvicorn.args(["service:app", "--app-dir"]).arg(&self.directory).args(["--port", port(&address), "--workers", &workers]);
-        uvicorn.args(["--no-access-log", "--log-level", "warning"]).current_dir(directory.path());
-        uvicorn.env("PEER_DATABASE", database).env("PEER_ANSWER_BYTES", ANSWER_BYTES.to_string());
+        uvicorn
+            .args(["service:app", "--app-dir"])
+            .arg(&self.directory)
+            .args(["--port", port(&address), "--workers", &workers]);
+        uvicorn
+            .args(["--no-access-log", "--log-level", "warning"])
+            .current_dir(directory.path());
+        uvicorn
+            .env("PEER_DATABASE", database)
+            .env("PEER_ANSWER_BYTES", ANSWER_BYTES.to_string());
         let mut process = Process::start("uvicorn", uvicorn, directory.path())?;
         process.ready(&address).await?;
-        let (order, without_key) = (Request::order(ORDERS, 201), Request::order_without_key(ORDERS, 201));
-        let server = Server { process, service: None, address, order, without_key, _directory: Some(directory) };
+        let (order, without_key) = (
+            Request::order(ORDERS, 201),
+            Request::order_without_key(ORDERS, 201),
+        );
+        let server = Server {
+            process,
+            service: None,
+            address,
+            order,
+            without_key,
+            _directory: Some(directory),
+        };
         server.replays("DBOS").await?;
         Ok(server)
     }
@@ -53,5 +77,7 @@ impl Installed {
 fn install(directory: &Path) -> Result<(), Error> {
     let environment = directory.join("environment");
     run(command("python3")?.args(["-m", "venv"]).arg(&environment))?;
-    run(command(environment.join("bin/pip"))?.args(["install", "--quiet", "--disable-pip-version-check"]).args(PACKAGES))
+    run(command(environment.join("bin/pip"))?
+        .args(["install", "--quiet", "--disable-pip-version-check"])
+        .args(PACKAGES))
 }

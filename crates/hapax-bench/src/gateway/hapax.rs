@@ -14,14 +14,27 @@ pub(super) struct Program(PathBuf);
 
 impl Program {
     pub(super) fn build() -> Result<Program, Error> {
-        let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).ok_or("the workspace has no directory")?;
-        let built = command(cargo())?.args(["build", "--release", "--package", "hapax-server"]).current_dir(workspace).status()?;
+        let workspace = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .ancestors()
+            .nth(2)
+            .ok_or("the workspace has no directory")?;
+        let built = command(cargo())?
+            .args(["build", "--release", "--package", "hapax-server"])
+            .current_dir(workspace)
+            .status()?;
         if !built.success() {
-            return Err("the gateway could not be built (cargo build --release --package hapax-server)".into());
+            return Err(
+                "the gateway could not be built (cargo build --release --package hapax-server)"
+                    .into(),
+            );
         }
         let program = std::env::current_exe()?.with_file_name("hapax");
         if !program.is_file() {
-            return Err(format!("{} is not there: run this command with cargo run --release", program.display()).into());
+            return Err(format!(
+                "{} is not there: run this command with cargo run --release",
+                program.display()
+            )
+            .into());
         }
         Ok(Program(program))
     }
@@ -30,8 +43,18 @@ impl Program {
     pub(super) async fn serve(&self, upstream: &str, store: &str) -> Result<Server, Error> {
         let (directory, address) = (Directory::temporary()?, free_address()?);
         let mut hapax = command(&self.0)?;
-        hapax.args(["serve", "--upstream", &format!("http://{upstream}"), "--listen", &address, "--admin", "off"]);
-        hapax.args(["--store", store, "--principal", "none"]).current_dir(directory.path());
+        hapax.args([
+            "serve",
+            "--upstream",
+            &format!("http://{upstream}"),
+            "--listen",
+            &address,
+            "--admin",
+            "off",
+        ]);
+        hapax
+            .args(["--store", store, "--principal", "none"])
+            .current_dir(directory.path());
         let mut process = Process::start("hapax", hapax, directory.path())?;
         process.ready(&address).await?;
         Ok(Server {

@@ -10,7 +10,8 @@ use uuid::Uuid;
 use crate::Error;
 use crate::client::{Connection, Request};
 
-/// So many connections that have had one answer each: a gateway may refuse those that never say anything. Closed when dropped.
+/// So many connections that have had one answer each: a gateway may refuse those that never say
+/// anything. Closed when dropped.
 pub(super) struct Held {
     /// Connections that the server closed, and that were opened again.
     reopened: Arc<AtomicUsize>,
@@ -18,11 +19,23 @@ pub(super) struct Held {
 }
 
 impl Held {
-    pub(super) async fn open(address: &str, request: &Request, connections: usize) -> Result<Held, Error> {
-        let mut held = Held { reopened: Arc::default(), tasks: JoinSet::new() };
+    pub(super) async fn open(
+        address: &str,
+        request: &Request,
+        connections: usize,
+    ) -> Result<Held, Error> {
+        let mut held = Held {
+            reopened: Arc::default(),
+            tasks: JoinSet::new(),
+        };
         for _ in 0..connections {
             let connection = opened(address, request).await?;
-            held.tasks.spawn(hold(connection, address.to_owned(), request.clone(), held.reopened.clone()));
+            held.tasks.spawn(hold(
+                connection,
+                address.to_owned(),
+                request.clone(),
+                held.reopened.clone(),
+            ));
         }
         Ok(held)
     }
@@ -30,7 +43,9 @@ impl Held {
     /// How many had to be opened again so far. An error, if one could not be.
     pub(super) fn reopened(&mut self) -> Result<usize, Error> {
         match self.tasks.try_join_next() {
-            Some(ended) => Err(ended?.err().unwrap_or_else(|| "an idle connection was given up".into())),
+            Some(ended) => Err(ended?
+                .err()
+                .unwrap_or_else(|| "an idle connection was given up".into())),
             None => Ok(self.reopened.load(Ordering::Relaxed)),
         }
     }
@@ -43,7 +58,12 @@ async fn opened(address: &str, request: &Request) -> Result<Connection, Error> {
 }
 
 /// Waits until it is closed, and opens another in its place, without end.
-async fn hold(mut connection: Connection, address: String, request: Request, reopened: Arc<AtomicUsize>) -> Result<(), Error> {
+async fn hold(
+    mut connection: Connection,
+    address: String,
+    request: Request,
+    reopened: Arc<AtomicUsize>,
+) -> Result<(), Error> {
     loop {
         let mut stream = connection.into_stream();
         while stream.read(&mut [0; 64]).await.is_ok_and(|read| read > 0) {}

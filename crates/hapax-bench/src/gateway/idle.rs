@@ -27,7 +27,8 @@ use super::upstream::Upstream;
 const BUSY: usize = 32;
 /// Keys that are replayed over and over.
 const REPLAYED: usize = 10_000;
-/// Keys that are answered before the load begins: more than are kept in memory, which is full from then on.
+/// Keys that are answered before the load begins: more than are kept in memory, which is full from
+/// then on.
 const WARM_UP: usize = 200_000;
 const WARM_UP_CONNECTIONS: usize = 256;
 /// The longest that may take.
@@ -38,34 +39,85 @@ const FILES_BESIDE: usize = 1_000;
 const GROWTH_MAX: f64 = 1.1;
 
 pub(super) async fn run(flags: &Flags) -> Result<(), Error> {
-    let (seconds, keys, connections) = (flags.seconds("--seconds")?, flags.count("--keys")?, flags.count("--connections")?);
+    let (seconds, keys, connections) = (
+        flags.seconds("--seconds")?,
+        flags.count("--keys")?,
+        flags.count("--connections")?,
+    );
     let (fresh, samples) = (flags.count("--fresh")?, flags.count("--samples")?);
     allow_files(connections + FILES_BESIDE)?;
-    let (hapax, directory, upstream) = (Program::build()?, Directory::temporary()?, Upstream::start()?);
-    fill(&Load::new(Arc::new(Sqlite::open(directory.store()).await?), LONG), keys).await?;
+    let (hapax, directory, upstream) = (
+        Program::build()?,
+        Directory::temporary()?,
+        Upstream::start()?,
+    );
+    fill(
+        &Load::new(Arc::new(Sqlite::open(directory.store()).await?), LONG),
+        keys,
+    )
+    .await?;
     let title = format!(
         "gateway idle: {keys} keys in SQLite, {connections} idle connections, {seconds:?} of load: {fresh} fresh keys a second; replays, \
          and requests without a key, as fast as they go, on {BUSY} connections each"
     );
     let mut table = Table::new(&title, &["", "resident MiB"]);
-    let server = hapax.serve(&upstream.address, &format!("sqlite:{}", directory.store().display())).await?;
-    table.row("the store opened", [mebibytes(server.process.resident_bytes()?)]);
+    let server = hapax
+        .serve(
+            &upstream.address,
+            &format!("sqlite:{}", directory.store().display()),
+        )
+        .await?;
+    table.row(
+        "the store opened",
+        [mebibytes(server.process.resident_bytes()?)],
+    );
     let mut held = Held::open(&server.address, &server.without_key, connections).await?;
-    table.row("and idle connections", [mebibytes(server.process.resident_bytes()?)]);
-    let warm_up = client::send(&server.address, &server.order, WARM_UP_CONNECTIONS, &Keys::fresh(WARM_UP), WARM_UP_MAX).await?.keys;
-    table.row("and full caches", [mebibytes(server.process.resident_bytes()?)]);
+    table.row(
+        "and idle connections",
+        [mebibytes(server.process.resident_bytes()?)],
+    );
+    let warm_up = client::send(
+        &server.address,
+        &server.order,
+        WARM_UP_CONNECTIONS,
+        &Keys::fresh(WARM_UP),
+        WARM_UP_MAX,
+    )
+    .await?
+    .keys;
+    table.row(
+        "and full caches",
+        [mebibytes(server.process.resident_bytes()?)],
+    );
     let replayed = Keys::last(&warm_up, REPLAYED);
     let load = load(&server, fresh, &replayed, seconds);
-    let (sampled, sent) = tokio::try_join!(sample(&server.process, &mut held, seconds, samples), load)?;
-    for (name, bytes) in [("first under load", sampled.first), ("last", sampled.last), ("most", sampled.most)] {
+    let (sampled, sent) =
+        tokio::try_join!(sample(&server.process, &mut held, seconds, samples), load)?;
+    for (name, bytes) in [
+        ("first under load", sampled.first),
+        ("last", sampled.last),
+        ("most", sampled.most),
+    ] {
         table.row(name, [mebibytes(bytes)]);
     }
     table.print();
     let [added, replays, without_key] = sent;
     let rate = |count: usize| number(count as f64 / seconds.as_secs_f64());
-    println!("  added keys: {added}; replays: {} a second; without a key: {} a second", rate(replays), rate(without_key));
-    println!("  idle connections that the gateway closed and that were opened again: {}", held.reopened()?);
-    at_most("memory at the end against the first sample", sampled.last as f64 / sampled.first as f64, GROWTH_MAX, " ×");
+    println!(
+        "  added keys: {added}; replays: {} a second; without a key: {} a second",
+        rate(replays),
+        rate(without_key)
+    );
+    println!(
+        "  idle connections that the gateway closed and that were opened again: {}",
+        held.reopened()?
+    );
+    at_most(
+        "memory at the end against the first sample",
+        sampled.last as f64 / sampled.first as f64,
+        GROWTH_MAX,
+        " ×",
+    );
     Ok(())
 }
 
@@ -76,7 +128,13 @@ fn allow_files(count: usize) -> Result<(), Error> {
     if limit.maximum.is_some_and(|maximum| maximum < count) {
         return Err(format!("a process may not have {count} files open here: raise `ulimit -Hn`, or lower --connections").into());
     }
-    Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?)
+    Ok(setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        },
+    )?)
 }
 
 /// In bytes.
@@ -87,26 +145,51 @@ struct Sampled {
 }
 
 /// Looks at the memory so often while the load lasts, evenly spread.
-async fn sample(process: &Process, held: &mut Held, duration: Duration, samples: usize) -> Result<Sampled, Error> {
+async fn sample(
+    process: &Process,
+    held: &mut Held,
+    duration: Duration,
+    samples: usize,
+) -> Result<Sampled, Error> {
     let began = Instant::now();
     let mut sampled = Vec::new();
     for at in 1..=samples {
         let due = duration.mul_f64(at as f64 / samples as f64);
         tokio::time::sleep(due.saturating_sub(began.elapsed())).await;
         let bytes = process.resident_bytes()?;
-        eprintln!("  {:.0?}: {} MiB, {} idle connections opened again", began.elapsed(), mebibytes(bytes), held.reopened()?);
+        eprintln!(
+            "  {:.0?}: {} MiB, {} idle connections opened again",
+            began.elapsed(),
+            mebibytes(bytes),
+            held.reopened()?
+        );
         sampled.push(bytes);
     }
     let most = sampled.iter().copied().max().unwrap_or_default();
-    Ok(Sampled { first: sampled[0], last: sampled[samples - 1], most })
+    Ok(Sampled {
+        first: sampled[0],
+        last: sampled[samples - 1],
+        most,
+    })
 }
 
 /// All three kinds at once; how many of each were sent.
-async fn load(server: &Server, fresh: usize, replayed: &Keys, duration: Duration) -> Result<[usize; 3], Error> {
+async fn load(
+    server: &Server,
+    fresh: usize,
+    replayed: &Keys,
+    duration: Duration,
+) -> Result<[usize; 3], Error> {
     let (added, replays, without_key) = tokio::try_join!(
         paced(server, fresh, Instant::now() + duration),
         client::send(&server.address, &server.order, BUSY, replayed, duration),
-        client::send(&server.address, &server.without_key, BUSY, &Keys::Fresh, duration),
+        client::send(
+            &server.address,
+            &server.without_key,
+            BUSY,
+            &Keys::Fresh,
+            duration
+        ),
     )?;
     Ok([added, replays.keys.len(), without_key.keys.len()])
 }
@@ -116,7 +199,11 @@ async fn paced(server: &Server, a_second: usize, end: Instant) -> Result<usize, 
     let mut tasks = JoinSet::new();
     for _ in 0..BUSY {
         let connection = Connection::open(&server.address, server.order.clone()).await?;
-        tasks.spawn(send_paced(connection, Duration::from_secs_f64(BUSY as f64 / a_second as f64), end));
+        tasks.spawn(send_paced(
+            connection,
+            Duration::from_secs_f64(BUSY as f64 / a_second as f64),
+            end,
+        ));
     }
     let mut sent = 0;
     while let Some(ended) = tasks.join_next().await {
@@ -125,7 +212,11 @@ async fn paced(server: &Server, a_second: usize, end: Instant) -> Result<usize, 
     Ok(sent)
 }
 
-async fn send_paced(mut connection: Connection, period: Duration, end: Instant) -> Result<usize, Error> {
+async fn send_paced(
+    mut connection: Connection,
+    period: Duration,
+    end: Instant,
+) -> Result<usize, Error> {
     let (mut sent, mut ticks) = (0, tokio::time::interval(period));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while Instant::now() < end {

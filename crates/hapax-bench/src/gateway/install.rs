@@ -5,10 +5,18 @@ use std::process::{Command, Stdio};
 
 use crate::Error;
 
-/// The directory of a peer, after it has been installed there. `wanted` says which one: while that is what was noted, nothing is done.
-pub(super) fn peers(name: &str, wanted: &str, install: fn(&Path) -> Result<(), Error>) -> Result<PathBuf, Error> {
+/// The directory of a peer, after it has been installed there. `wanted` says which one: while that
+/// is what was noted, nothing is done.
+pub(super) fn peers(
+    name: &str,
+    wanted: &str,
+    install: fn(&Path) -> Result<(), Error>,
+) -> Result<PathBuf, Error> {
     let executable = std::env::current_exe()?;
-    let target = executable.ancestors().nth(2).ok_or("this program is in no directory of cargo's")?;
+    let target = executable
+        .ancestors()
+        .nth(2)
+        .ok_or("this program is in no directory of cargo's")?;
     let directory = target.join("peers").join(name);
     std::fs::create_dir_all(&directory)?;
     let noted = directory.join("installed");
@@ -22,10 +30,22 @@ pub(super) fn peers(name: &str, wanted: &str, install: fn(&Path) -> Result<(), E
 
 /// Runs a command to its end, which has to be a good one.
 pub(super) fn run(command: &mut Command) -> Result<(), Error> {
-    let output = command.stdout(Stdio::null()).stderr(Stdio::piped()).output()?;
+    let output = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .output()?;
     if output.status.success() {
         return Ok(());
     }
-    let arguments: Vec<_> = command.get_args().skip(2).map(|argument| argument.to_string_lossy()).collect();
-    Err(format!("{} failed and said:\n{}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim()).into())
+    let arguments: Vec<_> = command
+        .get_args()
+        .skip(2)
+        .map(|argument| argument.to_string_lossy())
+        .collect();
+    Err(format!(
+        "{} failed and said:\n{}",
+        arguments.join(" "),
+        String::from_utf8_lossy(&output.stderr).trim()
+    )
+    .into())
 }

@@ -1,4 +1,5 @@
-//! `gateway`: the gateway before an upstream, against nginx as a plain proxy and against those who promise something similar.
+//! `gateway`: the gateway before an upstream, against nginx as a plain proxy and against those who
+//! promise something similar.
 
 mod axum_idempotent;
 mod bench;
@@ -34,8 +35,16 @@ pub(crate) const COMMAND: Command = Command {
     flags: &[
         Flag::new("--seconds", "4", "of each measurement in each repetition"),
         Flag::new("--repetitions", "5", "interleaved"),
-        Flag::new("--keys", "1000000", "stored before the measurements on SQLite begin"),
-        Flag::new("--only", "", "measure only rows whose names begin like this, and nginx; several with commas between"),
+        Flag::new(
+            "--keys",
+            "1000000",
+            "stored before the measurements on SQLite begin",
+        ),
+        Flag::new(
+            "--only",
+            "",
+            "measure only rows whose names begin like this, and nginx; several with commas between",
+        ),
     ],
     run,
 };
@@ -47,33 +56,65 @@ pub(crate) const IDLE: Command = Command {
         Flag::new("--seconds", "600", "of load"),
         Flag::new("--keys", "1000000", "stored before"),
         Flag::new("--connections", "10000", "that are idle"),
-        Flag::new("--fresh", "1000", "fresh keys a second; beside them replays as fast as they go"),
+        Flag::new(
+            "--fresh",
+            "1000",
+            "fresh keys a second; beside them replays as fast as they go",
+        ),
         Flag::new("--samples", "20", "of the memory, evenly spread"),
     ],
     run: |flags| on_this_thread(idle::run(flags)),
 };
 
 fn run(flags: &Flags) -> Result<(), Error> {
-    let (seconds, repetitions, keys) = (flags.seconds("--seconds")?, flags.count("--repetitions")?, flags.count("--keys")?);
-    let plan = bench::Plan { seconds, repetitions, keys, only: flags.text("--only"), cluster: None };
+    let (seconds, repetitions, keys) = (
+        flags.seconds("--seconds")?,
+        flags.count("--repetitions")?,
+        flags.count("--keys")?,
+    );
+    let plan = bench::Plan {
+        seconds,
+        repetitions,
+        keys,
+        only: flags.text("--only"),
+        cluster: None,
+    };
     on_this_thread(bench::run(plan))
 }
 
 /// The rows on Postgres alone, all of them on this one.
-pub(crate) fn on_postgres(cluster: Cluster, seconds: Duration, repetitions: usize) -> Result<(), Error> {
-    on_this_thread(bench::run(bench::Plan { seconds, repetitions, keys: 0, only: cells::ON_POSTGRES, cluster: Some(cluster) }))
+pub(crate) fn on_postgres(
+    cluster: Cluster,
+    seconds: Duration,
+    repetitions: usize,
+) -> Result<(), Error> {
+    on_this_thread(bench::run(bench::Plan {
+        seconds,
+        repetitions,
+        keys: 0,
+        only: cells::ON_POSTGRES,
+        cluster: Some(cluster),
+    }))
 }
 
-/// Runs a measurement until it is done, or somebody interrupts it: then what it started is ended, as at any other end.
+/// Runs a measurement until it is done, or somebody interrupts it: then what it started is ended,
+/// as at any other end.
 ///
-/// On this thread alone: one is enough for the client, and what it starts is tied to the thread that started it.
+/// On this thread alone: one is enough for the client, and what it starts is tied to the thread
+/// that started it.
 fn on_this_thread(work: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-        let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-        tokio::select! {
-            done = work => done,
-            _ = interrupt.recv() => Err("interrupted".into()),
-            _ = terminate.recv() => Err("terminated".into()),
-        }
-    })
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(async {
+            let (mut interrupt, mut terminate) = (
+                signal(SignalKind::interrupt())?,
+                signal(SignalKind::terminate())?,
+            );
+            tokio::select! {
+                done = work => done,
+                _ = interrupt.recv() => Err("interrupted".into()),
+                _ = terminate.recv() => Err("terminated".into()),
+            }
+        })
 }

@@ -11,12 +11,29 @@ use super::server::{ORDERS, Server};
 pub(super) async fn start(upstream: &str) -> Result<Server, Error> {
     let (directory, address) = (Directory::temporary()?, free_address()?);
     let workers = std::thread::available_parallelism()?.to_string();
-    let path = directory.path().to_str().ok_or("the path for temporary files is not text")?;
-    let values = [("{directory}", path), ("{workers}", &workers), ("{upstream}", upstream), ("{address}", &address)];
-    let configuration = values.iter().fold(include_str!("nginx.conf").to_owned(), |text, (name, value)| text.replace(name, value));
+    let path = directory
+        .path()
+        .to_str()
+        .ok_or("the path for temporary files is not text")?;
+    let values = [
+        ("{directory}", path),
+        ("{workers}", &workers),
+        ("{upstream}", upstream),
+        ("{address}", &address),
+    ];
+    let configuration = values.iter().fold(
+        include_str!("nginx.conf").to_owned(),
+        |text, (name, value)| text.replace(name, value),
+    );
     std::fs::write(directory.file("nginx.conf"), configuration)?;
     let mut nginx = command("nginx")?;
-    nginx.arg("-e").arg("stderr").arg("-p").arg(directory.path()).arg("-c").arg(directory.file("nginx.conf"));
+    nginx
+        .arg("-e")
+        .arg("stderr")
+        .arg("-p")
+        .arg(directory.path())
+        .arg("-c")
+        .arg(directory.file("nginx.conf"));
     let mut process = Process::start("nginx", nginx, directory.path())?;
     process.ready(&address).await?;
     Ok(Server {

@@ -31,8 +31,13 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// Builds, fills and installs. One that cannot be had here is no reason not to measure the others.
-    pub(super) async fn prepare(wanted: &[Peer], keys: usize, cluster: Option<Cluster>) -> Result<Peers, Error> {
+    /// Builds, fills and installs. One that cannot be had here is no reason not to measure the
+    /// others.
+    pub(super) async fn prepare(
+        wanted: &[Peer],
+        keys: usize,
+        cluster: Option<Cluster>,
+    ) -> Result<Peers, Error> {
         let wants = |which: fn(Peer) -> bool| wanted.iter().copied().any(which);
         let mut peers = Peers::default();
         if wants(Peer::is_hapax) {
@@ -40,7 +45,11 @@ impl Peers {
         }
         if wants(|peer| peer == Peer::HapaxSqlite) {
             let directory = Directory::temporary()?;
-            fill(&Load::new(Arc::new(Sqlite::open(directory.store()).await?), LONG), keys).await?;
+            fill(
+                &Load::new(Arc::new(Sqlite::open(directory.store()).await?), LONG),
+                keys,
+            )
+            .await?;
             peers.sqlite = Some(directory);
         }
         if wants(Peer::is_on_postgres) {
@@ -76,14 +85,24 @@ impl Peers {
             Peer::HapaxMemory => self.hapax()?.serve(upstream, "memory:").await,
             Peer::HapaxSqlite => {
                 let directory = self.sqlite.as_ref().ok_or("SQLite is not filled")?;
-                self.hapax()?.serve(upstream, &format!("sqlite:{}", directory.store().display())).await
+                self.hapax()?
+                    .serve(upstream, &format!("sqlite:{}", directory.store().display()))
+                    .await
             }
             Peer::HapaxPostgres => {
                 let database = ready(&self.postgres)?.migrated().await?;
                 self.hapax()?.serve(upstream, &database).await
             }
-            Peer::AxumIdempotent => ready(&self.axum_idempotent)?.serve(&ready(&self.postgres)?.database()).await,
-            Peer::Dbos => ready(&self.dbos)?.serve(&ready(&self.postgres)?.database()).await,
+            Peer::AxumIdempotent => {
+                ready(&self.axum_idempotent)?
+                    .serve(&ready(&self.postgres)?.database())
+                    .await
+            }
+            Peer::Dbos => {
+                ready(&self.dbos)?
+                    .serve(&ready(&self.postgres)?.database())
+                    .await
+            }
             Peer::Restate(setting) => ready(&self.restate)?.serve(setting, upstream).await,
         }
     }
@@ -98,7 +117,9 @@ fn had<T>(result: Result<T, Error>) -> Result<T, String> {
 }
 
 fn reason<T>(had: &Had<T>) -> Option<&str> {
-    had.as_ref().and_then(|had| had.as_ref().err()).map(String::as_str)
+    had.as_ref()
+        .and_then(|had| had.as_ref().err())
+        .map(String::as_str)
 }
 
 fn ready<T>(had: &Had<T>) -> Result<&T, Error> {

@@ -21,29 +21,43 @@ const ENDED_WITHIN: Duration = Duration::from_secs(10);
 /// How much of what a program said is shown when it failed.
 const LAST_WORDS_BYTES: usize = 2_000;
 
-/// Becomes another program that the kernel ends when its parent has ended. Only a process itself can ask for that, and a program that it
-/// becomes afterwards keeps it.
+/// Becomes another program that the kernel ends when its parent has ended. Only a process itself
+/// can ask for that, and a program that it becomes afterwards keeps it.
 pub(crate) fn tied(mut arguments: impl Iterator<Item = String>) -> ExitCode {
-    let (Some(parent), Some(program)) = (arguments.next(), arguments.next()) else { return ExitCode::from(2) };
+    let (Some(parent), Some(program)) = (arguments.next(), arguments.next()) else {
+        return ExitCode::from(2);
+    };
     // Not killed: nginx would leave its workers behind.
     let asked = set_parent_process_death_signal(Some(Signal::TERM));
     let parent_lives = getppid().is_some_and(|pid| pid.as_raw_nonzero().to_string() == parent);
     if let Err(error) = asked.map_err(std::io::Error::from) {
         eprintln!("{program} cannot be tied to its parent: {error}");
     } else if parent_lives {
-        eprintln!("{program} cannot be started: {}", Command::new(&program).args(arguments).exec());
+        eprintln!(
+            "{program} cannot be started: {}",
+            Command::new(&program).args(arguments).exec()
+        );
     }
     ExitCode::FAILURE
 }
 
-/// A command that will be ended with this process, and that takes no settings from this one's environment.
+/// A command that will be ended with this process, and that takes no settings from this one's
+/// environment.
 pub(super) fn command(program: impl AsRef<Path>) -> Result<Command, Error> {
     let mut command = Command::new(std::env::current_exe()?);
-    let is_setting = |name: &str| ["RESTATE_", "HAPAX_", "OTEL_", "RUST_LOG"].iter().any(|prefix| name.starts_with(prefix));
+    let is_setting = |name: &str| {
+        ["RESTATE_", "HAPAX_", "OTEL_", "RUST_LOG"]
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
+    };
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_setting)) {
         command.env_remove(name);
     }
-    command.arg(TIED).arg(std::process::id().to_string()).arg(program.as_ref()).stdin(Stdio::null());
+    command
+        .arg(TIED)
+        .arg(std::process::id().to_string())
+        .arg(program.as_ref())
+        .stdin(Stdio::null());
     Ok(command)
 }
 
@@ -56,7 +70,11 @@ pub(super) struct Process {
 
 impl Process {
     /// Starts it; what it says goes into a file in this directory.
-    pub(super) fn start(name: &'static str, mut command: Command, directory: &Path) -> Result<Process, Error> {
+    pub(super) fn start(
+        name: &'static str,
+        mut command: Command,
+        directory: &Path,
+    ) -> Result<Process, Error> {
         let log = directory.join(format!("{name}.log"));
         let output = File::options().create(true).append(true).open(&log)?;
         let process = command.stdout(output.try_clone()?).stderr(output).spawn()?;
@@ -68,10 +86,20 @@ impl Process {
         let deadline = Instant::now() + READY_WITHIN;
         while TcpStream::connect(address).await.is_err() {
             if let Some(status) = self.process.try_wait()? {
-                return Err(format!("{} ended ({status}) and said:\n{}", self.name, self.last_words()).into());
+                return Err(format!(
+                    "{} ended ({status}) and said:\n{}",
+                    self.name,
+                    self.last_words()
+                )
+                .into());
             }
             if Instant::now() > deadline {
-                return Err(format!("{} does not listen on {address}, and said:\n{}", self.name, self.last_words()).into());
+                return Err(format!(
+                    "{} does not listen on {address}, and said:\n{}",
+                    self.name,
+                    self.last_words()
+                )
+                .into());
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -85,13 +113,18 @@ impl Process {
 
     /// The memory that is resident, its children's included, in bytes.
     pub(super) fn resident_bytes(&self) -> Result<u64, Error> {
-        tree(self.process.id()).into_iter().map(resident_bytes_of).sum()
+        tree(self.process.id())
+            .into_iter()
+            .map(resident_bytes_of)
+            .sum()
     }
 
     /// The end of what it said.
     pub(super) fn last_words(&self) -> String {
         let said = std::fs::read(&self.log).unwrap_or_default();
-        String::from_utf8_lossy(&said[said.len().saturating_sub(LAST_WORDS_BYTES)..]).trim().to_owned()
+        String::from_utf8_lossy(&said[said.len().saturating_sub(LAST_WORDS_BYTES)..])
+            .trim()
+            .to_owned()
     }
 
     fn ended(&mut self, within: Duration) -> bool {
@@ -118,16 +151,30 @@ impl Drop for Process {
 
 /// A process and all that descend from it.
 fn tree(pid: u32) -> Vec<u32> {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let children = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-    let children: Vec<u32> =
-        children.flat_map(|pids| pids.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect();
-    std::iter::once(pid).chain(children.into_iter().flat_map(tree)).collect()
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let children =
+        tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    let children: Vec<u32> = children
+        .flat_map(|pids| {
+            pids.split_whitespace()
+                .filter_map(|pid| pid.parse().ok())
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    std::iter::once(pid)
+        .chain(children.into_iter().flat_map(tree))
+        .collect()
 }
 
-/// An address on the loopback that nobody listens on. Another program could take it before the one it is meant for; that one says so then.
+/// An address on the loopback that nobody listens on. Another program could take it before the one
+/// it is meant for; that one says so then.
 pub(super) fn free_address() -> Result<String, Error> {
-    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string())
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?
+        .local_addr()?
+        .to_string())
 }
 
 /// The port of an address.

@@ -1,7 +1,9 @@
-//! As much of Restate's service protocol as a handler without steps needs, so that Restate can have the same upstream as the others.
+//! As much of Restate's service protocol as a handler without steps needs, so that Restate can have
+//! the same upstream as the others.
 //!
-//! A request is the start of an invocation and its input; the response is its output and its end. Each message is its kind (two bytes), flags
-//! (two) and length (four), and then a protobuf message.
+//! A request is the start of an invocation and its input; the response is its output and its end.
+//! Each message is its kind (two bytes), flags (two) and length (four), and then a protobuf
+//! message.
 
 /// The type of the only version that is spoken here.
 pub(super) const INVOCATION: &str = "application/vnd.restate.invocation.v5";
@@ -10,7 +12,8 @@ pub(super) const MANIFEST: &str = "application/vnd.restate.endpointmanifest.v3+j
 
 const OUTPUT: u16 = 0x0401;
 const END: u16 = 0x0003;
-/// Field 14 of an output is its value, and field 1 of a value its content; both are preceded by their length.
+/// Field 14 of an output is its value, and field 1 of a value its content; both are preceded by
+/// their length.
 const VALUE: u8 = 14 << 3 | 2;
 const CONTENT: u8 = 1 << 3 | 2;
 
@@ -24,7 +27,8 @@ pub(super) fn manifest() -> &'static str {
     )
 }
 
-/// This JSON as the output of a handler. Its end carries the number of the run, by which a replay is told from a second run.
+/// This JSON as the output of a handler. Its end carries the number of the run, by which a replay
+/// is told from a second run.
 pub(super) fn answer(json: &str, run: u64) -> Vec<u8> {
     let run = format!("{run}\"}}");
     let content = [&json.as_bytes()[..json.len() - run.len()], run.as_bytes()].concat();
@@ -34,7 +38,13 @@ pub(super) fn answer(json: &str, run: u64) -> Vec<u8> {
 
 fn message(kind: u16, body: &[u8]) -> Vec<u8> {
     let flags = 0_u16;
-    [&kind.to_be_bytes()[..], &flags.to_be_bytes(), &(body.len() as u32).to_be_bytes(), body].concat()
+    [
+        &kind.to_be_bytes()[..],
+        &flags.to_be_bytes(),
+        &(body.len() as u32).to_be_bytes(),
+        body,
+    ]
+    .concat()
 }
 
 fn field(tag: u8, bytes: &[u8]) -> Vec<u8> {

@@ -1,4 +1,5 @@
-//! Restate, the peer that promises most of the same: its server and its SDK for Node, both from npm.
+//! Restate, the peer that promises most of the same: its server and its SDK for Node, both from
+//! npm.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,7 +15,10 @@ use super::install::peers;
 use super::process::{Process, command, free_address, port};
 use super::server::{SERVES_WITHIN, Server, exchange};
 
-const PACKAGES: [&str; 2] = ["@restatedev/restate-server@1.7.12", "@restatedev/restate-sdk@1.17.2"];
+const PACKAGES: [&str; 2] = [
+    "@restatedev/restate-server@1.7.12",
+    "@restatedev/restate-sdk@1.17.2",
+];
 const ORDERS: &str = "/charges/charge";
 
 /// How it is set.
@@ -48,14 +52,22 @@ impl Installed {
         // Beside the SDK, or Node would not find it.
         let service = directory.join("service.mjs");
         std::fs::write(&service, include_str!("restate.mjs"))?;
-        let server = directory.join("node_modules/@restatedev").join(platform()).join("bin/restate-server");
+        let server = directory
+            .join("node_modules/@restatedev")
+            .join(platform())
+            .join("bin/restate-server");
         if !server.is_file() {
-            return Err(format!("npm has no server for this platform: {} is missing", server.display()).into());
+            return Err(format!(
+                "npm has no server for this platform: {} is missing",
+                server.display()
+            )
+            .into());
         }
         Ok(Installed { server, service })
     }
 
-    /// Starts it on an empty store. As installed it has a service written with its SDK behind it, tuned the upstream that the others have.
+    /// Starts it on an empty store. As installed it has a service written with its SDK behind it,
+    /// tuned the upstream that the others have.
     pub(super) async fn serve(&self, setting: Setting, upstream: &str) -> Result<Server, Error> {
         let directory = Directory::temporary()?;
         let (service, behind) = match setting {
@@ -63,19 +75,42 @@ impl Installed {
             Setting::Tuned => (None, upstream.to_owned()),
         };
         let (node, ingress, admin) = (free_address()?, free_address()?, free_address()?);
-        let path = directory.path().to_str().ok_or("the path for temporary files is not text")?;
-        let values = [("{directory}", path), ("{node}", port(&node)), ("{ingress}", port(&ingress)), ("{admin}", port(&admin))];
-        let configuration = values.iter().fold(setting.template().to_owned(), |text, (name, value)| text.replace(name, value));
+        let path = directory
+            .path()
+            .to_str()
+            .ok_or("the path for temporary files is not text")?;
+        let values = [
+            ("{directory}", path),
+            ("{node}", port(&node)),
+            ("{ingress}", port(&ingress)),
+            ("{admin}", port(&admin)),
+        ];
+        let configuration = values
+            .iter()
+            .fold(setting.template().to_owned(), |text, (name, value)| {
+                text.replace(name, value)
+            });
         std::fs::write(directory.file("restate.toml"), configuration)?;
         let mut restate = command(&self.server)?;
-        restate.arg("--no-logo").arg("--config-file").arg(directory.file("restate.toml")).current_dir(directory.path());
+        restate
+            .arg("--no-logo")
+            .arg("--config-file")
+            .arg(directory.file("restate.toml"))
+            .current_dir(directory.path());
         let mut process = Process::start("restate", restate, directory.path())?;
         process.ready(&admin).await?;
         process.ready(&ingress).await?;
         let order = Request::order(ORDERS, 200);
         register(&admin, &behind, setting).await?;
         let without_key = Request::order_without_key(ORDERS, 200);
-        let server = Server { process, service, address: ingress, order, without_key, _directory: Some(directory) };
+        let server = Server {
+            process,
+            service,
+            address: ingress,
+            order,
+            without_key,
+            _directory: Some(directory),
+        };
         server.replays("Restate").await?;
         Ok(server)
     }
@@ -84,7 +119,8 @@ impl Installed {
     async fn service(&self, directory: &Directory) -> Result<(Option<Process>, String), Error> {
         let address = free_address()?;
         let mut node = command("node")?;
-        node.arg(&self.service).args([port(&address), &ANSWER_BYTES.to_string()]);
+        node.arg(&self.service)
+            .args([port(&address), &ANSWER_BYTES.to_string()]);
         let mut service = Process::start("service", node, directory.path())?;
         service.ready(&address).await?;
         Ok((Some(service), address))
@@ -92,16 +128,38 @@ impl Installed {
 }
 
 fn install(directory: &Path) -> Result<(), Error> {
-    std::fs::write(directory.join("package.json"), "{\"private\": true, \"type\": \"module\"}\n")?;
+    std::fs::write(
+        directory.join("package.json"),
+        "{\"private\": true, \"type\": \"module\"}\n",
+    )?;
     let mut npm = command("npm")?;
     // Scripts of packages report home; nothing here needs them.
-    npm.args(["install", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel", "error"]).args(PACKAGES);
-    let installed = npm.current_dir(directory).stdout(std::process::Stdio::null()).status()?;
-    if installed.success() { Ok(()) } else { Err("npm could not install it".into()) }
+    npm.args([
+        "install",
+        "--no-audit",
+        "--no-fund",
+        "--ignore-scripts",
+        "--loglevel",
+        "error",
+    ])
+    .args(PACKAGES);
+    let installed = npm
+        .current_dir(directory)
+        .stdout(std::process::Stdio::null())
+        .status()?;
+    if installed.success() {
+        Ok(())
+    } else {
+        Err("npm could not install it".into())
+    }
 }
 
 fn platform() -> String {
-    let system = if std::env::consts::OS == "macos" { "darwin" } else { std::env::consts::OS };
+    let system = if std::env::consts::OS == "macos" {
+        "darwin"
+    } else {
+        std::env::consts::OS
+    };
     let processor = match std::env::consts::ARCH {
         "x86_64" => "x64",
         "aarch64" => "arm64",
@@ -120,7 +178,9 @@ async fn register(admin: &str, service: &str, setting: Setting) -> Result<(), Er
     loop {
         match exchange(admin, &request, Uuid::nil(), "Restate").await {
             Ok(_) => return Ok(()),
-            Err(error) if Instant::now() > deadline => return Err(format!("Restate does not take the service: {error}").into()),
+            Err(error) if Instant::now() > deadline => {
+                return Err(format!("Restate does not take the service: {error}").into());
+            }
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     }

@@ -23,13 +23,24 @@ pub(super) struct Cpu {
 impl Cpu {
     pub(super) fn now(server: &Server, upstream: &Upstream) -> Result<Cpu, Error> {
         // Whoever brings a service of its own does not use the upstream.
-        let upstream = server.service.as_ref().map_or_else(|| upstream.cpu_micros(), Process::cpu_micros)?;
-        Ok(Cpu { server: server.process.cpu_micros()?, upstream, client: child::cpu_micros(std::process::id())? })
+        let upstream = server
+            .service
+            .as_ref()
+            .map_or_else(|| upstream.cpu_micros(), Process::cpu_micros)?;
+        Ok(Cpu {
+            server: server.process.cpu_micros()?,
+            upstream,
+            client: child::cpu_micros(std::process::id())?,
+        })
     }
 
     /// What was used between the two.
     pub(super) fn until(&self, then: &Cpu) -> Cpu {
-        Cpu { server: then.server - self.server, upstream: then.upstream - self.upstream, client: then.client - self.client }
+        Cpu {
+            server: then.server - self.server,
+            upstream: then.upstream - self.upstream,
+            client: then.client - self.client,
+        }
     }
 }
 
@@ -117,16 +128,29 @@ impl Results {
             of(|measured| measured.upstream_micros)?,
             of(|measured| measured.client_micros)?,
         ];
-        Some([name, connections].into_iter().chain(numbers.map(number)).collect())
+        Some(
+            [name, connections]
+                .into_iter()
+                .chain(numbers.map(number))
+                .collect(),
+        )
     }
 
     fn targets(&self) {
         for cell in &CELLS {
-            let what = format!("{} at {} connections, against nginx", cell.title, cell.connections);
-            if let (Some(target), Some(value)) = (cell.of_nginx_min, self.against(cell.name, baseline(cell), rate)) {
+            let what = format!(
+                "{} at {} connections, against nginx",
+                cell.title, cell.connections
+            );
+            if let (Some(target), Some(value)) = (
+                cell.of_nginx_min,
+                self.against(cell.name, baseline(cell), rate),
+            ) {
                 at_least(&what, value, target, " ×");
             }
-            if let (Some(target), Some(value)) = (cell.p99_max, self.against(cell.name, baseline(cell), p99)) {
+            if let (Some(target), Some(value)) =
+                (cell.p99_max, self.against(cell.name, baseline(cell), p99))
+            {
                 at_most(&format!("{what}, p99"), value, target, " ×");
             }
         }
@@ -138,19 +162,29 @@ impl Results {
     }
 
     fn median(&self, name: &str, part: fn(&Measured) -> f64) -> Option<f64> {
-        self.measured.get(name).map(|measured| median(measured.iter().map(part)))
+        self.measured
+            .get(name)
+            .map(|measured| median(measured.iter().map(part)))
     }
 
-    /// The median of the ratios of each repetition, whose measurements were made within a minute of each other.
+    /// The median of the ratios of each repetition, whose measurements were made within a minute of
+    /// each other.
     fn against(&self, name: &str, other: &str, part: fn(&Measured) -> f64) -> Option<f64> {
         let (these, others) = (self.measured.get(name)?, self.measured.get(other)?);
-        Some(median(these.iter().zip(others).map(|(this, other)| part(this) / part(other))))
+        Some(median(
+            these
+                .iter()
+                .zip(others)
+                .map(|(this, other)| part(this) / part(other)),
+        ))
     }
 }
 
 /// nginx with as many connections.
 fn baseline(cell: &Cell) -> &'static str {
-    let baseline = CELLS.iter().find(|other| other.peer == Peer::Nginx && other.connections == cell.connections);
+    let baseline = CELLS
+        .iter()
+        .find(|other| other.peer == Peer::Nginx && other.connections == cell.connections);
     baseline.map_or("", |baseline| baseline.name)
 }
 

@@ -13,7 +13,8 @@ use super::process::Process;
 /// Where orders go.
 pub(super) const ORDERS: &str = "/v1/charges";
 
-/// From accepting connections to serving: Restate's partitions have to find their leaders first, workers have to come up.
+/// From accepting connections to serving: Restate's partitions have to find their leaders first,
+/// workers have to come up.
 pub(super) const SERVES_WITHIN: Duration = Duration::from_secs(30);
 
 /// A server that accepts orders.
@@ -30,9 +31,12 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Whether one key has one answer, and another key another. Somebody who keeps no answers would be fast for no reason.
+    /// Whether one key has one answer, and another key another. Somebody who keeps no answers would
+    /// be fast for no reason.
     pub(super) async fn replays(&self, name: &str) -> Result<(), Error> {
-        self.keeps_answers(name).await.map_err(|error| format!("{error}; it said:\n{}", self.process.last_words()).into())
+        self.keeps_answers(name)
+            .await
+            .map_err(|error| format!("{error}; it said:\n{}", self.process.last_words()).into())
     }
 
     async fn keeps_answers(&self, name: &str) -> Result<(), Error> {
@@ -47,9 +51,15 @@ impl Server {
 }
 
 /// One request on a connection of its own; the body of the answer.
-pub(super) async fn exchange(address: &str, request: &Request, key: Uuid, name: &str) -> Result<Vec<u8>, Error> {
+pub(super) async fn exchange(
+    address: &str,
+    request: &Request,
+    key: Uuid,
+    name: &str,
+) -> Result<Vec<u8>, Error> {
     let mut connection = Connection::open(address, request.clone()).await?;
-    let answer =
-        tokio::time::timeout(SERVES_WITHIN, connection.exchange(key)).await.map_err(|_| format!("{name} does not answer"))??;
+    let answer = tokio::time::timeout(SERVES_WITHIN, connection.exchange(key))
+        .await
+        .map_err(|_| format!("{name} does not answer"))??;
     Ok(answer.to_vec())
 }

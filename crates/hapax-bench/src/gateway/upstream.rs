@@ -15,7 +15,12 @@ use crate::load::ANSWER_BYTES;
 use super::protocol;
 
 /// The child that answers until it is killed.
-pub(crate) const UPSTREAM: Command = Command { name: "upstream", help: "", flags: &[], run };
+pub(crate) const UPSTREAM: Command = Command {
+    name: "upstream",
+    help: "",
+    flags: &[],
+    run,
+};
 
 /// Asked without a proxy between: how many orders came so far.
 const COUNT: &str = "/count";
@@ -52,7 +57,10 @@ impl Upstream {
 fn run(_: &Flags) -> Result<(), Error> {
     child::end_with_parent();
     // One thread: the upstream is to be the smallest part of what the processors do.
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(serve())
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(serve())
 }
 
 async fn serve() -> Result<(), Error> {
@@ -83,14 +91,28 @@ async fn answer_all(mut stream: TcpStream) -> Result<(), Error> {
                 }
                 invocation if invocation.starts_with(b"POST /invoke/") => {
                     let run = ORDERS.fetch_add(1, Ordering::Relaxed);
-                    stream.write_all(&response("200 OK", protocol::INVOCATION, &protocol::answer(&charge(), run))).await?;
+                    stream
+                        .write_all(&response(
+                            "200 OK",
+                            protocol::INVOCATION,
+                            &protocol::answer(&charge(), run),
+                        ))
+                        .await?;
                 }
                 asked if asked.starts_with(b"GET /discover ") => {
-                    stream.write_all(&response("200 OK", protocol::MANIFEST, protocol::manifest().as_bytes())).await?;
+                    stream
+                        .write_all(&response(
+                            "200 OK",
+                            protocol::MANIFEST,
+                            protocol::manifest().as_bytes(),
+                        ))
+                        .await?;
                 }
                 _ => {
                     let orders = ORDERS.load(Ordering::Relaxed).to_string();
-                    stream.write_all(&response("200 OK", "text/plain", orders.as_bytes())).await?;
+                    stream
+                        .write_all(&response("200 OK", "text/plain", orders.as_bytes()))
+                        .await?;
                 }
             }
             buffer.copy_within(end..filled, 0);
@@ -104,19 +126,33 @@ fn end(buffer: &[u8]) -> Option<usize> {
     const LAST_CHUNK: &[u8] = b"\r\n0\r\n\r\n";
     let head = buffer.windows(4).position(|window| window == b"\r\n\r\n")?;
     let mut lines = buffer[..head].split(|&byte| byte == b'\n');
-    if lines.clone().any(|line| line.to_ascii_lowercase().starts_with(b"transfer-encoding:")) {
-        return Some(head + buffer[head..].windows(LAST_CHUNK.len()).position(|window| window == LAST_CHUNK)? + LAST_CHUNK.len());
+    if lines
+        .clone()
+        .any(|line| line.to_ascii_lowercase().starts_with(b"transfer-encoding:"))
+    {
+        return Some(
+            head + buffer[head..]
+                .windows(LAST_CHUNK.len())
+                .position(|window| window == LAST_CHUNK)?
+                + LAST_CHUNK.len(),
+        );
     }
     let end = head + 4 + lines.find_map(length).unwrap_or(0);
     (end <= buffer.len()).then_some(end)
 }
 
 fn response(status: &str, content_type: &str, body: &[u8]) -> Vec<u8> {
-    let head = format!("HTTP/1.1 {status}\r\ncontent-type: {content_type}\r\ncontent-length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "HTTP/1.1 {status}\r\ncontent-type: {content_type}\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
     [head.as_bytes(), body].concat()
 }
 
 fn charge() -> String {
     let charge = r#"{"id":"ch_3MmlLrLkdIwHu7ix0snN0B15","status":"succeeded","receipt":""#;
-    format!("{charge}{}\"}}", "7".repeat(ANSWER_BYTES - charge.len() - 2))
+    format!(
+        "{charge}{}\"}}",
+        "7".repeat(ANSWER_BYTES - charge.len() - 2)
+    )
 }

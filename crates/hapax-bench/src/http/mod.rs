@@ -24,10 +24,18 @@ pub(crate) const COMMAND: Command = Command {
     flags: &[
         Flag::new("--seconds", "4", "of each measurement in each round"),
         Flag::new("--rounds", "5", "repetitions, interleaved"),
-        Flag::new("--connections", "64", "kept alive, one request at a time on each"),
+        Flag::new(
+            "--connections",
+            "64",
+            "kept alive, one request at a time on each",
+        ),
         Flag::new("--threads", "2", "of the server's runtime"),
         Flag::new("--client-threads", "1", "of the client's runtime"),
-        Flag::new("--only", "", "measure only this one against bare: memory, fresh or replays"),
+        Flag::new(
+            "--only",
+            "",
+            "measure only this one against bare: memory, fresh or replays",
+        ),
     ],
     run,
 };
@@ -65,28 +73,56 @@ struct Bench {
 }
 
 fn run(flags: &Flags) -> Result<(), Error> {
-    let (seconds, rounds, connections) = (flags.seconds("--seconds")?, flags.count("--rounds")?, flags.count("--connections")?);
+    let (seconds, rounds, connections) = (
+        flags.seconds("--seconds")?,
+        flags.count("--rounds")?,
+        flags.count("--connections")?,
+    );
     let (threads, client_threads) = (flags.count("--threads")?, flags.count("--client-threads")?);
     let title = format!(
         "http: POST with {} bytes of JSON, {ANSWER_BYTES}-byte answers, {connections} connections, {threads} server threads, \
          {client_threads} client threads; medians of {rounds} interleaved rounds of {seconds:?}",
         client::BODY_BYTES
     );
-    let headings = ["", "per second", "of bare", "p50 ms", "p99 ms", "server CPU µs", "more than bare", "client CPU"];
+    let headings = [
+        "",
+        "per second",
+        "of bare",
+        "p50 ms",
+        "p99 ms",
+        "server CPU µs",
+        "more than bare",
+        "client CPU",
+    ];
     let mut table = Table::new(&title, &headings);
     let only = flags.text("--only").to_owned();
     let client = Client::new(connections, client_threads)?;
-    let mut bench = Bench { client, seconds, threads: threads.to_string(), only, results: Default::default() };
+    let mut bench = Bench {
+        client,
+        seconds,
+        threads: threads.to_string(),
+        only,
+        results: Default::default(),
+    };
     for _ in 0..rounds {
         bench.round()?;
     }
-    for (at, name) in NAMES.into_iter().enumerate().filter(|&(at, _)| !bench.results[at].is_empty()) {
+    for (at, name) in NAMES
+        .into_iter()
+        .enumerate()
+        .filter(|&(at, _)| !bench.results[at].is_empty())
+    {
         bench.report(&mut table, at, name);
     }
     table.print();
     for (at, target) in [(2, FRESH_MIN), (3, REPLAYS_MIN), (4, REPLAYS_MIN)] {
         if !bench.results[at].is_empty() {
-            at_least(&format!("{}, against bare", NAMES[at]), bench.ratio(at), target, " ×");
+            at_least(
+                &format!("{}, against bare", NAMES[at]),
+                bench.ratio(at),
+                target,
+                " ×",
+            );
         }
     }
     Ok(())
@@ -116,7 +152,12 @@ impl Bench {
     fn on_sqlite(&mut self) -> Result<(), Error> {
         let directory = Directory::temporary()?;
         let path = directory.store();
-        let arguments = ["--kind", "sqlite", "--store", path.to_str().ok_or("the path of the store is not text")?];
+        let arguments = [
+            "--kind",
+            "sqlite",
+            "--store",
+            path.to_str().ok_or("the path of the store is not text")?,
+        ];
         let server = Server::start(&arguments, &self.threads)?;
         self.client.run(&server.address, &Keys::Fresh, WARM_UP)?;
         let made = self.measure(2, &server, &Keys::Fresh)?;
@@ -133,12 +174,26 @@ impl Bench {
     }
 
     fn measure(&mut self, at: usize, server: &Server, keys: &Keys) -> Result<Vec<Uuid>, Error> {
-        let cpu = || Ok::<_, Error>((child::cpu_micros(server.child.pid())?, child::cpu_micros(std::process::id())?));
+        let cpu = || {
+            Ok::<_, Error>((
+                child::cpu_micros(server.child.pid())?,
+                child::cpu_micros(std::process::id())?,
+            ))
+        };
         let before = cpu()?;
-        let Sent { keys: sent, elapsed, latencies, replayed } = self.client.run(&server.address, keys, self.seconds)?;
+        let Sent {
+            keys: sent,
+            elapsed,
+            latencies,
+            replayed,
+        } = self.client.run(&server.address, keys, self.seconds)?;
         let after = cpu()?;
         if replayed != matches!(keys, Keys::Again(_) | Keys::Once(_)) {
-            return Err(format!("{}: replays where there should be none, or none where there should be", NAMES[at]).into());
+            return Err(format!(
+                "{}: replays where there should be none, or none where there should be",
+                NAMES[at]
+            )
+            .into());
         }
         self.results[at].push(Measured {
             rate: sent.len() as f64 / elapsed.as_secs_f64(),
@@ -149,9 +204,15 @@ impl Bench {
         Ok(sent)
     }
 
-    /// The median of the ratios of each round, whose measurements were made within seconds of each other.
+    /// The median of the ratios of each round, whose measurements were made within seconds of each
+    /// other.
     fn ratio(&self, at: usize) -> f64 {
-        median(self.results[at].iter().zip(&self.results[BARE]).map(|(this, bare)| this.rate / bare.rate))
+        median(
+            self.results[at]
+                .iter()
+                .zip(&self.results[BARE])
+                .map(|(this, bare)| this.rate / bare.rate),
+        )
     }
 
     fn report(&self, table: &mut Table, at: usize, name: &str) {
@@ -179,12 +240,25 @@ struct Client {
 
 impl Client {
     fn new(connections: usize, threads: usize) -> Result<Client, Error> {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
-        Ok(Client { runtime, request: Request::order("/v1/charges", 201), connections })
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(threads)
+            .enable_all()
+            .build()?;
+        Ok(Client {
+            runtime,
+            request: Request::order("/v1/charges", 201),
+            connections,
+        })
     }
 
     fn run(&self, address: &str, keys: &Keys, duration: Duration) -> Result<Sent, Error> {
-        self.runtime.block_on(client::send(address, &self.request, self.connections, keys, duration))
+        self.runtime.block_on(client::send(
+            address,
+            &self.request,
+            self.connections,
+            keys,
+            duration,
+        ))
     }
 }
 

@@ -17,13 +17,21 @@ use crate::load::ANSWER_BYTES;
 pub(crate) const SERVE: Command = Command {
     name: "serve",
     help: "",
-    flags: &[Flag::new("--kind", "", ""), Flag::new("--store", "", ""), Flag::new("--threads", "2", "")],
+    flags: &[
+        Flag::new("--kind", "", ""),
+        Flag::new("--store", "", ""),
+        Flag::new("--threads", "2", ""),
+    ],
     run,
 };
 
 fn run(flags: &Flags) -> Result<(), Error> {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    runtime.worker_threads(flags.count("--threads")?).enable_all().build()?.block_on(serve(flags))
+    runtime
+        .worker_threads(flags.count("--threads")?)
+        .enable_all()
+        .build()?
+        .block_on(serve(flags))
 }
 
 async fn serve(flags: &Flags) -> Result<(), Error> {
@@ -36,7 +44,10 @@ async fn serve(flags: &Flags) -> Result<(), Error> {
     };
     let mut routes = Router::new().route("/v1/charges", post(charge));
     if let Some(hapax) = hapax {
-        let policy = Policy { key: KeyRule::Required, ..Policy::default() };
+        let policy = Policy {
+            key: KeyRule::Required,
+            ..Policy::default()
+        };
         routes = routes.route_layer(hapax.layer().policy(policy)?.anonymous());
     }
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
@@ -49,6 +60,15 @@ async fn serve(flags: &Flags) -> Result<(), Error> {
 /// Reads the request whole, as a handler does, and answers with so many bytes.
 async fn charge(body: Bytes) -> Response {
     static ANSWER: [u8; ANSWER_BYTES] = [b'7'; ANSWER_BYTES];
-    let status = if body.is_empty() { StatusCode::BAD_REQUEST } else { StatusCode::CREATED };
-    (status, [(CONTENT_TYPE, HeaderValue::from_static("application/json"))], Bytes::from_static(&ANSWER)).into_response()
+    let status = if body.is_empty() {
+        StatusCode::BAD_REQUEST
+    } else {
+        StatusCode::CREATED
+    };
+    (
+        status,
+        [(CONTENT_TYPE, HeaderValue::from_static("application/json"))],
+        Bytes::from_static(&ANSWER),
+    )
+        .into_response()
 }

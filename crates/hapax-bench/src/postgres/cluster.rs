@@ -7,8 +7,13 @@ use hapax_testkit::servers::Postgres;
 
 use crate::Error;
 
-/// For as many clients as are measured, and no checkpoint in the middle of a short measurement. Everything else is as it comes.
-const SETTINGS: [(&str, &str); 3] = [("max_connections", "320"), ("shared_buffers", "512MB"), ("max_wal_size", "4GB")];
+/// For as many clients as are measured, and no checkpoint in the middle of a short measurement.
+/// Everything else is as it comes.
+const SETTINGS: [(&str, &str); 3] = [
+    ("max_connections", "320"),
+    ("shared_buffers", "512MB"),
+    ("max_wal_size", "4GB"),
+];
 
 /// A server that ends with this process.
 pub(crate) struct Cluster(Postgres);
@@ -16,10 +21,16 @@ pub(crate) struct Cluster(Postgres);
 impl Cluster {
     /// Starts it. The reason, if that cannot be.
     pub(crate) fn start() -> Result<Cluster, Error> {
-        let postgres = Postgres::with(&SETTINGS).ok_or("there is no PostgreSQL here (Debian: apt-get install postgresql)")?;
-        let durable = postgres.psql("postgres", "SELECT current_setting('fsync') || current_setting('synchronous_commit')");
+        let postgres = Postgres::with(&SETTINGS)
+            .ok_or("there is no PostgreSQL here (Debian: apt-get install postgresql)")?;
+        let durable = postgres.psql(
+            "postgres",
+            "SELECT current_setting('fsync') || current_setting('synchronous_commit')",
+        );
         if durable != "onon" {
-            return Err(format!("fsync and synchronous_commit have to be on, and are {durable}").into());
+            return Err(
+                format!("fsync and synchronous_commit have to be on, and are {durable}").into(),
+            );
         }
         Ok(Cluster(postgres))
     }
@@ -27,7 +38,9 @@ impl Cluster {
     /// A new, empty database; its URL.
     pub(crate) fn database(&self) -> String {
         // As DBOS, which knows no shorter form, wants it.
-        self.0.database().replacen("postgres://", "postgresql://", 1)
+        self.0
+            .database()
+            .replacen("postgres://", "postgresql://", 1)
     }
 
     /// A new database that is ready to be a store; its URL.
@@ -42,7 +55,8 @@ impl Cluster {
         Ok(self.0.try_psql(name(url), sql)?)
     }
 
-    /// A client program of PostgreSQL that goes to the database of this URL. Like the store it comes by TCP.
+    /// A client program of PostgreSQL that goes to the database of this URL. Like the store it
+    /// comes by TCP.
     pub(super) fn client(&self, program: &str, url: &str) -> Command {
         let mut command = self.0.client(program);
         command.env("PGDATABASE", name(url));
@@ -54,7 +68,9 @@ impl Cluster {
     }
 
     pub(crate) fn settings(&self) -> String {
-        SETTINGS.map(|(name, value)| format!("{name} = {value}")).join(", ")
+        SETTINGS
+            .map(|(name, value)| format!("{name} = {value}"))
+            .join(", ")
             + ", fsync and synchronous_commit on, the rest as it comes"
     }
 }

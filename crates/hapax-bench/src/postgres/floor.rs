@@ -1,4 +1,5 @@
-//! The floor: `pgbench` with a statement for each claim, one for each end, and one for each replay, on tables of the same shape.
+//! The floor: `pgbench` with a statement for each claim, one for each end, and one for each replay,
+//! on tables of the same shape.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -55,9 +56,19 @@ impl Floor<'_> {
     pub(super) fn new(cluster: &Cluster) -> Result<Floor<'_>, Error> {
         let (database, directory) = (cluster.database(), Directory::temporary()?);
         cluster.sql(&database, &filled(include_str!("floor.sql")))?;
-        let floor = Floor { cluster, database, directory };
-        std::fs::write(floor.script(Script::Pairs), filled(include_str!("pairs.pgbench")))?;
-        std::fs::write(floor.script(Script::Select), filled(include_str!("select.pgbench")))?;
+        let floor = Floor {
+            cluster,
+            database,
+            directory,
+        };
+        std::fs::write(
+            floor.script(Script::Pairs),
+            filled(include_str!("pairs.pgbench")),
+        )?;
+        std::fs::write(
+            floor.script(Script::Select),
+            filled(include_str!("select.pgbench")),
+        )?;
         Ok(floor)
     }
 
@@ -68,9 +79,17 @@ impl Floor<'_> {
         })
     }
 
-    /// How many times in a second so many clients get through a script, and how long each time takes them.
-    pub(super) fn run(&self, script: Script, clients: usize, mode: Mode, duration: Duration) -> Result<(f64, Quantiles), Error> {
-        // It takes whole seconds, and connecting is part of them: on a busy machine that may be all there was time for.
+    /// How many times in a second so many clients get through a script, and how long each time
+    /// takes them.
+    pub(super) fn run(
+        &self,
+        script: Script,
+        clients: usize,
+        mode: Mode,
+        duration: Duration,
+    ) -> Result<(f64, Quantiles), Error> {
+        // It takes whole seconds, and connecting is part of them: on a busy machine that may be all
+        // there was time for.
         let seconds = duration.as_secs().max(1);
         for seconds in [seconds, 4 * seconds, 16 * seconds] {
             if let Some(ran) = self.try_for(seconds, script, clients, mode)? {
@@ -81,35 +100,72 @@ impl Floor<'_> {
     }
 
     /// Nothing, if the time was over before anything was done.
-    fn try_for(&self, seconds: u64, script: Script, clients: usize, mode: Mode) -> Result<Option<(f64, Quantiles)>, Error> {
+    fn try_for(
+        &self,
+        seconds: u64,
+        script: Script,
+        clients: usize,
+        mode: Mode,
+    ) -> Result<Option<(f64, Quantiles)>, Error> {
         let threads = std::thread::available_parallelism()?.get().min(clients);
-        let (clients, threads, log) = (clients.to_string(), threads.to_string(), Directory::temporary()?);
+        let (clients, threads, log) = (
+            clients.to_string(),
+            threads.to_string(),
+            Directory::temporary()?,
+        );
         let mut pgbench = self.cluster.client("pgbench", &self.database);
-        pgbench.args(["--no-vacuum", "--log", "--client", &clients, "--jobs", &threads, "--time", &seconds.to_string()]);
-        pgbench.args(["--protocol", mode.name()]).arg("--file").arg(self.script(script)).current_dir(log.path());
+        pgbench.args([
+            "--no-vacuum",
+            "--log",
+            "--client",
+            &clients,
+            "--jobs",
+            &threads,
+            "--time",
+            &seconds.to_string(),
+        ]);
+        pgbench
+            .args(["--protocol", mode.name()])
+            .arg("--file")
+            .arg(self.script(script))
+            .current_dir(log.path());
         let output = pgbench.output()?;
         let said = String::from_utf8_lossy(&output.stdout);
         if !output.status.success() || !said.contains("number of failed transactions: 0 ") {
-            return Err(format!("pgbench failed: {said}{}", String::from_utf8_lossy(&output.stderr)).into());
+            return Err(format!(
+                "pgbench failed: {said}{}",
+                String::from_utf8_lossy(&output.stderr)
+            )
+            .into());
         }
-        let rate = said.lines().find_map(|line| line.strip_prefix("tps = ")?.split(' ').next()?.parse().ok());
+        let rate = said
+            .lines()
+            .find_map(|line| line.strip_prefix("tps = ")?.split(' ').next()?.parse().ok());
         rate.map(|rate| Ok((rate, quantiles(&log)?))).transpose()
     }
 }
 
-/// Of what each thread wrote down of its transactions: the third word of a line is the time that one took, in microseconds.
+/// Of what each thread wrote down of its transactions: the third word of a line is the time that
+/// one took, in microseconds.
 fn quantiles(logs: &Directory) -> Result<Quantiles, Error> {
     let mut latencies = Latencies::default();
     for log in std::fs::read_dir(logs.path())? {
         let log = std::fs::read_to_string(log?.path())?;
-        let times = log.lines().filter_map(|line| line.split(' ').nth(2)?.parse().ok());
+        let times = log
+            .lines()
+            .filter_map(|line| line.split(' ').nth(2)?.parse().ok());
         times.for_each(|micros| latencies.push(Duration::from_micros(micros)));
     }
     Ok(latencies.quantiles())
 }
 
 fn filled(template: &str) -> String {
-    let answer: Vec<u8> = std::iter::repeat_with(|| Uuid::new_v4().into_bytes()).flatten().take(ANSWER_BYTES).collect();
+    let answer: Vec<u8> = std::iter::repeat_with(|| Uuid::new_v4().into_bytes())
+        .flatten()
+        .take(ANSWER_BYTES)
+        .collect();
     let answer: String = answer.iter().map(|byte| format!("{byte:02x}")).collect();
-    template.replace("{stored}", &STORED.to_string()).replace("{answer}", &format!("\\x{answer}"))
+    template
+        .replace("{stored}", &STORED.to_string())
+        .replace("{answer}", &format!("\\x{answer}"))
 }

@@ -1,5 +1,5 @@
-//! `postgres`: the store for many nodes, against what `pgbench` does with the same tables on the same server, and the gateway on it against
-//! its peers.
+//! `postgres`: the store for many nodes, against what `pgbench` does with the same tables on the
+//! same server, and the gateway on it against its peers.
 
 mod cluster;
 mod floor;
@@ -21,9 +21,16 @@ pub(crate) const COMMAND: Command = Command {
         Flag::new("--seconds", "4", "of each measurement in each round"),
         Flag::new("--rounds", "5", "repetitions, interleaved"),
         Flag::new("--keys", "1000000", "stored keys, against ten thousand"),
-        Flag::new("--only", "", "of pairs, volume, turns, gateway; several with commas between"),
+        Flag::new(
+            "--only",
+            "",
+            "of pairs, volume, turns, gateway; several with commas between",
+        ),
         Flag::switch("--long", "with ten million stored keys"),
-        Flag::switch("--quick", "one short round with few keys: shows that it works, and nothing else"),
+        Flag::switch(
+            "--quick",
+            "one short round with few keys: shows that it works, and nothing else",
+        ),
     ],
     run,
 };
@@ -41,10 +48,22 @@ struct Scale {
 impl Scale {
     fn of(flags: &Flags) -> Result<Scale, Error> {
         if flags.is_set("--quick") {
-            return Ok(Scale { seconds: Duration::from_secs(2), rounds: 1, keys: 20_000 });
+            return Ok(Scale {
+                seconds: Duration::from_secs(2),
+                rounds: 1,
+                keys: 20_000,
+            });
         }
-        let keys = if flags.is_set("--long") { 10_000_000 } else { flags.count("--keys")? };
-        Ok(Scale { seconds: flags.seconds("--seconds")?, rounds: flags.count("--rounds")?, keys })
+        let keys = if flags.is_set("--long") {
+            10_000_000
+        } else {
+            flags.count("--keys")?
+        };
+        Ok(Scale {
+            seconds: flags.seconds("--seconds")?,
+            rounds: flags.count("--rounds")?,
+            keys,
+        })
     }
 }
 
@@ -73,7 +92,11 @@ fn run(flags: &Flags) -> Result<(), Error> {
 fn parts(only: &str) -> Result<Vec<&str>, Error> {
     let named: Vec<_> = only.split(',').filter(|name| !name.is_empty()).collect();
     match named.iter().find(|name| !PARTS.contains(name)) {
-        Some(unknown) => Err(format!("no part is called {unknown:?}: there are {}", PARTS.join(", ")).into()),
+        Some(unknown) => Err(format!(
+            "no part is called {unknown:?}: there are {}",
+            PARTS.join(", ")
+        )
+        .into()),
         None if named.is_empty() => Ok(PARTS.to_vec()),
         None => Ok(named),
     }

@@ -80,7 +80,9 @@ struct Results {
 }
 
 pub(super) async fn run(cluster: &Cluster, scale: Scale) -> Result<(), Error> {
-    let Scale { seconds, rounds, .. } = scale;
+    let Scale {
+        seconds, rounds, ..
+    } = scale;
     let floor = Floor::new(cluster)?;
     let store = Arc::new(Postgres::open(&cluster.migrated().await?).await?);
     let load = Load::new(store.clone(), LONG);
@@ -90,13 +92,19 @@ pub(super) async fn run(cluster: &Cluster, scale: Scale) -> Result<(), Error> {
         for callers in CALLERS {
             for mode in Mode::ALL {
                 let (rate, quantiles) = floor.run(Script::Pairs, callers, mode, seconds)?;
-                results.pairs.entry((callers, Who::floor(mode))).or_default().add(rate, quantiles);
+                results
+                    .pairs
+                    .entry((callers, Who::floor(mode)))
+                    .or_default()
+                    .add(rate, quantiles);
             }
             let before = store.stats();
             let done = load.run(callers, Until::Elapsed(seconds)).await?;
             let after = store.stats();
             let hapax = results.pairs.entry((callers, Who::Hapax)).or_default();
-            hapax.shared.push((after.batched - before.batched) as f64 / (after.batches - before.batches) as f64);
+            hapax.shared.push(
+                (after.batched - before.batched) as f64 / (after.batches - before.batches) as f64,
+            );
             hapax.add(done.rate(), done.pairs.quantiles());
             ids.extend(done.ids);
         }
@@ -110,28 +118,75 @@ pub(super) async fn run(cluster: &Cluster, scale: Scale) -> Result<(), Error> {
     Ok(())
 }
 
-async fn replays(floor: &Floor<'_>, load: &Arc<Load>, ids: &[RecordId], scale: Scale, results: &mut Results) -> Result<(), Error> {
+async fn replays(
+    floor: &Floor<'_>,
+    load: &Arc<Load>,
+    ids: &[RecordId],
+    scale: Scale,
+    results: &mut Results,
+) -> Result<(), Error> {
     for mode in Mode::ALL {
         let (rate, quantiles) = floor.run(Script::Select, READERS, mode, scale.seconds)?;
-        results.replays.entry(Who::floor(mode)).or_default().add(rate, quantiles);
+        results
+            .replays
+            .entry(Who::floor(mode))
+            .or_default()
+            .add(rate, quantiles);
     }
     let last = &ids[ids.len().saturating_sub(STORED)..];
-    results.replays.entry(Who::Hapax).or_default().rates.push(load.read(READERS, last, scale.seconds).await?);
+    results
+        .replays
+        .entry(Who::Hapax)
+        .or_default()
+        .rates
+        .push(load.read(READERS, last, scale.seconds).await?);
     Ok(())
 }
 
 impl Results {
     fn print(&self, title: &str) {
-        let mut table = Table::new(title, &["", "callers", "per second", "of pgbench", "p50 ms", "p99 ms", "puts/statement"]);
+        let mut table = Table::new(
+            title,
+            &[
+                "",
+                "callers",
+                "per second",
+                "of pgbench",
+                "p50 ms",
+                "p99 ms",
+                "puts/statement",
+            ],
+        );
         for ((callers, who), rounds) in &self.pairs {
             let ratio = number(self.against(*callers, *who));
-            let shared = if rounds.shared.is_empty() { String::new() } else { number(median(rounds.shared.iter().copied())) };
+            let shared = if rounds.shared.is_empty() {
+                String::new()
+            } else {
+                number(median(rounds.shared.iter().copied()))
+            };
             let (p50, p99) = (number(rounds.of(|q| q.p50)), number(rounds.of(|q| q.p99)));
-            table.row(who.name(), [callers.to_string(), number(rounds.rate()), ratio, p50, p99, shared]);
+            table.row(
+                who.name(),
+                [
+                    callers.to_string(),
+                    number(rounds.rate()),
+                    ratio,
+                    p50,
+                    p99,
+                    shared,
+                ],
+            );
         }
         for (who, rounds) in &self.replays {
             let name = format!("{}: replays", who.name());
-            table.row(&name, [READERS.to_string(), number(rounds.rate()), number(self.replays_against(*who))]);
+            table.row(
+                &name,
+                [
+                    READERS.to_string(),
+                    number(rounds.rate()),
+                    number(self.replays_against(*who)),
+                ],
+            );
         }
         table.print();
         self.targets();
@@ -139,13 +194,31 @@ impl Results {
 
     fn targets(&self) {
         for (callers, target) in PAIRS_MIN {
-            at_least(&format!("{callers} callers, against pgbench"), self.against(callers, Who::Hapax), target, " ×");
+            at_least(
+                &format!("{callers} callers, against pgbench"),
+                self.against(callers, Who::Hapax),
+                target,
+                " ×",
+            );
         }
         let floor = &self.pairs[&(1, self.faster(1))];
-        let ratios =
-            floor.quantiles.iter().zip(&self.pairs[&(1, Who::Hapax)].quantiles).map(|(floor, hapax)| hapax.p50 / floor.p50);
-        at_most("one caller's wait (p50), against pgbench", median(ratios), LATENCY_MAX, " ×");
-        at_least("replays, against pgbench's select", self.replays_against(Who::Hapax), REPLAYS_MIN, " ×");
+        let ratios = floor
+            .quantiles
+            .iter()
+            .zip(&self.pairs[&(1, Who::Hapax)].quantiles)
+            .map(|(floor, hapax)| hapax.p50 / floor.p50);
+        at_most(
+            "one caller's wait (p50), against pgbench",
+            median(ratios),
+            LATENCY_MAX,
+            " ×",
+        );
+        at_least(
+            "replays, against pgbench's select",
+            self.replays_against(Who::Hapax),
+            REPLAYS_MIN,
+            " ×",
+        );
     }
 
     /// The mode in which pgbench is faster: the one to be compared with.
@@ -153,20 +226,37 @@ impl Results {
         faster(|who| self.pairs[&(callers, who)].rate())
     }
 
-    /// The median of the ratios of each round, whose measurements were made within seconds of each other.
+    /// The median of the ratios of each round, whose measurements were made within seconds of each
+    /// other.
     fn against(&self, callers: usize, who: Who) -> f64 {
-        ratio(&self.pairs[&(callers, who)], &self.pairs[&(callers, self.faster(callers))])
+        ratio(
+            &self.pairs[&(callers, who)],
+            &self.pairs[&(callers, self.faster(callers))],
+        )
     }
 
     fn replays_against(&self, who: Who) -> f64 {
-        ratio(&self.replays[&who], &self.replays[&faster(|who| self.replays[&who].rate())])
+        ratio(
+            &self.replays[&who],
+            &self.replays[&faster(|who| self.replays[&who].rate())],
+        )
     }
 }
 
 fn faster(rate: impl Fn(Who) -> f64) -> Who {
-    if rate(Who::Prepared) >= rate(Who::Simple) { Who::Prepared } else { Who::Simple }
+    if rate(Who::Prepared) >= rate(Who::Simple) {
+        Who::Prepared
+    } else {
+        Who::Simple
+    }
 }
 
 fn ratio(these: &Rounds, others: &Rounds) -> f64 {
-    median(these.rates.iter().zip(&others.rates).map(|(this, other)| this / other))
+    median(
+        these
+            .rates
+            .iter()
+            .zip(&others.rates)
+            .map(|(this, other)| this / other),
+    )
 }

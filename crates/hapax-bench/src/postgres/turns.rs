@@ -16,13 +16,17 @@ use super::Scale;
 use super::cluster::Cluster;
 
 const CALLERS: usize = 64;
-/// How often the rings are looked after, and how long a table of answers is written to while they turn.
+/// How often the rings are looked after, and how long a table of answers is written to while they
+/// turn.
 const EVERY: Duration = Duration::from_millis(100);
 const SWEPT_MAX: usize = 1_000;
 /// The first answers expire after a second, and only then is there a table to be emptied.
 const SECONDS_MIN: Duration = Duration::from_secs(3);
 /// Within the ring of tables that turn so often.
-const SHORT: Lifetime = Lifetime { retention: Duration::from_secs(1), tombstone: Duration::from_secs(3600) };
+const SHORT: Lifetime = Lifetime {
+    retention: Duration::from_secs(1),
+    tombstone: Duration::from_secs(3600),
+};
 const P99_MAX: f64 = 1.5;
 
 pub(super) async fn run(cluster: &Cluster, scale: Scale) -> Result<(), Error> {
@@ -31,7 +35,17 @@ pub(super) async fn run(cluster: &Cluster, scale: Scale) -> Result<(), Error> {
         "postgres: claim + complete by {CALLERS} callers while a table of answers is emptied every {EVERY:?}, {ANSWER_BYTES}-byte answers; \
          latency of one put; medians of {rounds} interleaved rounds of {seconds:?}"
     );
-    let mut table = Table::new(&title, &["", "per second", "p50 ms", "p99 ms", "max ms", "tables emptied"]);
+    let mut table = Table::new(
+        &title,
+        &[
+            "",
+            "per second",
+            "p50 ms",
+            "p99 ms",
+            "max ms",
+            "tables emptied",
+        ],
+    );
     let (quiet, turning) = (open(cluster, false).await?, open(cluster, true).await?);
     let mut results: [Vec<(f64, Quantiles)>; 2] = [Vec::new(), Vec::new()];
     for _ in 0..rounds {
@@ -40,18 +54,38 @@ pub(super) async fn run(cluster: &Cluster, scale: Scale) -> Result<(), Error> {
             results.push((done.rate(), done.puts.quantiles()));
         }
     }
-    for ((name, store), results) in [("at rest", &quiet), ("turning", &turning)].into_iter().zip(&results) {
+    for ((name, store), results) in [("at rest", &quiet), ("turning", &turning)]
+        .into_iter()
+        .zip(&results)
+    {
         let of = |part: fn(&(f64, Quantiles)) -> f64| number(median(results.iter().map(part)));
         let turns = store.stats().turns.to_string();
-        table.row(name, [of(|(rate, _)| *rate), of(|(_, q)| q.p50), of(|(_, q)| q.p99), of(|(_, q)| q.max), turns]);
+        table.row(
+            name,
+            [
+                of(|(rate, _)| *rate),
+                of(|(_, q)| q.p50),
+                of(|(_, q)| q.p99),
+                of(|(_, q)| q.max),
+                turns,
+            ],
+        );
     }
     table.print();
     if turning.stats().turns == 0 {
         return Err("no table was emptied while it was measured".into());
     }
     let [quiet, turning] = results;
-    let ratios = turning.iter().zip(&quiet).map(|((_, turning), (_, quiet))| turning.p99 / quiet.p99);
-    at_most("p99 while tables are emptied, against at rest", median(ratios), P99_MAX, " ×");
+    let ratios = turning
+        .iter()
+        .zip(&quiet)
+        .map(|((_, turning), (_, quiet))| turning.p99 / quiet.p99);
+    at_most(
+        "p99 while tables are emptied, against at rest",
+        median(ratios),
+        P99_MAX,
+        " ×",
+    );
     Ok(())
 }
 
@@ -59,12 +93,16 @@ pub(super) async fn run(cluster: &Cluster, scale: Scale) -> Result<(), Error> {
 async fn open(cluster: &Cluster, turns: bool) -> Result<Arc<Postgres>, Error> {
     let url = cluster.migrated().await?;
     if turns {
-        cluster.sql(&url, &format!("UPDATE hapax.pace SET hours_width = {}", EVERY.as_micros()))?;
+        cluster.sql(
+            &url,
+            &format!("UPDATE hapax.pace SET hours_width = {}", EVERY.as_micros()),
+        )?;
     }
     Ok(Arc::new(Postgres::open(&url).await?))
 }
 
-/// The load, with somebody beside it who looks after the rings: on both stores, so that this alone is no difference.
+/// The load, with somebody beside it who looks after the rings: on both stores, so that this alone
+/// is no difference.
 async fn swept(store: &Arc<Postgres>, duration: Duration) -> Result<Done, Error> {
     let sweep = async {
         let mut ticks = tokio::time::interval(EVERY);

@@ -18,7 +18,11 @@ const CALLERS: usize = 64;
 const RATE_RATIO_MIN: f64 = 0.8;
 
 pub(super) async fn run(cluster: &Cluster, scale: Scale) -> Result<(), Error> {
-    let Scale { seconds, rounds, keys } = scale;
+    let Scale {
+        seconds,
+        rounds,
+        keys,
+    } = scale;
     let (many_url, many) = filled(cluster, keys).await?;
     let title = format!(
         "postgres: claim + complete by {CALLERS} callers with many stored keys and with few, {ANSWER_BYTES}-byte answers; medians of {rounds} \
@@ -36,13 +40,30 @@ pub(super) async fn run(cluster: &Cluster, scale: Scale) -> Result<(), Error> {
     }
     for (count, results) in [(FEW, &with_few), (keys, &with_many)] {
         let of = |part: fn(&(f64, Quantiles)) -> f64| number(median(results.iter().map(part)));
-        table.row(&count.to_string(), [of(|(rate, _)| *rate), of(|(_, q)| q.p50), of(|(_, q)| q.p99)]);
+        table.row(
+            &count.to_string(),
+            [
+                of(|(rate, _)| *rate),
+                of(|(_, q)| q.p50),
+                of(|(_, q)| q.p99),
+            ],
+        );
     }
     table.print();
-    let size: u64 = cluster.sql(&many_url, "SELECT pg_database_size(current_database())")?.parse()?;
+    let size: u64 = cluster
+        .sql(&many_url, "SELECT pg_database_size(current_database())")?
+        .parse()?;
     println!("  the database of many keys takes {} MiB", mebibytes(size));
-    let ratios = with_many.iter().zip(&with_few).map(|((many, _), (few, _))| many / few);
-    at_least("rate with many against few", median(ratios), RATE_RATIO_MIN, " ×");
+    let ratios = with_many
+        .iter()
+        .zip(&with_few)
+        .map(|((many, _), (few, _))| many / few);
+    at_least(
+        "rate with many against few",
+        median(ratios),
+        RATE_RATIO_MIN,
+        " ×",
+    );
     Ok(())
 }
 

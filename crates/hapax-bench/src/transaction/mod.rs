@@ -18,7 +18,10 @@ pub(crate) const COMMAND: Command = Command {
     flags: &[
         Flag::new("--seconds", "4", "of each measurement in each round"),
         Flag::new("--rounds", "5", "repetitions, interleaved"),
-        Flag::switch("--quick", "one short round: shows that it works, and nothing else"),
+        Flag::switch(
+            "--quick",
+            "one short round: shows that it works, and nothing else",
+        ),
     ],
     run,
 };
@@ -75,7 +78,10 @@ async fn measure(cluster: &Cluster, seconds: Duration, rounds: usize) -> Result<
         for clients in CLIENTS {
             for who in Who::ALL {
                 let Ran { rate, latencies } = orders.run(clients, who, seconds).await?;
-                results.entry((clients, who)).or_default().push((rate, latencies.quantiles()));
+                results
+                    .entry((clients, who))
+                    .or_default()
+                    .push((rate, latencies.quantiles()));
             }
         }
     }
@@ -83,8 +89,13 @@ async fn measure(cluster: &Cluster, seconds: Duration, rounds: usize) -> Result<
 }
 
 fn print(results: &Results, title: &str) {
-    let mut table = Table::new(title, &["", "clients", "per second", "of bare", "p50 ms", "p99 ms"]);
-    let of = |rounds: &[(f64, Quantiles)], part: fn(&(f64, Quantiles)) -> f64| number(median(rounds.iter().map(part)));
+    let mut table = Table::new(
+        title,
+        &["", "clients", "per second", "of bare", "p50 ms", "p99 ms"],
+    );
+    let of = |rounds: &[(f64, Quantiles)], part: fn(&(f64, Quantiles)) -> f64| {
+        number(median(rounds.iter().map(part)))
+    };
     for ((clients, who), rounds) in results {
         let ratio = number(against(results, *clients, *who));
         let cells = [
@@ -99,13 +110,21 @@ fn print(results: &Results, title: &str) {
     table.print();
     for clients in CLIENTS {
         for who in [Who::Transaction, Who::Effect] {
-            at_least(&format!("{clients} clients, {}", who.name()), against(results, clients, who), RATIO_MIN, "");
+            at_least(
+                &format!("{clients} clients, {}", who.name()),
+                against(results, clients, who),
+                RATIO_MIN,
+                "",
+            );
         }
     }
 }
 
-/// The median of the ratios of each round, whose measurements were made within seconds of each other.
+/// The median of the ratios of each round, whose measurements were made within seconds of each
+/// other.
 fn against(results: &Results, clients: usize, who: Who) -> f64 {
-    let rounds = results[&(clients, who)].iter().zip(&results[&(clients, Who::Bare)]);
+    let rounds = results[&(clients, who)]
+        .iter()
+        .zip(&results[&(clients, Who::Bare)]);
     median(rounds.map(|(this, bare)| this.0 / bare.0))
 }

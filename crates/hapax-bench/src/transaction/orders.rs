@@ -44,17 +44,38 @@ impl Orders {
             "CREATE TABLE orders (id uuid PRIMARY KEY, item text NOT NULL, ordered_at timestamptz NOT NULL DEFAULT now())",
         )
         .await?;
-        let policy = Policy { mode: Mode::Transaction, ..Policy::default() };
-        let once = Hapax::new(Postgres::open(url).await?).namespace("shop").once("order").policy(policy)?;
-        Ok(Orders { url: url.to_owned(), once })
+        let policy = Policy {
+            mode: Mode::Transaction,
+            ..Policy::default()
+        };
+        let once = Hapax::new(Postgres::open(url).await?)
+            .namespace("shop")
+            .once("order")
+            .policy(policy)?;
+        Ok(Orders {
+            url: url.to_owned(),
+            once,
+        })
     }
 
-    pub(super) async fn run(&self, clients: usize, who: Who, duration: Duration) -> Result<Ran, Error> {
+    pub(super) async fn run(
+        &self,
+        clients: usize,
+        who: Who,
+        duration: Duration,
+    ) -> Result<Ran, Error> {
         let mut desks = Vec::new();
         for _ in 0..clients {
             let client = connect(&self.url).await?;
-            let (insert, effect) = (client.prepare(INSERT).await?, Effect::prepare(&client, INSERT).await?);
-            desks.push(Arc::new(Mutex::new(Desk { client, insert, effect })));
+            let (insert, effect) = (
+                client.prepare(INSERT).await?,
+                Effect::prepare(&client, INSERT).await?,
+            );
+            desks.push(Arc::new(Mutex::new(Desk {
+                client,
+                insert,
+                effect,
+            })));
         }
         let (begin, mut latencies) = (Instant::now(), Latencies::default());
         let clients = desks.into_iter().map(|desk| {
@@ -67,19 +88,34 @@ impl Orders {
             orders += count;
             latencies.merge(of_client);
         }
-        Ok(Ran { rate: orders as f64 / begin.elapsed().as_secs_f64(), latencies })
+        Ok(Ran {
+            rate: orders as f64 / begin.elapsed().as_secs_f64(),
+            latencies,
+        })
     }
 }
 
-async fn order_until(end: Instant, who: Who, once: &Once, desk: Arc<Mutex<Desk>>) -> Result<(usize, Latencies), Error> {
+async fn order_until(
+    end: Instant,
+    who: Who,
+    once: &Once,
+    desk: Arc<Mutex<Desk>>,
+) -> Result<(usize, Latencies), Error> {
     let (mut count, mut latencies) = (0, Latencies::default());
     while Instant::now() < end {
-        let (since, id, desk) = (Instant::now(), Uuid::new_v4(), desk.clone().lock_owned().await);
+        let (since, id, desk) = (
+            Instant::now(),
+            Uuid::new_v4(),
+            desk.clone().lock_owned().await,
+        );
         match who {
             Who::Bare => bare(desk, id).await?,
             Who::Transaction | Who::Effect => {
                 let key = Key::new(id.to_string())?;
-                once.run(key, id.into_bytes().to_vec(), move |operation| with_its_record(operation, who, desk, id)).await?;
+                once.run(key, id.into_bytes().to_vec(), move |operation| {
+                    with_its_record(operation, who, desk, id)
+                })
+                .await?;
             }
         }
         latencies.push(since.elapsed());
@@ -95,11 +131,24 @@ async fn bare(mut desk: OwnedMutexGuard<Desk>, id: Uuid) -> Result<(), Error> {
     Ok(tx.commit().await?)
 }
 
-async fn with_its_record(operation: Operation, who: Who, mut desk: OwnedMutexGuard<Desk>, id: Uuid) -> Result<Bytes, Failure> {
-    let Desk { client, insert, effect } = &mut *desk;
+async fn with_its_record(
+    operation: Operation,
+    who: Who,
+    mut desk: OwnedMutexGuard<Desk>,
+    id: Uuid,
+) -> Result<Bytes, Failure> {
+    let Desk {
+        client,
+        insert,
+        effect,
+    } = &mut *desk;
     let answer = Answer::new(201, vec![b'x'; ANSWER_BYTES]);
     let kept = match who {
-        Who::Effect => effect.finish(&operation, client, &[&id, &"a book"], answer).await?,
+        Who::Effect => {
+            effect
+                .finish(&operation, client, &[&id, &"a book"], answer)
+                .await?
+        }
         Who::Bare | Who::Transaction => {
             let tx = client.transaction().await?;
             tx.execute(insert, &[&id, &"a book"]).await?;

@@ -13,13 +13,21 @@ const PAST: Timestamp = Timestamp::from_micros(900_000_000);
 const FUTURE: Timestamp = Timestamp::from_micros(1_100_000_000);
 
 fn fingerprint(byte: u8) -> Fingerprint {
-    Fingerprint { digest: [byte; 32], policy: Arc::new(FingerprintPolicy::default()) }
+    Fingerprint {
+        digest: [byte; 32],
+        policy: Arc::new(FingerprintPolicy::default()),
+    }
 }
 
 fn head(state: State) -> Head {
     Head {
         id: RecordId::from_bytes([0; 32]),
-        scope: Arc::new(Scope { namespace: "n".into(), principal: Principal::Anonymous, method: "POST".into(), path: "/".into() }),
+        scope: Arc::new(Scope {
+            namespace: "n".into(),
+            principal: Principal::Anonymous,
+            method: "POST".into(),
+            path: "/".into(),
+        }),
         key: Key::new("k").unwrap(),
         state,
         fence: Fence::from_u64(7),
@@ -39,36 +47,91 @@ fn head(state: State) -> Head {
     }
 }
 
-/// The records a request can meet: every state, and every state that time turns into another before a sweep writes it down.
+/// The records a request can meet: every state, and every state that time turns into another before
+/// a sweep writes it down.
 fn records() -> Vec<(&'static str, Option<Head>)> {
-    let expired = |state| Head { expires_at: PAST, ..head(state) };
-    let gone = |state| Head { tombstone_until: PAST, ..expired(state) };
+    let expired = |state| Head {
+        expires_at: PAST,
+        ..head(state)
+    };
+    let gone = |state| Head {
+        tombstone_until: PAST,
+        ..expired(state)
+    };
     vec![
         ("absent", None),
         ("running", Some(head(State::Running))),
-        ("running, lease over", Some(Head { lease_until: NOW, ..head(State::Running) })),
+        (
+            "running, lease over",
+            Some(Head {
+                lease_until: NOW,
+                ..head(State::Running)
+            }),
+        ),
         ("completed", Some(head(State::Completed))),
-        ("completed, not kept", Some(Head { kept: false, ..head(State::Completed) })),
+        (
+            "completed, not kept",
+            Some(Head {
+                kept: false,
+                ..head(State::Completed)
+            }),
+        ),
         ("failed", Some(head(State::Failed))),
         ("retryable", Some(head(State::Retryable))),
-        ("retryable, last attempt", Some(Head { attempts: 100, ..head(State::Retryable) })),
+        (
+            "retryable, last attempt",
+            Some(Head {
+                attempts: 100,
+                ..head(State::Retryable)
+            }),
+        ),
         ("unknown", Some(head(State::Unknown))),
-        ("unknown, last attempt", Some(Head { attempts: 100, ..head(State::Unknown) })),
+        (
+            "unknown, last attempt",
+            Some(Head {
+                attempts: 100,
+                ..head(State::Unknown)
+            }),
+        ),
         ("completed, retention over", Some(expired(State::Completed))),
         ("unknown, retention over", Some(expired(State::Unknown))),
-        ("expired completed", Some(expired(State::Expired(Last::Completed)))),
-        ("expired failed", Some(expired(State::Expired(Last::Failed)))),
-        ("expired retryable", Some(expired(State::Expired(Last::Retryable)))),
-        ("expired unknown", Some(expired(State::Expired(Last::Unknown)))),
-        ("forgotten", Some(Head { fingerprint: None, ..expired(State::Expired(Last::Completed)) })),
+        (
+            "expired completed",
+            Some(expired(State::Expired(Last::Completed))),
+        ),
+        (
+            "expired failed",
+            Some(expired(State::Expired(Last::Failed))),
+        ),
+        (
+            "expired retryable",
+            Some(expired(State::Expired(Last::Retryable))),
+        ),
+        (
+            "expired unknown",
+            Some(expired(State::Expired(Last::Unknown))),
+        ),
+        (
+            "forgotten",
+            Some(Head {
+                fingerprint: None,
+                ..expired(State::Expired(Last::Completed))
+            }),
+        ),
         ("completed, tombstone over", Some(gone(State::Completed))),
-        ("expired, tombstone over", Some(gone(State::Expired(Last::Completed)))),
-        ("expired unknown, tombstone over", Some(gone(State::Expired(Last::Unknown)))),
+        (
+            "expired, tombstone over",
+            Some(gone(State::Expired(Last::Completed))),
+        ),
+        (
+            "expired unknown, tombstone over",
+            Some(gone(State::Expired(Last::Unknown))),
+        ),
     ]
 }
 
-/// What each record answers: the same request in hold, in rerun, another request, one whose deadline has passed, one whose token is
-/// past its life (both in rerun, where more would begin).
+/// What each record answers: the same request in hold, in rerun, another request, one whose
+/// deadline has passed, one whose token is past its life (both in rerun, where more would begin).
 const TABLE: &str = "
 record                            | same, hold          | same, rerun         | other       | deadline passed     | token over
 absent                            | attempt absent      | attempt absent      | attempt absent | deadline-passed  | key-expired
@@ -96,12 +159,19 @@ expired unknown, tombstone over   | outcome-unknown     | outcome-unknown     | 
 fn word(decision: &Decision) -> String {
     match decision {
         Decision::Attempt(Condition::Absent) => "attempt absent".into(),
-        Decision::Attempt(Condition::Lapsed { fence }) if fence.as_u64() == 7 => "attempt lapsed".into(),
+        Decision::Attempt(Condition::Lapsed { fence }) if fence.as_u64() == 7 => {
+            "attempt lapsed".into()
+        }
         Decision::Hold(Condition::Lapsed { fence }) if fence.as_u64() == 7 => "hold".into(),
         Decision::Replay => "replay".into(),
         Decision::Wait => "wait".into(),
-        Decision::Reject(Rejection::AnswerNotKept { status: Some(status), at: PAST }) => format!("answer-not-kept {status}"),
-        Decision::Reject(Rejection::KeyExpired { last: Some(last), .. }) => format!("key-expired {}", last.word()),
+        Decision::Reject(Rejection::AnswerNotKept {
+            status: Some(status),
+            at: PAST,
+        }) => format!("answer-not-kept {status}"),
+        Decision::Reject(Rejection::KeyExpired {
+            last: Some(last), ..
+        }) => format!("key-expired {}", last.word()),
         Decision::Reject(rejection) => rejection.row().slug.into(),
         other => panic!("not a decision this table knows: {other:?}"),
     }
@@ -110,24 +180,56 @@ fn word(decision: &Decision) -> String {
 #[test]
 fn every_state_against_every_event() {
     let (same, other) = (fingerprint(1), fingerprint(2));
-    let ask = |fingerprint| Ask { fingerprint, deadline: None, token_until: None };
-    let (hold, rerun) = (Policy::default(), Policy { mode: Mode::Rerun, ..Policy::default() });
+    let ask = |fingerprint| Ask {
+        fingerprint,
+        deadline: None,
+        token_until: None,
+    };
+    let (hold, rerun) = (
+        Policy::default(),
+        Policy {
+            mode: Mode::Rerun,
+            ..Policy::default()
+        },
+    );
     let events = [
         (ask(&same), &hold),
         (ask(&same), &rerun),
         (ask(&other), &rerun),
-        (Ask { deadline: Some(PAST), ..ask(&same) }, &rerun),
-        (Ask { token_until: Some(PAST), ..ask(&same) }, &rerun),
+        (
+            Ask {
+                deadline: Some(PAST),
+                ..ask(&same)
+            },
+            &rerun,
+        ),
+        (
+            Ask {
+                token_until: Some(PAST),
+                ..ask(&same)
+            },
+            &rerun,
+        ),
     ];
 
-    let rows: Vec<Vec<&str>> = TABLE.trim().lines().skip(1).map(|row| row.split('|').map(str::trim).collect()).collect();
+    let rows: Vec<Vec<&str>> = TABLE
+        .trim()
+        .lines()
+        .skip(1)
+        .map(|row| row.split('|').map(str::trim).collect())
+        .collect();
     let records = records();
     assert_eq!(rows.len(), records.len(), "each record has its row");
     for (row, (name, record)) in rows.iter().zip(&records) {
         assert_eq!(row[0], *name);
         for (expected, (ask, policy)) in row[1..].iter().zip(&events) {
             let decision = decide(record.as_ref(), ask, NOW, policy);
-            assert_eq!(word(&decision), *expected, "{name} against {ask:?} in {:?}", policy.mode);
+            assert_eq!(
+                word(&decision),
+                *expected,
+                "{name} against {ask:?} in {:?}",
+                policy.mode
+            );
         }
         assert_eq!(row.len(), events.len() + 1);
     }
@@ -136,27 +238,63 @@ fn every_state_against_every_event() {
 #[test]
 fn modes_differ_only_in_what_follows_a_lost_attempt() {
     let fingerprint = fingerprint(1);
-    let ask = Ask { fingerprint: &fingerprint, deadline: None, token_until: None };
-    let decided = |record: Option<&Head>, mode| word(&decide(record, &ask, NOW, &Policy { mode, ..Policy::default() }));
+    let ask = Ask {
+        fingerprint: &fingerprint,
+        deadline: None,
+        token_until: None,
+    };
+    let decided = |record: Option<&Head>, mode| {
+        word(&decide(
+            record,
+            &ask,
+            NOW,
+            &Policy {
+                mode,
+                ..Policy::default()
+            },
+        ))
+    };
     for (name, record) in records() {
         // What was lost has no status.
-        let record = record.map(|head| Head { status: head.status.filter(|_| !head.state.is_open()), ..head });
+        let record = record.map(|head| Head {
+            status: head.status.filter(|_| !head.state.is_open()),
+            ..head
+        });
         let rerun = decided(record.as_ref(), Mode::Rerun);
         for mode in [Mode::Transaction, Mode::Fenced, Mode::Probe] {
             assert_eq!(decided(record.as_ref(), mode), rerun, "{name} in {mode:?}");
         }
     }
-    // What was answered as done was not rolled back. A record from before has the mere status of one that did not join.
-    let lost = |loss: Loss| Head { status: loss.code(), ..head(State::Unknown) };
-    for loss in
-        [Loss::Answered(201), Loss::NotJoined(Some(201)), Loss::NotJoined(Some(500)), Loss::NotJoined(None), Loss::Newer(4000)]
-    {
-        assert_eq!(decided(Some(&lost(loss)), Mode::Transaction), "outcome-unknown", "{loss:?}");
+    // What was answered as done was not rolled back. A record from before has the mere status of
+    // one that did not join.
+    let lost = |loss: Loss| Head {
+        status: loss.code(),
+        ..head(State::Unknown)
+    };
+    for loss in [
+        Loss::Answered(201),
+        Loss::NotJoined(Some(201)),
+        Loss::NotJoined(Some(500)),
+        Loss::NotJoined(None),
+        Loss::Newer(4000),
+    ] {
+        assert_eq!(
+            decided(Some(&lost(loss)), Mode::Transaction),
+            "outcome-unknown",
+            "{loss:?}"
+        );
         assert_eq!(decided(Some(&lost(loss)), Mode::Fenced), "attempt lapsed");
     }
     for status in [201, 404, 422, 500] {
-        let before = Head { status: Some(status), ..head(State::Unknown) };
-        assert_eq!(decided(Some(&before), Mode::Transaction), "outcome-unknown", "{status}, from before");
+        let before = Head {
+            status: Some(status),
+            ..head(State::Unknown)
+        };
+        assert_eq!(
+            decided(Some(&before), Mode::Transaction),
+            "outcome-unknown",
+            "{status}, from before"
+        );
     }
     for loss in [
         Loss::Answered(408),
@@ -169,7 +307,11 @@ fn modes_differ_only_in_what_follows_a_lost_attempt() {
         Loss::Stopped,
         Loss::Lapsed,
     ] {
-        assert_eq!(decided(Some(&lost(loss)), Mode::Transaction), "attempt lapsed", "{loss:?}");
+        assert_eq!(
+            decided(Some(&lost(loss)), Mode::Transaction),
+            "attempt lapsed",
+            "{loss:?}"
+        );
     }
 }
 
@@ -177,16 +319,38 @@ fn modes_differ_only_in_what_follows_a_lost_attempt() {
 fn a_deadline_is_honoured_within_its_tolerance() {
     let fingerprint = fingerprint(1);
     let decide_at = |now| {
-        let ask = Ask { fingerprint: &fingerprint, deadline: Some(NOW), token_until: None };
+        let ask = Ask {
+            fingerprint: &fingerprint,
+            deadline: Some(NOW),
+            token_until: None,
+        };
         word(&decide(None, &ask, now, &Policy::default()))
     };
     assert_eq!(decide_at(NOW.after(DEADLINE_TOLERANCE)), "attempt absent");
-    assert_eq!(decide_at(NOW.after(DEADLINE_TOLERANCE + Duration::from_micros(1))), "deadline-passed");
+    assert_eq!(
+        decide_at(NOW.after(DEADLINE_TOLERANCE + Duration::from_micros(1))),
+        "deadline-passed"
+    );
 }
 
 #[test]
 fn a_fingerprint_made_under_another_policy_is_another_fingerprint() {
-    let json = Fingerprint { digest: [1; 32], policy: Arc::new(FingerprintPolicy::json()) };
-    let ask = Ask { fingerprint: &json, deadline: None, token_until: None };
-    assert_eq!(word(&decide(Some(&head(State::Completed)), &ask, NOW, &Policy::default())), "key-reused");
+    let json = Fingerprint {
+        digest: [1; 32],
+        policy: Arc::new(FingerprintPolicy::json()),
+    };
+    let ask = Ask {
+        fingerprint: &json,
+        deadline: None,
+        token_until: None,
+    };
+    assert_eq!(
+        word(&decide(
+            Some(&head(State::Completed)),
+            &ask,
+            NOW,
+            &Policy::default()
+        )),
+        "key-reused"
+    );
 }

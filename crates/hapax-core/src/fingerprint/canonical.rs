@@ -1,7 +1,9 @@
-//! What a fingerprint covers, for people to read: the same parts that are hashed, as values instead of digests.
+//! What a fingerprint covers, for people to read: the same parts that are hashed, as values instead
+//! of digests.
 //!
-//! The request path never needs this; it answers "what counts?" and "why do these two differ?". It is made by the code that makes the
-//! fingerprint, so that two requests have equal canonical forms iff they have equal fingerprints.
+//! The request path never needs this; it answers "what counts?" and "why do these two differ?". It
+//! is made by the code that makes the fingerprint, so that two requests have equal canonical forms
+//! iff they have equal fingerprints.
 //!
 //! ```
 //! use hapax_core::fingerprint::{Selection, canonical};
@@ -15,7 +17,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::multipart::{Boundary, Cutter, Pieces};
-use super::{FingerprintPolicy, JsonRules, Reading, RequestHead, Selection, json, multipart_boundary, values};
+use super::{
+    FingerprintPolicy, JsonRules, Reading, RequestHead, Selection, json, multipart_boundary, values,
+};
 
 /// The headers and the body of a request as far as they count. Scope and target count as they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +46,8 @@ pub enum Body {
     Multipart(Vec<Vec<u8>>),
 }
 
-/// A JSON text as far as it counts. Its `Display` is the text without spacing, members in the order of their names.
+/// A JSON text as far as it counts. Its `Display` is the text without spacing, members in the order
+/// of their names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Json {
     /// `null`
@@ -72,7 +77,8 @@ pub enum Odd {
     /// Readers differ in which of the two they take.
     #[error("the name {0:?} is in one object twice")]
     DuplicateName(String),
-    /// Readers that ignore letter case take them for one name. The second may be a name that the policy names.
+    /// Readers that ignore letter case take them for one name. The second may be a name that the
+    /// policy names.
     #[error("the names {0:?} and {1:?} differ only in letter case")]
     LetterCase(String, String),
     /// Nested deeper than is read.
@@ -94,18 +100,30 @@ pub enum Odd {
 
 /// What counts of a request under a policy.
 pub fn of(policy: &FingerprintPolicy, head: &RequestHead<'_>, body: &[u8]) -> Canonical {
-    let header = |name: &str| (name.to_owned(), values(head, name).map(<[u8]>::to_vec).collect());
+    let header = |name: &str| {
+        (
+            name.to_owned(),
+            values(head, name).map(<[u8]>::to_vec).collect(),
+        )
+    };
     let mut headers: Vec<(String, Vec<Vec<u8>>)> = policy.headers().map(header).collect();
-    let bytes = |odd| Body::Bytes { bytes: body.to_vec(), odd };
+    let bytes = |odd| Body::Bytes {
+        bytes: body.to_vec(),
+        odd,
+    };
     let body = match Reading::of(&policy.body, head) {
         Reading::Raw => bytes(None),
-        Reading::Json(selection) => json_by(policy.json, body, selection).map_or_else(|odd| bytes(Some(odd)), Body::Json),
+        Reading::Json(selection) => {
+            json_by(policy.json, body, selection).map_or_else(|odd| bytes(Some(odd)), Body::Json)
+        }
         Reading::Multipart => match multipart_boundary(head) {
             None => bytes(Some(Odd::NoBoundary)),
             Some(boundary) => match multipart(boundary, body) {
                 None => bytes(Some(Odd::NotMultipart)),
                 Some((pieces, content_type)) => {
-                    if let Some((_, values)) = headers.iter_mut().find(|(name, _)| name == "content-type") {
+                    if let Some((_, values)) =
+                        headers.iter_mut().find(|(name, _)| name == "content-type")
+                    {
                         *values = vec![content_type];
                     }
                     Body::Multipart(pieces)
@@ -196,7 +214,8 @@ impl json::Form for Json {
     }
 }
 
-/// The canonical text. The place of an element that does not count stays empty, as in `[,2]`: that is no JSON, and says what was hashed.
+/// The canonical text. The place of an element that does not count stays empty, as in `[,2]`: that
+/// is no JSON, and says what was hashed.
 impl fmt::Display for Json {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

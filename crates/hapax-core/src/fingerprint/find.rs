@@ -1,7 +1,9 @@
-//! Finding values in a JSON text: keys that callers send in their body, and what new keys are counted by.
+//! Finding values in a JSON text: keys that callers send in their body, and what new keys are
+//! counted by.
 //!
-//! The text is read by the code that reads it for the fingerprint, so that what is odd there is odd here. Whoever takes a value from an
-//! odd text may take another than the service behind: [`Found::odd`] says so, and it is for the caller to refuse.
+//! The text is read by the code that reads it for the fingerprint, so that what is odd there is odd
+//! here. Whoever takes a value from an odd text may take another than the service behind:
+//! [`Found::odd`] says so, and it is for the caller to refuse.
 //!
 //! ```
 //! use hapax_core::fingerprint::Finder;
@@ -23,7 +25,8 @@ use super::{JsonRules, Selection};
 /// A longer string or number is found without its text: it is no key.
 const TEXT_BYTES_MAX: usize = 1_024;
 
-/// Finds the values at some places of a JSON text that comes in chunks of any size. Keeps no more of the text than those.
+/// Finds the values at some places of a JSON text that comes in chunks of any size. Keeps no more
+/// of the text than those.
 pub struct Finder {
     canonical: Canonical<Digests>,
     odd: Option<Odd>,
@@ -48,7 +51,11 @@ impl Finder {
     /// Finds the values at these places, each of which is [one](Pointer::is_exact).
     pub fn new(pointers: Vec<Pointer>) -> Self {
         Finder {
-            canonical: Canonical::tracing(Selection::All, JsonRules::default(), Trail::new(pointers)),
+            canonical: Canonical::tracing(
+                Selection::All,
+                JsonRules::default(),
+                Trail::new(pointers),
+            ),
             odd: None,
             is_empty: true,
         }
@@ -68,12 +75,17 @@ impl Finder {
             None => self.canonical.end().err(),
             odd => odd,
         };
-        Found { values: self.canonical.into_trail().found(), odd: ended, is_empty: self.is_empty }
+        Found {
+            values: self.canonical.into_trail().found(),
+            odd: ended,
+            is_empty: self.is_empty,
+        }
     }
 }
 
 impl Found {
-    /// The value at a place, if there is one. `null` is none: to most services it says that nothing was sent.
+    /// The value at a place, if there is one. `null` is none: to most services it says that nothing
+    /// was sent.
     pub fn get(&self, pointer: &Pointer) -> Option<&Value> {
         self.values.iter().find(|(at, _)| at == pointer)?.1.as_ref()
     }
@@ -90,13 +102,15 @@ impl Found {
 }
 
 impl Value {
-    /// What stands for the value: its kind and content, a number by its exact spelling, as in the fingerprint.
+    /// What stands for the value: its kind and content, a number by its exact spelling, as in the
+    /// fingerprint.
     pub fn digest(&self) -> [u8; 32] {
         self.digest
     }
 
-    /// The text, if it could be a key: a string, or the digits of a whole number. A number that is written with a fraction or an exponent has
-    /// none: one service reads `7.0` as 7, another does not.
+    /// The text, if it could be a key: a string, or the digits of a whole number. A number that is
+    /// written with a fraction or an exponent has none: one service reads `7.0` as 7, another does
+    /// not.
     pub fn text(&self) -> Option<&str> {
         self.text.as_deref()
     }
@@ -113,7 +127,8 @@ pub(super) struct Trail<V> {
     found: Vec<Option<(V, Option<Box<str>>)>>,
 }
 
-/// An open container: the pointers that lead into it, and those that lead on to the value being read.
+/// An open container: the pointers that lead into it, and those that lead on to the value being
+/// read.
 struct Level {
     within: Vec<usize>,
     next: Vec<usize>,
@@ -123,13 +138,22 @@ impl<V: Clone> Trail<V> {
     pub(super) fn new(pointers: Vec<Pointer>) -> Self {
         let root = (0..pointers.len()).collect();
         let found = pointers.iter().map(|_| None).collect();
-        Trail { pointers, root, levels: Vec::new(), text: None, found }
+        Trail {
+            pointers,
+            root,
+            levels: Vec::new(),
+            text: None,
+            found,
+        }
     }
 
     /// A container begins.
     pub(super) fn open(&mut self) {
         if !self.pointers.is_empty() {
-            let level = Level { within: self.next().to_vec(), next: Vec::new() };
+            let level = Level {
+                within: self.next().to_vec(),
+                next: Vec::new(),
+            };
             self.levels.push(level);
         }
     }
@@ -138,8 +162,9 @@ impl<V: Clone> Trail<V> {
         self.levels.pop();
     }
 
-    /// The value of this member comes next. If its name differs from a pointer's only in letter case, the text is odd: a service that
-    /// ignores letter case finds there what this one does not.
+    /// The value of this member comes next. If its name differs from a pointer's only in letter
+    /// case, the text is odd: a service that ignores letter case finds there what this one does
+    /// not.
     pub(super) fn member(&mut self, name: &str) -> Result<(), Odd> {
         if let Some(level) = self.levels.last() {
             let depth = self.levels.len() - 1;
@@ -155,10 +180,17 @@ impl<V: Clone> Trail<V> {
     }
 
     fn step(&mut self, to: &Step<'_>) {
-        let Some(depth) = self.levels.len().checked_sub(1) else { return };
+        let Some(depth) = self.levels.len().checked_sub(1) else {
+            return;
+        };
         let (pointers, level) = (&self.pointers, &mut self.levels[depth]);
         level.next.clear();
-        level.next.extend(level.within.iter().filter(|&&i| pointers[i].matches(depth, to)));
+        level.next.extend(
+            level
+                .within
+                .iter()
+                .filter(|&&i| pointers[i].matches(depth, to)),
+        );
     }
 
     /// The value being read is this string.
@@ -179,7 +211,10 @@ impl<V: Clone> Trail<V> {
     /// The value being read is `null`: nothing that a pointer finds.
     pub(super) fn null(&mut self) {
         let (pointers, depth) = (&self.pointers, self.levels.len());
-        let next = self.levels.last_mut().map_or(&mut self.root, |level| &mut level.next);
+        let next = self
+            .levels
+            .last_mut()
+            .map_or(&mut self.root, |level| &mut level.next);
         next.retain(|&i| pointers[i].len() != depth);
     }
 
@@ -198,13 +233,19 @@ impl<V: Clone> Trail<V> {
 
     /// The pointers that end at the value being read.
     fn ends(&self) -> impl Iterator<Item = usize> {
-        self.next().iter().copied().filter(|&i| self.pointers[i].len() == self.levels.len())
+        self.next()
+            .iter()
+            .copied()
+            .filter(|&i| self.pointers[i].len() == self.levels.len())
     }
 }
 
 impl Trail<[u8; 32]> {
     fn found(self) -> Vec<(Pointer, Option<Value>)> {
-        let values = self.found.into_iter().map(|found| found.map(|(digest, text)| Value { digest, text }));
+        let values = self
+            .found
+            .into_iter()
+            .map(|found| found.map(|(digest, text)| Value { digest, text }));
         self.pointers.into_iter().zip(values).collect()
     }
 }
@@ -214,20 +255,31 @@ mod tests {
     use super::*;
 
     fn find(text: &[u8], pointers: &[&str], chunk: usize) -> Found {
-        let mut finder = Finder::new(pointers.iter().map(|pointer| pointer.parse().unwrap()).collect());
+        let mut finder = Finder::new(
+            pointers
+                .iter()
+                .map(|pointer| pointer.parse().unwrap())
+                .collect(),
+        );
         text.chunks(chunk).for_each(|chunk| finder.update(chunk));
         finder.finish()
     }
 
     fn texts<'a>(found: &'a Found, pointers: &[&str]) -> Vec<Option<Option<&'a str>>> {
-        pointers.iter().map(|pointer| found.get(&pointer.parse().unwrap()).map(Value::text)).collect()
+        pointers
+            .iter()
+            .map(|pointer| found.get(&pointer.parse().unwrap()).map(Value::text))
+            .collect()
     }
 
     #[test]
     fn values_are_found_wherever_they_are_and_however_the_text_is_cut() {
         let text =
             br#" {"a": {"b": "one", "c": [1, "two", {"d": "three"}]}, "e~/f": "\u0066our", "n": null, "x": {"a": {"b": "no"}}} "#;
-        let pointers = ["/a/b", "/a", "/a/c/1", "/a/c/2/d", "/a/c/0", "/e~0~1f", "/n", "/a/b/c", "/missing", "/a/c/01"];
+        let pointers = [
+            "/a/b", "/a", "/a/c/1", "/a/c/2/d", "/a/c/0", "/e~0~1f", "/n", "/a/b/c", "/missing",
+            "/a/c/01",
+        ];
         for chunk in [1, 2, 7, 1_000] {
             let found = find(text, &pointers, chunk);
             assert_eq!(found.odd(), None);
@@ -254,7 +306,10 @@ mod tests {
             ("0", Some("0")),
             ("-12", Some("-12")),
             ("9007199254740993", Some("9007199254740993")),
-            ("123456789012345678901234567890", Some("123456789012345678901234567890")),
+            (
+                "123456789012345678901234567890",
+                Some("123456789012345678901234567890"),
+            ),
             ("7.0", None),
             ("7e0", None),
             ("7E+2", None),
@@ -270,10 +325,26 @@ mod tests {
 
     #[test]
     fn values_that_are_spelled_alike_have_one_digest_and_others_do_not() {
-        let digest = |text: &str| find(text.as_bytes(), &["/v"], 100).get(&"/v".parse().unwrap()).unwrap().digest();
+        let digest = |text: &str| {
+            find(text.as_bytes(), &["/v"], 100)
+                .get(&"/v".parse().unwrap())
+                .unwrap()
+                .digest()
+        };
         assert_eq!(digest(r#"{"v":"A"}"#), digest(r#"{"x":1, "v" : "\u0041"}"#));
-        assert_eq!(digest(r#"{"v":{"a":1,"b":2}}"#), digest(r#"{"v":{"b":2, "a":1}}"#));
-        let all = [r#"{"v":1}"#, r#"{"v":1.0}"#, r#"{"v":"1"}"#, r#"{"v":[1]}"#, r#"{"v":true}"#, r#"{"v":{}}"#, r#"{"v":""}"#];
+        assert_eq!(
+            digest(r#"{"v":{"a":1,"b":2}}"#),
+            digest(r#"{"v":{"b":2, "a":1}}"#)
+        );
+        let all = [
+            r#"{"v":1}"#,
+            r#"{"v":1.0}"#,
+            r#"{"v":"1"}"#,
+            r#"{"v":[1]}"#,
+            r#"{"v":true}"#,
+            r#"{"v":{}}"#,
+            r#"{"v":""}"#,
+        ];
         for (i, a) in all.iter().enumerate() {
             for b in &all[..i] {
                 assert_ne!(digest(a), digest(b), "{a} {b}");
@@ -284,26 +355,58 @@ mod tests {
     #[test]
     fn what_another_reader_might_read_otherwise_is_odd() {
         let odd = |text: &str| find(text.as_bytes(), &["/k"], 3).odd().cloned();
-        assert_eq!(odd(r#"{"k":"a","k":"b"}"#), Some(Odd::DuplicateName(String::new())));
-        assert_eq!(odd(r#"{"k":"a","x":{"y":1,"y":1}}"#), Some(Odd::DuplicateName(String::new())));
-        assert!(matches!(odd(r#"{"k":"a","K":"b"}"#), Some(Odd::LetterCase(..))));
-        assert!(matches!(odd(r#"{"\u212A":"b"}"#), Some(Odd::LetterCase(..))), "a service that ignores case finds a key here");
-        assert!(matches!(odd(r#"{"k":"a","x":{"y":1,"Y":1}}"#), Some(Odd::LetterCase(..))));
+        assert_eq!(
+            odd(r#"{"k":"a","k":"b"}"#),
+            Some(Odd::DuplicateName(String::new()))
+        );
+        assert_eq!(
+            odd(r#"{"k":"a","x":{"y":1,"y":1}}"#),
+            Some(Odd::DuplicateName(String::new()))
+        );
+        assert!(matches!(
+            odd(r#"{"k":"a","K":"b"}"#),
+            Some(Odd::LetterCase(..))
+        ));
+        assert!(
+            matches!(odd(r#"{"\u212A":"b"}"#), Some(Odd::LetterCase(..))),
+            "a service that ignores case finds a key here"
+        );
+        assert!(matches!(
+            odd(r#"{"k":"a","x":{"y":1,"Y":1}}"#),
+            Some(Odd::LetterCase(..))
+        ));
         assert_eq!(odd(r#"{"k":"a","x":{"K":1}}"#), None);
         assert_eq!(odd("\u{feff}{\"k\":\"a\"}"), Some(Odd::ByteOrderMark));
-        for text in
-            ["", "k=a", "{\"k\":\"a\"", "{\"k\":\"a\"} {}", "{'k':'a'}", r#"{"k":"\ud800"}"#, "{\"k\":\"a\",}", "{\"k\":\"a\nb\"}"]
-        {
-            assert!(matches!(odd(text), Some(Odd::NotJson(_))), "{text}: {:?}", odd(text));
+        for text in [
+            "",
+            "k=a",
+            "{\"k\":\"a\"",
+            "{\"k\":\"a\"} {}",
+            "{'k':'a'}",
+            r#"{"k":"\ud800"}"#,
+            "{\"k\":\"a\",}",
+            "{\"k\":\"a\nb\"}",
+        ] {
+            assert!(
+                matches!(odd(text), Some(Odd::NotJson(_))),
+                "{text}: {:?}",
+                odd(text)
+            );
         }
         assert!(find(b"", &["/k"], 1).is_empty());
         // What stood there before it went wrong is found.
-        assert_eq!(texts(&find(br#"{"k":"a","#, &["/k"], 100), &["/k"]), [Some(Some("a"))]);
+        assert_eq!(
+            texts(&find(br#"{"k":"a","#, &["/k"], 100), &["/k"]),
+            [Some(Some("a"))]
+        );
     }
 
     #[test]
     fn a_string_that_is_far_too_long_for_a_key_is_found_without_its_text() {
         let text = format!("{{\"k\":\"{}\"}}", "x".repeat(2_000));
-        assert_eq!(texts(&find(text.as_bytes(), &["/k"], 64), &["/k"]), [Some(None)]);
+        assert_eq!(
+            texts(&find(text.as_bytes(), &["/k"], 64), &["/k"]),
+            [Some(None)]
+        );
     }
 }

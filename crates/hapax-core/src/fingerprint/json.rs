@@ -1,13 +1,16 @@
 //! JSON in a form that ignores spacing, member order and the spelling of escapes, and nothing else.
 //!
-//! The text is hashed as a tree, from the leaves up: a scalar by its kind and exact content (a number by its spelling, so that no
-//! two decimal values ever meet), an array by its elements with their places, an object by its members sorted by the digest of
-//! their names. Only digests are kept of what has been read, so memory depends on the widest open object, not on the body.
+//! The text is hashed as a tree, from the leaves up: a scalar by its kind and exact content (a
+//! number by its spelling, so that no two decimal values ever meet), an array by its elements with
+//! their places, an object by its members sorted by the digest of their names. Only digests are
+//! kept of what has been read, so memory depends on the widest open object, not on the body.
 //!
-//! Whatever another reader might understand differently is never merged: such a text counts byte for byte.
+//! Whatever another reader might understand differently is never merged: such a text counts byte
+//! for byte.
 //!
-//! What the text is folded into is the [`Form`]: digests for the fingerprint, values where a person wants to see what counts. Which values
-//! count, and which texts are odd, is the same code for both.
+//! What the text is folded into is the [`Form`]: digests for the fingerprint, values where a person
+//! wants to see what counts. Which values count, and which texts are odd, is the same code for
+//! both.
 
 use json_event_parser::{JsonEvent, JsonSyntaxError, LowLevelJsonParser, LowLevelJsonParserResult};
 use sha2::{Digest, Sha256};
@@ -20,12 +23,14 @@ use super::{BodyDigest, JsonRules, Selection};
 
 /// Deeper texts count byte for byte.
 const DEPTH_MAX: usize = 128;
-/// Members that may be open at once; wider texts count byte for byte. Keeps memory at about a megabyte.
+/// Members that may be open at once; wider texts count byte for byte. Keeps memory at about a
+/// megabyte.
 const MEMBERS_MAX: usize = 16_384;
-/// A longer single string or number makes the text count byte for byte, since the parser needs each token whole.
+/// A longer single string or number makes the text count byte for byte, since the parser needs each
+/// token whole.
 const TOKEN_BYTES_MAX: usize = 1 << 20;
-/// No token of a permitted length is spelled longer than this: an escape has six bytes and stands for at least one. What is over it
-/// is over the limit however the text was cut into chunks.
+/// No token of a permitted length is spelled longer than this: an escape has six bytes and stands
+/// for at least one. What is over it is over the limit however the text was cut into chunks.
 const PENDING_BYTES_MAX: usize = 6 * TOKEN_BYTES_MAX + 2;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
@@ -39,7 +44,10 @@ pub(super) struct Reader {
 
 impl Reader {
     pub(super) fn new(selection: Selection, rules: JsonRules) -> Self {
-        Reader { raw: Sha256::new(), canonical: Some(Canonical::new(selection, rules)) }
+        Reader {
+            raw: Sha256::new(),
+            canonical: Some(Canonical::new(selection, rules)),
+        }
     }
 
     pub(super) fn update(&mut self, chunk: &[u8]) {
@@ -53,7 +61,10 @@ impl Reader {
 
     pub(super) fn finish(self) -> BodyDigest {
         match self.canonical.and_then(|canonical| canonical.finish().ok()) {
-            Some(digest) => BodyDigest { tag: "json", digest },
+            Some(digest) => BodyDigest {
+                tag: "json",
+                digest,
+            },
             None => BodyDigest::raw(self.raw),
         }
     }
@@ -137,7 +148,10 @@ impl Form for Digests {
 }
 
 fn scalar(kind: u8, content: &[u8]) -> [u8; 32] {
-    Sha256::new_with_prefix([kind]).chain_update(content).finalize().into()
+    Sha256::new_with_prefix([kind])
+        .chain_update(content)
+        .finalize()
+        .into()
 }
 
 /// Folds a text that comes in chunks, until it turns out to be odd.
@@ -145,7 +159,8 @@ pub(super) struct Canonical<F: Form> {
     parser: LowLevelJsonParser,
     /// Bytes the parser has not consumed: the beginning of a token.
     pending: Vec<u8>,
-    /// Do not parse again before `pending` is this long: a long token arriving in small chunks would else be scanned for each.
+    /// Do not parse again before `pending` is this long: a long token arriving in small chunks
+    /// would else be scanned for each.
     parse_at: usize,
     at_start: bool,
     tree: Tree<F>,
@@ -163,7 +178,14 @@ impl<F: Form> Canonical<F> {
             pending: Vec::new(),
             parse_at: 0,
             at_start: true,
-            tree: Tree { selection, rules, open: Vec::new(), members: 0, root: None, trail },
+            tree: Tree {
+                selection,
+                rules,
+                open: Vec::new(),
+                members: 0,
+                root: None,
+                trail,
+            },
         }
     }
 
@@ -191,7 +213,10 @@ impl<F: Form> Canonical<F> {
     /// The text has ended.
     pub(super) fn end(&mut self) -> Result<F::Value, Odd> {
         self.parse(true)?;
-        self.tree.root.take().ok_or_else(|| Odd::NotJson("it ends before there is a value".to_owned()))
+        self.tree
+            .root
+            .take()
+            .ok_or_else(|| Odd::NotJson("it ends before there is a value".to_owned()))
     }
 
     fn parse(&mut self, is_ending: bool) -> Result<(), Odd> {
@@ -204,7 +229,10 @@ impl<F: Form> Canonical<F> {
         }
         let mut read = 0;
         loop {
-            let LowLevelJsonParserResult { consumed_bytes, event } = self.parser.parse_next(&self.pending[read..], is_ending);
+            let LowLevelJsonParserResult {
+                consumed_bytes,
+                event,
+            } = self.parser.parse_next(&self.pending[read..], is_ending);
             match event {
                 Some(Ok(JsonEvent::Eof)) => return Ok(()),
                 Some(Ok(event)) => self.tree.event(&event)?,
@@ -221,7 +249,12 @@ impl<F: Form> Canonical<F> {
 
 fn not_json(error: &JsonSyntaxError) -> Odd {
     let at = error.location().start;
-    Odd::NotJson(format!("line {}, column {}: {}", at.line + 1, at.column + 1, error.message()))
+    Odd::NotJson(format!(
+        "line {}, column {}: {}",
+        at.line + 1,
+        at.column + 1,
+        error.message()
+    ))
 }
 
 /// The path from the root to the value being read, each container with what it holds so far.
@@ -278,7 +311,9 @@ enum Cursor {
 impl<F: Form> Tree<F> {
     fn event(&mut self, event: &JsonEvent<'_>) -> Result<(), Odd> {
         match event {
-            JsonEvent::String(text) | JsonEvent::Number(text) | JsonEvent::ObjectKey(text) if text.len() > TOKEN_BYTES_MAX => {
+            JsonEvent::String(text) | JsonEvent::Number(text) | JsonEvent::ObjectKey(text)
+                if text.len() > TOKEN_BYTES_MAX =>
+            {
                 Err(Odd::Long)
             }
             JsonEvent::String(text) => {
@@ -300,8 +335,15 @@ impl<F: Form> Tree<F> {
                 self.trail.null();
                 self.value(F::null())
             }
-            JsonEvent::StartArray => self.push(|_| Kind::Array { elements: F::array(), next: 0 }),
-            JsonEvent::StartObject => self.push(|cursor| Kind::Object { members: Vec::new(), name: None, child: cursor.clone() }),
+            JsonEvent::StartArray => self.push(|_| Kind::Array {
+                elements: F::array(),
+                next: 0,
+            }),
+            JsonEvent::StartObject => self.push(|cursor| Kind::Object {
+                members: Vec::new(),
+                name: None,
+                child: cursor.clone(),
+            }),
             JsonEvent::ObjectKey(name) => self.name(name),
             JsonEvent::EndArray | JsonEvent::EndObject => self.pop(),
             JsonEvent::Eof => Ok(()),
@@ -322,18 +364,31 @@ impl<F: Form> Tree<F> {
 
     fn name(&mut self, text: &str) -> Result<(), Odd> {
         let depth = self.open.len() - 1;
-        let Some(Container { cursor, kind: Kind::Object { name, child, .. } }) = self.open.last_mut() else {
+        let Some(Container {
+            cursor,
+            kind: Kind::Object { name, child, .. },
+        }) = self.open.last_mut()
+        else {
             return Err(out_of_place());
         };
-        *name = Some(Name { exact: F::name(text), folded: folded_hash(text) });
-        if let (JsonRules::V2, Selection::Only(pointers), Cursor::Walk(matching)) = (self.rules, &self.selection, &*cursor) {
+        *name = Some(Name {
+            exact: F::name(text),
+            folded: folded_hash(text),
+        });
+        if let (JsonRules::V2, Selection::Only(pointers), Cursor::Walk(matching)) =
+            (self.rules, &self.selection, &*cursor)
+        {
             // To a service that ignores letter case this value may be one that counts.
             refuse_letter_case(pointers, matching, depth, text)?;
         }
         self.trail.member(text)?;
         *child = step(&self.selection, cursor, depth, &Step::Member(text));
         self.members += 1;
-        if self.members > MEMBERS_MAX { Err(Odd::Wide) } else { Ok(()) }
+        if self.members > MEMBERS_MAX {
+            Err(Odd::Wide)
+        } else {
+            Ok(())
+        }
     }
 
     fn pop(&mut self) -> Result<(), Odd> {
@@ -369,7 +424,10 @@ impl<F: Form> Tree<F> {
             }
             Some(Kind::Object { members, name, .. }) => {
                 let name = name.take().ok_or_else(out_of_place)?;
-                members.push(Member { name, value: counts.then_some(value) });
+                members.push(Member {
+                    name,
+                    value: counts.then_some(value),
+                });
             }
         }
         Ok(())
@@ -380,25 +438,38 @@ impl<F: Form> Tree<F> {
         let Some(container) = self.open.last() else {
             return match &self.selection {
                 Selection::All => Cursor::Keep,
-                Selection::Omit(pointers) | Selection::Only(pointers) => Cursor::Walk((0..pointers.len()).collect()),
+                Selection::Omit(pointers) | Selection::Only(pointers) => {
+                    Cursor::Walk((0..pointers.len()).collect())
+                }
             };
         };
         match &container.kind {
             Kind::Object { child, .. } => child.clone(),
-            Kind::Array { next, .. } => step(&self.selection, &container.cursor, self.open.len() - 1, &Step::Index(*next)),
+            Kind::Array { next, .. } => step(
+                &self.selection,
+                &container.cursor,
+                self.open.len() - 1,
+                &Step::Index(*next),
+            ),
         }
     }
 }
 
 /// Follows the pointers one step down, from a container at `depth` to a value in it.
 fn step(selection: &Selection, cursor: &Cursor, depth: usize, to: &Step<'_>) -> Cursor {
-    let Cursor::Walk(matching) = cursor else { return cursor.clone() };
+    let Cursor::Walk(matching) = cursor else {
+        return cursor.clone();
+    };
     let (pointers, at_end, off_path): (&[Pointer], _, _) = match selection {
         Selection::All => return Cursor::Keep,
         Selection::Omit(pointers) => (pointers, Cursor::Skip, Cursor::Keep),
         Selection::Only(pointers) => (pointers, Cursor::Keep, Cursor::Skip),
     };
-    let matching: Vec<usize> = matching.iter().copied().filter(|&i| pointers[i].matches(depth, to)).collect();
+    let matching: Vec<usize> = matching
+        .iter()
+        .copied()
+        .filter(|&i| pointers[i].matches(depth, to))
+        .collect();
     if matching.iter().any(|&i| pointers[i].len() == depth + 1) {
         at_end
     } else if matching.is_empty() {
@@ -410,13 +481,18 @@ fn step(selection: &Selection, cursor: &Cursor, depth: usize, to: &Step<'_>) -> 
 
 fn object<F: Form>(mut members: Vec<Member<F>>, rules: JsonRules) -> Result<F::Value, Odd> {
     members.sort_unstable_by(|a, b| a.name.exact.cmp(&b.name.exact));
-    if let Some([twice, _]) = members.array_windows().find(|[a, b]| a.name.exact == b.name.exact) {
+    if let Some([twice, _]) = members
+        .array_windows()
+        .find(|[a, b]| a.name.exact == b.name.exact)
+    {
         return Err(Odd::DuplicateName(F::spelled(&twice.name.exact).to_owned()));
     }
     if rules == JsonRules::V2 {
         refuse_similar_names(&members)?;
     }
-    Ok(F::object(members.into_iter().filter_map(|Member { name, value }| Some((name.exact, value?)))))
+    Ok(F::object(members.into_iter().filter_map(
+        |Member { name, value }| Some((name.exact, value?)),
+    )))
 }
 
 fn refuse_similar_names<F: Form>(members: &[Member<F>]) -> Result<(), Odd> {
@@ -424,7 +500,10 @@ fn refuse_similar_names<F: Form>(members: &[Member<F>]) -> Result<(), Odd> {
     // The sort is stable, so that of two names the one that comes first by itself is told first.
     names.sort_by_key(|name| name.folded);
     match names.array_windows().find(|[a, b]| a.folded == b.folded) {
-        Some([a, b]) => Err(Odd::LetterCase(F::spelled(&a.exact).to_owned(), F::spelled(&b.exact).to_owned())),
+        Some([a, b]) => Err(Odd::LetterCase(
+            F::spelled(&a.exact).to_owned(),
+            F::spelled(&b.exact).to_owned(),
+        )),
         None => Ok(()),
     }
 }

@@ -1,8 +1,10 @@
 //! The fingerprint: a digest that says whether two requests are the same request.
 //!
-//! It covers the scope, the raw target, chosen headers and the body, each part behind its length. How the body is read is the
+//! It covers the scope, the raw target, chosen headers and the body, each part behind its length.
+//! How the body is read is the
 //! [`BodyMode`]: by its content type unless a route says otherwise. The policy a fingerprint was made with is stored beside it, so that a
-//! repeat is compared under the policy of the *first* request: changing a route's policy never turns an old repeat into a 422.
+//! repeat is compared under the policy of the *first* request: changing a route's policy never
+//! turns an old repeat into a 422.
 //!
 //! ```
 //! use hapax_core::fingerprint::{FingerprintPolicy, Fingerprinter, RequestHead};
@@ -61,13 +63,15 @@ impl fmt::Debug for Fingerprint {
 pub struct FingerprintPolicy {
     /// How the body is read.
     pub body: BodyMode,
-    /// Lower-case names of the headers that count. Content type and content coding do unless taken out.
+    /// Lower-case names of the headers that count. Content type and content coding do unless taken
+    /// out.
     headers: BTreeSet<Box<str>>,
     /// Which JSON texts are read byte for byte.
     json: JsonRules,
 }
 
-/// The rules by which a JSON text is read byte for byte have changed once; a record keeps those that it was made with.
+/// The rules by which a JSON text is read byte for byte have changed once; a record keeps those
+/// that it was made with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 enum JsonRules {
     /// Names that differ in letter case are different names.
@@ -80,16 +84,18 @@ enum JsonRules {
 /// How a body is read into the fingerprint.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum BodyMode {
-    /// As its content type says: `application/json` and `…+json` as a JSON text, `multipart/…` as multipart parts, anything else byte
-    /// for byte.
+    /// As its content type says: `application/json` and `…+json` as a JSON text, `multipart/…` as
+    /// multipart parts, anything else byte for byte.
     Auto,
     /// Byte for byte.
     Raw,
-    /// As a JSON text: spacing, member order and the spelling of escapes do not count; numbers count by their exact spelling.
-    /// A body that is not one well-formed JSON text, or has duplicate names, names that differ only in letter case, lone surrogates,
-    /// a byte order mark or excessive depth or width, is read byte for byte.
+    /// As a JSON text: spacing, member order and the spelling of escapes do not count; numbers
+    /// count by their exact spelling. A body that is not one well-formed JSON text, or has
+    /// duplicate names, names that differ only in letter case, lone surrogates, a byte order mark
+    /// or excessive depth or width, is read byte for byte.
     Json(Selection),
-    /// As multipart parts: the boundary's spelling does not count. A body that is not well-formed multipart is read byte for byte.
+    /// As multipart parts: the boundary's spelling does not count. A body that is not well-formed
+    /// multipart is read byte for byte.
     Multipart,
 }
 
@@ -107,36 +113,65 @@ pub enum Selection {
 impl Default for FingerprintPolicy {
     fn default() -> Self {
         let headers = ["content-encoding", "content-type"].map(Box::from);
-        FingerprintPolicy { body: BodyMode::Auto, headers: headers.into(), json: JsonRules::default() }
+        FingerprintPolicy {
+            body: BodyMode::Auto,
+            headers: headers.into(),
+            json: JsonRules::default(),
+        }
     }
 }
 
 impl FingerprintPolicy {
     /// Every body byte for byte.
     pub fn raw() -> Self {
-        FingerprintPolicy { body: BodyMode::Raw, ..Self::default() }
+        FingerprintPolicy {
+            body: BodyMode::Raw,
+            ..Self::default()
+        }
     }
 
     /// JSON mode, every value counting.
     pub fn json() -> Self {
-        FingerprintPolicy { body: BodyMode::Json(Selection::All), ..Self::default() }
+        FingerprintPolicy {
+            body: BodyMode::Json(Selection::All),
+            ..Self::default()
+        }
     }
 
     /// JSON mode, leaving out the values at `pointers`.
-    pub fn json_without<'a>(pointers: impl IntoIterator<Item = &'a str>) -> Result<Self, PointerError> {
-        let pointers = pointers.into_iter().map(str::parse).collect::<Result<_, _>>()?;
-        Ok(FingerprintPolicy { body: BodyMode::Json(Selection::Omit(pointers)), ..Self::default() })
+    pub fn json_without<'a>(
+        pointers: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, PointerError> {
+        let pointers = pointers
+            .into_iter()
+            .map(str::parse)
+            .collect::<Result<_, _>>()?;
+        Ok(FingerprintPolicy {
+            body: BodyMode::Json(Selection::Omit(pointers)),
+            ..Self::default()
+        })
     }
 
     /// JSON mode, taking only the values at `pointers`.
-    pub fn json_only<'a>(pointers: impl IntoIterator<Item = &'a str>) -> Result<Self, PointerError> {
-        let pointers = pointers.into_iter().map(str::parse).collect::<Result<_, _>>()?;
-        Ok(FingerprintPolicy { body: BodyMode::Json(Selection::Only(pointers)), ..Self::default() })
+    pub fn json_only<'a>(
+        pointers: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, PointerError> {
+        let pointers = pointers
+            .into_iter()
+            .map(str::parse)
+            .collect::<Result<_, _>>()?;
+        Ok(FingerprintPolicy {
+            body: BodyMode::Json(Selection::Only(pointers)),
+            ..Self::default()
+        })
     }
 
     /// Multipart mode.
     pub fn multipart() -> Self {
-        FingerprintPolicy { body: BodyMode::Multipart, ..Self::default() }
+        FingerprintPolicy {
+            body: BodyMode::Multipart,
+            ..Self::default()
+        }
     }
 
     /// Counts this header too.
@@ -146,7 +181,10 @@ impl FingerprintPolicy {
     /// If it is not the name of a header field: a mistake that must not wait for the first request.
     #[must_use]
     pub fn with_header(mut self, name: &str) -> Self {
-        assert!(crate::field::is_name(name), "{name:?} is not the name of a header field");
+        assert!(
+            crate::field::is_name(name),
+            "{name:?} is not the name of a header field"
+        );
         self.headers.insert(name.to_ascii_lowercase().into());
         self
     }
@@ -164,7 +202,8 @@ impl FingerprintPolicy {
     }
 }
 
-/// The stored form: a version and the mode on the first line, then a line for each header and pointer.
+/// The stored form: a version and the mode on the first line, then a line for each header and
+/// pointer.
 impl fmt::Display for FingerprintPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (mode, word, pointers): (_, _, &[Pointer]) = match &self.body {
@@ -177,11 +216,16 @@ impl fmt::Display for FingerprintPolicy {
         };
         let version = match (&self.body, self.json) {
             (BodyMode::Auto | BodyMode::Json(_), JsonRules::V2) => 2,
-            (BodyMode::Auto | BodyMode::Json(_), JsonRules::V1) | (BodyMode::Raw | BodyMode::Multipart, _) => 1,
+            (BodyMode::Auto | BodyMode::Json(_), JsonRules::V1)
+            | (BodyMode::Raw | BodyMode::Multipart, _) => 1,
         };
         write!(f, "{version} sha256 {mode}")?;
-        self.headers.iter().try_for_each(|name| write!(f, "\nheader {name}"))?;
-        pointers.iter().try_for_each(|pointer| write!(f, "\n{word} {pointer}"))
+        self.headers
+            .iter()
+            .try_for_each(|name| write!(f, "\nheader {name}"))?;
+        pointers
+            .iter()
+            .try_for_each(|pointer| write!(f, "\n{word} {pointer}"))
     }
 }
 
@@ -201,7 +245,9 @@ impl FromStr for FingerprintPolicy {
         for line in lines {
             match line.split_once(' ').ok_or_else(unknown)? {
                 ("header", name) => drop(headers.insert(name.into())),
-                ("omit" | "only", pointer) => pointers.push(pointer.parse().map_err(|_| unknown())?),
+                ("omit" | "only", pointer) => {
+                    pointers.push(pointer.parse().map_err(|_| unknown())?);
+                }
                 _ => return Err(unknown()),
             }
         }
@@ -221,7 +267,11 @@ impl FromStr for FingerprintPolicy {
             ("2", BodyMode::Auto | BodyMode::Json(_)) => JsonRules::V2,
             _ => return Err(unknown()),
         };
-        Ok(FingerprintPolicy { body, headers, json })
+        Ok(FingerprintPolicy {
+            body,
+            headers,
+            json,
+        })
     }
 }
 
@@ -249,7 +299,8 @@ enum Body {
     Multipart(Box<multipart::Reader>),
 }
 
-/// How a finished body enters the digest: the tag keeps, say, a canonical JSON digest apart from a raw one.
+/// How a finished body enters the digest: the tag keeps, say, a canonical JSON digest apart from a
+/// raw one.
 pub(crate) struct BodyDigest {
     tag: &'static str,
     digest: [u8; 32],
@@ -257,7 +308,10 @@ pub(crate) struct BodyDigest {
 
 impl BodyDigest {
     fn raw(bytes: Sha256) -> Self {
-        BodyDigest { tag: "raw", digest: bytes.finalize().into() }
+        BodyDigest {
+            tag: "raw",
+            digest: bytes.finalize().into(),
+        }
     }
 }
 
@@ -266,12 +320,15 @@ impl Fingerprinter {
     pub fn new(policy: &Arc<FingerprintPolicy>, head: &RequestHead<'_>) -> Self {
         let policy = Arc::clone(policy);
         let reading = Reading::of(&policy.body, head);
-        let boundary = matches!(reading, Reading::Multipart).then(|| multipart_boundary(head)).flatten();
+        let boundary = matches!(reading, Reading::Multipart)
+            .then(|| multipart_boundary(head))
+            .flatten();
         let mut parts = Parts::new("hapax fingerprint 1");
         head.scope.push_to(&mut parts);
         parts.push(head.target.as_bytes());
         for name in &policy.headers {
-            // How a multipart body is read decides how much of its content type counts: that is known only at its end.
+            // How a multipart body is read decides how much of its content type counts: that is
+            // known only at its end.
             if boundary.is_some() && &**name == "content-type" {
                 continue;
             }
@@ -280,11 +337,19 @@ impl Fingerprinter {
             values(head, name).for_each(|value| parts.push(value));
         }
         let body = match (reading, boundary) {
-            (Reading::Json(selection), _) => Body::Json(Box::new(json::Reader::new(selection.clone(), policy.json))),
-            (Reading::Multipart, Some(boundary)) => Body::Multipart(Box::new(multipart::Reader::new(boundary))),
+            (Reading::Json(selection), _) => {
+                Body::Json(Box::new(json::Reader::new(selection.clone(), policy.json)))
+            }
+            (Reading::Multipart, Some(boundary)) => {
+                Body::Multipart(Box::new(multipart::Reader::new(boundary)))
+            }
             (Reading::Raw | Reading::Multipart, _) => Body::Raw(Sha256::new()),
         };
-        Fingerprinter { policy, parts, body }
+        Fingerprinter {
+            policy,
+            parts,
+            body,
+        }
     }
 
     /// The next bytes of the body.
@@ -313,7 +378,10 @@ impl Fingerprinter {
         let mut parts = self.parts;
         parts.push(body.tag.as_bytes());
         parts.push(&body.digest);
-        Fingerprint { digest: parts.finish(), policy: self.policy }
+        Fingerprint {
+            digest: parts.finish(),
+            policy: self.policy,
+        }
     }
 }
 
@@ -337,10 +405,18 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// Whether a request has one content type, and that is JSON: `application/json`, or `+json` behind any other (RFC 6839).
+/// Whether a request has one content type, and that is JSON: `application/json`, or `+json` behind
+/// any other (RFC 6839).
 fn is_json(head: &RequestHead<'_>) -> bool {
-    let Some(text) = content_type(head).and_then(|only| std::str::from_utf8(only).ok()) else { return false };
-    let media_type = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let Some(text) = content_type(head).and_then(|only| std::str::from_utf8(only).ok()) else {
+        return false;
+    };
+    let media_type = text
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .to_ascii_lowercase();
     media_type == "application/json" || (media_type.contains('/') && media_type.ends_with("+json"))
 }
 
@@ -352,11 +428,16 @@ fn multipart_boundary(head: &RequestHead<'_>) -> Option<multipart::Boundary> {
 /// The content type of a request that has exactly one.
 fn content_type<'a>(head: &'a RequestHead<'_>) -> Option<&'a [u8]> {
     let mut content_types = values(head, "content-type");
-    content_types.next().filter(|_| content_types.next().is_none())
+    content_types
+        .next()
+        .filter(|_| content_types.next().is_none())
 }
 
 fn values<'a>(head: &'a RequestHead<'_>, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
-    head.headers.iter().filter(move |(n, _)| n.eq_ignore_ascii_case(name)).map(|&(_, value)| value)
+    head.headers
+        .iter()
+        .filter(move |(n, _)| n.eq_ignore_ascii_case(name))
+        .map(|&(_, value)| value)
 }
 
 #[cfg(test)]

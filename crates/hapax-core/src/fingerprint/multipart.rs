@@ -1,7 +1,8 @@
 //! Multipart bodies (RFC 2046 section 5.1) with the boundary's spelling left out.
 //!
-//! The body is cut at its delimiters and each piece is hashed as it is, preamble and epilogue included: two bodies are the same iff
-//! they differ in nothing but the boundary. A boundary inside a nested multipart counts like any other byte.
+//! The body is cut at its delimiters and each piece is hashed as it is, preamble and epilogue
+//! included: two bodies are the same iff they differ in nothing but the boundary. A boundary inside
+//! a nested multipart counts like any other byte.
 
 use memchr::memmem;
 use sha2::{Digest, Sha256};
@@ -41,7 +42,11 @@ impl Boundary {
         }
         let boundary = found.filter(|boundary| (1..=70).contains(&boundary.len()))?;
         let delimiter = [b"\r\n--", boundary.as_bytes()].concat();
-        Some(Boundary { delimiter, content_type: content_type.to_vec(), content_type_without: rest.into_bytes() })
+        Some(Boundary {
+            delimiter,
+            content_type: content_type.to_vec(),
+            content_type_without: rest.into_bytes(),
+        })
     }
 }
 
@@ -61,7 +66,9 @@ fn parameters(text: &str) -> Vec<&str> {
 fn unquote(value: &str) -> Option<&str> {
     match value.strip_prefix('"') {
         None => (!value.contains('"')).then_some(value),
-        Some(rest) => rest.strip_suffix('"').filter(|inner| !inner.contains(['"', '\\'])),
+        Some(rest) => rest
+            .strip_suffix('"')
+            .filter(|inner| !inner.contains(['"', '\\'])),
     }
 }
 
@@ -73,7 +80,10 @@ pub(super) struct Reader {
 
 impl Reader {
     pub(super) fn new(boundary: Boundary) -> Self {
-        Reader { raw: Sha256::new(), cutter: Cutter::new(boundary) }
+        Reader {
+            raw: Sha256::new(),
+            cutter: Cutter::new(boundary),
+        }
     }
 
     pub(super) fn update(&mut self, chunk: &[u8]) {
@@ -81,16 +91,24 @@ impl Reader {
         self.cutter.update(chunk);
     }
 
-    /// The digest, and the content type that goes with it: where the body counts byte for byte, the boundary counts too.
+    /// The digest, and the content type that goes with it: where the body counts byte for byte, the
+    /// boundary counts too.
     pub(super) fn finish(self) -> (BodyDigest, Vec<u8>) {
         match self.cutter.finish() {
-            Ok((pieces, content_type)) => (BodyDigest { tag: "multipart", digest: pieces.finish() }, content_type),
+            Ok((pieces, content_type)) => (
+                BodyDigest {
+                    tag: "multipart",
+                    digest: pieces.finish(),
+                },
+                content_type,
+            ),
             Err(content_type) => (BodyDigest::raw(self.raw), content_type),
         }
     }
 }
 
-/// What becomes of the pieces between delimiters: digests for the fingerprint, bytes where a person wants to see them.
+/// What becomes of the pieces between delimiters: digests for the fingerprint, bytes where a person
+/// wants to see them.
 pub(super) trait Pieces: Default {
     fn content(&mut self, bytes: &[u8]);
     fn end_piece(&mut self);
@@ -131,8 +149,9 @@ pub(super) struct Cutter<P> {
     follows: Follows,
 }
 
-/// What has been seen since the last delimiter. Only white space to the end of the line, or two dashes, may follow one; anything
-/// else means that this boundary is a prefix of some other text, and two such bodies must not be taken for one.
+/// What has been seen since the last delimiter. Only white space to the end of the line, or two
+/// dashes, may follow one; anything else means that this boundary is a prefix of some other text,
+/// and two such bodies must not be taken for one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Follows {
     Delimiter,
@@ -149,7 +168,12 @@ enum Follows {
 impl<P: Pieces> Cutter<P> {
     pub(super) fn new(boundary: Boundary) -> Self {
         // The first delimiter may stand at the very beginning, where no line end precedes it.
-        Cutter { boundary, pending: b"\r\n".to_vec(), pieces: P::default(), follows: Follows::Content }
+        Cutter {
+            boundary,
+            pending: b"\r\n".to_vec(),
+            pieces: P::default(),
+            follows: Follows::Content,
+        }
     }
 
     pub(super) fn update(&mut self, chunk: &[u8]) {
@@ -172,7 +196,8 @@ impl<P: Pieces> Cutter<P> {
         self.pending = uncertain.to_vec();
     }
 
-    /// The pieces, and the content type without its boundary; or the whole content type, of a body that is not well-formed.
+    /// The pieces, and the content type without its boundary; or the whole content type, of a body
+    /// that is not well-formed.
     pub(super) fn finish(mut self) -> Result<(P, Vec<u8>), Vec<u8>> {
         let pending = std::mem::take(&mut self.pending);
         self.content(&pending);

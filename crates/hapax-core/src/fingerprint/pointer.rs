@@ -8,7 +8,8 @@ use super::fold::differ_only_in_case;
 
 /// The place of a value in a JSON text, such as `/items/*/updated_at`.
 ///
-/// A token `*` stands for every member name and every index; a member literally named `*` cannot be singled out.
+/// A token `*` stands for every member name and every index; a member literally named `*` cannot be
+/// singled out.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pointer(Box<[Token]>);
 
@@ -52,13 +53,21 @@ impl Pointer {
             (None, _) => false,
             (Some(Token::Any), _) => true,
             (Some(Token::Name(name)), Step::Member(member)) => **name == **member,
-            (Some(Token::Name(name)), Step::Index(index)) => name.parse() == Ok(*index) && (*index == 0 || !name.starts_with('0')),
+            (Some(Token::Name(name)), Step::Index(index)) => {
+                name.parse() == Ok(*index) && (*index == 0 || !name.starts_with('0'))
+            }
         }
     }
 }
 
-/// Finds a member name that differs only in letter case from the token at `depth` of one of these pointers.
-pub(super) fn refuse_letter_case(pointers: &[Pointer], which: &[usize], depth: usize, name: &str) -> Result<(), Odd> {
+/// Finds a member name that differs only in letter case from the token at `depth` of one of these
+/// pointers.
+pub(super) fn refuse_letter_case(
+    pointers: &[Pointer],
+    which: &[usize],
+    depth: usize,
+    name: &str,
+) -> Result<(), Odd> {
     for &i in which {
         if let Some(Token::Name(token)) = pointers[i].0.get(depth)
             && differ_only_in_case(token, name)
@@ -85,7 +94,10 @@ impl FromStr for Pointer {
         if text.chars().any(char::is_control) {
             return Err(PointerError::Control);
         }
-        let tokens = text.strip_prefix('/').ok_or(PointerError::NoSlash)?.split('/');
+        let tokens = text
+            .strip_prefix('/')
+            .ok_or(PointerError::NoSlash)?
+            .split('/');
         Ok(Pointer(tokens.map(token).collect::<Result<_, _>>()?))
     }
 }
@@ -98,7 +110,9 @@ fn token(text: &str) -> Result<Token, PointerError> {
     if without_escapes.contains('~') {
         return Err(PointerError::BadEscape);
     }
-    Ok(Token::Name(text.replace("~1", "/").replace("~0", "~").into()))
+    Ok(Token::Name(
+        text.replace("~1", "/").replace("~0", "~").into(),
+    ))
 }
 
 impl fmt::Display for Pointer {

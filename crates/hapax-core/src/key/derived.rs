@@ -11,8 +11,9 @@ const PREFIX: &str = "drv1_";
 impl Key {
     /// The key of requests that have these values in these parts.
     ///
-    /// Part, name and value are hashed, each behind its length: two lists that differ in anything have different keys. It is a plain
-    /// digest and no secret; whoever knows the values can make it, and a short value can be guessed from it.
+    /// Part, name and value are hashed, each behind its length: two lists that differ in anything
+    /// have different keys. It is a plain digest and no secret; whoever knows the values can make
+    /// it, and a short value can be guessed from it.
     pub fn derived<'a>(parts: impl IntoIterator<Item = (&'a Part, [u8; 32])>) -> Key {
         let mut hashed = Parts::new("hapax derived key 1");
         for (part, value) in parts {
@@ -24,7 +25,8 @@ impl Key {
 }
 
 impl Part {
-    /// What stands for a value of this part that is made of `lines`: the name of a principal, the lines of a header field.
+    /// What stands for a value of this part that is made of `lines`: the name of a principal, the
+    /// lines of a header field.
     pub fn digest_of<'a>(lines: impl IntoIterator<Item = &'a [u8]>) -> [u8; 32] {
         let mut hashed = Parts::new("hapax part 1");
         lines.into_iter().for_each(|line| hashed.push(line));
@@ -46,12 +48,24 @@ mod tests {
 
     #[test]
     fn a_derived_key_is_that_of_its_parts_and_values_alone() {
-        let (order, card) = (Part::Header("x-order".into()), Part::Body("/card".parse().unwrap()));
-        let key = |parts: &[(&Part, &[u8])]| Key::derived(parts.iter().map(|(part, value)| (*part, Part::digest_of([*value]))));
+        let (order, card) = (
+            Part::Header("x-order".into()),
+            Part::Body("/card".parse().unwrap()),
+        );
+        let key = |parts: &[(&Part, &[u8])]| {
+            Key::derived(
+                parts
+                    .iter()
+                    .map(|(part, value)| (*part, Part::digest_of([*value]))),
+            )
+        };
         let first = key(&[(&order, b"17"), (&card, b"4242")]);
         assert_eq!(first, key(&[(&order, b"17"), (&card, b"4242")]));
         // Pinned: a change here would make a new request of every repeat.
-        assert_eq!(first.as_str(), "drv1_fc4d32a3439281f4c8091127c001aede578f30c88b23fbbad0025a2ed7fc890b");
+        assert_eq!(
+            first.as_str(),
+            "drv1_fc4d32a3439281f4c8091127c001aede578f30c88b23fbbad0025a2ed7fc890b"
+        );
         for other in [
             key(&[(&card, b"4242"), (&order, b"17")]),
             key(&[(&order, b"17")]),
@@ -61,7 +75,13 @@ mod tests {
         ] {
             assert_ne!(first, other);
         }
-        assert_ne!(Part::digest_of([&b"a"[..], b"b"]), Part::digest_of([&b"ab"[..]]));
-        assert_ne!(Part::digest_of([&b"a"[..], b""]), Part::digest_of([&b"a"[..]]));
+        assert_ne!(
+            Part::digest_of([&b"a"[..], b"b"]),
+            Part::digest_of([&b"ab"[..]])
+        );
+        assert_ne!(
+            Part::digest_of([&b"a"[..], b""]),
+            Part::digest_of([&b"a"[..]])
+        );
     }
 }

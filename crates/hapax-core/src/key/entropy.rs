@@ -1,7 +1,8 @@
 //! How hard a key is to guess, as far as its spelling tells.
 //!
-//! Nobody can tell a random key from one that only looks random. What can be told is the opposite: a key that is short, counts, tells
-//! the time, repeats itself or is made of words. The estimate errs on the side of more bits.
+//! Nobody can tell a random key from one that only looks random. What can be told is the opposite:
+//! a key that is short, counts, tells the time, repeats itself or is made of words. The estimate
+//! errs on the side of more bits.
 
 use super::Key;
 
@@ -27,7 +28,8 @@ impl Pattern {
 
 /// What stands between the words of a key and carries nothing.
 const SEPARATORS: &[u8] = b" -_.:/|#@";
-/// A run of letters of one case up to this length is taken for a word; longer ones are hardly ever one.
+/// A run of letters of one case up to this length is taken for a word; longer ones are hardly ever
+/// one.
 const WORD_MAX: usize = 12;
 /// What a letter in a word carries: English has one to two bits for each.
 const WORD_BITS: f64 = 2.0;
@@ -42,7 +44,8 @@ const COUNTER_DIGITS_MAX: usize = 9;
 const MOMENTS: std::ops::Range<u64> = 1_420_000_000..2_210_000_000;
 
 impl Key {
-    /// About how many bits a guesser would have to get right. A version 4 UUID has over 120, `order-17` under 20.
+    /// About how many bits a guesser would have to get right. A version 4 UUID has over 120,
+    /// `order-17` under 20.
     pub fn bits(&self) -> u32 {
         let key = self.as_str().as_bytes();
         let per_letter = alphabet(key).log2();
@@ -57,7 +60,9 @@ impl Key {
                 digits if digits.iter().all(u8::is_ascii_digit) => 10_f64.log2(),
                 _ => per_letter,
             };
-            let counted = (at..at + token.len()).filter(|&i| !is_foreseen(key, i)).count();
+            let counted = (at..at + token.len())
+                .filter(|&i| !is_foreseen(key, i))
+                .count();
             bits += per_letter * f64::from(u32::try_from(counted).expect("a key is short"));
             at += token.len() + 1;
         }
@@ -65,15 +70,16 @@ impl Key {
         bits.floor() as u32
     }
 
-    /// What the key looks like, if it looks as if the next could be guessed from it. Keys with random parts, such as UUIDs of any version
-    /// and ULIDs, look like nothing.
+    /// What the key looks like, if it looks as if the next could be guessed from it. Keys with
+    /// random parts, such as UUIDs of any version and ULIDs, look like nothing.
     pub fn looks_like(&self) -> Option<Pattern> {
         let key = self.as_str();
         let rest = &key[key.find(|c: char| c.is_ascii_digit())?..];
         if is_moment(rest) {
             return Some(Pattern::Clock);
         }
-        let is_counter = rest.bytes().all(|b| b.is_ascii_digit()) && rest.trim_start_matches('0').len() <= COUNTER_DIGITS_MAX;
+        let is_counter = rest.bytes().all(|b| b.is_ascii_digit())
+            && rest.trim_start_matches('0').len() <= COUNTER_DIGITS_MAX;
         is_counter.then_some(Pattern::Counter)
     }
 }
@@ -92,14 +98,20 @@ fn alphabet(key: &[u8]) -> f64 {
         (key.iter().any(is_other), 16.0),
     ];
     // One alone, if only separators are there.
-    kinds.iter().filter(|(is_there, _)| *is_there).map(|(_, letters)| letters).sum::<f64>().max(1.0)
+    kinds
+        .iter()
+        .filter(|(is_there, _)| *is_there)
+        .map(|(_, letters)| letters)
+        .sum::<f64>()
+        .max(1.0)
 }
 
 /// Digits and letters up to f, of one case, and some of each.
 fn is_hexadecimal(key: &[u8]) -> bool {
     let letters = || key.iter().filter(|byte| !SEPARATORS.contains(byte));
     let all = |kind: fn(&u8) -> bool| letters().all(|byte| byte.is_ascii_digit() || kind(byte));
-    let is_of_one_case = all(|byte| matches!(byte, b'a'..=b'f')) || all(|byte| matches!(byte, b'A'..=b'F'));
+    let is_of_one_case =
+        all(|byte| matches!(byte, b'a'..=b'f')) || all(|byte| matches!(byte, b'A'..=b'F'));
     is_of_one_case && letters().any(u8::is_ascii_digit) && letters().any(u8::is_ascii_alphabetic)
 }
 
@@ -111,33 +123,50 @@ fn is_word(token: &[u8]) -> bool {
         && (rest.iter().all(u8::is_ascii_lowercase) || token.iter().all(u8::is_ascii_uppercase))
 }
 
-/// Whether the character at `i` goes on as those before it did: the same again, one up, one down, or a repetition of what was there.
+/// Whether the character at `i` goes on as those before it did: the same again, one up, one down,
+/// or a repetition of what was there.
 fn is_foreseen(key: &[u8], i: usize) -> bool {
-    let Some(start) = i.checked_sub(RUN_COUNTED) else { return false };
+    let Some(start) = i.checked_sub(RUN_COUNTED) else {
+        return false;
+    };
     let run = &key[start..=i];
     let step = |pair: &[u8]| i16::from(pair[1]) - i16::from(pair[0]);
     let first = step(run);
     let goes_on = (-1..=1).contains(&first) && run.windows(2).all(|pair| step(pair) == first);
-    let repeats = |period: usize| start.checked_sub(period).is_some_and(|before| key[before..=i - period] == *run);
+    let repeats = |period: usize| {
+        start
+            .checked_sub(period)
+            .is_some_and(|before| key[before..=i - period] == *run)
+    };
     goes_on || (2..=PERIOD_MAX).any(repeats)
 }
 
 /// Whether it is a number that tells the time, or a date with a time behind it.
 fn is_moment(text: &str) -> bool {
     if text.bytes().all(|b| b.is_ascii_digit()) {
-        let seconds = matches!(text.len(), 10 | 13 | 16 | 19).then(|| text[..10].parse().ok()).flatten();
+        let seconds = matches!(text.len(), 10 | 13 | 16 | 19)
+            .then(|| text[..10].parse().ok())
+            .flatten();
         return seconds.is_some_and(|seconds| MOMENTS.contains(&seconds)) || is_date_and_time(text);
     }
     // Digits and what dates are written with; a letter elsewhere means that there is more to it.
-    let is_written_so = text.bytes().all(|b| b.is_ascii_digit() || b" -_.:/TZtz+".contains(&b));
+    let is_written_so = text
+        .bytes()
+        .all(|b| b.is_ascii_digit() || b" -_.:/TZtz+".contains(&b));
     let digits: String = text.chars().filter(char::is_ascii_digit).collect();
     is_written_so && is_date_and_time(&digits)
 }
 
 /// `20261115174619` and whatever fraction and zone follow.
 fn is_date_and_time(digits: &str) -> bool {
-    let number = |from: usize, to: usize| digits.get(from..to).and_then(|part| part.parse::<u32>().ok());
-    let within = |from, to, range: std::ops::RangeInclusive<u32>| number(from, to).is_some_and(|number| range.contains(&number));
+    let number = |from: usize, to: usize| {
+        digits
+            .get(from..to)
+            .and_then(|part| part.parse::<u32>().ok())
+    };
+    let within = |from, to, range: std::ops::RangeInclusive<u32>| {
+        number(from, to).is_some_and(|number| range.contains(&number))
+    };
     (12..=27).contains(&digits.len())
         && within(0, 4, 2015..=2040)
         && within(4, 6, 1..=12)
@@ -163,9 +192,16 @@ mod tests {
             ("018f3c5e-7b2a-7c1d-9e4f-3a5b6c7d8e9f", 100..=128),
             ("01ARZ3NDEKTSV4RRFFQ69G5FAV", 120..=140),
             ("V1StGXR8_Z5jdHi6B-myT", 110..=130),
-            ("hpx1_00063b5e3f2a8c1d9f0e4b7a6c5d2e1f8a9b3c4d7e6f5a0b1c2d", 150..=300),
+            (
+                "hpx1_00063b5e3f2a8c1d9f0e4b7a6c5d2e1f8a9b3c4d7e6f5a0b1c2d",
+                150..=300,
+            ),
         ] {
-            assert!(bits.contains(&key(text).bits()), "{text}: {}", key(text).bits());
+            assert!(
+                bits.contains(&key(text).bits()),
+                "{text}: {}",
+                key(text).bits()
+            );
         }
     }
 
@@ -180,8 +216,10 @@ mod tests {
             state
         };
         for _ in 0..10_000 {
-            let uuid =
-                uuid::Builder::from_random_bytes(((u128::from(next()) << 64) | u128::from(next())).to_be_bytes()).into_uuid();
+            let uuid = uuid::Builder::from_random_bytes(
+                ((u128::from(next()) << 64) | u128::from(next())).to_be_bytes(),
+            )
+            .into_uuid();
             let key = key(&uuid.to_string());
             assert!(key.bits() >= 120, "{key}: {}", key.bits());
             assert_eq!(key.looks_like(), None, "{key}");
@@ -210,7 +248,15 @@ mod tests {
 
     #[test]
     fn counters_and_clocks_are_told_by_their_looks() {
-        for text in ["1", "17", "000017", "order-000017", "INV/42", "k7", "123456789"] {
+        for text in [
+            "1",
+            "17",
+            "000017",
+            "order-000017",
+            "INV/42",
+            "k7",
+            "123456789",
+        ] {
             assert_eq!(key(text).looks_like(), Some(Pattern::Counter), "{text}");
         }
         for text in [

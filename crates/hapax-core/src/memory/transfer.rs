@@ -8,7 +8,10 @@ use crate::record::{Record, State};
 use crate::scope::RecordId;
 use crate::store::{Reply, Store};
 use crate::time::Timestamp;
-use crate::transfer::{Account, CopyId, Left, Page, Passage, Position, Shipment, Standing, Survey, Transfer, out_of_turn, shipped};
+use crate::transfer::{
+    Account, CopyId, Left, Page, Passage, Position, Shipment, Standing, Survey, Transfer,
+    out_of_turn, shipped,
+};
 
 impl Transfer for Memory {
     fn survey(&self) -> Reply<'_, Survey> {
@@ -24,7 +27,11 @@ impl Transfer for Memory {
             if !matches!(inside.standing, Standing::Live | Standing::Leaving(_)) {
                 return Err(out_of_turn());
             }
-            let live = inside.records.values().filter(|record| record.head.state_at(now) == State::Running).count();
+            let live = inside
+                .records
+                .values()
+                .filter(|record| record.head.state_at(now) == State::Running)
+                .count();
             if live > 0 {
                 return Ok(Left::Busy(live as u64));
             }
@@ -43,7 +50,10 @@ impl Transfer for Memory {
                     break;
                 }
                 let record = shipped(record.clone(), now);
-                bytes += record.answer.as_ref().map_or(0, |answer| answer.encoded_len());
+                bytes += record
+                    .answer
+                    .as_ref()
+                    .map_or(0, |answer| answer.encoded_len());
                 records.push(record);
             }
             Ok(records)
@@ -97,7 +107,9 @@ impl Transfer for Memory {
     fn import(&self, copy: CopyId, shipment: Shipment) -> Reply<'_, ()> {
         Box::pin(async move {
             let (mut inside, _) = self.lock();
-            let Standing::Arriving(passage, position) = &mut inside.standing else { return Err(out_of_turn()) };
+            let Standing::Arriving(passage, position) = &mut inside.standing else {
+                return Err(out_of_turn());
+            };
             if passage.copy != copy {
                 return Err(out_of_turn());
             }
@@ -133,7 +145,11 @@ impl Transfer for Memory {
 
 impl Inside {
     fn survey(&self, now: Timestamp) -> Survey {
-        let running = self.records.values().filter(|record| record.head.state == State::Running).count();
+        let running = self
+            .records
+            .values()
+            .filter(|record| record.head.state == State::Running)
+            .count();
         Survey {
             standing: self.standing.clone(),
             account: Account {

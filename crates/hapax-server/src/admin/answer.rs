@@ -10,32 +10,46 @@ use axum::response::{IntoResponse, Response};
 
 use super::problem::Problem;
 
-/// How long a request may take, its body included. A forgetting takes a second, and longer where the disk is slow.
+/// How long a request may take, its body included. A forgetting takes a second, and longer where
+/// the disk is slow.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Ends what takes too long, and has nobody guess what an answer is or keep it: it is text from callers, as data.
+/// Ends what takes too long, and has nobody guess what an answer is or keep it: it is text from
+/// callers, as data.
 pub(super) async fn in_time_and_as_it_is(request: Request, next: Next) -> Response {
     let mut response = match tokio::time::timeout(LONGEST, next.run(request)).await {
         Ok(response) => response,
         Err(_) => too_slow().into_response(),
     };
-    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+        .headers_mut()
+        .insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+        .headers_mut()
+        .insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
 
 fn too_slow() -> Problem {
-    let detail =
-        format!("this took longer than {} s. A change may have happened all the same: look before trying again", LONGEST.as_secs());
+    let detail = format!(
+        "this took longer than {} s. A change may have happened all the same: look before trying again",
+        LONGEST.as_secs()
+    );
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too-slow", detail)
 }
 
 pub(super) async fn no_such_path(uri: Uri) -> Problem {
-    let detail = format!("there is nothing at {}: see /openapi.json for what there is", uri.path());
+    let detail = format!(
+        "there is nothing at {}: see /openapi.json for what there is",
+        uri.path()
+    );
     Problem::new(StatusCode::NOT_FOUND, "path-not-found", detail)
 }
 
 pub(super) async fn no_such_method(method: Method, uri: Uri) -> Problem {
-    let detail = format!("{} takes no {method}: see /openapi.json for what it takes", uri.path());
+    let detail = format!(
+        "{} takes no {method}: see /openapi.json for what it takes",
+        uri.path()
+    );
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", detail)
 }

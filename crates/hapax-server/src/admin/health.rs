@@ -32,7 +32,8 @@ pub struct Readiness {
 pub enum Ready {
     /// Yes.
     Yes,
-    /// Yes, for the sake of routes that fail open: the others refuse what they are sent, for this reason.
+    /// Yes, for the sake of routes that fail open: the others refuse what they are sent, for this
+    /// reason.
     FailingOpen(String),
     /// Not now, for this reason.
     No(String),
@@ -48,7 +49,9 @@ impl Readiness {
     /// Everything that has to be there is there.
     pub fn started(&self) {
         // Not after a drain has begun: whoever starts may be slower than whoever ends.
-        let _ = self.phase.compare_exchange(STARTING, STARTED, Ordering::SeqCst, Ordering::SeqCst);
+        let _ = self
+            .phase
+            .compare_exchange(STARTING, STARTED, Ordering::SeqCst, Ordering::SeqCst);
     }
 
     /// No more requests, please. There is no way back.
@@ -56,14 +59,23 @@ impl Readiness {
         self.phase.store(DRAINING, Ordering::SeqCst);
     }
 
-    /// Watches a store: by asking it, and by what it knows of its own trouble. For the embedded one that is what its `stats` say is
-    /// failing, which is how a disk shows that can be read but not written.
-    pub fn watch_store(&self, store: &Arc<dyn Store>, trouble: impl Fn() -> Option<String> + Send + Sync + 'static) {
-        let watch = Watch { store: Arc::downgrade(store), trouble: Box::new(trouble) };
+    /// Watches a store: by asking it, and by what it knows of its own trouble. For the embedded one
+    /// that is what its `stats` say is failing, which is how a disk shows that can be read but not
+    /// written.
+    pub fn watch_store(
+        &self,
+        store: &Arc<dyn Store>,
+        trouble: impl Fn() -> Option<String> + Send + Sync + 'static,
+    ) {
+        let watch = Watch {
+            store: Arc::downgrade(store),
+            trouble: Box::new(trouble),
+        };
         *self.store.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(watch));
     }
 
-    /// Whether some route lets requests through while the store fails. Were we not ready then, a load balancer would send none.
+    /// Whether some route lets requests through while the store fails. Were we not ready then, a
+    /// load balancer would send none.
     pub fn fails_open(&self, fails_open: bool) {
         self.fails_open.store(fails_open, Ordering::SeqCst);
     }
@@ -75,11 +87,26 @@ impl Readiness {
             DRAINING => return Ready::No("draining".to_owned()),
             _ => {}
         }
-        let watch = self.store.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(watch) = watch else { return Ready::Yes };
-        let Some(trouble) = watch.trouble().await else { return Ready::Yes };
-        let why = format!("the store fails: {}", trouble.split_whitespace().collect::<Vec<_>>().join(" "));
-        if self.fails_open.load(Ordering::SeqCst) { Ready::FailingOpen(why) } else { Ready::No(why) }
+        let watch = self
+            .store
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let Some(watch) = watch else {
+            return Ready::Yes;
+        };
+        let Some(trouble) = watch.trouble().await else {
+            return Ready::Yes;
+        };
+        let why = format!(
+            "the store fails: {}",
+            trouble.split_whitespace().collect::<Vec<_>>().join(" ")
+        );
+        if self.fails_open.load(Ordering::SeqCst) {
+            Ready::FailingOpen(why)
+        } else {
+            Ready::No(why)
+        }
     }
 }
 
@@ -88,7 +115,9 @@ impl Watch {
         if let Some(trouble) = (self.trouble)() {
             return Some(trouble);
         }
-        let Some(store) = self.store.upgrade() else { return Some("it is closed".to_owned()) };
+        let Some(store) = self.store.upgrade() else {
+            return Some("it is closed".to_owned());
+        };
         match tokio::time::timeout(PATIENCE, store.pulse()).await {
             Ok(Ok(_)) => None,
             Ok(Err(error)) => Some(error.to_string()),
@@ -98,7 +127,9 @@ impl Watch {
 }
 
 pub(super) fn routes() -> OpenApiRouter<Admin> {
-    OpenApiRouter::new().routes(routes!(health)).routes(routes!(ready))
+    OpenApiRouter::new()
+        .routes(routes!(health))
+        .routes(routes!(ready))
 }
 
 /// Whether the process runs
@@ -121,8 +152,14 @@ async fn health() -> &'static str {
 async fn ready(State(admin): State<Admin>) -> (StatusCode, String) {
     match admin.ready.ask().await {
         Ready::Yes => (StatusCode::OK, "ready\n".to_owned()),
-        Ready::FailingOpen(why) => (StatusCode::OK, format!("ready, but {why}; only routes that fail open work\n")),
-        Ready::No(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n")),
+        Ready::FailingOpen(why) => (
+            StatusCode::OK,
+            format!("ready, but {why}; only routes that fail open work\n"),
+        ),
+        Ready::No(why) => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("not ready: {why}\n"),
+        ),
     }
 }
 
@@ -136,11 +173,21 @@ mod tests {
         let store: Arc<dyn Store> = Arc::new(hapax::store::memory());
         ready.watch_store(&store, || Some("disk\n full".to_owned()));
         ready.fails_open(true);
-        assert_eq!(ready.ask().await, Ready::No("starting".to_owned()), "whatever the store does");
+        assert_eq!(
+            ready.ask().await,
+            Ready::No("starting".to_owned()),
+            "whatever the store does"
+        );
         ready.started();
-        assert_eq!(ready.ask().await, Ready::FailingOpen("the store fails: disk full".to_owned()));
+        assert_eq!(
+            ready.ask().await,
+            Ready::FailingOpen("the store fails: disk full".to_owned())
+        );
         ready.fails_open(false);
-        assert_eq!(ready.ask().await, Ready::No("the store fails: disk full".to_owned()));
+        assert_eq!(
+            ready.ask().await,
+            Ready::No("the store fails: disk full".to_owned())
+        );
         ready.watch_store(&store, || None);
         assert_eq!(ready.ask().await, Ready::Yes);
         ready.fails_open(true);

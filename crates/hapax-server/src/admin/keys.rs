@@ -1,5 +1,5 @@
-//! Keys as JSON: what `hapax keys` asks of a running gateway. Changes are taken only as `application/json`: a form on a page that the
-//! operator happens to have open cannot send that.
+//! Keys as JSON: what `hapax keys` asks of a running gateway. Changes are taken only as
+//! `application/json`: a form on a page that the operator happens to have open cannot send that.
 
 pub(crate) mod base64;
 pub(crate) mod logged;
@@ -39,25 +39,48 @@ const PAGE_MAX: usize = 1_000;
 
 /// The routes of this page.
 pub(super) fn routes() -> OpenApiRouter<Admin> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(show)).routes(routes!(settle)).routes(routes!(forget))
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(show))
+        .routes(routes!(settle))
+        .routes(routes!(forget))
 }
 
 /// A page of keys, in the order of their ids
 ///
-/// One call looks at up to 10,000 keys, or, for `running` and `unknown`, at those whose end is not known: a page may be empty and still
-/// have a `next`, to be sent as `after`. With `newest` it has the newest of those that it looked at, newest first; whoever wants the newest of all
-/// asks until there is no `next`, and keeps the newest of all pages.
+/// One call looks at up to 10,000 keys, or, for `running` and `unknown`, at those whose end is not
+/// known: a page may be empty and still have a `next`, to be sent as `after`. With `newest` it has
+/// the newest of those that it looked at, newest first; whoever wants the newest of all asks until
+/// there is no `next`, and keeps the newest of all pages.
 #[utoipa::path(get, path = "/v1/keys", tag = "keys", params(Query), responses((status = 200, body = Page, description = "The keys that were found.")))]
-async fn list(State(admin): State<Admin>, query: Result<QueryString<Query>, QueryRejection>) -> Result<Json<Page>, Problem> {
+async fn list(
+    State(admin): State<Admin>,
+    query: Result<QueryString<Query>, QueryRejection>,
+) -> Result<Json<Page>, Problem> {
     let QueryString(query) = query.map_err(unreadable_query)?;
-    let filter = Filter::of(&query, &Known { routes: &admin.rules.load().routes, operation_ids: admin.operation_ids })
-        .map_err(Problem::bad_request)?;
+    let filter = Filter::of(
+        &query,
+        &Known {
+            routes: &admin.rules.load().routes,
+            operation_ids: admin.operation_ids,
+        },
+    )
+    .map_err(Problem::bad_request)?;
     let after = query.after.as_deref().map(record_id).transpose()?;
     let limit = query.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
     let now = now();
     let found = scan::page(&admin.hapax, &filter, after, limit, now).await?;
-    let keys = found.heads.iter().map(|head| admin.entry(head, now)).collect();
-    Ok(Json(Page { keys, looked_at: found.looked_at, next: found.next.map(|id| id.to_string()), now: Time(now) }))
+    let keys = found
+        .heads
+        .iter()
+        .map(|head| admin.entry(head, now))
+        .collect();
+    Ok(Json(Page {
+        keys,
+        looked_at: found.looked_at,
+        next: found.next.map(|id| id.to_string()),
+        now: Time(now),
+    }))
 }
 
 /// What a look at one key may ask for.
@@ -95,8 +118,9 @@ async fn show(
 
 /// States what became of an unknown
 ///
-/// The attempt that was lost can no longer complete after this. With `not-done` the next repeat RUNS it. Give the `fence` that the key was
-/// shown with: meanwhile it may have been settled, retried and lost again.
+/// The attempt that was lost can no longer complete after this. With `not-done` the next repeat
+/// RUNS it. Give the `fence` that the key was shown with: meanwhile it may have been settled,
+/// retried and lost again.
 #[utoipa::path(
     post,
     path = "/v1/keys/{id}/settle",
@@ -121,22 +145,30 @@ async fn settle(
     let id = named(id)?;
     let settle: Settle = read(&headers, body)?;
     let settlement = settlement::of(&settle).map_err(Problem::bad_request)?;
-    let signed = settle.signed().by_way_of(caller).map_err(Problem::bad_request)?;
+    let signed = settle
+        .signed()
+        .by_way_of(caller)
+        .map_err(Problem::bad_request)?;
     let (record, state) = admin.hapax.look(id).await?;
     if let Some(fence) = settle.fence.filter(|_| record.head.is_unresolved(state)) {
-        settlement::is_about(&record.head, fence).map_err(|why| Problem::conflict("other-fence", why))?;
+        settlement::is_about(&record.head, fence)
+            .map_err(|why| Problem::conflict("other-fence", why))?;
     }
     let (scope, rules) = (&record.head.scope, admin.rules.load());
     let (settlement, lifetime) = (rules.current(settlement, scope), rules.lifetime(scope));
     // The one that is meant, not the one that was found: it may have been lost only just now.
     let attempt = settle.fence.map_or(record.head.fence, Fence::from_u64);
-    let head = admin.hapax.settle_attempt(id, attempt, settlement, signed.audit(), lifetime).await?;
+    let head = admin
+        .hapax
+        .settle_attempt(id, attempt, settlement, signed.audit(), lifetime)
+        .await?;
     Ok(Json(admin.entry(&head, now())))
 }
 
 /// Erases an answer and what its request looked like
 ///
-/// A tombstone stays, so that the key does not run again. What is unknown must be settled first. Answers when no gateway on this store can serve the answer any more.
+/// A tombstone stays, so that the key does not run again. What is unknown must be settled first.
+/// Answers when no gateway on this store can serve the answer any more.
 #[utoipa::path(
     post,
     path = "/v1/keys/{id}/forget",
@@ -160,11 +192,17 @@ async fn forget(
 ) -> Result<Json<Entry>, Problem> {
     let id = named(id)?;
     let forget: Forget = read(&headers, body)?;
-    let signed = forget.signed().by_way_of(caller).map_err(Problem::bad_request)?;
+    let signed = forget
+        .signed()
+        .by_way_of(caller)
+        .map_err(Problem::bad_request)?;
     let (record, _) = admin.hapax.look(id).await?;
     let lifetime = admin.rules.load().lifetime(&record.head.scope);
     let version = forget.version.unwrap_or(record.head.version);
-    admin.hapax.forget_version(id, version, signed.audit(), lifetime).await?;
+    admin
+        .hapax
+        .forget_version(id, version, signed.audit(), lifetime)
+        .await?;
     let (record, _) = admin.hapax.look(id).await?;
     Ok(Json(admin.entry(&record.head, now())))
 }
@@ -181,7 +219,8 @@ fn named(id: Result<Path<String>, PathRejection>) -> Result<RecordId, Problem> {
 }
 
 pub(super) fn record_id(text: &str) -> Result<RecordId, Problem> {
-    text.parse().map_err(|error| Problem::bad_request(format!("{error}: list the keys to find it")))
+    text.parse()
+        .map_err(|error| Problem::bad_request(format!("{error}: list the keys to find it")))
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "as `map_err` gives it")]
@@ -190,15 +229,28 @@ pub(super) fn unreadable_query(rejection: QueryRejection) -> Problem {
 }
 
 /// A JSON body, and nothing that a browser would send for a page of somebody else.
-pub(super) fn read<T: DeserializeOwned>(headers: &HeaderMap, body: Result<Bytes, BytesRejection>) -> Result<T, Problem> {
-    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+pub(super) fn read<T: DeserializeOwned>(
+    headers: &HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<T, Problem> {
+    let content_type = headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
     let media_type = content_type.split(';').next().unwrap_or_default().trim();
     if !media_type.eq_ignore_ascii_case("application/json") {
         let detail = "changes are taken only with `Content-Type: application/json`";
-        return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-media-type", detail));
+        return Err(Problem::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "unsupported-media-type",
+            detail,
+        ));
     }
-    let body = body.map_err(|rejection| Problem::new(rejection.status(), "body-unreadable", rejection.body_text()))?;
-    serde_json::from_slice(&body).map_err(|error| Problem::bad_request(format!("the body is not what this takes: {error}")))
+    let body = body.map_err(|rejection| {
+        Problem::new(rejection.status(), "body-unreadable", rejection.body_text())
+    })?;
+    serde_json::from_slice(&body)
+        .map_err(|error| Problem::bad_request(format!("the body is not what this takes: {error}")))
 }
 
 /// The wall's time. The store's own clock began there, and ages are for people.

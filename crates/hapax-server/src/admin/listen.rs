@@ -1,6 +1,7 @@
 //! The admin listener: takes connections and serves them, each within its limits.
 //!
-//! Its own, because it must answer when the other one is full, and because whoever reaches it may not be an operator.
+//! Its own, because it must answer when the other one is full, and because whoever reaches it may
+//! not be an operator.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -30,18 +31,28 @@ pub struct Limits {
     pub connections_max: usize,
     /// From one answer, or from connecting, to the last byte of the next request's head.
     pub head_longest: Duration,
-    /// A connection in all: whoever takes an answer a byte at a time gives up their place in the end.
+    /// A connection in all: whoever takes an answer a byte at a time gives up their place in the
+    /// end.
     pub connection_longest: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { connections_max: 512, head_longest: Duration::from_secs(10), connection_longest: Duration::from_secs(5 * 60) }
+        Limits {
+            connections_max: 512,
+            head_longest: Duration::from_secs(10),
+            connection_longest: Duration::from_secs(5 * 60),
+        }
     }
 }
 
 /// Serves for as long as it is polled.
-pub async fn serve(socket: TcpListener, router: Router, metrics: Metrics, limits: Limits) -> Infallible {
+pub async fn serve(
+    socket: TcpListener,
+    router: Router,
+    metrics: Metrics,
+    limits: Limits,
+) -> Infallible {
     let room = Arc::new(Semaphore::new(limits.connections_max));
     loop {
         let Ok((stream, peer)) = socket.accept().await else {
@@ -55,7 +66,11 @@ pub async fn serve(socket: TcpListener, router: Router, metrics: Metrics, limits
         let (router, counted) = (router.clone(), metrics.connected(Listener::Admin));
         tokio::spawn(async move {
             let _held = (place, counted);
-            let _ = tokio::time::timeout(limits.connection_longest, attend(stream, peer, router, limits)).await;
+            let _ = tokio::time::timeout(
+                limits.connection_longest,
+                attend(stream, peer, router, limits),
+            )
+            .await;
         });
     }
 }
@@ -63,11 +78,12 @@ pub async fn serve(socket: TcpListener, router: Router, metrics: Metrics, limits
 /// One connection. How it ends is the peer's affair.
 async fn attend(stream: TcpStream, peer: SocketAddr, router: Router, limits: Limits) {
     let _ = stream.set_nodelay(true);
-    let service = hyper::service::service_fn(move |request: http::Request<hyper::body::Incoming>| {
-        let mut request: Request = request.map(axum::body::Body::new);
-        request.extensions_mut().insert(Peer(peer));
-        router.clone().call(request)
-    });
+    let service =
+        hyper::service::service_fn(move |request: http::Request<hyper::body::Incoming>| {
+            let mut request: Request = request.map(axum::body::Body::new);
+            request.extensions_mut().insert(Peer(peer));
+            router.clone().call(request)
+        });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head_longest)

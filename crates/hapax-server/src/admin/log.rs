@@ -52,18 +52,33 @@ impl Which {
             (None, Some(before)) => Start::Before(before),
             (None, None) => Start::End,
         };
-        let record = self.record.as_deref().map(str::parse).transpose().map_err(|error| format!("{error}"))?;
-        Ok(LogQuery { record, from, limit: self.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX) })
+        let record = self
+            .record
+            .as_deref()
+            .map(str::parse)
+            .transpose()
+            .map_err(|error| format!("{error}"))?;
+        Ok(LogQuery {
+            record,
+            from,
+            limit: self.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX),
+        })
     }
 }
 
 /// A page of the audit log: every change by hand, with who made it and why
 #[utoipa::path(get, path = "/v1/log", tag = "log", params(Which), responses((status = 200, body = LoggedPage, description = "The entries.")))]
-async fn log(State(admin): State<Admin>, which: Result<QueryString<Which>, QueryRejection>) -> Result<Json<LoggedPage>, Problem> {
+async fn log(
+    State(admin): State<Admin>,
+    which: Result<QueryString<Which>, QueryRejection>,
+) -> Result<Json<LoggedPage>, Problem> {
     let QueryString(which) = which.map_err(unreadable_query)?;
     which.record.as_deref().map(record_id).transpose()?;
     let query = which.query().map_err(Problem::bad_request)?;
     let entries = admin.hapax.log(query).await?;
-    let entries: Vec<_> = entries.iter().map(|entry| Logged::of(entry, &admin.operation_ids)).collect();
+    let entries: Vec<_> = entries
+        .iter()
+        .map(|entry| Logged::of(entry, &admin.operation_ids))
+        .collect();
     Ok(Json(LoggedPage::of(entries, query.limit)))
 }

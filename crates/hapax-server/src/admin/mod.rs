@@ -1,7 +1,8 @@
 //! What operators ask over HTTP, on a listener of its own.
 //!
-//! On loopback without a token it asks nobody who they are: whoever is on this machine is an operator. There a web page is the stranger
-//! to keep out (`guard.rs`). With a token it asks everybody, and may listen anywhere (`who.rs`). Every route stands in the document at
+//! On loopback without a token it asks nobody who they are: whoever is on this machine is an
+//! operator. There a web page is the stranger to keep out (`guard.rs`). With a token it asks
+//! everybody, and may listen anywhere (`who.rs`). Every route stands in the document at
 //! `/openapi.json`, because it is the same macro that makes both (`openapi.rs`).
 
 mod answer;
@@ -40,7 +41,8 @@ use crate::telemetry::{Metrics, Unknowns};
 /// What prometheus-client encodes.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The largest body of a request: an answer of the largest size that is kept, as base64, and room for the rest.
+/// The largest body of a request: an answer of the largest size that is kept, as base64, and room
+/// for the rest.
 const BODY_BYTES_MAX: usize = 2 << 20;
 
 /// Everything that operators can ask about. Cheap to clone.
@@ -63,17 +65,37 @@ pub struct Admin {
 
 impl Admin {
     /// Answers about these. `operation_ids` are the store's.
-    pub fn new(ready: Arc<Readiness>, metrics: Metrics, hapax: Hapax, operation_ids: OperationIds, rules: Rules) -> Admin {
+    pub fn new(
+        ready: Arc<Readiness>,
+        metrics: Metrics,
+        hapax: Hapax,
+        operation_ids: OperationIds,
+        rules: Rules,
+    ) -> Admin {
         let rules = Arc::new(ArcSwap::from_pointee(rules));
         let current = rules.clone();
-        let unknowns = Unknowns::new(hapax.clone(), &metrics, move |head| current.load().waits_for_a_person(head));
-        Admin { ready, metrics, hapax, rules, operation_ids, unknowns, refusals: who::Refusals::default(), reloader: None }
+        let unknowns = Unknowns::new(hapax.clone(), &metrics, move |head| {
+            current.load().waits_for_a_person(head)
+        });
+        Admin {
+            ready,
+            metrics,
+            hapax,
+            rules,
+            operation_ids,
+            unknowns,
+            refusals: who::Refusals::default(),
+            reloader: None,
+        }
     }
 
     /// Lets operators have the configuration read again.
     #[must_use]
     pub fn reloaded_by(self, reloader: Reloader) -> Admin {
-        Admin { reloader: Some(reloader), ..self }
+        Admin {
+            reloader: Some(reloader),
+            ..self
+        }
     }
 }
 
@@ -86,9 +108,13 @@ pub fn router(state: Admin) -> Router {
         .method_not_allowed_fallback(answer::no_such_method)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(axum::Extension(document))
-        // Around everything above them, and so around whatever is added there: first whether it is a page of a stranger, then who it is.
+        // Around everything above them, and so around whatever is added there: first whether it is
+        // a page of a stranger, then who it is.
         .layer(middleware::from_fn_with_state(state.clone(), who::is_known))
-        .layer(middleware::from_fn_with_state(state.clone(), guard::refuse_strangers))
+        .layer(middleware::from_fn_with_state(
+            state.clone(),
+            guard::refuse_strangers,
+        ))
         .layer(middleware::from_fn(answer::in_time_and_as_it_is))
         .with_state(state)
 }
@@ -125,7 +151,10 @@ mod tests {
 
     pub(super) fn admin_with(rules: Rules) -> Admin {
         let hapax = Hapax::builder(hapax::store::memory()).sweep(None).build();
-        let ids = OperationIds::new(hapax::core::Secret::from_bytes([1; 32]), hapax::core::Timestamp::ZERO);
+        let ids = OperationIds::new(
+            hapax::core::Secret::from_bytes([1; 32]),
+            hapax::core::Timestamp::ZERO,
+        );
         Admin::new(Arc::default(), Metrics::new(), hapax, ids, rules)
     }
 
@@ -134,11 +163,18 @@ mod tests {
     }
 
     async fn ask(admin: &Admin, path: &str) -> (StatusCode, String, String) {
-        let request = Request::get(path).header("host", "127.0.0.1:4001").body(Body::empty()).unwrap();
+        let request = Request::get(path)
+            .header("host", "127.0.0.1:4001")
+            .body(Body::empty())
+            .unwrap();
         let response = router(admin.clone()).call(request).await.unwrap();
         let (parts, body) = response.into_parts();
         let body = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
-        (parts.status, parts.headers["content-type"].to_str().unwrap().to_owned(), body)
+        (
+            parts.status,
+            parts.headers["content-type"].to_str().unwrap().to_owned(),
+            body,
+        )
     }
 
     #[tokio::test]
@@ -155,15 +191,24 @@ mod tests {
         admin.ready.draining();
         assert_eq!(ready().await, (503, "not ready: draining\n".to_owned()));
         admin.ready.started();
-        assert_eq!(ready().await.0, 503, "who has begun to drain never comes back");
+        assert_eq!(
+            ready().await.0,
+            503,
+            "who has begun to drain never comes back"
+        );
     }
 
     #[tokio::test]
     async fn a_failing_store_is_not_ready_and_says_why() {
         let admin = admin();
-        let (trouble, store) = (Arc::new(std::sync::Mutex::new(None)), Arc::new(Faulty::new(Arc::new(hapax::store::memory()))));
+        let (trouble, store) = (
+            Arc::new(std::sync::Mutex::new(None)),
+            Arc::new(Faulty::new(Arc::new(hapax::store::memory()))),
+        );
         let (seen, shared) = (trouble.clone(), store.clone() as Arc<dyn Store>);
-        admin.ready.watch_store(&shared, move || seen.lock().unwrap().clone());
+        admin
+            .ready
+            .watch_store(&shared, move || seen.lock().unwrap().clone());
         admin.ready.started();
         let ready = async || ask(&admin, "/readyz").await.2;
         assert_eq!(ready().await, "ready\n");
@@ -180,7 +225,13 @@ mod tests {
     #[tokio::test]
     async fn metrics_are_openmetrics() {
         let (status, content_type, body) = ask(&admin(), "/metrics").await;
-        assert_eq!((status, content_type.as_str()), (StatusCode::OK, OPENMETRICS));
-        assert!(body.contains("hapax_unknown 0") && body.ends_with("# EOF\n"), "{body}");
+        assert_eq!(
+            (status, content_type.as_str()),
+            (StatusCode::OK, OPENMETRICS)
+        );
+        assert!(
+            body.contains("hapax_unknown 0") && body.ends_with("# EOF\n"),
+            "{body}"
+        );
     }
 }

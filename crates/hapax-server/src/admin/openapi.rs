@@ -1,4 +1,5 @@
-//! The document that describes this API: made from the routes themselves and the types they speak with.
+//! The document that describes this API: made from the routes themselves and the types they speak
+//! with.
 
 use std::sync::Arc;
 
@@ -7,20 +8,31 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
-use utoipa::openapi::{ContentBuilder, InfoBuilder, OpenApi, OpenApiBuilder, Ref, ResponseBuilder, SecurityRequirement};
+use utoipa::openapi::{
+    ContentBuilder, InfoBuilder, OpenApi, OpenApiBuilder, Ref, ResponseBuilder, SecurityRequirement,
+};
 
 use super::problem;
 
 /// Answers that any request may get, besides those that its route names.
 const EVERYWHERE: [(&str, &str); 5] = [
-    ("400", "What was sent cannot be read, or does not say what it must."),
+    (
+        "400",
+        "What was sent cannot be read, or does not say what it must.",
+    ),
     ("401", "`unauthorized`: the token is missing or wrong."),
     (
         "403",
         "`not-allowed`: the settle token opens other paths. `refused`: a page of another site, or a name in Host where only addresses are answered.",
     ),
-    ("500", "`store-damaged`, `not-done`: what is stored cannot be trusted. A change may have happened all the same."),
-    ("503", "`store-unavailable`, `too-slow`, `not-erased`: try again. A change may have happened all the same: look first."),
+    (
+        "500",
+        "`store-damaged`, `not-done`: what is stored cannot be trusted. A change may have happened all the same.",
+    ),
+    (
+        "503",
+        "`store-unavailable`, `too-slow`, `not-erased`: try again. A change may have happened all the same: look first.",
+    ),
 ];
 /// Those whom nobody asks for a token, who answer with a line of text.
 const TEXT: [&str; 2] = ["/healthz", "/readyz"];
@@ -41,10 +53,19 @@ pub(super) fn frame() -> OpenApi {
         .build();
     let components = document.components.get_or_insert_default();
     for (name, what) in [
-        ("admin_token", "The `admin_token` of the configuration. Needed wherever one is set."),
-        ("settle_token", "The `settle_token` of the configuration, for the upstream's own reconciliation job."),
+        (
+            "admin_token",
+            "The `admin_token` of the configuration. Needed wherever one is set.",
+        ),
+        (
+            "settle_token",
+            "The `settle_token` of the configuration, for the upstream's own reconciliation job.",
+        ),
     ] {
-        let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(what)).build();
+        let scheme = HttpBuilder::new()
+            .scheme(HttpAuthScheme::Bearer)
+            .description(Some(what))
+            .build();
         components.add_security_scheme(name, SecurityScheme::Http(scheme));
     }
     document
@@ -54,12 +75,27 @@ pub(super) fn frame() -> OpenApi {
 pub(super) fn spelled(document: &OpenApi) -> Document {
     let mut document = document.clone();
     for (path, item) in &mut document.paths.paths {
-        let operations = [&mut item.get, &mut item.post, &mut item.put, &mut item.delete, &mut item.patch];
-        for operation in operations.into_iter().flatten().filter(|_| !TEXT.contains(&path.as_str())) {
+        let operations = [
+            &mut item.get,
+            &mut item.post,
+            &mut item.put,
+            &mut item.delete,
+            &mut item.patch,
+        ];
+        for operation in operations
+            .into_iter()
+            .flatten()
+            .filter(|_| !TEXT.contains(&path.as_str()))
+        {
             complete(path, operation);
         }
     }
-    Document(document.to_json().expect("it has no maps with odd keys").into())
+    Document(
+        document
+            .to_json()
+            .expect("it has no maps with odd keys")
+            .into(),
+    )
 }
 
 fn complete(path: &str, operation: &mut Operation) {
@@ -69,9 +105,18 @@ fn complete(path: &str, operation: &mut Operation) {
     security.extend(takes_settle_token.then(|| requirement("settle_token")));
     operation.security = Some(security);
     for (status, what) in EVERYWHERE {
-        let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
-        let response = ResponseBuilder::new().description(what).content(problem::CONTENT, content).build();
-        operation.responses.responses.entry(status.to_owned()).or_insert_with(|| response.into());
+        let content = ContentBuilder::new()
+            .schema(Some(Ref::from_schema_name("Problem")))
+            .build();
+        let response = ResponseBuilder::new()
+            .description(what)
+            .content(problem::CONTENT, content)
+            .build();
+        operation
+            .responses
+            .responses
+            .entry(status.to_owned())
+            .or_insert_with(|| response.into());
     }
 }
 

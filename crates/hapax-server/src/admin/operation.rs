@@ -1,7 +1,8 @@
 //! From the operation id that an upstream was given to the record it stands for.
 //!
-//! The second half of the id is how the record's own id begins, and the first half is derived with the store's secret: so the record is
-//! looked for where it would be, and has to be the one whose operation this is. An operation of an earlier life of the key has no record.
+//! The second half of the id is how the record's own id begins, and the first half is derived with
+//! the store's secret: so the record is looked for where it would be, and has to be the one whose
+//! operation this is. An operation of an earlier life of the key has no record.
 
 use hapax::RecordId;
 use hapax::core::operation::OperationIds;
@@ -14,7 +15,10 @@ const DIGITS: usize = 64;
 
 /// Whether a text may be an operation id.
 pub(crate) fn is_spelled_well(text: &str) -> bool {
-    text.len() == DIGITS && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    text.len() == DIGITS
+        && text
+            .bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// How the id of an operation's record begins.
@@ -23,11 +27,25 @@ pub(crate) fn beginning(operation: &str) -> &str {
 }
 
 /// The record of an operation.
-pub(crate) async fn find(store: &impl Heads, ids: &OperationIds, operation: &str) -> Result<Option<Head>, StoreError> {
-    let Ok(first) = format!("{:0<DIGITS$}", beginning(operation)).parse() else { return Ok(None) };
+pub(crate) async fn find(
+    store: &impl Heads,
+    ids: &OperationIds,
+    operation: &str,
+) -> Result<Option<Head>, StoreError> {
+    let Ok(first) = format!("{:0<DIGITS$}", beginning(operation)).parse() else {
+        return Ok(None);
+    };
     // Two, should two begin alike: one in 2^64 has a neighbour so close.
-    let heads = store.heads(ListQuery { state: None, after: before(first), limit: 2 }).await?;
-    Ok(heads.into_iter().find(|head| ids.make(&head.id, head.created_at).as_str() == operation))
+    let heads = store
+        .heads(ListQuery {
+            state: None,
+            after: before(first),
+            limit: 2,
+        })
+        .await?;
+    Ok(heads
+        .into_iter()
+        .find(|head| ids.make(&head.id, head.created_at).as_str() == operation))
 }
 
 /// The id before this one: listings begin after an id. None before the first.

@@ -36,8 +36,17 @@ pub(crate) struct Document {
 }
 
 impl Problem {
-    pub(crate) fn new(status: StatusCode, slug: &'static str, detail: impl Into<String>) -> Problem {
-        Problem { status, slug, detail: detail.into(), field: None }
+    pub(crate) fn new(
+        status: StatusCode,
+        slug: &'static str,
+        detail: impl Into<String>,
+    ) -> Problem {
+        Problem {
+            status,
+            slug,
+            detail: detail.into(),
+            field: None,
+        }
     }
 
     pub(crate) fn bad_request(detail: impl Into<String>) -> Problem {
@@ -50,7 +59,10 @@ impl Problem {
 
     /// With a header field.
     pub(crate) fn with(self, name: HeaderName, value: HeaderValue) -> Problem {
-        Problem { field: Some((name, value)), ..self }
+        Problem {
+            field: Some((name, value)),
+            ..self
+        }
     }
 }
 
@@ -58,14 +70,20 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let document = Document {
             r#type: "about:blank".to_owned(),
-            title: self.status.canonical_reason().unwrap_or_default().to_owned(),
+            title: self
+                .status
+                .canonical_reason()
+                .unwrap_or_default()
+                .to_owned(),
             status: self.status.as_u16(),
             detail: self.detail,
             code: self.slug.to_owned(),
         };
         let document = serde_json::to_string(&document).expect("it has no maps with odd keys");
         let mut response = (self.status, format!("{document}\n")).into_response();
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(CONTENT));
+        response
+            .headers_mut()
+            .insert(CONTENT_TYPE, HeaderValue::from_static(CONTENT));
         if let Some((name, value)) = self.field {
             response.headers_mut().insert(name, value);
         }
@@ -78,7 +96,9 @@ impl From<OperatorError> for Problem {
         let (status, slug) = match &error {
             OperatorError::Unsigned(_) => (StatusCode::BAD_REQUEST, "unsigned"),
             OperatorError::NotFound(_) => (StatusCode::NOT_FOUND, "key-not-found"),
-            OperatorError::NotNow { .. } | OperatorError::Forgotten(_) => (StatusCode::CONFLICT, "not-now"),
+            OperatorError::NotNow { .. } | OperatorError::Forgotten(_) => {
+                (StatusCode::CONFLICT, "not-now")
+            }
             OperatorError::Changed(_) => (StatusCode::CONFLICT, "changed-meanwhile"),
             OperatorError::Unerased { .. } => (StatusCode::SERVICE_UNAVAILABLE, "not-erased"),
             OperatorError::Store(error) => return error.clone().into(),
@@ -97,7 +117,9 @@ impl From<StoreError> for Problem {
         Problem::new(
             status,
             slug,
-            format!("the store could not do this: {error}. A change may have happened all the same: look before trying again"),
+            format!(
+                "the store could not do this: {error}. A change may have happened all the same: look before trying again"
+            ),
         )
     }
 }

@@ -55,8 +55,8 @@ pub(super) fn routes() -> OpenApiRouter<Admin> {
 
 /// Has the configuration read again, and taken if nothing speaks against it
 ///
-/// A SIGHUP does the same, but cannot allow anything nor say what came of it. Requests under way end under the configuration they began
-/// under, and connections stay.
+/// A SIGHUP does the same, but cannot allow anything nor say what came of it. Requests under way
+/// end under the configuration they began under, and connections stay.
 #[utoipa::path(
     post,
     path = "/v1/reload",
@@ -76,27 +76,46 @@ async fn reload(
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Reloaded>, Problem> {
-    let Reload { allow_scope_change, by, reason } = read(&headers, body)?;
+    let Reload {
+        allow_scope_change,
+        by,
+        reason,
+    } = read(&headers, body)?;
     let reason = match (reason, allow_scope_change) {
         (Some(reason), _) => reason,
         (None, false) => "to read the configuration again".to_owned(),
-        (None, true) => return Err(Problem::bad_request("`reason` is missing: say why promises to callers may be broken")),
+        (None, true) => {
+            return Err(Problem::bad_request(
+                "`reason` is missing: say why promises to callers may be broken",
+            ));
+        }
     };
-    let signed = Signed { by, reason }.by_way_of(caller).map_err(Problem::bad_request)?;
+    let signed = Signed { by, reason }
+        .by_way_of(caller)
+        .map_err(Problem::bad_request)?;
     let reloader = admin.reloader.ok_or(ReloadError::Nothing)?;
     if allow_scope_change {
         // Before it happens: no promise is broken without a name to it.
-        admin.hapax.note("reload-with-scope-change", signed.audit()).await?;
+        admin
+            .hapax
+            .note("reload-with-scope-change", signed.audit())
+            .await?;
     }
     let reloaded = reloader.reload(allow_scope_change).await;
-    let action = if reloaded.is_ok() { "reload" } else { "reload-refused" };
+    let action = if reloaded.is_ok() {
+        "reload"
+    } else {
+        "reload-refused"
+    };
     let is_noted = allow_scope_change && reloaded.is_ok();
     if !is_noted && let Err(error) = admin.hapax.note(action, signed.audit()).await {
         // A configuration may be what mends a store.
         tracing::warn!(%error, "a reload is missing in the audit log");
     }
     let changes = reloaded?;
-    Ok(Json(Reloaded { changes: changes.into_iter().map(Changed::from).collect() }))
+    Ok(Json(Reloaded {
+        changes: changes.into_iter().map(Changed::from).collect(),
+    }))
 }
 
 impl From<Change> for Changed {

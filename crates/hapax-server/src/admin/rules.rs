@@ -22,7 +22,10 @@ impl Rules {
     /// What this configuration says.
     pub fn of(config: &Config) -> Rules {
         Rules {
-            tokens: Tokens { admin: config.admin_token.clone(), settle: config.settle_token.clone() },
+            tokens: Tokens {
+                admin: config.admin_token.clone(),
+                settle: config.settle_token.clone(),
+            },
             namespace: config.namespace.as_str().into(),
             routes: config.all_routes(),
         }
@@ -30,12 +33,15 @@ impl Rules {
 
     /// How long the route of a record has it remembered.
     pub(super) fn lifetime(&self, scope: &Scope) -> Lifetime {
-        self.policy(scope).map_or_else(Lifetime::default, Lifetime::from)
+        self.policy(scope)
+            .map_or_else(Lifetime::default, Lifetime::from)
     }
 
     /// What was stated of a record, its answer under the version that the route replays.
     pub(super) fn current(&self, settlement: Settlement, scope: &Scope) -> Settlement {
-        let version = self.policy(scope).and_then(|policy| policy.answer_version.as_deref());
+        let version = self
+            .policy(scope)
+            .and_then(|policy| policy.answer_version.as_deref());
         match settlement {
             Settlement::Done(answer) => Settlement::Done(answer.under(version)),
             other => other,
@@ -45,10 +51,17 @@ impl Rules {
     /// Whether a lost attempt waits for a person. In most modes the next repeat resolves it.
     pub(super) fn waits_for_a_person(&self, head: &Head) -> bool {
         // Of what another gateway keeps in the store nothing is known here.
-        let Some(policy) = self.policy(&head.scope).filter(|_| head.scope.namespace == self.namespace) else { return true };
+        let Some(policy) = self
+            .policy(&head.scope)
+            .filter(|_| head.scope.namespace == self.namespace)
+        else {
+            return true;
+        };
         match policy.mode {
             Mode::Rerun | Mode::Fenced => false,
-            Mode::Transaction => head.loss(State::Unknown).is_some_and(Loss::may_be_done_outside),
+            Mode::Transaction => head
+                .loss(State::Unknown)
+                .is_some_and(Loss::may_be_done_outside),
             // A repeat has asked the service, and it did not know.
             Mode::Probe => head.loss(State::Unknown) == Some(Loss::ProbeUnknown),
             _ => true,

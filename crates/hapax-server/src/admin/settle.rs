@@ -1,7 +1,7 @@
 //! For the upstream's own reconciliation job: what is open, and a place to say what became of it.
 //!
-//! The job knows the operation and the fence it was given with the request, and nothing of principals and answers. It has a token of
-//! its own, which opens these two paths alone.
+//! The job knows the operation and the fence it was given with the request, and nothing of
+//! principals and answers. It has a token of its own, which opens these two paths alone.
 
 use axum::extract::rejection::{BytesRejection, QueryRejection};
 use axum::extract::{Query as QueryString, State};
@@ -30,7 +30,9 @@ const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1_000;
 
 pub(super) fn routes() -> OpenApiRouter<Admin> {
-    OpenApiRouter::new().routes(routes!(unknown)).routes(routes!(settle))
+    OpenApiRouter::new()
+        .routes(routes!(unknown))
+        .routes(routes!(settle))
 }
 
 /// Which page of what is unknown.
@@ -112,7 +114,10 @@ struct Settled {
 
 /// What is open: every operation whose outcome is unknown
 #[utoipa::path(get, path = "/v1/unknown", tag = "settle", params(From), responses((status = 200, body = Unknowns, description = "In the order of record ids.")))]
-async fn unknown(State(admin): State<Admin>, from: Result<QueryString<From>, QueryRejection>) -> Result<Json<Unknowns>, Problem> {
+async fn unknown(
+    State(admin): State<Admin>,
+    from: Result<QueryString<From>, QueryRejection>,
+) -> Result<Json<Unknowns>, Problem> {
     let QueryString(from) = from.map_err(unreadable_query)?;
     let after = from.after.as_deref().map(record_id).transpose()?;
     let limit = from.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
@@ -121,10 +126,20 @@ async fn unknown(State(admin): State<Admin>, from: Result<QueryString<From>, Que
         namespace: Some(admin.rules.load().namespace.to_string()),
         ..Query::default()
     };
-    let filter = Filter::of(&query, &Known { routes: &[], operation_ids: admin.operation_ids }).map_err(Problem::bad_request)?;
+    let filter = Filter::of(
+        &query,
+        &Known {
+            routes: &[],
+            operation_ids: admin.operation_ids,
+        },
+    )
+    .map_err(Problem::bad_request)?;
     let found = scan::page(&admin.hapax, &filter, after, limit, now()).await?;
     let unknown = found.heads.iter().map(|head| admin.unknown(head)).collect();
-    Ok(Json(Unknowns { unknown, next: found.next.map(|id| id.to_string()) }))
+    Ok(Json(Unknowns {
+        unknown,
+        next: found.next.map(|id| id.to_string()),
+    }))
 }
 
 /// States what became of an unknown, as its upstream found out
@@ -163,9 +178,13 @@ async fn settle(
         admin.may_have_ended(&record.head, found.fence).await?;
         return Ok(Json(already));
     }
-    settlement::is_about(&record.head, found.fence).map_err(|why| Problem::conflict("other-fence", why))?;
+    settlement::is_about(&record.head, found.fence)
+        .map_err(|why| Problem::conflict("other-fence", why))?;
     let lifetime = admin.rules.load().lifetime(&record.head.scope);
-    let head = admin.hapax.settle_attempt(id, record.head.fence, settlement, signed.audit(), lifetime).await?;
+    let head = admin
+        .hapax
+        .settle_attempt(id, record.head.fence, settlement, signed.audit(), lifetime)
+        .await?;
     Ok(Json(admin.settled(&head, head.state, false)))
 }
 
@@ -182,7 +201,10 @@ impl Found {
             by: caller.name().to_owned(),
             reason: self.reason.clone(),
         };
-        Ok((settlement::of(&settle)?, Signed::of_caller(caller, settle.reason)?))
+        Ok((
+            settlement::of(&settle)?,
+            Signed::of_caller(caller, settle.reason)?,
+        ))
     }
 }
 
@@ -190,7 +212,10 @@ impl Admin {
     fn unknown(&self, head: &Head) -> Unknown {
         Unknown {
             record: head.id.to_string(),
-            operation_id: self.operation_ids.make(&head.id, head.created_at).to_string(),
+            operation_id: self
+                .operation_ids
+                .make(&head.id, head.created_at)
+                .to_string(),
             fence: head.fence.as_u64(),
             method: head.scope.method.to_string(),
             path: head.scope.path.to_string(),
@@ -203,45 +228,75 @@ impl Admin {
     async fn record_of(&self, found: &Found) -> Result<RecordId, Problem> {
         let record = found.record.as_deref().map(record_id).transpose()?;
         let Some(operation) = &found.operation_id else {
-            return record.ok_or_else(|| Problem::bad_request("say which: `operation_id`, or `record`"));
+            return record
+                .ok_or_else(|| Problem::bad_request("say which: `operation_id`, or `record`"));
         };
         if !operation::is_spelled_well(operation) {
             return Err(Problem::bad_request(
                 "`operation_id` is not 64 lower-case hexadecimal digits: send Hapax-Operation as it came",
             ));
         }
-        let named = operation::find(&self.hapax, &self.operation_ids, operation).await?.map(|head| head.id);
+        let named = operation::find(&self.hapax, &self.operation_ids, operation)
+            .await?
+            .map(|head| head.id);
         match record {
-            Some(record) if !record.to_string().starts_with(operation::beginning(operation)) => {
-                Err(Problem::bad_request("`operation_id` and `record` are of two records: leave one of them out"))
+            Some(record)
+                if !record
+                    .to_string()
+                    .starts_with(operation::beginning(operation)) =>
+            {
+                Err(Problem::bad_request(
+                    "`operation_id` and `record` are of two records: leave one of them out",
+                ))
             }
             _ => named.ok_or_else(not_found),
         }
     }
 
-    /// What to say of a record whose outcome is not unknown: that it is as was said, or how it is instead.
-    fn already(&self, record: &Record, state: Stands, settlement: &Settlement) -> Result<Settled, Problem> {
+    /// What to say of a record whose outcome is not unknown: that it is as was said, or how it is
+    /// instead.
+    fn already(
+        &self,
+        record: &Record,
+        state: Stands,
+        settlement: &Settlement,
+    ) -> Result<Settled, Problem> {
         let head = &record.head;
         if state == Stands::Running {
             return Err(in_flight(head, now()));
         }
         let is_as_said = match settlement {
-            Settlement::Done(answer) => state == Stands::Completed && record.answer.as_deref() == Some(answer),
+            Settlement::Done(answer) => {
+                state == Stands::Completed && record.answer.as_deref() == Some(answer)
+            }
             Settlement::DoneWithoutAnswer => state == Stands::Completed && !head.kept,
             Settlement::NotDone => state == Stands::Retryable,
         };
         if is_as_said {
             return Ok(self.settled(head, state, true));
         }
-        let status = head.answered().map(|status| format!(", answered with {status}")).unwrap_or_default();
-        Err(Problem::conflict("settled-otherwise", format!("the outcome is known, and is another: it is {}{status}", state.word())))
+        let status = head
+            .answered()
+            .map(|status| format!(", answered with {status}"))
+            .unwrap_or_default();
+        Err(Problem::conflict(
+            "settled-otherwise",
+            format!(
+                "the outcome is known, and is another: it is {}{status}",
+                state.word()
+            ),
+        ))
     }
 
-    /// Whether the attempt with this fence may be the one that ended, or was settled. One that ended by itself has its record's fence. A
-    /// settlement raised that and left when the attempt was claimed, which no fence of its own is below: in between it cannot be told.
+    /// Whether the attempt with this fence may be the one that ended, or was settled. One that
+    /// ended by itself has its record's fence. A settlement raised that and left when the attempt
+    /// was claimed, which no fence of its own is below: in between it cannot be told.
     async fn may_have_ended(&self, head: &Head, fence: u64) -> Result<(), Problem> {
         let last = self.hapax.log(LogQuery::latest(1).of(head.id)).await?;
-        let was_settled = last.iter().filter_map(|entry| entry.touched.as_ref()).any(|touched| touched.version == head.version);
+        let was_settled = last
+            .iter()
+            .filter_map(|entry| entry.touched.as_ref())
+            .any(|touched| touched.version == head.version);
         let is_possible = match was_settled {
             true => (head.claimed_at.as_micros()..head.fence.as_u64()).contains(&fence),
             false => head.fence.as_u64() == fence,
@@ -249,14 +304,19 @@ impl Admin {
         if is_possible {
             return Ok(());
         }
-        let detail = format!("the outcome is known, but not of an attempt with the fence {fence}: look what became of that one");
+        let detail = format!(
+            "the outcome is known, but not of an attempt with the fence {fence}: look what became of that one"
+        );
         Err(Problem::conflict("other-fence", detail))
     }
 
     fn settled(&self, head: &Head, state: Stands, already: bool) -> Settled {
         Settled {
             record: head.id.to_string(),
-            operation_id: self.operation_ids.make(&head.id, head.created_at).to_string(),
+            operation_id: self
+                .operation_ids
+                .make(&head.id, head.created_at)
+                .to_string(),
             state: state.word().to_owned(),
             already,
         }
@@ -264,13 +324,15 @@ impl Admin {
 }
 
 fn not_found() -> Problem {
-    let detail =
-        "no record is found by that operation: those that are open are, and of the others the first; give `record` for the rest";
+    let detail = "no record is found by that operation: those that are open are, and of the others the first; give `record` for the rest";
     Problem::new(StatusCode::NOT_FOUND, "operation-not-found", detail)
 }
 
 fn in_flight(head: &Head, now: Timestamp) -> Problem {
     let seconds = head.lease_until.since(now).as_secs() + 1;
-    Problem::conflict("in-flight", format!("the attempt is still running: nothing is unknown yet. Ask again in {seconds} s"))
-        .with(RETRY_AFTER, HeaderValue::from(seconds))
+    Problem::conflict(
+        "in-flight",
+        format!("the attempt is still running: nothing is unknown yet. Ask again in {seconds} s"),
+    )
+    .with(RETRY_AFTER, HeaderValue::from(seconds))
 }

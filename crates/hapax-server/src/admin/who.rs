@@ -1,7 +1,8 @@
 //! Who is asking, by the token they present.
 //!
-//! Without a token in the configuration whoever reaches the listener is an operator, which is why it then is on loopback. With one,
-//! everything but health and readiness needs it. The settle token opens two paths and no other: whatever is added is closed to it.
+//! Without a token in the configuration whoever reaches the listener is an operator, which is why
+//! it then is on loopback. With one, everything but health and readiness needs it. The settle token
+//! opens two paths and no other: whatever is added is closed to it.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,14 +47,25 @@ impl Caller {
         }
     }
 
-    /// What shows in the log that a token was presented, if these words look like it: letters and digits are what a reader sees.
+    /// What shows in the log that a token was presented, if these words look like it: letters and
+    /// digits are what a reader sees.
     pub(super) fn mark_in(words: &str) -> Option<&'static str> {
-        let seen = |words: &str| words.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect::<String>();
+        let seen = |words: &str| {
+            words
+                .chars()
+                .filter(|c| c.is_alphanumeric())
+                .flat_map(char::to_lowercase)
+                .collect::<String>()
+        };
         let words = seen(words);
-        [Caller::Operator, Caller::Job].map(Caller::name).into_iter().find(|mark| words.contains(&seen(mark)))
+        [Caller::Operator, Caller::Job]
+            .map(Caller::name)
+            .into_iter()
+            .find(|mark| words.contains(&seen(mark)))
     }
 
-    /// Who signs: the name they give, and what shows that they may. A name alone anybody could give.
+    /// Who signs: the name they give, and what shows that they may. A name alone anybody could
+    /// give.
     pub(super) fn signs(self, by: &str) -> String {
         match self {
             Caller::Local => by.to_owned(),
@@ -72,7 +84,9 @@ pub(super) struct Tokens {
 impl Tokens {
     /// Who presents what these fields say, or why that is nobody.
     fn caller(&self, headers: &HeaderMap) -> Result<Caller, &'static str> {
-        let is = |token: &Option<Secret>, given: &[u8]| token.as_ref().is_some_and(|token| token.is(given));
+        let is = |token: &Option<Secret>, given: &[u8]| {
+            token.as_ref().is_some_and(|token| token.is(given))
+        };
         match bearer(headers) {
             Given::Nothing if self.admin.is_none() => Ok(Caller::Local),
             Given::Nothing => Err("missing"),
@@ -96,7 +110,9 @@ fn bearer(headers: &HeaderMap) -> Given<'_> {
     match (fields.next(), fields.next()) {
         (None, _) => Given::Nothing,
         (Some(field), None) => match field.as_bytes().split_at_checked(7) {
-            Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"Bearer ") => Given::Token(token.trim_ascii()),
+            Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"Bearer ") => {
+                Given::Token(token.trim_ascii())
+            }
             _ => Given::Else,
         },
         _ => Given::Else,
@@ -104,7 +120,11 @@ fn bearer(headers: &HeaderMap) -> Given<'_> {
 }
 
 /// Lets those pass who may, and tells the rest of the path who they are.
-pub(super) async fn is_known(State(admin): State<Admin>, mut request: Request, next: Next) -> Response {
+pub(super) async fn is_known(
+    State(admin): State<Admin>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let path = request.uri().path();
     if OPEN.contains(&path) {
         return next.run(request).await;
@@ -124,10 +144,21 @@ pub(super) async fn is_known(State(admin): State<Admin>, mut request: Request, n
             return next.run(request).await;
         }
         Err(reason) => {
-            admin.refused(if reason == "missing" { "token-missing" } else { "token-wrong" }, &request);
-            let detail = format!("the token is {reason}: send `Authorization: Bearer …` with the `admin_token` of this gateway");
-            Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", detail)
-                .with(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"hapax\""))
+            admin.refused(
+                if reason == "missing" {
+                    "token-missing"
+                } else {
+                    "token-wrong"
+                },
+                &request,
+            );
+            let detail = format!(
+                "the token is {reason}: send `Authorization: Bearer …` with the `admin_token` of this gateway"
+            );
+            Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", detail).with(
+                WWW_AUTHENTICATE,
+                HeaderValue::from_static("Bearer realm=\"hapax\""),
+            )
         }
     };
     problem.into_response()
@@ -142,7 +173,10 @@ impl Admin {
     pub(super) fn refused(&self, reason: &'static str, request: &Request) {
         self.metrics.admin_refused(reason);
         if let Some(unlogged) = self.refusals.to_log(Instant::now()) {
-            let peer = request.extensions().get::<Peer>().map_or_else(|| "unknown".to_owned(), |Peer(peer)| peer.to_string());
+            let peer = request
+                .extensions()
+                .get::<Peer>()
+                .map_or_else(|| "unknown".to_owned(), |Peer(peer)| peer.to_string());
             tracing::warn!(%peer, reason, unlogged, "somebody was refused by the admin listener");
         }
     }
@@ -174,20 +208,32 @@ mod tests {
     const SETTLE: &str = "the-token-of-the-job";
 
     fn caller(tokens: &Tokens, fields: &[&str]) -> Result<Caller, &'static str> {
-        let fields = fields.iter().map(|field| (AUTHORIZATION, HeaderValue::from_str(field).unwrap()));
+        let fields = fields
+            .iter()
+            .map(|field| (AUTHORIZATION, HeaderValue::from_str(field).unwrap()));
         tokens.caller(&fields.collect())
     }
 
     #[test]
     fn only_the_whole_token_in_its_one_place_opens() {
         let token = |text| Some(Secret::token(text).unwrap());
-        let tokens = Tokens { admin: token(ADMIN), settle: token(SETTLE) };
+        let tokens = Tokens {
+            admin: token(ADMIN),
+            settle: token(SETTLE),
+        };
         let bearer = |token: &str| format!("Bearer {token}");
         assert_eq!(caller(&tokens, &[&bearer(ADMIN)]), Ok(Caller::Operator));
-        assert_eq!(caller(&tokens, &[&format!("bearer   {ADMIN} ")]), Ok(Caller::Operator));
+        assert_eq!(
+            caller(&tokens, &[&format!("bearer   {ADMIN} ")]),
+            Ok(Caller::Operator)
+        );
         assert_eq!(caller(&tokens, &[&bearer(SETTLE)]), Ok(Caller::Job));
         assert_eq!(caller(&tokens, &[]), Err("missing"));
-        let (right, short, long) = (bearer(ADMIN), bearer(&ADMIN[1..]), bearer(&format!("{ADMIN}s")));
+        let (right, short, long) = (
+            bearer(ADMIN),
+            bearer(&ADMIN[1..]),
+            bearer(&format!("{ADMIN}s")),
+        );
         for fields in [
             &[short.as_str()][..],
             &[&long],
@@ -204,7 +250,10 @@ mod tests {
 
     #[test]
     fn without_a_token_nobody_is_asked_but_a_wrong_one_is_refused() {
-        let settle = Tokens { admin: None, settle: Some(Secret::token(SETTLE).unwrap()) };
+        let settle = Tokens {
+            admin: None,
+            settle: Some(Secret::token(SETTLE).unwrap()),
+        };
         for tokens in [Tokens::default(), settle] {
             assert_eq!(caller(&tokens, &[]), Ok(Caller::Local));
             assert_eq!(caller(&tokens, &[&format!("Bearer {ADMIN}")]), Err("wrong"));
@@ -213,10 +262,23 @@ mod tests {
 
     #[test]
     fn nobody_is_called_like_a_token() {
-        for by in ["settle-token", "ada (admin-token)", "ADMIN-TOKEN", "x admin\u{2011}token", "settle\u{200b}-token"] {
+        for by in [
+            "settle-token",
+            "ada (admin-token)",
+            "ADMIN-TOKEN",
+            "x admin\u{2011}token",
+            "settle\u{200b}-token",
+        ] {
             assert!(Caller::mark_in(by).is_some(), "{by}");
         }
-        for by in ["ada", "local", "ada@localhost", "token", "admin", "Ærø (night shift)"] {
+        for by in [
+            "ada",
+            "local",
+            "ada@localhost",
+            "token",
+            "admin",
+            "Ærø (night shift)",
+        ] {
             assert_eq!(Caller::mark_in(by), None, "{by}");
         }
     }

@@ -8,8 +8,9 @@ use crate::version;
 
 /// Print a script that lets a shell complete hapax commands and flags.
 ///
-/// For this shell only: source <(hapax completions bash). For good: put it where the shell looks, as in
-/// ~/.local/share/bash-completion/completions/hapax, ~/.config/fish/completions/hapax.fish, or _hapax in a directory of zsh's $fpath.
+/// For this shell only: source <(hapax completions bash). For good: put it where the shell looks,
+/// as in ~/.local/share/bash-completion/completions/hapax, ~/.config/fish/completions/hapax.fish,
+/// or _hapax in a directory of zsh's $fpath.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The shell
@@ -19,15 +20,24 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Exit> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut without_hidden(&Cli::command()), "hapax", &mut script);
-    let script = String::from_utf8(script).map_err(|_| Exit::failed("the script is not text: this is a bug of hapax"))?;
+    clap_complete::generate(
+        args.shell,
+        &mut without_hidden(&Cli::command()),
+        "hapax",
+        &mut script,
+    );
+    let script = String::from_utf8(script)
+        .map_err(|_| Exit::failed("the script is not text: this is a bug of hapax"))?;
     text::emit(&script);
     Ok(())
 }
 
 /// The generators offer hidden commands as well.
 fn without_hidden(all: &clap::Command) -> clap::Command {
-    let visible = all.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+    let visible = all
+        .get_subcommands()
+        .filter(|command| !command.is_hide_set())
+        .cloned();
     let about = all.get_about().cloned().unwrap_or_default();
     clap::Command::new("hapax")
         .about(about)

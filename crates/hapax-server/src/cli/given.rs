@@ -19,23 +19,29 @@ pub(super) struct Given {
     /// Where clients connect [default: 127.0.0.1:4000].
     #[arg(long, value_name = "ADDRESS", value_parser = listen_address)]
     listen: Option<SocketAddr>,
-    /// Where operators ask, or `off`; beyond loopback only with `admin_token` [default: 127.0.0.1:4001].
+    /// Where operators ask, or `off`; beyond loopback only with `admin_token` [default:
+    /// 127.0.0.1:4001].
     #[arg(long, value_name = "ADDRESS|off", value_parser = admin)]
     admin: Option<Admin>,
-    /// Where records are kept: sqlite:FILE, postgres://USER@HOST/DATABASE, or memory: to keep nothing [default: sqlite:hapax.db].
+    /// Where records are kept: sqlite:FILE, postgres://USER@HOST/DATABASE, or memory: to keep
+    /// nothing [default: sqlite:hapax.db].
     #[arg(long, value_name = "URL", value_parser = TypedStore::parse)]
     store: Option<TypedStore>,
-    /// Who is asking: digest:FIELD for whoever presents that credential, cookie:NAME for that cookie, header:FIELD, jwt:CLAIM or
-    /// forward-auth:URL as the configuration says, or `none` for everybody. A route of the configuration may say otherwise. Given several times, the first says who is asking and the others divide that caller's records
-    /// [default: digest:authorization].
+    /// Who is asking: digest:FIELD for whoever presents that credential, cookie:NAME for that
+    /// cookie, header:FIELD, jwt:CLAIM or forward-auth:URL as the configuration says, or `none` for
+    /// everybody. A route of the configuration may say otherwise. Given several times, the first
+    /// says who is asking and the others divide that caller's records [default:
+    /// digest:authorization].
     #[arg(long, value_name = "SOURCE", value_parser = TypedSource::parse)]
     principal: Vec<TypedSource>,
-    /// A configuration in TOML. Variables (HAPAX__SECTION__SETTING) go before it, and flags before those.
+    /// A configuration in TOML. Variables (HAPAX__SECTION__SETTING) go before it, and flags before
+    /// those.
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
 }
 
-/// An address or `off`, as one value: clap would take an `Option` for an argument that may be left out.
+/// An address or `off`, as one value: clap would take an `Option` for an argument that may be left
+/// out.
 #[derive(Clone, Copy)]
 struct Admin(Option<SocketAddr>);
 
@@ -65,7 +71,8 @@ impl Given {
         Ok(loaded)
     }
 
-    /// The same, where it is known already what goes before the file. Its warnings are left to the caller.
+    /// The same, where it is known already what goes before the file. Its warnings are left to the
+    /// caller.
     pub(super) fn load_with(&self, overrides: &Overrides) -> Result<Loaded, Exit> {
         file::load(self.config.as_deref(), overrides).map_err(Exit::usage)
     }

@@ -1,5 +1,5 @@
-//! `hapax health`: whether a gateway should get requests, for whoever can only run a program: the health check of a container, a probe
-//! that is a command, a script.
+//! `hapax health`: whether a gateway should get requests, for whoever can only run a program: the
+//! health check of a container, a probe that is a command, a script.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -15,8 +15,8 @@ const ANSWER_BYTES_MAX: u64 = 64 << 10;
 
 /// Ask a gateway whether it is ready for requests.
 ///
-/// Exit code 0: it is. 1: it runs, but is not ready, and standard error says why. 3: nobody answers. For container health checks and
-/// for probes that run a command.
+/// Exit code 0: it is. 1: it runs, but is not ready, and standard error says why. 3: nobody
+/// answers. For container health checks and for probes that run a command.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The gateway's admin listener
@@ -45,13 +45,17 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
             Ok(())
         }
         503 => Err(Exit::failed(said)),
-        _ => Err(Exit::failed(format!("{path} was answered with {status}: is {authority} the admin listener of a gateway?"))),
+        _ => Err(Exit::failed(format!(
+            "{path} was answered with {status}: is {authority} the admin listener of a gateway?"
+        ))),
     }
 }
 
 fn timeout(text: &str) -> Result<Duration, String> {
     match duration(text)? {
-        timeout if timeout.is_zero() || timeout > Duration::from_secs(60) => Err("write 1ms to 60s".to_owned()),
+        timeout if timeout.is_zero() || timeout > Duration::from_secs(60) => {
+            Err("write 1ms to 60s".to_owned())
+        }
         timeout => Ok(timeout),
     }
 }
@@ -59,26 +63,51 @@ fn timeout(text: &str) -> Result<Duration, String> {
 fn authority(url: &str) -> Result<String, Exit> {
     let wrong = || {
         let url = text::line(url);
-        Exit::usage(format!("`{url}` is not the address of an admin listener: write http://HOST:PORT, as in http://127.0.0.1:4001"))
+        Exit::usage(format!(
+            "`{url}` is not the address of an admin listener: write http://HOST:PORT, as in http://127.0.0.1:4001"
+        ))
     };
     let uri: Uri = url.parse().map_err(|_| wrong())?;
-    let is_origin = uri.scheme_str() == Some("http") && matches!(uri.path(), "" | "/") && uri.query().is_none();
-    let authority = uri.authority().filter(|authority| is_origin && !authority.as_str().contains('@')).ok_or_else(wrong)?;
-    Ok(format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(80)))
+    let is_origin =
+        uri.scheme_str() == Some("http") && matches!(uri.path(), "" | "/") && uri.query().is_none();
+    let authority = uri
+        .authority()
+        .filter(|authority| is_origin && !authority.as_str().contains('@'))
+        .ok_or_else(wrong)?;
+    Ok(format!(
+        "{}:{}",
+        authority.host(),
+        authority.port_u16().unwrap_or(80)
+    ))
 }
 
-/// One request on a connection of its own, in whole no longer than this. Without a runtime: a probe runs every few seconds for years.
+/// One request on a connection of its own, in whole no longer than this. Without a runtime: a probe
+/// runs every few seconds for years.
 fn ask(authority: &str, path: &str, patience: Duration) -> Result<Vec<u8>, String> {
     let end = Instant::now() + patience;
-    let left = || Some(end.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero()).ok_or("no answer in time");
+    let left = || {
+        Some(end.saturating_duration_since(Instant::now()))
+            .filter(|left| !left.is_zero())
+            .ok_or("no answer in time")
+    };
     let words = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => "no answer in time".to_owned(),
+        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
+            "no answer in time".to_owned()
+        }
         _ => error.to_string(),
     };
-    let address = authority.to_socket_addrs().map_err(words)?.next().ok_or("the name has no address")?;
+    let address = authority
+        .to_socket_addrs()
+        .map_err(words)?
+        .next()
+        .ok_or("the name has no address")?;
     let mut stream = TcpStream::connect_timeout(&address, left()?).map_err(words)?;
     stream.set_write_timeout(Some(left()?)).map_err(words)?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n").map_err(words)?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n"
+    )
+    .map_err(words)?;
     let mut answer = Vec::new();
     let mut part = [0; 4096];
     loop {
@@ -107,9 +136,21 @@ mod tests {
 
     #[test]
     fn an_answer_is_a_status_and_a_line() {
-        assert_eq!(read(b"HTTP/1.1 200 OK\r\na: b\r\n\r\nready\n"), Some((200, "ready".to_owned())));
-        assert_eq!(read(b"HTTP/1.1 503 x\r\n\r\n\x1b[2J"), Some((503, "\\u{1b}[2J".to_owned())));
-        for bad in [&b"SSH-2.0-OpenSSH_9.2\r\n\r\n"[..], b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 \r\n\r\n", b"\xff\r\n\r\n"] {
+        assert_eq!(
+            read(b"HTTP/1.1 200 OK\r\na: b\r\n\r\nready\n"),
+            Some((200, "ready".to_owned()))
+        );
+        assert_eq!(
+            read(b"HTTP/1.1 503 x\r\n\r\n\x1b[2J"),
+            Some((503, "\\u{1b}[2J".to_owned()))
+        );
+        for bad in [
+            &b"SSH-2.0-OpenSSH_9.2\r\n\r\n"[..],
+            b"",
+            b"HTTP/1.1 200 OK\r\n",
+            b"HTTP/1.1 \r\n\r\n",
+            b"\xff\r\n\r\n",
+        ] {
             assert_eq!(read(bad), None, "{bad:?}");
         }
     }
@@ -117,7 +158,14 @@ mod tests {
     #[test]
     fn only_an_origin_is_asked() {
         assert_eq!(authority("http://[::1]:4001/").unwrap(), "[::1]:4001");
-        for url in ["127.0.0.1:4001", "https://h", "http://h/readyz", "http://u@h", "http://h?x", ""] {
+        for url in [
+            "127.0.0.1:4001",
+            "https://h",
+            "http://h/readyz",
+            "http://u@h",
+            "http://h?x",
+            "",
+        ] {
             assert!(authority(url).is_err(), "{url}");
         }
     }

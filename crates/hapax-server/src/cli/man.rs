@@ -41,24 +41,44 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
 /// The command of these words. What is hidden has no page.
 fn found<'a>(all: &'a clap::Command, words: &[String]) -> Result<&'a clap::Command, Exit> {
     words.iter().try_fold(all, |command, word| {
-        visible(command).find(|sub| sub.get_name() == word).ok_or_else(|| {
-            let known = visible(command).map(clap::Command::get_name).collect::<Vec<_>>().join(", ");
-            let of = command.get_display_name().unwrap_or("hapax").replace('-', " ");
-            match known.as_str() {
-                "" => Exit::usage(format!("`{of}` has no command `{}`: ask for `hapax man` of it alone", text::line(word))),
-                _ => Exit::usage(format!("`{of}` has no command `{}`: it has {known}", text::line(word))),
-            }
-        })
+        visible(command)
+            .find(|sub| sub.get_name() == word)
+            .ok_or_else(|| {
+                let known = visible(command)
+                    .map(clap::Command::get_name)
+                    .collect::<Vec<_>>()
+                    .join(", ");
+                let of = command
+                    .get_display_name()
+                    .unwrap_or("hapax")
+                    .replace('-', " ");
+                match known.as_str() {
+                    "" => Exit::usage(format!(
+                        "`{of}` has no command `{}`: ask for `hapax man` of it alone",
+                        text::line(word)
+                    )),
+                    _ => Exit::usage(format!(
+                        "`{of}` has no command `{}`: it has {known}",
+                        text::line(word)
+                    )),
+                }
+            })
     })
 }
 
 fn visible(command: &clap::Command) -> impl Iterator<Item = &clap::Command> {
-    command.get_subcommands().filter(|command| !command.is_hide_set())
+    command
+        .get_subcommands()
+        .filter(|command| !command.is_hide_set())
 }
 
 fn write_all(all: &clap::Command, directory: &Path) -> Result<(), Exit> {
-    let failed =
-        |path: &Path, error: &io::Error| Exit::failed(format!("could not write {}: {error}: choose another --out", path.display()));
+    let failed = |path: &Path, error: &io::Error| {
+        Exit::failed(format!(
+            "could not write {}: {error}: choose another --out",
+            path.display()
+        ))
+    };
     std::fs::create_dir_all(directory).map_err(|error| failed(directory, &error))?;
     let mut waiting = vec![all];
     while let Some(command) = waiting.pop() {
@@ -76,7 +96,9 @@ fn name(command: &clap::Command) -> &str {
 
 fn rendered(command: &clap::Command) -> Vec<u8> {
     let mut page = Vec::new();
-    let man = Man::new(command.clone()).title(name(command).to_uppercase()).source(format!("hapax {}", version::SHORT));
+    let man = Man::new(command.clone())
+        .title(name(command).to_uppercase())
+        .source(format!("hapax {}", version::SHORT));
     // Never empty: the arguments of a title are told apart by their place.
     let man = man.date(version::DATE).manual("Hapax");
     man.render(&mut page)
@@ -90,7 +112,11 @@ fn rendered(command: &clap::Command) -> Vec<u8> {
 fn see_also(command: &clap::Command) -> String {
     let above = name(command).rsplit_once('-').map(|(above, _)| above);
     let below = visible(command).map(name);
-    let pages: Vec<_> = above.into_iter().chain(below).map(|page| format!(".BR {} (1)", page.replace('-', "\\-"))).collect();
+    let pages: Vec<_> = above
+        .into_iter()
+        .chain(below)
+        .map(|page| format!(".BR {} (1)", page.replace('-', "\\-")))
+        .collect();
     match pages.is_empty() {
         true => ".BR hapax (1)".to_owned(),
         false => pages.join(" ,\n"),

@@ -11,13 +11,16 @@ use super::typed::TypedStore;
 use super::{Exit, text};
 use crate::config::{Environment, PostgresUrl, StoreUrl, file};
 
-/// Prepare a Postgres database for Hapax: make the schema `hapax`, or bring it up to what this version needs.
+/// Prepare a Postgres database for Hapax: make the schema `hapax`, or bring it up to what this
+/// version needs.
 ///
-/// Each migration is a transaction of its own, waits for nobody longer than a moment, and may run while gateways of the version before are
-/// at work. There is no way back but a backup. Run it as the role that is to own the schema; the gateways' own role needs no more than --role grants.
+/// Each migration is a transaction of its own, waits for nobody longer than a moment, and may run
+/// while gateways of the version before are at work. There is no way back but a backup. Run it as
+/// the role that is to own the schema; the gateways' own role needs no more than --role grants.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The database: postgres://USER@HOST/DATABASE; what it leaves out, the PG* variables say [default: what the configuration or HAPAX__STORE says]
+    /// The database: postgres://USER@HOST/DATABASE; what it leaves out, the PG* variables say
+    /// [default: what the configuration or HAPAX__STORE says]
     #[arg(long, value_name = "URL", value_parser = TypedStore::parse)]
     store: Option<TypedStore>,
     /// The configuration that names the database
@@ -26,14 +29,17 @@ pub(super) struct Args {
     /// Print the SQL that is due, and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Let this role, which must exist, use the store: it may call the functions of the schema, and nothing else
+    /// Let this role, which must exist, use the store: it may call the functions of the schema, and
+    /// nothing else
     #[arg(long, value_name = "NAME")]
     role: Option<String>,
-    /// Let this role, which must exist, complete operations in transactions of its own: it may call hapax.complete, and nothing else
+    /// Let this role, which must exist, complete operations in transactions of its own: it may call
+    /// hapax.complete, and nothing else
     #[arg(long, value_name = "NAME")]
     completer: Option<String>,
-    /// Say that the database was restored from a backup: every fence from now on is above all that were given, and no gateway serves what it has in
-    /// memory from before. It is written into the audit log
+    /// Say that the database was restored from a backup: every fence from now on is above all that
+    /// were given, and no gateway serves what it has in memory from before. It is written into the
+    /// audit log
     #[arg(long, conflicts_with = "dry_run")]
     restored: bool,
     /// Who says so, for the audit log [default: $USER]
@@ -50,8 +56,12 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<(), Exit> {
     let url = args.database()?;
     let connection = ConnectOptions::parse(url.expose()).map_err(Exit::usage)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Exit::failed(format!("the system gave no resources to run on: {error}")))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime.map_err(|error| {
+        Exit::failed(format!("the system gave no resources to run on: {error}"))
+    })?;
     runtime.block_on(async {
         match args.dry_run {
             true => show(args, &url, &connection).await,
@@ -63,15 +73,28 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
 impl Args {
     /// Who says that the database was restored, and why.
     fn signed(&self) -> Result<Signed, Exit> {
-        let user = || std::env::var("USER").ok().filter(|user| !user.trim().is_empty());
-        let by = self.by.clone().or_else(user).unwrap_or_else(|| "hapax migrate".to_owned());
-        Signed::new(&by, self.reason.as_deref().unwrap_or("restored from a backup")).map_err(Exit::usage)
+        let user = || {
+            std::env::var("USER")
+                .ok()
+                .filter(|user| !user.trim().is_empty())
+        };
+        let by = self
+            .by
+            .clone()
+            .or_else(user)
+            .unwrap_or_else(|| "hapax migrate".to_owned());
+        Signed::new(
+            &by,
+            self.reason.as_deref().unwrap_or("restored from a backup"),
+        )
+        .map_err(Exit::usage)
     }
 
     fn database(&self) -> Result<PostgresUrl, Exit> {
         let store = match &self.store {
             Some(typed) => Some(typed.store()?),
-            None => file::store(self.config.as_deref(), &Environment::of_process()).map_err(Exit::usage)?,
+            None => file::store(self.config.as_deref(), &Environment::of_process())
+                .map_err(Exit::usage)?,
         };
         match store {
             Some(StoreUrl::Postgres(url)) => Ok(url),
@@ -79,9 +102,9 @@ impl Args {
                 "sqlite:{} needs no migration: a file is brought forward when it is opened. For a Postgres, give --store postgres://USER@HOST/DATABASE",
                 path.display()
             ))),
-            Some(StoreUrl::Memory) => {
-                Err(Exit::usage("memory: has nothing to migrate: give --store postgres://USER@HOST/DATABASE"))
-            }
+            Some(StoreUrl::Memory) => Err(Exit::usage(
+                "memory: has nothing to migrate: give --store postgres://USER@HOST/DATABASE",
+            )),
             None => Err(Exit::usage(
                 "which database? Give --store postgres://USER@HOST/DATABASE, --config FILE, or HAPAX__STORE; --store postgres:// takes everything from the PG* variables",
             )),
@@ -91,13 +114,18 @@ impl Args {
 
 async fn migrate(args: &Args, url: &PostgresUrl, connection: &ConnectOptions) -> Result<(), Exit> {
     for role in args.role.iter().chain(&args.completer) {
-        schema::look_for_role(connection, role).await.map_err(exit)?;
+        schema::look_for_role(connection, role)
+            .await
+            .map_err(exit)?;
     }
     let mut applied = Vec::new();
     let migrations = schema::migrations();
     let status = schema::migrate(connection, &migrations, |migration| {
         if !args.json {
-            text::emit(&format!("applied {} {}\n", migration.version, migration.name));
+            text::emit(&format!(
+                "applied {} {}\n",
+                migration.version, migration.name
+            ));
         }
         applied.push(json!({ "version": migration.version, "name": migration.name }));
     });
@@ -106,10 +134,16 @@ async fn migrate(args: &Args, url: &PostgresUrl, connection: &ConnectOptions) ->
         schema::grant(connection, role).await.map_err(exit)?;
     }
     if let Some(role) = &args.completer {
-        schema::grant_completion(connection, role).await.map_err(exit)?;
+        schema::grant_completion(connection, role)
+            .await
+            .map_err(exit)?;
     }
     let restored = match args.restored {
-        true => Some(schema::restored(connection, &args.signed()?).await.map_err(exit)?),
+        true => Some(
+            schema::restored(connection, &args.signed()?)
+                .await
+                .map_err(exit)?,
+        ),
         false => None,
     };
     text::emit(&match args.json {
@@ -122,7 +156,9 @@ async fn migrate(args: &Args, url: &PostgresUrl, connection: &ConnectOptions) ->
             "restored": restored.map(|restored| json!({ "fences_above": restored.floor, "epoch": restored.epoch })),
         })),
         false => {
-            let told = restored.map(|restored| after_restore(restored.floor)).unwrap_or_default();
+            let told = restored
+                .map(|restored| after_restore(restored.floor))
+                .unwrap_or_default();
             summary(args, url, status.version(), applied.len()) + &told
         }
     });
@@ -149,7 +185,10 @@ fn summary(args: &Args, url: &PostgresUrl, version: u32, applied: usize) -> Stri
         Some(role) => format!("; the role {} may {what}", text::line(role)),
         None => String::new(),
     };
-    let (user, completer) = (may(&args.role, "use it"), may(&args.completer, "complete operations"));
+    let (user, completer) = (
+        may(&args.role, "use it"),
+        may(&args.completer, "complete operations"),
+    );
     format!("{url} has schema version {version}: {done}{user}{completer}\n")
 }
 
@@ -163,17 +202,30 @@ async fn show(args: &Args, url: &PostgresUrl, connection: &ConnectOptions) -> Re
         }
         Err(error) => return Err(exit(error)),
     }
-    let grants = [args.role.as_deref().map(schema::grants), args.completer.as_deref().map(schema::completer_grants)];
+    let grants = [
+        args.role.as_deref().map(schema::grants),
+        args.completer.as_deref().map(schema::completer_grants),
+    ];
     let grants = grants.into_iter().flatten().reduce(|all, more| all + &more);
     if args.json {
-        let due: Vec<_> = due.iter().map(|due| json!({ "version": due.version, "name": due.name, "sql": due.script() })).collect();
-        text::emit(&document(&json!({ "store": url.to_string(), "due": due, "grants": grants })));
+        let due: Vec<_> = due
+            .iter()
+            .map(|due| json!({ "version": due.version, "name": due.name, "sql": due.script() }))
+            .collect();
+        text::emit(&document(
+            &json!({ "store": url.to_string(), "due": due, "grants": grants }),
+        ));
         return Ok(());
     }
     if due.is_empty() && grants.is_none() {
         eprintln!("{url}: nothing is due");
     }
-    text::emit(&due.iter().map(Migration::script).chain(grants).collect::<String>());
+    text::emit(
+        &due.iter()
+            .map(Migration::script)
+            .chain(grants)
+            .collect::<String>(),
+    );
     Ok(())
 }
 

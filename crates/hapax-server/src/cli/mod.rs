@@ -60,22 +60,34 @@ pub(crate) struct Exit {
 impl Exit {
     /// The check failed, or what was asked for could not be done.
     pub(crate) fn failed(message: impl fmt::Display) -> Exit {
-        Exit { code: 1, message: message.to_string() }
+        Exit {
+            code: 1,
+            message: message.to_string(),
+        }
     }
 
     /// Usage or configuration.
     pub(crate) fn usage(message: impl fmt::Display) -> Exit {
-        Exit { code: 2, message: message.to_string() }
+        Exit {
+            code: 2,
+            message: message.to_string(),
+        }
     }
 
     /// Somebody interrupted it.
     pub(crate) fn interrupted(message: impl fmt::Display) -> Exit {
-        Exit { code: 130, message: message.to_string() }
+        Exit {
+            code: 130,
+            message: message.to_string(),
+        }
     }
 
     /// Could not connect.
     pub(crate) fn unreachable(message: impl fmt::Display) -> Exit {
-        Exit { code: 3, message: message.to_string() }
+        Exit {
+            code: 3,
+            message: message.to_string(),
+        }
     }
 
     pub(crate) fn is_unreachable(&self) -> bool {
@@ -91,7 +103,11 @@ impl Exit {
 impl From<NotOpened> for Exit {
     fn from(error: NotOpened) -> Exit {
         let said = format!("could not open the store: {}", error.reason);
-        if error.is_unfit { Exit::usage(said) } else { Exit::unreachable(said) }
+        if error.is_unfit {
+            Exit::usage(said)
+        } else {
+            Exit::unreachable(said)
+        }
     }
 }
 

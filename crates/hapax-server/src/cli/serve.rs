@@ -31,7 +31,8 @@ const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 pub(super) struct Args {
     #[command(flatten)]
     given: Given,
-    /// Let each reload (SIGHUP, hapax reload) change what keys belong to: retries across it may have a second effect.
+    /// Let each reload (SIGHUP, hapax reload) change what keys belong to: retries across it may
+    /// have a second effect.
     #[arg(long)]
     reload_scopes: bool,
     /// How to log, on standard error [default: text on a terminal, else json].
@@ -54,7 +55,13 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
     let voice = Voice::new(logs::init(log).map_err(Exit::usage)?);
     let ended = run_logged(args, voice);
     // Where JSON was asked for in so many words, whoever reads it expects nothing else.
-    let ended = ended.map_err(|exit| if log == logs::Format::Json { voice.last_words(&exit) } else { exit });
+    let ended = ended.map_err(|exit| {
+        if log == logs::Format::Json {
+            voice.last_words(&exit)
+        } else {
+            exit
+        }
+    });
     logs::finish();
     ended
 }
@@ -64,18 +71,29 @@ fn run_logged(args: Args, voice: Voice) -> Result<(), Exit> {
         .enable_all()
         .build()
         .map_err(|error| Exit::failed(format!("could not start the runtime: {error}")))?;
-    // Before anything is begun, so that no signal finds the system's own way to handle it: a SIGHUP would be the end.
+    // Before anything is begun, so that no signal finds the system's own way to handle it: a SIGHUP
+    // would be the end.
     let signals = runtime.block_on(async { Signals::new() })?;
     let reload_scopes = args.reload_scopes;
     let (config, reread) = config(args.given)?;
     raise_open_files();
-    let ended = runtime.block_on(serve(config, Options { reread, reload_scopes, ..Options::default() }, signals, voice));
+    let ended = runtime.block_on(serve(
+        config,
+        Options {
+            reread,
+            reload_scopes,
+            ..Options::default()
+        },
+        signals,
+        voice,
+    ));
     // Whoever asked for the end waits for no thread that still has something to do.
     runtime.shutdown_background();
     ended
 }
 
-/// The configuration, and how to read it again: the same variables and flags go before the file each time.
+/// The configuration, and how to read it again: the same variables and flags go before the file
+/// each time.
 fn config(given: Given) -> Result<(Config, Option<Reread>), Exit> {
     let overrides = given.overrides()?;
     let loaded = given.load_with(&overrides)?;
@@ -83,13 +101,22 @@ fn config(given: Given) -> Result<(Config, Option<Reread>), Exit> {
         tracing::warn!("{warning}");
     }
     let config = loaded.config;
-    let reread = given.config.map(|path| -> Reread { Arc::new(move || file::read_with(&path, &overrides)) });
+    let reread = given
+        .config
+        .map(|path| -> Reread { Arc::new(move || file::read_with(&path, &overrides)) });
     Ok((config, reread))
 }
 
-async fn serve(config: Config, options: Options, mut signals: Signals, voice: Voice) -> Result<(), Exit> {
+async fn serve(
+    config: Config,
+    options: Options,
+    mut signals: Signals,
+    voice: Voice,
+) -> Result<(), Exit> {
     let manager = Manager::from_env();
-    let gateway = Gateway::start_with(config.clone(), options).await.map_err(|error| not_started(&error))?;
+    let gateway = Gateway::start_with(config.clone(), options)
+        .await
+        .map_err(|error| not_started(&error))?;
     voice.banner(&config, gateway.address(), gateway.admin());
     manager.ready(&format!("listening on {}", gateway.address()));
     tokio::select! {
@@ -116,7 +143,8 @@ async fn serve(config: Config, options: Options, mut signals: Signals, voice: Vo
     Ok(())
 }
 
-/// Reads the configuration again at each SIGHUP, for ever. What came of it is in the log; the manager is told in a word.
+/// Reads the configuration again at each SIGHUP, for ever. What came of it is in the log; the
+/// manager is told in a word.
 async fn reload_when_told(gateway: &Gateway, manager: &Manager, hangup: &mut Signal) {
     while hangup.recv().await.is_some() {
         manager.reloading();
@@ -128,8 +156,13 @@ async fn reload_when_told(gateway: &Gateway, manager: &Manager, hangup: &mut Sig
 /// In a line: the carets of a mistake are for the log.
 fn told(ended: &Result<Vec<Change>, ReloadError>, address: SocketAddr) -> String {
     match ended {
-        Ok(changes) => format!("listening on {address}; the configuration was reloaded, settings changed: {}", changes.len()),
-        Err(_) => format!("listening on {address}; the configuration was NOT reloaded, and the one in use stays: see the log"),
+        Ok(changes) => format!(
+            "listening on {address}; the configuration was reloaded, settings changed: {}",
+            changes.len()
+        ),
+        Err(_) => format!(
+            "listening on {address}; the configuration was NOT reloaded, and the one in use stays: see the log"
+        ),
     }
 }
 
@@ -146,9 +179,18 @@ struct Stop {
 
 impl Signals {
     fn new() -> Result<Signals, Exit> {
-        let listen = |kind| signal(kind).map_err(|error| Exit::failed(format!("could not listen for signals: {error}")));
-        let stop = Stop { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? };
-        Ok(Signals { stop, hangup: listen(SignalKind::hangup())? })
+        let listen = |kind| {
+            signal(kind)
+                .map_err(|error| Exit::failed(format!("could not listen for signals: {error}")))
+        };
+        let stop = Stop {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        };
+        Ok(Signals {
+            stop,
+            hangup: listen(SignalKind::hangup())?,
+        })
     }
 }
 
@@ -163,14 +205,26 @@ impl Stop {
 
 fn not_started(error: &StartError) -> Exit {
     match error {
-        StartError::Listen { setting, address, error } => {
+        StartError::Listen {
+            setting,
+            address,
+            error,
+        } => {
             let why = match error.kind() {
-                std::io::ErrorKind::AddrInUse => "another program listens there: stop it, or choose another port",
-                std::io::ErrorKind::PermissionDenied => "ports below 1024 are for privileged programs: choose a higher one",
-                std::io::ErrorKind::AddrNotAvailable => "this machine has no such address: choose one of its own, or 0.0.0.0",
+                std::io::ErrorKind::AddrInUse => {
+                    "another program listens there: stop it, or choose another port"
+                }
+                std::io::ErrorKind::PermissionDenied => {
+                    "ports below 1024 are for privileged programs: choose a higher one"
+                }
+                std::io::ErrorKind::AddrNotAvailable => {
+                    "this machine has no such address: choose one of its own, or 0.0.0.0"
+                }
                 _ => "choose another address",
             };
-            Exit::usage(format!("could not bind {address}: {error}\n  {why} (--{setting}, or `{setting}` in the configuration)"))
+            Exit::usage(format!(
+                "could not bind {address}: {error}\n  {why} (--{setting}, or `{setting}` in the configuration)"
+            ))
         }
         StartError::Store { .. } => Exit::unreachable(format!("could not open the {error}")),
         StartError::StoreUnfit { .. } => Exit::usage(format!("could not open the {error}")),
@@ -181,20 +235,37 @@ fn not_started(error: &StartError) -> Exit {
 /// An upstream may well come up later, so this only tells.
 async fn warn_if_unreachable(upstream: &Uri) {
     let host = upstream.host().unwrap_or_default().trim_matches(['[', ']']);
-    let port = upstream.port_u16().unwrap_or(if upstream.scheme_str() == Some("https") { 443 } else { 80 });
+    let port = upstream
+        .port_u16()
+        .unwrap_or(if upstream.scheme_str() == Some("https") {
+            443
+        } else {
+            80
+        });
     let why = match tokio::time::timeout(PROBE_PATIENCE, TcpStream::connect((host, port))).await {
         Ok(Ok(_)) => return,
         Ok(Err(error)) => error.to_string(),
         Err(_) => "no answer in time".to_owned(),
     };
-    tracing::warn!("could not reach the upstream {host} port {port} ({why}): until it is there, requests get 502");
+    tracing::warn!(
+        "could not reach the upstream {host} port {port} ({why}): until it is there, requests get 502"
+    );
 }
 
-/// Each connection is an open file, and the limit a shell sets is far below what the gateway may serve.
+/// Each connection is an open file, and the limit a shell sets is far below what the gateway may
+/// serve.
 fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
-    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
-        let current = limit.current.map_or("no limit".to_owned(), |files| files.to_string());
+    if let Err(error) = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            ..limit
+        },
+    ) {
+        let current = limit
+            .current
+            .map_or("no limit".to_owned(), |files| files.to_string());
         tracing::warn!("could not raise the limit of open files ({current}): {error}");
     }
 }

@@ -33,7 +33,10 @@ pub(super) fn cut(text: &str, width: usize) -> Cow<'_, str> {
         None => Cow::Borrowed(text),
         Some(_) if width == 0 => Cow::Borrowed(""),
         Some(_) => {
-            let end = text.char_indices().nth(width - 1).map_or(text.len(), |(at, _)| at);
+            let end = text
+                .char_indices()
+                .nth(width - 1)
+                .map_or(text.len(), |(at, _)| at);
             Cow::Owned(format!("{}…", &text[..end]))
         }
     }
@@ -42,7 +45,10 @@ pub(super) fn cut(text: &str, width: usize) -> Cow<'_, str> {
 /// Writes to standard output; `false` once nobody reads it any more, as after `| head`.
 pub(super) fn emit(text: &str) -> bool {
     let mut output = std::io::stdout().lock();
-    output.write_all(text.as_bytes()).and_then(|()| output.flush()).is_ok()
+    output
+        .write_all(text.as_bytes())
+        .and_then(|()| output.flush())
+        .is_ok()
 }
 
 /// How wide the terminal on standard output is; `None` where there is none.
@@ -56,17 +62,26 @@ pub(super) fn terminal_size() -> Option<(usize, usize)> {
     if !output.is_terminal() {
         return None;
     }
-    let (columns, rows) = rustix::termios::tcgetwinsize(&output).map_or((0, 0), |size| (size.ws_col, size.ws_row));
-    let or = |number: u16, usual: usize| if number == 0 { usual } else { usize::from(number) };
+    let (columns, rows) =
+        rustix::termios::tcgetwinsize(&output).map_or((0, 0), |size| (size.ws_col, size.ws_row));
+    let or = |number: u16, usual: usize| {
+        if number == 0 {
+            usual
+        } else {
+            usize::from(number)
+        }
+    };
     Some((or(columns, 80), or(rows, 24)))
 }
 
 /// Whether to use bold type: on a terminal, unless `NO_COLOR` is set to anything.
 pub(super) fn is_coloured() -> bool {
-    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+    std::io::stdout().is_terminal()
+        && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Text in lines of at most `width`, each after the first behind `indent` spaces. A longer word has a line of its own.
+/// Text in lines of at most `width`, each after the first behind `indent` spaces. A longer word has
+/// a line of its own.
 pub(super) fn wrapped(text: &str, width: usize, indent: usize) -> String {
     let (mut wrapped, mut column) = (String::new(), indent);
     for (index, word) in text.split(' ').enumerate() {
@@ -96,9 +111,15 @@ mod tests {
     #[test]
     fn nothing_a_terminal_acts_on_is_left() {
         assert_eq!(line("order-17 é"), "order-17 é");
-        assert_eq!(line("a\u{1b}[2Jb\u{202e}c\r\n\u{9b}"), "a\\u{1b}[2Jb\\u{202e}c\\u{d}\\u{a}\\u{9b}");
+        assert_eq!(
+            line("a\u{1b}[2Jb\u{202e}c\r\n\u{9b}"),
+            "a\\u{1b}[2Jb\\u{202e}c\\u{d}\\u{a}\\u{9b}"
+        );
         assert_eq!(lines("a\r\nb\tc\rd\u{7}"), "a\nb\tc\\u{d}d\\u{7}");
-        assert_eq!(json("\"\u{7f}\u{2066}\u{e0041}é\""), "\"\\u007f\\u2066\\udb40\\udc41é\"");
+        assert_eq!(
+            json("\"\u{7f}\u{2066}\u{e0041}é\""),
+            "\"\\u007f\\u2066\\udb40\\udc41é\""
+        );
         assert_eq!(bytes(b"\xff\x1b"), "\\xff\\x1b");
     }
 
@@ -112,7 +133,12 @@ mod tests {
     #[test]
     fn long_text_is_cut_with_a_mark() {
         assert_eq!(
-            (cut("héllo", 5), cut("héllo", 4), cut("héllo", 1), cut("h", 0)),
+            (
+                cut("héllo", 5),
+                cut("héllo", 4),
+                cut("héllo", 1),
+                cut("h", 0)
+            ),
             ("héllo".into(), "hél…".into(), "…".into(), "".into())
         );
     }

@@ -5,8 +5,8 @@ use std::convert::Infallible;
 use super::Exit;
 use crate::config::{PrincipalSource, PrincipalSources, StoreUrl};
 
-/// What was typed, good or not. The parser of flags would repeat what it does not understand, a password too; this one takes everything,
-/// and what is wrong is said later.
+/// What was typed, good or not. The parser of flags would repeat what it does not understand, a
+/// password too; this one takes everything, and what is wrong is said later.
 #[derive(Clone)]
 pub(super) struct TypedStore(Result<StoreUrl, String>);
 
@@ -18,12 +18,19 @@ impl TypedStore {
 
     /// The store as it may be shown: without its password.
     pub(super) fn shown(&self) -> Result<String, Exit> {
-        self.0.as_ref().map(ToString::to_string).map_err(|why| Exit::usage(format!("store: {why}")))
+        self.0
+            .as_ref()
+            .map(ToString::to_string)
+            .map_err(|why| Exit::usage(format!("store: {why}")))
     }
 
-    /// The store, if that is what was typed. Says on standard error who else can read a password that was.
+    /// The store, if that is what was typed. Says on standard error who else can read a password
+    /// that was.
     pub(super) fn store(&self) -> Result<StoreUrl, Exit> {
-        let store = self.0.clone().map_err(|why| Exit::usage(format!("store: {why}")))?;
+        let store = self
+            .0
+            .clone()
+            .map_err(|why| Exit::usage(format!("store: {why}")))?;
         if store.has_password() {
             eprintln!(
                 "hapax: warning: everybody on this machine can read the password on this command line: leave it out, and give it as PGPASSWORD, in ~/.pgpass, or in the configuration"
@@ -33,7 +40,8 @@ impl TypedStore {
     }
 }
 
-/// One source of principals as somebody typed it, good or not: its URL may hold a secret, which the parser of flags would repeat.
+/// One source of principals as somebody typed it, good or not: its URL may hold a secret, which the
+/// parser of flags would repeat.
 #[derive(Clone)]
 pub(super) struct TypedSource(Result<PrincipalSource, String>);
 
@@ -48,8 +56,13 @@ impl TypedSource {
         if typed.is_empty() {
             return Ok(None);
         }
-        let sources = typed.iter().map(|TypedSource(source)| source.clone()).collect::<Result<Vec<_>, _>>();
-        let sources = sources.and_then(PrincipalSources::new).map_err(|why| Exit::usage(format!("principal: {why}")))?;
+        let sources = typed
+            .iter()
+            .map(|TypedSource(source)| source.clone())
+            .collect::<Result<Vec<_>, _>>();
+        let sources = sources
+            .and_then(PrincipalSources::new)
+            .map_err(|why| Exit::usage(format!("principal: {why}")))?;
         Ok(Some(sources))
     }
 }

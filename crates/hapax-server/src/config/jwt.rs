@@ -64,7 +64,12 @@ pub enum Audience {
 
 impl Jwt {
     /// Everything at its default.
-    pub fn new(algorithms: Vec<Algorithm>, keys: KeysFrom, issuer: Issuer, audience: Audience) -> Jwt {
+    pub fn new(
+        algorithms: Vec<Algorithm>,
+        keys: KeysFrom,
+        issuer: Issuer,
+        audience: Audience,
+    ) -> Jwt {
         Jwt {
             field: http::header::AUTHORIZATION,
             algorithms,

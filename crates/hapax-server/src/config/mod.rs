@@ -1,7 +1,7 @@
 //! What the gateway is to do, and every limit it keeps.
 //!
-//! [`Config`] is made of a file, variables and flags (`file/`), and is good by then: whatever contradicts itself was
-//! refused with the line it stands in.
+//! [`Config`] is made of a file, variables and flags (`file/`), and is good by then: whatever
+//! contradicts itself was refused with the line it stands in.
 
 pub mod file;
 mod forward_auth;
@@ -46,9 +46,11 @@ pub struct Config {
     pub access_log: Lines,
     /// Where records are kept.
     pub store: StoreUrl,
-    /// Where this node keeps its last acknowledged writes, if the store is a Postgres: by them it notices a restore at its start.
+    /// Where this node keeps its last acknowledged writes, if the store is a Postgres: by them it
+    /// notices a restore at its start.
     pub high_water_file: Option<PathBuf>,
-    /// Where large request bodies are written while they are buffered; `None` for the system's directory for temporary files.
+    /// Where large request bodies are written while they are buffered; `None` for the system's
+    /// directory for temporary files.
     pub spill_directory: Option<PathBuf>,
     /// Sets apart the keys of this service from those of others on the same store.
     pub namespace: String,
@@ -64,8 +66,8 @@ pub struct Config {
     pub upstream: Upstream,
     /// What the gateway shows to clients, if it speaks TLS with them.
     pub tls: Option<Tls>,
-    /// Peers whose `Forwarded` and `X-Forwarded-*` are believed and added to, and who may name the caller where the source is `header`.
-    /// Those fields of others are replaced or taken off.
+    /// Peers whose `Forwarded` and `X-Forwarded-*` are believed and added to, and who may name the
+    /// caller where the source is `header`. Those fields of others are replaced or taken off.
     pub trusted_proxies: Vec<Network>,
     /// How long anybody may take.
     pub timeouts: Timeouts,
@@ -73,7 +75,8 @@ pub struct Config {
     pub limits: Limits,
     /// How to stop.
     pub drain: Drain,
-    /// What each route promises: the first that matches counts. After the last stands, unwritten, one for every path.
+    /// What each route promises: the first that matches counts. After the last stands, unwritten,
+    /// one for every path.
     pub routes: Vec<Route>,
     /// What that last one promises.
     pub defaults: hapax::Policy,
@@ -86,7 +89,8 @@ pub struct Config {
 pub enum Lines {
     /// Every one.
     All,
-    /// Every one but a clean pass: passed on without a guard, and answered by the upstream with less than 500.
+    /// Every one but a clean pass: passed on without a guard, and answered by the upstream with
+    /// less than 500.
     Notable,
     /// None.
     Off,
@@ -149,17 +153,20 @@ pub struct Upstream {
     pub protocol: Protocol,
     /// Whom to believe, besides the system's authorities, when it shows its certificate.
     pub ca_file: Option<PathBuf>,
-    /// Connections that may be open to it. A request that finds none free within `timeouts.connect` was never dispatched.
+    /// Connections that may be open to it. A request that finds none free within `timeouts.connect`
+    /// was never dispatched.
     pub connections_max: usize,
-    /// Of these, connections that the unguarded requests and tunnels of one peer may use at the same time; half of them by default. All
-    /// unguarded requests together leave a quarter of the connections to guarded ones.
+    /// Of these, connections that the unguarded requests and tunnels of one peer may use at the
+    /// same time; half of them by default. All unguarded requests together leave a quarter of the
+    /// connections to guarded ones.
     pub unguarded_per_peer_max: Option<usize>,
-    /// Tunnels (WebSocket) there may be at the same time, half of them to one peer. Half of the connections by default.
+    /// Tunnels (WebSocket) there may be at the same time, half of them to one peer. Half of the
+    /// connections by default.
     pub tunnels_max: Option<usize>,
     /// How long an unused connection is kept.
     pub idle_max: Duration,
-    /// How long a connection may have been unused for a request that must not be sent twice: shorter than the upstream's own
-    /// patience, which is 2 s for gunicorn and 5 s for Node.
+    /// How long a connection may have been unused for a request that must not be sent twice:
+    /// shorter than the upstream's own patience, which is 2 s for gunicorn and 5 s for Node.
     pub reuse_max: Duration,
 }
 
@@ -198,7 +205,8 @@ pub struct Timeouts {
     pub stall: Duration,
     /// To connect to the upstream, TLS included.
     pub connect: Duration,
-    /// From the last byte of the request to the head of the upstream's answer, and from each part of its body to the next.
+    /// From the last byte of the request to the head of the upstream's answer, and from each part
+    /// of its body to the next.
     pub answer: Duration,
     /// A tunnel through which nothing comes from either side.
     pub tunnel_idle: Duration,
@@ -219,7 +227,8 @@ pub struct Limits {
     pub streams_max: u32,
     /// Attempts that may be running.
     pub attempts_max: usize,
-    /// Bytes a second that a client must send of a body or take of an answer, on the average of each `timeouts.stall`.
+    /// Bytes a second that a client must send of a body or take of an answer, on the average of
+    /// each `timeouts.stall`.
     pub rate_min: u64,
     /// Live records that one principal may have.
     pub records_per_principal_max: Option<u64>,
@@ -244,19 +253,22 @@ pub struct Limits {
 impl Limits {
     /// Bytes of one peer's request bodies that may be buffered in memory.
     pub fn memory_share(&self) -> u64 {
-        self.buffered_memory_bytes_per_peer_max.unwrap_or(self.buffered_memory_bytes_max / 4)
+        self.buffered_memory_bytes_per_peer_max
+            .unwrap_or(self.buffered_memory_bytes_max / 4)
     }
 
     /// Bytes of one peer's request bodies that may be buffered in files.
     pub fn disk_share(&self) -> u64 {
-        self.buffered_disk_bytes_per_peer_max.unwrap_or(self.buffered_disk_bytes_max / 4)
+        self.buffered_disk_bytes_per_peer_max
+            .unwrap_or(self.buffered_disk_bytes_max / 4)
     }
 }
 
 /// How to stop.
 #[derive(Clone, Copy, Debug)]
 pub struct Drain {
-    /// From turning readiness off to taking no more connections: as long as load balancers take to notice.
+    /// From turning readiness off to taking no more connections: as long as load balancers take to
+    /// notice.
     pub notice: Duration,
     /// How long attempts may take to end after that, before they are marked as unknown.
     pub deadline: Duration,
@@ -295,7 +307,9 @@ impl Config {
 impl Config {
     /// Whether some route lets requests through while the store fails.
     pub fn fails_open(&self) -> bool {
-        self.all_routes().iter().any(|route| route.policy.fail_open && route.policy.key != hapax::KeyRule::Off)
+        self.all_routes()
+            .iter()
+            .any(|route| route.policy.fail_open && route.policy.key != hapax::KeyRule::Off)
     }
 
     /// What is wrong with who may reach the admin listener, if anything.
@@ -314,11 +328,24 @@ impl Config {
         })
     }
 
-    /// The routes as written, and the one that stands unwritten after them: whatever carries a key is guarded. Each says who is asking.
+    /// The routes as written, and the one that stands unwritten after them: whatever carries a key
+    /// is guarded. Each says who is asking.
     pub fn all_routes(&self) -> Vec<Route> {
-        let rest = Route { name: "default".into(), probe: self.probe.clone(), ..Route::everywhere(self.defaults.clone()) };
-        let whole = |route: Route| Route { principal: Some(self.principal_of(&route).clone()), ..route };
-        self.routes.iter().cloned().chain([rest]).map(whole).collect()
+        let rest = Route {
+            name: "default".into(),
+            probe: self.probe.clone(),
+            ..Route::everywhere(self.defaults.clone())
+        };
+        let whole = |route: Route| Route {
+            principal: Some(self.principal_of(&route).clone()),
+            ..route
+        };
+        self.routes
+            .iter()
+            .cloned()
+            .chain([rest])
+            .map(whole)
+            .collect()
     }
 
     /// Who is asking on a route.
@@ -340,19 +367,24 @@ impl Config {
 }
 
 impl Upstream {
-    /// Connections that all unguarded requests together may use: a quarter, rounded up, is left to guarded ones.
+    /// Connections that all unguarded requests together may use: a quarter, rounded up, is left to
+    /// guarded ones.
     pub fn unguarded_max(&self) -> usize {
         unguarded_of(self.connections_max)
     }
 
     /// Connections that the unguarded requests and tunnels of one peer may use.
     pub fn unguarded_per_peer(&self) -> usize {
-        self.unguarded_per_peer_max.unwrap_or(self.connections_max.div_ceil(2)).min(self.unguarded_max())
+        self.unguarded_per_peer_max
+            .unwrap_or(self.connections_max.div_ceil(2))
+            .min(self.unguarded_max())
     }
 
     /// Tunnels there may be at the same time.
     pub fn tunnels(&self) -> usize {
-        self.tunnels_max.unwrap_or(self.connections_max.div_ceil(2)).min(self.unguarded_max())
+        self.tunnels_max
+            .unwrap_or(self.connections_max.div_ceil(2))
+            .min(self.unguarded_max())
     }
 
     /// Everything at its default, at this origin.
@@ -384,9 +416,11 @@ impl Default for Timeouts {
             keep_alive: Duration::from_secs(75),
             stall: Duration::from_secs(20),
             connect: Duration::from_secs(5),
-            // Longer than the longest attempt: one that is given up at five minutes may still end, and resolve its record.
+            // Longer than the longest attempt: one that is given up at five minutes may still end,
+            // and resolve its record.
             answer: Duration::from_secs(10 * 60),
-            // Longer than the pings of WebSocket libraries are apart, which is a minute at most as a rule.
+            // Longer than the pings of WebSocket libraries are apart, which is a minute at most as
+            // a rule.
             tunnel_idle: Duration::from_secs(5 * 60),
         }
     }
@@ -417,6 +451,9 @@ impl Default for Limits {
 
 impl Default for Drain {
     fn default() -> Self {
-        Drain { notice: Duration::from_secs(2), deadline: Duration::from_secs(30) }
+        Drain {
+            notice: Duration::from_secs(2),
+            deadline: Duration::from_secs(30),
+        }
     }
 }

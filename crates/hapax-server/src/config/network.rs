@@ -15,15 +15,25 @@ impl Network {
     /// Whether an address is one of these, however the listener's family spells it.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
-            (IpAddr::V4(ours), IpAddr::V4(theirs)) => same_start(ours.to_bits().into(), theirs.to_bits().into(), self.prefix, 32),
-            (IpAddr::V6(ours), IpAddr::V6(theirs)) => same_start(ours.to_bits(), theirs.to_bits(), self.prefix, 128),
+            (IpAddr::V4(ours), IpAddr::V4(theirs)) => same_start(
+                ours.to_bits().into(),
+                theirs.to_bits().into(),
+                self.prefix,
+                32,
+            ),
+            (IpAddr::V6(ours), IpAddr::V6(theirs)) => {
+                same_start(ours.to_bits(), theirs.to_bits(), self.prefix, 128)
+            }
             _ => false,
         }
     }
 }
 
 fn same_start(ours: u128, theirs: u128, prefix: u32, bits: u32) -> bool {
-    (ours ^ theirs).checked_shr(bits - prefix).unwrap_or_default() == 0
+    (ours ^ theirs)
+        .checked_shr(bits - prefix)
+        .unwrap_or_default()
+        == 0
 }
 
 const fn bits(address: IpAddr) -> u32 {
@@ -44,7 +54,9 @@ impl FromStr for Network {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (address, prefix) = text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
+        let (address, prefix) = text
+            .split_once('/')
+            .map_or((text, None), |(address, prefix)| (address, Some(prefix)));
         let Ok(written) = address.parse::<IpAddr>() else {
             return Err(format!(
                 "`{text}` is no address: write numbers without a port, as in \"10.0.0.1\", \"10.0.0.0/8\" or \"fd00::/8\""
@@ -54,18 +66,33 @@ impl FromStr for Network {
             None => bits(written),
             Some(Ok(prefix)) if (1..=bits(written)).contains(&prefix) => prefix,
             Some(Ok(0)) => {
-                return Err(format!("`{text}` is everybody, and nobody is a proxy to everybody: name the range of the proxies"));
+                return Err(format!(
+                    "`{text}` is everybody, and nobody is a proxy to everybody: name the range of the proxies"
+                ));
             }
-            Some(_) => return Err(format!("`{text}` is no range: after the `/` stands a number from 1 to {}", bits(written))),
+            Some(_) => {
+                return Err(format!(
+                    "`{text}` is no range: after the `/` stands a number from 1 to {}",
+                    bits(written)
+                ));
+            }
         };
         let start = first(written, prefix);
         if start != written {
-            return Err(format!("`{text}` names one address and a range: write \"{start}/{prefix}\", or \"{address}\" alone"));
+            return Err(format!(
+                "`{text}` names one address and a range: write \"{start}/{prefix}\", or \"{address}\" alone"
+            ));
         }
         // One and the same address, in either spelling.
         match (written, written.to_canonical()) {
-            (IpAddr::V6(_), address @ IpAddr::V4(_)) if prefix >= 96 => Ok(Network { address, prefix: prefix - 96 }),
-            _ => Ok(Network { address: written, prefix }),
+            (IpAddr::V6(_), address @ IpAddr::V4(_)) if prefix >= 96 => Ok(Network {
+                address,
+                prefix: prefix - 96,
+            }),
+            _ => Ok(Network {
+                address: written,
+                prefix,
+            }),
         }
     }
 }
@@ -73,8 +100,12 @@ impl FromStr for Network {
 /// The first address of a range.
 fn first(address: IpAddr, prefix: u32) -> IpAddr {
     match address {
-        IpAddr::V4(address) => IpAddr::V4((address.to_bits() & u32::MAX.unbounded_shl(32 - prefix)).into()),
-        IpAddr::V6(address) => IpAddr::V6((address.to_bits() & u128::MAX.unbounded_shl(128 - prefix)).into()),
+        IpAddr::V4(address) => {
+            IpAddr::V4((address.to_bits() & u32::MAX.unbounded_shl(32 - prefix)).into())
+        }
+        IpAddr::V6(address) => {
+            IpAddr::V6((address.to_bits() & u128::MAX.unbounded_shl(128 - prefix)).into())
+        }
     }
 }
 
@@ -104,7 +135,14 @@ mod tests {
             ("::ffff:10.0.0.0/104", "11.1.2.3", false),
             ("::ffff:10.0.0.7", "10.0.0.7", true),
         ] {
-            assert_eq!(network.parse::<Network>().unwrap().contains(address.parse().unwrap()), holds, "{network} {address}");
+            assert_eq!(
+                network
+                    .parse::<Network>()
+                    .unwrap()
+                    .contains(address.parse().unwrap()),
+                holds,
+                "{network} {address}"
+            );
         }
     }
 

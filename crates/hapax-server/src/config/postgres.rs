@@ -32,7 +32,9 @@ impl FromStr for PostgresUrl {
             return Err("a Postgres is written as postgres://USER@HOST/DATABASE".to_owned());
         };
         if !rest.starts_with("//") {
-            return Err("after postgres: stand two slashes: write postgres://USER@HOST/DATABASE".to_owned());
+            return Err(
+                "after postgres: stand two slashes: write postgres://USER@HOST/DATABASE".to_owned(),
+            );
         }
         ConnectOptions::parse(text).map_err(|error| error.to_string())?;
         Ok(PostgresUrl(Secret::new(text)))
@@ -65,8 +67,8 @@ pub(super) fn masked(text: &str, hide: impl Fn(&str) -> String) -> String {
     shown + &text[from..]
 }
 
-/// Where passwords stand in a URL. One that is not written as it should be, with a slash or an `@` in it, is found all the same: rather too
-/// much is hidden than too little.
+/// Where passwords stand in a URL. One that is not written as it should be, with a slash or an `@`
+/// in it, is found all the same: rather too much is hidden than too little.
 pub(super) fn secrets(url: &str) -> Vec<Range<usize>> {
     let begins = url.find("://").map_or(0, |at| at + 3);
     let at = url.rfind('@').filter(|at| *at >= begins);
@@ -78,7 +80,9 @@ pub(super) fn secrets(url: &str) -> Vec<Range<usize>> {
         found.push(begins + colon + 1..at);
     }
     let rest = at.unwrap_or(begins);
-    let mut from = url[rest..].find('?').map_or(url.len(), |query| rest + query + 1);
+    let mut from = url[rest..]
+        .find('?')
+        .map_or(url.len(), |query| rest + query + 1);
     for part in url[from.min(url.len())..].split('&') {
         if let Some((name, value)) = part.split_once('=')
             && name.to_ascii_lowercase().contains("password")
@@ -101,10 +105,22 @@ mod tests {
         for (url, shown) in [
             ("postgres://", "postgres://"),
             ("postgres://db/hapax", "postgres://db/hapax"),
-            ("postgres://ada@db:5432/hapax", "postgres://ada@db:5432/hapax"),
-            ("postgres://ada:s3@db,db2:5433/hapax", "postgres://ada:***@db,db2:5433/hapax"),
-            ("postgresql://ada:s3/s3@s3@db/hapax?sslmode=require", "postgresql://ada:***@db/hapax?sslmode=require"),
-            ("postgres:///hapax?user=ada&password=s3&sslpassword=s3", "postgres:///hapax?user=ada&password=***&sslpassword=***"),
+            (
+                "postgres://ada@db:5432/hapax",
+                "postgres://ada@db:5432/hapax",
+            ),
+            (
+                "postgres://ada:s3@db,db2:5433/hapax",
+                "postgres://ada:***@db,db2:5433/hapax",
+            ),
+            (
+                "postgresql://ada:s3/s3@s3@db/hapax?sslmode=require",
+                "postgresql://ada:***@db/hapax?sslmode=require",
+            ),
+            (
+                "postgres:///hapax?user=ada&password=s3&sslpassword=s3",
+                "postgres:///hapax?user=ada&password=***&sslpassword=***",
+            ),
             ("postgres://:s3@/", "postgres://:***@/"),
         ] {
             assert_eq!(masked(url, |_| HIDDEN.to_owned()), shown);
@@ -117,7 +133,12 @@ mod tests {
         let url: PostgresUrl = "postgres://ada:s3@db/hapax".parse().unwrap();
         assert!(url.has_password() && url.expose().contains("s3"));
         assert!(!format!("{url} {url:?} {url:#?}").contains("s3"));
-        assert!(!"postgres://ada@db/hapax".parse::<PostgresUrl>().unwrap().has_password());
+        assert!(
+            !"postgres://ada@db/hapax"
+                .parse::<PostgresUrl>()
+                .unwrap()
+                .has_password()
+        );
         for text in ["postgres:hapax", "postgres", "mysql://a"] {
             assert!(text.parse::<PostgresUrl>().is_err(), "{text}");
         }

@@ -15,17 +15,20 @@ use crate::gateway::{forward, is_credential_field, parameter_name};
 /// How many sources one list may have: each makes the names of callers longer.
 const SOURCES_MAX: usize = 4;
 
-/// By what callers are known. The first source says who is asking; each further one divides the records
-/// of that caller, as an account does on whose behalf a credential acts.
+/// By what callers are known. The first source says who is asking; each further one divides the
+/// records of that caller, as an account does on whose behalf a credential acts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrincipalSources(Vec<PrincipalSource>);
 
 impl PrincipalSources {
     /// These sources in this order. The error says what to write instead.
     pub fn new(sources: Vec<PrincipalSource>) -> Result<PrincipalSources, String> {
-        let is_forward_auth = |source: &&PrincipalSource| matches!(source, PrincipalSource::ForwardAuth(_));
+        let is_forward_auth =
+            |source: &&PrincipalSource| matches!(source, PrincipalSource::ForwardAuth(_));
         if sources.is_empty() {
-            return Err("this list is empty: write [\"digest:authorization\"], for example".to_owned());
+            return Err(
+                "this list is empty: write [\"digest:authorization\"], for example".to_owned(),
+            );
         }
         if sources.len() > SOURCES_MAX {
             return Err(format!(
@@ -37,9 +40,16 @@ impl PrincipalSources {
             return Err("`none` makes all callers one and stands alone: write \"none\", or leave it out of the list".to_owned());
         }
         if sources.iter().filter(is_forward_auth).count() > 1 {
-            return Err("[forward_auth] describes one service: keep one forward-auth:URL in the list".to_owned());
+            return Err(
+                "[forward_auth] describes one service: keep one forward-auth:URL in the list"
+                    .to_owned(),
+            );
         }
-        match sources.iter().enumerate().find(|(index, source)| sources[..*index].contains(source)) {
+        match sources
+            .iter()
+            .enumerate()
+            .find(|(index, source)| sources[..*index].contains(source))
+        {
             Some((_, twice)) => Err(format!("`{twice}` is there twice: leave one out")),
             None => Ok(PrincipalSources(sources)),
         }
@@ -58,7 +68,10 @@ impl PrincipalSources {
     /// Whether a part of who is asking is only presented, and checked by nobody.
     pub fn is_unverified(&self) -> bool {
         let is_unverified = |source: &PrincipalSource| {
-            matches!(source, PrincipalSource::Digest(_) | PrincipalSource::Cookie(_) | PrincipalSource::None)
+            matches!(
+                source,
+                PrincipalSource::Digest(_) | PrincipalSource::Cookie(_) | PrincipalSource::None
+            )
         };
         self.iter().any(is_unverified)
     }
@@ -68,23 +81,32 @@ impl PrincipalSources {
         *self == PrincipalSources::default()
     }
 
-    /// Fields that only trusted proxies may set: a `header:FIELD` that stands first, and every other one
-    /// where there are trusted proxies. A further one without any trusted proxy is what the caller says.
+    /// Fields that only trusted proxies may set: a `header:FIELD` that stands first, and every
+    /// other one where there are trusted proxies. A further one without any trusted proxy is what
+    /// the caller says.
     pub fn proxy_fields(&self, has_trusted_proxies: bool) -> impl Iterator<Item = &HeaderName> {
-        self.iter().enumerate().filter_map(move |(index, source)| match source {
-            PrincipalSource::Header(field) if index == 0 || has_trusted_proxies => Some(field),
-            _ => None,
-        })
+        self.iter()
+            .enumerate()
+            .filter_map(move |(index, source)| match source {
+                PrincipalSource::Header(field) if index == 0 || has_trusted_proxies => Some(field),
+                _ => None,
+            })
     }
 
     /// How clients are told of it: where an internal service listens is not theirs to know.
     pub fn published(&self) -> String {
-        self.iter().map(PrincipalSource::published).collect::<Vec<_>>().join(", ")
+        self.iter()
+            .map(PrincipalSource::published)
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 
     /// As it was written, secrets in URLs too: to be compared and never to be shown.
     pub(crate) fn expose(&self) -> String {
-        self.iter().map(PrincipalSource::expose).collect::<Vec<_>>().join(", ")
+        self.iter()
+            .map(PrincipalSource::expose)
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 }
 
@@ -114,14 +136,19 @@ impl FromStr for PrincipalSources {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        PrincipalSources::new(text.split(", ").map(PrincipalSource::from_str).collect::<Result<_, _>>()?)
+        PrincipalSources::new(
+            text.split(", ")
+                .map(PrincipalSource::from_str)
+                .collect::<Result<_, _>>()?,
+        )
     }
 }
 
 /// Where the gateway learns who is asking.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PrincipalSource {
-    /// A keyed digest of the credential in this field. Proves only that the same credential was presented.
+    /// A keyed digest of the credential in this field. Proves only that the same credential was
+    /// presented.
     Digest(HeaderName),
     /// A keyed digest of the value of this cookie. Proves as little as that of a credential.
     Cookie(CookieName),
@@ -152,16 +179,18 @@ impl PrincipalSource {
         }
     }
 
-    /// The fields of a request that decide what this source says, besides `Authorization` and `Cookie`
-    /// for forward-auth, and those it sets itself.
+    /// The fields of a request that decide what this source says, besides `Authorization` and
+    /// `Cookie` for forward-auth, and those it sets itself.
     pub(crate) fn fields<'a>(&'a self, config: &'a Config) -> Vec<&'a HeaderName> {
         match self {
             PrincipalSource::Digest(field) | PrincipalSource::Header(field) => vec![field],
             PrincipalSource::Cookie(_) => vec![&COOKIE_FIELD],
             PrincipalSource::Jwt(_) => config.jwt.iter().map(|jwt| &jwt.field).collect(),
-            PrincipalSource::ForwardAuth(_) => {
-                config.forward_auth.iter().flat_map(|auth| auth.forward.iter().chain(&auth.pass)).collect()
-            }
+            PrincipalSource::ForwardAuth(_) => config
+                .forward_auth
+                .iter()
+                .flat_map(|auth| auth.forward.iter().chain(&auth.pass))
+                .collect(),
             PrincipalSource::None => Vec::new(),
         }
     }
@@ -171,20 +200,35 @@ impl PrincipalSource {
         match self {
             PrincipalSource::Cookie(name) => format!("cookie {name}"),
             PrincipalSource::ForwardAuth(_) => "answer of the authentication service".to_owned(),
-            source => format!("header {}", source.fields(config).first().map_or("", |field| field.as_str())),
+            source => format!(
+                "header {}",
+                source
+                    .fields(config)
+                    .first()
+                    .map_or("", |field| field.as_str())
+            ),
         }
     }
 
     /// What decides by which name this source knows a caller.
     fn identity(&self, config: &Config) -> Identity {
-        let plain = |text: String| Identity { compared: text.clone(), shown: text };
+        let plain = |text: String| Identity {
+            compared: text.clone(),
+            shown: text,
+        };
         match (self, &config.jwt, &config.forward_auth) {
-            (PrincipalSource::Jwt(claim), Some(jwt), _) => plain(format!("jwt:{claim} of issuer {}", jwt.issuer)),
+            (PrincipalSource::Jwt(claim), Some(jwt), _) => {
+                plain(format!("jwt:{claim} of issuer {}", jwt.issuer))
+            }
             // Another service may know somebody else by the same name.
             (PrincipalSource::ForwardAuth(url), _, Some(auth)) => {
                 let field = &auth.principal_field;
                 Identity {
-                    compared: format!("forward-auth:{}?{} by {field}", url.place(), url.parameters()),
+                    compared: format!(
+                        "forward-auth:{}?{} by {field}",
+                        url.place(),
+                        url.parameters()
+                    ),
                     shown: format!("forward-auth:{url} by {field}"),
                 }
             }
@@ -218,13 +262,19 @@ impl FromStr for PrincipalSource {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
             None if text == "none" => Ok(PrincipalSource::None),
-            Some((kind @ ("digest" | "header"), field)) if field.eq_ignore_ascii_case("cookie") => Err(format!(
-                "`{kind}:{field}` would take all cookies as one, and any new one would make its caller somebody else: write cookie:NAME, \
+            Some((kind @ ("digest" | "header"), field)) if field.eq_ignore_ascii_case("cookie") => {
+                Err(format!(
+                    "`{kind}:{field}` would take all cookies as one, and any new one would make its caller somebody else: write cookie:NAME, \
                  with the name of the cookie that holds the session, as in cookie:session"
-            )),
-            Some(("digest", field)) => identity_field(field, "digest:authorization").map(PrincipalSource::Digest),
+                ))
+            }
+            Some(("digest", field)) => {
+                identity_field(field, "digest:authorization").map(PrincipalSource::Digest)
+            }
             Some(("cookie", name)) => name.parse().map(PrincipalSource::Cookie),
-            Some(("header", field)) => identity_field(field, "header:x-user-id").map(PrincipalSource::Header),
+            Some(("header", field)) => {
+                identity_field(field, "header:x-user-id").map(PrincipalSource::Header)
+            }
             Some(("jwt", claim)) => claim.parse().map(PrincipalSource::Jwt),
             Some(("forward-auth", url)) => service_url(url).map(PrincipalSource::ForwardAuth),
             _ => Err(format!(
@@ -250,7 +300,8 @@ impl CookieName {
 
     /// Whether a cookie can have this name.
     pub(crate) fn is_one(name: &[u8]) -> bool {
-        let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+        let is_token =
+            |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
         !name.is_empty() && name.iter().all(is_token)
     }
 }
@@ -270,7 +321,10 @@ impl FromStr for CookieName {
         }
         match text {
             "" => Err("cookie: names no cookie: write cookie:session, for example".to_owned()),
-            _ => Err(format!("`{}` is not the name of a cookie: write cookie:session, for example", text.escape_debug())),
+            _ => Err(format!(
+                "`{}` is not the name of a cookie: write cookie:session, for example",
+                text.escape_debug()
+            )),
         }
     }
 }
@@ -299,21 +353,31 @@ impl FromStr for AnonymousField {
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(parameter) = text.strip_prefix("query:") {
             return match parameter_name(parameter) {
-                name if name.is_empty() => Err("`query:` names no parameter: write query:sig, for example".to_owned()),
+                name if name.is_empty() => {
+                    Err("`query:` names no parameter: write query:sig, for example".to_owned())
+                }
                 name => Ok(AnonymousField::Parameter(name)),
             };
         }
         match HeaderName::from_str(text) {
             Ok(field) if is_credential_field(&field) => {
-                let source = if field == COOKIE { "cookie:NAME".to_owned() } else { format!("digest:{field}") };
+                let source = if field == COOKIE {
+                    "cookie:NAME".to_owned()
+                } else {
+                    format!("digest:{field}")
+                };
                 Err(format!(
                     "`{field}` carries credentials, and callers with different ones would get each other's answers: \
                      write principal = \"{source}\" instead, or principal = \"none\" if all callers are one"
                 ))
             }
             Ok(field) if forward::is_plain(field.as_str()) => Ok(AnonymousField::Header(field)),
-            Ok(field) => Err(format!("`{field}` is no exact name: name a field of letters, digits and hyphens, without wildcards")),
-            Err(_) => Err(format!("`{text}` is not the name of a header field: write x-tenant-hint, for example, or query:sig")),
+            Ok(field) => Err(format!(
+                "`{field}` is no exact name: name a field of letters, digits and hyphens, without wildcards"
+            )),
+            Err(_) => Err(format!(
+                "`{text}` is not the name of a header field: write x-tenant-hint, for example, or query:sig"
+            )),
         }
     }
 }
@@ -328,18 +392,25 @@ pub(super) fn identity_field(field: &str, example: &str) -> Result<HeaderName, S
             "`{field}` is a field that the gateway itself sets or takes off, so that nobody can be known by it: name another"
         )),
         Ok(field) => Ok(field),
-        Err(_) => Err(format!("`{field}` is not the name of a header field: write {example}, for example")),
+        Err(_) => Err(format!(
+            "`{field}` is not the name of a header field: write {example}, for example"
+        )),
     }
 }
 
-/// Where in a token the caller's name stands: the name of a claim, or the way to one inside others, as in `/account/id`.
+/// Where in a token the caller's name stands: the name of a claim, or the way to one inside others,
+/// as in `/account/id`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim(Arc<str>);
 
 impl Claim {
     /// What a token says there.
     pub fn of<'a>(&self, claims: &'a Value) -> Option<&'a Value> {
-        if self.0.starts_with('/') { claims.pointer(&self.0) } else { claims.get(&*self.0) }
+        if self.0.starts_with('/') {
+            claims.pointer(&self.0)
+        } else {
+            claims.get(&*self.0)
+        }
     }
 }
 
@@ -355,16 +426,23 @@ impl FromStr for Claim {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "" => Err("jwt: names no claim: write jwt:sub, for example".to_owned()),
-            "exp" | "iat" | "jti" | "nbf" => {
-                Err(format!("`{text}` differs from token to token, and a renewed one would be somebody else: write jwt:sub"))
-            }
-            "aud" | "iss" => Err(format!("`{text}` is the same for every caller: write jwt:sub")),
+            "exp" | "iat" | "jti" | "nbf" => Err(format!(
+                "`{text}` differs from token to token, and a renewed one would be somebody else: write jwt:sub"
+            )),
+            "aud" | "iss" => Err(format!(
+                "`{text}` is the same for every caller: write jwt:sub"
+            )),
             // What stands between the parts of a principal's name.
-            _ if text.chars().any(|c| c.is_whitespace() || c.is_control()) => {
-                Err(format!("`{}` has a space in it: write the name of a claim, as in jwt:sub", text.escape_debug()))
-            }
-            _ if text.starts_with('/') && text.replace("~0", "").replace("~1", "").contains('~') => {
-                Err(format!("`{text}` is no JSON pointer: in one, `~` is written ~0 and `/` in a name ~1"))
+            _ if text.chars().any(|c| c.is_whitespace() || c.is_control()) => Err(format!(
+                "`{}` has a space in it: write the name of a claim, as in jwt:sub",
+                text.escape_debug()
+            )),
+            _ if text.starts_with('/')
+                && text.replace("~0", "").replace("~1", "").contains('~') =>
+            {
+                Err(format!(
+                    "`{text}` is no JSON pointer: in one, `~` is written ~0 and `/` in a name ~1"
+                ))
             }
             _ => Ok(Claim(text.into())),
         }
@@ -390,12 +468,17 @@ impl fmt::Display for Identity {
 }
 
 impl Config {
-    /// What decides by which name these sources know a caller. While it stays the same, everybody keeps their keys: other signing keys,
-    /// another tolerance or another timeout change nobody's name.
+    /// What decides by which name these sources know a caller. While it stays the same, everybody
+    /// keeps their keys: other signing keys, another tolerance or another timeout change nobody's
+    /// name.
     pub fn identity_of(&self, sources: &PrincipalSources) -> Identity {
         let all: Vec<Identity> = sources.iter().map(|source| source.identity(self)).collect();
-        let join = |part: fn(&Identity) -> &str| all.iter().map(part).collect::<Vec<_>>().join(", ");
-        Identity { compared: join(|identity| &identity.compared), shown: join(|identity| &identity.shown) }
+        let join =
+            |part: fn(&Identity) -> &str| all.iter().map(part).collect::<Vec<_>>().join(", ");
+        Identity {
+            compared: join(|identity| &identity.compared),
+            shown: join(|identity| &identity.shown),
+        }
     }
 }
 
@@ -416,8 +499,14 @@ mod tests {
         for (text, why) in [
             ("none, digest:a", "stands alone"),
             ("digest:a, digest:a", "twice"),
-            ("forward-auth:http://a, forward-auth:http://b", "one service"),
-            ("digest:a, digest:b, digest:c, digest:d, digest:e", "4 at most"),
+            (
+                "forward-auth:http://a, forward-auth:http://b",
+                "one service",
+            ),
+            (
+                "digest:a, digest:b, digest:c, digest:d, digest:e",
+                "4 at most",
+            ),
             ("digest:a,digest:b", "not the name of a header field"),
             ("cookie:", "names no cookie"),
             ("cookie:a b", "not the name of a cookie"),
@@ -434,22 +523,41 @@ mod tests {
 
     #[test]
     fn a_secret_in_a_url_is_not_shown() {
-        let sources: PrincipalSources = "forward-auth:https://auth.internal/verify?token=s3".parse().unwrap();
+        let sources: PrincipalSources = "forward-auth:https://auth.internal/verify?token=s3"
+            .parse()
+            .unwrap();
         assert!(sources.expose().contains("s3"));
         let shown = format!("{sources} {sources:?} {}", sources.published());
-        assert!(!shown.contains("s3") && shown.contains("auth.internal/verify?***"), "{shown}");
-        let message = "forwardauth:https://u:s3@auth.internal/verify?token=s3".parse::<PrincipalSources>().unwrap_err();
+        assert!(
+            !shown.contains("s3") && shown.contains("auth.internal/verify?***"),
+            "{shown}"
+        );
+        let message = "forwardauth:https://u:s3@auth.internal/verify?token=s3"
+            .parse::<PrincipalSources>()
+            .unwrap_err();
         assert!(!message.contains("s3"), "{message}");
     }
 
     #[test]
     fn fields_that_identify_nobody_have_exact_names() {
-        for (text, read) in
-            [("X-Tenant-Hint", "x-tenant-hint"), ("query:Sig", "query:sig"), ("query:X-Amz-Date", "query:x_amz_date")]
-        {
+        for (text, read) in [
+            ("X-Tenant-Hint", "x-tenant-hint"),
+            ("query:Sig", "query:sig"),
+            ("query:X-Amz-Date", "query:x_amz_date"),
+        ] {
             assert_eq!(text.parse::<AnonymousField>().unwrap().to_string(), read);
         }
-        for text in ["authorization", "Cookie", "proxy-authorization", "x-api-key", "x-*", "x_tenant", "", "a b", "query:"] {
+        for text in [
+            "authorization",
+            "Cookie",
+            "proxy-authorization",
+            "x-api-key",
+            "x-*",
+            "x_tenant",
+            "",
+            "a b",
+            "query:",
+        ] {
             assert!(text.parse::<AnonymousField>().is_err(), "{text}");
         }
     }

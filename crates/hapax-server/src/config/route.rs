@@ -37,10 +37,18 @@ pub struct Route {
 impl Route {
     /// Every request, under the name of its pattern.
     pub fn everywhere(policy: Policy) -> Route {
-        Route { name: "/**".into(), methods: Vec::new(), pattern: Pattern::any(), policy, probe: None, principal: None }
+        Route {
+            name: "/**".into(),
+            methods: Vec::new(),
+            pattern: Pattern::any(),
+            policy,
+            probe: None,
+            principal: None,
+        }
     }
 
-    /// Whether this route is for a request whose path nobody reads otherwise. [`choose`] knows about other spellings.
+    /// Whether this route is for a request whose path nobody reads otherwise. [`choose`] knows
+    /// about other spellings.
     pub fn matches(&self, method: &http::Method, path: &str) -> bool {
         self.takes_method(method) && self.pattern.matches(path)
     }
@@ -51,25 +59,39 @@ impl Route {
 
     /// Whether this route is for the requests of a scope.
     pub fn is_of(&self, scope: &hapax::Scope) -> bool {
-        http::Method::from_bytes(scope.method.as_bytes()).is_ok_and(|method| self.matches(&method, &scope.path))
+        http::Method::from_bytes(scope.method.as_bytes())
+            .is_ok_and(|method| self.matches(&method, &scope.path))
     }
 }
 
-/// Methods and a pattern, as in `POST|PATCH /v1/charges/*`, or a pattern alone: which requests, with the default policy.
+/// Methods and a pattern, as in `POST|PATCH /v1/charges/*`, or a pattern alone: which requests,
+/// with the default policy.
 impl FromStr for Route {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (methods, pattern) = text.rsplit_once(' ').unwrap_or(("", text));
         let method = |word: &str| {
-            http::Method::from_bytes(word.to_ascii_uppercase().as_bytes()).map_err(|_| format!("`{word}` is no method"))
+            http::Method::from_bytes(word.to_ascii_uppercase().as_bytes())
+                .map_err(|_| format!("`{word}` is no method"))
         };
-        let methods = methods.split('|').map(str::trim).filter(|word| !word.is_empty()).map(method).collect::<Result<_, _>>()?;
-        Ok(Route { name: text.into(), methods, pattern: pattern.parse()?, ..Route::everywhere(Policy::default()) })
+        let methods = methods
+            .split('|')
+            .map(str::trim)
+            .filter(|word| !word.is_empty())
+            .map(method)
+            .collect::<Result<_, _>>()?;
+        Ok(Route {
+            name: text.into(),
+            methods,
+            pattern: pattern.parse()?,
+            ..Route::everywhere(Policy::default())
+        })
     }
 }
 
-/// A pattern of paths: segments as they are, `{name}` or `*` for any one segment, and a last `**` for any rest.
+/// A pattern of paths: segments as they are, `{name}` or `*` for any one segment, and a last `**`
+/// for any rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
     text: Arc<str>,
@@ -88,29 +110,40 @@ enum Segment {
 impl Pattern {
     /// Every path.
     pub fn any() -> Pattern {
-        Pattern { text: "/**".into(), segments: Vec::new(), any_rest: true, normal: Vec::new() }
+        Pattern {
+            text: "/**".into(),
+            segments: Vec::new(),
+            any_rest: true,
+            normal: Vec::new(),
+        }
     }
 
-    /// Whether a path, as it was sent, is one of these. Segments are compared as they are spelled; [`choose`] matches the other
-    /// spellings of a path.
+    /// Whether a path, as it was sent, is one of these. Segments are compared as they are spelled;
+    /// [`choose`] matches the other spellings of a path.
     pub fn matches(&self, path: &str) -> bool {
         let mut given = path.strip_prefix('/').unwrap_or(path).split('/');
-        let fit = self.segments.iter().all(|segment| match (segment, given.next()) {
-            (Segment::Just(wanted), Some(given)) => **wanted == *given,
-            (Segment::Any, Some(given)) => !given.is_empty(),
-            (_, None) => false,
-        });
+        let fit = self
+            .segments
+            .iter()
+            .all(|segment| match (segment, given.next()) {
+                (Segment::Just(wanted), Some(given)) => **wanted == *given,
+                (Segment::Any, Some(given)) => !given.is_empty(),
+                (_, None) => false,
+            });
         fit && (self.any_rest || given.next().is_none())
     }
 
     /// The same, whatever the letter case and the number of slashes, also at the end.
     pub fn matches_loosely(&self, path: &str) -> bool {
         let mut given = path.split('/').filter(|segment| !segment.is_empty());
-        let fit = self.normal.iter().all(|segment| match (segment, given.next()) {
-            (Segment::Just(wanted), Some(given)) => wanted.eq_ignore_ascii_case(given),
-            (Segment::Any, Some(_)) => true,
-            (_, None) => false,
-        });
+        let fit = self
+            .normal
+            .iter()
+            .all(|segment| match (segment, given.next()) {
+                (Segment::Just(wanted), Some(given)) => wanted.eq_ignore_ascii_case(given),
+                (Segment::Any, Some(_)) => true,
+                (_, None) => false,
+            });
         fit && (self.any_rest || given.next().is_none())
     }
 
@@ -126,15 +159,23 @@ impl Pattern {
             let at = at + 1;
             match (segment, given.next()) {
                 (Segment::Just(wanted), Some(given)) if **wanted != *given => {
-                    return Some(format!("segment {at} is `{given}`, and this route wants `{wanted}`"));
+                    return Some(format!(
+                        "segment {at} is `{given}`, and this route wants `{wanted}`"
+                    ));
                 }
-                (Segment::Any, Some("")) => return Some(format!("segment {at} is empty, and this route wants one that is not")),
+                (Segment::Any, Some("")) => {
+                    return Some(format!(
+                        "segment {at} is empty, and this route wants one that is not"
+                    ));
+                }
                 (_, None) => return Some(format!("the path ends before segment {at}")),
                 _ => {}
             }
         }
         match given.next() {
-            Some(more) if !self.any_rest => Some(format!("the path goes on with `{more}`, and this route ends before it")),
+            Some(more) if !self.any_rest => Some(format!(
+                "the path goes on with `{more}`, and this route ends before it"
+            )),
             _ => None,
         }
     }
@@ -142,12 +183,15 @@ impl Pattern {
     /// Whether every path that `other` matches is matched by this one too.
     pub fn covers(&self, other: &Pattern) -> bool {
         let mut theirs = other.segments.iter();
-        let fit = self.segments.iter().all(|ours| match (ours, theirs.next()) {
-            (Segment::Just(ours), Some(Segment::Just(theirs))) => ours == theirs,
-            (Segment::Any, Some(Segment::Just(theirs))) => !theirs.is_empty(),
-            (Segment::Any, Some(Segment::Any)) => true,
-            (Segment::Just(_), Some(Segment::Any)) | (_, None) => false,
-        });
+        let fit = self
+            .segments
+            .iter()
+            .all(|ours| match (ours, theirs.next()) {
+                (Segment::Just(ours), Some(Segment::Just(theirs))) => ours == theirs,
+                (Segment::Any, Some(Segment::Just(theirs))) => !theirs.is_empty(),
+                (Segment::Any, Some(Segment::Any)) => true,
+                (Segment::Just(_), Some(Segment::Any)) | (_, None) => false,
+            });
         fit && (self.any_rest || (theirs.next().is_none() && !other.any_rest))
     }
 }
@@ -169,40 +213,69 @@ impl FromStr for Pattern {
             Some("") => ("", true),
             Some(before) => match before.strip_suffix('/') {
                 Some(before) => (before, true),
-                None => return Err("`**` stands for whole segments: write `/` before it".to_owned()),
+                None => {
+                    return Err("`**` stands for whole segments: write `/` before it".to_owned());
+                }
             },
             None => (path, false),
         };
-        let segments =
-            if any_rest && path.is_empty() { Vec::new() } else { path.split('/').map(segment).collect::<Result<_, _>>()? };
+        let segments = if any_rest && path.is_empty() {
+            Vec::new()
+        } else {
+            path.split('/').map(segment).collect::<Result<_, _>>()?
+        };
         let normal = spelling::normal(path);
-        let normal = normal.split('/').filter(|text| !text.is_empty()).map(segment).collect::<Result<_, _>>()?;
-        Ok(Pattern { text: text.into(), segments, any_rest, normal })
+        let normal = normal
+            .split('/')
+            .filter(|text| !text.is_empty())
+            .map(segment)
+            .collect::<Result<_, _>>()?;
+        Ok(Pattern {
+            text: text.into(),
+            segments,
+            any_rest,
+            normal,
+        })
     }
 }
 
-/// Whether a segment is what other routers write for any segment: `:id`, `<id>`, a regular expression.
+/// Whether a segment is what other routers write for any segment: `:id`, `<id>`, a regular
+/// expression.
 fn is_of_another_router(text: &str) -> bool {
-    let has_class = text.find('[').is_some_and(|open| text[open..].contains(']'));
+    let has_class = text
+        .find('[')
+        .is_some_and(|open| text[open..].contains(']'));
     text.starts_with([':', '^']) || (text.starts_with('<') && text.ends_with('>')) || has_class
 }
 
 fn segment(text: &str) -> Result<Segment, String> {
-    let name = text.strip_prefix('{').and_then(|text| text.strip_suffix('}'));
+    let name = text
+        .strip_prefix('{')
+        .and_then(|text| text.strip_suffix('}'));
     match (text, name) {
         ("*", _) => Ok(Segment::Any),
-        (_, Some(name)) if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') => {
+        (_, Some(name))
+            if !name.is_empty()
+                && name
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') =>
+        {
             Ok(Segment::Any)
         }
         (text, _) if is_of_another_router(text) => Err(format!(
             "`{text}` would be taken letter by letter: write `{{id}}` or `*` for any one segment, and percent-encode a character that is meant"
         )),
         ("**", _) => Err("`**` stands last".to_owned()),
-        _ if text.contains(['*', '{', '}']) => {
-            Err(format!("`{text}` mixes text and a placeholder: a segment is either text, `*`, or `{{name}}`; `**` stands last"))
-        }
-        _ if text.bytes().any(|byte| !byte.is_ascii_graphic() || matches!(byte, b'?' | b'#')) => {
-            Err(format!("`{text}` cannot stand in a path as it is sent: percent-encode it, and leave out the query"))
+        _ if text.contains(['*', '{', '}']) => Err(format!(
+            "`{text}` mixes text and a placeholder: a segment is either text, `*`, or `{{name}}`; `**` stands last"
+        )),
+        _ if text
+            .bytes()
+            .any(|byte| !byte.is_ascii_graphic() || matches!(byte, b'?' | b'#')) =>
+        {
+            Err(format!(
+                "`{text}` cannot stand in a path as it is sent: percent-encode it, and leave out the query"
+            ))
         }
         _ => Ok(Segment::Just(text.into())),
     }
@@ -252,13 +325,30 @@ mod tests {
             ("/a/*", "/a/b/c", false),
             ("/a/*/**", "/a/**", false),
         ] {
-            assert_eq!(one.parse::<Pattern>().unwrap().covers(&other.parse().unwrap()), covers, "{one} {other}");
+            assert_eq!(
+                one.parse::<Pattern>()
+                    .unwrap()
+                    .covers(&other.parse().unwrap()),
+                covers,
+                "{one} {other}"
+            );
         }
     }
 
     #[test]
     fn what_is_no_pattern_is_refused() {
-        for pattern in ["v1", "", "/v1/a*", "/v1/{}", "/v1/{a b}", "/a**", "/**/b", "/a?b", "/a b", "/é"] {
+        for pattern in [
+            "v1",
+            "",
+            "/v1/a*",
+            "/v1/{}",
+            "/v1/{a b}",
+            "/a**",
+            "/**/b",
+            "/a?b",
+            "/a b",
+            "/é",
+        ] {
             assert!(pattern.parse::<Pattern>().is_err(), "{pattern}");
         }
     }

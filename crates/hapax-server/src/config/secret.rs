@@ -4,7 +4,8 @@ use std::fmt;
 use std::hint::black_box;
 use std::sync::Arc;
 
-/// The shortest token that is taken: sixteen bytes of a good source are out of reach for guessing, and anything shorter is a word.
+/// The shortest token that is taken: sixteen bytes of a good source are out of reach for guessing,
+/// and anything shorter is a word.
 const TOKEN_BYTES_MIN: usize = 16;
 /// Longer ones only fill the head of every request.
 const TOKEN_BYTES_MAX: usize = 1_024;
@@ -38,14 +39,19 @@ impl Secret {
         &self.0
     }
 
-    /// Whether this was given. How long it takes tells only how long the given text is: neither how much of it is right, nor how
-    /// long the secret is.
+    /// Whether this was given. How long it takes tells only how long the given text is: neither how
+    /// much of it is right, nor how long the secret is.
     pub fn is(&self, given: &[u8]) -> bool {
         let wanted = self.0.as_bytes();
         let mut difference = wanted.len() ^ given.len();
         for (at, byte) in given.iter().enumerate() {
             // An empty secret is nobody's: whatever is given differs from it.
-            difference |= usize::from(byte ^ wanted.get(at % wanted.len().max(1)).copied().unwrap_or(!byte));
+            difference |= usize::from(
+                byte ^ wanted
+                    .get(at % wanted.len().max(1))
+                    .copied()
+                    .unwrap_or(!byte),
+            );
         }
         black_box(difference) == 0 && !wanted.is_empty()
     }
@@ -65,7 +71,14 @@ mod tests {
     fn only_the_whole_secret_is_it() {
         let secret = Secret::token("0123456789abcdef").unwrap();
         assert!(secret.is(b"0123456789abcdef"));
-        for given in ["", "0", "0123456789abcde", "0123456789abcdeF", "0123456789abcdef0", "0123456789abcdef0123456789abcdef"] {
+        for given in [
+            "",
+            "0",
+            "0123456789abcde",
+            "0123456789abcdeF",
+            "0123456789abcdef0",
+            "0123456789abcdef0123456789abcdef",
+        ] {
             assert!(!secret.is(given.as_bytes()), "{given}");
         }
         assert!(!Secret::new("").is(b"") && !Secret::new("").is(b"x"));
@@ -74,9 +87,15 @@ mod tests {
 
     #[test]
     fn what_could_be_guessed_or_not_be_sent_is_no_token() {
-        for text in
-            ["", "short", "fifteen-letters", "with a space in it", "with\nline\nends\nin it", "éééééééééé", &"x".repeat(1_025)]
-        {
+        for text in [
+            "",
+            "short",
+            "fifteen-letters",
+            "with a space in it",
+            "with\nline\nends\nin it",
+            "éééééééééé",
+            &"x".repeat(1_025),
+        ] {
             assert!(Secret::token(text).is_err(), "{text}");
         }
     }

@@ -26,18 +26,27 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// Where operators ask, or `off`. Whether they must show who they are is judged with the rest of the configuration.
+/// Where operators ask, or `off`. Whether they must show who they are is judged with the rest of
+/// the configuration.
 pub fn admin_address(text: &str) -> Result<Option<SocketAddr>, String> {
-    if text == "off" { Ok(None) } else { listen_address(text).map(Some) }
+    if text == "off" {
+        Ok(None)
+    } else {
+        listen_address(text).map(Some)
+    }
 }
 
 /// The origin of the service behind the gateway.
 pub fn upstream_url(text: &str) -> Result<Uri, String> {
     let Some((scheme, rest)) = text.split_once("://") else {
-        return Err(format!("`{text}` lacks its scheme: write http://{text} or https://{text}"));
+        return Err(format!(
+            "`{text}` lacks its scheme: write http://{text} or https://{text}"
+        ));
     };
     if !matches!(scheme, "http" | "https") {
-        return Err(format!("`{scheme}` is no scheme the gateway speaks: write http://… or https://…"));
+        return Err(format!(
+            "`{scheme}` is no scheme the gateway speaks: write http://… or https://…"
+        ));
     }
     let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     if authority.contains('@') {
@@ -46,13 +55,21 @@ pub fn upstream_url(text: &str) -> Result<Uri, String> {
         );
     }
     if !matches!(path, "" | "/") {
-        return Err(format!("requests keep their own path: write {scheme}://{authority} without `{path}`"));
+        return Err(format!(
+            "requests keep their own path: write {scheme}://{authority} without `{path}`"
+        ));
     }
-    let no_origin = || format!("`{text}` is no URL of a service: write http://127.0.0.1:3000, for example");
+    let no_origin =
+        || format!("`{text}` is no URL of a service: write http://127.0.0.1:3000, for example");
     let uri = Uri::from_str(&format!("{scheme}://{authority}")).map_err(|_| no_origin())?;
     let host = uri.host().unwrap_or_default();
-    let port_is_sound = authority[host.len()..].is_empty() || uri.port_u16().is_some_and(|port| port != 0);
-    if host.is_empty() || !port_is_sound { Err(no_origin()) } else { Ok(uri) }
+    let port_is_sound =
+        authority[host.len()..].is_empty() || uri.port_u16().is_some_and(|port| port != 0);
+    if host.is_empty() || !port_is_sound {
+        Err(no_origin())
+    } else {
+        Ok(uri)
+    }
 }
 
 impl FromStr for StoreUrl {
@@ -83,19 +100,30 @@ const STORES: &str = "sqlite:hapax.db, postgres://USER@HOST/DATABASE, or memory:
 
 /// Whether this is how libpq spells a connection besides URLs.
 fn is_key_value(text: &str) -> bool {
-    ["host=", "hostaddr=", "dbname=", "user=", "password=", "service="].iter().any(|word| text.contains(word))
+    [
+        "host=",
+        "hostaddr=",
+        "dbname=",
+        "user=",
+        "password=",
+        "service=",
+    ]
+    .iter()
+    .any(|word| text.contains(word))
         && !text.contains("://")
 }
 
 /// A path behind `//` begins at the root, which whoever writes `sqlite://hapax.db` does not mean.
 fn sqlite_path(path: &str) -> Result<StoreUrl, String> {
     if path.contains('?') {
-        return Err("a store has no options in its name: leave out everything from the `?` on".to_owned());
+        return Err(
+            "a store has no options in its name: leave out everything from the `?` on".to_owned(),
+        );
     }
     match path.strip_prefix("//") {
-        Some(path) if !path.starts_with('/') => {
-            Err(format!("write sqlite:{path} for a file here, sqlite:/{path} for one from the root"))
-        }
+        Some(path) if !path.starts_with('/') => Err(format!(
+            "write sqlite:{path} for a file here, sqlite:/{path} for one from the root"
+        )),
         Some(path) => Ok(StoreUrl::Sqlite(path.into())),
         None => Ok(StoreUrl::Sqlite(path.into())),
     }
@@ -105,8 +133,14 @@ impl FromStr for Lines {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let found = [Lines::All, Lines::Notable, Lines::Off].into_iter().find(|lines| lines.word() == text);
-        found.ok_or_else(|| format!("`{text}` says nothing of the access log: write \"all\", \"notable\" or \"off\""))
+        let found = [Lines::All, Lines::Notable, Lines::Off]
+            .into_iter()
+            .find(|lines| lines.word() == text);
+        found.ok_or_else(|| {
+            format!(
+                "`{text}` says nothing of the access log: write \"all\", \"notable\" or \"off\""
+            )
+        })
     }
 }
 
@@ -118,27 +152,37 @@ impl FromStr for Protocol {
             "auto" => Ok(Protocol::Auto),
             "http1" => Ok(Protocol::Http1),
             "http2" => Ok(Protocol::Http2),
-            _ => Err(format!("`{text}` is no protocol: write \"auto\", \"http1\" or \"http2\"")),
+            _ => Err(format!(
+                "`{text}` is no protocol: write \"auto\", \"http1\" or \"http2\""
+            )),
         }
     }
 }
 
 const SECOND: u64 = 1_000;
-const DURATION_UNITS: [(&str, u64); 5] =
-    [("ms", 1), ("s", SECOND), ("m", 60 * SECOND), ("h", 60 * 60 * SECOND), ("d", 24 * 60 * 60 * SECOND)];
+const DURATION_UNITS: [(&str, u64); 5] = [
+    ("ms", 1),
+    ("s", SECOND),
+    ("m", 60 * SECOND),
+    ("h", 60 * 60 * SECOND),
+    ("d", 24 * 60 * 60 * SECOND),
+];
 
 /// A duration, as in `250ms`, `10s`, `5m`, `24h`, `7d`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     match number_and_unit(text, &DURATION_UNITS) {
         Some(millis) => Ok(Duration::from_millis(millis)),
-        None if text.parse::<u64>().is_ok() => Err(format!("`{text}` lacks its unit: write \"{text}s\" if you mean seconds")),
+        None if text.parse::<u64>().is_ok() => Err(format!(
+            "`{text}` lacks its unit: write \"{text}s\" if you mean seconds"
+        )),
         None => Err(format!(
             "`{text}` is no duration: write a whole number and a unit, as in \"250ms\", \"10s\", \"5m\", \"24h\" or \"7d\""
         )),
     }
 }
 
-/// A duration as [`duration`] reads it, in the greatest unit that leaves nothing over. A day is 24 hours: so people say it.
+/// A duration as [`duration`] reads it, in the greatest unit that leaves nothing over. A day is 24
+/// hours: so people say it.
 pub(crate) fn spelled(duration: Duration) -> String {
     let millis = duration.as_millis();
     // Zero fits every unit, and is none of them.
@@ -152,7 +196,12 @@ pub(crate) fn spelled(duration: Duration) -> String {
     }
 }
 
-const SIZE_UNITS: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+const SIZE_UNITS: [(&str, u64); 4] = [
+    ("GiB", 1 << 30),
+    ("MiB", 1 << 20),
+    ("KiB", 1 << 10),
+    ("B", 1),
+];
 
 /// A size in bytes, as in `512KiB`.
 pub(super) fn size(text: &str) -> Result<u64, String> {
@@ -163,7 +212,10 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
 
 /// A size as [`size`] reads it, in the greatest unit that leaves nothing over.
 pub(crate) fn spelled_size(bytes: u64) -> String {
-    match SIZE_UNITS.iter().find(|(_, worth)| bytes >= *worth && bytes.is_multiple_of(*worth)) {
+    match SIZE_UNITS
+        .iter()
+        .find(|(_, worth)| bytes >= *worth && bytes.is_multiple_of(*worth))
+    {
         Some((unit, worth)) => format!("{}{unit}", bytes / worth),
         None => "0B".to_owned(),
     }
@@ -192,7 +244,17 @@ mod tests {
         }
         assert_eq!(size("1MiB"), Ok(1 << 20));
         assert_eq!(size("12B"), Ok(12));
-        for wrong in ["", "s", "10", "1.5h", "-1s", "10x", "99999999999999999999s", "18446744073709551615d", "1h30m"] {
+        for wrong in [
+            "",
+            "s",
+            "10",
+            "1.5h",
+            "-1s",
+            "10x",
+            "99999999999999999999s",
+            "18446744073709551615d",
+            "1h30m",
+        ] {
             assert!(duration(wrong).is_err(), "{wrong}");
         }
         for wrong in ["", "1MB", "MiB", "-1B", "99999999999GiB"] {
@@ -205,7 +267,10 @@ mod tests {
         for (text, origin) in [
             ("http://127.0.0.1:3000", "http://127.0.0.1:3000/"),
             ("http://localhost/", "http://localhost/"),
-            ("https://api.example.com:8443", "https://api.example.com:8443/"),
+            (
+                "https://api.example.com:8443",
+                "https://api.example.com:8443/",
+            ),
             ("http://[::1]:3000", "http://[::1]:3000/"),
         ] {
             assert_eq!(upstream_url(text).unwrap().to_string(), origin);
@@ -228,13 +293,30 @@ mod tests {
 
     #[test]
     fn a_store_is_a_file_a_database_or_memory() {
-        assert_eq!("sqlite:hapax.db".parse(), Ok(StoreUrl::Sqlite("hapax.db".into())));
-        assert_eq!("sqlite:///var/lib/hapax.db".parse(), Ok(StoreUrl::Sqlite("/var/lib/hapax.db".into())));
+        assert_eq!(
+            "sqlite:hapax.db".parse(),
+            Ok(StoreUrl::Sqlite("hapax.db".into()))
+        );
+        assert_eq!(
+            "sqlite:///var/lib/hapax.db".parse(),
+            Ok(StoreUrl::Sqlite("/var/lib/hapax.db".into()))
+        );
         assert_eq!("memory:".parse(), Ok(StoreUrl::Memory));
-        assert!(matches!("postgres://ada@db/hapax".parse(), Ok(StoreUrl::Postgres(_))));
-        for text in
-            ["", ":", "sqlite:", "sqlite::memory:", "sqlite://hapax.db", "sqlite:a?mode=ro", "hapax.db", "memory", "redis://a"]
-        {
+        assert!(matches!(
+            "postgres://ada@db/hapax".parse(),
+            Ok(StoreUrl::Postgres(_))
+        ));
+        for text in [
+            "",
+            ":",
+            "sqlite:",
+            "sqlite::memory:",
+            "sqlite://hapax.db",
+            "sqlite:a?mode=ro",
+            "hapax.db",
+            "memory",
+            "redis://a",
+        ] {
             assert!(text.parse::<StoreUrl>().is_err(), "{text}");
         }
     }

@@ -11,7 +11,8 @@ use crate::gateway::is_credential_parameter;
 /// What stands for a part of a URL that is not shown.
 const HIDDEN: &str = "***";
 
-/// The URL of a service that the gateway asks. It is shown without its query, which may hold a secret.
+/// The URL of a service that the gateway asks. It is shown without its query, which may hold a
+/// secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ServiceUrl(Uri);
 
@@ -26,15 +27,23 @@ impl ServiceUrl {
         let scheme = self.0.scheme_str().unwrap_or_default();
         let host = self.0.host().unwrap_or_default().to_ascii_lowercase();
         let usual = if scheme == "https" { 443 } else { 80 };
-        let port = self.0.port_u16().filter(|port| *port != usual).map_or(String::new(), |port| format!(":{port}"));
+        let port = self
+            .0
+            .port_u16()
+            .filter(|port| *port != usual)
+            .map_or(String::new(), |port| format!(":{port}"));
         format!("{scheme}://{host}{port}{}", self.0.path())
     }
 
-    /// The query without the parameters that are credentials. What is left may select a tenant, so that
-    /// it counts as a part of which service this is.
+    /// The query without the parameters that are credentials. What is left may select a tenant, so
+    /// that it counts as a part of which service this is.
     pub(crate) fn parameters(&self) -> String {
         let query = self.0.query().unwrap_or_default();
-        query.split('&').filter(|parameter| !is_credential_parameter(parameter)).collect::<Vec<_>>().join("&")
+        query
+            .split('&')
+            .filter(|parameter| !is_credential_parameter(parameter))
+            .collect::<Vec<_>>()
+            .join("&")
     }
 }
 
@@ -47,7 +56,11 @@ impl From<Uri> for ServiceUrl {
 impl fmt::Display for ServiceUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.place())?;
-        if self.0.query().is_some() { write!(f, "?{HIDDEN}") } else { Ok(()) }
+        if self.0.query().is_some() {
+            write!(f, "?{HIDDEN}")
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -57,16 +70,20 @@ impl fmt::Debug for ServiceUrl {
     }
 }
 
-/// A text that may hold a URL, without the URL's user name, password and query. The text need not be
-/// well formed: rather too much is hidden than too little.
+/// A text that may hold a URL, without the URL's user name, password and query. The text need not
+/// be well formed: rather too much is hidden than too little.
 pub(crate) fn masked(text: &str) -> String {
-    let Some(begins) = text.find("://").map(|at| at + 3) else { return text.to_owned() };
+    let Some(begins) = text.find("://").map(|at| at + 3) else {
+        return text.to_owned();
+    };
     let (before, rest) = text.split_at(begins);
     let (place, query) = match rest.split_once('?') {
         Some((place, query)) if !query.is_empty() => (place, format!("?{HIDDEN}")),
         _ => (rest, String::new()),
     };
-    let place = place.rsplit_once('@').map_or(place.to_owned(), |(_, place)| format!("{HIDDEN}@{place}"));
+    let place = place
+        .rsplit_once('@')
+        .map_or(place.to_owned(), |(_, place)| format!("{HIDDEN}@{place}"));
     format!("{before}{place}{query}")
 }
 
@@ -74,23 +91,38 @@ pub(crate) fn masked(text: &str) -> String {
 pub(super) fn service_url(text: &str) -> Result<ServiceUrl, String> {
     let shown = masked(text);
     let Some((scheme, rest)) = text.split_once("://") else {
-        return Err(format!("`{text}` lacks its scheme: write http://{text} or https://{text}"));
+        return Err(format!(
+            "`{text}` lacks its scheme: write http://{text} or https://{text}"
+        ));
     };
     if !matches!(scheme, "http" | "https") {
-        return Err(format!("`{scheme}` is no scheme the gateway speaks: write http://… or https://…"));
+        return Err(format!(
+            "`{scheme}` is no scheme the gateway speaks: write http://… or https://…"
+        ));
     }
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     if authority.contains('@') {
-        return Err("a URL with a user name or password would end up in logs: leave it out".to_owned());
+        return Err(
+            "a URL with a user name or password would end up in logs: leave it out".to_owned(),
+        );
     }
     if rest.contains('#') {
-        return Err(format!("what follows a `#` is never sent: leave it out of `{shown}`"));
+        return Err(format!(
+            "what follows a `#` is never sent: leave it out of `{shown}`"
+        ));
     }
-    let no_url = || format!("`{shown}` is no URL of a service: write http://127.0.0.1:3000/path, for example");
+    let no_url = || {
+        format!("`{shown}` is no URL of a service: write http://127.0.0.1:3000/path, for example")
+    };
     let uri = Uri::from_str(text).map_err(|_| no_url())?;
     let host = uri.host().unwrap_or_default();
-    let port_is_sound = authority.len() == host.len() || uri.port_u16().is_some_and(|port| port != 0);
-    if host.is_empty() || !port_is_sound { Err(no_url()) } else { Ok(ServiceUrl(uri)) }
+    let port_is_sound =
+        authority.len() == host.len() || uri.port_u16().is_some_and(|port| port != 0);
+    if host.is_empty() || !port_is_sound {
+        Err(no_url())
+    } else {
+        Ok(ServiceUrl(uri))
+    }
 }
 
 /// A URL that what comes from can be believed: with https, or on this machine.
@@ -99,13 +131,18 @@ pub(super) fn believable_url(text: &str) -> Result<ServiceUrl, String> {
     let uri = url.expose();
     if uri.scheme_str() == Some("http") && !is_loopback(uri.host().unwrap_or_default()) {
         let rest = &masked(text)["http".len()..];
-        return Err(format!("over http anybody on the way could put in keys of their own: write https{rest}"));
+        return Err(format!(
+            "over http anybody on the way could put in keys of their own: write https{rest}"
+        ));
     }
     Ok(url)
 }
 
 fn is_loopback(host: &str) -> bool {
-    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    let address = host
+        .trim_start_matches('[')
+        .trim_end_matches(']')
+        .parse::<IpAddr>();
     host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
@@ -115,7 +152,12 @@ mod tests {
 
     #[test]
     fn a_service_has_a_host_and_any_path() {
-        for url in ["http://a", "http://127.0.0.1:9091/verify?x=1", "https://auth.example:8443/", "http://[::1]:1/x"] {
+        for url in [
+            "http://a",
+            "http://127.0.0.1:9091/verify?x=1",
+            "https://auth.example:8443/",
+            "http://[::1]:1/x",
+        ] {
             assert!(service_url(url).is_ok(), "{url}");
         }
         for url in [
@@ -138,13 +180,28 @@ mod tests {
     #[test]
     fn no_secret_in_a_url_is_shown() {
         for (url, shown, place) in [
-            ("http://Auth.example:80", "http://auth.example/", "http://auth.example/"),
-            ("https://a:443/Verify?token=s3", "https://a/Verify?***", "https://a/Verify"),
-            ("https://a:8443/v?s3", "https://a:8443/v?***", "https://a:8443/v"),
+            (
+                "http://Auth.example:80",
+                "http://auth.example/",
+                "http://auth.example/",
+            ),
+            (
+                "https://a:443/Verify?token=s3",
+                "https://a/Verify?***",
+                "https://a/Verify",
+            ),
+            (
+                "https://a:8443/v?s3",
+                "https://a:8443/v?***",
+                "https://a:8443/v",
+            ),
             ("http://[::1]:1/x", "http://[::1]:1/x", "http://[::1]:1/x"),
         ] {
             let url = service_url(url).unwrap();
-            assert_eq!((url.to_string(), url.place()), (shown.to_owned(), place.to_owned()));
+            assert_eq!(
+                (url.to_string(), url.place()),
+                (shown.to_owned(), place.to_owned())
+            );
             assert!(!format!("{url} {url:?}").contains("s3"));
         }
         for text in [
@@ -156,28 +213,51 @@ mod tests {
             "http://a:0/?s3",
         ] {
             let message = service_url(text).unwrap_err();
-            assert!(!message.contains("s3") && !message.contains("s/3"), "{message}");
+            assert!(
+                !message.contains("s3") && !message.contains("s/3"),
+                "{message}"
+            );
         }
-        assert!(!believable_url("http://a/jwks?key=s3").unwrap_err().contains("s3"));
+        assert!(
+            !believable_url("http://a/jwks?key=s3")
+                .unwrap_err()
+                .contains("s3")
+        );
     }
 
     #[test]
     fn a_query_tells_services_apart_but_for_its_credentials() {
-        for (query, counts) in
-            [("", ""), ("?tenant=a", "tenant=a"), ("?tenant=a&token=s3&rd=x", "tenant=a&rd=x"), ("?API%5FKEY=s3", "")]
-        {
-            assert_eq!(service_url(&format!("http://a/v{query}")).unwrap().parameters(), counts);
+        for (query, counts) in [
+            ("", ""),
+            ("?tenant=a", "tenant=a"),
+            ("?tenant=a&token=s3&rd=x", "tenant=a&rd=x"),
+            ("?API%5FKEY=s3", ""),
+        ] {
+            assert_eq!(
+                service_url(&format!("http://a/v{query}"))
+                    .unwrap()
+                    .parameters(),
+                counts
+            );
         }
     }
 
     #[test]
     fn keys_come_over_tls_or_from_this_machine() {
-        for url in ["https://id.example/jwks.json", "http://127.0.0.1:1/jwks", "http://localhost:1/jwks", "http://[::1]/jwks"] {
+        for url in [
+            "https://id.example/jwks.json",
+            "http://127.0.0.1:1/jwks",
+            "http://localhost:1/jwks",
+            "http://[::1]/jwks",
+        ] {
             assert!(believable_url(url).is_ok(), "{url}");
         }
-        for url in
-            ["http://id.example/jwks.json", "http://10.0.0.1/jwks", "http://localhost.example/jwks", "http://127.0.0.1.example/"]
-        {
+        for url in [
+            "http://id.example/jwks.json",
+            "http://10.0.0.1/jwks",
+            "http://localhost.example/jwks",
+            "http://127.0.0.1.example/",
+        ] {
             assert!(believable_url(url).is_err(), "{url}");
         }
     }

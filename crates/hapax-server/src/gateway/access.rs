@@ -1,6 +1,7 @@
 //! The line that the access log has of one request.
 //!
-//! It is written when the last byte of the answer was handed to the client's connection, or when the client had gone away.
+//! It is written when the last byte of the answer was handed to the client's connection, or when
+//! the client had gone away.
 
 use std::borrow::Cow;
 use std::pin::Pin;
@@ -66,7 +67,11 @@ pub(super) struct Named {
 
 impl Named {
     pub(super) fn new(route: &Route, principal: &PrincipalSources) -> Arc<Named> {
-        Arc::new(Named { pattern: route.pattern.to_string(), name: route.name.clone(), principal: principal.to_string() })
+        Arc::new(Named {
+            pattern: route.pattern.to_string(),
+            name: route.name.clone(),
+            principal: principal.to_string(),
+        })
     }
 }
 
@@ -105,11 +110,21 @@ impl Access {
     /// `None` where nothing is logged.
     pub(super) fn new(config: &Config, secret: Secret) -> Option<Arc<Access>> {
         let log = AccessLog::get().filter(|_| config.access_log != Lines::Off)?;
-        Some(Arc::new(Access { log, lines: config.access_log, secret }))
+        Some(Arc::new(Access {
+            log,
+            lines: config.access_log,
+            secret,
+        }))
     }
 
     /// A request has come. `is_read` unless the parts only stand for bytes that were no request.
-    pub(super) fn begin(self: &Arc<Access>, parts: &mut Parts, id: &RequestId, started: Instant, is_read: bool) -> Line {
+    pub(super) fn begin(
+        self: &Arc<Access>,
+        parts: &mut Parts,
+        id: &RequestId,
+        started: Instant,
+        is_read: bool,
+    ) -> Line {
         let exchange = Arc::<Exchange>::default();
         parts.extensions.insert(exchange.clone());
         Line {
@@ -127,8 +142,13 @@ impl Access {
     }
 
     fn digest(&self, principal: &Principal) -> String {
-        let Principal::Named(name) = principal else { return "anonymous".to_owned() };
-        let digest = |name: &str| name.strip_prefix("digest:").map(|digits| digits.chars().take(DIGEST_DIGITS).collect());
+        let Principal::Named(name) = principal else {
+            return "anonymous".to_owned();
+        };
+        let digest = |name: &str| {
+            name.strip_prefix("digest:")
+                .map(|digits| digits.chars().take(DIGEST_DIGITS).collect())
+        };
         // Whoever is known by a digest keeps the one that `hapax keys` shows.
         let digested = || digest(&Principal::digest(&self.secret, "", name.as_bytes()).to_string());
         digest(name).or_else(digested).unwrap_or_default()
@@ -149,11 +169,19 @@ impl Line {
     /// What there is to say of a rejection besides its type.
     fn cause(&self, rejection: &Rejection) -> Option<String> {
         match rejection {
-            Rejection::PrincipalMissing { unread: Some(unread), .. } => {
-                Some(format!("looked at {}, and found only {}", unread.looked_at, unread.name))
+            Rejection::PrincipalMissing {
+                unread: Some(unread),
+                ..
+            } => Some(format!(
+                "looked at {}, and found only {}",
+                unread.looked_at, unread.name
+            )),
+            Rejection::PrincipalMissing {
+                flaw: Some(flaw), ..
+            } => Some(flaw.to_string()),
+            Rejection::PrincipalMissing { .. } => {
+                Some(format!("looked for {}", self.route.as_ref()?.principal))
             }
-            Rejection::PrincipalMissing { flaw: Some(flaw), .. } => Some(flaw.to_string()),
-            Rejection::PrincipalMissing { .. } => Some(format!("looked for {}", self.route.as_ref()?.principal)),
             _ => None,
         }
     }
@@ -162,23 +190,44 @@ impl Line {
     pub(super) fn answered(mut self, response: Response<Body>) -> Response<Body> {
         let action = Action::of(&response);
         // A replay says in its extensions which request its answer was made for.
-        let original = response.extensions().get::<OriginalRequestId>().map(|original| original.0.clone());
-        let cause = response.extensions().get::<Rejection>().and_then(|rejection| self.cause(rejection));
-        self.answered = Some(Answered { status: response.status(), original, action, cause });
+        let original = response
+            .extensions()
+            .get::<OriginalRequestId>()
+            .map(|original| original.0.clone());
+        let cause = response
+            .extensions()
+            .get::<Rejection>()
+            .and_then(|rejection| self.cause(rejection));
+        self.answered = Some(Answered {
+            status: response.status(),
+            original,
+            action,
+            cause,
+        });
         // Nothing more can happen to it.
         if response.body().is_in_memory() || response.body().is_end_stream() {
             self.end = End::Whole;
             return response;
         }
-        response.map(|body| Body::streamed(Logged { left: body.size_hint().exact(), body, line: self }))
+        response.map(|body| {
+            Body::streamed(Logged {
+                left: body.size_hint().exact(),
+                body,
+                line: self,
+            })
+        })
     }
 
-    /// Whether there is nothing to say of it: passed on without a guard, and answered by the upstream with less than 500.
+    /// Whether there is nothing to say of it: passed on without a guard, and answered by the
+    /// upstream with less than 500.
     fn is_clean_pass(&self) -> bool {
         match &self.answered {
             None => !self.may_be_guarded,
             Some(answered) => {
-                let is_plain = matches!(answered.action, Action::Passed | Action::Tunnelled | Action::Published);
+                let is_plain = matches!(
+                    answered.action,
+                    Action::Passed | Action::Tunnelled | Action::Published
+                );
                 is_plain && !answered.status.is_server_error() && self.end != End::BrokeOff
             }
         }
@@ -190,7 +239,10 @@ impl Drop for Line {
         if self.access.lines == Lines::Notable && self.is_clean_pass() {
             return;
         }
-        let action = self.answered.as_ref().map_or("hung-up".into(), |answered| answered.action.word());
+        let action = self
+            .answered
+            .as_ref()
+            .map_or("hung-up".into(), |answered| answered.action.word());
         let error = match (&self.answered, self.end) {
             (_, End::Whole) | (None, _) => None,
             (_, End::BrokeOff) => Some("upstream-broke-off"),
@@ -200,15 +252,32 @@ impl Drop for Line {
             request_id: self.id.as_str(),
             method: self.target.as_ref().map(|(method, _)| method.as_str()),
             path: self.target.as_ref().map(|(_, uri)| uri.path()),
-            status: self.answered.as_ref().map(|answered| answered.status.as_u16()),
+            status: self
+                .answered
+                .as_ref()
+                .map(|answered| answered.status.as_u16()),
             action: &action,
-            route: self.route.as_ref().map(|route| (&*route.pattern, &*route.name)),
-            principal: self.principal.as_ref().map(|principal| self.access.digest(principal)).as_deref(),
+            route: self
+                .route
+                .as_ref()
+                .map(|route| (&*route.pattern, &*route.name)),
+            principal: self
+                .principal
+                .as_ref()
+                .map(|principal| self.access.digest(principal))
+                .as_deref(),
             upstream_status: self.exchange.status(),
             upstream_took: self.exchange.took(),
             took: self.started.elapsed(),
-            original: self.answered.as_ref().and_then(|answered| answered.original.as_ref()).map(RequestId::as_str),
-            cause: self.answered.as_ref().and_then(|answered| answered.cause.as_deref()),
+            original: self
+                .answered
+                .as_ref()
+                .and_then(|answered| answered.original.as_ref())
+                .map(RequestId::as_str),
+            cause: self
+                .answered
+                .as_ref()
+                .and_then(|answered| answered.cause.as_deref()),
             error,
         });
     }
@@ -250,7 +319,9 @@ impl Action {
             Action::Published => "published",
             Action::Shadowed(Would::Run) => "shadow:run",
             Action::Shadowed(Would::Replay) => "shadow:replay",
-            Action::Shadowed(Would::Reject(rejection)) => return format!("shadow:reject-{}", rejection.row().slug).into(),
+            Action::Shadowed(Would::Reject(rejection)) => {
+                return format!("shadow:reject-{}", rejection.row().slug).into();
+            }
             Action::Refused(word) => return format!("refused:{word}").into(),
             Action::Rejected(slug) => return format!("rejected:{slug}").into(),
         };
@@ -270,7 +341,10 @@ impl http_body::Body for Logged {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
         let frame = Pin::new(&mut this.body).poll_frame(cx);
         match &frame {

@@ -1,4 +1,5 @@
-//! A client's request body on its way in: it may not dawdle, and what it says is hashed in passing where somebody wants to know.
+//! A client's request body on its way in: it may not dawdle, and what it says is hashed in passing
+//! where somebody wants to know.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::DefaultHasher;
@@ -20,15 +21,16 @@ use super::wire::BodyEnd;
 /// A request body.
 ///
 /// It has ended only if the end of the stream was seen and the declared length was met; a part of a
-/// request must never pass for the whole of it. hyper takes a reset of an HTTP/2 stream with `NO_ERROR`
-/// for the end of the body, and a chunked body of a connection that it gave up.
+/// request must never pass for the whole of it. hyper takes a reset of an HTTP/2 stream with
+/// `NO_ERROR` for the end of the body, and a chunked body of a connection that it gave up.
 pub(crate) struct Inbound {
     incoming: Incoming,
     /// Over HTTP/1, whether the last byte of the message was seen.
     end: Option<BodyEnd>,
     /// Bytes still to come, if the head declared a length.
     left: Option<u64>,
-    /// What completes the declared length, until the end of the stream was seen: a service that reads by the length would go ahead.
+    /// What completes the declared length, until the end of the stream was seen: a service that
+    /// reads by the length would go ahead.
     held: VecDeque<Frame<Bytes>>,
     sensitive: Arc<Sensitive>,
     pace: Option<Pace>,
@@ -38,12 +40,25 @@ pub(crate) struct Inbound {
 impl Inbound {
     pub(crate) fn new(incoming: Incoming, end: Option<BodyEnd>, sensitive: Arc<Sensitive>) -> Self {
         let left = incoming.size_hint().exact();
-        Inbound { incoming, end, left, held: VecDeque::new(), sensitive, pace: None, hash: None }
+        Inbound {
+            incoming,
+            end,
+            left,
+            held: VecDeque::new(),
+            sensitive,
+            pace: None,
+            hash: None,
+        }
     }
 
     /// Keeps a client to a pace where its connection does not: streams of HTTP/2 share one.
     pub(crate) fn paced(mut self, window: Duration, rate_min: u64) -> Self {
-        self.pace = Some(Pace { window, bytes_min: rate_min.saturating_mul(window.as_secs()).max(1), bytes: 0, until: None });
+        self.pace = Some(Pace {
+            window,
+            bytes_min: rate_min.saturating_mul(window.as_secs()).max(1),
+            bytes: 0,
+            until: None,
+        });
         self
     }
 
@@ -92,7 +107,8 @@ pub(crate) enum BodyUnreadable {
 impl BodyUnreadable {
     /// Whether this is why something else failed.
     pub(crate) fn caused(error: &(dyn std::error::Error + 'static)) -> bool {
-        std::iter::successors(Some(error), |error| error.source()).any(|error| error.is::<BodyUnreadable>())
+        std::iter::successors(Some(error), |error| error.source())
+            .any(|error| error.is::<BodyUnreadable>())
     }
 }
 
@@ -108,7 +124,9 @@ impl Pace {
     /// Whether too little came while it was waited for.
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let window = self.window;
-        let until = self.until.get_or_insert_with(|| Box::pin(tokio::time::sleep(window)));
+        let until = self
+            .until
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(window)));
         while until.as_mut().poll(cx).is_ready() {
             if self.bytes < self.bytes_min {
                 return Poll::Ready(());
@@ -124,7 +142,10 @@ impl Body for Inbound {
     type Data = Bytes;
     type Error = BodyUnreadable;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyUnreadable>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyUnreadable>>> {
         let this = &mut *self;
         loop {
             if this.is_whole()
@@ -133,7 +154,9 @@ impl Body for Inbound {
                 return Poll::Ready(Some(Ok(frame)));
             }
             let Poll::Ready(frame) = Pin::new(&mut this.incoming).poll_frame(cx) else {
-                let Some(pace) = &mut this.pace else { return Poll::Pending };
+                let Some(pace) = &mut this.pace else {
+                    return Poll::Pending;
+                };
                 ready!(pace.poll_late(cx));
                 return Poll::Ready(Some(Err(BodyUnreadable::TooSlow)));
             };

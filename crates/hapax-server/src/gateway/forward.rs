@@ -1,4 +1,5 @@
-//! What passes from one side to the other: fields that concern one connection stay behind, fields that only we may set are set.
+//! What passes from one side to the other: fields that concern one connection stay behind, fields
+//! that only we may set are set.
 //!
 //! Framing is never passed on: the length of a body is told anew by whoever sends it.
 
@@ -8,8 +9,9 @@ use std::sync::Arc;
 use hapax::Peer;
 use hapax::middleware::request_id::REQUEST_ID;
 use http::header::{
-    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue,
-    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
+    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderMap,
+    HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::request::Parts;
 use http::{Method, Response, Version};
@@ -32,7 +34,8 @@ pub(crate) const CREDENTIALS: [HeaderName; 2] = [AUTHORIZATION, COOKIE];
 /// More gateways in a row than anybody has.
 const HOPS_MAX: usize = 8;
 
-/// What concerns one connection only (RFC 9110 section 7.6.1), besides whatever `Connection` names, and what tells a body's length.
+/// What concerns one connection only (RFC 9110 section 7.6.1), besides whatever `Connection` names,
+/// and what tells a body's length.
 const HOP_BY_HOP: [HeaderName; 11] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -60,8 +63,14 @@ impl Client {
     pub(crate) fn new(address: IpAddr, is_tls: bool, trusted: &[Network]) -> Client {
         // One and the same address, however the listener's family spells it.
         let address = address.to_canonical();
-        let address_value = HeaderValue::try_from(address.to_string()).expect("an address is a header value");
-        Client { address, address_value, is_tls, is_trusted: trusted.iter().any(|proxies| proxies.contains(address)) }
+        let address_value =
+            HeaderValue::try_from(address.to_string()).expect("an address is a header value");
+        Client {
+            address,
+            address_value,
+            is_tls,
+            is_trusted: trusted.iter().any(|proxies| proxies.contains(address)),
+        }
     }
 
     /// Whether it is a proxy whose word is taken.
@@ -69,15 +78,17 @@ impl Client {
         self.is_trusted
     }
 
-    /// The client that a request comes from: the connection's other end, or, where that is a trusted
-    /// proxy, the last address in `X-Forwarded-For` that is not one of the trusted proxies.
+    /// The client that a request comes from: the connection's other end, or, where that is a
+    /// trusted proxy, the last address in `X-Forwarded-For` that is not one of the trusted proxies.
     pub(crate) fn peer(&self, headers: &HeaderMap, trusted: &[Network]) -> Peer {
         let mut client = self.address;
         let lines = headers.get_all(X_FORWARDED_FOR).iter().rev();
         let mut told = lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
         while trusted.iter().any(|proxies| proxies.contains(client)) {
             // Beyond an address that cannot be read nothing is believed.
-            let Some(before) = told.next().and_then(address) else { break };
+            let Some(before) = told.next().and_then(address) else {
+                break;
+            };
             client = before;
         }
         Peer::new(client)
@@ -87,9 +98,15 @@ impl Client {
 /// An address as proxies write it: with a port or without, IPv6 in brackets or without.
 fn address(text: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(text).ok()?.trim();
-    let with_port = || text.parse::<std::net::SocketAddr>().map(|socket| socket.ip());
+    let with_port = || {
+        text.parse::<std::net::SocketAddr>()
+            .map(|socket| socket.ip())
+    };
     let bracketed = || text.trim_start_matches('[').trim_end_matches(']').parse();
-    text.parse().or_else(|_| with_port()).or_else(|_| bracketed()).ok()
+    text.parse()
+        .or_else(|_| with_port())
+        .or_else(|_| bracketed())
+        .ok()
 }
 
 /// The fields by which somebody is known or told apart, besides those that every gateway has.
@@ -104,32 +121,74 @@ pub(crate) struct Sensitive {
 
 impl Sensitive {
     pub(crate) fn new(config: &Config) -> Sensitive {
-        let always = ["authorization", "cookie", "host", "forwarded", "x-real-ip", "x-request-id", "traceparent", "content-length"];
-        let names = always.map(str::to_owned).into_iter().chain(sensitive_fields(config)).map(|name| plain(&name).into());
+        let always = [
+            "authorization",
+            "cookie",
+            "host",
+            "forwarded",
+            "x-real-ip",
+            "x-request-id",
+            "traceparent",
+            "content-length",
+        ];
+        let names = always
+            .map(str::to_owned)
+            .into_iter()
+            .chain(sensitive_fields(config))
+            .map(|name| plain(&name).into());
         // Of all routes: the service behind may believe on one what it believes on another.
         let has_proxies = !config.trusted_proxies.is_empty();
-        let of_proxies = config.principals().into_iter().flat_map(|list| list.proxy_fields(has_proxies)).cloned().collect();
-        let ours = config.forward_auth.as_ref().map(|auth| auth.pass.clone()).unwrap_or_default();
-        Sensitive { names: names.collect(), of_proxies, ours }
+        let of_proxies = config
+            .principals()
+            .into_iter()
+            .flat_map(|list| list.proxy_fields(has_proxies))
+            .cloned()
+            .collect();
+        let ours = config
+            .forward_auth
+            .as_ref()
+            .map(|auth| auth.pass.clone())
+            .unwrap_or_default();
+        Sensitive {
+            names: names.collect(),
+            of_proxies,
+            ours,
+        }
     }
 
-    /// A name that the heirs of CGI (WSGI, Rack, PHP) cannot tell from one of these: to them `Hapax_Fence` *is* `Hapax-Fence`, and to some
-    /// every character that is no letter or digit is the same.
+    /// A name that the heirs of CGI (WSGI, Rack, PHP) cannot tell from one of these: to them
+    /// `Hapax_Fence` *is* `Hapax-Fence`, and to some every character that is no letter or digit is
+    /// the same.
     fn is_imitation(&self, name: &str) -> bool {
         !is_plain(name) && self.is_one(&plain(name))
     }
 
     /// Whether a name, as `plain` spells it, is one of these.
     fn is_one(&self, name: &str) -> bool {
-        let prefixes = ["hapax-", "idempotency-", "idempotent-", "x-forwarded-", "content-", "transfer-"];
-        prefixes.iter().any(|prefix| name.starts_with(prefix)) || self.names.iter().any(|sensitive| **sensitive == *name)
+        let prefixes = [
+            "hapax-",
+            "idempotency-",
+            "idempotent-",
+            "x-forwarded-",
+            "content-",
+            "transfer-",
+        ];
+        prefixes.iter().any(|prefix| name.starts_with(prefix))
+            || self.names.iter().any(|sensitive| **sensitive == *name)
     }
 
     /// Takes off what a client of this kind may not say.
     fn strip(&self, headers: &mut HeaderMap, client: &Client) {
-        // What goes between Hapax and the upstream, no client says: a probe that anybody could send would bar anybody's attempt.
-        remove_all(headers, |name| name.starts_with("hapax-") || self.is_imitation(name));
-        let of_proxies = if client.is_trusted { &[][..] } else { &self.of_proxies };
+        // What goes between Hapax and the upstream, no client says: a probe that anybody could send
+        // would bar anybody's attempt.
+        remove_all(headers, |name| {
+            name.starts_with("hapax-") || self.is_imitation(name)
+        });
+        let of_proxies = if client.is_trusted {
+            &[][..]
+        } else {
+            &self.of_proxies
+        };
         for name in of_proxies.iter().chain(&self.ours) {
             headers.remove(name);
         }
@@ -141,26 +200,48 @@ impl Sensitive {
     }
 }
 
-/// Fields that a client must not be able to take off its request, nor to imitate, besides those that every gateway has.
+/// Fields that a client must not be able to take off its request, nor to imitate, besides those
+/// that every gateway has.
 pub(crate) fn sensitive_fields(config: &Config) -> Vec<String> {
-    let mut fields: Vec<String> = config.all_routes().iter().map(|route| route.policy.key_field.to_string()).collect();
+    let mut fields: Vec<String> = config
+        .all_routes()
+        .iter()
+        .map(|route| route.policy.key_field.to_string())
+        .collect();
     let sources = config.principals().into_iter().flat_map(|list| list.iter());
-    fields.extend(sources.flat_map(|source| source.fields(config)).map(ToString::to_string));
+    fields.extend(
+        sources
+            .flat_map(|source| source.fields(config))
+            .map(ToString::to_string),
+    );
     fields
 }
 
 /// Whether a name has but one spelling, apart from its case.
 pub(crate) fn is_plain(name: &str) -> bool {
-    name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+    name.bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
 /// A name as the most forgiving server reads it.
 fn plain(name: &str) -> String {
-    name.bytes().map(|byte| if byte.is_ascii_alphanumeric() { char::from(byte.to_ascii_lowercase()) } else { '-' }).collect()
+    name.bytes()
+        .map(|byte| {
+            if byte.is_ascii_alphanumeric() {
+                char::from(byte.to_ascii_lowercase())
+            } else {
+                '-'
+            }
+        })
+        .collect()
 }
 
 fn remove_all(headers: &mut HeaderMap, is_out: impl Fn(&str) -> bool) {
-    let out: Vec<_> = headers.keys().filter(|name| is_out(name.as_str())).cloned().collect();
+    let out: Vec<_> = headers
+        .keys()
+        .filter(|name| is_out(name.as_str()))
+        .cloned()
+        .collect();
     for name in out {
         headers.remove(name);
     }
@@ -173,30 +254,52 @@ pub(crate) fn is_hop_by_hop(name: &HeaderName) -> bool {
 
 /// Whether a field carries keys, or what goes with them, in every gateway.
 pub(crate) fn is_keys(name: &HeaderName) -> bool {
-    ["idempotency-", "idempotent-"].iter().any(|prefix| name.as_str().starts_with(prefix))
+    ["idempotency-", "idempotent-"]
+        .iter()
+        .any(|prefix| name.as_str().starts_with(prefix))
 }
 
-/// Whether the gateway itself takes this field off a request, or sets it: nobody can be known by it, and no key can be in it.
+/// Whether the gateway itself takes this field off a request, or sets it: nobody can be known by
+/// it, and no key can be in it.
 pub(crate) fn is_ours(name: &HeaderName) -> bool {
-    let set = [FORWARDED, X_REAL_IP, VIA, REQUEST_ID, TRACEPARENT, HOST, CONTENT_LENGTH];
+    let set = [
+        FORWARDED,
+        X_REAL_IP,
+        VIA,
+        REQUEST_ID,
+        TRACEPARENT,
+        HOST,
+        CONTENT_LENGTH,
+    ];
     let text = name.as_str();
-    let is_family = ["hapax-", "x-forwarded-", "content-"].iter().any(|prefix| text.starts_with(prefix));
+    let is_family = ["hapax-", "x-forwarded-", "content-"]
+        .iter()
+        .any(|prefix| text.starts_with(prefix));
     // Any other spelling is taken for an imitation of a plain one.
     is_hop_by_hop(name) || set.contains(name) || is_family || !is_plain(text)
 }
 
-/// Whether a request has been through so many of us that it must be going in circles: an upstream that is the gateway itself, or two
-/// that point at each other. Each turn would hold a connection more, until there are none.
+/// Whether a request has been through so many of us that it must be going in circles: an upstream
+/// that is the gateway itself, or two that point at each other. Each turn would hold a connection
+/// more, until there are none.
 pub(crate) fn is_going_in_circles(headers: &HeaderMap) -> bool {
-    let lines = headers.get_all(VIA).iter().filter_map(|line| line.to_str().ok());
-    let hops = lines.flat_map(|line| line.split(',')).filter(|hop| hop.split_whitespace().nth(1) == Some("hapax"));
+    let lines = headers
+        .get_all(VIA)
+        .iter()
+        .filter_map(|line| line.to_str().ok());
+    let hops = lines
+        .flat_map(|line| line.split(','))
+        .filter(|hop| hop.split_whitespace().nth(1) == Some("hapax"));
     hops.count() >= HOPS_MAX
 }
 
 /// Makes a client's request one that may be passed on.
 pub(crate) fn request(parts: &mut Parts, client: &Client, sensitive: &Sensitive) {
     let upgrade = websocket(parts);
-    let wants_trailers = parts.headers.get(TE).is_some_and(|te| te.as_bytes().eq_ignore_ascii_case(b"trailers"));
+    let wants_trailers = parts
+        .headers
+        .get(TE)
+        .is_some_and(|te| te.as_bytes().eq_ignore_ascii_case(b"trailers"));
     remove_hop_by_hop(&mut parts.headers);
     parts.headers.remove(CONTENT_LENGTH);
     sensitive.strip(&mut parts.headers, client);
@@ -204,19 +307,29 @@ pub(crate) fn request(parts: &mut Parts, client: &Client, sensitive: &Sensitive)
         parts.headers.insert(UPGRADE, upgrade);
     }
     if wants_trailers {
-        parts.headers.insert(TE, HeaderValue::from_static("trailers"));
+        parts
+            .headers
+            .insert(TE, HeaderValue::from_static("trailers"));
     }
     join_cookies(&mut parts.headers);
     tell_host(parts);
     tell_client(&mut parts.headers, client);
-    let via = if parts.version == Version::HTTP_2 { "2 hapax" } else { "1.1 hapax" };
+    let via = if parts.version == Version::HTTP_2 {
+        "2 hapax"
+    } else {
+        "1.1 hapax"
+    };
     parts.headers.append(VIA, HeaderValue::from_static(via));
 }
 
 /// Makes the upstream's response one that may be passed on, and notes in which trace it was made.
 pub(crate) fn response<B>(response: &mut Response<B>, traceparent: Option<HeaderValue>) {
     let is_upgrade = response.status() == http::StatusCode::SWITCHING_PROTOCOLS;
-    let upgrade = response.headers().get(UPGRADE).cloned().filter(|_| is_upgrade);
+    let upgrade = response
+        .headers()
+        .get(UPGRADE)
+        .cloned()
+        .filter(|_| is_upgrade);
     // What the upstream speaks is between it and us.
     *response.version_mut() = Version::HTTP_11;
     let headers = response.headers_mut();
@@ -236,31 +349,46 @@ pub(crate) fn response<B>(response: &mut Response<B>, traceparent: Option<Header
 fn remove_doubtful_length(headers: &mut HeaderMap) {
     let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
     let is_plain = |length: &HeaderValue| length.as_bytes().iter().all(u8::is_ascii_digit);
-    let is_doubtful = lengths.next().is_some_and(|length| !is_plain(length)) || lengths.next().is_some();
+    let is_doubtful =
+        lengths.next().is_some_and(|length| !is_plain(length)) || lengths.next().is_some();
     if is_doubtful || headers.contains_key(TRANSFER_ENCODING) {
         headers.remove(CONTENT_LENGTH);
     }
 }
 
-/// The one upgrade that is passed on. `h2c` above all is not: what it becomes could not be seen any more.
+/// The one upgrade that is passed on. `h2c` above all is not: what it becomes could not be seen any
+/// more.
 fn websocket(parts: &Parts) -> Option<HeaderValue> {
     let mut wishes = parts.headers.get_all(UPGRADE).iter();
     let (wish, more) = (wishes.next()?, wishes.next());
     let is_websocket = wish.as_bytes().eq_ignore_ascii_case(b"websocket") && more.is_none();
-    let is_meant = names_upgrade(&parts.headers) && parts.method == Method::GET && parts.version == Version::HTTP_11;
+    let is_meant = names_upgrade(&parts.headers)
+        && parts.method == Method::GET
+        && parts.version == Version::HTTP_11;
     (is_websocket && is_meant).then(|| wish.clone())
 }
 
 /// RFC 9110 section 7.8: without this the wish was some other hop's.
 fn names_upgrade(headers: &HeaderMap) -> bool {
-    let lines = headers.get_all(CONNECTION).iter().filter_map(|line| line.to_str().ok());
-    lines.flat_map(|line| line.split(',')).any(|option| option.trim().eq_ignore_ascii_case("upgrade"))
+    let lines = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|line| line.to_str().ok());
+    lines
+        .flat_map(|line| line.split(','))
+        .any(|option| option.trim().eq_ignore_ascii_case("upgrade"))
 }
 
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
     if headers.contains_key(CONNECTION) {
-        let lines = headers.get_all(CONNECTION).iter().filter_map(|line| line.to_str().ok());
-        let named: Vec<HeaderName> = lines.flat_map(|line| line.split(',')).filter_map(|name| name.trim().parse().ok()).collect();
+        let lines = headers
+            .get_all(CONNECTION)
+            .iter()
+            .filter_map(|line| line.to_str().ok());
+        let named: Vec<HeaderName> = lines
+            .flat_map(|line| line.split(','))
+            .filter_map(|name| name.trim().parse().ok())
+            .collect();
         for name in named {
             headers.remove(name);
         }
@@ -270,9 +398,14 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// HTTP/2 clients may send a cookie in crumbs, which HTTP/1.1 does not know (RFC 9113 section 8.2.3).
+/// HTTP/2 clients may send a cookie in crumbs, which HTTP/1.1 does not know (RFC 9113 section
+/// 8.2.3).
 fn join_cookies(headers: &mut HeaderMap) {
-    let crumbs: Vec<&[u8]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    let crumbs: Vec<&[u8]> = headers
+        .get_all(COOKIE)
+        .iter()
+        .map(HeaderValue::as_bytes)
+        .collect();
     if crumbs.len() > 1
         && let Ok(whole) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..]))
     {
@@ -282,11 +415,19 @@ fn join_cookies(headers: &mut HeaderMap) {
 
 /// HTTP/2 says in the request line what HTTP/1.1 says in `Host`.
 fn tell_host(parts: &mut Parts) {
-    let Some(authority) = parts.uri.authority() else { return };
+    let Some(authority) = parts.uri.authority() else {
+        return;
+    };
     let host = HeaderValue::try_from(authority.as_str()).expect("an authority is a header value");
     parts.headers.insert(HOST, host);
     let mut uri = http::uri::Parts::default();
-    uri.path_and_query = Some(parts.uri.path_and_query().cloned().unwrap_or(http::uri::PathAndQuery::from_static("/")));
+    uri.path_and_query = Some(
+        parts
+            .uri
+            .path_and_query()
+            .cloned()
+            .unwrap_or(http::uri::PathAndQuery::from_static("/")),
+    );
     parts.uri = http::Uri::from_parts(uri).unwrap_or_default();
 }
 
@@ -294,16 +435,24 @@ fn tell_client(headers: &mut HeaderMap, client: &Client) {
     let proto = if client.is_tls { "https" } else { "http" };
     let host = headers.get(HOST).cloned();
     if !client.is_trusted {
-        for name in
-            [FORWARDED, X_FORWARDED_FOR, X_FORWARDED_PROTO, X_FORWARDED_HOST, X_FORWARDED_PORT, X_FORWARDED_SERVER, X_REAL_IP]
-        {
+        for name in [
+            FORWARDED,
+            X_FORWARDED_FOR,
+            X_FORWARDED_PROTO,
+            X_FORWARDED_HOST,
+            X_FORWARDED_PORT,
+            X_FORWARDED_SERVER,
+            X_REAL_IP,
+        ] {
             headers.remove(name);
         }
     }
     headers.append(X_FORWARDED_FOR, client.address_value.clone());
     headers.append(FORWARDED, forwarded(client.address, proto, host.as_ref()));
     // The first proxy is the one that knows.
-    headers.entry(X_FORWARDED_PROTO).or_insert(HeaderValue::from_static(proto));
+    headers
+        .entry(X_FORWARDED_PROTO)
+        .or_insert(HeaderValue::from_static(proto));
     if let Some(host) = host {
         headers.entry(X_FORWARDED_HOST).or_insert(host);
     }
@@ -334,7 +483,11 @@ mod tests {
             ("10.0.0.1", &[], "10.0.0.1"),
             ("10.0.0.1", &["198.51.100.7"], "198.51.100.7"),
             ("10.0.0.1", &["192.0.2.1, 198.51.100.7"], "198.51.100.7"),
-            ("10.0.0.1", &["192.0.2.1", "198.51.100.7, 10.0.0.2"], "198.51.100.7"),
+            (
+                "10.0.0.1",
+                &["192.0.2.1", "198.51.100.7, 10.0.0.2"],
+                "198.51.100.7",
+            ),
             ("10.0.0.1", &["198.51.100.7:1234"], "198.51.100.7"),
             ("10.0.0.1", &["[2001:db8::1]:1234"], "2001:db8::/64"),
             ("10.0.0.1", &["2001:db8::2"], "2001:db8::/64"),
@@ -345,7 +498,11 @@ mod tests {
                 headers.append(X_FORWARDED_FOR, line.parse().unwrap());
             }
             let client = Client::new(connection.parse().unwrap(), false, &trusted);
-            assert_eq!(client.peer(&headers, &trusted).to_string(), expected, "{connection} {forwarded:?}");
+            assert_eq!(
+                client.peer(&headers, &trusted).to_string(),
+                expected,
+                "{connection} {forwarded:?}"
+            );
         }
     }
 }

@@ -1,7 +1,8 @@
 //! One configuration at work, and what stays when another takes its place.
 //!
-//! A request belongs to the configuration it began under, to its end: it holds on to it, and with it to the connections to the upstream.
-//! Whatever remembers (the store, attempts under way, counters) is not part of a configuration and stays.
+//! A request belongs to the configuration it began under, to its end: it holds on to it, and with
+//! it to the connections to the upstream. Whatever remembers (the store, attempts under way,
+//! counters) is not part of a configuration and stays.
 
 use std::sync::Arc;
 
@@ -42,19 +43,39 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// Puts a configuration to work, after another if there was one. Nothing has changed for anybody until it is handed out.
-    pub(super) async fn new(config: Config, lasting: &Lasting, before: Option<&Live>) -> Result<Live, String> {
+    /// Puts a configuration to work, after another if there was one. Nothing has changed for
+    /// anybody until it is handed out.
+    pub(super) async fn new(
+        config: Config,
+        lasting: &Lasting,
+        before: Option<&Live>,
+    ) -> Result<Live, String> {
         let config = Arc::new(config);
         let tls = config.tls.as_ref().map(listen::acceptor).transpose()?;
         let proxy = proxy(&config, lasting, before)?;
         let hapax = lasting.hapax.clone().namespace(&config.namespace);
         let earlier = before.map(|before| &before.principals);
         let lists = config.principals();
-        let principals = Directory::start(&lists, &config, lasting.secret, lasting.metrics.clone(), earlier).await?;
+        let principals = Directory::start(
+            &lists,
+            &config,
+            lasting.secret,
+            lasting.metrics.clone(),
+            earlier,
+        )
+        .await?;
         let stack = Stack::new(&config, &hapax, &principals, &proxy, lasting)?;
         let wire = wire::Settings::new(&config.timeouts, &config.limits, sensitive_fields(&config));
         let generation = before.map_or(0, |before| before.generation + 1);
-        Ok(Live { config, stack, wire, tls, generation, proxy, principals })
+        Ok(Live {
+            config,
+            stack,
+            wire,
+            tls,
+            generation,
+            proxy,
+            principals,
+        })
     }
 
     /// Keeps its connections tidy for as long as it is in use.
@@ -65,15 +86,16 @@ impl Live {
     }
 }
 
-/// The connections to the upstream: those there are, if the upstream is the same; else new ones. The old ones go with the last request
-/// that began under the old configuration.
+/// The connections to the upstream: those there are, if the upstream is the same; else new ones.
+/// The old ones go with the last request that began under the old configuration.
 fn proxy(config: &Config, lasting: &Lasting, before: Option<&Live>) -> Result<Proxy, String> {
     let is_same = |before: &&Live| {
         let (timeouts, earlier) = (&config.timeouts, &before.config.timeouts);
         // A file may hold something else by now.
         config.upstream.ca_file.is_none()
             && config.upstream == before.config.upstream
-            && (timeouts.connect, timeouts.answer, timeouts.tunnel_idle) == (earlier.connect, earlier.answer, earlier.tunnel_idle)
+            && (timeouts.connect, timeouts.answer, timeouts.tunnel_idle)
+                == (earlier.connect, earlier.answer, earlier.tunnel_idle)
     };
     match before.filter(is_same) {
         Some(before) => Ok(before.proxy.clone()),

@@ -1,7 +1,9 @@
 //! The gateway: the library's own layer around a service that proxies.
 //!
-//! `stack.rs` is the path of one request; `live.rs` is everything that one configuration makes, and `reload/` puts another in its place. `listen/` takes connections and `wire/` reads their bytes with a stricter eye than hyper's;
-//! `forward.rs` says which fields pass; `upstream/` sends a request once; `probe.rs` asks there what became of one.
+//! `stack.rs` is the path of one request; `live.rs` is everything that one configuration makes, and
+//! `reload/` puts another in its place. `listen/` takes connections and `wire/` reads their bytes
+//! with a stricter eye than hyper's; `forward.rs` says which fields pass; `upstream/` sends a
+//! request once; `probe.rs` asks there what became of one.
 
 mod access;
 mod body;
@@ -46,7 +48,8 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// What connections may take to end once every attempt has: answers are on their way by then.
 const GOODBYE: Duration = Duration::from_secs(5);
 
-/// Connections that the system may hold before they are accepted. Beyond it a client's first packet is dropped, and its next comes a second later.
+/// Connections that the system may hold before they are accepted. Beyond it a client's first packet
+/// is dropped, and its next comes a second later.
 const BACKLOG: u32 = 4_096;
 
 /// Lost attempts that are found in one go at the start.
@@ -117,14 +120,25 @@ impl Gateway {
     }
 
     /// The same, with somebody who is told what happens besides the metrics.
-    pub async fn start_observed(config: Config, observer: impl Observer) -> Result<Gateway, StartError> {
-        Gateway::start_with(config, Options { observer: Some(Arc::new(observer)), ..Options::default() }).await
+    pub async fn start_observed(
+        config: Config,
+        observer: impl Observer,
+    ) -> Result<Gateway, StartError> {
+        Gateway::start_with(
+            config,
+            Options {
+                observer: Some(Arc::new(observer)),
+                ..Options::default()
+            },
+        )
+        .await
     }
 
     /// The same, with whatever else there is to say.
     pub async fn start_with(config: Config, options: Options) -> Result<Gateway, StartError> {
         let (metrics, tunnels) = (Metrics::new(), Tunnels::default());
-        // Whatever can be wrong without anybody noticing is found first: nothing is listened on, nothing opened.
+        // Whatever can be wrong without anybody noticing is found first: nothing is listened on,
+        // nothing opened.
         let mistakes = mistakes(&config).await;
         if !mistakes.is_empty() {
             return Err(StartError::Setting(mistakes.join("\n")));
@@ -139,7 +153,11 @@ impl Gateway {
         let ready = Arc::new(Readiness::default());
         let store = open(&config, &metrics, &ready).await?;
         tell_of_lost(&*store).await;
-        let operation_ids = store.pulse().await.map_err(|error| store_error(&config, &error))?.operation_ids();
+        let operation_ids = store
+            .pulse()
+            .await
+            .map_err(|error| store_error(&config, &error))?
+            .operation_ids();
         let mut builder = Hapax::builder(Timed::new(store, &metrics))
             .observer(metrics.observer(options.observer.unwrap_or_else(|| Arc::new(()))))
             .limits(Limits {
@@ -163,8 +181,17 @@ impl Gateway {
         let budget = hapax.body_budget().clone();
         metrics.watch_bodies(move || budget.usage());
         let secret = *operation_ids.secret();
-        let lasting = Arc::new(Lasting { hapax, secret, metrics, traces, tunnels, suspects: Arc::<Suspects>::default() });
-        let live = Live::new(config, &lasting, None).await.map_err(StartError::Setting)?;
+        let lasting = Arc::new(Lasting {
+            hapax,
+            secret,
+            metrics,
+            traces,
+            tunnels,
+            suspects: Arc::<Suspects>::default(),
+        });
+        let live = Live::new(config, &lasting, None)
+            .await
+            .map_err(StartError::Setting)?;
         live.settle_in(None);
         let live = Arc::new(ArcSwap::from_pointee(live));
         let operators = Admin::new(
@@ -184,16 +211,31 @@ impl Gateway {
         );
         let operators = operators.reloaded_by(reloader.clone());
 
-        let local = |socket: &TcpListener| socket.local_addr().expect("a bound socket has an address");
+        let local =
+            |socket: &TcpListener| socket.local_addr().expect("a bound socket has an address");
         let (address, admin) = (local(&socket), admin_socket.as_ref().map(local));
         let listener = Listener::new(socket, live.clone(), lasting.metrics.clone());
         let (closing, connections) = (listener.closing(), listener.connections());
         tokio::spawn(listener.run());
         if let Some(socket) = admin_socket {
-            tokio::spawn(admin::serve(socket, admin::router(operators), lasting.metrics.clone(), admin::Limits::default()));
+            tokio::spawn(admin::serve(
+                socket,
+                admin::router(operators),
+                lasting.metrics.clone(),
+                admin::Limits::default(),
+            ));
         }
         ready.started();
-        Ok(Gateway { live, lasting, reloader, address, admin, ready, closing, connections })
+        Ok(Gateway {
+            live,
+            lasting,
+            reloader,
+            address,
+            admin,
+            ready,
+            closing,
+            connections,
+        })
     }
 
     /// Where it listens: the port that was given to it, if it was asked for port 0.
@@ -221,12 +263,20 @@ impl Gateway {
         self.live.load().config.clone()
     }
 
-    /// Turns readiness off, waits a moment, stops intake, lets attempts end or marks them as unknown, closes.
+    /// Turns readiness off, waits a moment, stops intake, lets attempts end or marks them as
+    /// unknown, closes.
     ///
-    /// Attempts are counted, not connections: a client that keeps its connection open delays nothing.
+    /// Attempts are counted, not connections: a client that keeps its connection open delays
+    /// nothing.
     pub async fn drain(self) -> Drained {
         self.ready.draining();
-        let Lasting { hapax, metrics, tunnels, traces, .. } = &*self.lasting;
+        let Lasting {
+            hapax,
+            metrics,
+            tunnels,
+            traces,
+            ..
+        } = &*self.lasting;
         metrics.draining();
         let drain = self.config().drain;
         tokio::time::sleep(drain.notice).await;
@@ -234,10 +284,17 @@ impl Gateway {
         let until = Instant::now() + drain.deadline;
         let drained = hapax.drain(drain.deadline).await;
         tunnels.close().await;
-        // Requests without a key have what is left of the deadline, and answers on their way a moment in any case.
+        // Requests without a key have what is left of the deadline, and answers on their way a
+        // moment in any case.
         let patience = GOODBYE.max(until.saturating_duration_since(Instant::now()));
-        if tokio::time::timeout(patience, self.connections.wait()).await.is_err() {
-            tracing::warn!(connections = self.connections.len(), "connections were cut off that had not ended by the deadline");
+        if tokio::time::timeout(patience, self.connections.wait())
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                connections = self.connections.len(),
+                "connections were cut off that had not ended by the deadline"
+            );
         }
         if let Some(traces) = traces {
             traces.clone().shutdown(GOODBYE).await;
@@ -247,49 +304,73 @@ impl Gateway {
 }
 
 fn bind(setting: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()
+    } else {
+        TcpSocket::new_v6()
+    };
     let bound = socket.and_then(|socket| {
         // A restart need not wait for the connections of its predecessor to be forgotten.
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
         socket.listen(BACKLOG)
     });
-    bound.map_err(|error| StartError::Listen { setting, address, error })
+    bound.map_err(|error| StartError::Listen {
+        setting,
+        address,
+        error,
+    })
 }
 
-async fn open(config: &Config, metrics: &Metrics, ready: &Arc<Readiness>) -> Result<Arc<dyn Store>, StartError> {
+async fn open(
+    config: &Config,
+    metrics: &Metrics,
+    ready: &Arc<Readiness>,
+) -> Result<Arc<dyn Store>, StartError> {
     match &config.store {
         StoreUrl::Memory => Ok(Arc::new(hapax::store::memory())),
         StoreUrl::Sqlite(path) => {
-            let store = Sqlite::open(path).await.map_err(|error| store_error(config, &error))?;
+            let store = Sqlite::open(path)
+                .await
+                .map_err(|error| store_error(config, &error))?;
             let store = Arc::new(store);
             let (counted, watched) = (Arc::downgrade(&store), Arc::downgrade(&store));
             let store: Arc<dyn Store> = store;
             metrics.watch_store(move || counted.upgrade().map(|store| store.stats()));
-            ready.watch_store(&store, move || watched.upgrade().and_then(|store| store.stats().failing));
+            ready.watch_store(&store, move || {
+                watched.upgrade().and_then(|store| store.stats().failing)
+            });
             Ok(store)
         }
         StoreUrl::Postgres(url) => {
-            let high_water_file = config.high_water_file.clone().or_else(store::high_water_file);
+            let high_water_file = config
+                .high_water_file
+                .clone()
+                .or_else(store::high_water_file);
             if high_water_file.is_none() {
                 tracing::warn!(
                     "this gateway has no high-water file: if the database is restored from a backup while it is stopped, it will not notice. Set \
                      high_water_file to a file that outlasts a restart, or run `hapax migrate --restored` after each restore"
                 );
             }
-            let store = store::postgres_with(url, high_water_file).await.map_err(|error| not_opened(config, error))?;
+            let store = store::postgres_with(url, high_water_file)
+                .await
+                .map_err(|error| not_opened(config, error))?;
             let store = Arc::new(store);
             let (counted, watched) = (Arc::downgrade(&store), Arc::downgrade(&store));
             let store: Arc<dyn Store> = store;
             metrics.watch_postgres(move || counted.upgrade().map(|store| store.stats()));
-            ready.watch_store(&store, move || watched.upgrade().and_then(|store| store.stats().failing));
+            ready.watch_store(&store, move || {
+                watched.upgrade().and_then(|store| store.stats().failing)
+            });
             Ok(store)
         }
     }
 }
 
-/// Tells of attempts whose process ended before they did. A store file has one owner, so that its predecessor's are all found now; of a
-/// database's, those whose lease is over, and the sweep tells of the others as it finds them.
+/// Tells of attempts whose process ended before they did. A store file has one owner, so that its
+/// predecessor's are all found now; of a database's, those whose lease is over, and the sweep tells
+/// of the others as it finds them.
 async fn tell_of_lost(store: &dyn Store) {
     let mut lost = 0;
     loop {
@@ -311,9 +392,16 @@ async fn tell_of_lost(store: &dyn Store) {
 
 fn not_opened(config: &Config, error: NotOpened) -> StartError {
     let (url, NotOpened { reason, is_unfit }) = (config.store.clone(), error);
-    if is_unfit { StartError::StoreUnfit { url, reason } } else { StartError::Store { url, reason } }
+    if is_unfit {
+        StartError::StoreUnfit { url, reason }
+    } else {
+        StartError::Store { url, reason }
+    }
 }
 
 fn store_error(config: &Config, error: &dyn std::fmt::Display) -> StartError {
-    StartError::Store { url: config.store.clone(), reason: error.to_string() }
+    StartError::Store {
+        url: config.store.clone(),
+        reason: error.to_string(),
+    }
 }

@@ -1,7 +1,8 @@
-//! Asks the upstream what became of a lost attempt: one request, sent once, bounded in time and in size.
+//! Asks the upstream what became of a lost attempt: one request, sent once, bounded in time and in
+//! size.
 //!
-//! Whatever is not clearly one of the two answers that change something is no answer: the key stays unknown, and the next repeat asks again. See
-//! `docs/modes.md` for what is said over the wire.
+//! Whatever is not clearly one of the two answers that change something is no answer: the key stays
+//! unknown, and the next repeat asks again. See `docs/modes.md` for what is said over the wire.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,10 +38,15 @@ pub(super) struct Asking {
 
 impl Asking {
     pub(super) fn new(proxy: &Proxy, path: &PathAndQuery, policy: &Policy) -> Asking {
-        Asking { proxy: proxy.clone(), path: path.clone(), policy: Arc::new(policy.clone()) }
+        Asking {
+            proxy: proxy.clone(),
+            path: path.clone(),
+            policy: Arc::new(policy.clone()),
+        }
     }
 
-    /// Less than the lease of the attempt that asks: whoever takes over must not meet a question that is still on its way.
+    /// Less than the lease of the attempt that asks: whoever takes over must not meet a question
+    /// that is still on its way.
     fn patience(&self) -> Duration {
         PATIENCE_MAX.min(self.policy.lease * 3 / 4)
     }
@@ -64,7 +70,9 @@ impl Probe for Asking {
                 Err(_) => Err(format!("it did not answer within {:?}", self.patience()).into()),
             };
             found.unwrap_or_else(|error| {
-                operation.note_cause(format!("the service was asked what became of the attempt before, and {error}"));
+                operation.note_cause(format!(
+                    "the service was asked what became of the attempt before, and {error}"
+                ));
                 Probed::Unknown
             })
         })
@@ -79,15 +87,23 @@ fn question(operation: &Operation, path: &PathAndQuery) -> Result<Request<Body>,
     headers.insert(PROBE, HeaderValue::from_static("ask"));
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     headers.insert(VIA, HeaderValue::from_static("1.1 hapax"));
-    let id = operation.request_id().cloned().unwrap_or_else(request_id::new_request_id);
+    let id = operation
+        .request_id()
+        .cloned()
+        .unwrap_or_else(request_id::new_request_id);
     headers.insert(REQUEST_ID, request_id::value(&id));
     request.extensions_mut().insert(OwnRequest);
     Ok(request)
 }
 
-/// What it says, if it says one thing and means it: an error page says nothing, whatever stands in its fields.
+/// What it says, if it says one thing and means it: an error page says nothing, whatever stands in
+/// its fields.
 fn word<B>(response: &Response<B>) -> Option<&str> {
-    response.status().is_success().then(|| only(response.headers(), &PROBE)).flatten()
+    response
+        .status()
+        .is_success()
+        .then(|| only(response.headers(), &PROBE))
+        .flatten()
 }
 
 /// A field that is there once.
@@ -110,22 +126,47 @@ where
         );
     }
     let said = only(&parts.headers, &STATUS).filter(|status| status.len() == 3);
-    let status = said.and_then(|status| status.parse().ok()).filter(|status| (200..600).contains(status));
+    let status = said
+        .and_then(|status| status.parse().ok())
+        .filter(|status| (200..600).contains(status));
     let status = status.ok_or("it is done, it says, and not with which status")?;
-    if Said::Done.class(status).unwrap_or_else(|| classify(status, policy)) != Class::Keep {
-        return Err(format!("it is done, it says, with the status {status}, which is not kept on this route").into());
+    if Said::Done
+        .class(status)
+        .unwrap_or_else(|| classify(status, policy))
+        != Class::Keep
+    {
+        return Err(format!(
+            "it is done, it says, with the status {status}, which is not kept on this route"
+        )
+        .into());
     }
-    let whole = Limited::new(body, policy.answer_bytes_max).collect().await?;
+    let whole = Limited::new(body, policy.answer_bytes_max)
+        .collect()
+        .await?;
     let trailers = whole.trailers().map(fields).unwrap_or_default();
     let body = whole.to_bytes();
-    Ok(Probed::Done(Answer { status, headers: fields(&parts.headers), body, trailers }))
+    Ok(Probed::Done(Answer {
+        status,
+        headers: fields(&parts.headers),
+        body,
+        trailers,
+    }))
 }
 
-/// The end-to-end fields. Which of them are kept is judged as with every answer; those of the question are not of the answer.
+/// The end-to-end fields. Which of them are kept is judged as with every answer; those of the
+/// question are not of the answer.
 fn fields(headers: &HeaderMap) -> Vec<(String, Bytes)> {
-    let is_of_answer = |name: &HeaderName| !is_never_kept(name) && *name != CONTENT_LENGTH && !name.as_str().starts_with("hapax-");
+    let is_of_answer = |name: &HeaderName| {
+        !is_never_kept(name) && *name != CONTENT_LENGTH && !name.as_str().starts_with("hapax-")
+    };
     let kept = headers.iter().filter(|(name, _)| is_of_answer(name));
-    kept.map(|(name, value)| (name.as_str().to_owned(), Bytes::copy_from_slice(value.as_bytes()))).collect()
+    kept.map(|(name, value)| {
+        (
+            name.as_str().to_owned(),
+            Bytes::copy_from_slice(value.as_bytes()),
+        )
+    })
+    .collect()
 }
 
 #[cfg(test)]
@@ -152,15 +193,26 @@ mod tests {
             (500, &[("hapax-probe", "barred")], None),
             (404, &[("hapax-probe", "barred")], None),
             (302, &[("hapax-probe", "barred")], None),
-            (200, &[("hapax-probe", "done"), ("hapax-probe", "barred")], None),
+            (
+                200,
+                &[("hapax-probe", "done"), ("hapax-probe", "barred")],
+                None,
+            ),
         ] {
-            assert_eq!(word(&response(status, fields)), expected, "{status} {fields:?}");
+            assert_eq!(
+                word(&response(status, fields)),
+                expected,
+                "{status} {fields:?}"
+            );
         }
     }
 
     #[tokio::test]
     async fn an_answer_is_taken_over_whole_or_not_at_all() {
-        let policy = Policy { answer_bytes_max: 7, ..Policy::default() };
+        let policy = Policy {
+            answer_bytes_max: 7,
+            ..Policy::default()
+        };
         let fields = [
             ("hapax-status", "201"),
             ("content-type", "text/plain"),
@@ -168,13 +220,29 @@ mod tests {
             ("date", "today"),
             ("hapax-fence", "1"),
         ];
-        let Ok(Probed::Done(answer)) = done(response(200, &fields), &policy).await else { panic!("it is done") };
+        let Ok(Probed::Done(answer)) = done(response(200, &fields), &policy).await else {
+            panic!("it is done")
+        };
         assert_eq!((answer.status, &answer.body[..]), (201, &b"order 7"[..]));
-        assert_eq!(answer.headers, [("content-type".to_owned(), Bytes::from_static(b"text/plain"))]);
-        let small = Policy { answer_bytes_max: 6, ..Policy::default() };
-        assert!(done(response(200, &fields), &small).await.is_err(), "one that is too large is not kept in part");
+        assert_eq!(
+            answer.headers,
+            [("content-type".to_owned(), Bytes::from_static(b"text/plain"))]
+        );
+        let small = Policy {
+            answer_bytes_max: 6,
+            ..Policy::default()
+        };
+        assert!(
+            done(response(200, &fields), &small).await.is_err(),
+            "one that is too large is not kept in part"
+        );
         for status in ["", "20", "2011", "abc", "+20", "199", "600", "429", "408"] {
-            assert!(done(response(200, &[("hapax-status", status)]), &policy).await.is_err(), "{status}");
+            assert!(
+                done(response(200, &[("hapax-status", status)]), &policy)
+                    .await
+                    .is_err(),
+                "{status}"
+            );
         }
         let failed = done(response(200, &[("hapax-status", "500")]), &policy).await;
         assert!(
@@ -182,6 +250,13 @@ mod tests {
             "it says that it is done, whatever it answered"
         );
         assert!(done(response(200, &[]), &policy).await.is_err());
-        assert!(done(response(200, &[("hapax-status", "201"), ("hapax-status", "400")]), &policy).await.is_err());
+        assert!(
+            done(
+                response(200, &[("hapax-status", "201"), ("hapax-status", "400")]),
+                &policy
+            )
+            .await
+            .is_err()
+        );
     }
 }

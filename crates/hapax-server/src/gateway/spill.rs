@@ -7,10 +7,14 @@ use hapax::BodyBudget;
 
 use crate::config::{Config, StoreUrl};
 
-/// Refuses a configured directory that cannot be written to. Of one that is not configured it only warns, because small bodies need no
-/// file; likewise of one on the disk of the store, where buffered bodies could take most of what is free.
+/// Refuses a configured directory that cannot be written to. Of one that is not configured it only
+/// warns, because small bodies need no file; likewise of one on the disk of the store, where
+/// buffered bodies could take most of what is free.
 pub(super) fn check(config: &Config, budget: &BodyBudget) -> Result<(), String> {
-    let directory = config.spill_directory.clone().unwrap_or_else(std::env::temp_dir);
+    let directory = config
+        .spill_directory
+        .clone()
+        .unwrap_or_else(std::env::temp_dir);
     let shown = directory.display();
     if let Err(error) = budget.check_directory() {
         if config.spill_directory.is_some() {
@@ -45,7 +49,10 @@ fn free_bytes(directory: &Path) -> u64 {
 }
 
 fn is_on_same_disk(directory: &Path, store: &Path) -> bool {
-    let beside = store.parent().filter(|parent| !parent.as_os_str().is_empty()).map_or_else(|| PathBuf::from("."), Path::to_owned);
+    let beside = store
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .map_or_else(|| PathBuf::from("."), Path::to_owned);
     let device = |path: &Path| std::fs::metadata(path).map(|metadata| metadata.dev()).ok();
     let store = device(store).or_else(|| device(&beside));
     store.is_some() && store == device(directory)
@@ -59,7 +66,10 @@ mod tests {
     fn a_directory_beside_the_store_is_on_its_disk_and_another_file_system_is_not() {
         let directory = tempfile::tempdir().unwrap();
         let store = directory.path().join("hapax.db");
-        assert!(is_on_same_disk(directory.path(), &store), "the store need not be there yet");
+        assert!(
+            is_on_same_disk(directory.path(), &store),
+            "the store need not be there yet"
+        );
         // On Linux /proc is a file system of its own.
         assert!(!is_on_same_disk(Path::new("/proc"), &store));
         assert!(!is_on_same_disk(Path::new("/does/not/exist"), &store));

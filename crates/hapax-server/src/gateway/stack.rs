@@ -1,4 +1,5 @@
-//! The path of one request, from top to bottom. What makes an answer of it is the library's own layer, one for each route.
+//! The path of one request, from top to bottom. What makes an answer of it is the library's own
+//! layer, one for each route.
 
 use std::borrow::Borrow;
 use std::hash::Hasher;
@@ -11,7 +12,9 @@ use hapax::core::field;
 use hapax::middleware::request_id::{self, REQUEST_ID, request_id};
 use hapax::middleware::{FromTransaction, Origin, PROBLEMS, TimedOut, problem_page};
 use hapax::{Body, Hapax, Idempotency, KeyRule, NeverDispatched, Rejection, Unverified, Would};
-use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{
+    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER,
+};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
@@ -34,7 +37,9 @@ use crate::telemetry::{Metrics, Outcome, RouteMetrics, Suspects, Traces};
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// The methods that everybody knows.
-const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"];
+const METHODS: [&str; 9] = [
+    "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT",
+];
 
 /// Everything that a request passes.
 pub(crate) struct Stack {
@@ -98,15 +103,32 @@ impl Stack {
             if let Some(path) = &route.probe {
                 layer = layer.probe(Asking::new(proxy, path, &route.policy));
             }
-            let layer = layer.policy(route.policy.clone()).map_err(|error| format!("route {}: {error}", route.name))?;
-            let service = layer.try_principal(Principals::established).layer(proxy.clone());
-            let key_field = HeaderName::try_from(&*route.policy.key_field).map_err(|error| error.to_string())?;
+            let layer = layer
+                .policy(route.policy.clone())
+                .map_err(|error| format!("route {}: {error}", route.name))?;
+            let service = layer
+                .try_principal(Principals::established)
+                .layer(proxy.clone());
+            let key_field = HeaderName::try_from(&*route.policy.key_field)
+                .map_err(|error| error.to_string())?;
             let counts = lasting.metrics.route(&route.name);
             let principal = config.principal_of(&route).clone();
-            let principals = directory.find(&principal).ok_or("the directory has the sources of every route")?.clone();
+            let principals = directory
+                .find(&principal)
+                .ok_or("the directory has the sources of every route")?
+                .clone();
             let is_unverified = principal.is_unverified();
             let named = Named::new(&route, &principal);
-            routes.push(Guarded { route, key_field, principal, principals, is_unverified, service, counts, named });
+            routes.push(Guarded {
+                route,
+                key_field,
+                principal,
+                principals,
+                is_unverified,
+                service,
+                counts,
+                named,
+            });
         }
         Ok(Stack {
             sensitive: Arc::new(Sensitive::new(config)),
@@ -122,8 +144,8 @@ impl Stack {
         })
     }
 
-    /// Answers a request. `refusal` is what the bytes it came in were found to be; over HTTP/1, `body_end`
-    /// knows whether the end of its body was seen.
+    /// Answers a request. `refusal` is what the bytes it came in were found to be; over HTTP/1,
+    /// `body_end` knows whether the end of its body was seen.
     pub(crate) async fn answer(
         &self,
         request: Request<Incoming>,
@@ -133,45 +155,81 @@ impl Stack {
     ) -> Response<Body> {
         let started = Instant::now();
         let (mut parts, body) = request.into_parts();
-        // Before anything is judged: whatever becomes of the request, its answer and its lines in the log have the id.
+        // Before anything is judged: whatever becomes of the request, its answer and its lines in
+        // the log have the id.
         let id = request_id(&mut parts);
-        let mut line = self.access.as_ref().map(|access| access.begin(&mut parts, &id, started, refusal.is_none()));
-        // Of the highest level, so that no filter that lets a line of the request through takes the id from it.
+        let mut line = self
+            .access
+            .as_ref()
+            .map(|access| access.begin(&mut parts, &id, started, refusal.is_none()));
+        // Of the highest level, so that no filter that lets a line of the request through takes the
+        // id from it.
         let span = tracing::error_span!("request", request_id = %id);
-        let arrived = Arrived { parts, body, body_end, refusal, started };
-        let mut response = self.find_answer(arrived, client, &mut line).instrument(span).await;
-        response.headers_mut().insert(REQUEST_ID, request_id::value(&id));
+        let arrived = Arrived {
+            parts,
+            body,
+            body_end,
+            refusal,
+            started,
+        };
+        let mut response = self
+            .find_answer(arrived, client, &mut line)
+            .instrument(span)
+            .await;
+        response
+            .headers_mut()
+            .insert(REQUEST_ID, request_id::value(&id));
         match line {
             Some(line) => line.answered(response),
             None => response,
         }
     }
 
-    async fn find_answer(&self, arrived: Arrived, client: &Client, line: &mut Option<Line>) -> Response<Body> {
-        let Arrived { mut parts, body, body_end, refusal, started } = arrived;
+    async fn find_answer(
+        &self,
+        arrived: Arrived,
+        client: &Client,
+        line: &mut Option<Line>,
+    ) -> Response<Body> {
+        let Arrived {
+            mut parts,
+            body,
+            body_end,
+            refusal,
+            started,
+        } = arrived;
         let checked = match refusal {
             Some(refusal) => Err(refusal),
             None => check(&parts),
         };
         if let Err(refusal) = checked {
-            // What cannot be read is on no route; it counts for the last, which takes whatever is left.
-            self.last().counts.request(Outcome::Refused, started.elapsed());
+            // What cannot be read is on no route; it counts for the last, which takes whatever is
+            // left.
+            self.last()
+                .counts
+                .request(Outcome::Refused, started.elapsed());
             return refused(refusal, parts.version);
         }
         if let Some(rest) = parts.uri.path().strip_prefix(well_known::PATH) {
             match (rest, rest.strip_prefix("/problems/")) {
                 ("", _) => return self.publish(&parts.method),
-                ("/problems", _) | (_, Some("")) => return published(&parts.method, PROBLEMS.into(), PAGE),
+                ("/problems", _) | (_, Some("")) => {
+                    return published(&parts.method, PROBLEMS.into(), PAGE);
+                }
                 (_, Some(code)) => return publish_problem(&parts.method, code),
                 (_, None) => {}
             }
         }
         if forward::is_going_in_circles(&parts.headers) {
-            self.last().counts.request(Outcome::Refused, started.elapsed());
+            self.last()
+                .counts
+                .request(Outcome::Refused, started.elapsed());
             return circle(&parts);
         }
         let Ok(choice) = choose(&self.routes, &parts.method, parts.uri.path()) else {
-            self.last().counts.request(Outcome::Refused, started.elapsed());
+            self.last()
+                .counts
+                .request(Outcome::Refused, started.elapsed());
             return path_ambiguous();
         };
         let guarded = choice.route;
@@ -179,9 +237,14 @@ impl Stack {
         if let Some(line) = line {
             line.on(&guarded.named, may_be_guarded);
         }
-        let span = self.traces.as_ref().map(|traces| traces.begin(&parts, &guarded.route.name));
+        let span = self
+            .traces
+            .as_ref()
+            .map(|traces| traces.begin(&parts, &guarded.route.name));
         // Before we add to what proxies say of the way.
-        parts.extensions.insert(client.peer(&parts.headers, &self.trusted_proxies));
+        parts
+            .extensions
+            .insert(client.peer(&parts.headers, &self.trusted_proxies));
         if guarded.is_unverified {
             parts.extensions.insert(Unverified);
         }
@@ -193,13 +256,19 @@ impl Stack {
         let (body, asker) = self.watch(guarded, &parts, body);
 
         // Before anything is asked of the key: whoever is refused here learns nothing of it.
-        let refusal = if may_be_guarded { guarded.principals.check(&mut parts, client).await } else { None };
+        let refusal = if may_be_guarded {
+            guarded.principals.check(&mut parts, client).await
+        } else {
+            None
+        };
         if let Some(line) = line {
             line.asked_by(Principals::established(&parts).ok());
         }
         let (refusal, foreseen) = match refusal {
             // A route that only watches refuses nobody.
-            Some(refusal) if guarded.route.policy.shadow => (None, refusal.extensions().get().cloned().map(Would::Reject)),
+            Some(refusal) if guarded.route.policy.shadow => {
+                (None, refusal.extensions().get().cloned().map(Would::Reject))
+            }
             refusal => (refusal, None),
         };
         let mut response = match refusal {
@@ -229,14 +298,20 @@ impl Stack {
         }
         if let Some(span) = span {
             let original = response.extensions().get::<Origin>();
-            span.end(response.status(), outcome, original.and_then(|origin| origin.0.to_str().ok()));
+            span.end(
+                response.status(),
+                outcome,
+                original.and_then(|origin| origin.0.to_str().ok()),
+            );
         }
         response
     }
 
     /// The route that takes whatever is left.
     fn last(&self) -> &Guarded {
-        self.routes.last().expect("the unwritten route is always there")
+        self.routes
+            .last()
+            .expect("the unwritten route is always there")
     }
 
     fn publish(&self, method: &Method) -> Response<Body> {
@@ -244,25 +319,46 @@ impl Stack {
     }
 
     /// The body as the layer reads it, and what there is to remember of who sent it.
-    fn watch(&self, guarded: &Guarded, parts: &Parts, mut body: Inbound) -> (Inbound, Option<Asker>) {
+    fn watch(
+        &self,
+        guarded: &Guarded,
+        parts: &Parts,
+        mut body: Inbound,
+    ) -> (Inbound, Option<Asker>) {
         if parts.version == Version::HTTP_2 {
             body = body.paced(self.timeouts.stall, self.rate_min);
         }
-        let Some(key) = parts.headers.get(&guarded.key_field).filter(|_| guarded.route.policy.guards(parts.method.as_str())) else {
+        let Some(key) = parts
+            .headers
+            .get(&guarded.key_field)
+            .filter(|_| guarded.route.policy.guards(parts.method.as_str()))
+        else {
             return (body, None);
         };
-        let Some(presented) = principal::presented(&guarded.principal, &parts.headers) else { return (body, None) };
+        let Some(presented) = principal::presented(&guarded.principal, &parts.headers) else {
+            return (body, None);
+        };
         let mut request = self.suspects.hasher();
-        for part in [parts.method.as_str().as_bytes(), parts.uri.path().as_bytes(), key.as_bytes()] {
+        for part in [
+            parts.method.as_str().as_bytes(),
+            parts.uri.path().as_bytes(),
+            key.as_bytes(),
+        ] {
             request.write(part);
             request.write_usize(part.len());
         }
-        let asker = Asker { request: Arc::new(AtomicU64::new(request.finish())), principal: self.suspects.digest(presented) };
+        let asker = Asker {
+            request: Arc::new(AtomicU64::new(request.finish())),
+            principal: self.suspects.digest(presented),
+        };
         (body.hashed(request, asker.request.clone()), Some(asker))
     }
 
     fn suspect(&self, asker: &Asker) {
-        if self.suspects.seen(asker.request.load(Ordering::Relaxed), asker.principal) {
+        if self
+            .suspects
+            .seen(asker.request.load(Ordering::Relaxed), asker.principal)
+        {
             self.metrics.suspected_principal();
             self.suspects.say_once();
         }
@@ -274,7 +370,12 @@ const PAGE: &str = "text/plain; charset=utf-8";
 
 /// What there is to know about problems of a kind.
 fn publish_problem(method: &Method, code: &str) -> Response<Body> {
-    let of_wire = || Some(format!("{code}\n\n{}\n", Refusal::from_word(code)?.sentence()));
+    let of_wire = || {
+        Some(format!(
+            "{code}\n\n{}\n",
+            Refusal::from_word(code)?.sentence()
+        ))
+    };
     match problem_page(code).map(str::to_owned).or_else(of_wire) {
         Some(page) => published(method, page.into(), PAGE),
         None => problem(
@@ -288,15 +389,27 @@ fn publish_problem(method: &Method, code: &str) -> Response<Body> {
 
 fn published(method: &Method, document: Bytes, content_type: &'static str) -> Response<Body> {
     if !matches!(*method, Method::GET | Method::HEAD) {
-        let detail = format!("{method} is not allowed: this path only tells what the gateway promises.");
-        let mut response = problem(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "Only GET is allowed here", &detail);
-        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        let detail =
+            format!("{method} is not allowed: this path only tells what the gateway promises.");
+        let mut response = problem(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "method-not-allowed",
+            "Only GET is allowed here",
+            &detail,
+        );
+        response
+            .headers_mut()
+            .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return response;
     }
     let mut response = Response::new(Body::from(document));
     response.extensions_mut().insert(Action::Published);
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("max-age=60"));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+        .headers_mut()
+        .insert(CACHE_CONTROL, HeaderValue::from_static("max-age=60"));
     response
 }
 
@@ -339,20 +452,38 @@ fn problem(status: StatusCode, slug: &'static str, title: &str, detail: &str) ->
 
 /// What is left to check of a request that could be read.
 fn check(parts: &Parts) -> Result<(), Refusal> {
-    // Methods are compared as they are spelled, but some servers run `patch` as PATCH: it would walk around its guard.
+    // Methods are compared as they are spelled, but some servers run `patch` as PATCH: it would
+    // walk around its guard.
     let method = parts.method.as_str();
-    if method.bytes().any(|byte| byte.is_ascii_lowercase()) && METHODS.iter().any(|known| known.eq_ignore_ascii_case(method)) {
+    if method.bytes().any(|byte| byte.is_ascii_lowercase())
+        && METHODS
+            .iter()
+            .any(|known| known.eq_ignore_ascii_case(method))
+    {
         return Err(Refusal::MethodCase);
     }
-    if parts.version == Version::HTTP_2 { check_http2(parts) } else { Ok(()) }
+    if parts.version == Version::HTTP_2 {
+        check_http2(parts)
+    } else {
+        Ok(())
+    }
 }
 
 /// What was no request.
 fn refused(refusal: Refusal, version: Version) -> Response<Body> {
-    let mut response = problem(refusal.status(), refusal.word(), "The request cannot be read as one request", refusal.sentence());
-    response.extensions_mut().insert(Action::Refused(refusal.word()));
+    let mut response = problem(
+        refusal.status(),
+        refusal.word(),
+        "The request cannot be read as one request",
+        refusal.sentence(),
+    );
+    response
+        .extensions_mut()
+        .insert(Action::Refused(refusal.word()));
     if version < Version::HTTP_2 {
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        response
+            .headers_mut()
+            .insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response
 }
@@ -368,7 +499,8 @@ fn path_ambiguous() -> Response<Body> {
     )
 }
 
-/// A request that comes back to us again and again. Nobody ever had it but us, so that nothing has happened.
+/// A request that comes back to us again and again. Nobody ever had it but us, so that nothing has
+/// happened.
 fn circle(parts: &Parts) -> Response<Body> {
     tracing::error!(
         method = %parts.method, path = parts.uri.path(),
@@ -384,9 +516,15 @@ fn circle(parts: &Parts) -> Response<Body> {
 /// An unguarded request that found no connection free within its share.
 fn busy(busy: &Busy) -> Response<Body> {
     let detail = format!("The request was not sent: {busy}. Repeat it later.");
-    let mut response =
-        problem(StatusCode::SERVICE_UNAVAILABLE, "upstream-busy", "Too many unguarded requests are under way", &detail);
-    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    let mut response = problem(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "upstream-busy",
+        "Too many unguarded requests are under way",
+        &detail,
+    );
+    response
+        .headers_mut()
+        .insert(RETRY_AFTER, HeaderValue::from_static("1"));
     response
 }
 
@@ -396,7 +534,10 @@ fn failed(error: &BoxError, method: &Method, path: &str, guarded: &Guarded) -> R
         return hapax::middleware::rejected(&Rejection::BodyUnreadable);
     }
     tracing::warn!(%method, path, cause = %error, "the upstream gave no answer to an unguarded request");
-    if let Some(busy) = error.downcast_ref::<NeverDispatched>().and_then(|never| never.0.downcast_ref::<Busy>()) {
+    if let Some(busy) = error
+        .downcast_ref::<NeverDispatched>()
+        .and_then(|never| never.0.downcast_ref::<Busy>())
+    {
         return self::busy(busy);
     }
     if error.is::<NeverDispatched>() {
@@ -408,9 +549,21 @@ fn failed(error: &BoxError, method: &Method, path: &str, guarded: &Guarded) -> R
         );
     }
     let why = guarded.why_unguarded(method);
-    let detail = &format!("The request was sent, and may have had its effect. {why} A repeat may have the effect again.");
+    let detail = &format!(
+        "The request was sent, and may have had its effect. {why} A repeat may have the effect again."
+    );
     if error.is::<TimedOut>() {
-        return problem(StatusCode::GATEWAY_TIMEOUT, "upstream-timeout", "The upstream did not answer in time", detail);
+        return problem(
+            StatusCode::GATEWAY_TIMEOUT,
+            "upstream-timeout",
+            "The upstream did not answer in time",
+            detail,
+        );
     }
-    problem(StatusCode::BAD_GATEWAY, "upstream-failed", "The upstream gave no answer", detail)
+    problem(
+        StatusCode::BAD_GATEWAY,
+        "upstream-failed",
+        "The upstream gave no answer",
+        detail,
+    )
 }

@@ -1,4 +1,5 @@
-//! `/.well-known/idempotency`: what each route promises, for clients that check whether their retries fit.
+//! `/.well-known/idempotency`: what each route promises, for clients that check whether their
+//! retries fit.
 
 use bytes::Bytes;
 use hapax::{KeySource, Policy};
@@ -43,15 +44,29 @@ struct Published<'a> {
 }
 
 pub(super) fn document<'a>(config: &Config, routes: impl Iterator<Item = &'a Route>) -> Bytes {
-    let document =
-        Document { principal: config.principal.published(), routes: routes.map(|route| published(config, route)).collect() };
+    let document = Document {
+        principal: config.principal.published(),
+        routes: routes.map(|route| published(config, route)).collect(),
+    };
     let mut text = serde_json::to_vec_pretty(&document).expect("words and numbers are JSON");
     text.push(b'\n');
     text.into()
 }
 
 fn published<'a>(config: &Config, route: &'a Route) -> Published<'a> {
-    let Policy { mode, key, key_field, methods, retention, tombstone, lease, longest_attempt, wait, wait_max, .. } = &route.policy;
+    let Policy {
+        mode,
+        key,
+        key_field,
+        methods,
+        retention,
+        tombstone,
+        lease,
+        longest_attempt,
+        wait,
+        wait_max,
+        ..
+    } = &route.policy;
     let methods = if route.methods.is_empty() {
         methods.iter().map(|method| &**method).collect()
     } else {
@@ -60,7 +75,9 @@ fn published<'a>(config: &Config, route: &'a Route) -> Published<'a> {
     Published {
         methods,
         path: route.pattern.to_string(),
-        principal: Some(config.principal_of(route)).filter(|own| **own != config.principal).map(PrincipalSources::published),
+        principal: Some(config.principal_of(route))
+            .filter(|own| **own != config.principal)
+            .map(PrincipalSources::published),
         key: key.word(),
         key_field,
         key_from: key_from(&route.policy.key_source),

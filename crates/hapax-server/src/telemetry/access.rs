@@ -1,8 +1,9 @@
 //! Standard error, and the access log: one line for each request, beside the lines of the log.
 //!
-//! A request never waits for whoever reads the log. Its lines, of both kinds, go into a buffer in memory, and a thread of its own writes
-//! the buffer out: nobody else writes to standard error while the gateway serves. While the reader takes nothing, up to
-//! [`BUFFER_BYTES_MAX`] wait, and as much again for lines of the log alone; further lines are lost, and the log says how many.
+//! A request never waits for whoever reads the log. Its lines, of both kinds, go into a buffer in
+//! memory, and a thread of its own writes the buffer out: nobody else writes to standard error
+//! while the gateway serves. While the reader takes nothing, up to [`BUFFER_BYTES_MAX`] wait, and
+//! as much again for lines of the log alone; further lines are lost, and the log says how many.
 
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
@@ -19,8 +20,8 @@ use crate::harm;
 const BUFFER_BYTES_MAX: usize = 1 << 20;
 /// How often what has gathered is written out: one write for many lines.
 const GATHERING: Duration = Duration::from_millis(5);
-/// After so many times without a line the thread sleeps until there is one. Before that nobody wakes it: on a busy machine whoever is
-/// woken takes the processor from the request that woke it.
+/// After so many times without a line the thread sleeps until there is one. Before that nobody
+/// wakes it: on a busy machine whoever is woken takes the processor from the request that woke it.
 const IDLE_ROUNDS_MAX: u32 = 200;
 /// The longest path that is shown whole.
 const PATH_CHARS_MAX: usize = 200;
@@ -81,11 +82,18 @@ pub struct Entry<'a> {
 impl AccessLog {
     /// Begins to write lines to standard error. Once in a process.
     pub(super) fn start(is_json: bool, has_requests: bool) -> io::Result<()> {
-        let log = AccessLog { is_json, has_requests, waiting: Mutex::default(), changed: Condvar::new() };
+        let log = AccessLog {
+            is_json,
+            has_requests,
+            waiting: Mutex::default(),
+            changed: Condvar::new(),
+        };
         if LOG.set(log).is_ok()
             && let Some(log) = LOG.get()
         {
-            std::thread::Builder::new().name("log".to_owned()).spawn(|| log.write_out())?;
+            std::thread::Builder::new()
+                .name("log".to_owned())
+                .spawn(|| log.write_out())?;
         }
         Ok(())
     }
@@ -105,7 +113,11 @@ impl AccessLog {
     /// Adds a line.
     pub fn add(&self, entry: &Entry<'_>) {
         let mut line = String::with_capacity(512);
-        let write = if self.is_json { Entry::json } else { Entry::text };
+        let write = if self.is_json {
+            Entry::json
+        } else {
+            Entry::text
+        };
         write(entry, &mut line);
         line.push('\n');
         self.push(line.as_bytes(), BUFFER_BYTES_MAX);
@@ -127,7 +139,11 @@ impl AccessLog {
 
     fn flush(&self, patience: Duration) {
         let is_busy = |waiting: &mut Waiting| !waiting.lines.is_empty() || waiting.is_writing;
-        drop(self.changed.wait_timeout_while(self.lock(), patience, is_busy).unwrap_or_else(PoisonError::into_inner));
+        drop(
+            self.changed
+                .wait_timeout_while(self.lock(), patience, is_busy)
+                .unwrap_or_else(PoisonError::into_inner),
+        );
     }
 
     fn write_out(&self) {
@@ -139,7 +155,11 @@ impl AccessLog {
                 idle_rounds += 1;
                 if idle_rounds > IDLE_ROUNDS_MAX {
                     waiting.is_asleep = true;
-                    drop(self.changed.wait_while(waiting, |waiting| waiting.is_asleep).unwrap_or_else(PoisonError::into_inner));
+                    drop(
+                        self.changed
+                            .wait_while(waiting, |waiting| waiting.is_asleep)
+                            .unwrap_or_else(PoisonError::into_inner),
+                    );
                 }
                 continue;
             }
@@ -151,7 +171,10 @@ impl AccessLog {
             // Nobody reading it any more is no reason to stop serving.
             let _ = io::stderr().lock().write_all(&lines);
             if lost > 0 {
-                tracing::warn!(lost, "lines of the log were lost: whoever reads standard error is too slow");
+                tracing::warn!(
+                    lost,
+                    "lines of the log were lost: whoever reads standard error is too slow"
+                );
             }
             lines.clear();
             self.lock().is_writing = false;
@@ -222,14 +245,21 @@ impl Entry<'_> {
         if let Some(took) = self.upstream_took {
             let _ = write!(line, ",\"hapax.upstream.duration_ms\":{}", Millis(took));
         }
-        let _ = write!(line, ",\"hapax.duration_ms\":{},\"target\":\"{TARGET}\"}}", Millis(self.took));
+        let _ = write!(
+            line,
+            ",\"hapax.duration_ms\":{},\"target\":\"{TARGET}\"}}",
+            Millis(self.took)
+        );
     }
 
     /// For a person: what is short in columns, then what may be long.
     fn text(&self, line: &mut String) {
         let _ = SystemTime.format_time(&mut Writer::new(line));
-        let number = |number: Option<u16>| number.map_or("-".to_owned(), |number| number.to_string());
-        let took = |took: Option<Duration>| took.map_or("-".to_owned(), |took| format!("{}ms", Millis(took)));
+        let number =
+            |number: Option<u16>| number.map_or("-".to_owned(), |number| number.to_string());
+        let took = |took: Option<Duration>| {
+            took.map_or("-".to_owned(), |took| format!("{}ms", Millis(took)))
+        };
         let _ = write!(
             line,
             "  INFO {:<6} {:>3} {:<24} {:>10}  upstream {:>3} {:>10}  {:<9} {}",
@@ -240,9 +270,13 @@ impl Entry<'_> {
             number(self.upstream_status),
             took(self.upstream_took),
             self.principal.unwrap_or("-"),
-            harm::escaped(&self.path.map_or("-".into(), short), harm::is_harmful, |safe, c| {
-                let _ = write!(safe, "{}", c.escape_unicode());
-            }),
+            harm::escaped(
+                &self.path.map_or("-".into(), short),
+                harm::is_harmful,
+                |safe, c| {
+                    let _ = write!(safe, "{}", c.escape_unicode());
+                }
+            ),
         );
         if let Some((_, name)) = self.route {
             let _ = write!(line, " route=\"{name}\"");
@@ -271,7 +305,10 @@ impl fmt::Display for Millis {
 
 /// A string of JSON. Almost all are plain, and copied as they are.
 fn push_quoted(line: &mut String, value: &str) {
-    if value.bytes().all(|byte| (b' '..=b'~').contains(&byte) && !matches!(byte, b'"' | b'\\')) {
+    if value
+        .bytes()
+        .all(|byte| (b' '..=b'~').contains(&byte) && !matches!(byte, b'"' | b'\\'))
+    {
         line.push('"');
         line.push_str(value);
         line.push('"');
@@ -339,7 +376,13 @@ mod tests {
 
     #[test]
     fn text_is_one_line_in_columns() {
-        let columns = |entry: &Entry<'_>| written(entry, false).split_once("INFO ").unwrap().1.to_owned();
+        let columns = |entry: &Entry<'_>| {
+            written(entry, false)
+                .split_once("INFO ")
+                .unwrap()
+                .1
+                .to_owned()
+        };
         assert_eq!(
             columns(&entry()),
             "POST   201 ran                          14.1ms  upstream 201     12.3ms  9f86d081  /charges route=\"POST /charges\" request_id=req-1"
@@ -364,11 +407,21 @@ mod tests {
 
     #[test]
     fn a_path_that_does_more_than_it_shows_is_spelled_out() {
-        let entry = Entry { path: Some("/a\u{202e}b\u{9b}"), ..entry() };
-        assert!(written(&entry, false).contains("/a\\u{202e}b\\u{9b} "), "{}", written(&entry, false));
+        let entry = Entry {
+            path: Some("/a\u{202e}b\u{9b}"),
+            ..entry()
+        };
+        assert!(
+            written(&entry, false).contains("/a\\u{202e}b\\u{9b} "),
+            "{}",
+            written(&entry, false)
+        );
         assert!(!written(&entry, true).contains(harm::is_harmful));
         let long = "/x".repeat(500);
-        let entry = Entry { path: Some(&long), ..entry };
+        let entry = Entry {
+            path: Some(&long),
+            ..entry
+        };
         assert!(written(&entry, false).contains("/x… route"));
     }
 }

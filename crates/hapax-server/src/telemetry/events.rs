@@ -87,11 +87,23 @@ impl Events {
                 "duplicates_prevented",
                 "Repeats answered without a second dispatch: replayed, told to come back, or told why there is no answer",
             ),
-            attempts_in_flight: registered(to, "attempts_in_flight", "Attempts dispatched and not yet written down as ended"),
+            attempts_in_flight: registered(
+                to,
+                "attempts_in_flight",
+                "Attempts dispatched and not yet written down as ended",
+            ),
             attempts: Attempts::new(to),
             waits: registered(to, "waits", "Requests that waited for a running attempt"),
-            failed_open: registered(to, "failed_open", "Requests let through without a guard because the store was unreachable"),
-            fenced_out: registered(to, "fenced_out", "Attempts that ended after they had lost their fence, and were discarded"),
+            failed_open: registered(
+                to,
+                "failed_open",
+                "Requests let through without a guard because the store was unreachable",
+            ),
+            fenced_out: registered(
+                to,
+                "fenced_out",
+                "Attempts that ended after they had lost their fence, and were discarded",
+            ),
             joined: Joined::new(to),
             not_joined: registered(
                 to,
@@ -113,7 +125,8 @@ impl Events {
                 self.attempts_in_flight.dec();
                 self.attempts.count(*state);
             }
-            // Of attempts that this process did not see the end of: it, or another node, was killed.
+            // Of attempts that this process did not see the end of: it, or another node, was
+            // killed.
             Event::Swept(Swept { lost, .. }) => tell_of_lost(*lost),
             Event::FencedOut(_) => {
                 self.attempts_in_flight.dec();
@@ -156,12 +169,16 @@ pub(crate) fn tell_of_lost(lost: usize) {
 
 /// Whether a rejection answers a repeat of something that was dispatched, and may count.
 ///
-/// Not `Lost`, which is for the caller whose attempt it was; nor `KeyReused`, which is another request; nor a key whose attempts are
-/// known not to have counted.
+/// Not `Lost`, which is for the caller whose attempt it was; nor `KeyReused`, which is another
+/// request; nor a key whose attempts are known not to have counted.
 fn is_duplicate(rejection: &Rejection) -> bool {
     match rejection {
-        Rejection::InFlight { .. } | Rejection::OutcomeUnknown | Rejection::AnswerNotKept { .. } => true,
-        Rejection::KeyExpired { last, .. } => matches!(last, Some(Last::Completed | Last::Failed | Last::Unknown)),
+        Rejection::InFlight { .. }
+        | Rejection::OutcomeUnknown
+        | Rejection::AnswerNotKept { .. } => true,
+        Rejection::KeyExpired { last, .. } => {
+            matches!(last, Some(Last::Completed | Last::Failed | Last::Unknown))
+        }
         _ => false,
     }
 }
@@ -171,7 +188,10 @@ impl Joined {
         let help = "Records completed in the transaction of their effect, by whether what was answered differs from what was stored, which is what counts";
         let joined: Family<Label, Counter> = registered(to, "joined", help);
         let differs = |differs| joined.get_or_create_owned(&[("differs", differs)]);
-        Joined { same: differs("false"), other: differs("true") }
+        Joined {
+            same: differs("false"),
+            other: differs("true"),
+        }
     }
 
     fn count(&self, differs: bool) {
@@ -188,7 +208,11 @@ impl Probes {
         let help = "Times that the upstream was asked what became of a lost attempt, by what it said: done, barred, or unknown";
         let probes: Family<Label, Counter> = registered(to, "probes", help);
         let found = |found| probes.get_or_create_owned(&[("found", found)]);
-        Probes { done: found("done"), barred: found("barred"), unknown: found("unknown") }
+        Probes {
+            done: found("done"),
+            barred: found("barred"),
+            unknown: found("unknown"),
+        }
     }
 
     fn count(&self, found: &str) {
@@ -202,9 +226,17 @@ impl Probes {
 
 impl Replays {
     fn new(to: &mut Registry) -> Replays {
-        let replays: Family<Label, Counter> = registered(to, "replays", "Stored answers sent again, by where they came from");
+        let replays: Family<Label, Counter> = registered(
+            to,
+            "replays",
+            "Stored answers sent again, by where they came from",
+        );
         let source = |source| replays.get_or_create_owned(&[("source", source)]);
-        Replays { cache: source("cache"), store: source("store"), wait: source("wait") }
+        Replays {
+            cache: source("cache"),
+            store: source("store"),
+            wait: source("wait"),
+        }
     }
 
     fn count(&self, source: Source) {
@@ -221,7 +253,10 @@ impl Guessable {
         let help = "New keys that somebody could guess from one seen before, by what they look like: counter, clock";
         let keys: Family<Label, Counter> = registered(to, "guessable_keys", help);
         let kind = |kind: Pattern| keys.get_or_create_owned(&[("kind", kind.word())]);
-        Guessable { counter: kind(Pattern::Counter), clock: kind(Pattern::Clock) }
+        Guessable {
+            counter: kind(Pattern::Counter),
+            clock: kind(Pattern::Clock),
+        }
     }
 
     fn count(&self, kind: Pattern) {
@@ -234,7 +269,8 @@ impl Guessable {
 
 impl Attempts {
     fn new(to: &mut Registry) -> Attempts {
-        let attempts: Family<Label, Counter> = registered(to, "attempts", "Attempts that ended, by what they ended in");
+        let attempts: Family<Label, Counter> =
+            registered(to, "attempts", "Attempts that ended, by what they ended in");
         let state = |state: State| attempts.get_or_create_owned(&[("state", state.word())]);
         Attempts {
             completed: state(State::Completed),
@@ -265,16 +301,36 @@ mod tests {
 
     #[test]
     fn what_counts_as_a_duplicate_prevented() {
-        let expired = |last| Rejection::KeyExpired { last, is_forgotten: false };
+        let expired = |last| Rejection::KeyExpired {
+            last,
+            is_forgotten: false,
+        };
         for (rejection, counts) in [
-            (Rejection::InFlight { retry_after: Duration::ZERO }, true),
+            (
+                Rejection::InFlight {
+                    retry_after: Duration::ZERO,
+                },
+                true,
+            ),
             (Rejection::OutcomeUnknown, true),
-            (Rejection::AnswerNotKept { status: None, at: Timestamp::ZERO }, true),
+            (
+                Rejection::AnswerNotKept {
+                    status: None,
+                    at: Timestamp::ZERO,
+                },
+                true,
+            ),
             (expired(Some(Last::Completed)), true),
             (expired(Some(Last::Unknown)), true),
             (expired(Some(Last::Retryable)), false),
             (expired(None), false),
-            (Rejection::Lost { timed_out: false, repeat: false }, false),
+            (
+                Rejection::Lost {
+                    timed_out: false,
+                    repeat: false,
+                },
+                false,
+            ),
             (Rejection::KeyReused, false),
             (Rejection::StoreUnavailable, false),
             (Rejection::UpstreamUnreachable, false),

@@ -1,5 +1,5 @@
-//! How traces leave: one HTTP/1.1 connection for each batch, from the SDK's own thread. A collector that is gone costs a line in the
-//! log now and then.
+//! How traces leave: one HTTP/1.1 connection for each batch, from the SDK's own thread. A collector
+//! that is gone costs a line in the log now and then.
 
 use std::fmt;
 use std::pin::Pin;
@@ -55,26 +55,47 @@ impl Trouble {
 
 impl Client {
     /// Reads the system's authorities, if the collector is to be spoken with over TLS.
-    pub(super) fn new(runtime: Handle, endpoint: &Uri, timeout: Duration, trouble: Trouble) -> Result<Client, String> {
-        let tls = if endpoint.scheme_str() == Some("https") { Some(connector(authorities()?)?) } else { None };
-        Ok(Client { runtime, tls, timeout, trouble })
+    pub(super) fn new(
+        runtime: Handle,
+        endpoint: &Uri,
+        timeout: Duration,
+        trouble: Trouble,
+    ) -> Result<Client, String> {
+        let tls = if endpoint.scheme_str() == Some("https") {
+            Some(connector(authorities()?)?)
+        } else {
+            None
+        };
+        Ok(Client {
+            runtime,
+            tls,
+            timeout,
+            trouble,
+        })
     }
 }
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("timeout", &self.timeout).finish_non_exhaustive()
+        f.debug_struct("Client")
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
     }
 }
 
 impl HttpClient for Client {
-    fn send_bytes<'a, 'b>(&'a self, request: Request<Bytes>) -> Pin<Box<dyn Future<Output = Answer> + Send + 'b>>
+    fn send_bytes<'a, 'b>(
+        &'a self,
+        request: Request<Bytes>,
+    ) -> Pin<Box<dyn Future<Output = Answer> + Send + 'b>>
     where
         'a: 'b,
         Self: 'b,
     {
         let (timeout, tls) = (self.timeout, self.tls.clone());
-        let exchange = self.runtime.spawn(async move { tokio::time::timeout(timeout, exchange(request, tls)).await });
+        let exchange = self
+            .runtime
+            .spawn(async move { tokio::time::timeout(timeout, exchange(request, tls)).await });
         let exchange = AbortOnDropHandle::new(exchange);
         Box::pin(async move {
             let answer = match exchange.await {
@@ -83,7 +104,9 @@ impl HttpClient for Client {
                 Err(_) => Err("the program is ending".into()),
             };
             match &answer {
-                Ok(answer) if !answer.status().is_success() => self.trouble.note(format!("it answered {}", answer.status())),
+                Ok(answer) if !answer.status().is_success() => self
+                    .trouble
+                    .note(format!("it answered {}", answer.status())),
                 Ok(_) => {}
                 Err(error) => self.trouble.note(error.to_string()),
             }
@@ -93,31 +116,69 @@ impl HttpClient for Client {
 }
 
 async fn exchange(request: Request<Bytes>, tls: Option<TlsConnector>) -> Answer {
-    let host = request.uri().host().ok_or("the endpoint has no host")?.trim_matches(['[', ']']).to_owned();
-    let port = request.uri().port_u16().unwrap_or(if tls.is_some() { 443 } else { 80 });
+    let host = request
+        .uri()
+        .host()
+        .ok_or("the endpoint has no host")?
+        .trim_matches(['[', ']'])
+        .to_owned();
+    let port = request
+        .uri()
+        .port_u16()
+        .unwrap_or(if tls.is_some() { 443 } else { 80 });
     let stream = TcpStream::connect((host.as_str(), port)).await?;
     match tls {
-        Some(tls) => speak(tls.connect(ServerName::try_from(host)?, stream).await?, request).await,
+        Some(tls) => {
+            speak(
+                tls.connect(ServerName::try_from(host)?, stream).await?,
+                request,
+            )
+            .await
+        }
         None => speak(stream, request).await,
     }
 }
 
-async fn speak(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, mut request: Request<Bytes>) -> Answer {
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+async fn speak(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    mut request: Request<Bytes>,
+) -> Answer {
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
-    let host = request.uri().authority().map(|authority| authority.as_str().rsplit('@').next().unwrap_or_default().to_owned());
-    request.headers_mut().insert(HOST, HeaderValue::try_from(host.unwrap_or_default())?);
-    let target = request.uri().path_and_query().map_or("/", |target| target.as_str()).parse()?;
+    let host = request.uri().authority().map(|authority| {
+        authority
+            .as_str()
+            .rsplit('@')
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    });
+    request
+        .headers_mut()
+        .insert(HOST, HeaderValue::try_from(host.unwrap_or_default())?);
+    let target = request
+        .uri()
+        .path_and_query()
+        .map_or("/", |target| target.as_str())
+        .parse()?;
     *request.uri_mut() = target;
-    let (parts, body) = sender.send_request(request.map(Full::new)).await?.into_parts();
-    let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await?.to_bytes();
+    let (parts, body) = sender
+        .send_request(request.map(Full::new))
+        .await?
+        .into_parts();
+    let body = Limited::new(body, ANSWER_BYTES_MAX)
+        .collect()
+        .await?
+        .to_bytes();
     Ok(Response::from_parts(parts, body))
 }
 
 /// The system's authorities, or those that `SSL_CERT_FILE` names.
 fn authorities() -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
-    let (usable, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let (usable, _) =
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if usable == 0 {
         return Err("traces are to be sent over https, but there are no certificate authorities on this system: \
                     install them, or name a file of them in SSL_CERT_FILE"
@@ -128,9 +189,12 @@ fn authorities() -> Result<RootCertStore, String> {
 
 fn connector(roots: RootCertStore) -> Result<TlsConnector, String> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let versions = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let versions =
+        rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let config = versions.map_err(|error| format!("TLS cannot be set up for traces: {error}"))?;
-    Ok(TlsConnector::from(Arc::new(config.with_root_certificates(roots).with_no_client_auth())))
+    Ok(TlsConnector::from(Arc::new(
+        config.with_root_certificates(roots).with_no_client_auth(),
+    )))
 }
 
 /// An exporter that says when spans were lost, but not each time.
@@ -150,14 +214,32 @@ struct Said {
 
 impl<E> Noted<E> {
     pub(super) fn new(exporter: E, endpoint: Uri, trouble: Trouble) -> Self {
-        Noted { exporter, endpoint, trouble, said: Mutex::default() }
+        Noted {
+            exporter,
+            endpoint,
+            trouble,
+            said: Mutex::default(),
+        }
     }
 
     fn note(&self, lost: usize) {
-        let why = self.trouble.take().unwrap_or_else(|| "the batch was refused".to_owned());
-        if let Some(lost) = self.said.lock().unwrap_or_else(PoisonError::into_inner).due(lost, Instant::now()) {
+        let why = self
+            .trouble
+            .take()
+            .unwrap_or_else(|| "the batch was refused".to_owned());
+        if let Some(lost) = self
+            .said
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .due(lost, Instant::now())
+        {
             let collector = self.endpoint.host().unwrap_or_default();
-            tracing::warn!(collector, why, lost, "traces do not reach their collector; requests are not affected");
+            tracing::warn!(
+                collector,
+                why,
+                lost,
+                "traces do not reach their collector; requests are not affected"
+            );
         }
     }
 }
@@ -222,18 +304,31 @@ mod tests {
         let mut roots = RootCertStore::empty();
         roots.add(issued.cert.der().clone()).unwrap();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let config = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-        let config = config.with_no_client_auth().with_single_cert(vec![issued.cert.der().clone()], key.into()).unwrap();
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap();
+        let config = config
+            .with_no_client_auth()
+            .with_single_cert(vec![issued.cert.der().clone()], key.into())
+            .unwrap();
         let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let asked = tokio::spawn(async move {
-            let mut stream = BufReader::new(acceptor.accept(listener.accept().await.unwrap().0).await.unwrap());
+            let mut stream = BufReader::new(
+                acceptor
+                    .accept(listener.accept().await.unwrap().0)
+                    .await
+                    .unwrap(),
+            );
             let mut head = String::new();
             while !head.ends_with("\r\n\r\n") {
                 stream.read_line(&mut head).await.unwrap();
             }
-            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await.unwrap();
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+                .await
+                .unwrap();
             stream.flush().await.unwrap();
             head
         });
@@ -243,19 +338,37 @@ mod tests {
     /// Sends a batch to this port with these authorities: what came back, and what was noted.
     async fn send(port: u16, roots: RootCertStore) -> (Answer, Option<String>) {
         let tls = Some(connector(roots).unwrap());
-        let client = Client { runtime: Handle::current(), tls, timeout: Duration::from_secs(10), trouble: Trouble::default() };
-        let request = Request::post(format!("https://localhost:{port}/v1/traces?a=b")).body(Bytes::from("batch"));
-        (client.send_bytes(request.unwrap()).await, client.trouble.take())
+        let client = Client {
+            runtime: Handle::current(),
+            tls,
+            timeout: Duration::from_secs(10),
+            trouble: Trouble::default(),
+        };
+        let request = Request::post(format!("https://localhost:{port}/v1/traces?a=b"))
+            .body(Bytes::from("batch"));
+        (
+            client.send_bytes(request.unwrap()).await,
+            client.trouble.take(),
+        )
     }
 
     #[tokio::test]
     async fn a_batch_goes_over_tls_to_whom_the_authorities_vouch_for() {
         let (port, roots, asked) = tls_collector().await;
         let (answer, trouble) = send(port, roots).await;
-        assert_eq!((answer.unwrap().into_body(), trouble), (Bytes::from("ok"), None));
+        assert_eq!(
+            (answer.unwrap().into_body(), trouble),
+            (Bytes::from("ok"), None)
+        );
         let head = asked.await.unwrap();
-        assert!(head.starts_with("POST /v1/traces?a=b HTTP/1.1\r\n"), "{head}");
-        assert!(head.contains(&format!("host: localhost:{port}\r\n")), "{head}");
+        assert!(
+            head.starts_with("POST /v1/traces?a=b HTTP/1.1\r\n"),
+            "{head}"
+        );
+        assert!(
+            head.contains(&format!("host: localhost:{port}\r\n")),
+            "{head}"
+        );
     }
 
     #[tokio::test]

@@ -1,8 +1,9 @@
 //! Logs: on standard error, as text for a person or as JSON for a machine.
 //!
-//! Of what a caller sent, only the request id, the method and the path without its query are logged; records and operations are named by
-//! their ids. Libraries beneath us are not as careful when they tell details, so below `info` only our own crates are heard, whatever
-//! `HAPAX_LOG` says.
+//! Of what a caller sent, only the request id, the method and the path without its query are
+//! logged; records and operations are named by their ids. Libraries beneath us are not as careful
+//! when they tell details, so below `info` only our own crates are heard, whatever `HAPAX_LOG`
+//! says.
 
 use std::fmt;
 use std::io::{self, IsTerminal};
@@ -56,7 +57,8 @@ impl FromStr for Format {
     }
 }
 
-/// Begins to log on standard error, in the format that it returns: text or JSON. Says which variable is wrong if it cannot.
+/// Begins to log on standard error, in the format that it returns: text or JSON. Says which
+/// variable is wrong if it cannot.
 pub fn init(format: Format) -> Result<Format, String> {
     let filter = match std::env::var(FILTER) {
         Ok(directives) if !directives.trim().is_empty() => directives,
@@ -70,15 +72,21 @@ pub fn init(format: Format) -> Result<Format, String> {
         chosen => chosen,
     };
     let subscriber = subscriber(format, &filter, colour, LogLines)?;
-    subscriber.try_init().map_err(|_| "logging has begun already: call this once".to_owned())?;
+    subscriber
+        .try_init()
+        .map_err(|_| "logging has begun already: call this once".to_owned())?;
     let started = AccessLog::start(format == Format::Json, has_access_log(&filter));
     started.map_err(|error| format!("the system gave no thread to write the log: {error}"))?;
     Ok(format)
 }
 
-/// Whether the filter lets the lines of the access log through, which are of level `info`. One that is about spans says nothing of them.
+/// Whether the filter lets the lines of the access log through, which are of level `info`. One that
+/// is about spans says nothing of them.
 fn has_access_log(filter: &str) -> bool {
-    filter.parse::<Targets>().is_ok_and(|targets| targets.would_enable(super::access::TARGET, &Level::INFO)) || filter.contains('[')
+    filter
+        .parse::<Targets>()
+        .is_ok_and(|targets| targets.would_enable(super::access::TARGET, &Level::INFO))
+        || filter.contains('[')
 }
 
 /// Writes out what is left, before the program ends.
@@ -86,34 +94,51 @@ pub fn finish() {
     AccessLog::finish(LAST_LINES);
 }
 
-fn subscriber<W>(format: Format, filter: &str, colour: bool, to: W) -> Result<impl Subscriber + Send + Sync + use<W>, String>
+fn subscriber<W>(
+    format: Format,
+    filter: &str,
+    colour: bool,
+    to: W,
+) -> Result<impl Subscriber + Send + Sync + use<W>, String>
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     let unreadable = |error: &dyn std::fmt::Display| {
-        format!("{FILTER}={filter} cannot be read: {error}. Write a level, as in {FILTER}=info, or info,hapax=debug")
+        format!(
+            "{FILTER}={filter} cannot be read: {error}. Write a level, as in {FILTER}=info, or info,hapax=debug"
+        )
     };
-    if let Some(word) = filter.split(',').map(str::trim).find(|directive| !is_said_whole(directive)) {
-        return Err(unreadable(&format!("`{word}` is no level, which are off, error, warn, info, debug and trace")));
+    if let Some(word) = filter
+        .split(',')
+        .map(str::trim)
+        .find(|directive| !is_said_whole(directive))
+    {
+        return Err(unreadable(&format!(
+            "`{word}` is no level, which are off, error, warn, info, debug and trace"
+        )));
     }
     let filter = EnvFilter::try_new(filter).map_err(|error| unreadable(&error))?;
     let lines = tracing_subscriber::fmt::layer().with_ansi(colour);
     let lines = match format {
-        Format::Json => lines.fmt_fields(JsonFields::new()).event_format(Json).with_writer(Harmless(to)).boxed(),
+        Format::Json => lines
+            .fmt_fields(JsonFields::new())
+            .event_format(Json)
+            .with_writer(Harmless(to))
+            .boxed(),
         // Spells out by itself whatever is not plain.
         Format::Auto | Format::Text => lines.with_writer(to).boxed(),
     };
     Ok(tracing_subscriber::registry().with(lines.with_filter(filter.and(filter_fn(may_be_heard)))))
 }
 
-/// Whether a directive is a level, or says of what. A word alone would be taken for the name of a crate, and a misspelled level silence
-/// everything else.
+/// Whether a directive is a level, or says of what. A word alone would be taken for the name of a
+/// crate, and a misspelled level silence everything else.
 fn is_said_whole(directive: &str) -> bool {
     directive.is_empty() || directive.contains('=') || LevelFilter::from_str(directive).is_ok()
 }
 
-/// One object on a line: the fields of the event, then those of the spans around it, innermost first. A field that stands in several
-/// places is written once.
+/// One object on a line: the fields of the event, then those of the spans around it, innermost
+/// first. A field that stands in several places is written once.
 struct Json;
 
 #[derive(Default)]
@@ -154,14 +179,23 @@ impl Visit for Fields {
 }
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> FormatEvent<S, JsonFields> for Json {
-    fn format_event(&self, context: &FmtContext<'_, S, JsonFields>, mut to: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, JsonFields>,
+        mut to: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
         let mut fields = Fields::default();
         event.record(&mut fields);
         for span in context.event_scope().into_iter().flatten() {
             let extensions = span.extensions();
-            let around = extensions.get::<FormattedFields<JsonFields>>().and_then(|text| serde_json::from_str(&text.fields).ok());
+            let around = extensions
+                .get::<FormattedFields<JsonFields>>()
+                .and_then(|text| serde_json::from_str(&text.fields).ok());
             if let Some(Value::Object(around)) = around {
-                around.into_iter().for_each(|(name, value)| fields.add(&name, value));
+                around
+                    .into_iter()
+                    .for_each(|(name, value)| fields.add(&name, value));
             }
         }
         // Of the level and the target there is one, whatever a field is called.
@@ -169,14 +203,19 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> FormatEvent<S, JsonFields> for Json
         to.write_str("{\"timestamp\":\"")?;
         SystemTime.format_time(&mut to)?;
         write!(to, "\",\"level\":\"{}\"", metadata.level())?;
-        for (name, value) in fields.0.iter().filter(|(name, _)| !["timestamp", "level", "target"].contains(&&**name)) {
+        for (name, value) in fields
+            .0
+            .iter()
+            .filter(|(name, _)| !["timestamp", "level", "target"].contains(&&**name))
+        {
             write!(to, ",{}:{value}", Value::from(&**name))?;
         }
         writeln!(to, ",\"target\":{}}}", Value::from(metadata.target()))
     }
 }
 
-/// Who changed something by hand, and why, is in whatever characters they chose, and JSON leaves most of them as they are.
+/// Who changed something by hand, and why, is in whatever characters they chose, and JSON leaves
+/// most of them as they are.
 struct Harmless<W>(W);
 
 impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for Harmless<W> {
@@ -193,7 +232,8 @@ impl<W: io::Write> io::Write for Harmless<W> {
         let text = String::from_utf8_lossy(bytes);
         let line = text.strip_suffix('\n').unwrap_or(&text);
         let end = &text[line.len()..];
-        self.0.write_all(format!("{}{end}", harm::json(line)).as_bytes())?;
+        self.0
+            .write_all(format!("{}{end}", harm::json(line)).as_bytes())?;
         Ok(bytes.len())
     }
 
@@ -204,7 +244,13 @@ impl<W: io::Write> io::Write for Harmless<W> {
 
 /// Details of other crates may show what a caller sent: a header, a path.
 fn may_be_heard(metadata: &Metadata<'_>) -> bool {
-    let ours = || metadata.target().split("::").next().is_some_and(|name| name == "hapax" || name.starts_with("hapax_"));
+    let ours = || {
+        metadata
+            .target()
+            .split("::")
+            .next()
+            .is_some_and(|name| name == "hapax" || name.starts_with("hapax_"))
+    };
     LevelFilter::INFO >= *metadata.level() || ours()
 }
 
@@ -230,21 +276,30 @@ mod tests {
     fn logged(format: Format, filter: &str, tell: impl FnOnce()) -> String {
         let lines = Lines::default();
         let to = lines.clone();
-        tracing::subscriber::with_default(subscriber(format, filter, false, move || to.clone()).unwrap(), tell);
+        tracing::subscriber::with_default(
+            subscriber(format, filter, false, move || to.clone()).unwrap(),
+            tell,
+        );
         String::from_utf8(std::mem::take(&mut lines.0.lock().unwrap())).unwrap()
     }
 
     #[test]
     fn json_is_one_object_on_a_line() {
-        let line = logged(Format::Json, "info", || tracing::warn!(record = "r1", "the store failed"));
+        let line = logged(Format::Json, "info", || {
+            tracing::warn!(record = "r1", "the store failed");
+        });
         let line: serde_json::Value = serde_json::from_str(line.trim_end()).unwrap();
-        assert_eq!((&line["level"], &line["message"], &line["record"]), (&"WARN".into(), &"the store failed".into(), &"r1".into()));
+        assert_eq!(
+            (&line["level"], &line["message"], &line["record"]),
+            (&"WARN".into(), &"the store failed".into(), &"r1".into())
+        );
     }
 
     #[test]
     fn json_has_the_fields_of_the_spans_around_and_each_name_once() {
         let line = logged(Format::Json, "info", || {
-            let request = tracing::error_span!("request", request_id = "r-1", path = "/outer").entered();
+            let request =
+                tracing::error_span!("request", request_id = "r-1", path = "/outer").entered();
             let attempt = tracing::info_span!("attempt", fence = 7, path = "/inner").entered();
             tracing::warn!(fence = 8, "lost");
             drop((attempt, request));
@@ -252,14 +307,24 @@ mod tests {
         assert_eq!(line.matches("\"fence\"").count(), 1, "{line}");
         let line: serde_json::Value = serde_json::from_str(line.trim_end()).unwrap();
         let found = ["request_id", "path", "fence", "message"].map(|name| line[name].clone());
-        assert_eq!(found, [Value::from("r-1"), "/inner".into(), 8.into(), "lost".into()]);
+        assert_eq!(
+            found,
+            [Value::from("r-1"), "/inner".into(), 8.into(), "lost".into()]
+        );
     }
 
     #[test]
     fn json_holds_nothing_that_a_terminal_acts_on() {
         let reason = "a\u{9b}2J\u{202e}b\n\u{7f}";
         let line = logged(Format::Json, "info", || tracing::info!(reason, "changed"));
-        assert_eq!(line.chars().filter(|&c| crate::harm::is_harmful(c)).collect::<String>(), "\n", "{}", line.escape_debug());
+        assert_eq!(
+            line.chars()
+                .filter(|&c| crate::harm::is_harmful(c))
+                .collect::<String>(),
+            "\n",
+            "{}",
+            line.escape_debug()
+        );
         let line: serde_json::Value = serde_json::from_str(line.trim_end()).unwrap();
         assert_eq!(line["reason"], reason, "to a reader it is the same");
     }
@@ -267,7 +332,10 @@ mod tests {
     #[test]
     fn text_is_not_coloured_unless_asked_for() {
         let line = logged(Format::Text, "info", || tracing::info!("listening"));
-        assert!(line.contains("INFO") && line.ends_with("listening\n") && !line.contains('\x1b'), "{line}");
+        assert!(
+            line.contains("INFO") && line.ends_with("listening\n") && !line.contains('\x1b'),
+            "{line}"
+        );
     }
 
     #[test]
@@ -279,13 +347,22 @@ mod tests {
             tracing::debug!(target: "hapaxish", "secret");
             tracing::info!(target: "h2", "loud enough");
         });
-        assert!(text.contains("ours") && text.contains("the library's") && text.contains("loud enough"), "{text}");
+        assert!(
+            text.contains("ours") && text.contains("the library's") && text.contains("loud enough"),
+            "{text}"
+        );
         assert!(!text.contains("secret"), "{text}");
     }
 
     #[test]
     fn the_access_log_is_of_level_info() {
-        for filter in ["info", "debug", "warn,hapax=info", "warn,hapax::access=info", "[request]=info"] {
+        for filter in [
+            "info",
+            "debug",
+            "warn,hapax=info",
+            "warn,hapax::access=info",
+            "[request]=info",
+        ] {
             assert!(has_access_log(filter), "{filter}");
         }
         for filter in ["off", "error", "warn", "info,hapax::access=off"] {
@@ -295,15 +372,38 @@ mod tests {
 
     #[test]
     fn a_filter_that_cannot_be_read_is_named() {
-        let error = subscriber(Format::Text, "hapax=loud", false, io::stderr).err().unwrap();
+        let error = subscriber(Format::Text, "hapax=loud", false, io::stderr)
+            .err()
+            .unwrap();
         assert!(error.contains("HAPAX_LOG=hapax=loud"), "{error}");
-        // A level that is misspelled would be the name of a crate, and nothing at all would be heard.
-        for (filter, word) in [("debgu", "debgu"), ("info,hapax", "hapax"), ("hapax=debug, inof", "inof")] {
-            let error = subscriber(Format::Text, filter, false, io::stderr).err().unwrap();
-            assert!(error.contains(&format!("`{word}` is no level")) && error.contains("HAPAX_LOG=info"), "{error}");
+        // A level that is misspelled would be the name of a crate, and nothing at all would be
+        // heard.
+        for (filter, word) in [
+            ("debgu", "debgu"),
+            ("info,hapax", "hapax"),
+            ("hapax=debug, inof", "inof"),
+        ] {
+            let error = subscriber(Format::Text, filter, false, io::stderr)
+                .err()
+                .unwrap();
+            assert!(
+                error.contains(&format!("`{word}` is no level"))
+                    && error.contains("HAPAX_LOG=info"),
+                "{error}"
+            );
         }
-        for filter in ["debug", "WARN", "off", "warn,hapax=debug", "hapax::gateway=trace,", "[request]=info"] {
-            assert!(subscriber(Format::Text, filter, false, io::stderr).is_ok(), "{filter}");
+        for filter in [
+            "debug",
+            "WARN",
+            "off",
+            "warn,hapax=debug",
+            "hapax::gateway=trace,",
+            "[request]=info",
+        ] {
+            assert!(
+                subscriber(Format::Text, filter, false, io::stderr).is_ok(),
+                "{filter}"
+            );
         }
     }
 }

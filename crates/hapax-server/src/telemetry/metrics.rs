@@ -1,4 +1,5 @@
-//! Metrics: what is counted, and under which labels. A label is a route's name or a word of ours, never something a caller chose.
+//! Metrics: what is counted, and under which labels. A label is a route's name or a word of ours,
+//! never something a caller chose.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -91,9 +92,23 @@ impl Metrics {
     pub fn new() -> Metrics {
         let mut registry = Registry::with_prefix("hapax");
         let to = &mut registry;
-        let build = [("version", env!("CARGO_PKG_VERSION")), ("commit", option_env!("HAPAX_BUILD_COMMIT").unwrap_or("unknown"))];
-        to.register("build", "The version that runs, and the commit it was made from", Info::new(build));
-        let connections: Family<Label, Gauge> = registered(to, "connections", "Connections that are open, by who listens");
+        let build = [
+            ("version", env!("CARGO_PKG_VERSION")),
+            (
+                "commit",
+                option_env!("HAPAX_BUILD_COMMIT").unwrap_or("unknown"),
+            ),
+        ];
+        to.register(
+            "build",
+            "The version that runs, and the commit it was made from",
+            Info::new(build),
+        );
+        let connections: Family<Label, Gauge> = registered(
+            to,
+            "connections",
+            "Connections that are open, by who listens",
+        );
         let unknown = format!(
             "Records whose outcome is unknown and waits for a person; what the next repeat resolves is left out. Counted now and then, up to {COUNTED_MAX}, which means so many or more"
         );
@@ -126,9 +141,9 @@ impl Metrics {
                 "Guarded requests whose caller did not say who it is, or not so that it could be believed, by reason",
             ),
             identity_fields_ignored: {
-                let help =
-                    "Guarded requests with fields that may identify somebody beside what the principal is taken from, by field";
-                let ignored: Family<Label, Counter> = registered(to, "identity_fields_ignored", help);
+                let help = "Guarded requests with fields that may identify somebody beside what the principal is taken from, by field";
+                let ignored: Family<Label, Counter> =
+                    registered(to, "identity_fields_ignored", help);
                 for field in IDENTITY_FIELDS {
                     drop(ignored.get_or_create(&[("field", field)]));
                 }
@@ -139,7 +154,11 @@ impl Metrics {
                 "principal_unavailable",
                 "Guarded requests refused because nobody could tell who is asking: no keys of tokens, or no answer from forward-auth, by reason",
             ),
-            jwt_keys_read: registered(to, "jwt_keys_read", "Times that the keys of tokens were asked for, by result"),
+            jwt_keys_read: registered(
+                to,
+                "jwt_keys_read",
+                "Times that the keys of tokens were asked for, by result",
+            ),
             gateway_connections: connections.get_or_create_owned(&[("listener", "gateway")]),
             admin_connections: connections.get_or_create_owned(&[("listener", "admin")]),
             connections_refused: {
@@ -155,7 +174,11 @@ impl Metrics {
                 "admin_refused",
                 "Requests that the admin listener refused for who sent them, by reason: token-missing, token-wrong, not-allowed, stranger",
             ),
-            upstream_connects: registered(to, "upstream_connects", "Connections made to the upstream"),
+            upstream_connects: registered(
+                to,
+                "upstream_connects",
+                "Connections made to the upstream",
+            ),
             upstream_connect_failures: registered(
                 to,
                 "upstream_connect_failures",
@@ -171,7 +194,8 @@ impl Metrics {
         }))
     }
 
-    /// What to count on the route of this name. The same name counts together, before and after a reload.
+    /// What to count on the route of this name. The same name counts together, before and after a
+    /// reload.
     pub fn route(&self, name: &Arc<str>) -> RouteMetrics {
         self.0.requests.route(name)
     }
@@ -183,7 +207,10 @@ impl Metrics {
 
     /// Counts what the library tells, and passes it on.
     pub fn observer(&self, also: Arc<dyn Observer>) -> impl Observer + use<> {
-        Counting { events: self.0.events.clone(), also }
+        Counting {
+            events: self.0.events.clone(),
+            also,
+        }
     }
 
     /// Somebody has connected.
@@ -198,12 +225,18 @@ impl Metrics {
 
     /// A connection was closed by us before it was done. The reason is a word of a short list.
     pub fn connection_refused(&self, reason: &'static str) {
-        self.0.connections_refused.get_or_create(&[("reason", reason)]).inc();
+        self.0
+            .connections_refused
+            .get_or_create(&[("reason", reason)])
+            .inc();
     }
 
     /// The admin listener refused somebody. The reason is a word of a short list.
     pub fn admin_refused(&self, reason: &'static str) {
-        self.0.admin_refused.get_or_create(&[("reason", reason)]).inc();
+        self.0
+            .admin_refused
+            .get_or_create(&[("reason", reason)])
+            .inc();
     }
 
     /// A connection to the upstream was made.
@@ -228,23 +261,36 @@ impl Metrics {
 
     /// A guarded request's caller is not known. The reason is a word of a short list.
     pub fn credentials_refused(&self, reason: &'static str) {
-        self.0.credentials_refused.get_or_create(&[("reason", reason)]).inc();
+        self.0
+            .credentials_refused
+            .get_or_create(&[("reason", reason)])
+            .inc();
     }
 
-    /// A field that may identify somebody stands beside what the principal is taken from. The field is a word of a short list.
+    /// A field that may identify somebody stands beside what the principal is taken from. The field
+    /// is a word of a short list.
     pub fn identity_field_ignored(&self, field: &'static str) {
-        self.0.identity_fields_ignored.get_or_create(&[("field", field)]).inc();
+        self.0
+            .identity_fields_ignored
+            .get_or_create(&[("field", field)])
+            .inc();
     }
 
     /// A guarded request's caller cannot be checked now. The reason is a word of a short list.
     pub fn principal_unavailable(&self, reason: &'static str) {
-        self.0.principal_unavailable.get_or_create(&[("reason", reason)]).inc();
+        self.0
+            .principal_unavailable
+            .get_or_create(&[("reason", reason)])
+            .inc();
     }
 
     /// The keys of tokens were asked for.
     pub fn jwt_keys_read(&self, is_good: bool) {
         let result = if is_good { "ok" } else { "failed" };
-        self.0.jwt_keys_read.get_or_create(&[("result", result)]).inc();
+        self.0
+            .jwt_keys_read
+            .get_or_create(&[("result", result)])
+            .inc();
     }
 
     /// This node has begun to shut down.
@@ -252,20 +298,26 @@ impl Metrics {
         self.0.draining.set(1);
     }
 
-    /// Asks the embedded store for its numbers whenever somebody asks for these. Hold the store weakly, or it stays open for as long
-    /// as there are metrics.
+    /// Asks the embedded store for its numbers whenever somebody asks for these. Hold the store
+    /// weakly, or it stays open for as long as there are metrics.
     pub fn watch_store(&self, ask: impl Fn() -> Option<Stats> + Send + Sync + 'static) {
-        self.registry().register_collector(Box::new(Watched(Box::new(ask))));
+        self.registry()
+            .register_collector(Box::new(Watched(Box::new(ask))));
     }
 
     /// The same of a database: what this node knows of it. Nobody is asked over the network.
-    pub fn watch_postgres(&self, ask: impl Fn() -> Option<postgres::Stats> + Send + Sync + 'static) {
-        self.registry().register_collector(Box::new(WatchedPostgres(Box::new(ask))));
+    pub fn watch_postgres(
+        &self,
+        ask: impl Fn() -> Option<postgres::Stats> + Send + Sync + 'static,
+    ) {
+        self.registry()
+            .register_collector(Box::new(WatchedPostgres(Box::new(ask))));
     }
 
     /// Asks how much of request bodies is buffered whenever somebody asks for these.
     pub fn watch_bodies(&self, ask: impl Fn() -> BodyUsage + Send + Sync + 'static) {
-        self.registry().register_collector(Box::new(WatchedBodies(Box::new(ask))));
+        self.registry()
+            .register_collector(Box::new(WatchedBodies(Box::new(ask))));
     }
 
     /// Everything, in the text format of OpenMetrics 1.0.
@@ -284,7 +336,10 @@ impl Metrics {
     }
 
     fn registry(&self) -> MutexGuard<'_, Registry> {
-        self.0.registry.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0
+            .registry
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -320,7 +375,10 @@ mod tests {
     #[test]
     fn connections_count_while_they_are_open() {
         let metrics = Metrics::new();
-        let (first, _second) = (metrics.connected(Listener::Gateway), metrics.connected(Listener::Gateway));
+        let (first, _second) = (
+            metrics.connected(Listener::Gateway),
+            metrics.connected(Listener::Gateway),
+        );
         drop(first);
         metrics.connection_refused("too_many");
         let text = metrics.encode();
@@ -340,7 +398,8 @@ mod tests {
         metrics.watch_store(move || Some(weak.upgrade()?.lock().unwrap().clone()));
         {
             let mut stats = store.lock().unwrap();
-            (stats.commits, stats.queue_bytes, stats.failing) = (7, 512, Some("disk full".to_owned()));
+            (stats.commits, stats.queue_bytes, stats.failing) =
+                (7, 512, Some("disk full".to_owned()));
             stats.commit_latest = Duration::from_millis(2);
         }
         let text = metrics.encode();
@@ -358,12 +417,20 @@ mod tests {
 
     #[test]
     fn of_a_database_it_is_told_what_this_node_knows() {
-        let (metrics, stats) = (Metrics::new(), Arc::new(Mutex::new(postgres::Stats::default())));
+        let (metrics, stats) = (
+            Metrics::new(),
+            Arc::new(Mutex::new(postgres::Stats::default())),
+        );
         let asked = stats.clone();
         metrics.watch_postgres(move || Some(asked.lock().unwrap().clone()));
         {
             let mut stats = stats.lock().unwrap();
-            (stats.statements, stats.batches, stats.batched, stats.commits_lost) = (9, 4, 70, 2);
+            (
+                stats.statements,
+                stats.batches,
+                stats.batched,
+                stats.commits_lost,
+            ) = (9, 4, 70, 2);
             stats.failing = Some("refused".to_owned());
         }
         let text = metrics.encode();

@@ -1,8 +1,9 @@
 //! What the gateway tells: logs, metrics, traces.
 //!
-//! Three voices, and none of them says a key, a principal or a body. [`logs`] and the [`AccessLog`] go to standard error, [`Metrics`] are asked for,
-//! [`Traces`] are sent to whoever the environment names. [`Timed`] measures a store, [`Suspects`] notices one request under two
-//! principals, [`Unknowns`] counts what waits to be settled and what takes long.
+//! Three voices, and none of them says a key, a principal or a body. [`logs`] and the [`AccessLog`]
+//! go to standard error, [`Metrics`] are asked for, [`Traces`] are sent to whoever the environment
+//! names. [`Timed`] measures a store, [`Suspects`] notices one request under two principals,
+//! [`Unknowns`] counts what waits to be settled and what takes long.
 
 mod access;
 mod events;

@@ -1,5 +1,5 @@
-//! What the `OTEL_*` variables say about traces. Those that are not read here the SDK reads itself: resource attributes, headers,
-//! sizes of batch and queue.
+//! What the `OTEL_*` variables say about traces. Those that are not read here the SDK reads itself:
+//! resource attributes, headers, sizes of batch and queue.
 
 use std::time::Duration;
 
@@ -19,19 +19,30 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// Reads the variables. `None` if they ask for no traces; an error names the variable and what it may be.
+    /// Reads the variables. `None` if they ask for no traces; an error names the variable and what
+    /// it may be.
     pub(super) fn read(var: impl Fn(&str) -> Option<String>) -> Result<Option<Settings>, String> {
         // An empty variable is one that is not set, says the specification.
-        let var = |name: &str| var(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
-        let off = |name: &str, value: &str| var(name).is_some_and(|given| given.eq_ignore_ascii_case(value));
+        let var = |name: &str| {
+            var(name)
+                .map(|value| value.trim().to_owned())
+                .filter(|value| !value.is_empty())
+        };
+        let off = |name: &str, value: &str| {
+            var(name).is_some_and(|given| given.eq_ignore_ascii_case(value))
+        };
         if off("OTEL_SDK_DISABLED", "true") || off("OTEL_TRACES_EXPORTER", "none") {
             return Ok(None);
         }
-        let Some(endpoint) = endpoint(&var)? else { return Ok(None) };
+        let Some(endpoint) = endpoint(&var)? else {
+            return Ok(None);
+        };
         check_protocol(&var)?;
         let is_named = var("OTEL_SERVICE_NAME").is_some()
-            || var("OTEL_RESOURCE_ATTRIBUTES")
-                .is_some_and(|list| list.split(',').any(|pair| pair.trim().starts_with("service.name=")));
+            || var("OTEL_RESOURCE_ATTRIBUTES").is_some_and(|list| {
+                list.split(',')
+                    .any(|pair| pair.trim().starts_with("service.name="))
+            });
         Ok(Some(Settings {
             endpoint,
             timeout: timeout(&var)?,
@@ -43,24 +54,40 @@ impl Settings {
 
 /// The one for traces as it is, or the common one with the path for traces behind it.
 fn endpoint(var: &impl Fn(&str) -> Option<String>) -> Result<Option<Uri>, String> {
-    let (name, given, url) = match (var("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), var("OTEL_EXPORTER_OTLP_ENDPOINT")) {
+    let (name, given, url) = match (
+        var("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"),
+        var("OTEL_EXPORTER_OTLP_ENDPOINT"),
+    ) {
         (Some(url), _) => ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", url.clone(), url),
-        (None, Some(url)) => ("OTEL_EXPORTER_OTLP_ENDPOINT", url.clone(), format!("{}/v1/traces", url.trim_end_matches('/'))),
+        (None, Some(url)) => (
+            "OTEL_EXPORTER_OTLP_ENDPOINT",
+            url.clone(),
+            format!("{}/v1/traces", url.trim_end_matches('/')),
+        ),
         (None, None) => return Ok(None),
     };
     match url.parse::<Uri>() {
-        Ok(uri) if matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some() => Ok(Some(uri)),
-        _ => Err(format!("{name}={given} is no URL to send traces to: write one such as http://127.0.0.1:4318")),
+        Ok(uri) if matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some() => {
+            Ok(Some(uri))
+        }
+        _ => Err(format!(
+            "{name}={given} is no URL to send traces to: write one such as http://127.0.0.1:4318"
+        )),
     }
 }
 
 fn check_protocol(var: &impl Fn(&str) -> Option<String>) -> Result<(), String> {
-    for name in ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"] {
+    for name in [
+        "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
+        "OTEL_EXPORTER_OTLP_PROTOCOL",
+    ] {
         match var(name).as_deref() {
             Some("http/protobuf") => return Ok(()),
             None => {}
             Some(other) => {
-                return Err(format!("{name}={other} is not spoken here: use http/protobuf, on port 4318 of most collectors"));
+                return Err(format!(
+                    "{name}={other} is not spoken here: use http/protobuf, on port 4318 of most collectors"
+                ));
             }
         }
     }
@@ -68,9 +95,14 @@ fn check_protocol(var: &impl Fn(&str) -> Option<String>) -> Result<(), String> {
 }
 
 fn timeout(var: &impl Fn(&str) -> Option<String>) -> Result<Duration, String> {
-    for name in ["OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"] {
+    for name in [
+        "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT",
+        "OTEL_EXPORTER_OTLP_TIMEOUT",
+    ] {
         if let Some(given) = var(name) {
-            let millis = given.parse().map_err(|_| format!("{name}={given} is no number of milliseconds, such as 10000"))?;
+            let millis = given.parse().map_err(|_| {
+                format!("{name}={given} is no number of milliseconds, such as 10000")
+            })?;
             return Ok(Duration::from_millis(millis));
         }
     }
@@ -95,9 +127,16 @@ fn sampler(var: &impl Fn(&str) -> Option<String>) -> Result<Sampler, String> {
 }
 
 fn ratio(var: &impl Fn(&str) -> Option<String>) -> Result<f64, String> {
-    let Some(given) = var("OTEL_TRACES_SAMPLER_ARG") else { return Ok(1.0) };
-    let ratio = given.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio));
-    ratio.ok_or_else(|| format!("OTEL_TRACES_SAMPLER_ARG={given} is no share of traces: write a number from 0 to 1"))
+    let Some(given) = var("OTEL_TRACES_SAMPLER_ARG") else {
+        return Ok(1.0);
+    };
+    let ratio = given
+        .parse()
+        .ok()
+        .filter(|ratio| (0.0..=1.0).contains(ratio));
+    ratio.ok_or_else(|| {
+        format!("OTEL_TRACES_SAMPLER_ARG={given} is no share of traces: write a number from 0 to 1")
+    })
 }
 
 #[cfg(test)]
@@ -105,7 +144,11 @@ mod tests {
     use super::*;
 
     fn read(vars: &[(&str, &str)]) -> Result<Option<Settings>, String> {
-        Settings::read(|name| vars.iter().find(|(given, _)| *given == name).map(|(_, value)| (*value).to_owned()))
+        Settings::read(|name| {
+            vars.iter()
+                .find(|(given, _)| *given == name)
+                .map(|(_, value)| (*value).to_owned())
+        })
     }
 
     const ENDPOINT: (&str, &str) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318/");
@@ -125,15 +168,24 @@ mod tests {
 
     #[test]
     fn the_endpoint_for_traces_counts_before_the_common_one() {
-        assert_eq!(read(&[ENDPOINT]).unwrap().unwrap().endpoint, "http://collector:4318/v1/traces");
+        assert_eq!(
+            read(&[ENDPOINT]).unwrap().unwrap().endpoint,
+            "http://collector:4318/v1/traces"
+        );
         let own = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "https://own/path");
-        assert_eq!(read(&[ENDPOINT, own]).unwrap().unwrap().endpoint, "https://own/path");
+        assert_eq!(
+            read(&[ENDPOINT, own]).unwrap().unwrap().endpoint,
+            "https://own/path"
+        );
     }
 
     #[test]
     fn the_rest_is_read_and_has_defaults() {
         let settings = read(&[ENDPOINT]).unwrap().unwrap();
-        assert_eq!((settings.timeout, settings.service_name), (TIMEOUT, Some("hapax")));
+        assert_eq!(
+            (settings.timeout, settings.service_name),
+            (TIMEOUT, Some("hapax"))
+        );
         let settings = read(&[
             ENDPOINT,
             ("OTEL_EXPORTER_OTLP_TIMEOUT", "500"),
@@ -142,7 +194,10 @@ mod tests {
             ("OTEL_RESOURCE_ATTRIBUTES", "a=b, service.name=shop"),
         ]);
         let settings = settings.unwrap().unwrap();
-        assert_eq!((settings.timeout, settings.service_name), (Duration::from_millis(500), None));
+        assert_eq!(
+            (settings.timeout, settings.service_name),
+            (Duration::from_millis(500), None)
+        );
         assert!(matches!(settings.sampler, Sampler::TraceIdRatioBased(ratio) if ratio == 0.25));
     }
 
@@ -158,7 +213,15 @@ mod tests {
             let error = read(&[ENDPOINT, (name, value)]).unwrap_err();
             assert!(error.contains(&format!("{name}={value}")), "{error}");
         }
-        let often = [ENDPOINT, ("OTEL_TRACES_SAMPLER", "traceidratio"), ("OTEL_TRACES_SAMPLER_ARG", "7")];
-        assert!(read(&often).unwrap_err().contains("OTEL_TRACES_SAMPLER_ARG=7"));
+        let often = [
+            ENDPOINT,
+            ("OTEL_TRACES_SAMPLER", "traceidratio"),
+            ("OTEL_TRACES_SAMPLER_ARG", "7"),
+        ];
+        assert!(
+            read(&often)
+                .unwrap_err()
+                .contains("OTEL_TRACES_SAMPLER_ARG=7")
+        );
     }
 }

@@ -64,6 +64,10 @@ impl Reloads {
 
     fn taken(&self) {
         self.is_current.set(1);
-        self.since.set(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()));
+        self.since.set(
+            SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0.0, |since| since.as_secs_f64()),
+        );
     }
 }

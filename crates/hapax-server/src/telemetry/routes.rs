@@ -14,13 +14,17 @@ use super::Outcome;
 use super::metrics::registered;
 
 /// From a replay out of memory to an upstream that takes its time.
-const SECONDS: [f64; 16] = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
+const SECONDS: [f64; 16] = [
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
+    10.0, 60.0,
+];
 
 pub(super) fn seconds() -> Histogram {
     Histogram::new(SECONDS)
 }
 
-/// What there is to count by route. A route of an earlier configuration stays where it is: its numbers happened.
+/// What there is to count by route. A route of an earlier configuration stays where it is: its
+/// numbers happened.
 pub(super) struct Requests {
     counts: Counts,
     durations: Durations,
@@ -81,15 +85,30 @@ impl Requests {
         let help = "How long requests took, by route and by what was done: first, replayed, unguarded, rejected";
         registry.register_with_unit("request", help, Unit::Seconds, durations.clone());
         let help = "Requests on routes that only watch, by what would have become of them: run, replay, or reject- and the problem";
-        Requests { counts, durations, shadowed: registered(registry, "shadow", help) }
+        Requests {
+            counts,
+            durations,
+            shadowed: registered(registry, "shadow", help),
+        }
     }
 
     /// The counters of a route: those it had before, if there was one of this name.
     pub(super) fn route(&self, name: &Arc<str>) -> RouteMetrics {
-        let class = |class| self.durations.get_or_create_owned(&ClassLabels { route: name.clone(), class });
+        let class = |class| {
+            self.durations.get_or_create_owned(&ClassLabels {
+                route: name.clone(),
+                class,
+            })
+        };
         let ends = |outcome: Outcome, seconds: Histogram| {
-            let labels = OutcomeLabels { route: name.clone(), outcome: outcome.word() };
-            Ends { count: self.counts.get_or_create_owned(&labels), seconds }
+            let labels = OutcomeLabels {
+                route: name.clone(),
+                outcome: outcome.word(),
+            };
+            Ends {
+                count: self.counts.get_or_create_owned(&labels),
+                seconds,
+            }
         };
         RouteMetrics {
             name: name.clone(),
@@ -116,7 +135,12 @@ impl RouteMetrics {
             Outcome::Refused => &self.refused,
             Outcome::Rejected(outcome) => {
                 self.rejected.observe(took.as_secs_f64());
-                self.counts.get_or_create(&OutcomeLabels { route: self.name.clone(), outcome }).inc();
+                self.counts
+                    .get_or_create(&OutcomeLabels {
+                        route: self.name.clone(),
+                        outcome,
+                    })
+                    .inc();
                 return;
             }
         };
@@ -126,7 +150,10 @@ impl RouteMetrics {
 
     /// A request was let through that would have been run, replayed, or rejected with this problem.
     pub fn shadowed(&self, would: &Would) {
-        let labels = WouldLabels { route: self.name.clone(), would: word(would) };
+        let labels = WouldLabels {
+            route: self.name.clone(),
+            would: word(would),
+        };
         self.shadowed.get_or_create(&labels).inc();
     }
 }

@@ -8,10 +8,12 @@ use quick_cache::sync::Cache;
 /// How many requests are remembered: enough for minutes of retries, in about three megabytes.
 const REQUESTS_MAX: usize = 64 << 10;
 
-/// Remembers under which principal a request was last seen, so that the same one under another is noticed.
+/// Remembers under which principal a request was last seen, so that the same one under another is
+/// noticed.
 ///
-/// That happens when a credential changes between two tries of one client: each then has an effect of its own, and nobody would know.
-/// It may also be two clients that chose the same key; so it is counted, and nothing is refused.
+/// That happens when a credential changes between two tries of one client: each then has an effect
+/// of its own, and nobody would know. It may also be two clients that chose the same key; so it is
+/// counted, and nothing is refused.
 ///
 /// What is kept are digests under a seed that this process alone has.
 pub struct Suspects {
@@ -22,7 +24,11 @@ pub struct Suspects {
 
 impl Default for Suspects {
     fn default() -> Self {
-        Suspects { seen: Cache::new(REQUESTS_MAX), seed: RandomState::new(), is_said: AtomicBool::new(false) }
+        Suspects {
+            seen: Cache::new(REQUESTS_MAX),
+            seed: RandomState::new(),
+            is_said: AtomicBool::new(false),
+        }
     }
 }
 
@@ -42,12 +48,14 @@ impl Suspects {
         self.seed.build_hasher()
     }
 
-    /// A digest for [`seen`](Suspects::seen): of method, path, key and body digest, or of a principal.
+    /// A digest for [`seen`](Suspects::seen): of method, path, key and body digest, or of a
+    /// principal.
     pub fn digest(&self, what: impl Hash) -> u64 {
         self.seed.hash_one(what)
     }
 
-    /// Remembers a request and its principal; true if the same request was last seen under another one.
+    /// Remembers a request and its principal; true if the same request was last seen under another
+    /// one.
     pub fn seen(&self, request: u64, principal: u64) -> bool {
         match self.seen.get(&request) {
             Some(before) if before == principal => false,
@@ -68,9 +76,14 @@ mod tests {
         let suspects = Suspects::default();
         let request = |body: &str| suspects.digest(("POST", "/charges", "k", body));
         let (ada, bob) = (suspects.digest("ada"), suspects.digest("bob"));
-        for (body, principal, suspected) in
-            [("5", ada, false), ("5", ada, false), ("6", bob, false), ("5", bob, true), ("5", bob, false), ("5", ada, true)]
-        {
+        for (body, principal, suspected) in [
+            ("5", ada, false),
+            ("5", ada, false),
+            ("6", bob, false),
+            ("5", bob, true),
+            ("5", bob, false),
+            ("5", ada, true),
+        ] {
             assert_eq!(suspects.seen(request(body), principal), suspected, "{body}");
         }
     }

@@ -9,7 +9,8 @@ use hapax::core::audit::{LogEntry, LogQuery, Note};
 use hapax::core::record::Head;
 use hapax::core::scope::PrincipalId;
 use hapax::core::store::{
-    Joins, KnownPrincipal, ListQuery, Pulse, Put, Reading, Renewal, Reply, StoreError, StoreErrorKind, Swept, Written,
+    Joins, KnownPrincipal, ListQuery, Pulse, Put, Reading, Renewal, Reply, StoreError,
+    StoreErrorKind, Swept, Written,
 };
 use hapax::{RecordId, Store};
 use prometheus_client::metrics::counter::Counter;
@@ -59,11 +60,25 @@ struct Errors {
 impl Timed {
     /// Measures this store.
     pub fn new(store: Arc<dyn Store>, metrics: &Metrics) -> Timed {
-        Timed { store, clocks: metrics.clocks() }
+        Timed {
+            store,
+            clocks: metrics.clocks(),
+        }
     }
 
-    fn measure<'a, T: 'a>(&'a self, verb: &'a Histogram, since: Instant, reply: Reply<'a, T>) -> Reply<'a, T> {
-        Box::pin(Measured { reply, verb, errors: &self.clocks.errors, since, is_over: false })
+    fn measure<'a, T: 'a>(
+        &'a self,
+        verb: &'a Histogram,
+        since: Instant,
+        reply: Reply<'a, T>,
+    ) -> Reply<'a, T> {
+        Box::pin(Measured {
+            reply,
+            verb,
+            errors: &self.clocks.errors,
+            since,
+            is_over: false,
+        })
     }
 }
 
@@ -77,7 +92,11 @@ impl Store for Timed {
     }
 
     fn renew(&self, renewals: Vec<Renewal>) -> Reply<'_, Vec<bool>> {
-        self.measure(&self.clocks.renew, Instant::now(), self.store.renew(renewals))
+        self.measure(
+            &self.clocks.renew,
+            Instant::now(),
+            self.store.renew(renewals),
+        )
     }
 
     fn list(&self, query: ListQuery) -> Reply<'_, Vec<Head>> {
@@ -93,11 +112,19 @@ impl Store for Timed {
     }
 
     fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()> {
-        self.measure(&self.clocks.remember, Instant::now(), self.store.remember(principals))
+        self.measure(
+            &self.clocks.remember,
+            Instant::now(),
+            self.store.remember(principals),
+        )
     }
 
     fn knows(&self, principal: PrincipalId) -> Reply<'_, bool> {
-        self.measure(&self.clocks.knows, Instant::now(), self.store.knows(principal))
+        self.measure(
+            &self.clocks.knows,
+            Instant::now(),
+            self.store.knows(principal),
+        )
     }
 
     fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {
@@ -138,7 +165,8 @@ impl<T> Future for Measured<'_, T> {
     }
 }
 
-/// A reply that nobody waits for any more took at least so long: left out, a store that hangs would look fast.
+/// A reply that nobody waits for any more took at least so long: left out, a store that hangs would
+/// look fast.
 impl<T> Drop for Measured<'_, T> {
     fn drop(&mut self) {
         if !self.is_over {
@@ -151,7 +179,8 @@ impl<T> Drop for Measured<'_, T> {
 impl Clocks {
     pub(super) fn new(registry: &mut Registry) -> Clocks {
         let verbs = Family::<Label, Histogram, fn() -> Histogram>::new_with_constructor(seconds);
-        let help = "How long the store took, by verb. What nobody waited for any more counts until then";
+        let help =
+            "How long the store took, by verb. What nobody waited for any more counts until then";
         registry.register_with_unit("store", help, Unit::Seconds, verbs.clone());
         let verb = |verb| verbs.get_or_create_owned(&[("verb", verb)]);
         Clocks {

@@ -8,7 +8,8 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
 use opentelemetry::propagation::{Extractor, TextMapPropagator};
 use opentelemetry::trace::{
-    Span as _, SpanBuilder, SpanContext, SpanKind, Status, TraceContextExt, TraceFlags, Tracer, TracerProvider,
+    Span as _, SpanBuilder, SpanContext, SpanKind, Status, TraceContextExt, TraceFlags, Tracer,
+    TracerProvider,
 };
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_otlp::{Protocol, WithExportConfig, WithHttpConfig};
@@ -27,7 +28,8 @@ const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// Makes spans and sends them. Cheap to clone; the clones send together.
 ///
-/// Spans wait in a bounded queue and leave in batches; one that finds the queue full is dropped. No request ever waits for a collector.
+/// Spans wait in a bounded queue and leave in batches; one that finds the queue full is dropped. No
+/// request ever waits for a collector.
 #[derive(Clone)]
 pub struct Traces(Arc<Inner>);
 
@@ -36,19 +38,27 @@ struct Inner {
     tracer: SdkTracer,
 }
 
-/// The span of one request, as long as it takes. Dropped before its [`end`](Span::end), it is sent without a status: the client is gone.
+/// The span of one request, as long as it takes. Dropped before its [`end`](Span::end), it is sent
+/// without a status: the client is gone.
 pub struct Span(opentelemetry_sdk::trace::Span);
 
 impl Traces {
-    /// What the environment asks for: `None` if no collector is named. An error says which variable is wrong. Call it inside a runtime.
+    /// What the environment asks for: `None` if no collector is named. An error says which variable
+    /// is wrong. Call it inside a runtime.
     pub fn from_env() -> Result<Option<Traces>, String> {
         let settings = Settings::read(|name| std::env::var(name).ok())?;
         settings.map(Traces::start).transpose()
     }
 
     fn start(settings: Settings) -> Result<Traces, String> {
-        let Settings { endpoint, timeout, sampler, service_name } = settings;
-        let runtime = Handle::try_current().map_err(|_| "traces need a runtime to be sent from".to_owned())?;
+        let Settings {
+            endpoint,
+            timeout,
+            sampler,
+            service_name,
+        } = settings;
+        let runtime = Handle::try_current()
+            .map_err(|_| "traces need a runtime to be sent from".to_owned())?;
         let trouble = Trouble::default();
         let client = Client::new(runtime, &endpoint, timeout, trouble.clone())?;
         let exporter = opentelemetry_otlp::SpanExporter::builder()
@@ -59,9 +69,15 @@ impl Traces {
             .with_timeout(timeout)
             .build()
             .map_err(|error| format!("traces cannot be sent as OTEL_* ask: {error}"))?;
-        let resource = service_name.into_iter().fold(Resource::builder(), |resource, name| resource.with_service_name(name));
+        let resource = service_name
+            .into_iter()
+            .fold(Resource::builder(), |resource, name| {
+                resource.with_service_name(name)
+            });
         let provider = SdkTracerProvider::builder()
-            .with_span_processor(BatchSpanProcessor::builder(Noted::new(exporter, endpoint, trouble)).build())
+            .with_span_processor(
+                BatchSpanProcessor::builder(Noted::new(exporter, endpoint, trouble)).build(),
+            )
             .with_sampler(sampler)
             .with_resource(resource.build())
             .build();
@@ -69,23 +85,28 @@ impl Traces {
         Ok(Traces(Arc::new(Inner { provider, tracer })))
     }
 
-    /// Begins the span of a request on the route of this name: a child of the client's, if the request says whose.
+    /// Begins the span of a request on the route of this name: a child of the client's, if the
+    /// request says whose.
     pub fn begin(&self, parts: &Parts, route: &Arc<str>) -> Span {
-        let parent = TraceContextPropagator::new().extract_with_context(&Context::new(), &Carrier::of(&parts.headers));
+        let parent = TraceContextPropagator::new()
+            .extract_with_context(&Context::new(), &Carrier::of(&parts.headers));
         let attributes = vec![
             KeyValue::new("http.request.method", method(&parts.method)),
             KeyValue::new("url.path", parts.uri.path().to_owned()),
             KeyValue::new("network.protocol.version", version(parts.version)),
             KeyValue::new("hapax.route", route.clone()),
         ];
-        let builder = SpanBuilder::from_name(route.to_string()).with_kind(SpanKind::Server).with_attributes(attributes);
+        let builder = SpanBuilder::from_name(route.to_string())
+            .with_kind(SpanKind::Server)
+            .with_attributes(attributes);
         Span(self.0.tracer.build_with_context(builder, &parent))
     }
 
     /// Sends what is left, but not for longer than this. Spans that end later are not sent.
     pub async fn shutdown(&self, deadline: Duration) {
         let (provider, (tell, told)) = (self.0.provider.clone(), oneshot::channel());
-        // The SDK waits by blocking. A thread of our own, because the runtime's would be waited for when the program ends.
+        // The SDK waits by blocking. A thread of our own, because the runtime's would be waited for
+        // when the program ends.
         std::thread::spawn(move || {
             let ended = provider.shutdown_with_timeout(deadline);
             let _ = tell.send(ended);
@@ -105,7 +126,8 @@ impl Drop for Inner {
 }
 
 impl Span {
-    /// Writes whose child the next span is: this one's, sampled or not. What the client wrote there is replaced.
+    /// Writes whose child the next span is: this one's, sampled or not. What the client wrote there
+    /// is replaced.
     pub fn inject(&self, headers: &mut HeaderMap) {
         let context = self.0.span_context();
         headers.insert(TRACEPARENT, traceparent(context));
@@ -115,12 +137,18 @@ impl Span {
         };
     }
 
-    /// Ends the span. `original` is the `traceparent` of the attempt whose answer was replayed: the span is linked to it.
+    /// Ends the span. `original` is the `traceparent` of the attempt whose answer was replayed: the
+    /// span is linked to it.
     pub fn end(mut self, status: StatusCode, outcome: Outcome, original: Option<&str>) {
-        self.0.set_attribute(KeyValue::new("http.response.status_code", i64::from(status.as_u16())));
-        self.0.set_attribute(KeyValue::new("hapax.outcome", outcome.word()));
+        self.0.set_attribute(KeyValue::new(
+            "http.response.status_code",
+            i64::from(status.as_u16()),
+        ));
+        self.0
+            .set_attribute(KeyValue::new("hapax.outcome", outcome.word()));
         if let Some(original) = original.and_then(parse) {
-            self.0.add_link(original, vec![KeyValue::new("hapax.link", "original")]);
+            self.0
+                .add_link(original, vec![KeyValue::new("hapax.link", "original")]);
         }
         if status.is_server_error() {
             self.0.set_status(Status::error(""));
@@ -131,12 +159,19 @@ impl Span {
 
 fn traceparent(context: &SpanContext) -> HeaderValue {
     let flags = context.trace_flags() & TraceFlags::SAMPLED;
-    let text = format!("00-{}-{}-{flags:02x}", context.trace_id(), context.span_id());
+    let text = format!(
+        "00-{}-{}-{flags:02x}",
+        context.trace_id(),
+        context.span_id()
+    );
     HeaderValue::try_from(text).expect("hexadecimal is a header value")
 }
 
 fn parse(traceparent: &str) -> Option<SpanContext> {
-    let carrier = Carrier { traceparent: Some(traceparent), tracestate: Cow::default() };
+    let carrier = Carrier {
+        traceparent: Some(traceparent),
+        tracestate: Cow::default(),
+    };
     let context = TraceContextPropagator::new().extract_with_context(&Context::new(), &carrier);
     let span = context.span().span_context().clone();
     span.is_valid().then_some(span)
@@ -151,13 +186,21 @@ struct Carrier<'a> {
 impl<'a> Carrier<'a> {
     /// By the specification two `traceparent` are none, and several `tracestate` are one list.
     fn of(headers: &'a HeaderMap) -> Carrier<'a> {
-        let lines = |name| headers.get_all(name).iter().filter_map(|line| line.to_str().ok());
+        let lines = |name| {
+            headers
+                .get_all(name)
+                .iter()
+                .filter_map(|line| line.to_str().ok())
+        };
         let mut parents = lines(TRACEPARENT);
         let traceparent = parents.next().filter(|_| parents.next().is_none());
         let mut states = lines(TRACESTATE);
         let first = states.next().map_or(Cow::default(), Cow::Borrowed);
         let tracestate = states.fold(first, |list, line| Cow::Owned(format!("{list},{line}")));
-        Carrier { traceparent, tracestate }
+        Carrier {
+            traceparent,
+            tracestate,
+        }
     }
 }
 
@@ -175,10 +218,16 @@ impl Extractor for Carrier<'_> {
     }
 }
 
-/// A method that is not one of the known ones is whatever a caller likes: the conventions say to call it so.
+/// A method that is not one of the known ones is whatever a caller likes: the conventions say to
+/// call it so.
 fn method(method: &Method) -> &'static str {
-    const KNOWN: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE"];
-    KNOWN.into_iter().find(|known| *known == method.as_str()).unwrap_or("_OTHER")
+    const KNOWN: [&str; 9] = [
+        "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE",
+    ];
+    KNOWN
+        .into_iter()
+        .find(|known| *known == method.as_str())
+        .unwrap_or("_OTHER")
 }
 
 fn version(version: Version) -> &'static str {
@@ -213,48 +262,93 @@ mod tests {
         let take = async move |body: Bytes| drop(tell.send(body));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(axum::serve(listener, Router::new().route("/v1/traces", post(take))).into_future());
+        tokio::spawn(
+            axum::serve(listener, Router::new().route("/v1/traces", post(take))).into_future(),
+        );
         (told, traces(&format!("http://{address}"), &[]))
     }
 
     fn traces(endpoint: &str, vars: &[(&str, &str)]) -> Traces {
         let settings = Settings::read(|name| match name {
             "OTEL_EXPORTER_OTLP_ENDPOINT" => Some(endpoint.to_owned()),
-            _ => vars.iter().find(|(given, _)| *given == name).map(|(_, value)| (*value).to_owned()),
+            _ => vars
+                .iter()
+                .find(|(given, _)| *given == name)
+                .map(|(_, value)| (*value).to_owned()),
         });
         Traces::start(settings.unwrap().unwrap()).unwrap()
     }
 
     fn begin(traces: &Traces, fields: &[(&str, &str)]) -> Span {
-        let request =
-            fields.iter().fold(Request::post("/charges?secret=1"), |request, (name, value)| request.header(*name, *value));
-        let (parts, ()) = request.header("idempotency-key", "sk_secret").body(()).unwrap().into_parts();
+        let request = fields.iter().fold(
+            Request::post("/charges?secret=1"),
+            |request, (name, value)| request.header(*name, *value),
+        );
+        let (parts, ()) = request
+            .header("idempotency-key", "sk_secret")
+            .body(())
+            .unwrap()
+            .into_parts();
         traces.begin(&parts, &"POST /charges".into())
     }
 
     fn attribute<'a>(span: &'a Sent, name: &str) -> Option<&'a Value> {
-        span.attributes.iter().find(|pair| pair.key == name)?.value.as_ref()?.value.as_ref()
+        span.attributes
+            .iter()
+            .find(|pair| pair.key == name)?
+            .value
+            .as_ref()?
+            .value
+            .as_ref()
     }
 
     #[tokio::test]
     async fn a_span_arrives_with_its_parent_its_link_and_its_attributes() {
         let (mut collected, traces) = collector().await;
-        let span = begin(&traces, &[("traceparent", CLIENT), ("tracestate", "a=1"), ("tracestate", "b=2")]);
+        let span = begin(
+            &traces,
+            &[
+                ("traceparent", CLIENT),
+                ("tracestate", "a=1"),
+                ("tracestate", "b=2"),
+            ],
+        );
         let mut headers = HeaderMap::new();
         span.inject(&mut headers);
         span.end(StatusCode::BAD_GATEWAY, Outcome::Replayed, Some(ORIGINAL));
         traces.shutdown(Duration::from_secs(10)).await;
 
         let body = collected.recv().await.unwrap();
-        assert!(!body.windows(6).any(|part| part == b"secret"), "neither a key nor a query is told");
+        assert!(
+            !body.windows(6).any(|part| part == b"secret"),
+            "neither a key nor a query is told"
+        );
         let sent = ExportTraceServiceRequest::decode(body).unwrap();
         let resource = sent.resource_spans[0].resource.as_ref().unwrap();
-        let name = resource.attributes.iter().find(|pair| pair.key == "service.name").unwrap();
-        assert_eq!(name.value.as_ref().unwrap().value, Some(Value::StringValue("hapax".to_owned())));
+        let name = resource
+            .attributes
+            .iter()
+            .find(|pair| pair.key == "service.name")
+            .unwrap();
+        assert_eq!(
+            name.value.as_ref().unwrap().value,
+            Some(Value::StringValue("hapax".to_owned()))
+        );
         let span = &sent.resource_spans[0].scope_spans[0].spans[0];
-        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        assert_eq!((hex(&span.trace_id), hex(&span.parent_span_id)), (CLIENT[3..35].to_owned(), CLIENT[36..52].to_owned()));
-        assert_eq!((span.name.as_str(), span.trace_state.as_str()), ("POST /charges", "a=1,b=2"));
+        let hex = |bytes: &[u8]| {
+            bytes
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect::<String>()
+        };
+        assert_eq!(
+            (hex(&span.trace_id), hex(&span.parent_span_id)),
+            (CLIENT[3..35].to_owned(), CLIENT[36..52].to_owned())
+        );
+        assert_eq!(
+            (span.name.as_str(), span.trace_state.as_str()),
+            ("POST /charges", "a=1,b=2")
+        );
         assert_eq!(
             (hex(&span.links[0].trace_id), hex(&span.links[0].span_id)),
             (ORIGINAL[3..35].to_owned(), ORIGINAL[36..52].to_owned())
@@ -270,7 +364,10 @@ mod tests {
             assert_eq!(attribute(span, name), value.as_ref(), "{name}");
         }
         // What goes upstream names this span as the parent, in the client's trace.
-        assert_eq!(headers[TRACEPARENT], format!("00-{}-{}-01", &CLIENT[3..35], hex(&span.span_id)));
+        assert_eq!(
+            headers[TRACEPARENT],
+            format!("00-{}-{}-01", &CLIENT[3..35], hex(&span.span_id))
+        );
         assert_eq!(headers[TRACESTATE], "a=1,b=2");
     }
 
@@ -284,18 +381,36 @@ mod tests {
         traces.shutdown(Duration::from_secs(10)).await;
         assert!(collected.try_recv().is_err());
         let parent = headers[TRACEPARENT].to_str().unwrap();
-        assert!(parent.starts_with(&CLIENT[..36]) && parent.ends_with("-00") && parent[36..52] != CLIENT[36..52], "{parent}");
+        assert!(
+            parent.starts_with(&CLIENT[..36])
+                && parent.ends_with("-00")
+                && parent[36..52] != CLIENT[36..52],
+            "{parent}"
+        );
     }
 
     #[tokio::test]
     async fn a_traceparent_that_cannot_be_read_begins_a_new_trace_without_its_state() {
         let (_collected, traces) = collector().await;
-        for parents in [&[("traceparent", "00-0-0-01")][..], &[("traceparent", CLIENT), ("traceparent", ORIGINAL)], &[]] {
+        for parents in [
+            &[("traceparent", "00-0-0-01")][..],
+            &[("traceparent", CLIENT), ("traceparent", ORIGINAL)],
+            &[],
+        ] {
             let mut headers = HeaderMap::from_iter([(TRACESTATE, HeaderValue::from_static("a=1"))]);
-            let fields: Vec<_> = parents.iter().copied().chain([("tracestate", "a=1")]).collect();
+            let fields: Vec<_> = parents
+                .iter()
+                .copied()
+                .chain([("tracestate", "a=1")])
+                .collect();
             begin(&traces, &fields).inject(&mut headers);
             let parent = headers[TRACEPARENT].to_str().unwrap();
-            assert!(!parent.contains(&CLIENT[3..35]) && !parent.contains(&ORIGINAL[3..35]) && parent.ends_with("-01"), "{parent}");
+            assert!(
+                !parent.contains(&CLIENT[3..35])
+                    && !parent.contains(&ORIGINAL[3..35])
+                    && parent.ends_with("-01"),
+                "{parent}"
+            );
             assert!(!headers.contains_key(TRACESTATE));
         }
         traces.shutdown(Duration::from_secs(10)).await;
@@ -304,8 +419,15 @@ mod tests {
     #[tokio::test]
     async fn a_collector_that_is_gone_holds_up_nothing_but_the_last_moment() {
         // A port that was free a moment ago, and where nobody listens.
-        let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-        let traces = traces(&format!("http://{address}"), &[("OTEL_EXPORTER_OTLP_TIMEOUT", "200")]);
+        let address = TcpListener::bind("127.0.0.1:0")
+            .await
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        let traces = traces(
+            &format!("http://{address}"),
+            &[("OTEL_EXPORTER_OTLP_TIMEOUT", "200")],
+        );
         for _ in 0..10_000 {
             begin(&traces, &[]).end(StatusCode::OK, Outcome::First, None);
         }

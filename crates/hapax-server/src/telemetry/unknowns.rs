@@ -1,4 +1,5 @@
-//! How many outcomes wait for somebody to settle them, and for how long; and how long the oldest attempt has been running.
+//! How many outcomes wait for somebody to settle them, and for how long; and how long the oldest
+//! attempt has been running.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -20,7 +21,8 @@ const PAGE: usize = 1_000;
 const SEEN_MAX: usize = 50_000;
 /// A count is good for at least so long,
 const GOOD_FOR_MIN: Duration = Duration::from_secs(5);
-/// and for so many times as long as it took: a store without an index by state reads every record for it.
+/// and for so many times as long as it took: a store without an index by state reads every record
+/// for it.
 const PAUSE_FACTOR: u32 = 50;
 /// How long whoever asks waits for a new count before getting the last one.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -40,12 +42,22 @@ struct Inner {
 
 impl Unknowns {
     /// Counts the unknown records of this one, as far as they count.
-    pub fn new(hapax: Hapax, metrics: &Metrics, is_counted: impl Fn(&Head) -> bool + Send + Sync + 'static) -> Unknowns {
-        let inner = Inner { hapax, gauges: metrics.open(), is_counted: Box::new(is_counted), due: Mutex::new(None) };
+    pub fn new(
+        hapax: Hapax,
+        metrics: &Metrics,
+        is_counted: impl Fn(&Head) -> bool + Send + Sync + 'static,
+    ) -> Unknowns {
+        let inner = Inner {
+            hapax,
+            gauges: metrics.open(),
+            is_counted: Box::new(is_counted),
+            due: Mutex::new(None),
+        };
         Unknowns(Arc::new(inner))
     }
 
-    /// Counts, if the last count is old enough; goes on in the background if it takes long. If the store fails, the last count stays.
+    /// Counts, if the last count is old enough; goes on in the background if it takes long. If the
+    /// store fails, the last count stays.
     pub async fn refresh(&self) {
         let inner = self.0.clone();
         let counting = tokio::spawn(async move { inner.refresh().await });
@@ -56,18 +68,28 @@ impl Unknowns {
 impl Inner {
     async fn refresh(&self) {
         // Somebody counts already.
-        let Ok(mut due) = self.due.try_lock() else { return };
+        let Ok(mut due) = self.due.try_lock() else {
+            return;
+        };
         let began = Instant::now();
         if due.is_some_and(|due| began < due) {
             return;
         }
         match self.count().await {
             Ok(found) => {
-                self.gauges.unknown.set(i64::try_from(found.unknown).unwrap_or(i64::MAX));
-                self.gauges.oldest_unknown.set(found.oldest_unknown.as_secs_f64());
-                self.gauges.oldest_attempt.set(found.oldest_attempt.as_secs_f64());
+                self.gauges
+                    .unknown
+                    .set(i64::try_from(found.unknown).unwrap_or(i64::MAX));
+                self.gauges
+                    .oldest_unknown
+                    .set(found.oldest_unknown.as_secs_f64());
+                self.gauges
+                    .oldest_attempt
+                    .set(found.oldest_attempt.as_secs_f64());
             }
-            Err(error) => tracing::warn!(%error, "the unknown records could not be counted; hapax_unknown stays as it is"),
+            Err(error) => {
+                tracing::warn!(%error, "the unknown records could not be counted; hapax_unknown stays as it is");
+            }
         }
         *due = Some(Instant::now() + GOOD_FOR_MIN.max(began.elapsed() * PAUSE_FACTOR));
     }
@@ -75,11 +97,19 @@ impl Inner {
     async fn count(&self) -> Result<Found, StoreError> {
         let (mut found, mut seen, mut after) = (Found::default(), 0, None);
         while found.unknown < COUNTED_MAX && seen < SEEN_MAX {
-            // Whatever nobody knows the end of: past its retention an unknown one reads as expired, and one of a process that was killed as
-            // running, until a sweep comes by.
-            let page = self.hapax.list(ListQuery { state: Some(State::OPEN), after, limit: PAGE }).await?;
+            // Whatever nobody knows the end of: past its retention an unknown one reads as expired,
+            // and one of a process that was killed as running, until a sweep comes by.
+            let page = self
+                .hapax
+                .list(ListQuery {
+                    state: Some(State::OPEN),
+                    after,
+                    limit: PAGE,
+                })
+                .await?;
             let now = Timestamp::from_system_time(SystemTime::now());
-            page.iter().for_each(|head| found.add(head, now, &self.is_counted));
+            page.iter()
+                .for_each(|head| found.add(head, now, &self.is_counted));
             seen += page.len();
             after = page.last().map(|head| head.id);
             if page.len() < PAGE {
@@ -110,7 +140,11 @@ impl Found {
             return;
         }
         // One that nobody wrote down yet is unknown since its lease was over.
-        let since = if head.state == State::Running { head.lease_until } else { head.finished_at };
+        let since = if head.state == State::Running {
+            head.lease_until
+        } else {
+            head.finished_at
+        };
         self.unknown += 1;
         self.oldest_unknown = self.oldest_unknown.max(now.since(since));
     }

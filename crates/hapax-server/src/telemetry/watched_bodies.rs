@@ -20,10 +20,28 @@ impl fmt::Debug for WatchedBodies {
 
 impl Collector for WatchedBodies {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let BodyUsage { memory_bytes, disk_bytes } = (self.0)();
-        let mut gauge =
-            |name, help, value: u64| put(&mut encoder, name, help, Some(&Unit::Bytes), &ConstGauge::new(value.cast_signed()));
-        gauge("buffered_memory", "Request bodies that are buffered in memory, or have reserved room there", memory_bytes)?;
-        gauge("buffered_disk", "Request bodies that are buffered in files, or have reserved room there", disk_bytes)
+        let BodyUsage {
+            memory_bytes,
+            disk_bytes,
+        } = (self.0)();
+        let mut gauge = |name, help, value: u64| {
+            put(
+                &mut encoder,
+                name,
+                help,
+                Some(&Unit::Bytes),
+                &ConstGauge::new(value.cast_signed()),
+            )
+        };
+        gauge(
+            "buffered_memory",
+            "Request bodies that are buffered in memory, or have reserved room there",
+            memory_bytes,
+        )?;
+        gauge(
+            "buffered_disk",
+            "Request bodies that are buffered in files, or have reserved room there",
+            disk_bytes,
+        )
     }
 }

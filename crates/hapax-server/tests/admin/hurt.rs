@@ -1,4 +1,5 @@
-//! Strings made to hurt, wherever a caller or an operator can put one: they are shown as text, and nowhere act.
+//! Strings made to hurt, wherever a caller or an operator can put one: they are shown as text, and
+//! nowhere act.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
@@ -83,7 +84,8 @@ fn strings() -> Vec<String> {
     STRINGS.iter().enumerate().map(string).collect()
 }
 
-/// What a terminal acts on, or what makes a line read as what it is not. Line ends and tabs are ours.
+/// What a terminal acts on, or what makes a line read as what it is not. Line ends and tabs are
+/// ours.
 fn harm(text: &str) -> Option<char> {
     text.chars().find(|&c| {
         (c.is_control() && c != '\n' && c != '\t')
@@ -103,19 +105,29 @@ async fn strings_made_to_hurt_are_shown_as_text_everywhere() {
     let mut shown = 0;
     for (run, log) in ["json", "text"].into_iter().enumerate() {
         let gateway = Served::start(directory.path(), log);
-        let table = Table { gateway: &gateway, strings: &strings };
+        let table = Table {
+            gateway: &gateway,
+            strings: &strings,
+        };
         shown += table.records_are_told_exactly().await;
         shown += table.changes_are_told_exactly(run).await;
         shown += table.problems_are_told_exactly().await;
         shown += table.clients_get_problems().await;
         shown += table.commands_print_text(directory.path());
         let metrics = gateway.get("/metrics").await;
-        assert!(!metrics.text().contains(MARK), "a metric names what somebody sent");
+        assert!(
+            !metrics.text().contains(MARK),
+            "a metric names what somebody sent"
+        );
         shown += strings.len();
         shown += logs_are_text(log, &gateway.stop(), &strings);
     }
     println!("{} strings, shown as text in {shown} places", strings.len());
-    assert!(strings.len() >= 40 && shown >= 1_000, "{} {shown}", strings.len());
+    assert!(
+        strings.len() >= 40 && shown >= 1_000,
+        "{} {shown}",
+        strings.len()
+    );
 }
 
 /// For each string two unknowns and one that is done, which has it in its answer too.
@@ -123,11 +135,28 @@ async fn fill(directory: &Path, strings: &[String]) {
     let store = Sqlite::open(directory.join("hapax.db")).await.unwrap();
     for (number, string) in strings.iter().enumerate() {
         for run in 0..2 {
-            ended(&store, &of(string), &key(number, string, run), State::Unknown, None).await;
+            ended(
+                &store,
+                &of(string),
+                &key(number, string, run),
+                State::Unknown,
+                None,
+            )
+            .await;
         }
         let headers = vec![("x-hurt".to_owned(), string.clone().into_bytes().into())];
-        let answer = Answer { headers, ..Answer::new(200, string.clone().into_bytes()) };
-        ended(&store, &of(string), &key(number, string, 2), State::Completed, Some(answer)).await;
+        let answer = Answer {
+            headers,
+            ..Answer::new(200, string.clone().into_bytes())
+        };
+        ended(
+            &store,
+            &of(string),
+            &key(number, string, 2),
+            State::Completed,
+            Some(answer),
+        )
+        .await;
     }
 }
 
@@ -138,7 +167,11 @@ fn of(string: &str) -> Arc<Scope> {
 /// The string itself where it may be a key.
 fn key(number: usize, string: &str, run: usize) -> String {
     let key = format!("{string}{run}");
-    if Key::new(key.as_str()).is_ok() { key } else { format!("{MARK}{number}-{run}") }
+    if Key::new(key.as_str()).is_ok() {
+        key
+    } else {
+        format!("{MARK}{number}-{run}")
+    }
 }
 
 /// A gateway as it is run, on this store.
@@ -167,32 +200,65 @@ impl Served {
             "--log",
             format,
         ]);
-        command.current_dir(directory).env("NO_COLOR", "1").env_remove("HAPAX_LOG");
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        command
+            .current_dir(directory)
+            .env("NO_COLOR", "1")
+            .env_remove("HAPAX_LOG");
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let (mut log, mut logged) = (BufReader::new(child.stderr.take().unwrap()), String::new());
-        let address = |url: &str| url.split("://").nth(1).unwrap().split(['/', ',']).next().unwrap().parse().unwrap();
+        let address = |url: &str| {
+            url.split("://")
+                .nth(1)
+                .unwrap()
+                .split(['/', ','])
+                .next()
+                .unwrap()
+                .parse()
+                .unwrap()
+        };
         let (clients, admin) = if format == "json" {
             let serves: serde_json::Value = loop {
                 let begin = logged.len();
-                assert!(log.read_line(&mut logged).unwrap() > 0, "it ended before it said where it is");
+                assert!(
+                    log.read_line(&mut logged).unwrap() > 0,
+                    "it ended before it said where it is"
+                );
                 let line: serde_json::Value = serde_json::from_str(&logged[begin..]).unwrap();
                 if line["message"] == "the gateway serves" {
                     break line;
                 }
             };
-            (address(serves["listen"].as_str().unwrap()), address(serves["admin"].as_str().unwrap()))
+            (
+                address(serves["listen"].as_str().unwrap()),
+                address(serves["admin"].as_str().unwrap()),
+            )
         } else {
             let mut said = |name: &str| loop {
                 let mut line = String::new();
-                assert!(output.read_line(&mut line).unwrap() > 0, "it ended before it said where it is");
+                assert!(
+                    output.read_line(&mut line).unwrap() > 0,
+                    "it ended before it said where it is"
+                );
                 if let Some(rest) = line.trim().strip_prefix(name) {
                     return address(rest.trim());
                 }
             };
             (said("clients"), said("operators"))
         };
-        Served { child, _output: output, log, logged, clients, admin }
+        Served {
+            child,
+            _output: output,
+            log,
+            logged,
+            clients,
+            admin,
+        }
     }
 
     async fn get(&self, target: &str) -> Got {
@@ -217,7 +283,12 @@ impl Table<'_> {
     /// A listing and a look at each have every string as it was.
     async fn records_are_told_exactly(&self) -> usize {
         let page = as_data(&self.gateway.get("/v1/keys?limit=1000").await);
-        let keys: BTreeMap<_, _> = page["keys"].as_array().unwrap().iter().map(|key| (key["id"].as_str().unwrap(), key)).collect();
+        let keys: BTreeMap<_, _> = page["keys"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|key| (key["id"].as_str().unwrap(), key))
+            .collect();
         for (number, string) in self.strings.iter().enumerate() {
             for run in 0..3 {
                 let key = key(number, string, run);
@@ -229,12 +300,31 @@ impl Table<'_> {
                 );
             }
             let id = id(&of(string), &key(number, string, 2));
-            let shown = as_data(&self.gateway.get(&format!("/v1/keys/{id}?answer=true")).await);
-            assert_eq!((&shown["answer"]["headers"][0], &shown["answer"]["body"]), (&json!(["x-hurt", string]), &json!(string)));
+            let shown = as_data(
+                &self
+                    .gateway
+                    .get(&format!("/v1/keys/{id}?answer=true"))
+                    .await,
+            );
+            assert_eq!(
+                (&shown["answer"]["headers"][0], &shown["answer"]["body"]),
+                (&json!(["x-hurt", string]), &json!(string))
+            );
             // One that makes no request any more, even in a URL, is not asked for.
             if string.len() < 1_000 {
-                let by = self.gateway.get(&format!("/v1/keys?limit=1000&principal={}", percent(string))).await;
-                assert_eq!(as_data(&by)["keys"].as_array().unwrap().len(), 3, "{}", string.escape_debug());
+                let by = self
+                    .gateway
+                    .get(&format!(
+                        "/v1/keys?limit=1000&principal={}",
+                        percent(string)
+                    ))
+                    .await;
+                assert_eq!(
+                    as_data(&by)["keys"].as_array().unwrap().len(),
+                    3,
+                    "{}",
+                    string.escape_debug()
+                );
             }
         }
         self.strings.len() * (3 * 3 + 3 + 1) - 1
@@ -244,18 +334,39 @@ impl Table<'_> {
     async fn changes_are_told_exactly(&self, run: usize) -> usize {
         let mut told = 0;
         for (number, string) in self.strings.iter().enumerate() {
-            let settle = format!("/v1/keys/{}/settle", id(&of(string), &key(number, string, run)));
+            let settle = format!(
+                "/v1/keys/{}/settle",
+                id(&of(string), &key(number, string, run))
+            );
             let body = json!({"outcome": "done", "status": 200, "body": string, "by": string, "reason": string}).to_string();
-            let got = send(self.gateway.admin, "POST", &settle, &[("Content-Type", "application/json")], &body).await;
+            let got = send(
+                self.gateway.admin,
+                "POST",
+                &settle,
+                &[("Content-Type", "application/json")],
+                &body,
+            )
+            .await;
             if string.len() > 200 {
                 assert_eq!(got.problem().0, 400);
                 continue;
             }
-            assert_eq!((got.status, &as_data(&got)["state"]), (200, &json!("completed")), "{}", string.escape_debug());
+            assert_eq!(
+                (got.status, &as_data(&got)["state"]),
+                (200, &json!("completed")),
+                "{}",
+                string.escape_debug()
+            );
             let log = as_data(&self.gateway.get("/v1/log?limit=1").await);
             let (entry, record) = (&log["entries"][0], &log["entries"][0]["record"]);
-            assert_eq!((&entry["by"], &entry["reason"]), (&json!(string), &json!(string)));
-            assert_eq!((&record["principal"], &record["path"]), (&json!(string), &json!(format!("/{string}"))));
+            assert_eq!(
+                (&entry["by"], &entry["reason"]),
+                (&json!(string), &json!(string))
+            );
+            assert_eq!(
+                (&record["principal"], &record["path"]),
+                (&json!(string), &json!(format!("/{string}")))
+            );
             told += 6;
         }
         told
@@ -275,20 +386,46 @@ impl Table<'_> {
                 let got = self.gateway.get(&target).await;
                 assert!(matches!(got.problem().0, 400 | 404), "{target}");
                 let problem = as_data(&got);
-                assert!(!says_it || problem["detail"].as_str().unwrap().contains(string.as_str()), "{target}: {problem}");
+                assert!(
+                    !says_it
+                        || problem["detail"]
+                            .as_str()
+                            .unwrap()
+                            .contains(string.as_str()),
+                    "{target}: {problem}"
+                );
             }
         }
         (self.strings.len() - 1) * 6
     }
 
-    /// As a client's key, raw and in quotes: a record or a problem, and in the problem nothing of it acts.
+    /// As a client's key, raw and in quotes: a record or a problem, and in the problem nothing of
+    /// it acts.
     async fn clients_get_problems(&self) -> usize {
         let mut sent = 0;
-        for string in self.strings.iter().filter(|string| string.len() < 1_000 && !string.contains(['\r', '\n', '\0'])) {
-            for key in [string.clone(), format!("\"{}\"", string.replace('\\', "\\\\").replace('"', "\\\""))] {
-                let got = send(self.gateway.clients, "POST", "/v1/charges", &[("Idempotency-Key", &key)], "x").await;
+        for string in self
+            .strings
+            .iter()
+            .filter(|string| string.len() < 1_000 && !string.contains(['\r', '\n', '\0']))
+        {
+            for key in [
+                string.clone(),
+                format!("\"{}\"", string.replace('\\', "\\\\").replace('"', "\\\"")),
+            ] {
+                let got = send(
+                    self.gateway.clients,
+                    "POST",
+                    "/v1/charges",
+                    &[("Idempotency-Key", &key)],
+                    "x",
+                )
+                .await;
                 // Nobody listens behind the gateway.
-                assert!(matches!(got.problem().0, 400 | 502), "{}: {got:?}", key.escape_debug());
+                assert!(
+                    matches!(got.problem().0, 400 | 502),
+                    "{}: {got:?}",
+                    key.escape_debug()
+                );
                 assert_harmless("a problem", got.text());
                 sent += 1;
             }
@@ -310,33 +447,62 @@ impl Table<'_> {
         };
         let list = run(&["list", "--limit", "1000"]);
         let lines: Vec<_> = list.lines().filter(|line| line.contains(MARK)).collect();
-        assert!(lines.len() >= 3 * self.strings.len() && lines.iter().all(|line| line.split('\t').count() == 8), "{list}");
+        assert!(
+            lines.len() >= 3 * self.strings.len()
+                && lines.iter().all(|line| line.split('\t').count() == 8),
+            "{list}"
+        );
         let log = run(&["log", "--limit", "1000"]);
-        assert!(log.lines().all(|line| line.split('\t').count() == 9), "{log}");
-        let mut all = vec![list, log, run(&["list", "--json", "--limit", "1000"]), run(&["log", "--json", "--limit", "1000"])];
+        assert!(
+            log.lines().all(|line| line.split('\t').count() == 9),
+            "{log}"
+        );
+        let mut all = vec![
+            list,
+            log,
+            run(&["list", "--json", "--limit", "1000"]),
+            run(&["log", "--json", "--limit", "1000"]),
+        ];
         for (number, string) in self.strings.iter().enumerate() {
             let id = id(&of(string), &key(number, string, 2)).to_string();
             let page = run(&["show", &id, "--answer"]);
-            assert!(page.contains(&format!("principal        {MARK}{number}")), "{page}");
+            assert!(
+                page.contains(&format!("principal        {MARK}{number}")),
+                "{page}"
+            );
             all.push(page);
         }
-        for args in [&["keys", "list", "--limit", "1000"][..], &["keys", "log", "--limit", "1000"]] {
+        for args in [
+            &["keys", "list", "--limit", "1000"][..],
+            &["keys", "log", "--limit", "1000"],
+        ] {
             let page = on_a_terminal(directory, &[args, &["--admin", &admin]].concat());
             assert!(page.lines().count() > self.strings.len() - 2, "{page}");
             all.push(page);
         }
-        all.iter().for_each(|page| assert_harmless("what is printed", page));
+        all.iter()
+            .for_each(|page| assert_harmless("what is printed", page));
         // In each of six listings, and on its own page.
         self.strings.len() * (6 + 1)
     }
 }
 
-/// An answer that is JSON and says so, with every string spelled so that nothing in it can be taken for anything else.
+/// An answer that is JSON and says so, with every string spelled so that nothing in it can be taken
+/// for anything else.
 fn as_data(got: &Got) -> Value {
     let content_type = got.field("content-type").unwrap();
-    assert!(matches!(content_type, "application/json" | "application/problem+json"), "{content_type}");
+    assert!(
+        matches!(
+            content_type,
+            "application/json" | "application/problem+json"
+        ),
+        "{content_type}"
+    );
     assert_eq!(got.field("x-content-type-options"), Some("nosniff"));
-    assert!(!got.text().trim_end().contains(|c: char| c < ' '), "raw controls in JSON");
+    assert!(
+        !got.text().trim_end().contains(|c: char| c < ' '),
+        "raw controls in JSON"
+    );
     got.json()
 }
 
@@ -359,23 +525,34 @@ fn on_a_terminal(directory: &Path, args: &[&str]) -> String {
     let ran = python.output().unwrap();
     assert!(ran.status.success(), "{}", text(&ran.stderr));
     // A terminal is sent both for a line's end.
-    text(&ran.stdout).replace("\r\n", "\n").replace("^D\u{8}\u{8}", "")
+    text(&ran.stdout)
+        .replace("\r\n", "\n")
+        .replace("^D\u{8}\u{8}", "")
 }
 
 /// Every change is in the log, and nothing of it acts on whoever reads it.
 fn logs_are_text(format: &str, log: &str, strings: &[String]) -> usize {
     assert_harmless(format, log);
     for number in 0..strings.len() - 1 {
-        assert!(log.contains(&format!("{MARK}{number}")), "{format}: {number}");
+        assert!(
+            log.contains(&format!("{MARK}{number}")),
+            "{format}: {number}"
+        );
     }
     if format == "json" {
         let reasons: Vec<Value> = log
             .lines()
             .filter(|line| line.starts_with('{'))
-            .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+            .map(|line| {
+                serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
+            })
             .collect();
         for string in strings.iter().filter(|string| string.len() <= 200) {
-            assert!(reasons.iter().any(|line| line["reason"] == **string), "{}", string.escape_debug());
+            assert!(
+                reasons.iter().any(|line| line["reason"] == **string),
+                "{}",
+                string.escape_debug()
+            );
         }
     }
     strings.len() - 1
@@ -384,6 +561,12 @@ fn logs_are_text(format: &str, log: &str, strings: &[String]) -> usize {
 /// As a URL has it.
 fn percent(text: &str) -> String {
     text.bytes()
-        .map(|byte| if byte.is_ascii_alphanumeric() { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .map(|byte| {
+            if byte.is_ascii_alphanumeric() {
+                char::from(byte).to_string()
+            } else {
+                format!("%{byte:02X}")
+            }
+        })
         .collect()
 }

@@ -11,7 +11,9 @@ async fn unknowns(world: &World) -> Vec<Value> {
 }
 
 async fn settle(world: &World, found: &Value) -> Got {
-    world.ask_as_job("POST", "/v1/settle", &found.to_string()).await
+    world
+        .ask_as_job("POST", "/v1/settle", &found.to_string())
+        .await
 }
 
 /// What became of the only unknown there is.
@@ -19,7 +21,10 @@ async fn said(world: &World, outcome: Value) -> Value {
     let open = unknowns(world).await;
     assert_eq!(open.len(), 1, "{open:?}");
     let mut found = json!({"operation_id": open[0]["operation_id"], "fence": open[0]["fence"], "reason": "by the ledger"});
-    found.as_object_mut().unwrap().extend(outcome.as_object().unwrap().clone());
+    found
+        .as_object_mut()
+        .unwrap()
+        .extend(outcome.as_object().unwrap().clone());
     found
 }
 
@@ -30,14 +35,40 @@ async fn the_job_is_told_what_its_upstream_knows_and_no_more() {
     world.lost("lost").await;
     let open = unknowns(&world).await;
     assert_eq!(open.len(), 1, "{open:?}");
-    let members: Vec<_> = open[0].as_object().unwrap().keys().map(String::as_str).collect();
-    assert_eq!(members, ["fence", "key", "method", "operation_id", "path", "record", "since"]);
+    let members: Vec<_> = open[0]
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect();
+    assert_eq!(
+        members,
+        [
+            "fence",
+            "key",
+            "method",
+            "operation_id",
+            "path",
+            "record",
+            "since"
+        ]
+    );
     // What it is told is what the service was sent with the request.
     let seen = world.origin.ledger().all().pop().unwrap();
-    let sent = |name: &str| seen.head.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
+    let sent = |name: &str| {
+        seen.head
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .unwrap()
+            .trim()
+            .to_owned()
+    };
     assert_eq!(open[0]["operation_id"], sent("hapax-operation:"));
     assert_eq!(open[0]["fence"].to_string(), sent("hapax-fence:"));
-    assert_eq!((&open[0]["key"], &open[0]["path"]), (&json!("lost"), &json!("/v1/charges")));
+    assert_eq!(
+        (&open[0]["key"], &open[0]["path"]),
+        (&json!("lost"), &json!("/v1/charges"))
+    );
     world.end().await;
 }
 
@@ -48,21 +79,40 @@ async fn done_with_an_answer_is_replayed_and_the_effect_stays_one() {
     assert_eq!(world.post("/v1/charges", "k").await.status, 409);
     let found = said(&world, json!({"outcome": "done", "status": 201, "headers": [["x-charge", "ch_9"]], "body": "charged"})).await;
     let settled = settle(&world, &found).await;
-    assert_eq!((settled.status, settled.json()["already"].clone()), (200, json!(false)));
+    assert_eq!(
+        (settled.status, settled.json()["already"].clone()),
+        (200, json!(false))
+    );
     let replay = world.post("/v1/charges", "k").await;
-    assert_eq!((replay.status, replay.text(), replay.field("x-charge")), (201, "charged", Some("ch_9")));
+    assert_eq!(
+        (replay.status, replay.text(), replay.field("x-charge")),
+        (201, "charged", Some("ch_9"))
+    );
     assert_eq!(world.origin.ledger().count("k"), 1);
     assert!(unknowns(&world).await.is_empty());
 
     // Its answer was lost and it says so again; then somebody says something else.
     let again = settle(&world, &found).await;
-    assert_eq!((again.status, again.json()["already"].clone()), (200, json!(true)));
-    for other in
-        [json!({"outcome": "not-done"}), json!({"outcome": "done", "status": 200}), json!({"outcome": "done-without-answer"})]
-    {
-        let mut found = json!({"operation_id": found["operation_id"], "fence": found["fence"], "reason": "r"});
-        found.as_object_mut().unwrap().extend(other.as_object().unwrap().clone());
-        assert_eq!(settle(&world, &found).await.problem(), (409, "settled-otherwise".to_owned()), "{found}");
+    assert_eq!(
+        (again.status, again.json()["already"].clone()),
+        (200, json!(true))
+    );
+    for other in [
+        json!({"outcome": "not-done"}),
+        json!({"outcome": "done", "status": 200}),
+        json!({"outcome": "done-without-answer"}),
+    ] {
+        let mut found =
+            json!({"operation_id": found["operation_id"], "fence": found["fence"], "reason": "r"});
+        found
+            .as_object_mut()
+            .unwrap()
+            .extend(other.as_object().unwrap().clone());
+        assert_eq!(
+            settle(&world, &found).await.problem(),
+            (409, "settled-otherwise".to_owned()),
+            "{found}"
+        );
     }
     let log = world.ask("GET", "/v1/log", "").await.json();
     let entries = log["entries"].as_array().unwrap();
@@ -84,8 +134,16 @@ async fn not_done_lets_the_next_repeat_run_and_only_that() {
     world.answers(201, "", "charged");
     assert_eq!(world.post("/v1/charges", "k").await.status, 201);
     assert_eq!(world.post("/v1/charges", "k").await.status, 201);
-    assert_eq!(world.origin.ledger().count("k"), 2, "the lost one, and one more");
-    assert_eq!(settle(&world, &found).await.problem(), (409, "settled-otherwise".to_owned()), "it has run since");
+    assert_eq!(
+        world.origin.ledger().count("k"),
+        2,
+        "the lost one, and one more"
+    );
+    assert_eq!(
+        settle(&world, &found).await.problem(),
+        (409, "settled-otherwise".to_owned()),
+        "it has run since"
+    );
     world.end().await;
 }
 
@@ -96,7 +154,10 @@ async fn what_is_known_of_one_attempt_says_nothing_of_the_next() {
     let first = said(&world, json!({"outcome": "not-done"})).await;
     let mut early = first.clone();
     early["fence"] = json!(first["fence"].as_u64().unwrap() - 1);
-    assert_eq!(settle(&world, &early).await.problem(), (409, "other-fence".to_owned()));
+    assert_eq!(
+        settle(&world, &early).await.problem(),
+        (409, "other-fence".to_owned())
+    );
     assert_eq!(settle(&world, &first).await.status, 200);
     world.lost("k").await;
     assert_eq!(
@@ -123,7 +184,11 @@ async fn only_a_fence_that_the_ended_attempt_may_have_had_is_answered_with_alrea
     };
     assert_eq!(settle(&world, &of(lost)).await.json()["already"], true);
     for fence in [0, lost - 1, settled, settled + 1] {
-        assert_eq!(settle(&world, &of(fence)).await.problem(), (409, "other-fence".to_owned()), "{fence} of {lost} and {settled}");
+        assert_eq!(
+            settle(&world, &of(fence)).await.problem(),
+            (409, "other-fence".to_owned()),
+            "{fence} of {lost} and {settled}"
+        );
     }
 
     // One that ended by itself has the fence it had.
@@ -133,7 +198,10 @@ async fn only_a_fence_that_the_ended_attempt_may_have_had_is_answered_with_alrea
     let of = |fence: u64| json!({"record": entry["id"], "fence": fence, "outcome": "not-done", "reason": "r"});
     assert_eq!(settle(&world, &of(fence)).await.json()["already"], true);
     for fence in [fence - 1, fence + 1] {
-        assert_eq!(settle(&world, &of(fence)).await.problem(), (409, "other-fence".to_owned()));
+        assert_eq!(
+            settle(&world, &of(fence)).await.problem(),
+            (409, "other-fence".to_owned())
+        );
     }
     world.end().await;
 }
@@ -161,7 +229,8 @@ async fn a_record_is_named_by_either_of_its_names() {
     }
     let open = unknowns(&world).await;
     let found = |record: &Value, operation: &Value| {
-        let mut found = json!({"fence": open[0]["fence"], "outcome": "done-without-answer", "reason": "r"});
+        let mut found =
+            json!({"fence": open[0]["fence"], "outcome": "done-without-answer", "reason": "r"});
         if record.is_string() {
             found["record"] = record.clone();
         }
@@ -171,14 +240,42 @@ async fn a_record_is_named_by_either_of_its_names() {
         found
     };
     let (record, operation) = (&open[0]["record"], &open[0]["operation_id"]);
-    assert_eq!(settle(&world, &found(record, &open[1]["operation_id"])).await.problem().0, 400, "of two records");
-    assert_eq!(settle(&world, &found(&Value::Null, &Value::Null)).await.problem().0, 400);
+    assert_eq!(
+        settle(&world, &found(record, &open[1]["operation_id"]))
+            .await
+            .problem()
+            .0,
+        400,
+        "of two records"
+    );
+    assert_eq!(
+        settle(&world, &found(&Value::Null, &Value::Null))
+            .await
+            .problem()
+            .0,
+        400
+    );
     let nobody = settle(&world, &found(&Value::Null, &json!("0".repeat(64)))).await;
     assert_eq!(nobody.problem(), (404, "operation-not-found".to_owned()));
-    assert_eq!(settle(&world, &found(&json!("0".repeat(64)), &Value::Null)).await.problem(), (404, "key-not-found".to_owned()));
-    assert_eq!(settle(&world, &found(record, &Value::Null)).await.json()["already"], false);
-    assert_eq!(settle(&world, &found(&Value::Null, operation)).await.json()["already"], true, "it is found after it has ended too");
-    assert_eq!(settle(&world, &found(record, operation)).await.json()["already"], true);
+    assert_eq!(
+        settle(&world, &found(&json!("0".repeat(64)), &Value::Null))
+            .await
+            .problem(),
+        (404, "key-not-found".to_owned())
+    );
+    assert_eq!(
+        settle(&world, &found(record, &Value::Null)).await.json()["already"],
+        false
+    );
+    assert_eq!(
+        settle(&world, &found(&Value::Null, operation)).await.json()["already"],
+        true,
+        "it is found after it has ended too"
+    );
+    assert_eq!(
+        settle(&world, &found(record, operation)).await.json()["already"],
+        true
+    );
     assert_eq!(unknowns(&world).await.len(), 1);
     world.end().await;
 }
@@ -189,33 +286,77 @@ async fn the_job_of_the_page_settles_by_its_ledger() {
     let page = include_str!("../../../../docs/admin.md");
     let (_, job) = page.split_once("```python reconcile.py\n").expect("a job");
     let directory = tempfile::tempdir().unwrap();
-    std::fs::write(directory.path().join("reconcile.py"), job.split_once("```").unwrap().0).unwrap();
+    std::fs::write(
+        directory.path().join("reconcile.py"),
+        job.split_once("```").unwrap().0,
+    )
+    .unwrap();
 
     let world = World::guarded().await;
     for key in ["charged", "never"] {
         world.lost(key).await;
     }
     let ledger = rusqlite::Connection::open(directory.path().join("ledger.db")).unwrap();
-    ledger.execute("CREATE TABLE charges (id TEXT, operation TEXT)", []).unwrap();
-    let seen = world.origin.ledger().all().into_iter().find(|seen| seen.key == "charged").unwrap();
-    let operation = seen.head.lines().find_map(|line| line.strip_prefix("hapax-operation:")).unwrap().trim().to_owned();
-    ledger.execute("INSERT INTO charges VALUES ('ch_7', ?)", [&operation]).unwrap();
+    ledger
+        .execute("CREATE TABLE charges (id TEXT, operation TEXT)", [])
+        .unwrap();
+    let seen = world
+        .origin
+        .ledger()
+        .all()
+        .into_iter()
+        .find(|seen| seen.key == "charged")
+        .unwrap();
+    let operation = seen
+        .head
+        .lines()
+        .find_map(|line| line.strip_prefix("hapax-operation:"))
+        .unwrap()
+        .trim()
+        .to_owned();
+    ledger
+        .execute("INSERT INTO charges VALUES ('ch_7', ?)", [&operation])
+        .unwrap();
 
     let run = async |longest: &str| {
         let mut python = tokio::process::Command::new("python3");
-        python.arg("reconcile.py").current_dir(directory.path()).env("NO_PROXY", "127.0.0.1");
-        python.env("HAPAX_ADMIN", format!("http://{}", world.admin())).env("HAPAX_SETTLE_TOKEN", SETTLE_TOKEN);
-        let ran = python.env("LONGEST_REQUEST_SECONDS", longest).output().await.unwrap();
-        assert!(ran.status.success(), "{}{}", text(&ran.stdout), text(&ran.stderr));
+        python
+            .arg("reconcile.py")
+            .current_dir(directory.path())
+            .env("NO_PROXY", "127.0.0.1");
+        python
+            .env("HAPAX_ADMIN", format!("http://{}", world.admin()))
+            .env("HAPAX_SETTLE_TOKEN", SETTLE_TOKEN);
+        let ran = python
+            .env("LONGEST_REQUEST_SECONDS", longest)
+            .output()
+            .await
+            .unwrap();
+        assert!(
+            ran.status.success(),
+            "{}{}",
+            text(&ran.stdout),
+            text(&ran.stderr)
+        );
         text(&ran.stdout)
     };
-    assert_eq!(run("600").await, "POST /v1/charges charged completed\n", "the other may still be under way");
+    assert_eq!(
+        run("600").await,
+        "POST /v1/charges charged completed\n",
+        "the other may still be under way"
+    );
     assert_eq!(run("0").await, "POST /v1/charges never retryable\n");
     assert_eq!(run("0").await, "");
     let replay = world.post("/v1/charges", "charged").await;
     assert_eq!((replay.status, replay.text()), (201, "{\"id\": \"ch_7\"}"));
     world.answers(201, "", "charged");
     assert_eq!(world.post("/v1/charges", "never").await.status, 201);
-    assert_eq!((world.origin.ledger().count("charged"), world.origin.ledger().count("never")), (1, 2));
+    assert_eq!(
+        (
+            world.origin.ledger().count("charged"),
+            world.origin.ledger().count("never")
+        ),
+        (1, 2)
+    );
     world.end().await;
 }

@@ -21,20 +21,37 @@ async fn every_route_is_in_the_document_and_nothing_else_is_answered() {
             let got = world.ask(&method.to_ascii_uppercase(), &target, "").await;
             if documented.contains(&(path.clone(), method.to_owned())) {
                 assert!(
-                    document["paths"][path][method]["responses"][got.status.to_string()].is_object(),
+                    document["paths"][path][method]["responses"][got.status.to_string()]
+                        .is_object(),
                     "{method} {path}: {got:?}"
                 );
             } else {
-                assert_eq!(got.problem(), (405, "method-not-allowed".to_owned()), "{method} {path}");
+                assert_eq!(
+                    got.problem(),
+                    (405, "method-not-allowed".to_owned()),
+                    "{method} {path}"
+                );
                 assert!(got.field("allow").is_some(), "{method} {path}: {got:?}");
             }
         }
     }
-    for target in
-        ["/", "/v1", "/v1/", "/v1/keys/", "/v1/keys/a/b", "/v1/keys/%ff/settle", "/metrics/", "//", "/%00", "/v1/key\u{73}?x"]
-    {
+    for target in [
+        "/",
+        "/v1",
+        "/v1/",
+        "/v1/keys/",
+        "/v1/keys/a/b",
+        "/v1/keys/%ff/settle",
+        "/metrics/",
+        "//",
+        "/%00",
+        "/v1/key\u{73}?x",
+    ] {
         let got = world.ask("GET", target, "").await;
-        assert!(got.status == 404 || got.status == 405 || got.status == 400, "{target}: {got:?}");
+        assert!(
+            got.status == 404 || got.status == 405 || got.status == 400,
+            "{target}: {got:?}"
+        );
         got.problem();
     }
     world.end().await;
@@ -44,7 +61,10 @@ async fn every_route_is_in_the_document_and_nothing_else_is_answered() {
 async fn what_is_sent_wrong_is_a_documented_problem() {
     let world = World::guarded().await;
     world.lost("lost").await;
-    let id = world.found("state=unknown").await["id"].as_str().unwrap().to_owned();
+    let id = world.found("state=unknown").await["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
     let settle = format!("/v1/keys/{id}/settle");
     for (method, target, body, status) in [
@@ -58,19 +78,62 @@ async fn what_is_sent_wrong_is_a_documented_problem() {
         ("POST", &settle, "", 400),
         ("POST", &settle, &deep, 400),
         ("POST", &settle, "\u{feff}{}", 400),
-        ("POST", &settle, r#"{"by":"a","by":"b","reason":"r","outcome":"not-done"}"#, 400),
-        ("POST", &settle, r#"{"by":"\ud800","reason":"r","outcome":"not-done"}"#, 400),
-        ("POST", "/v1/settle", r#"{"operation_id":"x","fence":1,"outcome":"not-done","reason":"r"}"#, 400),
-        ("POST", "/v1/settle", r#"{"fence":1,"outcome":"not-done","reason":"r"}"#, 400),
-        ("POST", "/v1/settle", r#"{"fence":1e99,"outcome":"not-done","reason":"r"}"#, 400),
+        (
+            "POST",
+            &settle,
+            r#"{"by":"a","by":"b","reason":"r","outcome":"not-done"}"#,
+            400,
+        ),
+        (
+            "POST",
+            &settle,
+            r#"{"by":"\ud800","reason":"r","outcome":"not-done"}"#,
+            400,
+        ),
+        (
+            "POST",
+            "/v1/settle",
+            r#"{"operation_id":"x","fence":1,"outcome":"not-done","reason":"r"}"#,
+            400,
+        ),
+        (
+            "POST",
+            "/v1/settle",
+            r#"{"fence":1,"outcome":"not-done","reason":"r"}"#,
+            400,
+        ),
+        (
+            "POST",
+            "/v1/settle",
+            r#"{"fence":1e99,"outcome":"not-done","reason":"r"}"#,
+            400,
+        ),
     ] {
         let got = world.ask(method, target, body).await;
-        assert_eq!(got.problem().0, status, "{method} {target} {}", &body[..body.len().min(100)]);
-        assert_eq!((got.field("x-content-type-options"), got.field("cache-control")), (Some("nosniff"), Some("no-store")));
+        assert_eq!(
+            got.problem().0,
+            status,
+            "{method} {target} {}",
+            &body[..body.len().min(100)]
+        );
+        assert_eq!(
+            (
+                got.field("x-content-type-options"),
+                got.field("cache-control")
+            ),
+            (Some("nosniff"), Some("no-store"))
+        );
     }
     let long = format!(r#"{{"by":"{}"}}"#, "x".repeat(3 << 20));
-    assert_eq!(world.ask("POST", &settle, &long).await.problem(), (413, "body-unreadable".to_owned()));
-    assert_eq!(world.found("key=lost").await["state"], "unknown", "nothing of this has changed anything");
+    assert_eq!(
+        world.ask("POST", &settle, &long).await.problem(),
+        (413, "body-unreadable".to_owned())
+    );
+    assert_eq!(
+        world.found("key=lost").await["state"],
+        "unknown",
+        "nothing of this has changed anything"
+    );
     world.end().await;
 }
 
@@ -92,7 +155,10 @@ fn the_page_names_every_path() {
         "/v1/settle",
         "/v1/reload",
     ] {
-        assert!(page.contains(&format!("`GET {path}")) || page.contains(&format!("`POST {path}")), "{path}");
+        assert!(
+            page.contains(&format!("`GET {path}")) || page.contains(&format!("`POST {path}")),
+            "{path}"
+        );
     }
 }
 
@@ -103,7 +169,9 @@ async fn the_document_stands_on_its_own() {
     let mut refs = Vec::new();
     references(&document, &mut refs);
     for reference in &refs {
-        let target = reference.strip_prefix('#').and_then(|pointer| document.pointer(pointer));
+        let target = reference
+            .strip_prefix('#')
+            .and_then(|pointer| document.pointer(pointer));
         assert!(target.is_some(), "{reference} leads nowhere");
     }
     assert!(refs.len() > 20, "{}", refs.len());
@@ -113,7 +181,12 @@ async fn the_document_stands_on_its_own() {
 fn references(value: &Value, refs: &mut Vec<String>) {
     match value {
         Value::Object(members) => {
-            refs.extend(members.get("$ref").and_then(Value::as_str).map(str::to_owned));
+            refs.extend(
+                members
+                    .get("$ref")
+                    .and_then(Value::as_str)
+                    .map(str::to_owned),
+            );
             members.values().for_each(|value| references(value, refs));
         }
         Value::Array(items) => items.iter().for_each(|value| references(value, refs)),
@@ -123,6 +196,8 @@ fn references(value: &Value, refs: &mut Vec<String>) {
 
 impl World {
     async fn found_document(&self) -> Value {
-        crate::world::send(self.admin(), "GET", "/openapi.json", &[], "").await.json()
+        crate::world::send(self.admin(), "GET", "/openapi.json", &[], "")
+            .await
+            .json()
     }
 }

@@ -1,5 +1,6 @@
-//! schemathesis, as it comes from PyPI, reads the document of a running gateway and sends what it says may be sent, and what it says may
-//! not, to every operation, on records in every state: no 5xx, no status, content type or body that the document does not have.
+//! schemathesis, as it comes from PyPI, reads the document of a running gateway and sends what it
+//! says may be sent, and what it says may not, to every operation, on records in every state: no
+//! 5xx, no status, content type or body that the document does not have.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,8 @@ const STAMP: &str = "installed";
 const EXAMPLES: &str = "20";
 const LONGEST: Duration = Duration::from_secs(100);
 
-/// Not `positive_data_acceptance`: that an outcome `done` needs a status, and that a field of a header is one, is said in words.
+/// Not `positive_data_acceptance`: that an outcome `done` needs a status, and that a field of a
+/// header is one, is said in words.
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,response_schema_conformance,negative_data_rejection,unsupported_method,ignored_auth";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -31,8 +33,17 @@ async fn nothing_that_the_document_allows_or_forbids_gets_an_answer_it_does_not_
     let ids = ids(&world).await;
 
     let mut program = tokio::process::Command::new(directory.join("bin/schemathesis"));
-    program.arg("run").arg(format!("http://{}/openapi.json", world.admin()));
-    program.args(["--header", &format!("Authorization: Bearer {ADMIN_TOKEN}"), "--checks", CHECKS, "--mode", "all"]);
+    program
+        .arg("run")
+        .arg(format!("http://{}/openapi.json", world.admin()));
+    program.args([
+        "--header",
+        &format!("Authorization: Bearer {ADMIN_TOKEN}"),
+        "--checks",
+        CHECKS,
+        "--mode",
+        "all",
+    ]);
     program.args([
         "--phases",
         "examples,coverage,fuzzing",
@@ -43,25 +54,44 @@ async fn nothing_that_the_document_allows_or_forbids_gets_an_answer_it_does_not_
         "--no-color",
         "--continue-on-failure",
     ]);
-    program.args(["--workers", "1", "--generation-database", "none", "--request-timeout", "40"]);
+    program.args([
+        "--workers",
+        "1",
+        "--generation-database",
+        "none",
+        "--request-timeout",
+        "40",
+    ]);
     program
         .env("SCHEMATHESIS_HOOKS", "hooks")
         .env("PYTHONPATH", &directory)
         .env("HAPAX_IDS", ids.join(" "))
         .env("NO_PROXY", "127.0.0.1");
-    let ran =
-        tokio::time::timeout(LONGEST, program.current_dir(&directory).kill_on_drop(true).output()).await.expect("it ends").unwrap();
+    let ran = tokio::time::timeout(
+        LONGEST,
+        program.current_dir(&directory).kill_on_drop(true).output(),
+    )
+    .await
+    .expect("it ends")
+    .unwrap();
     let told = text(&ran.stdout);
     assert!(ran.status.success(), "{told}{}", text(&ran.stderr));
-    let summary: Vec<_> =
-        told.lines().filter(|line| line.contains("Test cases") || line.contains("generated") || line.contains("Tested")).collect();
+    let summary: Vec<_> = told
+        .lines()
+        .filter(|line| {
+            line.contains("Test cases") || line.contains("generated") || line.contains("Tested")
+        })
+        .collect();
     println!("schemathesis: {}", summary.join("; "));
 
     // It did change something, and nothing by mistake that was running.
     let log = world.ask("GET", "/v1/log?limit=1000", "").await.json();
     let changed = log["entries"].as_array().unwrap().len();
     println!("schemathesis changed {changed} records by hand");
-    assert!(changed > 0, "it never got as far as a change: the run shows little");
+    assert!(
+        changed > 0,
+        "it never got as far as a change: the run shows little"
+    );
     world.origin.go();
     assert_eq!(asking.await.unwrap().status, 201);
     world.end().await;
@@ -85,12 +115,22 @@ async fn fill(world: &World) -> tokio::task::JoinHandle<crate::world::Got> {
 async fn ids(world: &World) -> Vec<String> {
     let page = world.ask("GET", "/v1/keys?limit=1000", "").await.json();
     let keys = page["keys"].as_array().unwrap();
-    for state in ["running", "completed", "failed", "retryable", "unknown", "expired"] {
+    for state in [
+        "running",
+        "completed",
+        "failed",
+        "retryable",
+        "unknown",
+        "expired",
+    ] {
         assert!(keys.iter().any(|key| key["state"] == state), "{state}");
     }
     let of = |key: &Value| {
         [&key["id"], &key["operation_id"], &key["fence"]]
-            .map(|part| part.as_str().map_or_else(|| part.to_string(), str::to_owned))
+            .map(|part| {
+                part.as_str()
+                    .map_or_else(|| part.to_string(), str::to_owned)
+            })
             .join(":")
     };
     keys.iter().map(of).collect()
@@ -102,9 +142,13 @@ fn installed() -> Option<PathBuf> {
     match install(&directory) {
         Ok(()) => Some(directory),
         Err(reason) => {
-            assert!(!reason.contains("DO NOT MATCH THE HASHES"), "schemathesis is not what was pinned:\n{reason}");
+            assert!(
+                !reason.contains("DO NOT MATCH THE HASHES"),
+                "schemathesis is not what was pinned:\n{reason}"
+            );
             // Not by a macro: those write nothing for tests that pass.
-            let skipped = format!("SKIPPED: admin::schemathesis: it cannot be installed: {reason}\n");
+            let skipped =
+                format!("SKIPPED: admin::schemathesis: it cannot be installed: {reason}\n");
             std::io::stderr().write_all(skipped.as_bytes()).unwrap();
             None
         }
@@ -112,16 +156,36 @@ fn installed() -> Option<PathBuf> {
 }
 
 fn install(directory: &Path) -> Result<(), String> {
-    if std::fs::read_to_string(directory.join(STAMP)).ok().as_deref() != Some(REQUIREMENTS) {
+    if std::fs::read_to_string(directory.join(STAMP))
+        .ok()
+        .as_deref()
+        != Some(REQUIREMENTS)
+    {
         if directory.exists() {
             std::fs::remove_dir_all(directory).unwrap();
         }
         std::fs::create_dir_all(directory).unwrap();
         std::fs::write(directory.join("requirements.txt"), REQUIREMENTS).unwrap();
         succeed(Command::new("python3").args(["-m", "venv"]).arg(directory))?;
-        let pip =
-            ["-m", "pip", "install", "--quiet", "--timeout", "20", "--retries", "2", "--require-hashes", "--only-binary", ":all:"];
-        succeed(Command::new(directory.join("bin/python")).args(pip).arg("--requirement").arg(directory.join("requirements.txt")))?;
+        let pip = [
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--timeout",
+            "20",
+            "--retries",
+            "2",
+            "--require-hashes",
+            "--only-binary",
+            ":all:",
+        ];
+        succeed(
+            Command::new(directory.join("bin/python"))
+                .args(pip)
+                .arg("--requirement")
+                .arg(directory.join("requirements.txt")),
+        )?;
         std::fs::write(directory.join(STAMP), REQUIREMENTS).unwrap();
     }
     std::fs::write(directory.join("hooks.py"), HOOKS).unwrap();
@@ -129,7 +193,17 @@ fn install(directory: &Path) -> Result<(), String> {
 }
 
 fn succeed(command: &mut Command) -> Result<(), String> {
-    let ran = command.output().map_err(|error| format!("{}: {error}", command.get_program().display()))?;
-    let told = || [&ran.stdout[..], &ran.stderr].map(String::from_utf8_lossy).concat();
-    if ran.status.success() { Ok(()) } else { Err(format!("{command:?} failed: {}", told().trim())) }
+    let ran = command
+        .output()
+        .map_err(|error| format!("{}: {error}", command.get_program().display()))?;
+    let told = || {
+        [&ran.stdout[..], &ran.stderr]
+            .map(String::from_utf8_lossy)
+            .concat()
+    };
+    if ran.status.success() {
+        Ok(())
+    } else {
+        Err(format!("{command:?} failed: {}", told().trim()))
+    }
 }

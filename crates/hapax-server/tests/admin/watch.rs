@@ -16,12 +16,21 @@ struct Watching {
 
 impl Watching {
     fn start(world: &World, args: &[&str]) -> Watching {
-        let mut program = world.keys(args).stderr(Stdio::null()).spawn().expect("the program is built");
-        Watching { lines: BufReader::new(program.stdout.take().unwrap()).lines(), _program: program }
+        let mut program = world
+            .keys(args)
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the program is built");
+        Watching {
+            lines: BufReader::new(program.stdout.take().unwrap()).lines(),
+            _program: program,
+        }
     }
 
     async fn next(&mut self) -> String {
-        let line = tokio::time::timeout(Duration::from_secs(20), self.lines.next_line()).await.expect("a change is told");
+        let line = tokio::time::timeout(Duration::from_secs(20), self.lines.next_line())
+            .await
+            .expect("a change is told");
         line.unwrap().expect("it goes on")
     }
 
@@ -45,20 +54,41 @@ async fn each_change_is_a_line() {
     let mut log = Watching::start(&world, &["log", "--watch"]);
     assert_eq!(all.next_key().await, triple("new", "first", "unknown"));
     let line = unknown.next().await;
-    assert!(line.starts_with("new\t") && line.contains("\tunknown\tPOST /v1/charges\tfirst\t"), "{line}");
+    assert!(
+        line.starts_with("new\t") && line.contains("\tunknown\tPOST /v1/charges\tfirst\t"),
+        "{line}"
+    );
 
     let asking = world.running("second").await;
     assert_eq!(all.next_key().await, triple("new", "second", "running"));
     world.origin.go();
     asking.await.unwrap();
-    assert_eq!(all.next_key().await, triple("changed", "second", "completed"));
+    assert_eq!(
+        all.next_key().await,
+        triple("changed", "second", "completed")
+    );
 
-    let id = world.found("key=first").await["id"].as_str().unwrap().to_owned();
-    world.ask("POST", &format!("/v1/keys/{id}/settle"), r#"{"outcome":"not-done","by":"ada","reason":"not there"}"#).await;
-    assert_eq!(all.next_key().await, triple("changed", "first", "retryable"));
+    let id = world.found("key=first").await["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    world
+        .ask(
+            "POST",
+            &format!("/v1/keys/{id}/settle"),
+            r#"{"outcome":"not-done","by":"ada","reason":"not there"}"#,
+        )
+        .await;
+    assert_eq!(
+        all.next_key().await,
+        triple("changed", "first", "retryable")
+    );
     assert!(unknown.next().await.starts_with(&format!("gone\t{id}\t")));
     let line = log.next().await;
-    assert!(line.starts_with("1\t") && line.ends_with("\tunknown -> retryable\tnot there"), "{line}");
+    assert!(
+        line.starts_with("1\t") && line.ends_with("\tunknown -> retryable\tnot there"),
+        "{line}"
+    );
     world.end().await;
 }
 
@@ -68,10 +98,16 @@ async fn whoever_stops_reading_ends_it() {
     world.lost("first").await;
     let mut watching = Watching::start(&world, &["list", "--watch"]);
     watching.next().await;
-    let Watching { lines, mut _program } = watching;
+    let Watching {
+        lines,
+        mut _program,
+    } = watching;
     drop(lines);
     world.lost("second").await;
-    let ended = tokio::time::timeout(Duration::from_secs(20), _program.wait()).await.expect("it ends by itself").unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(20), _program.wait())
+        .await
+        .expect("it ends by itself")
+        .unwrap();
     assert_eq!(ended.code(), Some(0));
     world.end().await;
 }

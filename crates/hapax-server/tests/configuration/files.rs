@@ -7,10 +7,14 @@ use rcgen::{CertificateParams, KeyPair};
 
 use crate::{directory, hapax};
 
-/// Writes a certificate and its key, `certificate.pem` and `key.pem`; the certificate is its own authority.
+/// Writes a certificate and its key, `certificate.pem` and `key.pem`; the certificate is its own
+/// authority.
 pub(crate) fn pair(directory: &Path) {
     let key = KeyPair::generate().unwrap();
-    let certificate = CertificateParams::new(["localhost".to_owned()]).unwrap().self_signed(&key).unwrap();
+    let certificate = CertificateParams::new(["localhost".to_owned()])
+        .unwrap()
+        .self_signed(&key)
+        .unwrap();
     fs::write(directory.join("certificate.pem"), certificate.pem()).unwrap();
     fs::write(directory.join("key.pem"), key.serialize_pem()).unwrap();
 }
@@ -22,12 +26,25 @@ const GARBAGE_DER: &str = "-----BEGIN CERTIFICATE-----\nZ2FyYmFnZQ==\n-----END C
 
 /// What `config check` and `serve` end with: the same.
 fn refused(directory: &Path, settings: &str) -> String {
-    let settings = format!("listen = \"127.0.0.1:0\"\nadmin = \"off\"\nstore = \"memory:\"\n{settings}");
+    let settings =
+        format!("listen = \"127.0.0.1:0\"\nadmin = \"off\"\nstore = \"memory:\"\n{settings}");
     fs::write(directory.join("hapax.toml"), settings).unwrap();
-    let (code, stdout, checked) = hapax(directory, &["config", "check", "--config", "hapax.toml"], &[]);
+    let (code, stdout, checked) = hapax(
+        directory,
+        &["config", "check", "--config", "hapax.toml"],
+        &[],
+    );
     assert_eq!((code, stdout.as_str()), (2, ""), "{checked}");
-    let (code, _, started) = hapax(directory, &["serve", "--config", "hapax.toml", "--log", "text"], &[("HAPAX_LOG", "off")]);
-    assert_eq!((code, &started), (2, &checked), "a start says something else");
+    let (code, _, started) = hapax(
+        directory,
+        &["serve", "--config", "hapax.toml", "--log", "text"],
+        &[("HAPAX_LOG", "off")],
+    );
+    assert_eq!(
+        (code, &started),
+        (2, &checked),
+        "a start says something else"
+    );
     checked
 }
 
@@ -47,24 +64,41 @@ fn check_refuses_what_a_start_refuses_and_names_setting_and_file() {
     pair(at);
     fs::write(at.join("key.pem"), key).unwrap();
     let said = refused(at, TLS);
-    assert!(said.starts_with("hapax: tls.key key.pem: this is not the key of the certificate in certificate.pem"), "{said}");
+    assert!(
+        said.starts_with(
+            "hapax: tls.key key.pem: this is not the key of the certificate in certificate.pem"
+        ),
+        "{said}"
+    );
     for garbage in ["garbage", GARBAGE_DER] {
         fs::write(at.join("certificate.pem"), garbage).unwrap();
         let said = refused(at, TLS);
-        assert!(said.starts_with("hapax: tls.certificate certificate.pem: "), "{said}");
+        assert!(
+            said.starts_with("hapax: tls.certificate certificate.pem: "),
+            "{said}"
+        );
         fs::write(at.join("ca.pem"), garbage).unwrap();
         let said = refused(at, CA);
-        assert!(said.starts_with("hapax: upstream.ca_file ca.pem: "), "{said}");
+        assert!(
+            said.starts_with("hapax: upstream.ca_file ca.pem: "),
+            "{said}"
+        );
     }
     for broken in ["garbage", "{\"keys\": []}", "{\"keys\""] {
         fs::write(at.join("keys.json"), broken).unwrap();
         let said = refused(at, JWT);
-        assert!(said.starts_with("hapax: jwt.keys_file keys.json: "), "{said}");
+        assert!(
+            said.starts_with("hapax: jwt.keys_file keys.json: "),
+            "{said}"
+        );
     }
     // Every mistake at once.
     let both = format!("{JWT}[tls]\ncertificate = \"certificate.pem\"\nkey = \"key.pem\"\n");
     let said = refused(at, &both);
-    assert!(said.contains("tls.certificate") && said.contains("\njwt.keys_file"), "{said}");
+    assert!(
+        said.contains("tls.certificate") && said.contains("\njwt.keys_file"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -73,8 +107,16 @@ fn check_asks_nobody_for_the_keys_of_tokens() {
     let asked = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     asked.set_nonblocking(true).unwrap();
     let url = format!("keys_url = \"http://{}/keys\"", asked.local_addr().unwrap());
-    fs::write(directory.path().join("hapax.toml"), JWT.replace("keys_file = \"keys.json\"", &url)).unwrap();
-    let (code, _, stderr) = hapax(directory.path(), &["config", "check", "--config", "hapax.toml"], &[]);
+    fs::write(
+        directory.path().join("hapax.toml"),
+        JWT.replace("keys_file = \"keys.json\"", &url),
+    )
+    .unwrap();
+    let (code, _, stderr) = hapax(
+        directory.path(),
+        &["config", "check", "--config", "hapax.toml"],
+        &[],
+    );
     assert_eq!(code, 0, "{stderr}");
     assert!(asked.accept().is_err(), "somebody was asked");
 }

@@ -93,12 +93,36 @@ fn no_variable_makes_the_reader_panic() {
         "ADMIN_TOKEN",
         "listen",
     ];
-    let values = ["", "/v1", "[", "{", "[{ by = 1 }]", "true", "5", "\"x\"", "é\u{0}", "\n\n", "1979-05-27", "http://a:b@c"];
+    let values = [
+        "",
+        "/v1",
+        "[",
+        "{",
+        "[{ by = 1 }]",
+        "true",
+        "5",
+        "\"x\"",
+        "é\u{0}",
+        "\n\n",
+        "1979-05-27",
+        "http://a:b@c",
+    ];
     for _ in 0..3_000 {
-        let name: String = (0..=dice.roll(8)).map(|_| words[dice.roll(words.len())]).collect();
-        let name = if dice.roll(3) == 0 { name } else { format!("HAPAX__{name}") };
-        let environment = [(name, values[dice.roll(values.len())])].into_iter().collect();
-        if let Err(error) = file::without_file(&Overrides { environment, ..upstream() }) {
+        let name: String = (0..=dice.roll(8))
+            .map(|_| words[dice.roll(words.len())])
+            .collect();
+        let name = if dice.roll(3) == 0 {
+            name
+        } else {
+            format!("HAPAX__{name}")
+        };
+        let environment = [(name, values[dice.roll(values.len())])]
+            .into_iter()
+            .collect();
+        if let Err(error) = file::without_file(&Overrides {
+            environment,
+            ..upstream()
+        }) {
             let _ = format!("{error} {error:?}");
         }
     }

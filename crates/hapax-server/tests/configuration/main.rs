@@ -1,4 +1,5 @@
-//! The configuration: what is read, what a person is told who made a mistake in it, and the commands that show it.
+//! The configuration: what is read, what a person is told who made a mistake in it, and the
+//! commands that show it.
 
 mod commands;
 mod environment;
@@ -41,17 +42,31 @@ fn load(directory: &Path, text: &str, overrides: &Overrides) -> Result<Loaded, C
 }
 
 fn upstream() -> Overrides {
-    Overrides { upstream: Some("http://127.0.0.1:3000".parse().unwrap()), ..Overrides::default() }
+    Overrides {
+        upstream: Some("http://127.0.0.1:3000".parse().unwrap()),
+        ..Overrides::default()
+    }
 }
 
 fn good(text: &str) -> Config {
-    load(directory().path(), text, &upstream()).unwrap_or_else(|error| panic!("{error}")).config
+    load(directory().path(), text, &upstream())
+        .unwrap_or_else(|error| panic!("{error}"))
+        .config
 }
 
 /// A configuration of variables alone.
 fn of_variables(variables: &[(&str, &str)]) -> Result<Loaded, ConfigError> {
-    let environment = variables.iter().map(|(name, value)| (*name, *value)).collect();
-    file::load(None, &Overrides { environment, ..upstream() })
+    let environment = variables
+        .iter()
+        .map(|(name, value)| (*name, *value))
+        .collect();
+    file::load(
+        None,
+        &Overrides {
+            environment,
+            ..upstream()
+        },
+    )
 }
 
 fn documentation() -> String {
@@ -68,10 +83,24 @@ fn example() -> String {
 /// What the program said: its exit code, standard output and standard error.
 fn hapax(directory: &Path, args: &[&str], variables: &[(&str, &str)]) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("HAPAX_")) {
+    for (name, _) in
+        std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("HAPAX_"))
+    {
         command.env_remove(name);
     }
-    let Output { status, stdout, stderr } =
-        command.args(args).envs(variables.iter().copied()).current_dir(directory).output().unwrap();
-    (status.code().unwrap_or(-1), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command
+        .args(args)
+        .envs(variables.iter().copied())
+        .current_dir(directory)
+        .output()
+        .unwrap();
+    (
+        status.code().unwrap_or(-1),
+        String::from_utf8(stdout).unwrap(),
+        String::from_utf8(stderr).unwrap(),
+    )
 }

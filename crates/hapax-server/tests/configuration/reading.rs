@@ -8,7 +8,9 @@ use hapax::core::outcome::Class;
 use hapax::core::policy::{KeySource, Part, Velocity};
 use hapax::{KeyRule, Mode};
 use hapax_server::config::file::Overrides;
-use hapax_server::config::{Config, Environment, PrincipalSource, PrincipalSources, Protocol, StoreUrl};
+use hapax_server::config::{
+    Config, Environment, PrincipalSource, PrincipalSources, Protocol, StoreUrl,
+};
 
 use crate::{directory, example, good, load, upstream};
 
@@ -60,30 +62,78 @@ fn a_route_says_what_its_policy_is() {
     );
     let route = &config.routes[0];
     assert_eq!(&*route.name, "charges");
-    assert!(route.matches(&http::Method::PUT, "/v1/charges/7") && !route.matches(&http::Method::PATCH, "/v1/charges/7"));
+    assert!(
+        route.matches(&http::Method::PUT, "/v1/charges/7")
+            && !route.matches(&http::Method::PATCH, "/v1/charges/7")
+    );
     let policy = &route.policy;
     assert!(policy.guards("PUT") && policy.guards("POST") && !policy.guards("GET"));
-    assert_eq!((policy.mode, policy.key, &*policy.key_field), (Mode::Rerun, KeyRule::Required, "X-Idempotency-Key"));
-    assert_eq!((policy.strict_key, policy.key_bits_min, policy.attempts_max), (true, 64, 7));
-    assert_eq!((policy.retention, policy.tombstone), (Duration::from_secs(48 * 3600), Duration::ZERO));
-    assert_eq!((policy.lease, policy.longest_attempt), (Duration::from_millis(500), Duration::from_secs(60)));
-    assert_eq!((policy.wait, policy.wait_max), (Duration::from_secs(2), Duration::from_secs(3)));
+    assert_eq!(
+        (policy.mode, policy.key, &*policy.key_field),
+        (Mode::Rerun, KeyRule::Required, "X-Idempotency-Key")
+    );
+    assert_eq!(
+        (policy.strict_key, policy.key_bits_min, policy.attempts_max),
+        (true, 64, 7)
+    );
+    assert_eq!(
+        (policy.retention, policy.tombstone),
+        (Duration::from_secs(48 * 3600), Duration::ZERO)
+    );
+    assert_eq!(
+        (policy.lease, policy.longest_attempt),
+        (Duration::from_millis(500), Duration::from_secs(60))
+    );
+    assert_eq!(
+        (policy.wait, policy.wait_max),
+        (Duration::from_secs(2), Duration::from_secs(3))
+    );
     assert_eq!(policy.store_timeout, Duration::from_millis(250));
-    assert_eq!((policy.answer_bytes_max, policy.body_bytes_max, policy.body_memory_bytes_max), (64 << 10, 1_000, 1_000));
-    assert_eq!((policy.answer_version.as_deref(), policy.replay_cookies), (Some("2025-01"), true));
-    assert!(policy.naturally_idempotent && policy.fail_open && policy.keep_answers && !policy.shadow);
-    let omitted = Selection::Omit(vec!["/sent_at".parse().unwrap(), "/items/*/seen".parse().unwrap()]);
+    assert_eq!(
+        (
+            policy.answer_bytes_max,
+            policy.body_bytes_max,
+            policy.body_memory_bytes_max
+        ),
+        (64 << 10, 1_000, 1_000)
+    );
+    assert_eq!(
+        (policy.answer_version.as_deref(), policy.replay_cookies),
+        (Some("2025-01"), true)
+    );
+    assert!(
+        policy.naturally_idempotent && policy.fail_open && policy.keep_answers && !policy.shadow
+    );
+    let omitted = Selection::Omit(vec![
+        "/sent_at".parse().unwrap(),
+        "/items/*/seen".parse().unwrap(),
+    ]);
     assert_eq!(policy.fingerprint.body, BodyMode::Json(omitted));
-    assert_eq!(policy.fingerprint.headers().collect::<Vec<_>>(), ["content-encoding", "content-type", "x-api-version"]);
-    let mut classes: BTreeMap<u16, Class> = (501..600).map(|status| (status, Class::Unknown)).collect();
+    assert_eq!(
+        policy.fingerprint.headers().collect::<Vec<_>>(),
+        ["content-encoding", "content-type", "x-api-version"]
+    );
+    let mut classes: BTreeMap<u16, Class> =
+        (501..600).map(|status| (status, Class::Unknown)).collect();
     classes.extend([(404, Class::Release), (500, Class::Keep)]);
     assert_eq!(policy.classes, classes, "a status goes before its hundred");
-    let (merchant, card) = (Part::Header("x-merchant".into()), Part::Body("/card".parse().unwrap()));
+    let (merchant, card) = (
+        Part::Header("x-merchant".into()),
+        Part::Body("/card".parse().unwrap()),
+    );
     assert_eq!(
         policy.velocity,
         [
-            Velocity { by: merchant, keys: 100, per: Duration::from_secs(60) },
-            Velocity { by: card, keys: 3, per: Duration::from_secs(3600) }
+            Velocity {
+                by: merchant,
+                keys: 100,
+                per: Duration::from_secs(60)
+            },
+            Velocity {
+                by: card,
+                keys: 3,
+                per: Duration::from_secs(3600)
+            }
         ]
     );
 }
@@ -112,13 +162,34 @@ fn a_derived_key_lives_shortly() {
         "#,
     );
     let policy = |at: usize| &config.routes[at].policy;
-    let parts = vec![Part::Header("x-order".into()), Part::Body("/amount".parse().unwrap()), Part::Principal];
+    let parts = vec![
+        Part::Header("x-order".into()),
+        Part::Body("/amount".parse().unwrap()),
+        Part::Principal,
+    ];
     assert_eq!(policy(0).key_source, KeySource::Derived(parts));
-    assert_eq!((policy(0).retention, policy(0).tombstone), (Duration::from_secs(300), Duration::ZERO), "not what others say");
-    assert_eq!((policy(0).strict_key, policy(0).key_bits_min), (false, 0), "what was said for keys that callers send");
-    assert_eq!((policy(1).retention, policy(1).tombstone), (Duration::from_secs(30), Duration::ZERO));
-    assert_eq!(policy(2).key_source, KeySource::Body("/client~1token".parse().unwrap()));
-    assert_eq!((policy(2).retention, policy(2).key_bits_min), (Duration::from_secs(48 * 3600), 64));
+    assert_eq!(
+        (policy(0).retention, policy(0).tombstone),
+        (Duration::from_secs(300), Duration::ZERO),
+        "not what others say"
+    );
+    assert_eq!(
+        (policy(0).strict_key, policy(0).key_bits_min),
+        (false, 0),
+        "what was said for keys that callers send"
+    );
+    assert_eq!(
+        (policy(1).retention, policy(1).tombstone),
+        (Duration::from_secs(30), Duration::ZERO)
+    );
+    assert_eq!(
+        policy(2).key_source,
+        KeySource::Body("/client~1token".parse().unwrap())
+    );
+    assert_eq!(
+        (policy(2).retention, policy(2).key_bits_min),
+        (Duration::from_secs(48 * 3600), 64)
+    );
 }
 
 #[test]
@@ -147,11 +218,25 @@ fn defaults_are_for_every_route_that_does_not_say_otherwise() {
         "#,
     );
     let [one, two, three] = [0, 1, 2].map(|at| &config.routes[at].policy);
-    assert_eq!((one.mode, one.retention, &one.fingerprint.body), (Mode::Rerun, Duration::from_secs(3600), &BodyMode::Raw));
-    assert_eq!(two.fingerprint.body, BodyMode::Json(Selection::Only(vec!["/amount".parse().unwrap()])));
-    assert_eq!(three.key, KeyRule::Off, "a field that all routes have is no contradiction");
+    assert_eq!(
+        (one.mode, one.retention, &one.fingerprint.body),
+        (Mode::Rerun, Duration::from_secs(3600), &BodyMode::Raw)
+    );
+    assert_eq!(
+        two.fingerprint.body,
+        BodyMode::Json(Selection::Only(vec!["/amount".parse().unwrap()]))
+    );
+    assert_eq!(
+        three.key,
+        KeyRule::Off,
+        "a field that all routes have is no contradiction"
+    );
     let unwritten = &config.all_routes()[3].policy;
-    assert_eq!((unwritten.mode, &*unwritten.key_field), (Mode::Rerun, "X-Key"), "the unwritten route too");
+    assert_eq!(
+        (unwritten.mode, &*unwritten.key_field),
+        (Mode::Rerun, "X-Key"),
+        "the unwritten route too"
+    );
 }
 
 #[test]
@@ -177,9 +262,15 @@ fn paths_begin_where_the_file_is() {
     let directory = directory();
     let text = "store = \"sqlite:data/hapax.db\"\n[tls]\ncertificate = \"certificate.pem\"\nkey = \"key.pem\"\n";
     let config = load(directory.path(), text, &upstream()).unwrap().config;
-    assert_eq!(config.store, StoreUrl::Sqlite(directory.path().join("data/hapax.db")));
+    assert_eq!(
+        config.store,
+        StoreUrl::Sqlite(directory.path().join("data/hapax.db"))
+    );
     assert_eq!(config.tls.unwrap().key, directory.path().join("key.pem"));
-    assert_eq!(good("store = \"sqlite:/var/lib/hapax.db\"").store, StoreUrl::Sqlite("/var/lib/hapax.db".into()));
+    assert_eq!(
+        good("store = \"sqlite:/var/lib/hapax.db\"").store,
+        StoreUrl::Sqlite("/var/lib/hapax.db".into())
+    );
 }
 
 #[test]
@@ -190,13 +281,21 @@ fn flags_go_before_variables_and_the_file() {
         admin: Some(None),
         store: Some(StoreUrl::Memory),
         principal: Some(PrincipalSource::None.into()),
-        environment: [("HAPAX__LISTEN", "127.0.0.1:3"), ("HAPAX__UPSTREAM__URL", "http://two.example")].into_iter().collect(),
+        environment: [
+            ("HAPAX__LISTEN", "127.0.0.1:3"),
+            ("HAPAX__UPSTREAM__URL", "http://two.example"),
+        ]
+        .into_iter()
+        .collect(),
     };
     let text = "listen = \"127.0.0.1:2\"\nadmin = \"127.0.0.1:1\"\nstore = \"sqlite:a\"\n[upstream]\nurl = \"http://one.example\"\nprotocol = \"http2\"\n";
     let config = load(directory().path(), text, &overrides).unwrap().config;
     assert_eq!(config.upstream.url.to_string(), "https://other.example/");
     assert_eq!(config.upstream.protocol, Protocol::Http2);
-    assert_eq!((config.listen.port(), config.admin, config.store), (1, None, StoreUrl::Memory));
+    assert_eq!(
+        (config.listen.port(), config.admin, config.store),
+        (1, None, StoreUrl::Memory)
+    );
     assert_eq!(config.principal, PrincipalSource::None.into());
 }
 
@@ -210,23 +309,52 @@ fn limits_that_follow_from_others_follow() {
 #[test]
 fn quotas_are_none_unless_they_are_written() {
     let limits = good("").limits;
-    assert_eq!((limits.records_per_principal_max, limits.bytes_per_principal_max), (None, None));
+    assert_eq!(
+        (
+            limits.records_per_principal_max,
+            limits.bytes_per_principal_max
+        ),
+        (None, None)
+    );
     let limits =
         good("[limits]\nrecords_per_principal_max = 5\nbytes_per_principal_max = \"1MiB\"\nvelocity_entries_max = 7").limits;
-    assert_eq!((limits.records_per_principal_max, limits.bytes_per_principal_max), (Some(5), Some(1 << 20)));
+    assert_eq!(
+        (
+            limits.records_per_principal_max,
+            limits.bytes_per_principal_max
+        ),
+        (Some(5), Some(1 << 20))
+    );
     assert_eq!(limits.velocity_entries_max, 7);
 }
 
 #[test]
 fn the_example_of_the_documentation_is_good_and_shows_the_defaults() {
     let directory = directory();
-    let overrides = Overrides { environment: Environment::default(), ..Overrides::default() };
-    let config = load(directory.path(), &example(), &overrides).unwrap_or_else(|error| panic!("{error}")).config;
+    let overrides = Overrides {
+        environment: Environment::default(),
+        ..Overrides::default()
+    };
+    let config = load(directory.path(), &example(), &overrides)
+        .unwrap_or_else(|error| panic!("{error}"))
+        .config;
     assert_eq!(config.routes.len(), 5);
     let defaults = Config::new(config.upstream.url.clone());
-    assert_eq!(format!("{:?}", config.timeouts), format!("{:?}", defaults.timeouts));
-    assert_eq!(format!("{:?}", config.limits), format!("{:?}", defaults.limits));
-    assert_eq!(format!("{:?}", config.drain), format!("{:?}", defaults.drain));
+    assert_eq!(
+        format!("{:?}", config.timeouts),
+        format!("{:?}", defaults.timeouts)
+    );
+    assert_eq!(
+        format!("{:?}", config.limits),
+        format!("{:?}", defaults.limits)
+    );
+    assert_eq!(
+        format!("{:?}", config.drain),
+        format!("{:?}", defaults.drain)
+    );
     assert_eq!(config.upstream, defaults.upstream);
-    assert_eq!(config.routes[0].policy.retention, hapax::Policy::default().retention);
+    assert_eq!(
+        config.routes[0].policy.retention,
+        hapax::Policy::default().retention
+    );
 }

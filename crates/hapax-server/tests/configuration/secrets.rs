@@ -13,14 +13,32 @@ const CANARY: &str = "canary-0123456789abcdef";
 fn a_secret_may_stand_in_a_file_that_only_its_owner_reads() {
     let directory = directory();
     let path = directory.path().join("secret");
-    for (text, mode, warned) in [("\n", 0o600, ""), ("", 0o600, ""), ("\r\n", 0o640, "its group"), ("\n", 0o644, "everybody")] {
+    for (text, mode, warned) in [
+        ("\n", 0o600, ""),
+        ("", 0o600, ""),
+        ("\r\n", 0o640, "its group"),
+        ("\n", 0o644, "everybody"),
+    ] {
         fs::write(&path, format!("{CANARY}{text}")).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-        let loaded = load(directory.path(), "admin_token_file = \"secret\"\n", &upstream()).unwrap();
+        let loaded = load(
+            directory.path(),
+            "admin_token_file = \"secret\"\n",
+            &upstream(),
+        )
+        .unwrap();
         assert_eq!(loaded.config.admin_token.as_ref().unwrap().expose(), CANARY);
-        assert_eq!(loaded.warnings.len(), usize::from(!warned.is_empty()), "{:?}", loaded.warnings);
+        assert_eq!(
+            loaded.warnings.len(),
+            usize::from(!warned.is_empty()),
+            "{:?}",
+            loaded.warnings
+        );
         assert!(
-            loaded.warnings.iter().all(|warning| warning.contains(warned) && warning.contains("chmod 600")),
+            loaded
+                .warnings
+                .iter()
+                .all(|warning| warning.contains(warned) && warning.contains("chmod 600")),
             "{:?}",
             loaded.warnings
         );
@@ -31,10 +49,20 @@ fn a_secret_may_stand_in_a_file_that_only_its_owner_reads() {
 fn a_variable_may_have_a_secret_or_name_its_file() {
     let directory = directory();
     let path = directory.path().join("token");
-    for (name, value) in [("HAPAX__ADMIN_TOKEN", "0123456789abcdef"), ("HAPAX__ADMIN_TOKEN_FILE", path.to_str().unwrap())] {
-        let overrides = Overrides { environment: [(name, value)].into_iter().collect(), ..upstream() };
-        let loaded = load(directory.path(), "", &overrides).unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(loaded.config.admin_token.unwrap().expose(), "0123456789abcdef");
+    for (name, value) in [
+        ("HAPAX__ADMIN_TOKEN", "0123456789abcdef"),
+        ("HAPAX__ADMIN_TOKEN_FILE", path.to_str().unwrap()),
+    ] {
+        let overrides = Overrides {
+            environment: [(name, value)].into_iter().collect(),
+            ..upstream()
+        };
+        let loaded =
+            load(directory.path(), "", &overrides).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(
+            loaded.config.admin_token.unwrap().expose(),
+            "0123456789abcdef"
+        );
     }
 }
 
@@ -73,10 +101,22 @@ fn no_secret_is_ever_shown() {
             Ok(loaded) => shown(&format!("{loaded:?}"), text),
             Err(error) => shown(&format!("{error} {error:?}"), text),
         }
-        for command in
-            [&["config", "check"][..], &["config", "print"], &["config", "print", "--json"], &["config", "explain", "POST", "/"]]
-        {
-            let args = [command, &["--config", "hapax.toml", "--upstream", "http://127.0.0.1:3000"]].concat();
+        for command in [
+            &["config", "check"][..],
+            &["config", "print"],
+            &["config", "print", "--json"],
+            &["config", "explain", "POST", "/"],
+        ] {
+            let args = [
+                command,
+                &[
+                    "--config",
+                    "hapax.toml",
+                    "--upstream",
+                    "http://127.0.0.1:3000",
+                ],
+            ]
+            .concat();
             let (_, stdout, stderr) = hapax(directory.path(), &args, &[]);
             shown(&format!("{stdout}{stderr}"), text);
         }
@@ -87,10 +127,16 @@ fn no_secret_is_ever_shown() {
         ("HAPAX_ADMIN_TOKEN", CANARY),
         ("HAPAX__admin_token", CANARY),
         ("HAPAX__STORE", &format!("postgres://ada:{CANARY}@db/hapax")),
-        ("HAPAX__STORE", &format!("postgres://ada:{CANARY}@db/hapax?sslmodus=x")),
+        (
+            "HAPAX__STORE",
+            &format!("postgres://ada:{CANARY}@db/hapax?sslmodus=x"),
+        ),
         ("HAPAX_STORE", &format!("postgres://ada:{CANARY}@db/hapax")),
     ] {
-        let overrides = Overrides { environment: [(name, value)].into_iter().collect(), ..upstream() };
+        let overrides = Overrides {
+            environment: [(name, value)].into_iter().collect(),
+            ..upstream()
+        };
         shown(&format!("{overrides:?}"), name);
         let said = match load(directory.path(), "", &overrides) {
             Ok(loaded) => format!("{loaded:?}"),
@@ -100,7 +146,8 @@ fn no_secret_is_ever_shown() {
     }
 }
 
-/// A flag is shown by the parser of flags when it is wrong, and by whoever prints what counts when it is not.
+/// A flag is shown by the parser of flags when it is wrong, and by whoever prints what counts when
+/// it is not.
 #[test]
 fn no_password_of_a_flag_is_ever_repeated() {
     let directory = directory();
@@ -111,21 +158,50 @@ fn no_password_of_a_flag_is_ever_repeated() {
         format!("host=db password={CANARY}"),
     ] {
         for command in [
-            &["config", "check", "--upstream", "http://127.0.0.1:3000", "--store"][..],
-            &["config", "print", "--upstream", "http://127.0.0.1:3000", "--store"],
+            &[
+                "config",
+                "check",
+                "--upstream",
+                "http://127.0.0.1:3000",
+                "--store",
+            ][..],
+            &[
+                "config",
+                "print",
+                "--upstream",
+                "http://127.0.0.1:3000",
+                "--store",
+            ],
             &["store", "check"],
             &["store", "backup", "copy.db", "--store"],
             &["keys", "list", "--store"],
             &["migrate", "--store"],
         ] {
-            let (_, stdout, stderr) = hapax(directory.path(), &[command, &[&url]].concat(), &[("PGCONNECT_TIMEOUT", "1")]);
-            assert!(!format!("{stdout}{stderr}").contains(CANARY), "{command:?} {url}\n{stdout}{stderr}");
+            let (_, stdout, stderr) = hapax(
+                directory.path(),
+                &[command, &[&url]].concat(),
+                &[("PGCONNECT_TIMEOUT", "1")],
+            );
+            assert!(
+                !format!("{stdout}{stderr}").contains(CANARY),
+                "{command:?} {url}\n{stdout}{stderr}"
+            );
         }
     }
     let (_, _, stderr) = hapax(
         directory.path(),
-        &["config", "check", "--upstream", "http://127.0.0.1:3000", "--store", "postgres://ada:hunter2@db/hapax"],
+        &[
+            "config",
+            "check",
+            "--upstream",
+            "http://127.0.0.1:3000",
+            "--store",
+            "postgres://ada:hunter2@db/hapax",
+        ],
         &[],
     );
-    assert!(stderr.contains("everybody on this machine can read the password"), "{stderr}");
+    assert!(
+        stderr.contains("everybody on this machine can read the password"),
+        "{stderr}"
+    );
 }

@@ -25,9 +25,13 @@ impl Authority {
 
     pub(crate) fn issue(&self) -> Certified {
         let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
+        let params =
+            CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
         let certificate = params.signed_by(&key, &self.0).unwrap();
-        Certified { certificate: certificate.pem(), key: key.serialize_pem() }
+        Certified {
+            certificate: certificate.pem(),
+            key: key.serialize_pem(),
+        }
     }
 
     /// Writes its own certificate, for those who are to believe it.

@@ -34,10 +34,22 @@ pub(crate) struct Way {
 
 /// All of them: the columns of the matrix.
 pub(crate) const WAYS: [Way; 4] = [
-    Way { is_http2: false, is_tls: false },
-    Way { is_http2: false, is_tls: true },
-    Way { is_http2: true, is_tls: false },
-    Way { is_http2: true, is_tls: true },
+    Way {
+        is_http2: false,
+        is_tls: false,
+    },
+    Way {
+        is_http2: false,
+        is_tls: true,
+    },
+    Way {
+        is_http2: true,
+        is_tls: false,
+    },
+    Way {
+        is_http2: true,
+        is_tls: true,
+    },
 ];
 
 impl Way {
@@ -72,8 +84,15 @@ impl Client {
             None => self.exchange(socket, request).await,
             Some(config) => {
                 let name = ServerName::try_from("localhost").unwrap();
-                let stream = TlsConnector::from(config.clone()).connect(name, socket).await.unwrap();
-                assert_eq!(stream.get_ref().1.alpn_protocol(), Some(self.way.alpn()), "the gateway speaks what it was asked for");
+                let stream = TlsConnector::from(config.clone())
+                    .connect(name, socket)
+                    .await
+                    .unwrap();
+                assert_eq!(
+                    stream.get_ref().1.alpn_protocol(),
+                    Some(self.way.alpn()),
+                    "the gateway speaks what it was asked for"
+                );
                 self.exchange(stream, request).await
             }
         }
@@ -85,10 +104,17 @@ impl Client {
         tokio::spawn(async move { client.send(request).await })
     }
 
-    async fn exchange(&self, stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, request: Asked) -> Got {
+    async fn exchange(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        request: Asked,
+    ) -> Got {
         let io = TokioIo::new(stream);
         if self.way.is_http2 {
-            let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.unwrap();
+            let (mut sender, connection) =
+                hyper::client::conn::http2::handshake(TokioExecutor::new(), io)
+                    .await
+                    .unwrap();
             tokio::spawn(connection);
             Got::read(sender.send_request(self.for_http2(request)).await.unwrap()).await
         } else {
@@ -100,13 +126,17 @@ impl Client {
 
     fn for_http2(&self, mut request: Asked) -> Asked {
         let scheme = if self.way.is_tls { "https" } else { "http" };
-        *request.uri_mut() = format!("{scheme}://localhost{}", request.uri()).parse::<Uri>().unwrap();
+        *request.uri_mut() = format!("{scheme}://localhost{}", request.uri())
+            .parse::<Uri>()
+            .unwrap();
         request
     }
 }
 
 fn for_http1(mut request: Asked) -> Asked {
-    request.headers_mut().insert(HOST, HeaderValue::from_static("localhost"));
+    request
+        .headers_mut()
+        .insert(HOST, HeaderValue::from_static("localhost"));
     request
 }
 
@@ -124,7 +154,12 @@ impl Got {
         let (parts, body) = response.into_parts();
         let collected = body.collect().await.unwrap();
         let trailers = collected.trailers().cloned();
-        Got { status: parts.status, headers: parts.headers, body: collected.to_bytes(), trailers }
+        Got {
+            status: parts.status,
+            headers: parts.headers,
+            body: collected.to_bytes(),
+            trailers,
+        }
     }
 
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
@@ -140,8 +175,14 @@ impl Got {
         if self.header("content-type") != Some("application/problem+json") {
             return None;
         }
-        let document: serde_json::Value = serde_json::from_slice(&self.body).expect("a problem is JSON");
-        Some(document["code"].as_str().expect("a problem has a code").to_owned())
+        let document: serde_json::Value =
+            serde_json::from_slice(&self.body).expect("a problem is JSON");
+        Some(
+            document["code"]
+                .as_str()
+                .expect("a problem has a code")
+                .to_owned(),
+        )
     }
 
     pub(crate) fn is_replay(&self) -> bool {
@@ -156,7 +197,9 @@ pub(crate) fn post(key: &str, body: &'static str) -> Asked {
 
 /// The same without a key.
 pub(crate) fn without_key(target: &str, body: &'static str) -> Asked {
-    Request::post(target).body(Full::from(body).boxed()).unwrap()
+    Request::post(target)
+        .body(Full::from(body).boxed())
+        .unwrap()
 }
 
 /// Adds to a request.
@@ -166,7 +209,10 @@ pub(crate) trait With {
 
 impl With for Asked {
     fn with(mut self, name: &'static str, value: &str) -> Self {
-        self.headers_mut().append(HeaderName::from_static(name), HeaderValue::try_from(value).unwrap());
+        self.headers_mut().append(
+            HeaderName::from_static(name),
+            HeaderValue::try_from(value).unwrap(),
+        );
         self
     }
 }
@@ -184,7 +230,10 @@ impl http_body::Body for Stalled {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         match self.0.take() {
             Some(beginning) => Poll::Ready(Some(Ok(Frame::data(beginning)))),
             None => Poll::Pending,

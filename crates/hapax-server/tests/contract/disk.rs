@@ -20,7 +20,11 @@ impl Disk {
     pub(crate) fn mount() -> Result<Disk, String> {
         let mount_point = tempfile::tempdir().unwrap();
         let tmpfs = Tmpfs::mount(&std::fs::canonicalize(mount_point.path()).unwrap(), BYTES)?;
-        Ok(Disk { filler: None, tmpfs, _mount_point: mount_point })
+        Ok(Disk {
+            filler: None,
+            tmpfs,
+            _mount_point: mount_point,
+        })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -48,8 +52,13 @@ pub(crate) enum Place {
 
 /// Runs the test of this name again where it may mount, if it may not here.
 pub(crate) async fn place(test: &'static str) -> Place {
-    let Err(why) = Disk::mount() else { return Place::Here };
-    match tokio::task::spawn_blocking(move || run_unshared(test)).await.unwrap() {
+    let Err(why) = Disk::mount() else {
+        return Place::Here;
+    };
+    match tokio::task::spawn_blocking(move || run_unshared(test))
+        .await
+        .unwrap()
+    {
         Ok(()) => Place::Elsewhere,
         Err(why_not) => Place::Nowhere(format!("cannot mount a disk ({why}; {why_not})")),
     }

@@ -45,26 +45,57 @@ async fn the_upstream_is_told_who_asks_and_how_and_nothing_that_a_client_made_up
     for way in WAYS {
         let headers = seen(
             way,
-            impostor(post("\"k\"", "charge").with("authorization", "Bearer ada").with("accept-encoding", "br").with("x_own", "1")),
+            impostor(
+                post("\"k\"", "charge")
+                    .with("authorization", "Bearer ada")
+                    .with("accept-encoding", "br")
+                    .with("x_own", "1"),
+            ),
         )
         .await;
         let proto = if way.is_tls { "https" } else { "http" };
-        assert_eq!(value(&headers, "forwarded"), Some(&*format!("for=127.0.0.1;proto={proto};host=\"localhost\"")), "{way}");
-        assert_eq!(value(&headers, "x-forwarded-for"), Some("127.0.0.1"), "{way}");
+        assert_eq!(
+            value(&headers, "forwarded"),
+            Some(&*format!("for=127.0.0.1;proto={proto};host=\"localhost\"")),
+            "{way}"
+        );
+        assert_eq!(
+            value(&headers, "x-forwarded-for"),
+            Some("127.0.0.1"),
+            "{way}"
+        );
         assert_eq!(value(&headers, "x-forwarded-proto"), Some(proto), "{way}");
-        assert_eq!(value(&headers, "x-forwarded-host"), Some("localhost"), "{way}");
+        assert_eq!(
+            value(&headers, "x-forwarded-host"),
+            Some("localhost"),
+            "{way}"
+        );
         assert_eq!(value(&headers, "host"), Some("localhost"), "{way}");
-        assert_eq!(value(&headers, "via"), Some(if way.is_http2 { "2 hapax" } else { "1.1 hapax" }), "{way}");
-        assert_eq!(value(&headers, "accept-encoding"), Some("identity"), "{way}");
+        assert_eq!(
+            value(&headers, "via"),
+            Some(if way.is_http2 { "2 hapax" } else { "1.1 hapax" }),
+            "{way}"
+        );
+        assert_eq!(
+            value(&headers, "accept-encoding"),
+            Some("identity"),
+            "{way}"
+        );
         assert_eq!(value(&headers, "idempotency-key"), Some("k"), "{way}: bare");
         let fence: u64 = value(&headers, "hapax-fence").unwrap().parse().unwrap();
         assert!(fence > 999 && fence < 1 << 53, "{way}: {fence}");
         assert_ne!(value(&headers, "hapax-operation"), Some("made-up"), "{way}");
-        assert!(value(&headers, "x-request-id").is_some_and(|id| !id.is_empty()), "{way}");
+        assert!(
+            value(&headers, "x-request-id").is_some_and(|id| !id.is_empty()),
+            "{way}"
+        );
         for name in ["idempotent-replayed", "x-real-ip"] {
             assert_eq!(value(&headers, name), None, "{way}");
         }
-        let with_underscore: Vec<_> = headers.keys().filter(|name| name.as_str().contains('_')).collect();
+        let with_underscore: Vec<_> = headers
+            .keys()
+            .filter(|name| name.as_str().contains('_'))
+            .collect();
         assert_eq!(with_underscore, ["x_own"], "{way}");
     }
 }
@@ -72,23 +103,44 @@ async fn the_upstream_is_told_who_asks_and_how_and_nothing_that_a_client_made_up
 #[tokio::test]
 async fn an_unguarded_request_cannot_imitate_us_either() {
     for way in WAYS {
-        let headers = seen(way, impostor(without_key("/do", "charge")).with("accept-encoding", "br")).await;
-        for name in ["hapax-fence", "hapax-operation", "idempotent-replayed", "idempotency-key", "x-real-ip"] {
+        let headers = seen(
+            way,
+            impostor(without_key("/do", "charge")).with("accept-encoding", "br"),
+        )
+        .await;
+        for name in [
+            "hapax-fence",
+            "hapax-operation",
+            "idempotent-replayed",
+            "idempotency-key",
+            "x-real-ip",
+        ] {
             assert_eq!(value(&headers, name), None, "{way}");
         }
-        assert!(headers.keys().all(|name| !name.as_str().contains('_')), "{way}: {headers:?}");
+        assert!(
+            headers.keys().all(|name| !name.as_str().contains('_')),
+            "{way}: {headers:?}"
+        );
         assert_eq!(value(&headers, "accept-encoding"), Some("br"), "{way}");
     }
 }
 
 #[tokio::test]
 async fn a_trusted_proxy_is_believed_and_added_to() {
-    let trusted = |config: &mut hapax_server::config::Config| config.trusted_proxies = vec!["127.0.0.1".parse().unwrap()];
+    let trusted = |config: &mut hapax_server::config::Config| {
+        config.trusted_proxies = vec!["127.0.0.1".parse().unwrap()];
+    };
     let world = World::start(WAYS[0], trusted).await;
-    let request = post("k", "charge").with("x-forwarded-for", "10.0.0.1").with("x-forwarded-proto", "https");
+    let request = post("k", "charge")
+        .with("x-forwarded-for", "10.0.0.1")
+        .with("x-forwarded-proto", "https");
     world.send(request).await;
     let headers = world.upstream.last_seen().headers;
-    let chain: Vec<_> = headers.get_all("x-forwarded-for").iter().map(|line| line.to_str().unwrap()).collect();
+    let chain: Vec<_> = headers
+        .get_all("x-forwarded-for")
+        .iter()
+        .map(|line| line.to_str().unwrap())
+        .collect();
     assert_eq!(chain.join(", "), "10.0.0.1, 127.0.0.1");
     assert_eq!(value(&headers, "x-forwarded-proto"), Some("https"));
     world.end().await;
@@ -101,11 +153,22 @@ async fn what_only_we_may_say_an_upstream_cannot() {
         let guarded = world.send(post("k", "charge")).await;
         let unguarded = world.send(without_key("/do", "charge")).await;
         for got in [&guarded, &unguarded] {
-            for name in ["idempotent-replayed", "hapax-fence", "hapax-operation", "hapax-keep", "hapax-trace", "x-hop"] {
+            for name in [
+                "idempotent-replayed",
+                "hapax-fence",
+                "hapax-operation",
+                "hapax-keep",
+                "hapax-trace",
+                "x-hop",
+            ] {
                 assert_eq!(got.header(name), None, "{way}: {name}");
             }
         }
-        assert_ne!(guarded.header("idempotency-expires"), Some("Mon, 01 Jan 2029 00:00:00 GMT"), "{way}");
+        assert_ne!(
+            guarded.header("idempotency-expires"),
+            Some("Mon, 01 Jan 2029 00:00:00 GMT"),
+            "{way}"
+        );
         assert_eq!(unguarded.header("idempotency-expires"), None, "{way}");
         assert_eq!(value(&guarded.headers, "x-other"), Some("1"), "{way}");
         world.end().await;

@@ -1,7 +1,9 @@
-//! The HTTP contract through the real gateway: every row of `docs/http.md` over real sockets, in HTTP/1.1 and HTTP/2, plain and over TLS.
+//! The HTTP contract through the real gateway: every row of `docs/http.md` over real sockets, in
+//! HTTP/1.1 and HTTP/2, plain and over TLS.
 //!
-//! `matrix.rs` asks every row in all four ways and prints the table; `rows/` are the rows; `world.rs` is the gateway of one cell, with an
-//! upstream behind it that keeps its own count of effects. `HAPAX_BLESS=1` rewrites the snapshots.
+//! `matrix.rs` asks every row in all four ways and prints the table; `rows/` are the rows;
+//! `world.rs` is the gateway of one cell, with an upstream behind it that keeps its own count of
+//! effects. `HAPAX_BLESS=1` rewrites the snapshots.
 
 mod certificates;
 mod client;

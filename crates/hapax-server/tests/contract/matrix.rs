@@ -1,4 +1,5 @@
-//! Every row in every way, printed as a table. An empty cell fails, and so do cells of one row that differ.
+//! Every row in every way, printed as a table. An empty cell fails, and so do cells of one row that
+//! differ.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -31,13 +32,18 @@ async fn every_row_of_the_contract_in_every_way() {
         Place::Elsewhere => return,
         Place::Nowhere(why) => println!("SKIPPED the rows that need a small disk: {why}"),
     }
-    LocalSet::new().run_until(ask_all(|row| !row.needs_database)).await;
+    LocalSet::new()
+        .run_until(ask_all(|row| !row.needs_database))
+        .await;
 }
 
-/// Apart from the others, because a server cannot be started everywhere where a disk can be mounted.
+/// Apart from the others, because a server cannot be started everywhere where a disk can be
+/// mounted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_row_that_needs_a_database_in_every_way() {
-    LocalSet::new().run_until(ask_all(|row| row.needs_database)).await;
+    LocalSet::new()
+        .run_until(ask_all(|row| row.needs_database))
+        .await;
 }
 
 async fn ask_all(is_meant: impl Fn(&Row) -> bool) {
@@ -46,21 +52,53 @@ async fn ask_all(is_meant: impl Fn(&Row) -> bool) {
     let names: Vec<&str> = all.iter().map(|row| row.name).collect();
     let rows: Vec<_> = all.into_iter().filter(is_meant).map(Rc::new).collect();
     let ways = WAYS.map(|way| way.to_string());
-    println!("{:52} {:26} {:9} {:13} {:7} {}", "", "", ways[0], ways[1], ways[2], ways[3]);
+    println!(
+        "{:52} {:26} {:9} {:13} {:7} {}",
+        "", "", ways[0], ways[1], ways[2], ways[3]
+    );
     for row in &rows {
         let cells = ask_every_way(row).await;
-        let words = [word(&cells[0]), word(&cells[1]), word(&cells[2]), word(&cells[3])];
-        println!("{:52} {:26} {:9} {:13} {:7} {}", row.name, answer(row), words[0], words[1], words[2], words[3]);
-        complaints.extend(judge(row, &cells, &snapshots).into_iter().map(|complaint| format!("{}: {complaint}", row.name)));
+        let words = [
+            word(&cells[0]),
+            word(&cells[1]),
+            word(&cells[2]),
+            word(&cells[3]),
+        ];
+        println!(
+            "{:52} {:26} {:9} {:13} {:7} {}",
+            row.name,
+            answer(row),
+            words[0],
+            words[1],
+            words[2],
+            words[3]
+        );
+        complaints.extend(
+            judge(row, &cells, &snapshots)
+                .into_iter()
+                .map(|complaint| format!("{}: {complaint}", row.name)),
+        );
     }
-    complaints.extend(snapshots.strays(names.into_iter()).iter().map(|stray| format!("{stray} is of no row")));
-    println!("{} rows in {} ways, {} complaints", rows.len(), WAYS.len(), complaints.len());
+    complaints.extend(
+        snapshots
+            .strays(names.into_iter())
+            .iter()
+            .map(|stray| format!("{stray} is of no row")),
+    );
+    println!(
+        "{} rows in {} ways, {} complaints",
+        rows.len(),
+        WAYS.len(),
+        complaints.len()
+    );
     assert!(complaints.is_empty(), "\n{}", complaints.join("\n\n"));
 }
 
 async fn ask_every_way(row: &Rc<Row>) -> Vec<Cell> {
-    let asking: Vec<_> =
-        WAYS.iter().map(|way| tokio::task::spawn_local(tokio::time::timeout(PATIENCE, ask(row.clone(), *way)))).collect();
+    let asking: Vec<_> = WAYS
+        .iter()
+        .map(|way| tokio::task::spawn_local(tokio::time::timeout(PATIENCE, ask(row.clone(), *way))))
+        .collect();
     let mut cells = Vec::new();
     for cell in asking {
         cells.push(match cell.await {
@@ -106,7 +144,12 @@ async fn ask(row: Rc<Row>, way: Way) -> Cell {
 /// Whether an answer is what its row says.
 fn check(row: &Row, got: &Got, effects: usize) -> Result<(), String> {
     if (got.status.as_u16(), effects) != (row.status, row.effects) {
-        return Err(format!("{} after {effects} effects, not {} after {}", got.status.as_u16(), row.status, row.effects));
+        return Err(format!(
+            "{} after {effects} effects, not {} after {}",
+            got.status.as_u16(),
+            row.status,
+            row.effects
+        ));
     }
     if let Some(code) = got.problem()
         && hapax::middleware::problem_page(&code).is_none()
@@ -116,15 +159,23 @@ fn check(row: &Row, got: &Got, effects: usize) -> Result<(), String> {
     let (is_replay, expires) = (got.is_replay(), got.header("idempotency-expires").is_some());
     let is_so = match row.says {
         Says::Rejection { code, again } => {
-            got.problem().as_deref() == Some(code) && advises(got, again) && got.header("cache-control") == Some("no-store")
+            got.problem().as_deref() == Some(code)
+                && advises(got, again)
+                && got.header("cache-control") == Some("no-store")
         }
-        Says::Held { again } => got.problem().is_none() && !is_replay && !expires && advises(got, again),
+        Says::Held { again } => {
+            got.problem().is_none() && !is_replay && !expires && advises(got, again)
+        }
         Says::Problem(code) => got.problem().as_deref() == Some(code),
         Says::First => !is_replay && expires,
         Says::Passed => !is_replay && !expires,
         Says::Replay => is_replay && expires,
     };
-    if is_so { Ok(()) } else { Err(format!("not {:?}", row.says)) }
+    if is_so {
+        Ok(())
+    } else {
+        Err(format!("not {:?}", row.says))
+    }
 }
 
 /// Advice in every dialect, all of them saying the same.
@@ -177,12 +228,20 @@ fn answer(row: &Row) -> String {
 /// A row of the documents that nobody asks would be a promise that nobody keeps.
 #[test]
 fn every_rejection_of_the_documents_is_a_row() {
-    let table = include_str!("../../../../docs/http.md").split("## Rejections").nth(1).unwrap().split("\n## ").next().unwrap();
+    let table = include_str!("../../../../docs/http.md")
+        .split("## Rejections")
+        .nth(1)
+        .unwrap()
+        .split("\n## ")
+        .next()
+        .unwrap();
     let rows = rows::all();
     let mut documented = 0;
     for line in table.lines().filter(|line| line.starts_with('|')) {
         let columns: Vec<_> = line.split('|').map(str::trim).collect();
-        let Ok(status) = columns[2].parse::<u16>() else { continue };
+        let Ok(status) = columns[2].parse::<u16>() else {
+            continue;
+        };
         let code = columns[3].split('`').nth(1).unwrap();
         let is_row = |row: &Row| {
             let is_said = matches!(row.says, Says::Rejection { code: said, .. } | Says::Problem(said) if said == code);
@@ -191,5 +250,8 @@ fn every_rejection_of_the_documents_is_a_row() {
         assert!(rows.iter().any(is_row), "no row for {line}");
         documented += 1;
     }
-    assert!(documented >= 20, "the table has moved: only {documented} rows were found");
+    assert!(
+        documented >= 20,
+        "the table has moved: only {documented} rows were found"
+    );
 }

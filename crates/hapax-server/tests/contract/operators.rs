@@ -24,7 +24,13 @@ fn operator(world: &World) -> Client {
 }
 
 async fn ask(operator: &Client, target: &str) -> Got {
-    operator.send(Request::get(target).body(Empty::<Bytes>::new().boxed()).unwrap()).await
+    operator
+        .send(
+            Request::get(target)
+                .body(Empty::<Bytes>::new().boxed())
+                .unwrap(),
+        )
+        .await
 }
 
 #[tokio::test]
@@ -35,7 +41,9 @@ async fn metrics_count_what_was_sent_and_name_nobody() {
     world.send(by_ada("charge")).await;
     world.send(by_ada("charge")).await;
     world.send(by_ada("another")).await;
-    world.send(post(KEY, "charge").with("authorization", "Bearer credential-of-bob")).await;
+    world
+        .send(post(KEY, "charge").with("authorization", "Bearer credential-of-bob"))
+        .await;
     world.send(post("lost", "break off")).await;
     world.send(post("lost", "break off")).await;
     world.send(post("released", "503")).await;
@@ -62,7 +70,11 @@ async fn metrics_count_what_was_sent_and_name_nobody() {
         "hapax_unknown 1",
         "hapax_draining 0",
     ] {
-        assert!(got.text().lines().any(|have| have == line), "{line} in\n{}", got.text());
+        assert!(
+            got.text().lines().any(|have| have == line),
+            "{line} in\n{}",
+            got.text()
+        );
     }
     for word in [KEY, CREDENTIAL, "ada", "bob", "lost"] {
         assert!(!names(got.text(), word), "{word} in\n{}", got.text());
@@ -70,9 +82,12 @@ async fn metrics_count_what_was_sent_and_name_nobody() {
     world.end().await;
 }
 
-/// Whether a label's value, or a metric's name, holds the word. What is counted is explained in words of its own.
+/// Whether a label's value, or a metric's name, holds the word. What is counted is explained in
+/// words of its own.
 fn names(text: &str, word: &str) -> bool {
-    text.lines().filter(|line| !line.starts_with('#')).any(|line| line.contains(word))
+    text.lines()
+        .filter(|line| !line.starts_with('#'))
+        .any(|line| line.contains(word))
 }
 
 #[tokio::test]
@@ -94,9 +109,20 @@ async fn readiness_goes_before_anything_else_does() {
             break ready;
         }
     };
-    assert_eq!((ready.status.as_u16(), ready.text()), (503, "not ready: draining\n"));
-    assert_eq!(ask(&operator, "/healthz").await.status, 200, "it is alive all the same");
-    assert_eq!(world.go_on().await.status, 201, "who was there before gets its answer");
+    assert_eq!(
+        (ready.status.as_u16(), ready.text()),
+        (503, "not ready: draining\n")
+    );
+    assert_eq!(
+        ask(&operator, "/healthz").await.status,
+        200,
+        "it is alive all the same"
+    );
+    assert_eq!(
+        world.go_on().await.status,
+        201,
+        "who was there before gets its answer"
+    );
     assert_eq!(draining.await.unwrap().left_unknown, 0);
     assert_eq!(world.upstream.effects_of("k"), 1);
 }
@@ -106,7 +132,9 @@ async fn a_store_that_cannot_write_is_not_ready() {
     match disk::place("operators::a_store_that_cannot_write_is_not_ready").await {
         Place::Here => {}
         Place::Elsewhere => return,
-        Place::Nowhere(why) => return println!("SKIPPED a_store_that_cannot_write_is_not_ready: {why}"),
+        Place::Nowhere(why) => {
+            return println!("SKIPPED a_store_that_cannot_write_is_not_ready: {why}");
+        }
     }
     let mut world = World::start_on(Disk::mount().unwrap(), WAYS[0], with_admin).await;
     let operator = operator(&world);
@@ -114,7 +142,10 @@ async fn a_store_that_cannot_write_is_not_ready() {
     world.fill_disk().await;
     assert_eq!(world.send(post("k", "charge")).await.status, 503);
     let ready = ask(&operator, "/readyz").await;
-    assert!(ready.status == 503 && ready.text().starts_with("not ready: the store fails: "), "{ready:?}");
+    assert!(
+        ready.status == 503 && ready.text().starts_with("not ready: the store fails: "),
+        "{ready:?}"
+    );
     world.free_disk();
     assert_eq!(world.send(post("another", "charge")).await.status, 201);
     assert_eq!(ask(&operator, "/readyz").await.status, 200);
@@ -124,24 +155,43 @@ async fn a_store_that_cannot_write_is_not_ready() {
 /// Not ready, it would be sent no requests by a load balancer, and nothing would be let through.
 #[tokio::test]
 async fn a_store_that_cannot_write_leaves_a_gateway_that_fails_open_ready() {
-    match disk::place("operators::a_store_that_cannot_write_leaves_a_gateway_that_fails_open_ready").await {
+    match disk::place("operators::a_store_that_cannot_write_leaves_a_gateway_that_fails_open_ready")
+        .await
+    {
         Place::Here => {}
         Place::Elsewhere => return,
         Place::Nowhere(why) => {
-            return println!("SKIPPED a_store_that_cannot_write_leaves_a_gateway_that_fails_open_ready: {why}");
+            return println!(
+                "SKIPPED a_store_that_cannot_write_leaves_a_gateway_that_fails_open_ready: {why}"
+            );
         }
     }
     let failing_open = |config: &mut Config| {
         with_admin(config);
-        (config.defaults.naturally_idempotent, config.defaults.fail_open) = (true, true);
+        (
+            config.defaults.naturally_idempotent,
+            config.defaults.fail_open,
+        ) = (true, true);
     };
     let mut world = World::start_on(Disk::mount().unwrap(), WAYS[0], failing_open).await;
     let operator = operator(&world);
     assert_eq!(ask(&operator, "/readyz").await.text(), "ready\n");
     world.fill_disk().await;
-    assert_eq!(world.send(post("k", "charge")).await.status, 201, "let through");
+    assert_eq!(
+        world.send(post("k", "charge")).await.status,
+        201,
+        "let through"
+    );
     let ready = ask(&operator, "/readyz").await;
-    assert!(ready.status == 200 && ready.text().starts_with("ready, but the store fails: "), "{ready:?}");
-    assert!(ready.text().ends_with("; only routes that fail open work\n"), "{ready:?}");
+    assert!(
+        ready.status == 200 && ready.text().starts_with("ready, but the store fails: "),
+        "{ready:?}"
+    );
+    assert!(
+        ready
+            .text()
+            .ends_with("; only routes that fail open work\n"),
+        "{ready:?}"
+    );
     world.end().await;
 }

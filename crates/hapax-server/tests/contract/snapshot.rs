@@ -8,7 +8,13 @@ use http::HeaderMap;
 use crate::client::Got;
 
 /// Of one connection, or of one moment.
-const LEFT_OUT: [&str; 5] = ["connection", "date", "keep-alive", "transfer-encoding", "x-request-id"];
+const LEFT_OUT: [&str; 5] = [
+    "connection",
+    "date",
+    "keep-alive",
+    "transfer-encoding",
+    "x-request-id",
+];
 
 /// Longer bodies are told by their length.
 const BODY_BYTES_MAX: usize = 4096;
@@ -16,15 +22,25 @@ const BODY_BYTES_MAX: usize = 4096;
 /// Says when an answer was given.
 const DATES: [&str; 1] = ["idempotency-expires"];
 
-/// Say how long the first request has been running, or new keys have been too many, where that is so.
+/// Say how long the first request has been running, or new keys have been too many, where that is
+/// so.
 const PASSING: [&str; 2] = ["retry-after", "retry-after-ms"];
 
 /// The same text for the same answer, whenever it was given and however it came.
 pub(crate) fn text(got: &Got) -> String {
-    assert_eq!(got.headers.get_all("x-request-id").iter().count(), 1, "every answer has the id of its request: {got:?}");
+    assert_eq!(
+        got.headers.get_all("x-request-id").iter().count(),
+        1,
+        "every answer has the id of its request: {got:?}"
+    );
     let mut text = format!("{}\n", got.status.as_u16());
-    let is_passing = matches!(got.problem().as_deref(), Some("in-flight" | "too-many-keys"));
-    write_fields(&mut text, &got.headers, |name| DATES.contains(&name) || is_passing && PASSING.contains(&name));
+    let is_passing = matches!(
+        got.problem().as_deref(),
+        Some("in-flight" | "too-many-keys")
+    );
+    write_fields(&mut text, &got.headers, |name| {
+        DATES.contains(&name) || is_passing && PASSING.contains(&name)
+    });
     text.push('\n');
     match got.body.len() {
         ..=BODY_BYTES_MAX => text.push_str(&without_time(got.text())),
@@ -41,7 +57,16 @@ fn write_fields(text: &mut String, fields: &HeaderMap, is_masked: impl Fn(&str) 
     let mut lines: Vec<_> = fields
         .iter()
         .filter(|(name, _)| !LEFT_OUT.contains(&name.as_str()))
-        .map(|(name, value)| (name.as_str(), if is_masked(name.as_str()) { "…" } else { value.to_str().unwrap() }))
+        .map(|(name, value)| {
+            (
+                name.as_str(),
+                if is_masked(name.as_str()) {
+                    "…"
+                } else {
+                    value.to_str().unwrap()
+                },
+            )
+        })
         .collect();
     // By name alone: the order of lines of one name means something.
     lines.sort_by_key(|(name, _)| *name);
@@ -66,8 +91,14 @@ pub(crate) struct Snapshots {
 
 impl Snapshots {
     pub(crate) fn open() -> Snapshots {
-        let directory = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/contract/snapshots"));
-        Snapshots { is_blessing: std::env::var_os("HAPAX_BLESS").is_some(), directory }
+        let directory = PathBuf::from(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/tests/contract/snapshots"
+        ));
+        Snapshots {
+            is_blessing: std::env::var_os("HAPAX_BLESS").is_some(),
+            directory,
+        }
     }
 
     /// Whether the text is what the file says; makes it so when blessing.
@@ -80,18 +111,28 @@ impl Snapshots {
         }
         match std::fs::read_to_string(&path) {
             Ok(kept) if kept == text => Ok(()),
-            Ok(kept) => Err(format!("{} says\n{kept}\nand the gateway\n{text}", path.display())),
-            Err(error) => Err(format!("{}: {error}; HAPAX_BLESS=1 writes it", path.display())),
+            Ok(kept) => Err(format!(
+                "{} says\n{kept}\nand the gateway\n{text}",
+                path.display()
+            )),
+            Err(error) => Err(format!(
+                "{}: {error}; HAPAX_BLESS=1 writes it",
+                path.display()
+            )),
         }
     }
 
     /// Files that no row has.
     pub(crate) fn strays<'a>(&self, rows: impl Iterator<Item = &'a str>) -> Vec<String> {
         let wanted: Vec<_> = rows.map(file_name).collect();
-        let files = std::fs::read_dir(&self.directory).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+        let files = std::fs::read_dir(&self.directory)
+            .unwrap()
+            .map(|file| file.unwrap().file_name().into_string().unwrap());
         let strays: Vec<_> = files.filter(|file| !wanted.contains(file)).collect();
         if self.is_blessing {
-            strays.iter().for_each(|stray| std::fs::remove_file(self.directory.join(stray)).unwrap());
+            strays
+                .iter()
+                .for_each(|stray| std::fs::remove_file(self.directory.join(stray)).unwrap());
             return Vec::new();
         }
         strays
@@ -99,6 +140,9 @@ impl Snapshots {
 }
 
 fn file_name(row: &str) -> String {
-    let words: Vec<_> = row.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).collect();
+    let words: Vec<_> = row
+        .split(|c: char| !c.is_ascii_alphanumeric())
+        .filter(|word| !word.is_empty())
+        .collect();
     format!("{}.txt", words.join("-").to_ascii_lowercase())
 }

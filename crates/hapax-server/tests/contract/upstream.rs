@@ -1,4 +1,5 @@
-//! The service behind the gateway: does what a request's body tells it to, and keeps its own count of effects.
+//! The service behind the gateway: does what a request's body tells it to, and keeps its own count
+//! of effects.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -57,7 +58,12 @@ impl Upstream {
         let address = listener.local_addr().unwrap();
         let (ledger, gate) = (Arc::new(Ledger::default()), Gate::new());
         let accepting = tokio::spawn(accept(listener, tls, ledger.clone(), gate.clone()));
-        Upstream { address, ledger, gate, _accepting: AbortOnDropHandle::new(accepting) }
+        Upstream {
+            address,
+            ledger,
+            gate,
+            _accepting: AbortOnDropHandle::new(accepting),
+        }
     }
 
     /// How many requests had an effect, with a key or without.
@@ -67,42 +73,85 @@ impl Upstream {
 
     /// How many had one under this key.
     pub(crate) fn effects_of(&self, key: &str) -> usize {
-        self.ledger.effects.lock().unwrap().get(key).copied().unwrap_or_default()
+        self.ledger
+            .effects
+            .lock()
+            .unwrap()
+            .get(key)
+            .copied()
+            .unwrap_or_default()
     }
 
     pub(crate) fn last_seen(&self) -> Seen {
-        self.ledger.seen.lock().unwrap().last().expect("nothing has arrived").clone()
+        self.ledger
+            .seen
+            .lock()
+            .unwrap()
+            .last()
+            .expect("nothing has arrived")
+            .clone()
     }
 }
 
-async fn accept(listener: TcpListener, tls: Option<Arc<ServerConfig>>, ledger: Arc<Ledger>, gate: Gate) {
+async fn accept(
+    listener: TcpListener,
+    tls: Option<Arc<ServerConfig>>,
+    ledger: Arc<Ledger>,
+    gate: Gate,
+) {
     loop {
         let (socket, _) = listener.accept().await.unwrap();
         tokio::spawn(attend(socket, tls.clone(), ledger.clone(), gate.clone()));
     }
 }
 
-async fn attend(socket: TcpStream, tls: Option<Arc<ServerConfig>>, ledger: Arc<Ledger>, gate: Gate) {
-    let Some(tls) = tls else { return serve(socket, false, ledger, gate).await };
+async fn attend(
+    socket: TcpStream,
+    tls: Option<Arc<ServerConfig>>,
+    ledger: Arc<Ledger>,
+    gate: Gate,
+) {
+    let Some(tls) = tls else {
+        return serve(socket, false, ledger, gate).await;
+    };
     // Who does not trust us leaves here.
-    let Ok(stream) = TlsAcceptor::from(tls).accept(socket).await else { return };
+    let Ok(stream) = TlsAcceptor::from(tls).accept(socket).await else {
+        return;
+    };
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     serve(stream, is_http2, ledger, gate).await;
 }
 
-async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, is_http2: bool, ledger: Arc<Ledger>, gate: Gate) {
+async fn serve(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    is_http2: bool,
+    ledger: Arc<Ledger>,
+    gate: Gate,
+) {
     let service = service_fn(move |request| obey(request, ledger.clone(), gate.clone()));
     let io = TokioIo::new(stream);
     // How a connection ended is seen at its other end.
     if is_http2 {
-        drop(hyper::server::conn::http2::Builder::new(TokioExecutor::new()).serve_connection(io, service).await);
+        drop(
+            hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+                .serve_connection(io, service)
+                .await,
+        );
     } else {
-        drop(hyper::server::conn::http1::Builder::new().serve_connection(io, service).await);
+        drop(
+            hyper::server::conn::http1::Builder::new()
+                .serve_connection(io, service)
+                .await,
+        );
     }
 }
 
 /// Does what the body says: answers with a status, waits at the gate, breaks off.
-async fn obey(request: Request<Incoming>, ledger: Arc<Ledger>, gate: Gate) -> Result<Answer, io::Error> {
+async fn obey(
+    request: Request<Incoming>,
+    ledger: Arc<Ledger>,
+    gate: Gate,
+) -> Result<Answer, io::Error> {
     let (parts, body) = request.into_parts();
     let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
     let number = ledger.add(&parts.headers, parts.version);
@@ -121,7 +170,10 @@ async fn obey(request: Request<Incoming>, ledger: Arc<Ledger>, gate: Gate) -> Re
         }
         "hang" => std::future::pending().await,
         "break off" => Err(io::Error::other("as told")),
-        "truncate" => Ok(Response::new(in_parts([Ok(Frame::data("{\"charge\":".into())), Err(io::Error::other("as told"))]))),
+        "truncate" => Ok(Response::new(in_parts([
+            Ok(Frame::data("{\"charge\":".into())),
+            Err(io::Error::other("as told")),
+        ]))),
         "500, none" => Ok(with(status(500), "hapax-outcome", "none")),
         "500, done" => Ok(with(status(500), "hapax-outcome", "done")),
         "500, retry" => Ok(with(status(500), "retry-after", "7")),
@@ -136,15 +188,22 @@ async fn obey(request: Request<Incoming>, ledger: Arc<Ledger>, gate: Gate) -> Re
 impl Ledger {
     /// Notes an effect; returns which one it is.
     fn add(&self, headers: &HeaderMap, version: Version) -> usize {
-        let key = headers.get("idempotency-key").map_or("", |key| key.to_str().unwrap()).to_owned();
-        self.seen.lock().unwrap().push(Seen { version, headers: headers.clone() });
+        let key = headers
+            .get("idempotency-key")
+            .map_or("", |key| key.to_str().unwrap())
+            .to_owned();
+        self.seen.lock().unwrap().push(Seen {
+            version,
+            headers: headers.clone(),
+        });
         let mut effects = self.effects.lock().unwrap();
         *effects.entry(key).or_default() += 1;
         effects.values().sum()
     }
 }
 
-/// An answer with one of everything that a replay treats specially, and with copies of what only Hapax may say.
+/// An answer with one of everything that a replay treats specially, and with copies of what only
+/// Hapax may say.
 fn charged(number: usize) -> Answer {
     Response::builder()
         .status(201)
@@ -172,13 +231,22 @@ fn status(status: u16) -> Answer {
 }
 
 fn with(mut answer: Answer, name: &'static str, value: &'static str) -> Answer {
-    answer.headers_mut().insert(name, HeaderValue::from_static(value));
+    answer
+        .headers_mut()
+        .insert(name, HeaderValue::from_static(value));
     answer
 }
 
 fn with_trailers(answer: Answer) -> Answer {
-    let trailers = HeaderMap::from_iter([(HeaderName::from_static("x-checksum"), HeaderValue::from_static("17"))]);
-    let frames = [Frame::data("{\"charge\":".into()), Frame::data("1}\n".into()), Frame::trailers(trailers)];
+    let trailers = HeaderMap::from_iter([(
+        HeaderName::from_static("x-checksum"),
+        HeaderValue::from_static("17"),
+    )]);
+    let frames = [
+        Frame::data("{\"charge\":".into()),
+        Frame::data("1}\n".into()),
+        Frame::trailers(trailers),
+    ];
     with(answer, "trailer", "x-checksum").map(|_| in_parts(frames.map(Ok)))
 }
 
@@ -187,7 +255,9 @@ fn in_parts<const N: usize>(frames: [io::Result<Frame<Bytes>>; N]) -> BoxBody<By
 }
 
 fn whole(body: impl Into<Bytes>) -> BoxBody<Bytes, io::Error> {
-    Full::new(body.into()).map_err(|never: Infallible| match never {}).boxed()
+    Full::new(body.into())
+        .map_err(|never: Infallible| match never {})
+        .boxed()
 }
 
 /// A body in parts, whose length is not known before.
@@ -197,7 +267,10 @@ impl http_body::Body for Parts {
     type Data = Bytes;
     type Error = io::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         Poll::Ready(self.0.pop_front())
     }
 }
@@ -211,7 +284,10 @@ pub(crate) struct Gate {
 
 impl Gate {
     fn new() -> Self {
-        Gate { arrived: Arc::new(watch::Sender::new(0)), open: Arc::new(Semaphore::new(0)) }
+        Gate {
+            arrived: Arc::new(watch::Sender::new(0)),
+            open: Arc::new(Semaphore::new(0)),
+        }
     }
 
     async fn pass(&self) {
@@ -220,7 +296,11 @@ impl Gate {
     }
 
     pub(crate) async fn wait_for(&self, count: usize) {
-        self.arrived.subscribe().wait_for(|arrived| *arrived >= count).await.unwrap();
+        self.arrived
+            .subscribe()
+            .wait_for(|arrived| *arrived >= count)
+            .await
+            .unwrap();
     }
 
     pub(crate) fn open(&self, count: usize) {

@@ -10,11 +10,14 @@ use crate::client::{WAYS, post, without_key};
 use crate::upstream::Upstream;
 use crate::world::World;
 
-/// The gateway in front of an upstream with a certificate by `authority`, believing what is in `believed`.
+/// The gateway in front of an upstream with a certificate by `authority`, believing what is in
+/// `believed`.
 async fn start(authority: &Authority, protocols: &[&[u8]], believed: &Path) -> World {
     let upstream = Upstream::start(Some(authority.issue().server(protocols))).await;
     let url = format!("https://{}", upstream.address).parse().unwrap();
-    let settle = |config: &mut Config| (config.upstream.url, config.upstream.ca_file) = (url, Some(believed.to_owned()));
+    let settle = |config: &mut Config| {
+        (config.upstream.url, config.upstream.ca_file) = (url, Some(believed.to_owned()));
+    };
     World::start_before(WAYS[0], upstream, settle).await
 }
 
@@ -32,31 +35,64 @@ async fn both_agree_on_the_protocol() {
         authority.write(&ca_file);
         let world = start(&authority, protocols, &ca_file).await;
         let first = world.send(post("k", "charge")).await;
-        assert_eq!((first.status.as_u16(), first.is_replay()), (201, false), "{protocols:?}: {first:?}");
+        assert_eq!(
+            (first.status.as_u16(), first.is_replay()),
+            (201, false),
+            "{protocols:?}: {first:?}"
+        );
         assert_eq!(world.upstream.last_seen().version, version, "{protocols:?}");
-        assert!(world.send(post("k", "charge")).await.is_replay(), "{protocols:?}");
+        assert!(
+            world.send(post("k", "charge")).await.is_replay(),
+            "{protocols:?}"
+        );
         // A lost answer is as lost there as elsewhere.
         let lost = world.send(post("lost", "break off")).await;
-        assert_eq!(lost.problem().as_deref(), Some("outcome-unknown"), "{protocols:?}: {lost:?}");
-        assert_eq!(world.send(post("lost", "break off")).await.status, 409, "{protocols:?}");
-        assert_eq!((world.upstream.effects_of("k"), world.upstream.effects_of("lost")), (1, 1), "{protocols:?}");
+        assert_eq!(
+            lost.problem().as_deref(),
+            Some("outcome-unknown"),
+            "{protocols:?}: {lost:?}"
+        );
+        assert_eq!(
+            world.send(post("lost", "break off")).await.status,
+            409,
+            "{protocols:?}"
+        );
+        assert_eq!(
+            (
+                world.upstream.effects_of("k"),
+                world.upstream.effects_of("lost")
+            ),
+            (1, 1),
+            "{protocols:?}"
+        );
         world.end().await;
     }
 }
 
 #[tokio::test]
 async fn an_upstream_that_cannot_be_believed_gets_nothing() {
-    let (directory, authority, another) = (tempfile::tempdir().unwrap(), Authority::new(), Authority::new());
+    let (directory, authority, another) = (
+        tempfile::tempdir().unwrap(),
+        Authority::new(),
+        Authority::new(),
+    );
     let ca_file = directory.path().join("ca.pem");
     another.write(&ca_file);
     let world = start(&authority, &[b"h2", b"http/1.1"], &ca_file).await;
     for attempt in 0..2 {
         let got = world.send(post("k", "charge")).await;
-        assert_eq!((got.status.as_u16(), got.problem().as_deref()), (502, Some("upstream-unreachable")), "attempt {attempt}");
+        assert_eq!(
+            (got.status.as_u16(), got.problem().as_deref()),
+            (502, Some("upstream-unreachable")),
+            "attempt {attempt}"
+        );
         assert_eq!(got.header("x-should-retry"), Some("true"));
     }
     let unguarded = world.send(without_key("/do", "charge")).await;
-    assert_eq!((unguarded.status.as_u16(), unguarded.problem().as_deref()), (502, Some("upstream-unreachable")));
+    assert_eq!(
+        (unguarded.status.as_u16(), unguarded.problem().as_deref()),
+        (502, Some("upstream-unreachable"))
+    );
     assert_eq!(world.upstream.effects(), 0);
     world.end().await;
 }

@@ -21,7 +21,8 @@ use crate::client::{Asked, Client, Got, Way};
 use crate::disk::Disk;
 use crate::upstream::{Gate, Upstream};
 
-/// So many claims refused in a row: by then the store has copied of its log what it could, and there is no room all the same.
+/// So many claims refused in a row: by then the store has copied of its log what it could, and
+/// there is no room all the same.
 const REFUSED_ENOUGH: usize = 3;
 
 const RUNS: &str = "the gateway runs";
@@ -50,25 +51,52 @@ impl World {
         World::start_with(way, Some(disk), Upstream::start(None).await, settle).await
     }
 
-    pub(crate) async fn start_before(way: Way, upstream: Upstream, settle: impl FnOnce(&mut Config)) -> World {
+    pub(crate) async fn start_before(
+        way: Way,
+        upstream: Upstream,
+        settle: impl FnOnce(&mut Config),
+    ) -> World {
         World::start_with(way, None, upstream, settle).await
     }
 
-    async fn start_with(way: Way, disk: Option<Disk>, upstream: Upstream, settle: impl FnOnce(&mut Config)) -> World {
+    async fn start_with(
+        way: Way,
+        disk: Option<Disk>,
+        upstream: Upstream,
+        settle: impl FnOnce(&mut Config),
+    ) -> World {
         let (directory, authority) = (tempfile::tempdir().unwrap(), Authority::new());
         let mut config = Config::new(format!("http://{}", upstream.address).parse().unwrap());
         config.listen = "127.0.0.1:0".parse().unwrap();
         config.admin = None;
-        config.store = StoreUrl::Sqlite(disk.as_ref().map_or(directory.path(), Disk::path).join("hapax.db"));
+        config.store = StoreUrl::Sqlite(
+            disk.as_ref()
+                .map_or(directory.path(), Disk::path)
+                .join("hapax.db"),
+        );
         // Nobody balances load here, and whatever still runs when a cell is done hangs on purpose.
-        config.drain = Drain { notice: Duration::ZERO, deadline: Duration::ZERO };
+        config.drain = Drain {
+            notice: Duration::ZERO,
+            deadline: Duration::ZERO,
+        };
         config.tls = way.is_tls.then(|| tls(&authority, directory.path()));
         settle(&mut config);
         let waiting = Arc::new(watch::Sender::new(0));
         let gateway = open(&config, &waiting).await.unwrap();
         let client = client(way, &gateway, &authority);
         let gateway = Some(gateway);
-        World { client, upstream, gateway, config, way, authority, waiting, begun: Vec::new(), disk, directory }
+        World {
+            client,
+            upstream,
+            gateway,
+            config,
+            way,
+            authority,
+            waiting,
+            begun: Vec::new(),
+            disk,
+            directory,
+        }
     }
 
     pub(crate) async fn send(&self, request: Asked) -> Got {
@@ -85,7 +113,11 @@ impl World {
     pub(crate) async fn wait_with(&self, request: Asked) -> JoinHandle<Got> {
         let before = *self.waiting.borrow();
         let waiter = self.client.spawn(request);
-        self.waiting.subscribe().wait_for(|waiting| *waiting > before).await.unwrap();
+        self.waiting
+            .subscribe()
+            .wait_for(|waiting| *waiting > before)
+            .await
+            .unwrap();
         waiter
     }
 
@@ -114,13 +146,25 @@ impl World {
 
     /// The state of the only record there is.
     pub(crate) async fn state(&self) -> State {
-        let heads = self.hapax().list(ListQuery { state: None, after: None, limit: 2 }).await.unwrap();
+        let heads = self
+            .hapax()
+            .list(ListQuery {
+                state: None,
+                after: None,
+                limit: 2,
+            })
+            .await
+            .unwrap();
         assert_eq!(heads.len(), 1, "one record");
         self.hapax().look(heads[0].id).await.unwrap().1
     }
 
     /// Sends a request until its answer is another one than before.
-    pub(crate) async fn send_until(&self, mut request: impl FnMut() -> Asked, is_other: impl Fn(&Got) -> bool) -> Got {
+    pub(crate) async fn send_until(
+        &self,
+        mut request: impl FnMut() -> Asked,
+        is_other: impl Fn(&Got) -> bool,
+    ) -> Got {
         loop {
             let got = self.send(request()).await;
             if is_other(&got) {
@@ -129,10 +173,14 @@ impl World {
         }
     }
 
-    /// Leaves no room for another claim: neither on the disk, nor in what the store has of it already.
+    /// Leaves no room for another claim: neither on the disk, nor in what the store has of it
+    /// already.
     pub(crate) async fn fill_disk(&mut self) {
         self.disk().fill();
-        let policy = Policy { store_timeout: Duration::from_millis(500), ..Policy::default() };
+        let policy = Policy {
+            store_timeout: Duration::from_millis(500),
+            ..Policy::default()
+        };
         let filling = self.hapax().once("filling").policy(policy).unwrap();
         let mut refused = 0;
         for number in 0.. {
@@ -141,8 +189,14 @@ impl World {
                 began.send(()).unwrap();
                 Ok(Bytes::new())
             };
-            let ran = filling.run(Key::new(format!("{number}")).unwrap(), "", work).await;
-            refused = if ran.is_err() && has_begun.await.is_err() { refused + 1 } else { 0 };
+            let ran = filling
+                .run(Key::new(format!("{number}")).unwrap(), "", work)
+                .await;
+            refused = if ran.is_err() && has_begun.await.is_err() {
+                refused + 1
+            } else {
+                0
+            };
             if refused == REFUSED_ENOUGH {
                 return;
             }
@@ -157,9 +211,20 @@ impl World {
         self.disk.as_mut().expect("the store has a disk of its own")
     }
 
-    /// Stops the gateway, does something to its store, and starts it again, for clients that come this way.
+    /// Stops the gateway, does something to its store, and starts it again, for clients that come
+    /// this way.
     pub(crate) async fn restart(self, way: Way, meanwhile: impl FnOnce(&Path)) -> World {
-        let World { upstream, gateway, mut config, authority, waiting, begun, disk, directory, .. } = self;
+        let World {
+            upstream,
+            gateway,
+            mut config,
+            authority,
+            waiting,
+            begun,
+            disk,
+            directory,
+            ..
+        } = self;
         gateway.expect(RUNS).drain().await;
         if let StoreUrl::Sqlite(path) = &config.store {
             meanwhile(path);
@@ -174,7 +239,18 @@ impl World {
         };
         let client = client(way, &gateway, &authority);
         let gateway = Some(gateway);
-        World { client, upstream, gateway, config, way, authority, waiting, begun, disk, directory }
+        World {
+            client,
+            upstream,
+            gateway,
+            config,
+            way,
+            authority,
+            waiting,
+            begun,
+            disk,
+            directory,
+        }
     }
 
     pub(crate) fn way(&self) -> Way {
@@ -188,12 +264,18 @@ impl World {
 
 async fn open(config: &Config, waiting: &Arc<watch::Sender<usize>>) -> Result<Gateway, StartError> {
     let counter = waiting.clone();
-    let observer = move |event: &Event<'_>| counter.send_modify(|count| *count += usize::from(matches!(event, Event::Waiting(_))));
+    let observer = move |event: &Event<'_>| {
+        counter.send_modify(|count| *count += usize::from(matches!(event, Event::Waiting(_))));
+    };
     Gateway::start_observed(config.clone(), observer).await
 }
 
 fn client(way: Way, gateway: &Gateway, authority: &Authority) -> Client {
-    Client::new(way, gateway.address(), way.is_tls.then(|| authority.client(way.alpn())))
+    Client::new(
+        way,
+        gateway.address(),
+        way.is_tls.then(|| authority.client(way.alpn())),
+    )
 }
 
 fn tls(authority: &Authority, directory: &Path) -> Tls {
@@ -204,12 +286,22 @@ fn tls(authority: &Authority, directory: &Path) -> Tls {
 /// A store in a new database; `None` without a PostgreSQL.
 pub(crate) fn database() -> Option<StoreUrl> {
     let url = Postgres::shared()?.database();
-    let output = Command::new(env!("CARGO_BIN_EXE_hapax")).args(["migrate", "--store", &url]).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = Command::new(env!("CARGO_BIN_EXE_hapax"))
+        .args(["migrate", "--store", &url])
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     Some(StoreUrl::Postgres(url.parse().unwrap()))
 }
 
 /// A route for everything.
 pub(crate) fn everywhere(policy: Policy) -> Route {
-    Route { name: "everything".into(), ..Route::everywhere(policy) }
+    Route {
+        name: "everything".into(),
+        ..Route::everywhere(policy)
+    }
 }

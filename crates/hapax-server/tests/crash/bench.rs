@@ -30,7 +30,12 @@ impl Bench {
         let mut config = gateway::config(store, upstream.address(Protocol::Http1), Protocol::Http1);
         adjust(&mut config, directory.path());
         let gateway = Gateway::start(config).await.unwrap();
-        Bench { upstream, address: gateway.address(), gateway, directory }
+        Bench {
+            upstream,
+            address: gateway.address(),
+            gateway,
+            directory,
+        }
     }
 
     /// Ends in an orderly way: whatever the gateway has under way ends first.
@@ -41,9 +46,13 @@ impl Bench {
         drop(self.directory);
     }
 
-    /// Repeats a request, and repeats it once more: the second is the replay of the first, and there was one effect. Returns the first.
+    /// Repeats a request, and repeats it once more: the second is the replay of the first, and
+    /// there was one effect. Returns the first.
     pub async fn retry(&self, version: Version, charge: &Charge) -> Answer {
-        let [first, second] = [self.repeat(version, charge).await, self.repeat(version, charge).await];
+        let [first, second] = [
+            self.repeat(version, charge).await,
+            self.repeat(version, charge).await,
+        ];
         assert!(first.is_charged(), "{} got {first:?}", charge.key);
         second.assert_replays(&first, &charge.key);
         first
@@ -54,7 +63,9 @@ impl Bench {
         let charge = charge.again();
         let answered = async {
             loop {
-                let answer = send(self.address, version, &charge).await.expect("nobody hangs up on this one");
+                let answer = send(self.address, version, &charge)
+                    .await
+                    .expect("nobody hangs up on this one");
                 if !answer.is_problem("in-flight") {
                     return answer;
                 }

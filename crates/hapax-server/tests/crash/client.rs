@@ -18,7 +18,8 @@ use super::upstream::hold;
 pub const BODY: &str = "a hundred for the hat, from the card that was shown at the counter";
 const PATH: &str = "/v1/charges";
 
-/// What HTTP/2 lets a peer send before it hears more, unless told otherwise (RFC 9113 section 6.9.2).
+/// What HTTP/2 lets a peer send before it hears more, unless told otherwise (RFC 9113 section
+/// 6.9.2).
 pub const WINDOW_BYTES: usize = 65_535;
 
 /// Only a broken gateway makes a test wait so long.
@@ -26,7 +27,9 @@ const GUARD: Duration = Duration::from_secs(60);
 
 /// What must happen soon, so that a gateway that is broken makes a test fail instead of wait.
 pub async fn in_time<T>(what: &str, event: impl Future<Output = T>) -> T {
-    tokio::time::timeout(GUARD, event).await.unwrap_or_else(|_| panic!("{what}: not within {GUARD:?}"))
+    tokio::time::timeout(GUARD, event)
+        .await
+        .unwrap_or_else(|_| panic!("{what}: not within {GUARD:?}"))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,16 +51,30 @@ pub struct Charge {
 
 impl Charge {
     pub fn new(key: impl Into<String>) -> Charge {
-        Charge { key: key.into(), hold: hold::NOT, round: String::new(), answer_bytes: 0, waits: false }
+        Charge {
+            key: key.into(),
+            hold: hold::NOT,
+            round: String::new(),
+            answer_bytes: 0,
+            waits: false,
+        }
     }
 
     /// A repeat, which waits if it must.
     pub fn again(&self) -> Charge {
-        Charge { hold: hold::NOT, waits: true, ..self.clone() }
+        Charge {
+            hold: hold::NOT,
+            waits: true,
+            ..self.clone()
+        }
     }
 
     pub fn held(self, hold: &'static str, round: &str) -> Charge {
-        Charge { hold, round: round.to_owned(), ..self }
+        Charge {
+            hold,
+            round: round.to_owned(),
+            ..self
+        }
     }
 
     fn fields(&self) -> Vec<(&'static str, String)> {
@@ -75,8 +92,16 @@ impl Charge {
 
     /// As it goes over the wire in HTTP/1.1, up to the end of its head.
     pub fn head_bytes(&self, more: &str) -> Vec<u8> {
-        let fields: String = self.fields().iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-        format!("POST {PATH} HTTP/1.1\r\nhost: localhost\r\n{fields}{more}content-length: {}\r\n\r\n", BODY.len()).into_bytes()
+        let fields: String = self
+            .fields()
+            .iter()
+            .map(|(name, value)| format!("{name}: {value}\r\n"))
+            .collect();
+        format!(
+            "POST {PATH} HTTP/1.1\r\nhost: localhost\r\n{fields}{more}content-length: {}\r\n\r\n",
+            BODY.len()
+        )
+        .into_bytes()
     }
 
     pub fn request<B>(&self, body: B) -> Request<B> {
@@ -113,27 +138,37 @@ impl Answer {
     }
 
     pub fn is_problem(&self, code: &str) -> bool {
-        self.status >= 400 && String::from_utf8_lossy(&self.body).contains(&format!("\"code\":\"{code}\""))
+        self.status >= 400
+            && String::from_utf8_lossy(&self.body).contains(&format!("\"code\":\"{code}\""))
     }
 
     /// Whether this is the replay of that answer, byte for byte.
     #[track_caller]
     pub fn assert_replays(&self, first: &Answer, key: &str) {
-        assert_eq!((self.status, &self.body, self.is_replay), (first.status, &first.body, true), "{key} was acknowledged");
+        assert_eq!(
+            (self.status, &self.body, self.is_replay),
+            (first.status, &first.body, true),
+            "{key} was acknowledged"
+        );
     }
 
     async fn read(response: Response<Incoming>) -> Option<Answer> {
         let is_replay = response.headers().contains_key("idempotent-replayed");
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.ok()?.to_bytes();
-        Some(Answer { status, body, is_replay })
+        Some(Answer {
+            status,
+            body,
+            is_replay,
+        })
     }
 }
 
 /// Sends a request; `None` if no whole answer came back.
 pub async fn send(address: SocketAddr, version: Version, charge: &Charge) -> Option<Answer> {
     let socket = connect(address).await?;
-    // Thousands of connections that the system remembers for a minute would make it slow to ask about one.
+    // Thousands of connections that the system remembers for a minute would make it slow to ask
+    // about one.
     socket.set_zero_linger().ok()?;
     let io = TokioIo::new(socket);
     let body = Full::<Bytes>::from(BODY);
@@ -144,7 +179,10 @@ pub async fn send(address: SocketAddr, version: Version, charge: &Charge) -> Opt
             sender.send_request(charge.request(body)).await.ok()?
         }
         Version::Http2 => {
-            let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.ok()?;
+            let (mut sender, connection) =
+                hyper::client::conn::http2::handshake(TokioExecutor::new(), io)
+                    .await
+                    .ok()?;
             tokio::spawn(connection);
             sender.send_request(charge.request_http2(body)).await.ok()?
         }
@@ -159,28 +197,56 @@ pub async fn connect(address: SocketAddr) -> Option<TcpStream> {
 }
 
 /// Sends half a body and says so once the gateway has read it; never sends the rest.
-pub async fn send_half_a_body(address: SocketAddr, charge: Charge, landed: oneshot::Sender<()>) -> Option<Answer> {
+pub async fn send_half_a_body(
+    address: SocketAddr,
+    charge: Charge,
+    landed: oneshot::Sender<()>,
+) -> Option<Answer> {
     let mut socket = connect(address).await?;
-    socket.write_all(&charge.head_bytes("expect: 100-continue\r\n")).await.ok()?;
+    socket
+        .write_all(&charge.head_bytes("expect: 100-continue\r\n"))
+        .await
+        .ok()?;
     // Said when somebody asks for the body, and not before.
     let mut interim = [0; b"HTTP/1.1 100 Continue\r\n\r\n".len()];
     socket.read_exact(&mut interim).await.ok()?;
-    assert!(interim.starts_with(b"HTTP/1.1 100"), "{}", String::from_utf8_lossy(&interim));
-    socket.write_all(&BODY.as_bytes()[..BODY.len() / 2]).await.ok()?;
+    assert!(
+        interim.starts_with(b"HTTP/1.1 100"),
+        "{}",
+        String::from_utf8_lossy(&interim)
+    );
+    socket
+        .write_all(&BODY.as_bytes()[..BODY.len() / 2])
+        .await
+        .ok()?;
     sockets::wait_read(socket.local_addr().ok()?, socket.peer_addr().ok()?).await;
     landed.send(()).ok()?;
     let mut rest = Vec::new();
     let _ = socket.read_to_end(&mut rest).await;
-    assert!(rest.is_empty(), "half a request was answered: {}", String::from_utf8_lossy(&rest));
+    assert!(
+        rest.is_empty(),
+        "half a request was answered: {}",
+        String::from_utf8_lossy(&rest)
+    );
     None
 }
 
-/// Reads as much of a long answer as fits into the window, and says so; never makes room for the rest.
-pub async fn read_half_an_answer(address: SocketAddr, charge: Charge, landed: oneshot::Sender<()>) -> Option<Answer> {
+/// Reads as much of a long answer as fits into the window, and says so; never makes room for the
+/// rest.
+pub async fn read_half_an_answer(
+    address: SocketAddr,
+    charge: Charge,
+    landed: oneshot::Sender<()>,
+) -> Option<Answer> {
     assert!(charge.answer_bytes > WINDOW_BYTES);
     let (sender, connection) = h2::client::handshake(connect(address).await?).await.ok()?;
     tokio::spawn(connection);
-    let (response, mut stream) = sender.ready().await.ok()?.send_request(charge.request_http2(()), false).ok()?;
+    let (response, mut stream) = sender
+        .ready()
+        .await
+        .ok()?
+        .send_request(charge.request_http2(()), false)
+        .ok()?;
     stream.send_data(Bytes::from(BODY), true).ok()?;
     let mut body = response.await.ok()?.into_body();
     let mut read = 0;

@@ -34,10 +34,23 @@ pub fn config(store: StoreUrl, upstream: SocketAddr, protocol: Protocol) -> Conf
 }
 
 /// Starts the child on the store of a directory.
-pub fn start(test: &str, directory: &Path, upstream: &Upstream, protocol: Protocol) -> (Child, SocketAddr) {
+pub fn start(
+    test: &str,
+    directory: &Path,
+    upstream: &Upstream,
+    protocol: Protocol,
+) -> (Child, SocketAddr) {
     let address = upstream.address(protocol).to_string();
-    let protocol = if protocol == Protocol::Http2 { "http2" } else { "http1" };
-    let envs = [(DIRECTORY, directory.to_str().unwrap()), (UPSTREAM, &address), (PROTOCOL, protocol)];
+    let protocol = if protocol == Protocol::Http2 {
+        "http2"
+    } else {
+        "http1"
+    };
+    let envs = [
+        (DIRECTORY, directory.to_str().unwrap()),
+        (UPSTREAM, &address),
+        (PROTOCOL, protocol),
+    ];
     let mut child = Child::spawn(test, "gateway", &envs);
     let address = child.wait_for("listens at ").parse().unwrap();
     (child, address)
@@ -46,17 +59,31 @@ pub fn start(test: &str, directory: &Path, upstream: &Upstream, protocol: Protoc
 /// The child's life: serves until its parent kills it or is gone.
 pub fn serve() {
     let env = |name| std::env::var(name).unwrap();
-    let protocol = if env(PROTOCOL) == "http2" { Protocol::Http2 } else { Protocol::Http1 };
+    let protocol = if env(PROTOCOL) == "http2" {
+        Protocol::Http2
+    } else {
+        Protocol::Http1
+    };
     let store = StoreUrl::Sqlite(Path::new(&env(DIRECTORY)).join("hapax.db"));
     let watcher = Arc::new(Watcher::default());
     // One thread more than can be made to stand still.
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(3).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(3)
+        .enable_all()
+        .build()
+        .unwrap();
     let observer = watcher.clone();
     let config = config(store, env(UPSTREAM).parse().unwrap(), protocol);
-    let gateway = runtime.block_on(Gateway::start_observed(config, move |event: &Event<'_>| observer.on(event))).unwrap();
+    let gateway = runtime
+        .block_on(Gateway::start_observed(config, move |event: &Event<'_>| {
+            observer.on(event);
+        }))
+        .unwrap();
     announce(format!("listens at {}", gateway.address()));
     while let Some(order) = hear() {
-        let point = order.strip_prefix("arm ").unwrap_or_else(|| panic!("no such order: {order:?}"));
+        let point = order
+            .strip_prefix("arm ")
+            .unwrap_or_else(|| panic!("no such order: {order:?}"));
         *watcher.armed.lock().unwrap() = Some(point.to_owned());
     }
 }

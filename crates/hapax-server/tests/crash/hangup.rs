@@ -1,4 +1,5 @@
-//! HTTP/1.1 clients that hang up after every possible byte, close only their own side, or read a byte at a time.
+//! HTTP/1.1 clients that hang up after every possible byte, close only their own side, or read a
+//! byte at a time.
 
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -55,13 +56,20 @@ async fn a_client_that_hangs_up_after_any_byte_of_its_request_costs_no_effect() 
             let len = len.min(bytes.len());
             way.leave(send_raw(&bench, &bytes[..len]).await);
             let retried = bench.retry(Version::Http1, &charge).await;
-            assert!(!retried.is_replay || len == bytes.len(), "{}: part of a request was dispatched", charge.key);
+            assert!(
+                !retried.is_replay || len == bytes.len(),
+                "{}: part of a request was dispatched",
+                charge.key
+            );
             run_on_retry += usize::from(!retried.is_replay);
             replayed += usize::from(retried.is_replay);
             keys.push(charge.key);
         }
     }
-    println!("hung up during the request: {} times, retried: {run_on_retry} run, {replayed} replayed", keys.len());
+    println!(
+        "hung up during the request: {} times, retried: {run_on_retry} run, {replayed} replayed",
+        keys.len()
+    );
     bench.judge(&keys);
     bench.stop().await;
 }
@@ -81,11 +89,18 @@ async fn a_client_that_hangs_up_before_its_answer_gets_it_by_a_retry() {
             way.leave(socket);
             sockets::wait_gone(own, other).await;
             gate.let_through(1);
-            assert!(bench.retry(Version::Http1, &charge).await.is_replay, "{}: the attempt ended with its client", charge.key);
+            assert!(
+                bench.retry(Version::Http1, &charge).await.is_replay,
+                "{}: the attempt ended with its client",
+                charge.key
+            );
             keys.push(charge.key);
         }
     }
-    println!("hung up while the upstream worked: {} times, all replayed", keys.len());
+    println!(
+        "hung up while the upstream worked: {} times, all replayed",
+        keys.len()
+    );
     bench.judge(&keys);
     bench.stop().await;
 }
@@ -99,16 +114,25 @@ async fn a_client_that_hangs_up_after_any_byte_of_its_answer_gets_all_of_it_by_a
             let charge = Charge::new(way.key(&format!("answered-{len:03}")));
             let mut socket = send_raw(&bench, &whole(&charge)).await;
             let mut read = vec![0; len];
-            in_time(&charge.key, socket.read_exact(&mut read)).await.unwrap();
+            in_time(&charge.key, socket.read_exact(&mut read))
+                .await
+                .unwrap();
             way.leave(socket);
-            assert!(bench.retry(Version::Http1, &charge).await.is_replay, "{}: answered before it was durable", charge.key);
+            assert!(
+                bench.retry(Version::Http1, &charge).await.is_replay,
+                "{}: answered before it was durable",
+                charge.key
+            );
             keys.push(charge.key.clone());
             if is_whole(&read) {
                 break;
             }
         }
     }
-    println!("hung up during the answer: {} times, all replayed", keys.len());
+    println!(
+        "hung up during the answer: {} times, all replayed",
+        keys.len()
+    );
     bench.judge(&keys);
     bench.stop().await;
 }
@@ -116,8 +140,15 @@ async fn a_client_that_hangs_up_after_any_byte_of_its_answer_gets_all_of_it_by_a
 /// Whether these bytes are an answer to the end.
 fn is_whole(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
-    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
-    let length = head.lines().find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length: ")?.parse().ok());
+    let Some((head, body)) = text.split_once("\r\n\r\n") else {
+        return false;
+    };
+    let length = head.lines().find_map(|line| {
+        line.to_ascii_lowercase()
+            .strip_prefix("content-length: ")?
+            .parse()
+            .ok()
+    });
     length == Some(body.len())
 }
 
@@ -129,7 +160,9 @@ fn parsed(bytes: &[u8]) -> Answer {
     Answer {
         status: head[9..12].parse().unwrap(),
         body: Bytes::copy_from_slice(body.as_bytes()),
-        is_replay: head.to_ascii_lowercase().contains("\nidempotent-replayed: true"),
+        is_replay: head
+            .to_ascii_lowercase()
+            .contains("\nidempotent-replayed: true"),
     }
 }
 
@@ -142,7 +175,8 @@ async fn a_client_that_closes_only_its_own_side_gets_its_answer() {
         let is_held = index % 2 == 1;
         let round = format!("half-closed-{index}");
         let gate = bench.upstream.gate(&round);
-        let charge = Charge::new(round.clone()).held(if is_held { hold::UNTIL_LET } else { hold::NOT }, &round);
+        let charge = Charge::new(round.clone())
+            .held(if is_held { hold::UNTIL_LET } else { hold::NOT }, &round);
         let mut socket = send_raw(&bench, &whole(&charge)).await;
         socket.shutdown().await.unwrap();
         if is_held {
@@ -151,13 +185,21 @@ async fn a_client_that_closes_only_its_own_side_gets_its_answer() {
             gate.let_through(1);
         }
         let mut bytes = Vec::new();
-        in_time(&charge.key, socket.read_to_end(&mut bytes)).await.unwrap();
+        in_time(&charge.key, socket.read_to_end(&mut bytes))
+            .await
+            .unwrap();
         let first = parsed(&bytes);
         assert!(first.is_charged() && !first.is_replay, "{first:?}");
-        bench.retry(Version::Http1, &charge).await.assert_replays(&first, &charge.key);
+        bench
+            .retry(Version::Http1, &charge)
+            .await
+            .assert_replays(&first, &charge.key);
         keys.push(charge.key);
     }
-    println!("closed only their own side: {} times, all answered, all replayed", keys.len());
+    println!(
+        "closed only their own side: {} times, all answered, all replayed",
+        keys.len()
+    );
     bench.judge(&keys);
     bench.stop().await;
 }
@@ -168,18 +210,33 @@ async fn a_client_that_closes_its_own_side_within_its_request_has_asked_for_noth
     let mut keys = Vec::new();
     let key = |len: usize, index: usize| format!("half-closed-at-{len:03}-{index:03}");
     let head_bytes = Charge::new(key(0, 0)).head_bytes("").len();
-    for len in (1..head_bytes + BODY.len()).step_by(7).chain([head_bytes - 1, head_bytes, head_bytes + 1]) {
+    for len in
+        (1..head_bytes + BODY.len())
+            .step_by(7)
+            .chain([head_bytes - 1, head_bytes, head_bytes + 1])
+    {
         let charge = Charge::new(key(len, keys.len()));
         let mut socket = send_raw(&bench, &whole(&charge)[..len]).await;
         socket.shutdown().await.unwrap();
         let mut refusal = Vec::new();
         // A reset is as good an answer as a refusal.
         let _ = in_time(&charge.key, socket.read_to_end(&mut refusal)).await;
-        assert!(refusal.is_empty() || refusal.starts_with(b"HTTP/1.1 4"), "{}", String::from_utf8_lossy(&refusal));
-        assert!(!bench.retry(Version::Http1, &charge).await.is_replay, "{}: part of a request was dispatched", charge.key);
+        assert!(
+            refusal.is_empty() || refusal.starts_with(b"HTTP/1.1 4"),
+            "{}",
+            String::from_utf8_lossy(&refusal)
+        );
+        assert!(
+            !bench.retry(Version::Http1, &charge).await.is_replay,
+            "{}: part of a request was dispatched",
+            charge.key
+        );
         keys.push(charge.key);
     }
-    println!("closed their own side within the request: {} times, none dispatched, all run on retry", keys.len());
+    println!(
+        "closed their own side within the request: {} times, none dispatched, all run on retry",
+        keys.len()
+    );
     bench.judge(&keys);
     bench.stop().await;
 }
@@ -189,13 +246,19 @@ async fn a_client_that_reads_a_byte_at_a_time_gets_its_answer() {
     let bench = Bench::start().await;
     let mut keys = Vec::new();
     for index in 0..10 {
-        let charge = Charge { answer_bytes: 2_000, ..Charge::new(format!("slow-{index}")) };
+        let charge = Charge {
+            answer_bytes: 2_000,
+            ..Charge::new(format!("slow-{index}"))
+        };
         let mut socket = send_raw(&bench, &whole(&charge)).await;
         let mut bytes = Vec::new();
         while !is_whole(&bytes) {
             bytes.push(in_time(&charge.key, socket.read_u8()).await.unwrap());
         }
-        bench.retry(Version::Http1, &charge).await.assert_replays(&parsed(&bytes), &charge.key);
+        bench
+            .retry(Version::Http1, &charge)
+            .await
+            .assert_replays(&parsed(&bytes), &charge.key);
         keys.push(charge.key);
     }
     println!("read a byte at a time: {} times, all replayed", keys.len());

@@ -19,18 +19,32 @@ fn no_key_is_dispatched_twice_whenever_the_gateway_is_killed() {
     if crash::role().is_some() {
         return gateway::serve();
     }
-    let kills = std::env::var("HAPAX_KILLS").map_or(KILLS, |kills| kills.parse().unwrap()).div_ceil(Point::ALL.len());
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let kills = std::env::var("HAPAX_KILLS")
+        .map_or(KILLS, |kills| kills.parse().unwrap())
+        .div_ceil(Point::ALL.len());
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
     let mut sum = Verdict::default();
     println!("{:>20} {}", "killed at", Verdict::HEAD);
     for point in Point::ALL {
         let verdict = runtime.block_on(kill_at(point, kills));
         println!("{:>20} {verdict}", point.name());
-        assert_eq!(verdict.kills, kills, "kills that landed at {:?}", point.name());
+        assert_eq!(
+            verdict.kills,
+            kills,
+            "kills that landed at {:?}",
+            point.name()
+        );
         sum.add(&verdict);
     }
     println!("{:>20} {sum}", "in all");
-    assert!(sum.unknown > 0 && sum.replayed > 0 && sum.run_on_retry > 0, "a run without all of these shows nothing");
+    assert!(
+        sum.unknown > 0 && sum.replayed > 0 && sum.run_on_retry > 0,
+        "a run without all of these shows nothing"
+    );
 }
 
 /// What the ledger and the retries say.
@@ -59,8 +73,18 @@ impl Verdict {
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Verdict { kills, keys, acknowledged, replayed, unknown, run_on_retry } = self;
-        write!(f, "{kills:>7} {keys:>7} {acknowledged:>13} {replayed:>9} {unknown:>8} {run_on_retry:>13}")
+        let Verdict {
+            kills,
+            keys,
+            acknowledged,
+            replayed,
+            unknown,
+            run_on_retry,
+        } = self;
+        write!(
+            f,
+            "{kills:>7} {keys:>7} {acknowledged:>13} {replayed:>9} {unknown:>8} {run_on_retry:>13}"
+        )
     }
 }
 
@@ -70,7 +94,8 @@ async fn kill_at(point: Point, kills: usize) -> Verdict {
     let mut verdict = Verdict::default();
     let mut open = Round::default();
     for number in 0..=kills {
-        let (mut child, address) = gateway::start(TEST, directory.path(), &upstream, protocol(point, number));
+        let (mut child, address) =
+            gateway::start(TEST, directory.path(), &upstream, protocol(point, number));
         open.retry_all(address, &mut verdict).await;
         open.judge(&upstream);
         if number == kills {
@@ -85,5 +110,9 @@ async fn kill_at(point: Point, kills: usize) -> Verdict {
 /// Both, two rounds each, so that they meet both versions of the client's.
 fn protocol(point: Point, number: usize) -> Protocol {
     // Over HTTP/2 nobody can tell when half an answer has left the upstream.
-    if point == Point::AnswerHalfSent || number % 4 < 2 { Protocol::Http1 } else { Protocol::Http2 }
+    if point == Point::AnswerHalfSent || number % 4 < 2 {
+        Protocol::Http1
+    } else {
+        Protocol::Http2
+    }
 }

@@ -39,20 +39,32 @@ impl Program {
         let (sender, output) = mpsc::channel();
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                // Read to the end even when nobody listens any more, so that it never writes into a closed pipe.
+                // Read to the end even when nobody listens any more, so that it never writes into a
+                // closed pipe.
                 let _ = sender.send(line);
             }
         });
-        let mut program = Program { process, output, address: ([127, 0, 0, 1], 0).into() };
+        let mut program = Program {
+            process,
+            output,
+            address: ([127, 0, 0, 1], 0).into(),
+        };
         let line = program.wait_for("  clients ");
-        program.address = line.trim().strip_prefix("http://").and_then(|address| address.parse().ok()).expect("an address");
+        program.address = line
+            .trim()
+            .strip_prefix("http://")
+            .and_then(|address| address.parse().ok())
+            .expect("an address");
         program
     }
 
     /// The rest of the next line that begins so.
     pub fn wait_for(&self, prefix: &str) -> String {
         loop {
-            let line = self.output.recv_timeout(GUARD).unwrap_or_else(|error| panic!("it never said {prefix:?}: {error}"));
+            let line = self
+                .output
+                .recv_timeout(GUARD)
+                .unwrap_or_else(|error| panic!("it never said {prefix:?}: {error}"));
             if let Some(rest) = line.strip_prefix(prefix) {
                 return rest.to_owned();
             }

@@ -1,4 +1,5 @@
-//! One kill: the requests before it, how it comes to land where it should, and the retries after it.
+//! One kill: the requests before it, how it comes to land where it should, and the retries after
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -70,7 +71,8 @@ impl Point {
         }
     }
 
-    /// Where in the upstream the others are meanwhile: on both sides of their effect, unless the point says otherwise.
+    /// Where in the upstream the others are meanwhile: on both sides of their effect, unless the
+    /// point says otherwise.
     fn crowd_hold(self, index: usize) -> &'static str {
         match self {
             Point::UpstreamHasRead => hold::BEFORE_EFFECT,
@@ -91,10 +93,26 @@ pub struct Round {
 }
 
 impl Round {
-    pub async fn send_and_kill(point: Point, number: usize, child: &mut Child, address: SocketAddr, upstream: &Upstream) -> Round {
+    pub async fn send_and_kill(
+        point: Point,
+        number: usize,
+        child: &mut Child,
+        address: SocketAddr,
+        upstream: &Upstream,
+    ) -> Round {
         let name = format!("{number}");
-        let version = if number.is_multiple_of(2) { Version::Http1 } else { Version::Http2 };
-        let mut senders = Senders { round: name.clone(), version, address, charges: Vec::new(), tasks: JoinSet::new() };
+        let version = if number.is_multiple_of(2) {
+            Version::Http1
+        } else {
+            Version::Http2
+        };
+        let mut senders = Senders {
+            round: name.clone(),
+            version,
+            address,
+            charges: Vec::new(),
+            tasks: JoinSet::new(),
+        };
         let gate = upstream.gate(&name);
         let steady = tokio::spawn(send_steadily(name, version, address));
         for index in 0..CROWD {
@@ -102,8 +120,14 @@ impl Round {
         }
         gate.wait_held(CROWD).await;
         let mut acknowledged = BTreeMap::new();
-        senders.go_on_to(point, child, &gate, &mut acknowledged).await;
-        assert!(gate.held() >= IN_FLIGHT_MIN, "{} attempts in flight", gate.held());
+        senders
+            .go_on_to(point, child, &gate, &mut acknowledged)
+            .await;
+        assert!(
+            gate.held() >= IN_FLIGHT_MIN,
+            "{} attempts in flight",
+            gate.held()
+        );
         child.kill();
 
         while let Some(sent) = senders.tasks.join_next().await {
@@ -114,7 +138,12 @@ impl Round {
         let mut charges = senders.charges;
         charges.extend(more_charges);
         acknowledged.extend(more_acknowledged);
-        Round { charges, acknowledged, definite: BTreeSet::new(), version: Some(version) }
+        Round {
+            charges,
+            acknowledged,
+            definite: BTreeSet::new(),
+            version: Some(version),
+        }
     }
 
     /// Retries every key to a definite answer.
@@ -136,10 +165,15 @@ impl Round {
             answer.assert_replays(first, &key);
             verdict.acknowledged += 1;
         }
-        assert!(answer.is_charged() || answer.is_unknown(), "{key} got {answer:?}");
+        assert!(
+            answer.is_charged() || answer.is_unknown(),
+            "{key} got {answer:?}"
+        );
         match answer {
             _ if answer.is_unknown() => verdict.unknown += 1,
-            Answer { is_replay: true, .. } => verdict.replayed += 1,
+            Answer {
+                is_replay: true, ..
+            } => verdict.replayed += 1,
             _ => verdict.run_on_retry += 1,
         }
         if answer.is_charged() {
@@ -147,18 +181,28 @@ impl Round {
         }
     }
 
-    /// The ledger's word: at most one dispatch for each key, exactly one effect for each that was answered with success.
+    /// The ledger's word: at most one dispatch for each key, exactly one effect for each that was
+    /// answered with success.
     pub fn judge(&self, upstream: &Upstream) {
         upstream.assert_none_twice();
         let effects = upstream.effects();
         for key in &self.definite {
-            assert_eq!(effects.get(key), Some(&1), "{key} was answered with success");
+            assert_eq!(
+                effects.get(key),
+                Some(&1),
+                "{key} was answered with success"
+            );
         }
     }
 }
 
-/// A client that sends one request after the other until there is nobody to answer: some of its answers arrive just before the kill.
-async fn send_steadily(round: String, version: Version, address: SocketAddr) -> (Vec<Charge>, BTreeMap<String, Answer>) {
+/// A client that sends one request after the other until there is nobody to answer: some of its
+/// answers arrive just before the kill.
+async fn send_steadily(
+    round: String,
+    version: Version,
+    address: SocketAddr,
+) -> (Vec<Charge>, BTreeMap<String, Answer>) {
     let (mut charges, mut acknowledged) = (Vec::new(), BTreeMap::new());
     loop {
         let charge = Charge::new(format!("{round}-steady-{}", charges.len()));
@@ -182,28 +226,45 @@ struct Senders {
 impl Senders {
     fn charge(&mut self, hold: &'static str, answer_bytes: usize) -> Charge {
         let key = format!("{}-{}", self.round, self.charges.len());
-        let charge = Charge { answer_bytes, ..Charge::new(key).held(hold, &self.round) };
+        let charge = Charge {
+            answer_bytes,
+            ..Charge::new(key).held(hold, &self.round)
+        };
         self.charges.push(charge.clone());
         charge
     }
 
     fn send(&mut self, hold: &'static str, answer_bytes: usize) {
-        let (charge, address, version) = (self.charge(hold, answer_bytes), self.address, self.version);
-        self.tasks.spawn(async move { (charge.key.clone(), send(address, version, &charge).await) });
+        let (charge, address, version) =
+            (self.charge(hold, answer_bytes), self.address, self.version);
+        self.tasks
+            .spawn(async move { (charge.key.clone(), send(address, version, &charge).await) });
     }
 
     /// Sends what is needed for an attempt to come to the point. Returns when one stands there.
-    async fn go_on_to(&mut self, point: Point, child: &mut Child, gate: &Gate, acknowledged: &mut BTreeMap<String, Answer>) {
+    async fn go_on_to(
+        &mut self,
+        point: Point,
+        child: &mut Child,
+        gate: &Gate,
+        acknowledged: &mut BTreeMap<String, Answer>,
+    ) {
         let address = self.address;
         match point {
             Point::UpstreamHasRead | Point::UpstreamHasActed => {}
             Point::BodyHalfRead => {
                 let charge = self.charge(hold::NOT, 0);
-                self.send_specially(charge, |charge, landed| client::send_half_a_body(address, charge, landed)).await;
+                self.send_specially(charge, |charge, landed| {
+                    client::send_half_a_body(address, charge, landed)
+                })
+                .await;
             }
             Point::AnswerHalfWritten => {
                 let charge = self.charge(hold::NOT, LONG_ANSWER_BYTES);
-                self.send_specially(charge, |charge, landed| client::read_half_an_answer(address, charge, landed)).await;
+                self.send_specially(charge, |charge, landed| {
+                    client::read_half_an_answer(address, charge, landed)
+                })
+                .await;
             }
             Point::AnswerHalfSent => {
                 self.send(hold::HALF_SENT, 0);
@@ -212,7 +273,9 @@ impl Senders {
             }
             Point::AfterAnswer => {
                 let charge = self.charge(hold::NOT, 0);
-                let answer = send(address, self.version, &charge).await.expect("nobody has killed it yet");
+                let answer = send(address, self.version, &charge)
+                    .await
+                    .expect("nobody has killed it yet");
                 acknowledged.insert(charge.key, answer);
             }
             Point::BeforeClaim
@@ -223,15 +286,21 @@ impl Senders {
             | Point::BeforeAnswer => {
                 child.say(&format!("arm {}", point.name()));
                 (0..RUNNERS).for_each(|_| self.send(hold::NOT, 0));
-                let in_flight: usize = child.wait_for(&format!("at {} with ", point.name())).parse().unwrap();
+                let in_flight: usize = child
+                    .wait_for(&format!("at {} with ", point.name()))
+                    .parse()
+                    .unwrap();
                 assert!(in_flight >= IN_FLIGHT_MIN, "{in_flight} attempts in flight");
             }
         }
     }
 
     /// Sends a request in a way of its own. Returns when it says that it has landed.
-    async fn send_specially<F>(&mut self, charge: Charge, way: impl FnOnce(Charge, oneshot::Sender<()>) -> F)
-    where
+    async fn send_specially<F>(
+        &mut self,
+        charge: Charge,
+        way: impl FnOnce(Charge, oneshot::Sender<()>) -> F,
+    ) where
         F: Future<Output = Option<Answer>> + Send + 'static,
     {
         let (landed, has_landed) = oneshot::channel();

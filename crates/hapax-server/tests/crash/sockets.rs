@@ -1,4 +1,5 @@
-//! What the other end of a connection has done, asked of the system: for clients that hang up just then.
+//! What the other end of a connection has done, asked of the system: for clients that hang up just
+//! then.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -18,16 +19,22 @@ pub async fn wait_gone(own: SocketAddr, other: SocketAddr) {
     wait_until(own, other, |state, _| state != ESTABLISHED).await;
 }
 
-/// Waits until this holds for the other end's state and its unread bytes, or there is no other end any more.
+/// Waits until this holds for the other end's state and its unread bytes, or there is no other end
+/// any more.
 async fn wait_until(own: SocketAddr, other: SocketAddr, is_so: impl Fn(&str, u64) -> bool) {
     let deadline = Instant::now() + GUARD;
     // Where the system does not say, it is left to chance.
     while let Ok(table) = std::fs::read_to_string("/proc/net/tcp") {
-        let line = table.lines().find(|line| ports(line) == Some((other.port(), own.port())));
+        let line = table
+            .lines()
+            .find(|line| ports(line) == Some((other.port(), own.port())));
         if line.is_none_or(|line| is_so(word(line, 3), unread(line))) {
             return;
         }
-        assert!(Instant::now() < deadline, "the other end of {own} stays as it is");
+        assert!(
+            Instant::now() < deadline,
+            "the other end of {own} stays as it is"
+        );
         tokio::task::yield_now().await;
     }
 }
@@ -44,5 +51,8 @@ fn ports(line: &str) -> Option<(u16, u16)> {
 
 /// The second of `tx_queue:rx_queue`.
 fn unread(line: &str) -> u64 {
-    word(line, 4).rsplit_once(':').and_then(|(_, bytes)| u64::from_str_radix(bytes, 16).ok()).unwrap_or(0)
+    word(line, 4)
+        .rsplit_once(':')
+        .and_then(|(_, bytes)| u64::from_str_radix(bytes, 16).ok())
+        .unwrap_or(0)
 }

@@ -12,7 +12,8 @@ use super::client::{Charge, Version, in_time, send};
 use super::upstream::hold;
 
 const STORE_TIMEOUT: Duration = Duration::from_millis(100);
-/// A request asks the store for a claim and for a completion, and each may take its timeout; the rest is for a busy machine.
+/// A request asks the store for a claim and for a completion, and each may take its timeout; the
+/// rest is for a busy machine.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 const DISK_BYTES: u64 = 16 << 20;
 /// More than the store's file and log have room for without growing.
@@ -23,9 +24,16 @@ const CLAIMS_THAT_MAY_FIT: usize = 100;
 /// Mounts a disk and does the test on it, here or where it may; says so if nowhere.
 fn on_a_small_disk<F: Future<Output = ()>>(test: &str, work: impl FnOnce(Tmpfs) -> F) {
     let mount_point = tempfile::tempdir().unwrap();
-    match Tmpfs::mount(&std::fs::canonicalize(mount_point.path()).unwrap(), DISK_BYTES) {
+    match Tmpfs::mount(
+        &std::fs::canonicalize(mount_point.path()).unwrap(),
+        DISK_BYTES,
+    ) {
         Ok(disk) => {
-            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(2)
+                .enable_all()
+                .build()
+                .unwrap();
             runtime.block_on(work(disk));
         }
         Err(why) => {
@@ -36,13 +44,20 @@ fn on_a_small_disk<F: Future<Output = ()>>(test: &str, work: impl FnOnce(Tmpfs) 
     }
 }
 
-/// A gateway whose store is on the disk, and the upstream's ledger elsewhere, where there is always room.
+/// A gateway whose store is on the disk, and the upstream's ledger elsewhere, where there is always
+/// room.
 async fn bench_on(disk: &Tmpfs) -> Bench {
     let store: PathBuf = disk.path().join("hapax.db");
     Bench::start_with(|config, _| {
         config.store = StoreUrl::Sqlite(store);
-        let policy = Policy { store_timeout: STORE_TIMEOUT, ..Policy::default() };
-        config.routes = vec![Route { name: "all".into(), ..Route::everywhere(policy) }];
+        let policy = Policy {
+            store_timeout: STORE_TIMEOUT,
+            ..Policy::default()
+        };
+        config.routes = vec![Route {
+            name: "all".into(),
+            ..Route::everywhere(policy)
+        }];
     })
     .await
 }
@@ -57,25 +72,50 @@ fn a_store_lost_before_the_claim_is_a_503_in_time_and_costs_no_effect() {
         let filler = disk.leave_free(0);
         let mut keys = Vec::new();
         let refused = loop {
-            let charge = Charge { answer_bytes: ANSWER_BYTES, ..Charge::new(format!("full-{}", keys.len())) };
+            let charge = Charge {
+                answer_bytes: ANSWER_BYTES,
+                ..Charge::new(format!("full-{}", keys.len()))
+            };
             let dispatched_before = bench.upstream.dispatches().len();
             let asked_at = Instant::now();
-            let answer = send(bench.address, Version::Http1, &charge).await.expect("an answer, whatever it is");
-            assert!(asked_at.elapsed() < ANSWERED_WITHIN, "answered after {:?}", asked_at.elapsed());
+            let answer = send(bench.address, Version::Http1, &charge)
+                .await
+                .expect("an answer, whatever it is");
+            assert!(
+                asked_at.elapsed() < ANSWERED_WITHIN,
+                "answered after {:?}",
+                asked_at.elapsed()
+            );
             keys.push(charge.key.clone());
-            if answer.is_problem("store-unavailable") && bench.upstream.dispatches().len() == dispatched_before {
+            if answer.is_problem("store-unavailable")
+                && bench.upstream.dispatches().len() == dispatched_before
+            {
                 assert_eq!(answer.status, 503);
                 break charge;
             }
-            assert!(keys.len() < CLAIMS_THAT_MAY_FIT, "the disk is full, and claims go on");
+            assert!(
+                keys.len() < CLAIMS_THAT_MAY_FIT,
+                "the disk is full, and claims go on"
+            );
         };
         drop(filler);
         let retried = bench.retry(Version::Http1, &refused).await;
         assert!(!retried.is_replay, "it had never been dispatched");
         for key in &keys {
-            bench.retry(Version::Http1, &Charge { answer_bytes: ANSWER_BYTES, ..Charge::new(key) }).await;
+            bench
+                .retry(
+                    Version::Http1,
+                    &Charge {
+                        answer_bytes: ANSWER_BYTES,
+                        ..Charge::new(key)
+                    },
+                )
+                .await;
         }
-        println!("store lost before the claim: {} requests until one got 503 undispatched; run on retry", keys.len());
+        println!(
+            "store lost before the claim: {} requests until one got 503 undispatched; run on retry",
+            keys.len()
+        );
         bench.judge(&keys);
         bench.stop().await;
     });
@@ -87,7 +127,10 @@ fn a_store_lost_after_dispatch_is_a_503_and_a_later_retry_replays() {
     on_a_small_disk(TEST, |disk| async move {
         let bench = bench_on(&disk).await;
         let gate = bench.upstream.gate("lost");
-        let charge = Charge { answer_bytes: ANSWER_BYTES, ..Charge::new("lost").held(hold::UNTIL_LET, "lost") };
+        let charge = Charge {
+            answer_bytes: ANSWER_BYTES,
+            ..Charge::new("lost").held(hold::UNTIL_LET, "lost")
+        };
         let (address, first) = (bench.address, charge.clone());
         let first = tokio::spawn(async move { send(address, Version::Http1, &first).await });
         gate.wait_held(1).await;
@@ -95,16 +138,38 @@ fn a_store_lost_after_dispatch_is_a_503_and_a_later_retry_replays() {
         let let_at = Instant::now();
         gate.let_through(1);
         let first = in_time("the first caller", first).await.unwrap().unwrap();
-        assert!(let_at.elapsed() < ANSWERED_WITHIN, "answered after {:?}", let_at.elapsed());
-        assert!(first.status == 503 && first.is_problem("store-unavailable"), "{first:?}");
+        assert!(
+            let_at.elapsed() < ANSWERED_WITHIN,
+            "answered after {:?}",
+            let_at.elapsed()
+        );
+        assert!(
+            first.status == 503 && first.is_problem("store-unavailable"),
+            "{first:?}"
+        );
 
-        let while_full = send(address, Version::Http1, &Charge { waits: false, ..charge.again() }).await.unwrap();
-        assert!(while_full.status >= 400, "an answer that is not durable was told: {while_full:?}");
+        let while_full = send(
+            address,
+            Version::Http1,
+            &Charge {
+                waits: false,
+                ..charge.again()
+            },
+        )
+        .await
+        .unwrap();
+        assert!(
+            while_full.status >= 400,
+            "an answer that is not durable was told: {while_full:?}"
+        );
         drop(filler);
         let retried = bench.retry(Version::Http1, &charge).await;
         assert!(retried.is_replay, "{retried:?}");
         assert_eq!(retried.body.len(), ANSWER_BYTES);
-        println!("store lost after dispatch: the caller got 503, a repeat meanwhile {}, a later one the replay", while_full.status);
+        println!(
+            "store lost after dispatch: the caller got 503, a repeat meanwhile {}, a later one the replay",
+            while_full.status
+        );
         bench.judge(&[charge.key]);
         bench.stop().await;
     });

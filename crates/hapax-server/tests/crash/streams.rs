@@ -1,4 +1,5 @@
-//! HTTP/2 clients that reset their stream, or drop the whole connection, at every moment of a request.
+//! HTTP/2 clients that reset their stream, or drop the whole connection, at every moment of a
+//! request.
 
 use bytes::Bytes;
 use h2::{Reason, RecvStream, SendStream};
@@ -31,7 +32,12 @@ const TIMES: usize = 10;
 async fn a_client_that_goes_away_at_any_moment_of_a_stream_gets_its_answer_by_a_retry() {
     let bench = Bench::start().await;
     let mut keys = Vec::new();
-    for moment in [Moment::AfterHead, Moment::WithinBody, Moment::BeforeAnswer, Moment::WithinAnswer] {
+    for moment in [
+        Moment::AfterHead,
+        Moment::WithinBody,
+        Moment::BeforeAnswer,
+        Moment::WithinAnswer,
+    ] {
         for way in [Way::Reset, Way::Dropped] {
             let mut replayed = 0;
             for index in 0..TIMES {
@@ -39,9 +45,16 @@ async fn a_client_that_goes_away_at_any_moment_of_a_stream_gets_its_answer_by_a_
                 replayed += usize::from(go_away(&bench, moment, way, &key).await);
                 keys.push(key);
             }
-            println!("{way:?} {moment:?}: {TIMES} times, {replayed} replayed, {} run on retry", TIMES - replayed);
+            println!(
+                "{way:?} {moment:?}: {TIMES} times, {replayed} replayed, {} run on retry",
+                TIMES - replayed
+            );
             let was_asked = matches!(moment, Moment::BeforeAnswer | Moment::WithinAnswer);
-            assert_eq!(replayed, if was_asked { TIMES } else { 0 }, "{way:?} {moment:?}");
+            assert_eq!(
+                replayed,
+                if was_asked { TIMES } else { 0 },
+                "{way:?} {moment:?}"
+            );
         }
     }
     bench.judge(&keys);
@@ -53,11 +66,17 @@ async fn go_away(bench: &Bench, moment: Moment, way: Way, key: &str) -> bool {
     let gate = bench.upstream.gate(key);
     let is_held = moment == Moment::BeforeAnswer;
     let charge = Charge::new(key).held(if is_held { hold::UNTIL_LET } else { hold::NOT }, key);
-    let charge = Charge { answer_bytes: 3 * WINDOW_BYTES, ..charge };
+    let charge = Charge {
+        answer_bytes: 3 * WINDOW_BYTES,
+        ..charge
+    };
     let mut stream = Stream::open(bench, &charge).await;
     match moment {
         Moment::AfterHead => {}
-        Moment::WithinBody => stream.sender.send_data(Bytes::from(&BODY[..BODY.len() / 2]), false).unwrap(),
+        Moment::WithinBody => stream
+            .sender
+            .send_data(Bytes::from(&BODY[..BODY.len() / 2]), false)
+            .unwrap(),
         Moment::BeforeAnswer => {
             stream.sender.send_data(Bytes::from(BODY), true).unwrap();
             gate.wait_held(1).await;
@@ -88,8 +107,19 @@ impl Stream {
         let (requests, mut connection) = h2::client::handshake(socket).await.unwrap();
         let pings = connection.ping_pong().unwrap();
         let connection = tokio::spawn(async move { drop(connection.await) });
-        let (response, sender) = requests.ready().await.unwrap().send_request(charge.request_http2(()), false).unwrap();
-        Stream { sender, response: Some(response), answer: None, pings, connection }
+        let (response, sender) = requests
+            .ready()
+            .await
+            .unwrap()
+            .send_request(charge.request_http2(()), false)
+            .unwrap();
+        Stream {
+            sender,
+            response: Some(response),
+            answer: None,
+            pings,
+            connection,
+        }
     }
 
     /// Never makes room for more.
@@ -97,14 +127,21 @@ impl Stream {
         let mut answer = self.response.take().unwrap().await.unwrap().into_body();
         let mut read = 0;
         while read < WINDOW_BYTES {
-            read += in_time("the answer goes on", answer.data()).await.unwrap().unwrap().len();
+            read += in_time("the answer goes on", answer.data())
+                .await
+                .unwrap()
+                .unwrap()
+                .len();
         }
         self.answer = Some(answer);
     }
 
-    /// The gateway has read everything sent so far: frames are read in their order, and it answers a ping after them.
+    /// The gateway has read everything sent so far: frames are read in their order, and it answers
+    /// a ping after them.
     async fn arrived(&mut self) {
-        in_time("a ping is answered", self.pings.ping(h2::Ping::opaque())).await.unwrap();
+        in_time("a ping is answered", self.pings.ping(h2::Ping::opaque()))
+            .await
+            .unwrap();
     }
 
     async fn leave(mut self, way: Way) {

@@ -25,7 +25,12 @@ const ANSWERS_MAX: usize = 40;
 const EVERY_ONE: usize = 1 << 20;
 
 fn block_on(test: impl Future<Output = ()>) {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(test);
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(test);
 }
 
 #[test]
@@ -45,11 +50,19 @@ fn under_load_a_signal_to_stop_loses_no_attempt() {
             open = load_and_stop(number, random.below(ANSWERS_MAX), &mut program, &upstream).await;
             sum.in_flight += open.in_flight;
         }
-        let Sum { keys, in_flight, acknowledged, refused } = &sum;
+        let Sum {
+            keys,
+            in_flight,
+            acknowledged,
+            refused,
+        } = &sum;
         println!(
             "{TIMES} signals, {in_flight} attempts in flight; {keys} keys, {acknowledged} answered and replayed, {refused} refused and run on retry"
         );
-        assert!(sum.in_flight >= TIMES * HELD && sum.acknowledged > 0 && sum.refused > 0, "a run without these shows nothing");
+        assert!(
+            sum.in_flight >= TIMES * HELD && sum.acknowledged > 0 && sum.refused > 0,
+            "a run without these shows nothing"
+        );
     });
 }
 
@@ -73,13 +86,27 @@ struct Load {
     in_flight: usize,
 }
 
-async fn load_and_stop(number: usize, answers: usize, program: &mut Program, upstream: &Upstream) -> Load {
+async fn load_and_stop(
+    number: usize,
+    answers: usize,
+    program: &mut Program,
+    upstream: &Upstream,
+) -> Load {
     let round = format!("term-{number}");
     let gate = upstream.gate(&round);
     let mut clients = JoinSet::new();
     for client in 0..CLIENTS {
-        let version = if client % 2 == 0 { Version::Http1 } else { Version::Http2 };
-        clients.spawn(send_until_stopped(program.address, version, format!("{round}-{client}"), round.clone()));
+        let version = if client % 2 == 0 {
+            Version::Http1
+        } else {
+            Version::Http2
+        };
+        clients.spawn(send_until_stopped(
+            program.address,
+            version,
+            format!("{round}-{client}"),
+            round.clone(),
+        ));
     }
     for _ in 0..answers {
         gate.wait_held(HELD + 1).await;
@@ -91,7 +118,10 @@ async fn load_and_stop(number: usize, answers: usize, program: &mut Program, ups
     program.wait_for("draining");
     gate.let_through(EVERY_ONE);
 
-    let mut load = Load { in_flight, ..Load::default() };
+    let mut load = Load {
+        in_flight,
+        ..Load::default()
+    };
     while let Some(client) = clients.join_next().await {
         let (charges, acknowledged) = client.unwrap();
         load.charges.extend(charges);
@@ -103,7 +133,8 @@ async fn load_and_stop(number: usize, answers: usize, program: &mut Program, ups
     load
 }
 
-/// Sends one request after the other until there is nobody to answer, or it is told that it should go elsewhere.
+/// Sends one request after the other until there is nobody to answer, or it is told that it should
+/// go elsewhere.
 async fn send_until_stopped(
     address: SocketAddr,
     version: Version,
@@ -117,7 +148,11 @@ async fn send_until_stopped(
         match send(address, version, &charge).await {
             Some(answer) if answer.is_charged() => acknowledged.insert(charge.key, answer),
             Some(answer) => {
-                assert!(answer.is_problem("draining"), "{} got {answer:?}", charge.key);
+                assert!(
+                    answer.is_problem("draining"),
+                    "{} got {answer:?}",
+                    charge.key
+                );
                 return (charges, acknowledged);
             }
             None => return (charges, acknowledged),
@@ -130,7 +165,9 @@ impl Load {
     async fn retry_all(&self, address: SocketAddr, sum: &mut Sum) {
         for charge in &self.charges {
             let key = &charge.key;
-            let answer = send(address, Version::Http1, &charge.again()).await.expect("nobody stops this one");
+            let answer = send(address, Version::Http1, &charge.again())
+                .await
+                .expect("nobody stops this one");
             assert!(answer.is_charged(), "{key} got {answer:?}");
             sum.keys += 1;
             match self.acknowledged.get(key) {
@@ -139,7 +176,10 @@ impl Load {
                     sum.acknowledged += 1;
                 }
                 None => {
-                    assert!(!self.dispatched.contains(key), "{key} was dispatched, and its client not answered");
+                    assert!(
+                        !self.dispatched.contains(key),
+                        "{key} was dispatched, and its client not answered"
+                    );
                     assert!(!answer.is_replay, "{key} was never dispatched");
                     sum.refused += 1;
                 }
@@ -149,8 +189,15 @@ impl Load {
 }
 
 /// One attempt, held in the upstream, and its caller.
-async fn hold_one(program: &Program, gate: &Gate, round: &str) -> tokio::task::JoinHandle<Option<Answer>> {
-    let (address, charge) = (program.address, Charge::new(round).held(hold::UNTIL_LET, round));
+async fn hold_one(
+    program: &Program,
+    gate: &Gate,
+    round: &str,
+) -> tokio::task::JoinHandle<Option<Answer>> {
+    let (address, charge) = (
+        program.address,
+        Charge::new(round).held(hold::UNTIL_LET, round),
+    );
     let caller = tokio::spawn(async move { send(address, Version::Http1, &charge).await });
     gate.wait_held(1).await;
     caller
@@ -159,9 +206,14 @@ async fn hold_one(program: &Program, gate: &Gate, round: &str) -> tokio::task::J
 /// After a restart, the key is held as unknown and not sent again.
 async fn assert_held(directory: &Path, upstream: &Upstream, key: &str) {
     let program = Program::start(directory, upstream, "5s");
-    let retried = send(program.address, Version::Http1, &Charge::new(key)).await.unwrap();
+    let retried = send(program.address, Version::Http1, &Charge::new(key))
+        .await
+        .unwrap();
     assert!(retried.status == 409 && retried.is_unknown(), "{retried:?}");
-    assert_eq!((upstream.dispatches().get(key), upstream.effects().get(key)), (Some(&1), Some(&1)));
+    assert_eq!(
+        (upstream.dispatches().get(key), upstream.effects().get(key)),
+        (Some(&1), Some(&1))
+    );
 }
 
 #[test]
@@ -205,6 +257,13 @@ fn an_attempt_longer_than_the_deadline_is_marked_as_unknown_before_the_program_e
 async fn states_at_rest(directory: &Path) -> Vec<State> {
     let store = Sqlite::open(directory.join("hapax.db")).await.unwrap();
     let hapax = Hapax::builder(store).sweep(None).build();
-    let heads = hapax.list(ListQuery { state: None, after: None, limit: 10 }).await.unwrap();
+    let heads = hapax
+        .list(ListQuery {
+            state: None,
+            after: None,
+            limit: 10,
+        })
+        .await
+        .unwrap();
     heads.into_iter().map(|head| head.state).collect()
 }

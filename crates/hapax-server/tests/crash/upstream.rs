@@ -1,4 +1,5 @@
-//! The service behind the gateway: it writes down every request that reaches it, then its effect, then answers as the request asks.
+//! The service behind the gateway: it writes down every request that reaches it, then its effect,
+//! then answers as the request asks.
 //!
 //! It lives in the parent, on threads of its own, so that no kill and no blocked test reaches it.
 
@@ -77,7 +78,11 @@ impl Upstream {
             answers: AtomicUsize::new(0),
             gate: Mutex::new(Gate::new(String::new())),
         });
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         let listen = |protocol| {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
             listener.set_nonblocking(true).unwrap();
@@ -86,11 +91,20 @@ impl Upstream {
             address
         };
         let (http1, http2) = (listen(Protocol::Http1), listen(Protocol::Http2));
-        Upstream { http1, http2, inside, runtime: Some(runtime) }
+        Upstream {
+            http1,
+            http2,
+            inside,
+            runtime: Some(runtime),
+        }
     }
 
     pub fn address(&self, protocol: Protocol) -> SocketAddr {
-        if protocol == Protocol::Http2 { self.http2 } else { self.http1 }
+        if protocol == Protocol::Http2 {
+            self.http2
+        } else {
+            self.http1
+        }
     }
 
     /// A new gate for the requests that name it. Those of earlier ones stay held.
@@ -112,7 +126,10 @@ impl Upstream {
 
     /// The ledger's word: no key came twice, so none had two effects.
     pub fn assert_none_twice(&self) {
-        for (what, counts) in [("dispatched", self.dispatches()), ("in effect", self.effects())] {
+        for (what, counts) in [
+            ("dispatched", self.dispatches()),
+            ("in effect", self.effects()),
+        ] {
             for (key, count) in counts {
                 assert!(count == 1, "{key} was {what} {count} times");
             }
@@ -130,7 +147,12 @@ impl Drop for Upstream {
 
 impl Gate {
     fn new(round: String) -> Arc<Gate> {
-        Arc::new(Gate { round, held: watch::Sender::new(0), through: Semaphore::new(0), half_sent: watch::Sender::new(None) })
+        Arc::new(Gate {
+            round,
+            held: watch::Sender::new(0),
+            through: Semaphore::new(0),
+            half_sent: watch::Sender::new(None),
+        })
     }
 
     /// Requests that are here now, read and not answered.
@@ -140,7 +162,12 @@ impl Gate {
 
     pub async fn wait_held(&self, count: usize) {
         let mut held = self.held.subscribe();
-        in_time("requests reach the upstream", held.wait_for(|held| *held >= count)).await.unwrap();
+        in_time(
+            "requests reach the upstream",
+            held.wait_for(|held| *held >= count),
+        )
+        .await
+        .unwrap();
     }
 
     pub fn let_through(&self, count: usize) {
@@ -150,7 +177,10 @@ impl Gate {
     /// Half of an answer has been given to the system: returns the connection.
     pub async fn wait_half_sent(&self) -> Ends {
         let mut half_sent = self.half_sent.subscribe();
-        in_time("half an answer leaves", half_sent.wait_for(Option::is_some)).await.unwrap().unwrap()
+        in_time("half an answer leaves", half_sent.wait_for(Option::is_some))
+            .await
+            .unwrap()
+            .unwrap()
     }
 
     fn enter(self: Arc<Self>) -> Held {
@@ -173,7 +203,8 @@ async fn accept(listener: std::net::TcpListener, protocol: Protocol, inside: Arc
     let own = listener.local_addr().unwrap();
     while let Ok((socket, peer)) = listener.accept().await {
         socket.set_nodelay(true).unwrap();
-        // The gateway always leaves first; by this its system need not remember the connection, of which there will be thousands.
+        // The gateway always leaves first; by this its system need not remember the connection, of
+        // which there will be thousands.
         socket.set_zero_linger().unwrap();
         tokio::spawn(serve(socket, (own, peer), protocol, inside.clone()));
     }
@@ -184,7 +215,11 @@ async fn serve(socket: TcpStream, ends: Ends, protocol: Protocol, inside: Arc<In
     let io = TokioIo::new(socket);
     // Its end is the gateway's end, which the test knows better.
     let _ = match protocol {
-        Protocol::Http2 => http2::Builder::new(TokioExecutor::new()).serve_connection(io, service).await,
+        Protocol::Http2 => {
+            http2::Builder::new(TokioExecutor::new())
+                .serve_connection(io, service)
+                .await
+        }
         _ => http1::Builder::new().serve_connection(io, service).await,
     };
 }
@@ -206,15 +241,36 @@ async fn charge(
         return std::future::pending().await;
     }
     inside.effects.append(&key);
-    let text = answer(&key, inside.answers.fetch_add(1, Ordering::SeqCst), field(&parts, "x-bytes").parse().unwrap_or(0));
+    let text = answer(
+        &key,
+        inside.answers.fetch_add(1, Ordering::SeqCst),
+        field(&parts, "x-bytes").parse().unwrap_or(0),
+    );
     match (mode, gate) {
         // What is held for a gate that was replaced stays: its round is over.
-        (hold::AFTER_EFFECT, _) | (hold::UNTIL_LET | hold::HALF_SENT, None) => std::future::pending().await,
-        (hold::HALF_SENT, Some(gate)) => return Ok(created(Half { first: Some(text), asked: 0, ends, gate, _held: held }.boxed())),
-        (hold::UNTIL_LET, Some(gate)) => gate.through.acquire().await.expect("never closed").forget(),
+        (hold::AFTER_EFFECT, _) | (hold::UNTIL_LET | hold::HALF_SENT, None) => {
+            std::future::pending::<()>().await;
+        }
+        (hold::HALF_SENT, Some(gate)) => {
+            return Ok(created(
+                Half {
+                    first: Some(text),
+                    asked: 0,
+                    ends,
+                    gate,
+                    _held: held,
+                }
+                .boxed(),
+            ));
+        }
+        (hold::UNTIL_LET, Some(gate)) => {
+            gate.through.acquire().await.expect("never closed").forget();
+        }
         _ => {}
     }
-    Ok(created(Full::new(text).map_err(|never| match never {}).boxed()))
+    Ok(created(
+        Full::new(text).map_err(|never| match never {}).boxed(),
+    ))
 }
 
 fn answer(key: &str, number: usize, bytes_min: usize) -> Bytes {
@@ -224,7 +280,10 @@ fn answer(key: &str, number: usize, bytes_min: usize) -> Bytes {
 }
 
 fn field<'a>(parts: &'a Parts, name: &str) -> &'a str {
-    parts.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    parts
+        .headers
+        .get(name)
+        .map_or("", |value| value.to_str().unwrap())
 }
 
 fn created(body: BoxBody<Bytes, hyper::Error>) -> Response<BoxBody<Bytes, hyper::Error>> {
@@ -246,11 +305,15 @@ impl Body for Half {
     type Data = Bytes;
     type Error = hyper::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         if let Some(first) = self.first.take() {
             return Poll::Ready(Some(Ok(Frame::data(first))));
         }
-        // hyper writes out what it has whenever it has to wait: by the time it asks again the half is on its way.
+        // hyper writes out what it has whenever it has to wait: by the time it asks again the half
+        // is on its way.
         self.asked += 1;
         if self.asked == 1 {
             cx.waker().wake_by_ref();

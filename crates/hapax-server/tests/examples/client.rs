@@ -36,8 +36,12 @@ impl Answer {
 
     /// The field of a JSON object.
     pub fn member(&self, name: &str) -> String {
-        let value: serde_json::Value = serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{self:?}: {error}"));
-        value[name].as_str().unwrap_or_else(|| panic!("{self:?} has no {name}")).to_owned()
+        let value: serde_json::Value =
+            serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{self:?}: {error}"));
+        value[name]
+            .as_str()
+            .unwrap_or_else(|| panic!("{self:?} has no {name}"))
+            .to_owned()
     }
 
     /// Whether this is the replay of that answer, byte for byte.
@@ -62,25 +66,45 @@ pub struct Order {
 impl Order {
     /// Of one. Its key is its item too, so that the table of orders tells how many there are of it.
     pub fn new(key: impl Into<String>) -> Order {
-        Order { key: key.into(), quantity: 1, mischief: None }
+        Order {
+            key: key.into(),
+            quantity: 1,
+            mischief: None,
+        }
     }
 
     /// What the service refuses.
     pub fn of_none(self) -> Order {
-        Order { quantity: 0, ..self }
+        Order {
+            quantity: 0,
+            ..self
+        }
     }
 
     /// What goes wrong with it in the service.
     pub fn with(self, mischief: &'static str) -> Order {
-        Order { mischief: Some(mischief), ..self }
+        Order {
+            mischief: Some(mischief),
+            ..self
+        }
     }
 
     fn request(&self) -> Request<Full<Bytes>> {
-        let mut request = Request::post("/orders").header("idempotency-key", &self.key).header("content-type", "application/json");
+        let mut request = Request::post("/orders")
+            .header("idempotency-key", &self.key)
+            .header("content-type", "application/json");
         if let Some(mischief) = self.mischief {
             request = request.header("x-mischief", mischief);
         }
-        request.body(format!("{{\"item\": \"{}\", \"quantity\": {}}}", self.key, self.quantity).into()).unwrap()
+        request
+            .body(
+                format!(
+                    "{{\"item\": \"{}\", \"quantity\": {}}}",
+                    self.key, self.quantity
+                )
+                .into(),
+            )
+            .unwrap()
     }
 }
 
@@ -93,21 +117,31 @@ pub async fn try_place(address: SocketAddr, order: &Order) -> Option<Answer> {
 
 /// The same to somebody who is known to be there.
 pub async fn place(address: SocketAddr, order: &Order) -> Answer {
-    try_place(address, order).await.unwrap_or_else(|| panic!("{order:?} got no answer"))
+    try_place(address, order)
+        .await
+        .unwrap_or_else(|| panic!("{order:?} got no answer"))
 }
 
 /// A POST without a body.
 pub async fn post(address: SocketAddr, path: &str) -> Answer {
-    send(address, Request::post(path).body(Full::default()).unwrap()).await.unwrap_or_else(|| panic!("{path} got no answer"))
+    send(address, Request::post(path).body(Full::default()).unwrap())
+        .await
+        .unwrap_or_else(|| panic!("{path} got no answer"))
 }
 
 pub async fn send(address: SocketAddr, mut request: Request<Full<Bytes>>) -> Option<Answer> {
-    request.headers_mut().insert("host", "localhost".parse().unwrap());
+    request
+        .headers_mut()
+        .insert("host", "localhost".parse().unwrap());
     let socket = TcpStream::connect(address).await.ok()?;
     socket.set_nodelay(true).ok()?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(socket)).await.ok()?;
     tokio::spawn(connection);
     let response = sender.send_request(request).await.ok()?;
     let (parts, body) = response.into_parts();
-    Some(Answer { status: parts.status.as_u16(), headers: parts.headers, body: body.collect().await.ok()?.to_bytes() })
+    Some(Answer {
+        status: parts.status.as_u16(),
+        headers: parts.headers,
+        body: body.collect().await.ok()?.to_bytes(),
+    })
 }

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 /// The folder of an example.
 pub fn example(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../examples")
+        .join(name)
 }
 
 #[test]
@@ -17,6 +19,9 @@ fn the_examples_have_the_same_tables() {
 #[test]
 fn the_lock_file_names_no_registry() {
     let lock = std::fs::read_to_string(example("orders-node").join("package-lock.json")).unwrap();
-    assert!(!lock.contains("\"resolved\""), "npm install --omit-lockfile-registry-resolved leaves the addresses out");
+    assert!(
+        !lock.contains("\"resolved\""),
+        "npm install --omit-lockfile-registry-resolved leaves the addresses out"
+    );
     assert!(lock.contains("\"integrity\""));
 }

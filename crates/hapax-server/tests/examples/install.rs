@@ -1,4 +1,5 @@
-//! The services with their dependencies, installed once from their registries under the build directory, and again when they change.
+//! The services with their dependencies, installed once from their registries under the build
+//! directory, and again when they change.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -46,18 +47,31 @@ pub struct Installed {
     directory: PathBuf,
 }
 
-/// The service, or nothing when its dependencies cannot be had here, which is said where nobody can miss it.
+/// The service, or nothing when its dependencies cannot be had here, which is said where nobody can
+/// miss it.
 pub fn installed(language: Language) -> Option<Installed> {
     // Several tests want the same one.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock().unwrap();
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("examples-installed").join(language.example());
-    let installed = Installed { language, directory };
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .with_file_name("examples-installed")
+        .join(language.example());
+    let installed = Installed {
+        language,
+        directory,
+    };
     match installed.make() {
         Ok(()) => Some(installed),
         Err(reason) => {
-            assert!(!was_tampered_with(&reason), "{} does not get what was pinned:\n{reason}", language.example());
-            skipped(&format!("the dependencies of {} cannot be installed: {reason}", language.example()));
+            assert!(
+                !was_tampered_with(&reason),
+                "{} does not get what was pinned:\n{reason}",
+                language.example()
+            );
+            skipped(&format!(
+                "the dependencies of {} cannot be installed: {reason}",
+                language.example()
+            ));
             None
         }
     }
@@ -65,7 +79,8 @@ pub fn installed(language: Language) -> Option<Installed> {
 
 /// Says aloud that a test has not run, and why.
 pub fn skipped(why: &str) {
-    // The harness names a test's thread after it. Not by a macro: those write nothing for tests that pass.
+    // The harness names a test's thread after it. Not by a macro: those write nothing for tests
+    // that pass.
     let thread = std::thread::current();
     let line = format!("SKIPPED {}: {why}\n", thread.name().unwrap_or("a test"));
     std::io::stderr().write_all(line.as_bytes()).unwrap();
@@ -96,7 +111,10 @@ impl Installed {
 
     fn make(&self) -> Result<(), String> {
         let (stamp, wanted) = (self.directory.join(STAMP), self.language.wanted());
-        let text: String = wanted.iter().map(|name| read(self.language, name)).collect();
+        let text: String = wanted
+            .iter()
+            .map(|name| read(self.language, name))
+            .collect();
         if std::fs::read_to_string(&stamp).ok().as_ref() != Some(&text) {
             if self.directory.exists() {
                 std::fs::remove_dir_all(&self.directory).unwrap();
@@ -110,16 +128,37 @@ impl Installed {
             std::fs::write(stamp, text).unwrap();
         }
         // Modules are looked for from where the program is.
-        self.language.sources().iter().for_each(|name| self.copy(name));
+        self.language
+            .sources()
+            .iter()
+            .for_each(|name| self.copy(name));
         Ok(())
     }
 
     fn make_python(&self) -> Result<(), String> {
-        succeed(Command::new("python3").args(["-m", "venv"]).arg(&self.directory))?;
+        succeed(
+            Command::new("python3")
+                .args(["-m", "venv"])
+                .arg(&self.directory),
+        )?;
         succeed(
             Command::new(self.directory.join("bin/python"))
-                .args(["-m", "pip", "install", "--quiet", "--timeout", "20", "--retries", "2"])
-                .args(["--require-hashes", "--only-binary", ":all:", "--requirement"])
+                .args([
+                    "-m",
+                    "pip",
+                    "install",
+                    "--quiet",
+                    "--timeout",
+                    "20",
+                    "--retries",
+                    "2",
+                ])
+                .args([
+                    "--require-hashes",
+                    "--only-binary",
+                    ":all:",
+                    "--requirement",
+                ])
                 .arg(self.directory.join("requirements.txt")),
         )
     }
@@ -153,7 +192,17 @@ fn read(language: Language, name: &str) -> String {
 }
 
 fn succeed(command: &mut Command) -> Result<(), String> {
-    let ran = command.output().map_err(|error| format!("{}: {error}", command.get_program().display()))?;
-    let told = || [&ran.stdout[..], &ran.stderr].map(String::from_utf8_lossy).concat();
-    if ran.status.success() { Ok(()) } else { Err(format!("{command:?} failed: {}", told().trim())) }
+    let ran = command
+        .output()
+        .map_err(|error| format!("{}: {error}", command.get_program().display()))?;
+    let told = || {
+        [&ran.stdout[..], &ran.stderr]
+            .map(String::from_utf8_lossy)
+            .concat()
+    };
+    if ran.status.success() {
+        Ok(())
+    } else {
+        Err(format!("{command:?} failed: {}", told().trim()))
+    }
 }

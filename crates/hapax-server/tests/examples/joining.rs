@@ -13,32 +13,72 @@ struct Case {
     orders: usize,
 }
 
-const JOINED: fn(&Answer) -> bool = |answer| answer.status == 201 && answer.text().contains("\"state\": \"placed\"");
+const JOINED: fn(&Answer) -> bool =
+    |answer| answer.status == 201 && answer.text().contains("\"state\": \"placed\"");
 const REPLAYED: fn(&Answer) -> bool = |answer| JOINED(answer) && answer.is_replay();
 const NOT_JOINED: fn(&Answer) -> bool =
     |answer| answer.status == 502 && answer.is_problem("not-joined") && advice(answer) == "false";
-const HELD: fn(&Answer) -> bool =
-    |answer| answer.status == 409 && answer.is_problem("outcome-unknown") && advice(answer) == "false";
+const HELD: fn(&Answer) -> bool = |answer| {
+    answer.status == 409 && answer.is_problem("outcome-unknown") && advice(answer) == "false"
+};
 
 /// Those that need nothing from outside.
 const CASES: &[Case] = &[
-    Case { mischief: "joined-then-500", first: JOINED, repeat: REPLAYED, orders: 1 },
-    Case { mischief: "joined-then-other-answer", first: JOINED, repeat: REPLAYED, orders: 1 },
-    Case { mischief: "not-joined", first: NOT_JOINED, repeat: HELD, orders: 1 },
-    Case { mischief: "error-swallowed", first: NOT_JOINED, repeat: HELD, orders: 0 },
-    Case { mischief: "error-swallowed-in-savepoint", first: NOT_JOINED, repeat: HELD, orders: 1 },
+    Case {
+        mischief: "joined-then-500",
+        first: JOINED,
+        repeat: REPLAYED,
+        orders: 1,
+    },
+    Case {
+        mischief: "joined-then-other-answer",
+        first: JOINED,
+        repeat: REPLAYED,
+        orders: 1,
+    },
+    Case {
+        mischief: "not-joined",
+        first: NOT_JOINED,
+        repeat: HELD,
+        orders: 1,
+    },
+    Case {
+        mischief: "error-swallowed",
+        first: NOT_JOINED,
+        repeat: HELD,
+        orders: 0,
+    },
+    Case {
+        mischief: "error-swallowed-in-savepoint",
+        first: NOT_JOINED,
+        repeat: HELD,
+        orders: 1,
+    },
     // Nobody can see that the order was in another transaction: docs/transaction.md says so.
-    Case { mischief: "joined-in-another-transaction", first: JOINED, repeat: REPLAYED, orders: 0 },
+    Case {
+        mischief: "joined-in-another-transaction",
+        first: JOINED,
+        repeat: REPLAYED,
+        orders: 0,
+    },
 ];
 
 fn advice(answer: &Answer) -> &str {
-    answer.headers.get("x-should-retry").and_then(|value| value.to_str().ok()).unwrap_or("none")
+    answer
+        .headers
+        .get("x-should-retry")
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or("none")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_stored_counts_whatever_the_service_says() {
-    let Some(installed) = install::installed(Language::Python) else { return };
-    let Some(mut world) = World::start(&installed, &[]) else { return };
+    let Some(installed) = install::installed(Language::Python) else {
+        return;
+    };
+    let Some(mut world) = World::start(&installed, &[]) else {
+        return;
+    };
     for case in CASES {
         check(&world, case).await;
     }
@@ -52,7 +92,12 @@ async fn what_is_stored_counts_whatever_the_service_says() {
 }
 
 async fn check(world: &World, case: &Case) {
-    let Case { mischief, first, repeat, orders } = case;
+    let Case {
+        mischief,
+        first,
+        repeat,
+        orders,
+    } = case;
     let order = Order::new(*mischief);
     let answer = place(world.gateway(0), &order.clone().with(mischief)).await;
     assert!(first(&answer), "{mischief} got {answer:?}");
@@ -62,7 +107,15 @@ async fn check(world: &World, case: &Case) {
         assert!(repeat(&answer), "a repeat of {mischief} got {answer:?}");
     }
     assert_eq!(world.database.orders_of(mischief), *orders, "{mischief}");
-    println!("{mischief}: {} {}, {orders} orders", answer.status, if answer.status == 201 { "as stored" } else { "not-joined" });
+    println!(
+        "{mischief}: {} {}, {orders} orders",
+        answer.status,
+        if answer.status == 201 {
+            "as stored"
+        } else {
+            "not-joined"
+        }
+    );
 }
 
 async fn refusals_are_kept_without_a_join(world: &World) {
@@ -75,28 +128,46 @@ async fn refusals_are_kept_without_a_join(world: &World) {
 
 async fn a_service_that_dies_after_its_commit_has_answered(world: &mut World, node: usize) {
     let order = Order::new(format!("joined-then-killed-{node}"));
-    let first = place(world.gateway(node), &order.clone().with("joined-then-killed")).await;
+    let first = place(
+        world.gateway(node),
+        &order.clone().with("joined-then-killed"),
+    )
+    .await;
     assert!(JOINED(&first), "{first:?}");
     tokio::task::block_in_place(|| world.services[node].wait_and_start_again());
-    place(world.gateway(1 - node), &order).await.assert_replays(&first);
+    place(world.gateway(1 - node), &order)
+        .await
+        .assert_replays(&first);
     assert_eq!(world.database.orders_of(&order.key), 1);
 }
 
 async fn one_that_dies_before_it_has_done_nothing(world: &mut World, node: usize) {
     let order = Order::new(format!("killed-before-commit-{node}"));
-    let first = place(world.gateway(node), &order.clone().with("killed-before-commit")).await;
-    assert!(first.status == 502 && first.is_problem("outcome-unknown") && advice(&first) == "true", "{first:?}");
+    let first = place(
+        world.gateway(node),
+        &order.clone().with("killed-before-commit"),
+    )
+    .await;
+    assert!(
+        first.status == 502 && first.is_problem("outcome-unknown") && advice(&first) == "true",
+        "{first:?}"
+    );
     assert_eq!(world.database.orders_of(&order.key), 0);
     tokio::task::block_in_place(|| world.services[node].wait_and_start_again());
     let second = place(world.gateway(1 - node), &order).await;
     assert!(JOINED(&second) && !second.is_replay(), "{second:?}");
-    place(world.gateway(node), &order).await.assert_replays(&second);
+    place(world.gateway(node), &order)
+        .await
+        .assert_replays(&second);
     assert_eq!(world.database.orders_of(&order.key), 1);
 }
 
 async fn a_commit_after_the_answer_is_waited_for(world: &World) {
     let order = Order::new("committed-after-the-answer");
-    let (gateway, late) = (world.gateway(0), order.clone().with("committed-after-the-answer"));
+    let (gateway, late) = (
+        world.gateway(0),
+        order.clone().with("committed-after-the-answer"),
+    );
     let first = tokio::spawn(async move { place(gateway, &late).await });
     // The order's transaction is open, and its record in it.
     let open = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'orders' AND state = 'idle in transaction' AND query LIKE '%complete%'";
@@ -111,7 +182,10 @@ async fn a_commit_after_the_answer_is_waited_for(world: &World) {
     let first = first.await.unwrap();
     assert!(JOINED(&first) || first.is_problem("in-flight"), "{first:?}");
     let repeat = until_joined(world, &order).await;
-    assert!(repeat.is_replay() && (first.status != 201 || first.body == repeat.body), "{repeat:?}");
+    assert!(
+        repeat.is_replay() && (first.status != 201 || first.body == repeat.body),
+        "{repeat:?}"
+    );
     assert_eq!(world.database.orders_of(&order.key), 1);
 }
 
@@ -127,7 +201,11 @@ async fn until_joined(world: &World, order: &Order) -> Answer {
 
 async fn work_after_the_answer_is_not_vouched_for_until_it_is_done(world: &World) {
     let order = Order::new("answered-before-commit");
-    let first = place(world.gateway(0), &order.clone().with("answered-before-commit")).await;
+    let first = place(
+        world.gateway(0),
+        &order.clone().with("answered-before-commit"),
+    )
+    .await;
     assert!(NOT_JOINED(&first), "{first:?}");
     let repeat = place(world.gateway(1), &order).await;
     assert!(HELD(&repeat), "{repeat:?}");
@@ -136,5 +214,8 @@ async fn work_after_the_answer_is_not_vouched_for_until_it_is_done(world: &World
     post(world.services[0].address(), "/mischief/end").await;
     assert_eq!(world.database.orders_of(&order.key), 1);
     let repeat = place(world.gateway(1), &order).await;
-    assert!(repeat.status == 201 && repeat.is_replay() && repeat.text() == "late", "{repeat:?}");
+    assert!(
+        repeat.status == 201 && repeat.is_replay() && repeat.text() == "late",
+        "{repeat:?}"
+    );
 }

@@ -45,11 +45,17 @@ struct Shared {
 }
 
 async fn one_order_for_each_key(language: Language, seed: u64) {
-    let Some(installed) = install::installed(language) else { return };
-    let Some(mut world) = World::start(&installed, LEASE) else { return };
+    let Some(installed) = install::installed(language) else {
+        return;
+    };
+    let Some(mut world) = World::start(&installed, LEASE) else {
+        return;
+    };
     let (shared, mut random) = (Arc::new(Shared::default()), Random::from_env(seed));
     let gateways: Vec<_> = (0..NODES).map(|node| world.gateway(node)).collect();
-    let callers: Vec<_> = (0..CALLERS).map(|caller| tokio::spawn(go_on(caller, gateways.clone(), shared.clone()))).collect();
+    let callers: Vec<_> = (0..CALLERS)
+        .map(|caller| tokio::spawn(go_on(caller, gateways.clone(), shared.clone())))
+        .collect();
 
     let mut landed = 0;
     for kill in 0..10 * KILLS {
@@ -68,12 +74,22 @@ async fn one_order_for_each_key(language: Language, seed: u64) {
     shared.stop.store(true, Ordering::SeqCst);
     let mut told: BTreeMap<String, Answer> = BTreeMap::new();
     for caller in callers {
-        told.extend(tokio::time::timeout(GUARD, caller).await.expect("every caller is answered in the end").unwrap());
+        told.extend(
+            tokio::time::timeout(GUARD, caller)
+                .await
+                .expect("every caller is answered in the end")
+                .unwrap(),
+        );
     }
 
     let sent_again = shared.sent_again.load(Ordering::SeqCst);
-    let orders = world.database.psql("SELECT item, id FROM orders ORDER BY item");
-    let orders: Vec<(&str, &str)> = orders.lines().map(|line| line.split_once('|').unwrap()).collect();
+    let orders = world
+        .database
+        .psql("SELECT item, id FROM orders ORDER BY item");
+    let orders: Vec<(&str, &str)> = orders
+        .lines()
+        .map(|line| line.split_once('|').unwrap())
+        .collect();
     println!(
         "{}: {landed} kills landed, {sent_again} requests sent again; {} keys answered, {} orders",
         language.example(),
@@ -81,13 +97,30 @@ async fn one_order_for_each_key(language: Language, seed: u64) {
         orders.len()
     );
     assert!(landed >= KILLS && sent_again > 0, "the run shows nothing");
-    let acknowledged: Vec<_> = told.iter().map(|(key, answer)| (key.clone(), answer.member("id"))).collect();
-    let acknowledged: Vec<_> = acknowledged.iter().map(|(key, id)| (key.as_str(), id.as_str())).collect();
-    assert_eq!(orders, acknowledged, "one order for each key, and the one that its caller was told of");
-    let states = world.database.psql("SELECT state, count(*) FROM hapax.heads GROUP BY state");
-    assert_eq!(states, format!("2|{}", told.len()), "every record is completed");
+    let acknowledged: Vec<_> = told
+        .iter()
+        .map(|(key, answer)| (key.clone(), answer.member("id")))
+        .collect();
+    let acknowledged: Vec<_> = acknowledged
+        .iter()
+        .map(|(key, id)| (key.as_str(), id.as_str()))
+        .collect();
+    assert_eq!(
+        orders, acknowledged,
+        "one order for each key, and the one that its caller was told of"
+    );
+    let states = world
+        .database
+        .psql("SELECT state, count(*) FROM hapax.heads GROUP BY state");
+    assert_eq!(
+        states,
+        format!("2|{}", told.len()),
+        "every record is completed"
+    );
     for (number, (key, answer)) in told.iter().enumerate() {
-        place(gateways[number % NODES], &Order::new(key)).await.assert_replays(answer);
+        place(gateways[number % NODES], &Order::new(key))
+            .await
+            .assert_replays(answer);
     }
 }
 
@@ -96,11 +129,18 @@ async fn wait_answers(shared: &Shared, count: usize) {
     let mut answered = shared.answered.subscribe();
     let wanted = *answered.borrow() + count;
     let more = answered.wait_for(|answered| *answered >= wanted);
-    tokio::time::timeout(GUARD, more).await.expect("callers are answered").unwrap();
+    tokio::time::timeout(GUARD, more)
+        .await
+        .expect("callers are answered")
+        .unwrap();
 }
 
 /// One key after the other, each until it is answered.
-async fn go_on(caller: usize, gateways: Vec<std::net::SocketAddr>, shared: Arc<Shared>) -> Vec<(String, Answer)> {
+async fn go_on(
+    caller: usize,
+    gateways: Vec<std::net::SocketAddr>,
+    shared: Arc<Shared>,
+) -> Vec<(String, Answer)> {
     let mut told = Vec::new();
     while !shared.stop.load(Ordering::SeqCst) {
         let order = Order::new(format!("key-{caller}-{:04}", told.len()));
@@ -122,7 +162,8 @@ async fn go_on(caller: usize, gateways: Vec<std::net::SocketAddr>, shared: Arc<S
     told
 }
 
-/// Whether a caller may stop here. Panics at what no caller should be told: that nobody knows, or that nobody can vouch for it.
+/// Whether a caller may stop here. Panics at what no caller should be told: that nobody knows, or
+/// that nobody can vouch for it.
 fn is_definite(key: &str, answer: &Answer) -> bool {
     // 500 is the service's own: it lost its database's ear, or its fence.
     let is_passing = matches!(answer.status, 500 | 503)

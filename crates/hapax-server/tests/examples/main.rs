@@ -1,14 +1,17 @@
-//! The services in `examples/` as their readers start them: with their own dependencies, their own configuration, on a real Postgres, behind
-//! two gateways.
+//! The services in `examples/` as their readers start them: with their own dependencies, their own
+//! configuration, on a real Postgres, behind two gateways.
 //!
-//! Judged by the table of orders, which no record of Hapax can change. Without PostgreSQL, or where the dependencies cannot be installed, it
-//! says which test was skipped.
+//! Judged by the table of orders, which no record of Hapax can change. Without PostgreSQL, or where
+//! the dependencies cannot be installed, it says which test was skipped.
 
 #![allow(unreachable_pub, reason = "modules of one test binary")]
 
 mod client;
 mod files;
-#[expect(dead_code, reason = "shared with the hostile inputs, which need other parts of it")]
+#[expect(
+    dead_code,
+    reason = "shared with the hostile inputs, which need other parts of it"
+)]
 #[path = "../hostile/gateway.rs"]
 mod gateway;
 mod install;

@@ -1,4 +1,5 @@
-//! What the pages of the examples tell their readers to try, in their order, and what they say comes of it.
+//! What the pages of the examples tell their readers to try, in their order, and what they say
+//! comes of it.
 
 use std::process::{Command, Stdio};
 
@@ -20,16 +21,30 @@ fn says_what_happens(language: Language) {
     if Command::new("curl").arg("--version").output().is_err() {
         return install::skipped("there is no curl here (Debian: apt-get install curl)");
     }
-    let Some(installed) = install::installed(language) else { return };
-    let Some(mut world) = World::start(&installed, &[]) else { return };
+    let Some(installed) = install::installed(language) else {
+        return;
+    };
+    let Some(mut world) = World::start(&installed, &[]) else {
+        return;
+    };
     let page = std::fs::read_to_string(example(language.example()).join("README.md")).unwrap();
-    let block =
-        page.split("## Try").nth(1).and_then(|rest| rest.split("```sh\n").nth(1)?.split("```").next()).expect("lines to try");
-    let (functions, lines) = block.split_once("\n\n").expect("functions, and lines that call them");
+    let block = page
+        .split("## Try")
+        .nth(1)
+        .and_then(|rest| rest.split("```sh\n").nth(1)?.split("```").next())
+        .expect("lines to try");
+    let (functions, lines) = block
+        .split_once("\n\n")
+        .expect("functions, and lines that call them");
     let functions = functions.replace("127.0.0.1:4000", &world.gateway(0).to_string());
     let mut tried = 0;
-    for line in lines.lines().filter(|line| line.starts_with("send ") || line.starts_with("post ")) {
-        let (command, expected) = line.split_once("   # ").unwrap_or_else(|| panic!("{line} does not say what comes of it"));
+    for line in lines
+        .lines()
+        .filter(|line| line.starts_with("send ") || line.starts_with("post "))
+    {
+        let (command, expected) = line
+            .split_once("   # ")
+            .unwrap_or_else(|| panic!("{line} does not say what comes of it"));
         check(&run(&functions, command), expected, line);
         if command.contains("killed") {
             world.services[0].wait_and_start_again();
@@ -37,7 +52,9 @@ fn says_what_happens(language: Language) {
         tried += 1;
     }
     assert!(tried >= 20, "{tried} lines");
-    let counts = world.database.psql("SELECT item, count(*) FROM orders GROUP BY item ORDER BY item");
+    let counts = world
+        .database
+        .psql("SELECT item, count(*) FROM orders GROUP BY item ORDER BY item");
     assert_eq!(
         counts, "bag|1\ncap|1\nhat|2\ntie|1",
         "of hats one with a key and one without; of the ties only the one that was not joined"
@@ -54,7 +71,11 @@ fn run(functions: &str, command: &str) -> String {
         .stdin(Stdio::null())
         .output();
     let ran = ran.expect("a shell");
-    assert!(ran.status.success() && !ran.stdout.is_empty(), "{command}: {}", String::from_utf8_lossy(&ran.stderr));
+    assert!(
+        ran.status.success() && !ran.stdout.is_empty(),
+        "{command}: {}",
+        String::from_utf8_lossy(&ran.stderr)
+    );
     String::from_utf8(ran.stdout).unwrap()
 }
 
@@ -63,12 +84,23 @@ fn check(printed: &str, expected: &str, line: &str) {
     let (said, _) = expected.split_once(": ").unwrap_or((expected, ""));
     let mut words = said.split(' ');
     let status = words.next().unwrap().trim_end_matches(',');
-    assert!(printed.starts_with(&format!("HTTP/1.1 {status} ")), "{line}\n{printed}");
-    if let Some(problem) = words.next().filter(|word| word.chars().all(|c| c.is_ascii_lowercase() || c == '-')) {
-        assert!(printed.contains(&format!("\"code\":\"{problem}\"")), "{line}\n{printed}");
+    assert!(
+        printed.starts_with(&format!("HTTP/1.1 {status} ")),
+        "{line}\n{printed}"
+    );
+    if let Some(problem) = words
+        .next()
+        .filter(|word| word.chars().all(|c| c.is_ascii_lowercase() || c == '-'))
+    {
+        assert!(
+            printed.contains(&format!("\"code\":\"{problem}\"")),
+            "{line}\n{printed}"
+        );
     }
     for field in ["Idempotent-Replayed: true", "ETag: \"2\""] {
-        let is_there = printed.to_ascii_lowercase().contains(&field.to_ascii_lowercase());
+        let is_there = printed
+            .to_ascii_lowercase()
+            .contains(&field.to_ascii_lowercase());
         assert!(is_there || !expected.contains(field), "{line}\n{printed}");
     }
 }

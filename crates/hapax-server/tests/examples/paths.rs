@@ -1,7 +1,8 @@
 //! No spelling of a path walks around a required key, whatever the service makes of the spelling.
 //!
-//! Each spelling goes to each service three times: straight, through the gateway without a key, and through it with one. The services write
-//! down the orders they take. Without a key there must be none; with a key, the same as straight.
+//! Each spelling goes to each service three times: straight, through the gateway without a key, and
+//! through it with one. The services write down the orders they take. Without a key there must be
+//! none; with a key, the same as straight.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,8 +20,7 @@ use super::install::{Language, installed, skipped};
 /// Only a broken service makes the test wait so long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-const SETTINGS: &str =
-    "[[routes]]\nname = \"orders\"\npath = \"/v1/orders\"\nkey = \"required\"\n[[routes]]\npath = \"/open/**\"\nkey = \"off\"\n";
+const SETTINGS: &str = "[[routes]]\nname = \"orders\"\npath = \"/v1/orders\"\nkey = \"required\"\n[[routes]]\npath = \"/open/**\"\nkey = \"off\"\n";
 
 const SPELLINGS: &[&str] = &[
     "/v1/orders",
@@ -71,7 +71,10 @@ const SPELLINGS: &[&str] = &[
 
 #[test]
 fn no_spelling_of_a_path_walks_around_a_required_key() {
-    let mut readers: Vec<Reader> = ["aspnet", "iis", "tomcat", "rails", "django"].into_iter().filter_map(rules).collect();
+    let mut readers: Vec<Reader> = ["aspnet", "iis", "tomcat", "rails", "django"]
+        .into_iter()
+        .filter_map(rules)
+        .collect();
     readers.extend([flask(), express(), nginx()].into_iter().flatten());
     std::thread::scope(|scope| {
         for reader in readers {
@@ -86,35 +89,56 @@ fn attack(reader: &Reader) {
     for (number, path) in SPELLINGS.iter().enumerate() {
         let straight = post(reader.address, path, &format!("straight-{number}"), "");
         let bare = post(gateway.address, path, &format!("bare-{number}"), "");
-        let keyed = post(gateway.address, path, &format!("keyed-{number}"), &format!("Idempotency-Key: key-{number}\r\n"));
+        let keyed = post(
+            gateway.address,
+            path,
+            &format!("keyed-{number}"),
+            &format!("Idempotency-Key: key-{number}\r\n"),
+        );
         answers.push((path, straight, bare, keyed));
     }
     let ledger = reader.ledger();
     let mut reached = 0;
     for (number, (path, straight, bare, keyed)) in answers.into_iter().enumerate() {
         let has = |what: &str| ledger.contains(&format!("{what}-{number}"));
-        let told = format!("{} {path}: straight {straight}, without a key {bare}, with one {keyed}", reader.name);
+        let told = format!(
+            "{} {path}: straight {straight}, without a key {bare}, with one {keyed}",
+            reader.name
+        );
         assert!(!has("bare"), "an order without a key: {told}");
         assert_eq!(has("straight"), straight == 201, "{told}");
         assert_eq!(has("keyed"), has("straight"), "{told}");
         assert!(!has("straight") || (bare == 400 && keyed == 201), "{told}");
         reached += usize::from(has("straight"));
     }
-    println!("{}: {reached} of {} spellings reach the handler", reader.name, SPELLINGS.len());
-    assert!(reached >= 3, "{}: only {reached} spellings reach the handler", reader.name);
+    println!(
+        "{}: {reached} of {} spellings reach the handler",
+        reader.name,
+        SPELLINGS.len()
+    );
+    assert!(
+        reached >= 3,
+        "{}: only {reached} spellings reach the handler",
+        reader.name
+    );
 }
 
 /// The status of a request whose target is sent as it is.
 fn post(address: SocketAddr, target: &str, tag: &str, fields: &str) -> u16 {
     let mut socket = TcpStream::connect(address).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    let head =
-        format!("POST {target} HTTP/1.1\r\nHost: h\r\nUser-Agent: {tag}\r\nContent-Length: 0\r\nConnection: close\r\n{fields}\r\n");
+    let head = format!(
+        "POST {target} HTTP/1.1\r\nHost: h\r\nUser-Agent: {tag}\r\nContent-Length: 0\r\nConnection: close\r\n{fields}\r\n"
+    );
     socket.write_all(head.as_bytes()).unwrap();
     let mut answer = Vec::new();
     socket.read_to_end(&mut answer).unwrap();
     let answer = String::from_utf8_lossy(&answer);
-    answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("{target}: {answer:?}"))
+    answer
+        .split(' ')
+        .nth(1)
+        .and_then(|status| status.parse().ok())
+        .unwrap_or_else(|| panic!("{target}: {answer:?}"))
 }
 
 /// A service that takes orders at `/v1/orders`. It ends when dropped.
@@ -130,7 +154,12 @@ impl Reader {
     /// The tags of all orders up to now.
     fn ledger(&self) -> BTreeSet<String> {
         post(self.address, "/v1/orders", "last", "");
-        let orders = std::iter::from_fn(|| self.orders.recv_timeout(PATIENCE).ok().filter(|tag| tag != "last"));
+        let orders = std::iter::from_fn(|| {
+            self.orders
+                .recv_timeout(PATIENCE)
+                .ok()
+                .filter(|tag| tag != "last")
+        });
         orders.collect()
     }
 }
@@ -144,7 +173,9 @@ impl Drop for Reader {
 
 fn rules(name: &str) -> Option<Reader> {
     let mut command = Command::new("node");
-    command.args(["-e", include_str!("readers/rules.js")]).env("RULES", name);
+    command
+        .args(["-e", include_str!("readers/rules.js")])
+        .env("RULES", name);
     start(name, command, tempfile::tempdir().unwrap(), None)
 }
 
@@ -163,25 +194,43 @@ fn express() -> Option<Reader> {
 fn nginx() -> Option<Reader> {
     let directory = tempfile::tempdir().unwrap();
     // It cannot be asked for any free port, and to tell which it took.
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).unwrap().port();
-    let configuration = include_str!("readers/nginx.conf").replace("DIRECTORY", directory.path().to_str().unwrap());
+    let port = TcpListener::bind("127.0.0.1:0")
+        .and_then(|socket| socket.local_addr())
+        .unwrap()
+        .port();
+    let configuration =
+        include_str!("readers/nginx.conf").replace("DIRECTORY", directory.path().to_str().unwrap());
     let file = directory.path().join("nginx.conf");
     fs::write(&file, configuration.replace("PORT", &port.to_string())).unwrap();
     let mut command = Command::new("sh");
-    command.args(["-c", "PATH=$PATH:/usr/sbin exec nginx -e /dev/stdout -c \"$0\" 2>&1"]).arg(&file);
+    command
+        .args([
+            "-c",
+            "PATH=$PATH:/usr/sbin exec nginx -e /dev/stdout -c \"$0\" 2>&1",
+        ])
+        .arg(&file);
     start("nginx", command, directory, Some(port))
 }
 
 /// Starts a service and waits until it listens; `None`, said aloud, if it cannot be started here.
-fn start(name: &str, mut command: Command, directory: TempDir, port: Option<u16>) -> Option<Reader> {
+fn start(
+    name: &str,
+    mut command: Command,
+    directory: TempDir,
+    port: Option<u16>,
+) -> Option<Reader> {
     let Ok(mut child) = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn() else {
         skipped(&format!("{name} cannot be started"));
         return None;
     };
-    let mut said = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let mut said = BufReader::new(child.stdout.take().unwrap())
+        .lines()
+        .map_while(Result::ok);
     let is_up = |line: &str| match port {
         Some(port) => line.contains("event method").then_some(port),
-        None => line.strip_prefix("listening ").and_then(|port| port.parse().ok()),
+        None => line
+            .strip_prefix("listening ")
+            .and_then(|port| port.parse().ok()),
     };
     let Some(port) = said.find_map(|line| is_up(&line)) else {
         skipped(&format!("{name} cannot be started"));
@@ -194,5 +243,11 @@ fn start(name: &str, mut command: Command, directory: TempDir, port: Option<u16>
         }
     });
     let address = ([127, 0, 0, 1], port).into();
-    Some(Reader { name: name.to_owned(), address, orders, child, _directory: directory })
+    Some(Reader {
+        name: name.to_owned(),
+        address,
+        orders,
+        child,
+        _directory: directory,
+    })
 }

@@ -14,12 +14,17 @@ pub struct Program(Child);
 impl Program {
     /// Starts it and waits until it has said a line that begins so.
     pub fn start(command: &mut Command, word: &str) -> Program {
-        let mut process =
-            command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let mut process = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let said = lines(&mut process);
         let program = Program(process);
         loop {
-            let line = said.recv_timeout(GUARD).unwrap_or_else(|error| panic!("{command:?} never said {word:?}: {error}"));
+            let line = said
+                .recv_timeout(GUARD)
+                .unwrap_or_else(|error| panic!("{command:?} never said {word:?}: {error}"));
             if line.starts_with(word) {
                 return program;
             }
@@ -45,7 +50,8 @@ impl Drop for Program {
     }
 }
 
-/// On a thread of its own, to the end even when nobody listens any more, so that it never writes into a closed pipe.
+/// On a thread of its own, to the end even when nobody listens any more, so that it never writes
+/// into a closed pipe.
 fn lines(process: &mut Child) -> Receiver<String> {
     let (stdout, (sender, said)) = (process.stdout.take().unwrap(), mpsc::channel());
     std::thread::spawn(move || {

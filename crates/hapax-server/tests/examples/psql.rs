@@ -11,7 +11,9 @@ const EXAMPLE: &str = "orders-psql";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_script_shows_every_error_and_what_it_commits_is_the_answer() {
-    let Some(database) = Database::prepare(EXAMPLE) else { return };
+    let Some(database) = Database::prepare(EXAMPLE) else {
+        return;
+    };
     let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
     let gateway = Gateway::start(EXAMPLE, &database, upstream.local_addr().unwrap(), &[]);
     let address = gateway.address();
@@ -23,21 +25,39 @@ async fn the_script_shows_every_error_and_what_it_commits_is_the_answer() {
     });
     let (connection, operation, fence) = tokio::task::block_in_place(|| accept(&upstream));
     let played = tokio::task::block_in_place(|| play(&database, "play.sql", &operation, &fence));
-    let codes: Vec<_> =
-        played.lines().filter(|line| line.len() == 5 && (line.starts_with("HX") || line.starts_with("22"))).collect();
-    assert_eq!(codes, ["HX006", "HX003", "22023", "22023", "HX005"], "{played}");
-    assert!(played.trim_end().ends_with("-- what there is\nby-hand-6"), "{played}");
+    let codes: Vec<_> = played
+        .lines()
+        .filter(|line| line.len() == 5 && (line.starts_with("HX") || line.starts_with("22")))
+        .collect();
+    assert_eq!(
+        codes,
+        ["HX006", "HX003", "22023", "22023", "HX005"],
+        "{played}"
+    );
+    assert!(
+        played.trim_end().ends_with("-- what there is\nby-hand-6"),
+        "{played}"
+    );
     // Not a byte of an answer.
     drop(connection);
     let first = sent.await.unwrap();
-    assert_eq!((first.status, first.text().as_str()), (201, "{\"id\": \"by-hand-6\"}"));
+    assert_eq!(
+        (first.status, first.text().as_str()),
+        (201, "{\"id\": \"by-hand-6\"}")
+    );
     assert_eq!(
         (&first.headers["content-type"], &first.headers["location"]),
-        (&"application/json".parse().unwrap(), &"/orders/by-hand-6".parse().unwrap())
+        (
+            &"application/json".parse().unwrap(),
+            &"/orders/by-hand-6".parse().unwrap()
+        )
     );
     place(address, &order).await.assert_replays(&first);
 
-    let held = http::Request::post("/held").header("idempotency-key", "order-18").body("hat".into()).unwrap();
+    let held = http::Request::post("/held")
+        .header("idempotency-key", "order-18")
+        .body("hat".into())
+        .unwrap();
     let sent = tokio::spawn(async move { send(address, held).await.expect("an answer") });
     let (connection, operation, fence) = tokio::task::block_in_place(|| accept(&upstream));
     let played = tokio::task::block_in_place(|| play(&database, "held.sql", &operation, &fence));
@@ -51,15 +71,22 @@ async fn the_script_shows_every_error_and_what_it_commits_is_the_answer() {
 fn accept(upstream: &TcpListener) -> (TcpStream, String, String) {
     loop {
         let (connection, _) = upstream.accept().unwrap();
-        let head: Vec<String> =
-            BufReader::new(&connection).lines().map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
+        let head: Vec<String> = BufReader::new(&connection)
+            .lines()
+            .map_while(Result::ok)
+            .take_while(|line| !line.is_empty())
+            .collect();
         // A gateway that starts looks whether anybody is there, and sends nothing.
         if head.is_empty() {
             continue;
         }
         let field = |name: &str| {
             let mut fields = head.iter().filter_map(|line| line.split_once(": "));
-            fields.find(|(found, _)| found.eq_ignore_ascii_case(name)).unwrap_or_else(|| panic!("{name} in {head:?}")).1.to_owned()
+            fields
+                .find(|(found, _)| found.eq_ignore_ascii_case(name))
+                .unwrap_or_else(|| panic!("{name} in {head:?}"))
+                .1
+                .to_owned()
         };
         let (operation, fence) = (field("hapax-operation"), field("hapax-fence"));
         return (connection, operation, fence);
@@ -69,7 +96,12 @@ fn accept(upstream: &TcpListener) -> (TcpStream, String, String) {
 /// What psql prints, as the service's own role; the errors themselves go to the terminal.
 fn play(database: &Database, script: &str, operation: &str, fence: &str) -> String {
     let mut psql = database.client();
-    psql.args(["--username=orders", &format!("--set=operation={operation}"), &format!("--set=fence={fence}"), "--file"]);
+    psql.args([
+        "--username=orders",
+        &format!("--set=operation={operation}"),
+        &format!("--set=fence={fence}"),
+        "--file",
+    ]);
     let played = psql.arg(example(EXAMPLE).join(script)).output().unwrap();
     String::from_utf8(played.stdout).unwrap()
 }

@@ -30,17 +30,45 @@ impl Database {
         let database = Database { postgres, name };
         database.psql("CREATE ROLE hapax LOGIN");
         let schema = example(example_name).join("schema.sql");
-        let made = database.client().args(["--quiet", "--set=ON_ERROR_STOP=1", "--file"]).arg(schema).output().unwrap();
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let made = database
+            .client()
+            .args(["--quiet", "--set=ON_ERROR_STOP=1", "--file"])
+            .arg(schema)
+            .output()
+            .unwrap();
+        assert!(
+            made.status.success(),
+            "{}",
+            String::from_utf8_lossy(&made.stderr)
+        );
         let mut migrate = Command::new(env!("CARGO_BIN_EXE_hapax"));
-        let migrated = migrate.args(["migrate", "--store", &url, "--role", "hapax", "--completer", "orders"]).output().unwrap();
-        assert!(migrated.status.success(), "{}", String::from_utf8_lossy(&migrated.stderr));
+        let migrated = migrate
+            .args([
+                "migrate",
+                "--store",
+                &url,
+                "--role",
+                "hapax",
+                "--completer",
+                "orders",
+            ])
+            .output()
+            .unwrap();
+        assert!(
+            migrated.status.success(),
+            "{}",
+            String::from_utf8_lossy(&migrated.stderr)
+        );
         Some(database)
     }
 
     /// How this role reaches it.
     pub fn url(&self, role: &str) -> String {
-        format!("postgres://{role}@{}/{}", self.postgres.address(), self.name)
+        format!(
+            "postgres://{role}@{}/{}",
+            self.postgres.address(),
+            self.name
+        )
     }
 
     /// psql on it, as its owner unless told otherwise.
@@ -56,11 +84,16 @@ impl Database {
 
     /// How many orders there are of an item.
     pub fn orders_of(&self, item: &str) -> usize {
-        self.psql(&format!("SELECT count(*) FROM orders WHERE item = '{item}'")).parse().unwrap()
+        self.psql(&format!(
+            "SELECT count(*) FROM orders WHERE item = '{item}'"
+        ))
+        .parse()
+        .unwrap()
     }
 }
 
-/// A gateway as the example's own file has it, but for the addresses and what is said besides. It comes back where it was.
+/// A gateway as the example's own file has it, but for the addresses and what is said besides. It
+/// comes back where it was.
 pub struct Gateway {
     command: Command,
     program: Program,
@@ -68,7 +101,12 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    pub fn start(example_name: &str, database: &Database, upstream: SocketAddr, more: &[(&str, &str)]) -> Gateway {
+    pub fn start(
+        example_name: &str,
+        database: &Database,
+        upstream: SocketAddr,
+        more: &[(&str, &str)],
+    ) -> Gateway {
         let port = Port::free();
         let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
         command
@@ -81,7 +119,11 @@ impl Gateway {
             .envs(more.iter().copied())
             .stderr(Stdio::null());
         let program = Program::start(&mut command, SERVES);
-        Gateway { command, program, port }
+        Gateway {
+            command,
+            program,
+            port,
+        }
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -111,7 +153,11 @@ impl Service {
             .env("ORDERS_MISCHIEF", "1")
             .env("NO_COLOR", "1");
         let program = Program::start(&mut command, LISTENS);
-        Service { command, program, port }
+        Service {
+            command,
+            program,
+            port,
+        }
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -147,10 +193,17 @@ impl World {
     pub fn start(installed: &Installed, more: &[(&str, &str)]) -> Option<World> {
         let example_name = installed.language.example();
         let database = Database::prepare(example_name)?;
-        let services: Vec<_> = (0..NODES).map(|_| Service::start(installed, &database)).collect();
-        let start = |service: &Service| Gateway::start(example_name, &database, service.address(), more);
+        let services: Vec<_> = (0..NODES)
+            .map(|_| Service::start(installed, &database))
+            .collect();
+        let start =
+            |service: &Service| Gateway::start(example_name, &database, service.address(), more);
         let gateways = services.iter().map(start).collect();
-        Some(World { gateways, services, database })
+        Some(World {
+            gateways,
+            services,
+            database,
+        })
     }
 
     pub fn gateway(&self, node: usize) -> SocketAddr {

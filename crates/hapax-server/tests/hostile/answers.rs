@@ -24,7 +24,8 @@ impl Answer {
 
     /// Whether it is the gateway's own.
     pub(crate) fn is_ours(&self) -> bool {
-        self.body.starts_with("{\"type\":") && self.body.contains(&format!("\"status\":{}", self.status))
+        self.body.starts_with("{\"type\":")
+            && self.body.contains(&format!("\"status\":{}", self.status))
     }
 }
 
@@ -47,7 +48,8 @@ pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     socket
 }
 
-/// Sends bytes and takes everything that comes back until the gateway closes, which is for it to do.
+/// Sends bytes and takes everything that comes back until the gateway closes, which is for it to
+/// do.
 pub(crate) fn http1(address: SocketAddr, bytes: &[u8]) -> Result<Outcome, String> {
     let mut socket = connect(address);
     // It may well close before it has read everything.
@@ -56,7 +58,10 @@ pub(crate) fn http1(address: SocketAddr, bytes: &[u8]) -> Result<Outcome, String
     if let Err(error) = socket.read_to_end(&mut received)
         && error.kind() == std::io::ErrorKind::WouldBlock
     {
-        return Err(format!("the connection stays open, after {:?}", String::from_utf8_lossy(&received)));
+        return Err(format!(
+            "the connection stays open, after {:?}",
+            String::from_utf8_lossy(&received)
+        ));
     }
     let _ = socket.shutdown(Shutdown::Both);
     let mut outcome = Outcome::default();
@@ -82,11 +87,20 @@ fn next_answer(rest: &mut &[u8]) -> Option<Answer> {
         let body = if head.contains("\r\ntransfer-encoding: chunked\r\n") {
             chunks(&mut left)?
         } else {
-            let length = head.split("\r\ncontent-length: ").nth(1)?.split("\r\n").next()?.parse().ok()?;
+            let length = head
+                .split("\r\ncontent-length: ")
+                .nth(1)?
+                .split("\r\n")
+                .next()?
+                .parse()
+                .ok()?;
             take(&mut left, length)?.to_vec()
         };
         *rest = left;
-        return Some(Answer { status, body: String::from_utf8_lossy(&body).into_owned() });
+        return Some(Answer {
+            status,
+            body: String::from_utf8_lossy(&body).into_owned(),
+        });
     }
 }
 
@@ -113,7 +127,8 @@ fn take<'a>(left: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
 /// The streams of the first request and of the second.
 const STREAMS: [u32; 2] = [1, 3];
 
-/// Sends frames, and takes what comes back until both streams have ended, or the connection has. Streams are answered in any order.
+/// Sends frames, and takes what comes back until both streams have ended, or the connection has.
+/// Streams are answered in any order.
 pub(crate) fn http2(address: SocketAddr, bytes: &[u8]) -> Result<Outcome, String> {
     let mut socket = connect(address);
     let opening = [PREFACE, &frames::frame(SETTINGS, 0, 0, &[]), bytes].concat();
@@ -142,20 +157,29 @@ impl Outcome {
     fn take(&mut self, frame: &Received, open: &mut Vec<u32>) -> Result<(), String> {
         let Some(index) = STREAMS.iter().position(|id| *id == frame.stream) else {
             if frame.kind == GOAWAY {
-                self.ended = Some(format!("goaway {}", frame.payload.get(7).copied().unwrap_or_default()));
+                self.ended = Some(format!(
+                    "goaway {}",
+                    frame.payload.get(7).copied().unwrap_or_default()
+                ));
             }
             return Ok(());
         };
         match frame.kind {
             frames::HEADERS if self.answers[index].is_none() => {
-                self.answers[index] = Some(Answer { status: status(&frame.payload), body: String::new() });
+                self.answers[index] = Some(Answer {
+                    status: status(&frame.payload),
+                    body: String::new(),
+                });
             }
             frames::DATA => {
                 let answer = self.answers[index].as_mut().ok_or("data before its head")?;
                 answer.body += &String::from_utf8_lossy(&frame.payload);
             }
             RST_STREAM => {
-                self.ended = Some(format!("reset {}", frame.payload.get(3).copied().unwrap_or_default()));
+                self.ended = Some(format!(
+                    "reset {}",
+                    frame.payload.get(3).copied().unwrap_or_default()
+                ));
                 open.retain(|id| *id != frame.stream);
             }
             _ => {}

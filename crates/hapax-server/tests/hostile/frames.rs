@@ -40,17 +40,35 @@ pub(crate) enum Payload {
 
 impl Frame {
     pub(crate) fn headers(stream: u32, flags: u8, fields: &[(&str, &str)]) -> Frame {
-        let fields = fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Frame { kind: HEADERS, flags, stream, payload: Payload::Fields(fields) }
+        let fields = fields
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
+        Frame {
+            kind: HEADERS,
+            flags,
+            stream,
+            payload: Payload::Fields(fields),
+        }
     }
 
     pub(crate) fn of(kind: u8, flags: u8, stream: u32, payload: &str) -> Frame {
-        Frame { kind, flags, stream, payload: Payload::Text(payload.to_owned()) }
+        Frame {
+            kind,
+            flags,
+            stream,
+            payload: Payload::Text(payload.to_owned()),
+        }
     }
 
     /// Bytes that are no frame.
     pub(crate) fn raw(text: &str) -> Frame {
-        Frame { kind: 0, flags: 0, stream: 0, payload: Payload::Raw(text.to_owned()) }
+        Frame {
+            kind: 0,
+            flags: 0,
+            stream: 0,
+            payload: Payload::Raw(text.to_owned()),
+        }
     }
 
     pub(crate) fn takes_key(&self) -> bool {
@@ -121,11 +139,20 @@ pub(crate) struct Received {
 pub(crate) fn receive(stream: &mut impl Read) -> io::Result<Option<Received>> {
     let mut head = [0; 9];
     if let Err(error) = stream.read_exact(&mut head) {
-        return if error.kind() == io::ErrorKind::UnexpectedEof { Ok(None) } else { Err(error) };
+        return if error.kind() == io::ErrorKind::UnexpectedEof {
+            Ok(None)
+        } else {
+            Err(error)
+        };
     }
     let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
     let id = u32::from_be_bytes([head[5], head[6], head[7], head[8]]) & 0x7fff_ffff;
     let mut payload = vec![0; length as usize];
     stream.read_exact(&mut payload)?;
-    Ok(Some(Received { kind: head[3], flags: head[4], stream: id, payload }))
+    Ok(Some(Received {
+        kind: head[3],
+        flags: head[4],
+        stream: id,
+        payload,
+    }))
 }

@@ -28,7 +28,11 @@ impl Gateway {
         // The cases are about what a request is, and not about who sends it.
         let common = "listen = \"127.0.0.1:0\"\nadmin = \"off\"\nstore = \"sqlite:hapax.db\"\n\
                       anonymous_fields = [\"a\", \"x\", \"x-hop\", \"idempotent-replayed\", \"sec-websocket-key\", \"sec-websocket-version\"]\n";
-        fs::write(&file, format!("{common}{before}[upstream]\nurl = \"http://{upstream}\"\n{settings}")).unwrap();
+        fs::write(
+            &file,
+            format!("{common}{before}[upstream]\nurl = \"http://{upstream}\"\n{settings}"),
+        )
+        .unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_hapax"))
             .args(["serve", "--log", "text", "--config"])
             .arg(&file)
@@ -41,7 +45,11 @@ impl Gateway {
         let address = address(&mut said);
         // What nobody reads would one day be waited for.
         std::thread::spawn(move || said.read_to_end(&mut Vec::new()));
-        Gateway { child, address, _directory: directory }
+        Gateway {
+            child,
+            address,
+            _directory: directory,
+        }
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -65,7 +73,11 @@ fn address(said: &mut impl BufRead) -> SocketAddr {
     let mut line = String::new();
     loop {
         line.clear();
-        assert_ne!(said.read_line(&mut line).unwrap(), 0, "the gateway ended before it said where it listens");
+        assert_ne!(
+            said.read_line(&mut line).unwrap(),
+            0,
+            "the gateway ended before it said where it listens"
+        );
         let words: Vec<&str> = line.split_whitespace().collect();
         if let ["clients", url] = words[..] {
             return url.rsplit("//").next().unwrap().parse().unwrap();

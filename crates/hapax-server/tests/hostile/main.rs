@@ -1,13 +1,18 @@
-//! Hostile input over raw sockets, in front of real upstreams that write down what they see: no desynchronisation.
+//! Hostile input over raw sockets, in front of real upstreams that write down what they see: no
+//! desynchronisation.
 //!
-//! Each input is followed, in the same write, by a second request. The upstream's own record must show nothing of the first, or exactly what
-//! was meant, and of the second nothing, or itself; each answer must be the answer to its own request; and a probe on a fresh
-//! connection must get its own answer. A table says what became of each.
+//! Each input is followed, in the same write, by a second request. The upstream's own record must
+//! show nothing of the first, or exactly what was meant, and of the second nothing, or itself; each
+//! answer must be the answer to its own request; and a probe on a fresh connection must get its own
+//! answer. A table says what became of each.
 
 mod answers;
 mod cases;
 mod frames;
-#[expect(dead_code, reason = "shared with the slow clients, which need other parts of it")]
+#[expect(
+    dead_code,
+    reason = "shared with the slow clients, which need other parts of it"
+)]
 mod gateway;
 mod upstreams;
 mod verdict;
@@ -22,7 +27,8 @@ use gateway::Gateway;
 use upstreams::Upstream;
 use verdict::{Run, Stragglers};
 
-/// Short, so that whoever waits for the gateway to close waits no longer than this; long enough for a busy machine to send what was written.
+/// Short, so that whoever waits for the gateway to close waits no longer than this; long enough for
+/// a busy machine to send what was written.
 const SETTINGS: &str = r#"
 [timeouts]
 first_byte = "2s"
@@ -46,26 +52,49 @@ fn hostile_input_desynchronises_no_upstream() {
     let names: Vec<_> = upstreams.iter().map(|upstream| upstream.name).collect();
     let tables: Vec<(Table, Vec<String>)> = std::thread::scope(|scope| {
         let cases = &cases;
-        let threads: Vec<_> = upstreams.into_iter().map(|upstream| scope.spawn(move || attack(&upstream, cases))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        let threads: Vec<_> = upstreams
+            .into_iter()
+            .map(|upstream| scope.spawn(move || attack(&upstream, cases)))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
     });
     print(&cases, &names, &tables);
-    let failures: Vec<_> = tables.into_iter().flat_map(|(_, failures)| failures).collect();
-    assert!(failures.is_empty(), "{} of the runs went wrong:\n{}", failures.len(), failures.join("\n"));
+    let failures: Vec<_> = tables
+        .into_iter()
+        .flat_map(|(_, failures)| failures)
+        .collect();
+    assert!(
+        failures.is_empty(),
+        "{} of the runs went wrong:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
 }
 
 /// Every input, one after another, in front of one upstream.
 fn attack(upstream: &Upstream, cases: &[Case]) -> (Table, Vec<String>) {
     let mut gateway = Gateway::start(upstream.address, SETTINGS);
-    let (mut table, mut failures, mut stragglers) = (Table::new(), Vec::new(), Stragglers::default());
+    let (mut table, mut failures, mut stragglers) =
+        (Table::new(), Vec::new(), Stragglers::default());
     for (number, case) in cases.iter().enumerate() {
-        for guarded in [true, false].into_iter().filter(|guarded| !guarded || case.takes_key()) {
+        for guarded in [true, false]
+            .into_iter()
+            .filter(|guarded| !guarded || case.takes_key())
+        {
             let (cell, verdict) = match run(case, guarded, upstream, &gateway, &mut stragglers) {
                 Ok(run) => (run.cell(), run.verdict()),
                 Err(error) => ("?".to_owned(), Err(error)),
             };
             if let Err(error) = verdict {
-                failures.push(format!("{} / {} / {}: {error}", upstream.name, case.name, if guarded { "key" } else { "no key" }));
+                failures.push(format!(
+                    "{} / {} / {}: {error}",
+                    upstream.name,
+                    case.name,
+                    if guarded { "key" } else { "no key" }
+                ));
             }
             table.insert((number, guarded), cell);
         }
@@ -76,13 +105,27 @@ fn attack(upstream: &Upstream, cases: &[Case]) -> (Table, Vec<String>) {
     (table, failures)
 }
 
-fn run(case: &Case, guarded: bool, upstream: &Upstream, gateway: &Gateway, stragglers: &mut Stragglers) -> Result<Run, String> {
+fn run(
+    case: &Case,
+    guarded: bool,
+    upstream: &Upstream,
+    gateway: &Gateway,
+    stragglers: &mut Stragglers,
+) -> Result<Run, String> {
     let nonce = nonce();
     let key = guarded.then(|| format!("k-{nonce}"));
-    let expect = if guarded { case.guarded.clone() } else { case.unguarded.clone() };
+    let expect = if guarded {
+        case.guarded.clone()
+    } else {
+        case.unguarded.clone()
+    };
     let outcome = match &case.input {
-        Input::Http1(template) => answers::http1(gateway.address, &http1(template, &nonce, key.as_deref())),
-        Input::Http2(frames) => answers::http2(gateway.address, &http2(frames, &nonce, key.as_deref())),
+        Input::Http1(template) => {
+            answers::http1(gateway.address, &http1(template, &nonce, key.as_deref()))
+        }
+        Input::Http2(frames) => {
+            answers::http2(gateway.address, &http2(frames, &nonce, key.as_deref()))
+        }
     };
     // Whatever became of it: what the upstream saw belongs to this run and to no other.
     let probed = probe(gateway, &nonce);
@@ -90,15 +133,35 @@ fn run(case: &Case, guarded: bool, upstream: &Upstream, gateway: &Gateway, strag
     seen.retain(|seen| !stragglers.forgive(seen));
     stragglers.expect(&expect, &nonce, &seen);
     probed?;
-    Ok(Run { is_http2: matches!(case.input, Input::Http2(_)), nonce, key, outcome: outcome?, seen, expect })
+    Ok(Run {
+        is_http2: matches!(case.input, Input::Http2(_)),
+        nonce,
+        key,
+        outcome: outcome?,
+        seen,
+        expect,
+    })
 }
 
 /// Somebody else's request, on a connection of its own, must get its own answer.
 fn probe(gateway: &Gateway, nonce: &str) -> Result<(), String> {
-    let outcome = answers::http1(gateway.address, &fill("GET /probe-{n} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", nonce))?;
-    let expected = Answer { status: 200, body: format!("saw GET /probe-{nonce}\n") };
+    let outcome = answers::http1(
+        gateway.address,
+        &fill(
+            "GET /probe-{n} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n",
+            nonce,
+        ),
+    )?;
+    let expected = Answer {
+        status: 200,
+        body: format!("saw GET /probe-{nonce}\n"),
+    };
     match outcome {
-        Outcome { answers: [Some(answer), None], surplus: None, .. } if answer == expected => Ok(()),
+        Outcome {
+            answers: [Some(answer), None],
+            surplus: None,
+            ..
+        } if answer == expected => Ok(()),
         outcome => Err(format!("somebody else got {outcome:?}")),
     }
 }
@@ -111,32 +174,76 @@ fn nonce() -> String {
 }
 
 fn http1(template: &str, nonce: &str, key: Option<&str>) -> Vec<u8> {
-    let field = key.map(|key| format!("Idempotency-Key: {key}\r\n")).unwrap_or_default();
-    fill(&format!("{}{SECOND}", template.replace("{key}", &field)), nonce)
+    let field = key
+        .map(|key| format!("Idempotency-Key: {key}\r\n"))
+        .unwrap_or_default();
+    fill(
+        &format!("{}{SECOND}", template.replace("{key}", &field)),
+        nonce,
+    )
 }
 
 fn http2(frames: &[Frame], nonce: &str, key: Option<&str>) -> Vec<u8> {
-    let fields = [(":method", "GET"), (":scheme", "http"), (":authority", "h"), (":path", "/second-{n}")];
+    let fields = [
+        (":method", "GET"),
+        (":scheme", "http"),
+        (":authority", "h"),
+        (":path", "/second-{n}"),
+    ];
     let second = Frame::headers(3, END_HEADERS | END_STREAM, &fields);
-    frames.iter().chain([&second]).flat_map(|frame| frame.bytes(&|text| fill(text, nonce), key)).collect()
+    frames
+        .iter()
+        .chain([&second])
+        .flat_map(|frame| frame.bytes(&|text| fill(text, nonce), key))
+        .collect()
 }
 
 fn fill(template: &str, nonce: &str) -> Vec<u8> {
-    template.replace("{n}", nonce).chars().map(|char| u8::try_from(char).expect("each character is a byte")).collect()
+    template
+        .replace("{n}", nonce)
+        .chars()
+        .map(|char| u8::try_from(char).expect("each character is a byte"))
+        .collect()
 }
 
 fn print(cases: &[Case], names: &[&str], tables: &[(Table, Vec<String>)]) {
-    let width = cases.iter().map(|case| case.name.len()).max().unwrap_or_default();
-    println!("Each cell: what the first and the second request were answered with, and which of them the upstream saw.");
-    println!("{:width$}  {:6}  {}", "input", "", names.iter().map(|name| format!("{name:32}")).collect::<String>());
+    let width = cases
+        .iter()
+        .map(|case| case.name.len())
+        .max()
+        .unwrap_or_default();
+    println!(
+        "Each cell: what the first and the second request were answered with, and which of them the upstream saw."
+    );
+    println!(
+        "{:width$}  {:6}  {}",
+        "input",
+        "",
+        names
+            .iter()
+            .map(|name| format!("{name:32}"))
+            .collect::<String>()
+    );
     for (number, case) in cases.iter().enumerate() {
         for guarded in [true, false] {
-            let cells: String =
-                tables.iter().filter_map(|(table, _)| table.get(&(number, guarded))).map(|cell| format!("{cell:32}")).collect();
+            let cells: String = tables
+                .iter()
+                .filter_map(|(table, _)| table.get(&(number, guarded)))
+                .map(|cell| format!("{cell:32}"))
+                .collect();
             if !cells.is_empty() {
-                println!("{:width$}  {:6}  {}", case.name, if guarded { "key" } else { "no key" }, cells.trim_end());
+                println!(
+                    "{:width$}  {:6}  {}",
+                    case.name,
+                    if guarded { "key" } else { "no key" },
+                    cells.trim_end()
+                );
             }
         }
     }
-    println!("{} inputs, {} runs", cases.len(), tables.iter().map(|(table, _)| table.len()).sum::<usize>());
+    println!(
+        "{} inputs, {} runs",
+        cases.len(),
+        tables.iter().map(|(table, _)| table.len()).sum::<usize>()
+    );
 }

@@ -1,4 +1,5 @@
-//! Real upstreams, started privately, that write down every request they find in what they are sent.
+//! Real upstreams, started privately, that write down every request they find in what they are
+//! sent.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -30,7 +31,11 @@ impl Seen {
     /// All values of a field, however its name is spelt: `_` is `-` to many frameworks.
     pub(crate) fn field(&self, name: &str) -> Vec<&str> {
         let is_it = |given: &str| given.to_ascii_lowercase().replace('_', "-") == name;
-        self.fields.iter().filter(|(given, _)| is_it(given)).map(|(_, value)| value.as_str()).collect()
+        self.fields
+            .iter()
+            .filter(|(given, _)| is_it(given))
+            .map(|(_, value)| value.as_str())
+            .collect()
     }
 }
 
@@ -68,41 +73,77 @@ impl Drop for Upstream {
 pub(crate) fn all() -> Vec<Upstream> {
     [nginx(), python(), node()]
         .into_iter()
-        .filter_map(|started| started.inspect_err(|why| eprintln!("SKIPPED upstream {why}")).ok())
+        .filter_map(|started| {
+            started
+                .inspect_err(|why| eprintln!("SKIPPED upstream {why}"))
+                .ok()
+        })
         .collect()
 }
 
 fn nginx() -> Result<Upstream, String> {
     let directory = tempfile::tempdir().unwrap();
     // It cannot be asked for any free port, and to tell which it took.
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).unwrap().port();
-    let configuration = include_str!("nginx.conf").replace("DIRECTORY", directory.path().to_str().unwrap());
+    let port = TcpListener::bind("127.0.0.1:0")
+        .and_then(|socket| socket.local_addr())
+        .unwrap()
+        .port();
+    let configuration =
+        include_str!("nginx.conf").replace("DIRECTORY", directory.path().to_str().unwrap());
     let file = directory.path().join("nginx.conf");
     fs::write(&file, configuration.replace("PORT", &port.to_string())).unwrap();
     let file = file.to_str().unwrap().to_owned();
-    start("nginx", &["nginx", "-e", "/dev/stderr", "-c", &file], directory, move |line| {
-        line.contains("event method").then_some(port)
-    })
+    start(
+        "nginx",
+        &["nginx", "-e", "/dev/stderr", "-c", &file],
+        directory,
+        move |line| line.contains("event method").then_some(port),
+    )
 }
 
 fn python() -> Result<Upstream, String> {
     let directory = tempfile::tempdir().unwrap();
-    start("python", &["python3", "-c", include_str!("upstream.py")], directory, listening)
+    start(
+        "python",
+        &["python3", "-c", include_str!("upstream.py")],
+        directory,
+        listening,
+    )
 }
 
 fn node() -> Result<Upstream, String> {
     let directory = tempfile::tempdir().unwrap();
-    start("node", &["node", "--max-http-header-size=65536", "-e", include_str!("upstream.js")], directory, listening)
+    start(
+        "node",
+        &[
+            "node",
+            "--max-http-header-size=65536",
+            "-e",
+            include_str!("upstream.js"),
+        ],
+        directory,
+        listening,
+    )
 }
 
 fn listening(line: &str) -> Option<u16> {
     line.strip_prefix("listening ")?.trim().parse().ok()
 }
 
-/// Starts a program that ends when our end of its standard input does, and waits until a line of its output says its port.
-fn start(name: &'static str, command: &[&str], directory: TempDir, port: impl Fn(&str) -> Option<u16>) -> Result<Upstream, String> {
+/// Starts a program that ends when our end of its standard input does, and waits until a line of
+/// its output says its port.
+fn start(
+    name: &'static str,
+    command: &[&str],
+    directory: TempDir,
+    port: impl Fn(&str) -> Option<u16>,
+) -> Result<Upstream, String> {
     let mut child = Command::new("sh")
-        .args(["-c", "PATH=$PATH:/usr/sbin; \"$@\" 2>&1 & read _; kill $!; wait", "sh"])
+        .args([
+            "-c",
+            "PATH=$PATH:/usr/sbin; \"$@\" 2>&1 & read _; kill $!; wait",
+            "sh",
+        ])
         .args(command)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -112,7 +153,10 @@ fn start(name: &'static str, command: &[&str], directory: TempDir, port: impl Fn
     let (mut line, mut before) = (String::new(), String::new());
     let port = loop {
         line.clear();
-        if said.read_line(&mut line).unwrap_or(0) == 0 || line.contains("not found") || line.contains("[emerg]") {
+        if said.read_line(&mut line).unwrap_or(0) == 0
+            || line.contains("not found")
+            || line.contains("[emerg]")
+        {
             return Err(format!("{name}: it could not be started: {before}{line}"));
         }
         if let Some(port) = port(&line) {
@@ -122,12 +166,21 @@ fn start(name: &'static str, command: &[&str], directory: TempDir, port: impl Fn
     };
     let (sender, seen) = channel();
     std::thread::spawn(move || read_records(said, &sender));
-    Ok(Upstream { name, address: ([127, 0, 0, 1], port).into(), seen, child, _directory: directory })
+    Ok(Upstream {
+        name,
+        address: ([127, 0, 0, 1], port).into(),
+        seen,
+        child,
+        _directory: directory,
+    })
 }
 
 fn read_records(mut said: impl BufRead, sender: &Sender<Seen>) {
     let mut line = Vec::new();
-    while said.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
+    while said
+        .read_until(b'\n', &mut line)
+        .is_ok_and(|length| length > 0)
+    {
         let text = String::from_utf8_lossy(&line);
         if text.starts_with('{') && sender.send(record(&text)).is_err() {
             return;
@@ -137,20 +190,35 @@ fn read_records(mut said: impl BufRead, sender: &Sender<Seen>) {
 }
 
 fn record(text: &str) -> Seen {
-    let record: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error} in {text}"));
+    let record: Value =
+        serde_json::from_str(text).unwrap_or_else(|error| panic!("{error} in {text}"));
     let string = |name: &str| record[name].as_str().unwrap_or_default().to_owned();
-    let mut seen = Seen { method: string("method"), target: string("target"), body: string("body"), ..Seen::default() };
+    let mut seen = Seen {
+        method: string("method"),
+        target: string("target"),
+        body: string("body"),
+        ..Seen::default()
+    };
     let pairs = record["fields"].as_array().into_iter().flatten();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     // nginx says nothing of a field that is not there by saying that it is empty.
-    seen.fields = pairs.map(|pair| (text(&pair[0]), text(&pair[1]))).filter(|(_, value)| !value.is_empty()).collect();
-    let status = record["status"].as_u64().or(record["refused"].as_u64()).and_then(|status| u16::try_from(status).ok());
+    seen.fields = pairs
+        .map(|pair| (text(&pair[0]), text(&pair[1])))
+        .filter(|(_, value)| !value.is_empty())
+        .collect();
+    let status = record["status"]
+        .as_u64()
+        .or(record["refused"].as_u64())
+        .and_then(|status| u16::try_from(status).ok());
     seen.refused = status.filter(|status| *status != 200);
     seen.whole = record["whole"].as_bool().unwrap_or(seen.refused.is_none());
     if seen.method.is_empty() || seen.target.is_empty() {
         let line = string("line");
         let mut words = line.split(' ').map(str::to_owned);
-        (seen.method, seen.target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        (seen.method, seen.target) = (
+            words.next().unwrap_or_default(),
+            words.next().unwrap_or_default(),
+        );
     }
     seen
 }

@@ -14,8 +14,15 @@ const ORDERS: &str = "CREATE TABLE orders (key text NOT NULL, fence int8 NOT NUL
 pub(crate) fn joined() -> Option<String> {
     let server = Postgres::shared()?;
     let url = server.database();
-    let output = Command::new(env!("CARGO_BIN_EXE_hapax")).args(["migrate", "--store", &url]).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = Command::new(env!("CARGO_BIN_EXE_hapax"))
+        .args(["migrate", "--store", &url])
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     server.psql(name(&url), ORDERS);
     Some(url)
 }
@@ -24,7 +31,13 @@ pub(crate) fn joined() -> Option<String> {
 pub(crate) fn fenced() -> Option<String> {
     let server = Postgres::shared()?;
     let url = server.database();
-    server.psql(name(&url), &format!("{ORDERS}; {}", include_str!("../../../../packaging/sql/fenced.sql")));
+    server.psql(
+        name(&url),
+        &format!(
+            "{ORDERS}; {}",
+            include_str!("../../../../packaging/sql/fenced.sql")
+        ),
+    );
     Some(url)
 }
 
@@ -40,10 +53,17 @@ pub(crate) async fn connect(url: &str) -> Client {
 
 /// What is in the table of orders.
 pub(crate) async fn effects(url: &str) -> Effects {
-    let rows = connect(url).await.query("SELECT key, fence FROM orders ORDER BY number", &[]).await.unwrap();
+    let rows = connect(url)
+        .await
+        .query("SELECT key, fence FROM orders ORDER BY number", &[])
+        .await
+        .unwrap();
     let mut effects = Effects::new();
     for row in rows {
-        effects.entry(row.get(0)).or_default().push(row.get::<_, i64>(1).try_into().unwrap());
+        effects
+            .entry(row.get(0))
+            .or_default()
+            .push(row.get::<_, i64>(1).try_into().unwrap());
     }
     effects
 }
@@ -53,7 +73,13 @@ pub(crate) async fn wait_blocked(url: &str) {
     let client = connect(url).await;
     let blocked = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
     let looking = async {
-        while client.query_one(blocked, &[]).await.unwrap().get::<_, i64>(0) == 0 {
+        while client
+            .query_one(blocked, &[])
+            .await
+            .unwrap()
+            .get::<_, i64>(0)
+            == 0
+        {
             tokio::task::yield_now().await;
         }
     };
@@ -62,5 +88,7 @@ pub(crate) async fn wait_blocked(url: &str) {
 
 /// The code of an error that the database raised.
 pub(crate) fn code(error: &tokio_postgres::Error) -> &str {
-    error.code().map_or("", tokio_postgres::error::SqlState::code)
+    error
+        .code()
+        .map_or("", tokio_postgres::error::SqlState::code)
 }

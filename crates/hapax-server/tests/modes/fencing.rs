@@ -14,7 +14,8 @@ pub(crate) struct Fencing {
     url: String,
     /// The fences of everything that was sent to be done.
     dispatched: Mutex<Vec<u64>>,
-    /// What became of work that went on after it was given up for lost: what the statement said, or the code of its error.
+    /// What became of work that went on after it was given up for lost: what the statement said, or
+    /// the code of its error.
     late: Mutex<Vec<String>>,
     /// Where such work waits.
     pub(crate) slow: Gate,
@@ -30,7 +31,12 @@ enum Came {
 
 impl Fencing {
     pub(crate) fn new(url: &str) -> Arc<Fencing> {
-        Arc::new(Fencing { url: url.to_owned(), dispatched: Mutex::default(), late: Mutex::default(), slow: Gate::default() })
+        Arc::new(Fencing {
+            url: url.to_owned(),
+            dispatched: Mutex::default(),
+            late: Mutex::default(),
+            slow: Gate::default(),
+        })
     }
 
     pub(crate) fn dispatched(&self) -> Vec<u64> {
@@ -41,12 +47,24 @@ impl Fencing {
         self.late.lock().unwrap().clone()
     }
 
-    /// One attempt in one transaction. `inside` is where it stands between its first statement and the rest.
-    async fn attempt(&self, asked: &Asked, status: i32, inside: Option<&Gate>) -> Result<Came, Error> {
+    /// One attempt in one transaction. `inside` is where it stands between its first statement and
+    /// the rest.
+    async fn attempt(
+        &self,
+        asked: &Asked,
+        status: i32,
+        inside: Option<&Gate>,
+    ) -> Result<Came, Error> {
         let client = connect(&self.url).await;
         client.batch_execute("BEGIN").await?;
         let (operation, fence) = (asked.operation(), fence(asked));
-        let row = match client.query_one("SELECT verdict, status, body FROM hapax_fence($1, $2)", &[&operation, &fence]).await {
+        let row = match client
+            .query_one(
+                "SELECT verdict, status, body FROM hapax_fence($1, $2)",
+                &[&operation, &fence],
+            )
+            .await
+        {
             Err(error) if code(&error) == "HX003" => return Ok(Came::Refused),
             row => row?,
         };
@@ -59,10 +77,18 @@ impl Fencing {
         let body = format!("order of {}", asked.key());
         // A refusal is an answer, without an effect.
         if status < 400 {
-            client.execute("INSERT INTO orders (key, fence) VALUES ($1, $2)", &[&asked.key(), &fence]).await?;
+            client
+                .execute(
+                    "INSERT INTO orders (key, fence) VALUES ($1, $2)",
+                    &[&asked.key(), &fence],
+                )
+                .await?;
         }
-        let applied = "SELECT hapax_applied($1, $2, $3, '{\"content-type\": \"text/plain\"}', $4::bytea)";
-        client.execute(applied, &[&operation, &fence, &status, &body.as_bytes()]).await?;
+        let applied =
+            "SELECT hapax_applied($1, $2, $3, '{\"content-type\": \"text/plain\"}', $4::bytea)";
+        client
+            .execute(applied, &[&operation, &fence, &status, &body.as_bytes()])
+            .await?;
         client.batch_execute("COMMIT").await?;
         Ok(Came::Answer(status, body.into_bytes()))
     }
@@ -71,19 +97,31 @@ impl Fencing {
     async fn fail(&self, asked: &Asked) -> Result<(), Error> {
         let client = connect(&self.url).await;
         client.batch_execute("BEGIN").await?;
-        client.query_one("SELECT verdict FROM hapax_fence($1, $2)", &[&asked.operation(), &fence(asked)]).await?;
+        client
+            .query_one(
+                "SELECT verdict FROM hapax_fence($1, $2)",
+                &[&asked.operation(), &fence(asked)],
+            )
+            .await?;
         client.batch_execute("ROLLBACK").await
     }
 
     async fn probe(&self, asked: &Asked) -> Result<Answer, Error> {
         let client = connect(&self.url).await;
-        let probe = "SELECT verdict, status, headers->>'content-type', body FROM hapax_probe($1, $2)";
-        let row = client.query_one(probe, &[&asked.operation(), &fence(asked)]).await?;
+        let probe =
+            "SELECT verdict, status, headers->>'content-type', body FROM hapax_probe($1, $2)";
+        let row = client
+            .query_one(probe, &[&asked.operation(), &fence(asked)])
+            .await?;
         if row.get::<_, &str>(0) == "barred" {
             return Ok(with(whole(200, ""), "hapax-probe", "barred"));
         }
         let status = row.get::<_, i32>(1).to_string();
-        let answer = with(with(whole(200, row.get::<_, Vec<u8>>(3)), "hapax-probe", "done"), "hapax-status", &status);
+        let answer = with(
+            with(whole(200, row.get::<_, Vec<u8>>(3)), "hapax-probe", "done"),
+            "hapax-status",
+            &status,
+        );
         Ok(with(answer, "content-type", row.get(2)))
     }
 
@@ -105,8 +143,16 @@ fn fence(asked: &Asked) -> i64 {
 
 fn answer(came: Came) -> Answer {
     match came {
-        Came::Answer(status, body) => with(whole(status.try_into().unwrap(), body), "content-type", "text/plain"),
-        Came::Refused => with(whole(409, "a higher fence was here"), "hapax-refused", "fence"),
+        Came::Answer(status, body) => with(
+            whole(status.try_into().unwrap(), body),
+            "content-type",
+            "text/plain",
+        ),
+        Came::Refused => with(
+            whole(409, "a higher fence was here"),
+            "hapax-refused",
+            "fence",
+        ),
     }
 }
 
@@ -114,10 +160,17 @@ impl Serve for Fencing {
     async fn serve(self: Arc<Self>, asked: Asked) -> io::Result<Answer> {
         if asked.path == PROBE {
             // Nobody knows yet, if the row is held.
-            return Ok(self.probe(&asked).await.unwrap_or_else(|error| whole(503, code(&error).to_owned())));
+            return Ok(self
+                .probe(&asked)
+                .await
+                .unwrap_or_else(|error| whole(503, code(&error).to_owned())));
         }
         self.dispatched.lock().unwrap().push(asked.fence());
-        let attempt = async |status| self.attempt(&asked, status, None).await.map_err(io::Error::other);
+        let attempt = async |status| {
+            self.attempt(&asked, status, None)
+                .await
+                .map_err(io::Error::other)
+        };
         match asked.told() {
             "do it" => Ok(answer(attempt(201).await?)),
             "refuse" => Ok(answer(attempt(422).await?)),

@@ -1,4 +1,5 @@
-//! Mode `transaction`: the rule of what counts, by every way in which a call to the service can end.
+//! Mode `transaction`: the rule of what counts, by every way in which a call to the service can
+//! end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +35,12 @@ impl Scene {
             config.store = StoreUrl::Postgres(url.parse().unwrap());
             config.timeouts.answer = patience;
         });
-        Some(Scene { joining, _service: service, world: world.await, url })
+        Some(Scene {
+            joining,
+            _service: service,
+            world: world.await,
+            url,
+        })
     }
 
     /// How often something was sent, and how many orders there are; none of them twice.
@@ -43,12 +49,18 @@ impl Scene {
     }
 
     async fn joined(&self, differs: bool) -> u64 {
-        self.world.counted(&format!("hapax_joined_total{{differs=\"{differs}\"}}")).await
+        self.world
+            .counted(&format!("hapax_joined_total{{differs=\"{differs}\"}}"))
+            .await
     }
 
     /// Requests by what became of them.
     async fn requests(&self, outcome: &str) -> u64 {
-        self.world.counted(&format!("hapax_requests_total{{route=\"/**\",outcome=\"{outcome}\"}}")).await
+        self.world
+            .counted(&format!(
+                "hapax_requests_total{{route=\"/**\",outcome=\"{outcome}\"}}"
+            ))
+            .await
     }
 
     async fn not_joined(&self) -> u64 {
@@ -58,52 +70,108 @@ impl Scene {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_that_joins_is_answered_and_replayed() {
-    let Some(scene) = Scene::start().await else { return };
+    let Some(scene) = Scene::start().await else {
+        return;
+    };
     let got = scene.world.order("k", "join, then say the same").await;
     got.assert_first(201, &stored("k"));
     assert_eq!(got.headers.get("content-type").unwrap(), "text/plain");
     assert!(got.headers.contains_key("idempotency-expires"), "{got:?}");
-    scene.world.order("k", "join, then say the same").await.assert_replays(201, &stored("k"));
+    scene
+        .world
+        .order("k", "join, then say the same")
+        .await
+        .assert_replays(201, &stored("k"));
     assert_eq!(scene.counts().await, (1, 1));
-    assert_eq!((scene.joined(false).await, scene.joined(true).await, scene.not_joined().await), (1, 0, 0));
+    assert_eq!(
+        (
+            scene.joined(false).await,
+            scene.joined(true).await,
+            scene.not_joined().await
+        ),
+        (1, 0, 0)
+    );
     scene.world.end().await;
 }
 
 /// Once it is stored nothing that comes over HTTP makes a difference, nor that nothing comes.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_stored_answer_wins_whatever_is_said() {
-    let Some(scene) = Scene::start().await else { return };
+    let Some(scene) = Scene::start().await else {
+        return;
+    };
     let ends = ["say otherwise", "say 422", "say 500", "break off"];
     for (number, then) in (1..).zip(ends) {
         let (key, told) = (then.replace(' ', "-"), format!("join, then {then}"));
-        scene.world.order(&key, &told).await.assert_first(201, &stored(&key));
-        scene.world.order(&key, &told).await.assert_replays(201, &stored(&key));
+        scene
+            .world
+            .order(&key, &told)
+            .await
+            .assert_first(201, &stored(&key));
+        scene
+            .world
+            .order(&key, &told)
+            .await
+            .assert_replays(201, &stored(&key));
         assert_eq!(scene.counts().await, (number, number), "{then}");
         assert_eq!(scene.joined(true).await, number as u64, "{then}");
-        assert_eq!([scene.requests("first").await, scene.requests("replayed").await], [number as u64; 2], "{then}");
+        assert_eq!(
+            [
+                scene.requests("first").await,
+                scene.requests("replayed").await
+            ],
+            [number as u64; 2],
+            "{then}"
+        );
     }
-    assert_eq!((scene.joined(false).await, scene.not_joined().await), (0, 0));
+    assert_eq!(
+        (scene.joined(false).await, scene.not_joined().await),
+        (0, 0)
+    );
     scene.world.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_stored_answer_wins_if_no_other_comes_in_time() {
-    let Some(scene) = Scene::patient(Duration::from_secs(3)).await else { return };
-    scene.world.order("k", "join, then say nothing").await.assert_first(201, &stored("k"));
-    scene.world.order("k", "join, then say nothing").await.assert_replays(201, &stored("k"));
-    assert_eq!((scene.counts().await, scene.joined(true).await), ((1, 1), 1));
+    let Some(scene) = Scene::patient(Duration::from_secs(3)).await else {
+        return;
+    };
+    scene
+        .world
+        .order("k", "join, then say nothing")
+        .await
+        .assert_first(201, &stored("k"));
+    scene
+        .world
+        .order("k", "join, then say nothing")
+        .await
+        .assert_replays(201, &stored("k"));
+    assert_eq!(
+        (scene.counts().await, scene.joined(true).await),
+        ((1, 1), 1)
+    );
     scene.world.end().await;
 }
 
 /// Somebody says that it is done, and nobody can vouch for it: nothing is ever sent again.
 #[tokio::test(flavor = "multi_thread")]
 async fn done_without_joining_is_an_alarm_and_never_sent_again() {
-    let Some(scene) = Scene::start().await else { return };
+    let Some(scene) = Scene::start().await else {
+        return;
+    };
     for (number, (key, told)) in (1..).zip([("201", "do it without joining"), ("302", "302")]) {
-        scene.world.order(key, told).await.assert_rejected(502, "not-joined", false);
+        scene
+            .world
+            .order(key, told)
+            .await
+            .assert_rejected(502, "not-joined", false);
         assert_eq!(scene.not_joined().await, number);
         for _ in 0..2 {
-            scene.world.order(key, "join, then say the same").await.assert_rejected(409, "outcome-unknown", false);
+            scene
+                .world
+                .order(key, "join, then say the same")
+                .await
+                .assert_rejected(409, "outcome-unknown", false);
         }
     }
     assert_eq!(scene.counts().await, (2, 1));
@@ -112,67 +180,151 @@ async fn done_without_joining_is_an_alarm_and_never_sent_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_needs_no_transaction() {
-    let Some(scene) = Scene::start().await else { return };
-    scene.world.order("k", "422").await.assert_first(422, "as said");
-    scene.world.order("k", "join, then say the same").await.assert_replays(422, "as said");
-    assert_eq!((scene.counts().await, scene.not_joined().await), ((1, 0), 0));
+    let Some(scene) = Scene::start().await else {
+        return;
+    };
+    scene
+        .world
+        .order("k", "422")
+        .await
+        .assert_first(422, "as said");
+    scene
+        .world
+        .order("k", "join, then say the same")
+        .await
+        .assert_replays(422, "as said");
+    assert_eq!(
+        (scene.counts().await, scene.not_joined().await),
+        ((1, 0), 0)
+    );
     scene.world.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_not_done_runs_again() {
-    let Some(scene) = Scene::start().await else { return };
+    let Some(scene) = Scene::start().await else {
+        return;
+    };
     // As the service says.
     let got = scene.world.order("503", "503").await;
-    assert_eq!((got.status, got.headers.contains_key("idempotency-expires")), (503, false), "{got:?}");
-    scene.world.order("503", "join, then say the same").await.assert_first(201, &stored("503"));
+    assert_eq!(
+        (got.status, got.headers.contains_key("idempotency-expires")),
+        (503, false),
+        "{got:?}"
+    );
+    scene
+        .world
+        .order("503", "join, then say the same")
+        .await
+        .assert_first(201, &stored("503"));
     // As it follows from there being no record: what did not commit was rolled back.
-    scene.world.order("lost", "break off").await.assert_rejected(502, "outcome-unknown", true);
-    scene.world.order("lost", "join, then say the same").await.assert_first(201, &stored("lost"));
-    scene.world.order("lost", "join, then say the same").await.assert_replays(201, &stored("lost"));
-    assert_eq!((scene.counts().await, scene.not_joined().await), ((4, 2), 0));
+    scene
+        .world
+        .order("lost", "break off")
+        .await
+        .assert_rejected(502, "outcome-unknown", true);
+    scene
+        .world
+        .order("lost", "join, then say the same")
+        .await
+        .assert_first(201, &stored("lost"));
+    scene
+        .world
+        .order("lost", "join, then say the same")
+        .await
+        .assert_replays(201, &stored("lost"));
+    assert_eq!(
+        (scene.counts().await, scene.not_joined().await),
+        ((4, 2), 0)
+    );
     scene.world.end().await;
 }
 
 /// It was given up for lost while it was inside its transaction, and its successor was faster.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_attempt_cannot_commit_after_its_successor() {
-    let Some(scene) = Scene::start().await else { return };
-    scene.world.order("k", "break off, join later").await.assert_rejected(502, "outcome-unknown", true);
+    let Some(scene) = Scene::start().await else {
+        return;
+    };
+    scene
+        .world
+        .order("k", "break off, join later")
+        .await
+        .assert_rejected(502, "outcome-unknown", true);
     scene.joining.slow.wait_held(1).await;
-    scene.world.order("k", "join, then say the same").await.assert_first(201, &stored("k"));
+    scene
+        .world
+        .order("k", "join, then say the same")
+        .await
+        .assert_first(201, &stored("k"));
     scene.joining.slow.let_through().await;
-    assert_eq!((scene.joining.late(), scene.counts().await), (vec!["HX003".to_owned()], (2, 1)));
+    assert_eq!(
+        (scene.joining.late(), scene.counts().await),
+        (vec!["HX003".to_owned()], (2, 1))
+    );
     scene.world.end().await;
 }
 
 /// And if nobody followed it, it may: late is not lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_attempt_that_nobody_followed_commits_late_and_counts() {
-    let Some(scene) = Scene::start().await else { return };
-    scene.world.order("k", "break off, join later").await.assert_rejected(502, "outcome-unknown", true);
+    let Some(scene) = Scene::start().await else {
+        return;
+    };
+    scene
+        .world
+        .order("k", "break off, join later")
+        .await
+        .assert_rejected(502, "outcome-unknown", true);
     scene.joining.slow.let_through().await;
-    scene.world.order("k", "join, then say the same").await.assert_replays(201, &stored("k"));
-    assert_eq!((scene.joining.late(), scene.counts().await), (vec!["committed".to_owned()], (1, 1)));
+    scene
+        .world
+        .order("k", "join, then say the same")
+        .await
+        .assert_replays(201, &stored("k"));
+    assert_eq!(
+        (scene.joining.late(), scene.counts().await),
+        (vec!["committed".to_owned()], (1, 1))
+    );
     scene.world.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_after_the_answer_is_an_alarm_and_counts() {
-    let Some(scene) = Scene::start().await else { return };
-    scene.world.order("k", "answer, join later").await.assert_rejected(502, "not-joined", false);
-    scene.world.order("k", "join, then say the same").await.assert_rejected(409, "outcome-unknown", false);
+    let Some(scene) = Scene::start().await else {
+        return;
+    };
+    scene
+        .world
+        .order("k", "answer, join later")
+        .await
+        .assert_rejected(502, "not-joined", false);
+    scene
+        .world
+        .order("k", "join, then say the same")
+        .await
+        .assert_rejected(409, "outcome-unknown", false);
     scene.joining.slow.let_through().await;
     assert_eq!(scene.joining.late(), ["committed"]);
-    scene.world.order("k", "join, then say the same").await.assert_replays(201, &stored("k"));
-    assert_eq!((scene.counts().await, scene.not_joined().await), ((1, 1), 1));
+    scene
+        .world
+        .order("k", "join, then say the same")
+        .await
+        .assert_replays(201, &stored("k"));
+    assert_eq!(
+        (scene.counts().await, scene.not_joined().await),
+        ((1, 1), 1)
+    );
     scene.world.end().await;
 }
 
-/// A record that was answered otherwise takes no part in a transaction any more: the effect rolls back with it.
+/// A record that was answered otherwise takes no part in a transaction any more: the effect rolls
+/// back with it.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_has_ended_cannot_be_joined() {
-    let Some(scene) = Scene::start().await else { return };
+    let Some(scene) = Scene::start().await else {
+        return;
+    };
     let url: &str = &scene.url;
     scene.world.order("k", "join, then say the same").await;
     let client = database::connect(url).await;
@@ -181,7 +333,14 @@ async fn what_has_ended_cannot_be_joined() {
     let error = crate::joining::complete(&client, &last).await.unwrap_err();
     assert_eq!(database::code(&error), "HX005");
     let higher = last.with_fence(last.fence() + 1);
-    assert_eq!(database::code(&crate::joining::complete(&client, &higher).await.unwrap_err()), "HX003");
+    assert_eq!(
+        database::code(
+            &crate::joining::complete(&client, &higher)
+                .await
+                .unwrap_err()
+        ),
+        "HX003"
+    );
     assert_eq!(scene.counts().await, (1, 1));
     scene.world.end().await;
 }

@@ -1,4 +1,5 @@
-//! A service that has its effects in the database of the records, and completes a record in the transaction of its effect; or does not, as it is told.
+//! A service that has its effects in the database of the records, and completes a record in the
+//! transaction of its effect; or does not, as it is told.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -20,7 +21,12 @@ pub(crate) struct Joining {
 
 impl Joining {
     pub(crate) fn new(url: &str) -> Arc<Joining> {
-        Arc::new(Joining { url: url.to_owned(), dispatched: Mutex::default(), late: Mutex::default(), slow: Gate::default() })
+        Arc::new(Joining {
+            url: url.to_owned(),
+            dispatched: Mutex::default(),
+            late: Mutex::default(),
+            slow: Gate::default(),
+        })
     }
 
     pub(crate) fn dispatched(&self) -> usize {
@@ -29,7 +35,12 @@ impl Joining {
 
     /// The last of what was sent.
     pub(crate) fn last(&self) -> Asked {
-        self.dispatched.lock().unwrap().last().expect("something was sent").clone()
+        self.dispatched
+            .lock()
+            .unwrap()
+            .last()
+            .expect("something was sent")
+            .clone()
     }
 
     pub(crate) fn late(&self) -> Vec<String> {
@@ -40,7 +51,12 @@ impl Joining {
     async fn begin(&self, asked: &Asked) -> Result<Client, Error> {
         let client = connect(&self.url).await;
         client.batch_execute("BEGIN").await?;
-        client.execute("INSERT INTO orders (key, fence) VALUES ($1, $2)", &[&asked.key(), &fence(asked)]).await?;
+        client
+            .execute(
+                "INSERT INTO orders (key, fence) VALUES ($1, $2)",
+                &[&asked.key(), &fence(asked)],
+            )
+            .await?;
         Ok(client)
     }
 
@@ -71,7 +87,16 @@ impl Joining {
 
 pub(crate) async fn complete(client: &Client, asked: &Asked) -> Result<(), Error> {
     let complete = "SELECT hapax.complete($1, $2, 201, '{\"content-type\": \"text/plain\"}'::jsonb, $3::bytea)";
-    client.execute(complete, &[&asked.operation(), &fence(asked), &stored(asked.key()).as_bytes()]).await?;
+    client
+        .execute(
+            complete,
+            &[
+                &asked.operation(),
+                &fence(asked),
+                &stored(asked.key()).as_bytes(),
+            ],
+        )
+        .await?;
     Ok(())
 }
 
@@ -91,7 +116,11 @@ impl Serve for Joining {
         if let Some(then) = told.strip_prefix("join, then ") {
             self.join(&asked).await.map_err(io::Error::other)?;
             return match then {
-                "say the same" => Ok(with(whole(201, stored(asked.key())), "content-type", "text/plain")),
+                "say the same" => Ok(with(
+                    whole(201, stored(asked.key())),
+                    "content-type",
+                    "text/plain",
+                )),
                 "say otherwise" => Ok(with(whole(200, "as said"), "set-cookie", "session=1")),
                 "say 422" => Ok(whole(422, "as said")),
                 "say 500" => Ok(whole(500, "as said")),
@@ -104,21 +133,34 @@ impl Serve for Joining {
             // Committed, and nothing said of it in the transaction.
             "do it without joining" => {
                 let client = self.begin(&asked).await.map_err(io::Error::other)?;
-                client.batch_execute("COMMIT").await.map_err(io::Error::other)?;
+                client
+                    .batch_execute("COMMIT")
+                    .await
+                    .map_err(io::Error::other)?;
                 Ok(whole(201, "as said"))
             }
             "answer, join later" | "break off, join later" => {
                 let client = self.begin(&asked).await.map_err(io::Error::other)?;
                 let is_answered = told.starts_with("answer");
                 tokio::spawn(async move { self.go_on(&asked, client).await });
-                if is_answered { Ok(whole(201, "as said")) } else { Err(reset()) }
+                if is_answered {
+                    Ok(whole(201, "as said"))
+                } else {
+                    Err(reset())
+                }
             }
             "break off" => {
                 let client = self.begin(&asked).await.map_err(io::Error::other)?;
-                client.batch_execute("ROLLBACK").await.map_err(io::Error::other)?;
+                client
+                    .batch_execute("ROLLBACK")
+                    .await
+                    .map_err(io::Error::other)?;
                 Err(reset())
             }
-            status => Ok(whole(status.parse().unwrap_or_else(|_| panic!("{status}?")), "as said")),
+            status => Ok(whole(
+                status.parse().unwrap_or_else(|_| panic!("{status}?")),
+                "as said",
+            )),
         }
     }
 }

@@ -8,7 +8,10 @@ pub(crate) type Effects = BTreeMap<String, Vec<u64>>;
 /// Whether every key had one effect at the most. Of the first that had more, which.
 pub(crate) fn judge(effects: &Effects) -> Result<(), String> {
     match effects.iter().find(|(_, fences)| fences.len() > 1) {
-        Some((key, fences)) => Err(format!("{key} had {} effects, with these fences: {fences:?}", fences.len())),
+        Some((key, fences)) => Err(format!(
+            "{key} had {} effects, with these fences: {fences:?}",
+            fences.len()
+        )),
         None => Ok(()),
     }
 }
@@ -22,7 +25,9 @@ pub(crate) fn count(effects: &Effects) -> usize {
 
 #[test]
 fn a_second_effect_is_found() {
-    let of = |fences: &[u64]| Effects::from([("a".to_owned(), vec![1]), ("b".to_owned(), fences.to_vec())]);
+    let of = |fences: &[u64]| {
+        Effects::from([("a".to_owned(), vec![1]), ("b".to_owned(), fences.to_vec())])
+    };
     assert_eq!(count(&of(&[2])), 2);
     assert!(judge(&of(&[2, 3])).is_err_and(|verdict| verdict.contains("b had 2 effects")));
     // However it came about.

@@ -30,9 +30,19 @@ impl Scene {
     async fn lost_with(kind: Kind, told: &str, lease: Duration) -> Scene {
         let reference = Reference::new(kind);
         let service = Service::start(reference.clone()).await;
-        let world = World::start(Mode::Probe, service.address, |_, policy| policy.lease = lease).await;
-        let scene = Scene { reference, service, world };
-        scene.order(told).await.assert_rejected(502, "outcome-unknown", true);
+        let world = World::start(Mode::Probe, service.address, |_, policy| {
+            policy.lease = lease;
+        })
+        .await;
+        let scene = Scene {
+            reference,
+            service,
+            world,
+        };
+        scene
+            .order(told)
+            .await
+            .assert_rejected(502, "outcome-unknown", true);
         scene
     }
 
@@ -43,11 +53,17 @@ impl Scene {
     /// How often it was sent, asked, and done.
     fn counts(&self) -> (usize, usize, usize) {
         let reference = &self.reference;
-        (reference.dispatched().len(), reference.asked().len(), count(&reference.effects()))
+        (
+            reference.dispatched().len(),
+            reference.asked().len(),
+            count(&reference.effects()),
+        )
     }
 
     async fn found(&self, found: &str) -> u64 {
-        self.world.counted(&format!("hapax_probes_total{{found=\"{found}\"}}")).await
+        self.world
+            .counted(&format!("hapax_probes_total{{found=\"{found}\"}}"))
+            .await
     }
 }
 
@@ -57,10 +73,22 @@ async fn what_was_done_is_answered_with_its_answer_and_never_sent_again() {
     let got = scene.order("do it").await;
     got.assert_first(201, ORDERED);
     assert_eq!(got.headers.get("content-type").unwrap(), "text/plain");
-    assert!(!got.headers.keys().any(|name| name.as_str().starts_with("hapax-")), "{got:?}");
+    assert!(
+        !got.headers
+            .keys()
+            .any(|name| name.as_str().starts_with("hapax-")),
+        "{got:?}"
+    );
     scene.order("do it").await.assert_replays(201, ORDERED);
     assert_eq!(scene.counts(), (1, 1, 1));
-    assert_eq!((scene.found("done").await, scene.found("barred").await, scene.found("unknown").await), (1, 0, 0));
+    assert_eq!(
+        (
+            scene.found("done").await,
+            scene.found("barred").await,
+            scene.found("unknown").await
+        ),
+        (1, 0, 0)
+    );
     // Asked with the fence of the attempt that would have been.
     assert!(scene.reference.asked()[0] > scene.reference.dispatched()[0]);
     scene.world.end().await;
@@ -84,11 +112,15 @@ async fn a_key_that_was_never_lost_asks_nobody() {
     let world = World::start(Mode::Probe, service.address, |_, _| {}).await;
     world.order("k", "do it").await.assert_first(201, ORDERED);
     world.order("k", "do it").await.assert_replays(201, ORDERED);
-    assert_eq!((reference.dispatched().len(), reference.asked().len()), (1, 0));
+    assert_eq!(
+        (reference.dispatched().len(), reference.asked().len()),
+        (1, 0)
+    );
     world.end().await;
 }
 
-/// The first attempt is slow, not dead: it goes on after the question, and before its successor has done anything.
+/// The first attempt is slow, not dead: it goes on after the question, and before its successor has
+/// done anything.
 async fn with_a_slow_original(kind: Kind) -> Scene {
     let scene = Scene::lost(kind, "break off, do it later").await;
     scene.reference.slow.wait_held(1).await;
@@ -105,8 +137,16 @@ async fn with_a_slow_original(kind: Kind) -> Scene {
 async fn a_slow_original_that_goes_on_after_the_bar_is_refused() {
     for kind in [Kind::Probed, Kind::Fenced] {
         let scene = with_a_slow_original(kind).await;
-        assert_eq!((scene.counts(), scene.reference.refused()), ((2, 1, 1), 1), "{kind:?}");
-        assert_eq!(scene.reference.effects()["k"], scene.reference.asked(), "the effect is the successor's");
+        assert_eq!(
+            (scene.counts(), scene.reference.refused()),
+            ((2, 1, 1), 1),
+            "{kind:?}"
+        );
+        assert_eq!(
+            scene.reference.effects()["k"],
+            scene.reference.asked(),
+            "the effect is the successor's"
+        );
         scene.order("do it").await.assert_replays(201, ORDERED);
         scene.world.end().await;
     }
@@ -129,11 +169,15 @@ async fn a_slow_original_that_goes_on_after_its_successor_is_refused() {
     scene.world.end().await;
 }
 
-/// A bar stands for everybody who is lower, the successor that asked for it included, once there is another.
+/// A bar stands for everybody who is lower, the successor that asked for it included, once there is
+/// another.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attempt_that_is_lost_after_its_bar_is_asked_about_in_turn() {
     let scene = Scene::lost(Kind::Probed, "break off, do it later").await;
-    scene.order("break off, do it later").await.assert_rejected(502, "outcome-unknown", true);
+    scene
+        .order("break off, do it later")
+        .await
+        .assert_rejected(502, "outcome-unknown", true);
     scene.reference.slow.wait_held(2).await;
     scene.order("do it").await.assert_first(201, ORDERED);
     scene.reference.slow.let_through().await;
@@ -142,7 +186,8 @@ async fn an_attempt_that_is_lost_after_its_bar_is_asked_about_in_turn() {
     scene.world.end().await;
 }
 
-/// What a service says that is neither of the two words, each of them through the gateway: nothing is sent, and the next repeat asks again.
+/// What a service says that is neither of the two words, each of them through the gateway: nothing
+/// is sent, and the next repeat asks again.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_understood_is_not_known_and_the_next_repeat_asks_again() {
     const LIES: [Says; 16] = [
@@ -154,7 +199,11 @@ async fn what_cannot_be_understood_is_not_known_and_the_next_repeat_asks_again()
         Says::Status(500),
         Says::Status(404),
         Says::Status(307),
-        Says::Words(&[("hapax-probe", "done"), ("hapax-probe", "barred"), ("hapax-status", "201")]),
+        Says::Words(&[
+            ("hapax-probe", "done"),
+            ("hapax-probe", "barred"),
+            ("hapax-status", "201"),
+        ]),
         Says::Words(&[("hapax-probe", "done")]),
         Says::Words(&[("hapax-probe", "done"), ("hapax-status", "")]),
         Says::Words(&[("hapax-probe", "done"), ("hapax-status", "2001")]),
@@ -167,10 +216,16 @@ async fn what_cannot_be_understood_is_not_known_and_the_next_repeat_asks_again()
     let scene = Scene::lost(Kind::Probed, "do it, break off").await;
     for (number, lie) in LIES.into_iter().enumerate() {
         scene.reference.say_next(lie);
-        scene.order("do it").await.assert_rejected(409, "outcome-unknown", false);
+        scene
+            .order("do it")
+            .await
+            .assert_rejected(409, "outcome-unknown", false);
         assert_eq!(scene.counts(), (1, number + 1, 1), "after {lie:?}");
     }
-    println!("{} answers that are none, nothing sent by any of them", LIES.len());
+    println!(
+        "{} answers that are none, nothing sent by any of them",
+        LIES.len()
+    );
     assert_eq!(scene.found("unknown").await, LIES.len() as u64);
     scene.order("do it").await.assert_first(201, ORDERED);
     scene.order("do it").await.assert_replays(201, ORDERED);
@@ -183,7 +238,10 @@ async fn a_service_that_stalls_is_not_waited_for_for_ever() {
     let scene = Scene::lost_with(Kind::Probed, "do it, break off", Duration::from_secs(1)).await;
     for stalls in [Says::Stalls, Says::BodyThat(Then::Stalls)] {
         scene.reference.say_next(stalls);
-        scene.order("do it").await.assert_rejected(409, "outcome-unknown", false);
+        scene
+            .order("do it")
+            .await
+            .assert_rejected(409, "outcome-unknown", false);
     }
     assert_eq!(scene.counts(), (1, 2, 1));
     scene.order("do it").await.assert_first(201, ORDERED);
@@ -196,7 +254,10 @@ async fn a_service_that_forgets_says_that_it_does_not_know() {
     let scene = Scene::lost(Kind::Probed, "do it, break off").await;
     scene.reference.forget();
     for _ in 0..2 {
-        scene.order("do it").await.assert_rejected(409, "outcome-unknown", false);
+        scene
+            .order("do it")
+            .await
+            .assert_rejected(409, "outcome-unknown", false);
     }
     assert_eq!(scene.counts(), (1, 2, 1));
     scene.world.end().await;
@@ -213,29 +274,57 @@ async fn a_service_that_forgets_and_says_not_done_is_convicted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_that_cannot_be_reached_says_nothing() {
-    let Scene { reference, service, world } = Scene::lost(Kind::Probed, "do it, break off").await;
+    let Scene {
+        reference,
+        service,
+        world,
+    } = Scene::lost(Kind::Probed, "do it, break off").await;
     drop(service);
-    world.order("k", "do it").await.assert_rejected(409, "outcome-unknown", false);
-    assert_eq!((reference.dispatched().len(), reference.asked().len()), (1, 0));
-    assert_eq!(world.counted("hapax_probes_total{found=\"unknown\"}").await, 1);
+    world
+        .order("k", "do it")
+        .await
+        .assert_rejected(409, "outcome-unknown", false);
+    assert_eq!(
+        (reference.dispatched().len(), reference.asked().len()),
+        (1, 0)
+    );
+    assert_eq!(
+        world.counted("hapax_probes_total{found=\"unknown\"}").await,
+        1
+    );
     world.end().await;
 }
 
-/// To the service a question is a request like any other: whoever could send one through the gateway could bar anybody's attempt.
+/// To the service a question is a request like any other: whoever could send one through the
+/// gateway could bar anybody's attempt.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_caller_asks_in_the_gateways_name() {
     let scene = Scene::lost(Kind::Probed, "break off, do it later").await;
     for (name, value) in [("hapax-operation", "0"), ("Hapax_Operation", "0")] {
-        let forged = Request::post(PROBE).header(name, value).header("hapax-fence", u64::MAX).header("hapax-probe", "ask");
+        let forged = Request::post(PROBE)
+            .header(name, value)
+            .header("hapax-fence", u64::MAX)
+            .header("hapax-probe", "ask");
         let got = client::send(scene.world.address(), forged.body(Full::default()).unwrap()).await;
-        assert_eq!((got.status, &got.body[..]), (404, &b"no such operation"[..]));
+        assert_eq!(
+            (got.status, &got.body[..]),
+            (404, &b"no such operation"[..])
+        );
     }
-    assert_eq!((scene.reference.asked(), scene.reference.smuggled()), (Vec::new(), Vec::<String>::new()));
+    assert_eq!(
+        (scene.reference.asked(), scene.reference.smuggled()),
+        (Vec::new(), Vec::<String>::new())
+    );
     scene.world.end().await;
 }
 
 #[track_caller]
 fn convicted(scene: &Scene) {
     let verdict = judge(&scene.reference.effects());
-    assert!(verdict.as_ref().is_err_and(|verdict| verdict.contains("k had 2 effects")), "{verdict:?}");
+    assert!(
+        verdict
+            .as_ref()
+            .is_err_and(|verdict| verdict.contains("k had 2 effects")),
+        "{verdict:?}"
+    );
 }

@@ -1,4 +1,5 @@
-//! Services that keep the rules of `fenced`, or of `probe`, in the fewest lines and in memory; and some that break one of them.
+//! Services that keep the rules of `fenced`, or of `probe`, in the fewest lines and in memory; and
+//! some that break one of them.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -77,7 +78,12 @@ pub(crate) struct Reference {
 
 impl Reference {
     pub(crate) fn new(kind: Kind) -> Arc<Reference> {
-        Arc::new(Reference { kind, state: Mutex::default(), slow: Gate::default(), door: Gate::default() })
+        Arc::new(Reference {
+            kind,
+            state: Mutex::default(),
+            slow: Gate::default(),
+            door: Gate::default(),
+        })
     }
 
     pub(crate) fn effects(&self) -> Effects {
@@ -117,8 +123,18 @@ impl Reference {
     /// One attempt, in one step.
     fn attempt(&self, asked: &Asked) -> Verdict {
         let (fence, mut state) = (asked.fence(), self.state.lock().unwrap());
-        let State { operations, effects, refused, .. } = &mut *state;
-        let known = operations.entry(asked.operation().to_owned()).or_insert(Known { fence, is_applied: false });
+        let State {
+            operations,
+            effects,
+            refused,
+            ..
+        } = &mut *state;
+        let known = operations
+            .entry(asked.operation().to_owned())
+            .or_insert(Known {
+                fence,
+                is_applied: false,
+            });
         if known.is_applied && self.kind == Kind::Fenced {
             return Verdict::Done;
         }
@@ -126,8 +142,14 @@ impl Reference {
             *refused += 1;
             return Verdict::Refused;
         }
-        *known = Known { fence, is_applied: true };
-        effects.entry(asked.key().to_owned()).or_default().push(fence);
+        *known = Known {
+            fence,
+            is_applied: true,
+        };
+        effects
+            .entry(asked.key().to_owned())
+            .or_default()
+            .push(fence);
         Verdict::Done
     }
 
@@ -142,7 +164,13 @@ impl Reference {
             _ if self.kind == Kind::BarsNothing => return Some("barred"),
             Some(known) => known.fence = known.fence.max(fence),
             None => {
-                state.operations.insert(asked.operation().to_owned(), Known { fence, is_applied: false });
+                state.operations.insert(
+                    asked.operation().to_owned(),
+                    Known {
+                        fence,
+                        is_applied: false,
+                    },
+                );
             }
         }
         Some("barred")
@@ -150,7 +178,11 @@ impl Reference {
 
     async fn probed(&self, asked: &Asked) -> io::Result<Answer> {
         if asked.operation().is_empty() {
-            let fields = asked.headers.keys().map(ToString::to_string).filter(|name| name.contains("hapax"));
+            let fields = asked
+                .headers
+                .keys()
+                .map(ToString::to_string)
+                .filter(|name| name.contains("hapax"));
             self.state.lock().unwrap().smuggled.extend(fields);
             return Ok(whole(404, "no such operation"));
         }
@@ -160,7 +192,13 @@ impl Reference {
             state.asked.push(asked.fence());
             state.says.pop_front()
         };
-        let done = || with(with(whole(200, ORDERED), "hapax-probe", "done"), "hapax-status", "201");
+        let done = || {
+            with(
+                with(whole(200, ORDERED), "hapax-probe", "done"),
+                "hapax-status",
+                "201",
+            )
+        };
         Ok(match says {
             None => match self.ask(asked) {
                 Some("done") => with(done(), "content-type", "text/plain"),
@@ -171,9 +209,15 @@ impl Reference {
             Some(Says::Word(word)) => with(whole(200, ""), "hapax-probe", word),
             Some(Says::Stalls) => std::future::pending().await,
             Some(Says::Status(status)) => with(whole(status, ""), "hapax-probe", "barred"),
-            Some(Says::Words(fields)) => fields.iter().fold(whole(200, ORDERED), |answer, (name, value)| with(answer, name, value)),
+            Some(Says::Words(fields)) => fields
+                .iter()
+                .fold(whole(200, ORDERED), |answer, (name, value)| {
+                    with(answer, name, value)
+                }),
             Some(Says::TooMuch) => done().map(|_| whole(200, vec![b'x'; 2 << 20]).into_body()),
-            Some(Says::BodyThat(then)) => done().map(|_| begun(200, "ordered: a", then).into_body()),
+            Some(Says::BodyThat(then)) => {
+                done().map(|_| begun(200, "ordered: a", then).into_body())
+            }
         })
     }
 }
@@ -214,6 +258,10 @@ impl Serve for Reference {
 fn answer(verdict: Verdict) -> Answer {
     match verdict {
         Verdict::Done => with(whole(201, ORDERED), "content-type", "text/plain"),
-        Verdict::Refused => with(whole(409, "a higher fence was here"), "hapax-refused", "fence"),
+        Verdict::Refused => with(
+            whole(409, "a higher fence was here"),
+            "hapax-refused",
+            "fence",
+        ),
     }
 }

@@ -33,7 +33,9 @@ pub(crate) struct Asked {
 impl Asked {
     /// A field of it; empty if there is none.
     pub(crate) fn field(&self, name: &str) -> &str {
-        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+        self.headers
+            .get(name)
+            .map_or("", |value| value.to_str().unwrap())
     }
 
     pub(crate) fn operation(&self) -> &str {
@@ -41,7 +43,9 @@ impl Asked {
     }
 
     pub(crate) fn fence(&self) -> u64 {
-        self.field("hapax-fence").parse().expect("a gateway sends the fence")
+        self.field("hapax-fence")
+            .parse()
+            .expect("a gateway sends the fence")
     }
 
     /// The same with another fence.
@@ -85,14 +89,28 @@ impl Service {
                     async move {
                         let (parts, body) = request.into_parts();
                         body.collect().await.map_err(io::Error::other)?;
-                        service.serve(Asked { path: parts.uri.path().to_owned(), headers: parts.headers }).await
+                        service
+                            .serve(Asked {
+                                path: parts.uri.path().to_owned(),
+                                headers: parts.headers,
+                            })
+                            .await
                     }
                 });
                 // How it ends is seen at the other end.
-                tokio::spawn(async move { drop(http1::Builder::new().serve_connection(TokioIo::new(socket), answer).await) });
+                tokio::spawn(async move {
+                    drop(
+                        http1::Builder::new()
+                            .serve_connection(TokioIo::new(socket), answer)
+                            .await,
+                    );
+                });
             }
         });
-        Service { address, _accepting: AbortOnDropHandle::new(accepting) }
+        Service {
+            address,
+            _accepting: AbortOnDropHandle::new(accepting),
+        }
     }
 }
 
@@ -105,7 +123,11 @@ pub(crate) struct Gate {
 
 impl Default for Gate {
     fn default() -> Self {
-        Gate { held: watch::Sender::new(0), through: Semaphore::new(0), done: watch::Sender::new(0) }
+        Gate {
+            held: watch::Sender::new(0),
+            through: Semaphore::new(0),
+            done: watch::Sender::new(0),
+        }
     }
 }
 
@@ -127,7 +149,12 @@ impl Gate {
 
     /// Waits until so many have come here.
     pub(crate) async fn wait_held(&self, count: usize) {
-        in_time("work comes to the gate", self.held.subscribe().wait_for(|held| *held >= count)).await.unwrap();
+        in_time(
+            "work comes to the gate",
+            self.held.subscribe().wait_for(|held| *held >= count),
+        )
+        .await
+        .unwrap();
     }
 
     /// Lets one go on, and waits until it has done what it had to.
@@ -135,12 +162,19 @@ impl Gate {
         let mut done = self.done.subscribe();
         let before = *done.borrow_and_update();
         self.through.add_permits(1);
-        in_time("work goes on to its end", done.wait_for(|done| *done > before)).await.unwrap();
+        in_time(
+            "work goes on to its end",
+            done.wait_for(|done| *done > before),
+        )
+        .await
+        .unwrap();
     }
 }
 
 pub(crate) fn whole(status: u16, body: impl Into<Bytes>) -> Answer {
-    let body = Full::new(body.into()).map_err(|never| match never {}).boxed();
+    let body = Full::new(body.into())
+        .map_err(|never| match never {})
+        .boxed();
     Response::builder().status(status).body(body).unwrap()
 }
 
@@ -152,7 +186,16 @@ pub(crate) fn with(mut answer: Answer, name: &'static str, value: &str) -> Answe
 
 /// An answer whose body begins, and then goes wrong.
 pub(crate) fn begun(status: u16, body: impl Into<Bytes>, then: Then) -> Answer {
-    Response::builder().status(status).body(Begun { first: Some(body.into()), then }.boxed()).unwrap()
+    Response::builder()
+        .status(status)
+        .body(
+            Begun {
+                first: Some(body.into()),
+                then,
+            }
+            .boxed(),
+        )
+        .unwrap()
 }
 
 pub(crate) fn reset() -> io::Error {
@@ -175,7 +218,10 @@ impl http_body::Body for Begun {
     type Data = Bytes;
     type Error = io::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         match (self.first.take(), self.then) {
             (Some(first), _) => Poll::Ready(Some(Ok(Frame::data(first)))),
             (None, Then::BreaksOff) => Poll::Ready(Some(Err(reset()))),

@@ -19,7 +19,11 @@ pub(crate) struct World(Gateway);
 
 impl World {
     /// In this mode, with records in memory unless `settle` says otherwise.
-    pub(crate) async fn start(mode: Mode, upstream: SocketAddr, settle: impl FnOnce(&mut Config, &mut Policy)) -> World {
+    pub(crate) async fn start(
+        mode: Mode,
+        upstream: SocketAddr,
+        settle: impl FnOnce(&mut Config, &mut Policy),
+    ) -> World {
         let mut config = Config::new(format!("http://{upstream}").parse().unwrap());
         config.listen = "127.0.0.1:0".parse().unwrap();
         config.admin = Some("127.0.0.1:0".parse().unwrap());
@@ -27,11 +31,20 @@ impl World {
         // What the service is told to do says nothing of who is asking.
         config.anonymous_fields = vec!["x-do".parse().unwrap()];
         // Whatever still runs in the end hangs on purpose.
-        config.drain = Drain { notice: Duration::ZERO, deadline: Duration::ZERO };
-        let mut policy = Policy { mode, ..Policy::default() };
+        config.drain = Drain {
+            notice: Duration::ZERO,
+            deadline: Duration::ZERO,
+        };
+        let mut policy = Policy {
+            mode,
+            ..Policy::default()
+        };
         settle(&mut config, &mut policy);
         let probe = (mode == Mode::Probe).then(|| PROBE.parse().unwrap());
-        config.routes = vec![Route { probe, ..Route::everywhere(policy) }];
+        config.routes = vec![Route {
+            probe,
+            ..Route::everywhere(policy)
+        }];
         World(Gateway::start(config).await.unwrap())
     }
 
@@ -46,11 +59,18 @@ impl World {
 
     /// What the gateway has counted under this name and these labels.
     pub(crate) async fn counted(&self, series: &str) -> u64 {
-        let metrics = Request::get("/metrics").body(Full::<Bytes>::default()).unwrap();
+        let metrics = Request::get("/metrics")
+            .body(Full::<Bytes>::default())
+            .unwrap();
         let text = client::send(self.0.admin().unwrap(), metrics).await.body;
         let text = String::from_utf8_lossy(&text);
-        let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-        value.unwrap_or_else(|| panic!("no {series} in\n{text}")).parse().unwrap()
+        let value = text
+            .lines()
+            .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        value
+            .unwrap_or_else(|| panic!("no {series} in\n{text}"))
+            .parse()
+            .unwrap()
     }
 
     pub(crate) async fn end(self) {

@@ -29,7 +29,11 @@ pub async fn insist(key: String, first: Option<Answer>, balancer: SocketAddr) ->
             Some(answer) => return Told { key, answer, sent },
             None => tokio::time::sleep(PAUSE).await,
         }
-        answer = in_time("an answer through the load balancer", send(balancer, &charge)).await;
+        answer = in_time(
+            "an answer through the load balancer",
+            send(balancer, &charge),
+        )
+        .await;
         sent += 1;
     }
 }

@@ -23,7 +23,9 @@ const GUARD: Duration = Duration::from_secs(60);
 
 /// What must happen soon, so that a gateway that is broken makes a test fail instead of wait.
 pub async fn in_time<T>(what: &str, event: impl Future<Output = T>) -> T {
-    tokio::time::timeout(GUARD, event).await.unwrap_or_else(|_| panic!("{what}: not within {GUARD:?}"))
+    tokio::time::timeout(GUARD, event)
+        .await
+        .unwrap_or_else(|_| panic!("{what}: not within {GUARD:?}"))
 }
 
 /// A request for one effect, and what the upstream is to do with it.
@@ -38,15 +40,25 @@ pub struct Charge {
 
 impl Charge {
     pub fn new(key: impl Into<String>) -> Charge {
-        Charge { key: key.into(), hold: None, wait: 0 }
+        Charge {
+            key: key.into(),
+            hold: None,
+            wait: 0,
+        }
     }
 
     pub fn held_at(self, gate: &str) -> Charge {
-        Charge { hold: Some(gate.to_owned()), ..self }
+        Charge {
+            hold: Some(gate.to_owned()),
+            ..self
+        }
     }
 
     pub fn waiting(self, seconds: u32) -> Charge {
-        Charge { wait: seconds, ..self }
+        Charge {
+            wait: seconds,
+            ..self
+        }
     }
 
     fn fields(&self) -> Vec<(&'static str, String)> {
@@ -60,8 +72,16 @@ impl Charge {
 
     /// As it goes over the wire in HTTP/1.1, up to the end of its head.
     fn head_bytes(&self, more: &str) -> Vec<u8> {
-        let fields: String = self.fields().iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-        format!("POST {PATH} HTTP/1.1\r\nhost: localhost\r\n{fields}{more}content-length: {}\r\n\r\n", BODY.len()).into_bytes()
+        let fields: String = self
+            .fields()
+            .iter()
+            .map(|(name, value)| format!("{name}: {value}\r\n"))
+            .collect();
+        format!(
+            "POST {PATH} HTTP/1.1\r\nhost: localhost\r\n{fields}{more}content-length: {}\r\n\r\n",
+            BODY.len()
+        )
+        .into_bytes()
     }
 
     pub fn request(&self) -> Request<Full<Bytes>> {
@@ -98,27 +118,37 @@ impl Answer {
     }
 
     pub fn is_problem(&self, code: &str) -> bool {
-        self.status >= 400 && String::from_utf8_lossy(&self.body).contains(&format!("\"code\":\"{code}\""))
+        self.status >= 400
+            && String::from_utf8_lossy(&self.body).contains(&format!("\"code\":\"{code}\""))
     }
 
     /// Whether this is the replay of that answer, byte for byte.
     #[track_caller]
     pub fn assert_replays(&self, first: &Answer, key: &str) {
-        assert_eq!((self.status, &self.body, self.is_replay), (first.status, &first.body, true), "{key} was acknowledged");
+        assert_eq!(
+            (self.status, &self.body, self.is_replay),
+            (first.status, &first.body, true),
+            "{key} was acknowledged"
+        );
     }
 
     pub async fn read(response: Response<Incoming>) -> Option<Answer> {
         let is_replay = response.headers().contains_key("idempotent-replayed");
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.ok()?.to_bytes();
-        Some(Answer { status, body, is_replay })
+        Some(Answer {
+            status,
+            body,
+            is_replay,
+        })
     }
 }
 
 /// Sends a request on a connection of its own; `None` if no whole answer came back.
 pub async fn send(address: SocketAddr, charge: &Charge) -> Option<Answer> {
     let socket = connect(address).await?;
-    // Thousands of connections that the system remembers for a minute would make it slow to ask about one.
+    // Thousands of connections that the system remembers for a minute would make it slow to ask
+    // about one.
     socket.set_zero_linger().ok()?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(socket)).await.ok()?;
     tokio::spawn(connection);
@@ -142,18 +172,36 @@ async fn connect(address: SocketAddr) -> Option<TcpStream> {
 }
 
 /// Sends half a body and says so once the gateway has read it; never sends the rest.
-pub async fn send_half_a_body(address: SocketAddr, charge: Charge, landed: oneshot::Sender<()>) -> Option<Answer> {
+pub async fn send_half_a_body(
+    address: SocketAddr,
+    charge: Charge,
+    landed: oneshot::Sender<()>,
+) -> Option<Answer> {
     let mut socket = connect(address).await?;
-    socket.write_all(&charge.head_bytes("expect: 100-continue\r\n")).await.ok()?;
+    socket
+        .write_all(&charge.head_bytes("expect: 100-continue\r\n"))
+        .await
+        .ok()?;
     // Said when somebody asks for the body, and not before.
     let mut interim = [0; b"HTTP/1.1 100 Continue\r\n\r\n".len()];
     socket.read_exact(&mut interim).await.ok()?;
-    assert!(interim.starts_with(b"HTTP/1.1 100"), "{}", String::from_utf8_lossy(&interim));
-    socket.write_all(&BODY.as_bytes()[..BODY.len() / 2]).await.ok()?;
+    assert!(
+        interim.starts_with(b"HTTP/1.1 100"),
+        "{}",
+        String::from_utf8_lossy(&interim)
+    );
+    socket
+        .write_all(&BODY.as_bytes()[..BODY.len() / 2])
+        .await
+        .ok()?;
     sockets::wait_read(socket.local_addr().ok()?, socket.peer_addr().ok()?).await;
     landed.send(()).ok()?;
     let mut rest = Vec::new();
     let _ = socket.read_to_end(&mut rest).await;
-    assert!(rest.is_empty(), "half a request was answered: {}", String::from_utf8_lossy(&rest));
+    assert!(
+        rest.is_empty(),
+        "half a request was answered: {}",
+        String::from_utf8_lossy(&rest)
+    );
     None
 }

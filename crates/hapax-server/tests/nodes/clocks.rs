@@ -12,8 +12,12 @@ use super::program::{Program, Settings};
 use super::upstream::Upstream;
 
 /// Where the clocks of the nodes jump to, from the true time. They begin at the first line.
-const STEPS: [[&str; 3]; 4] =
-    [["+3600s", "-3600s", "+0s"], ["-3600s", "+3600s", "+86400s"], ["+0s", "-86400s", "-1s"], ["+7200s", "+7200s", "-7200s"]];
+const STEPS: [[&str; 3]; 4] = [
+    ["+3600s", "-3600s", "+0s"],
+    ["-3600s", "+3600s", "+86400s"],
+    ["+0s", "-86400s", "-1s"],
+    ["+7200s", "+7200s", "-7200s"],
+];
 const LEASE: Duration = Duration::from_secs(1);
 const RETENTION: Duration = Duration::from_secs(4);
 /// What a loaded machine may take besides.
@@ -30,18 +34,33 @@ struct World {
 impl World {
     fn start() -> Option<World> {
         let (postgres, directory) = (Postgres::shared()?, tempfile::tempdir().unwrap());
-        let clocks: Vec<PathBuf> = (0..3).map(|node| directory.path().join(format!("clock-{node}"))).collect();
+        let clocks: Vec<PathBuf> = (0..3)
+            .map(|node| directory.path().join(format!("clock-{node}")))
+            .collect();
         set(&clocks, STEPS[0]);
         let (store, upstream) = (database::migrated(postgres), Upstream::start(clocks.len()));
-        let defaults = format!("lease = \"{}s\"\nretention = \"{}s\"", LEASE.as_secs(), RETENTION.as_secs());
+        let defaults = format!(
+            "lease = \"{}s\"\nretention = \"{}s\"",
+            LEASE.as_secs(),
+            RETENTION.as_secs()
+        );
         let mut nodes = Vec::new();
         for (node, clock) in clocks.iter().enumerate() {
             let environment = faketime_file(clock)?;
-            let settings =
-                Settings { store: &store, upstream: upstream.address(node), defaults: &defaults, environment: &environment };
+            let settings = Settings {
+                store: &store,
+                upstream: upstream.address(node),
+                defaults: &defaults,
+                environment: &environment,
+            };
             nodes.push(Program::start(&settings));
         }
-        Some(World { nodes, upstream, clocks, _directory: directory })
+        Some(World {
+            nodes,
+            upstream,
+            clocks,
+            _directory: directory,
+        })
     }
 
     fn step(&self, step: usize) {
@@ -55,20 +74,32 @@ fn set(clocks: &[PathBuf], offsets: [&str; 3]) {
         std::fs::write(&new, format!("{offset}\n")).unwrap();
         std::fs::rename(new, clock).unwrap();
     };
-    clocks.iter().zip(offsets).for_each(|(clock, offset)| write(clock, offset));
+    clocks
+        .iter()
+        .zip(offsets)
+        .for_each(|(clock, offset)| write(clock, offset));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_lease_is_over_early_or_late_because_a_clock_is_wrong() {
-    let Some(mut world) = World::start() else { return };
+    let Some(mut world) = World::start() else {
+        return;
+    };
     let gate = world.upstream.gate("long");
-    let first = tokio::spawn(answer(world.nodes[0].address, &Charge::new("long").held_at("long")));
+    let first = tokio::spawn(answer(
+        world.nodes[0].address,
+        &Charge::new("long").held_at("long"),
+    ));
     gate.wait_held(1).await;
     let (begun, mut asked) = (Instant::now(), 0);
     while begun.elapsed() < LEASE * 3 {
         world.step(asked / 8);
         let repeat = answer(world.nodes[1 + asked % 2].address, &Charge::new("long")).await;
-        assert!(repeat.is_problem("in-flight"), "taken for over after {:?}: {repeat:?}", begun.elapsed());
+        assert!(
+            repeat.is_problem("in-flight"),
+            "taken for over after {:?}: {repeat:?}",
+            begun.elapsed()
+        );
         asked += 1;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -78,7 +109,10 @@ async fn no_lease_is_over_early_or_late_because_a_clock_is_wrong() {
 
     // One that is lost, while every clock goes on jumping.
     let lost = tokio::spawn({
-        let (node, charge) = (world.nodes[0].address, Charge::new("lost").held_at("nowhere"));
+        let (node, charge) = (
+            world.nodes[0].address,
+            Charge::new("lost").held_at("nowhere"),
+        );
         async move { super::client::send(node, &charge).await }
     });
     while world.upstream.ledger().dispatches_of("lost") == 0 {
@@ -92,7 +126,11 @@ async fn no_lease_is_over_early_or_late_because_a_clock_is_wrong() {
         let told = answer(node.address, &Charge::new("lost").waiting(30)).await;
         assert!(told.is_unknown(), "{told:?}");
     }
-    assert!(killed.elapsed() < LEASE + SLACK, "a lost attempt was noticed only after {:?}", killed.elapsed());
+    assert!(
+        killed.elapsed() < LEASE + SLACK,
+        "a lost attempt was noticed only after {:?}",
+        killed.elapsed()
+    );
     println!(
         "clocks: {asked} repeats over {:?} of jumping clocks, none early; a lost attempt was noticed after {:?}, with a lease of {LEASE:?}",
         begun.elapsed(),
@@ -104,15 +142,26 @@ async fn no_lease_is_over_early_or_late_because_a_clock_is_wrong() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_expire_and_fences_grow_by_the_databases_clock() {
     let Some(world) = World::start() else { return };
-    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64;
+    let now = || {
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap()
+            .as_micros() as u64
+    };
     let (mut keys, mut fence_before) = (Vec::new(), now());
     for number in 0..24 {
         world.step(number / 6);
         let (key, asked_at) = (format!("turn-{number}"), Instant::now());
         let first = answer(world.nodes[number % 3].address, &Charge::new(&key)).await;
-        assert!(first.is_charged() && !first.is_replay, "{key} got {first:?}");
+        assert!(
+            first.is_charged() && !first.is_replay,
+            "{key} got {first:?}"
+        );
         let fence = world.upstream.ledger().dispatches[&key][0];
-        assert!(fence_before <= fence && fence <= now(), "{key} has fence {fence}, the one before {fence_before}");
+        assert!(
+            fence_before <= fence && fence <= now(),
+            "{key} has fence {fence}, the one before {fence_before}"
+        );
         fence_before = fence;
         keys.push((key, asked_at, first));
     }

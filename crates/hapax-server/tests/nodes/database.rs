@@ -7,8 +7,15 @@ use hapax_testkit::servers::Postgres;
 /// A new database on this server, prepared as an operator does it. Returns its URL.
 pub fn migrated(server: &Postgres) -> String {
     let url = server.database();
-    let output = Command::new(env!("CARGO_BIN_EXE_hapax")).args(["migrate", "--store", &url]).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = Command::new(env!("CARGO_BIN_EXE_hapax"))
+        .args(["migrate", "--store", &url])
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     url
 }
 

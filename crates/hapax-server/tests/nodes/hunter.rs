@@ -18,7 +18,8 @@ use super::sluice::{Commit, Sluices};
 use super::sockets;
 use super::upstream::{Halt, Upstream};
 
-/// Requests that are sent to the node to come to the point: the first of them stands still there, and the others are wherever they are.
+/// Requests that are sent to the node to come to the point: the first of them stands still there,
+/// and the others are wherever they are.
 const RUNNERS: usize = 3;
 /// A gate that is never opened.
 const NEVER: &str = "never";
@@ -87,7 +88,9 @@ impl Hunter<'_> {
             (_, Way::Upstream(halt)) => {
                 let landed = self.upstream.halt(self.birth.number, halt);
                 self.send_runners(point, None);
-                let (own, reader) = in_time("a request stands still in the upstream", landed).await.unwrap();
+                let (own, reader) = in_time("a request stands still in the upstream", landed)
+                    .await
+                    .unwrap();
                 if halt == Halt::HalfSent {
                     sockets::wait_read(own, reader).await;
                 }
@@ -102,7 +105,12 @@ impl Hunter<'_> {
     }
 
     fn key(&self, point: Point) -> String {
-        format!("{}-{}-{}", self.birth.number, point.name().replace(' ', "-"), self.prey.len())
+        format!(
+            "{}-{}-{}",
+            self.birth.number,
+            point.name().replace(' ', "-"),
+            self.prey.len()
+        )
     }
 
     /// Sends a key to the node itself first, in this way.
@@ -112,7 +120,9 @@ impl Hunter<'_> {
     {
         let (key, balancer) = (self.key(point), self.balancer);
         let first = way(Charge::new(&key));
-        let caller = self.runtime.spawn(async move { insist(key, first.await, balancer).await });
+        let caller = self
+            .runtime
+            .spawn(async move { insist(key, first.await, balancer).await });
         self.prey.push((point, caller));
     }
 
@@ -129,8 +139,12 @@ impl Hunter<'_> {
     async fn send_half_a_body(&mut self, point: Point) {
         let (node, (landed, has_landed)) = (self.birth.listen, oneshot::channel());
         self.send_runners(point, None);
-        self.send(point, |charge| client::send_half_a_body(node, charge, landed));
-        in_time("the node reads half a body", has_landed).await.expect("it gets as far as it should");
+        self.send(point, |charge| {
+            client::send_half_a_body(node, charge, landed)
+        });
+        in_time("the node reads half a body", has_landed)
+            .await
+            .expect("it gets as far as it should");
     }
 
     async fn send_and_hear(&mut self, point: Point) {
@@ -141,14 +155,20 @@ impl Hunter<'_> {
             let _ = landed.send(());
             answer
         });
-        in_time("the node answers", has_landed).await.expect("it gets an answer");
+        in_time("the node answers", has_landed)
+            .await
+            .expect("it gets an answer");
     }
 
-    /// Another node has an attempt under way, and whoever sends the same to this one waits. Should the other be killed before that, another is asked.
+    /// Another node has an attempt under way, and whoever sends the same to this one waits. Should
+    /// the other be killed before that, another is asked.
     async fn wait_for_another(&mut self, point: Point, child: &mut Child) {
         let node = self.birth.listen;
         let (key, other) = loop {
-            let (key, other) = (self.key(point), self.others[self.random.below(self.others.len())]);
+            let (key, other) = (
+                self.key(point),
+                self.others[self.random.below(self.others.len())],
+            );
             let gate = self.upstream.gate(&key);
             let (gone, is_gone) = oneshot::channel::<()>();
             let held = key.clone();
@@ -164,7 +184,9 @@ impl Hunter<'_> {
         };
         child.say(&format!("arm {}", point.name()));
         let (balancer, waiter) = (self.balancer, Charge::new(&key).waiting(5));
-        let caller = self.runtime.spawn(async move { insist(key, send(node, &waiter).await, balancer).await });
+        let caller = self
+            .runtime
+            .spawn(async move { insist(key, send(node, &waiter).await, balancer).await });
         self.prey.push((point, caller));
         child.wait_for(&format!("at {}", point.name()));
         other.let_through(1);

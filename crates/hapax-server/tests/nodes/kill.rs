@@ -1,4 +1,5 @@
-//! SIGKILL from outside, at every named point, of three nodes behind a load balancer that sends again what failed.
+//! SIGKILL from outside, at every named point, of three nodes behind a load balancer that sends
+//! again what failed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,7 +28,8 @@ const KILLS: usize = 1_000;
 const NODES: usize = 3;
 /// Callers that go on the whole time, through the balancer.
 const STEADY: usize = 3;
-/// Short, because whoever was killed holds its keys so long; long enough for a busy machine to renew in time.
+/// Short, because whoever was killed holds its keys so long; long enough for a busy machine to
+/// renew in time.
 const LEASE: Duration = Duration::from_millis(1_500);
 /// Repeats at a time, when all is over.
 const AT_ONCE: usize = 32;
@@ -39,14 +41,22 @@ fn no_key_is_dispatched_twice_whichever_node_is_killed_wherever() {
     if crash::role().is_some() {
         return node::serve();
     }
-    let Some(postgres) = Postgres::shared() else { return };
+    let Some(postgres) = Postgres::shared() else {
+        return;
+    };
     let ports: Vec<Port> = (0..NODES).map(|_| Port::free()).collect();
     let nodes: Vec<SocketAddr> = ports.iter().map(Port::address).collect();
-    let Some(balancer) = HaProxy::in_front_of(&nodes) else { return };
+    let Some(balancer) = HaProxy::in_front_of(&nodes) else {
+        return;
+    };
     let store = database::migrated(postgres);
     postgres.psql(database::name(&store), sluice::MAKE);
     let upstream = Upstream::start(NODES);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
     let births = |number: usize| Birth {
         test: TEST,
         number,
@@ -57,10 +67,18 @@ fn no_key_is_dispatched_twice_whichever_node_is_killed_wherever() {
     };
 
     let begun = Instant::now();
-    let kills = std::env::var("HAPAX_KILLS").map_or(KILLS, |kills| kills.parse().unwrap()).div_ceil(NODES);
+    let kills = std::env::var("HAPAX_KILLS")
+        .map_or(KILLS, |kills| kills.parse().unwrap())
+        .div_ceil(NODES);
     let stop = Arc::new(AtomicBool::new(false));
     let steady: Vec<_> = (0..STEADY)
-        .map(|caller| runtime.spawn(go_on_and_on(format!("steady-{caller}"), balancer.address(), stop.clone())))
+        .map(|caller| {
+            runtime.spawn(go_on_and_on(
+                format!("steady-{caller}"),
+                balancer.address(),
+                stop.clone(),
+            ))
+        })
         .collect();
     let hunters: Vec<Hunter<'_>> = (0..NODES)
         .map(|number| Hunter {
@@ -68,7 +86,11 @@ fn no_key_is_dispatched_twice_whichever_node_is_killed_wherever() {
             upstream: &upstream,
             sluices: runtime.block_on(Sluices::of(number, &store)),
             balancer: balancer.address(),
-            others: nodes.iter().copied().filter(|node| *node != nodes[number]).collect(),
+            others: nodes
+                .iter()
+                .copied()
+                .filter(|node| *node != nodes[number])
+                .collect(),
             runtime: runtime.handle().clone(),
             random: Random::from_env(number as u64),
             start_took: Duration::from_millis(100),
@@ -77,8 +99,14 @@ fn no_key_is_dispatched_twice_whichever_node_is_killed_wherever() {
         .collect();
     let mut verdicts = Verdicts::default();
     let prey = std::thread::scope(|scope| {
-        let hunts: Vec<_> = hunters.into_iter().map(|hunter| scope.spawn(move || hunt(hunter, kills))).collect();
-        hunts.into_iter().map(|hunt| hunt.join().expect("a hunter's own words say why")).collect::<Vec<_>>()
+        let hunts: Vec<_> = hunters
+            .into_iter()
+            .map(|hunter| scope.spawn(move || hunt(hunter, kills)))
+            .collect();
+        hunts
+            .into_iter()
+            .map(|hunt| hunt.join().expect("a hunter's own words say why"))
+            .collect::<Vec<_>>()
     });
     let killed_for = begun.elapsed();
 
@@ -87,15 +115,24 @@ fn no_key_is_dispatched_twice_whichever_node_is_killed_wherever() {
     let (mut told, mut nodes) = (Vec::new(), Vec::new());
     for (killed, prey, node) in prey {
         nodes.push(node);
-        killed.into_iter().for_each(|point| verdicts.of(point.name()).kills += 1);
+        killed
+            .into_iter()
+            .for_each(|point| verdicts.of(point.name()).kills += 1);
         for (point, caller) in prey {
             told.push((point.name(), runtime.block_on(caller).unwrap()));
         }
     }
     for caller in steady {
-        told.extend(runtime.block_on(caller).unwrap().into_iter().map(|told| ("meanwhile", told)));
+        told.extend(
+            runtime
+                .block_on(caller)
+                .unwrap()
+                .into_iter()
+                .map(|told| ("meanwhile", told)),
+        );
     }
-    told.iter().for_each(|(point, told)| verdicts.of(point).note(told));
+    told.iter()
+        .for_each(|(point, told)| verdicts.of(point).note(told));
     println!("{verdicts}");
     println!(
         "{} kills in {killed_for:.1?}; HAProxy sent {} requests again; {} keys in {:.1?} in all",
@@ -107,14 +144,25 @@ fn no_key_is_dispatched_twice_whichever_node_is_killed_wherever() {
     repeat_all(&runtime, balancer.address(), &told);
     judge(&upstream.ledger(), &told);
     verdicts.assert_not_void(kills * NODES);
-    assert!(balancer.sent_again() > 0, "a balancer that sends nothing again tests nothing");
+    assert!(
+        balancer.sent_again() > 0,
+        "a balancer that sends nothing again tests nothing"
+    );
 }
 
-/// Kills one node so many times, each time at the next point. Returns where it was killed, those who had something under way then, and the
-/// node, started once more: the others are still hunted, and may need it.
-fn hunt(mut hunter: Hunter<'_>, kills: usize) -> (Vec<Point>, Vec<super::hunter::Prey>, crash::Child) {
+/// Kills one node so many times, each time at the next point. Returns where it was killed, those
+/// who had something under way then, and the node, started once more: the others are still hunted,
+/// and may need it.
+fn hunt(
+    mut hunter: Hunter<'_>,
+    kills: usize,
+) -> (Vec<Point>, Vec<super::hunter::Prey>, crash::Child) {
     // Each begins elsewhere, so that they are at different points.
-    let points = Point::ALL.iter().cycle().skip(hunter.birth.number * Point::ALL.len() / NODES).take(kills);
+    let points = Point::ALL
+        .iter()
+        .cycle()
+        .skip(hunter.birth.number * Point::ALL.len() / NODES)
+        .take(kills);
     let killed = points.map(|point| {
         hunter.kill_at(*point);
         *point
@@ -124,7 +172,8 @@ fn hunt(mut hunter: Hunter<'_>, kills: usize) -> (Vec<Point>, Vec<super::hunter:
     (killed, hunter.prey, node)
 }
 
-/// Every key once more: what was acknowledged is replayed, and what is unknown stays so unless it was found to have ended.
+/// Every key once more: what was acknowledged is replayed, and what is unknown stays so unless it
+/// was found to have ended.
 fn repeat_all(runtime: &Runtime, balancer: SocketAddr, told: &[(&str, Told)]) {
     runtime.block_on(async {
         let mut repeats = JoinSet::new();
@@ -137,7 +186,11 @@ fn repeat_all(runtime: &Runtime, balancer: SocketAddr, told: &[(&str, Told)]) {
                 let again = answer(balancer, &charge).await;
                 match first.is_charged() {
                     true => again.assert_replays(&first, &charge.key),
-                    false => assert!(again.is_unknown() || again.is_charged() && again.is_replay, "{} got {again:?}", charge.key),
+                    false => assert!(
+                        again.is_unknown() || again.is_charged() && again.is_replay,
+                        "{} got {again:?}",
+                        charge.key
+                    ),
                 }
             });
         }
@@ -145,11 +198,17 @@ fn repeat_all(runtime: &Runtime, balancer: SocketAddr, told: &[(&str, Told)]) {
     });
 }
 
-/// The ledger's word: at most one dispatch for each key, exactly one effect for each that was answered with success.
+/// The ledger's word: at most one dispatch for each key, exactly one effect for each that was
+/// answered with success.
 fn judge(ledger: &Ledger, told: &[(&str, Told)]) {
     ledger.assert_none_twice();
     for (_, told) in told.iter().filter(|(_, told)| told.answer.is_charged()) {
-        assert_eq!(ledger.effects_of(&told.key), 1, "{} was answered with success", told.key);
+        assert_eq!(
+            ledger.effects_of(&told.key),
+            1,
+            "{} was answered with success",
+            told.key
+        );
     }
 }
 
@@ -180,11 +239,21 @@ impl Verdicts {
         assert_eq!(self.kills(), kills);
         for point in Point::ALL {
             let landed = self.0.get(point.name()).map_or(0, |verdict| verdict.kills);
-            assert!(landed > 0, "no node was killed {:?}: this run shows nothing", point.name());
+            assert!(
+                landed > 0,
+                "no node was killed {:?}: this run shows nothing",
+                point.name()
+            );
         }
         let sum = |count: fn(&Verdict) -> usize| self.0.values().map(count).sum::<usize>();
-        let (unknown, replayed) = (sum(|verdict| verdict.unknown), sum(|verdict| verdict.replayed));
-        assert!(unknown > 0 && replayed > 0, "a run without both of these shows nothing");
+        let (unknown, replayed) = (
+            sum(|verdict| verdict.unknown),
+            sum(|verdict| verdict.replayed),
+        );
+        assert!(
+            unknown > 0 && replayed > 0,
+            "a run without both of these shows nothing"
+        );
     }
 }
 
@@ -207,10 +276,23 @@ impl fmt::Display for Verdicts {
             "{:>20} {:>6} {:>6} {:>8} {:>9} {:>8} {:>6}",
             "killed at", "kills", "keys", "charged", "replayed", "unknown", "sent"
         )?;
-        let names = Point::ALL.iter().map(|point| point.name()).chain(["meanwhile"]);
+        let names = Point::ALL
+            .iter()
+            .map(|point| point.name())
+            .chain(["meanwhile"]);
         for (name, verdict) in names.filter_map(|name| Some((name, self.0.get(name)?))) {
-            let Verdict { kills, keys, charged, replayed, unknown, sent } = verdict;
-            write!(f, "\n{name:>20} {kills:>6} {keys:>6} {charged:>8} {replayed:>9} {unknown:>8} {sent:>6}")?;
+            let Verdict {
+                kills,
+                keys,
+                charged,
+                replayed,
+                unknown,
+                sent,
+            } = verdict;
+            write!(
+                f,
+                "\n{name:>20} {kills:>6} {keys:>6} {charged:>8} {replayed:>9} {unknown:>8} {sent:>6}"
+            )?;
         }
         Ok(())
     }

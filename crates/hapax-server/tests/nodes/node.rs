@@ -1,4 +1,5 @@
-//! A gateway as a child of this test, which can be made to stand still at a point and comes back at the same address.
+//! A gateway as a child of this test, which can be made to stand still at a point and comes back at
+//! the same address.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,12 +32,19 @@ impl Birth {
     /// Starts one, which is on its way then.
     pub fn begin(&self) -> Child {
         let envs = [
-            (STORE, format!("{}?application_name=node-{}", self.store, self.number)),
+            (
+                STORE,
+                format!("{}?application_name=node-{}", self.store, self.number),
+            ),
             (UPSTREAM, self.upstream.to_string()),
             (LISTEN, self.listen.to_string()),
             (LEASE, self.lease.as_millis().to_string()),
         ];
-        Child::spawn(self.test, "node", &envs.each_ref().map(|(name, value)| (*name, value.as_str())))
+        Child::spawn(
+            self.test,
+            "node",
+            &envs.each_ref().map(|(name, value)| (*name, value.as_str())),
+        )
     }
 
     /// Starts one and waits until it listens.
@@ -62,9 +70,16 @@ pub fn waited(child: &mut Child) -> usize {
 pub fn serve() {
     let watcher = Arc::new(Watcher::default());
     // One thread more than can be made to stand still.
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
     let observer = watcher.clone();
-    let gateway = runtime.block_on(Gateway::start_observed(config(), move |event: &Event<'_>| observer.on(event)));
+    let gateway = runtime.block_on(Gateway::start_observed(
+        config(),
+        move |event: &Event<'_>| observer.on(event),
+    ));
     let gateway = gateway.unwrap_or_else(|error| panic!("{error}"));
     announce(format!("listens at {}", gateway.address()));
     while let Some(order) = hear() {
@@ -83,7 +98,10 @@ fn config() -> Config {
     config.principal = PrincipalSource::None.into();
     config.store = env(STORE).parse().unwrap();
     config.upstream.protocol = Protocol::Http1;
-    config.defaults = Policy { lease: Duration::from_millis(env(LEASE).parse().unwrap()), ..Policy::default() };
+    config.defaults = Policy {
+        lease: Duration::from_millis(env(LEASE).parse().unwrap()),
+        ..Policy::default()
+    };
     config
 }
 

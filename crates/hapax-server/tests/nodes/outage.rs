@@ -1,4 +1,5 @@
-//! The database goes away under load and comes back, killed or merely silent: 503 in time meanwhile, and back without a restart.
+//! The database goes away under load and comes back, killed or merely silent: 503 in time
+//! meanwhile, and back without a restart.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,8 +21,8 @@ const OUTAGES: [Outage; 2] = [Outage::Killed, Outage::Silent];
 const CALLERS: usize = 3;
 /// Attempts of each node that are under way when the database goes.
 const HELD: usize = 4;
-/// A request asks the store for a claim and for a completion, and each may take the two seconds of `store_timeout`; the rest is for a busy
-/// machine.
+/// A request asks the store for a claim and for a completion, and each may take the two seconds of
+/// `store_timeout`; the rest is for a busy machine.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(8);
 
 /// The lease of whoever was lost, and as much again.
@@ -69,25 +70,52 @@ struct Count {
 
 #[test]
 fn without_its_database_a_node_refuses_in_time_and_serves_again_when_it_is_back() {
-    let Some(mut postgres) = Postgres::start() else { return };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let Some(mut postgres) = Postgres::start() else {
+        return;
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
     let (store, upstream) = (database::migrated(&postgres), Upstream::start(NODES));
     let proxy = runtime.block_on(FaultProxy::in_front_of(postgres.address()));
-    let store = store.replace(&postgres.address().to_string(), &proxy.address().to_string());
-    let settings = |node| Settings { store: &store, upstream: upstream.address(node), defaults: "", environment: &[] };
-    let nodes: Vec<Program> = (0..NODES).map(|node| Program::start(&settings(node))).collect();
+    let store = store.replace(
+        &postgres.address().to_string(),
+        &proxy.address().to_string(),
+    );
+    let settings = |node| Settings {
+        store: &store,
+        upstream: upstream.address(node),
+        defaults: "",
+        environment: &[],
+    };
+    let nodes: Vec<Program> = (0..NODES)
+        .map(|node| Program::start(&settings(node)))
+        .collect();
 
-    let (stop, counts) = (Arc::new(AtomicBool::new(false)), Arc::new(watch::Sender::new([Count::default(); NODES])));
+    let (stop, counts) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(watch::Sender::new([Count::default(); NODES])),
+    );
     let mut callers = JoinSet::new();
     for caller in 0..NODES * CALLERS {
         let node = caller % NODES;
-        let calling = call(format!("caller-{caller}"), node, nodes[node].address, stop.clone(), counts.clone());
+        let calling = call(
+            format!("caller-{caller}"),
+            node,
+            nodes[node].address,
+            stop.clone(),
+            counts.clone(),
+        );
         callers.spawn_on(calling, runtime.handle());
     }
     let mut held = Vec::new();
     for (number, outage) in OUTAGES.into_iter().enumerate() {
         let gate = upstream.gate(&format!("outage-{number}"));
-        let begun: Vec<_> = (0..NODES * HELD).map(|attempt| begin(number, attempt, &nodes, &runtime)).collect();
+        let begun: Vec<_> = (0..NODES * HELD)
+            .map(|attempt| begin(number, attempt, &nodes, &runtime))
+            .collect();
         runtime.block_on(gate.wait_held(NODES * HELD));
         outage.begin(&mut postgres, &proxy);
         // Their effects are done, and there is nowhere to write it down.
@@ -105,17 +133,34 @@ fn without_its_database_a_node_refuses_in_time_and_serves_again_when_it_is_back(
         runtime.block_on(everybody(&counts, "is served again", |count| count.served));
     }
     stop.store(true, Ordering::Relaxed);
-    let told: Vec<Told> = runtime.block_on(callers.join_all()).into_iter().flatten().collect();
+    let told: Vec<Told> = runtime
+        .block_on(callers.join_all())
+        .into_iter()
+        .flatten()
+        .collect();
     runtime.block_on(repeat(&nodes, &told, &held));
 
     let ledger = upstream.ledger();
     ledger.assert_none_twice();
     for told in told.iter().filter(|told| told.answer.is_charged()) {
-        assert_eq!(ledger.effects_of(&told.key), 1, "{} was answered with success", told.key);
+        assert_eq!(
+            ledger.effects_of(&told.key),
+            1,
+            "{} was answered with success",
+            told.key
+        );
     }
-    held.iter().for_each(|key| assert_eq!(ledger.effects_of(key), 1, "{key} had its effect"));
-    assert!(proxy.faults() > 0, "no outage hit a statement: this run shows nothing");
-    let refused: Vec<Duration> = told.iter().filter(|told| told.answer.status == 503).map(|told| told.took).collect();
+    held.iter()
+        .for_each(|key| assert_eq!(ledger.effects_of(key), 1, "{key} had its effect"));
+    assert!(
+        proxy.faults() > 0,
+        "no outage hit a statement: this run shows nothing"
+    );
+    let refused: Vec<Duration> = told
+        .iter()
+        .filter(|told| told.answer.status == 503)
+        .map(|told| told.took)
+        .collect();
     println!(
         "outages: {OUTAGES:?}, {} connections hit in the middle of a statement; {} keys, {} refused, the last of them after {:.1?}; {} attempts were under way and replayed afterwards",
         proxy.faults(),
@@ -135,7 +180,10 @@ fn begin(
 ) -> (String, tokio::task::JoinHandle<Answer>) {
     let key = format!("held-{outage}-{attempt}");
     let charge = Charge::new(&key).held_at(&format!("outage-{outage}"));
-    (key, runtime.spawn(answer(nodes[attempt % NODES].address, &charge)))
+    (
+        key,
+        runtime.spawn(answer(nodes[attempt % NODES].address, &charge)),
+    )
 }
 
 /// Sends one key after the other to a node, each once, and is answered in time whatever happens.
@@ -153,13 +201,22 @@ async fn call(
         let took = asked_at.elapsed();
         assert!(took < ANSWERED_WITHIN, "{key} was answered after {took:?}");
         let is_refused = answer.status == 503 && answer.is_problem("store-unavailable");
-        assert!(answer.is_charged() || is_refused || answer.is_unknown(), "{key} got {answer:?}");
+        assert!(
+            answer.is_charged() || is_refused || answer.is_unknown(),
+            "{key} got {answer:?}"
+        );
         counts.send_modify(|counts| {
             counts[node].refused += usize::from(is_refused);
             counts[node].served += usize::from(answer.is_charged());
         });
-        told.push(Told { key, node, answer, took });
-        // A refusal costs nothing, and nobody should ask a thousand times a second whether it is over.
+        told.push(Told {
+            key,
+            node,
+            answer,
+            took,
+        });
+        // A refusal costs nothing, and nobody should ask a thousand times a second whether it is
+        // over.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     told
@@ -169,30 +226,52 @@ async fn call(
 async fn everybody(counts: &watch::Sender<[Count; NODES]>, what: &str, count: fn(&Count) -> usize) {
     let mut counts = counts.subscribe();
     // Two more for each caller: the first may have been under way since before.
-    let wanted: Vec<usize> = counts.borrow().iter().map(|node| count(node) + 2 * CALLERS).collect();
+    let wanted: Vec<usize> = counts
+        .borrow()
+        .iter()
+        .map(|node| count(node) + 2 * CALLERS)
+        .collect();
     let what = format!("every node {what}");
-    let has_happened = counts.wait_for(|counts| counts.iter().zip(&wanted).all(|(node, wanted)| count(node) >= *wanted));
+    let has_happened = counts.wait_for(|counts| {
+        counts
+            .iter()
+            .zip(&wanted)
+            .all(|(node, wanted)| count(node) >= *wanted)
+    });
     super::client::in_time(&what, has_happened).await.unwrap();
 }
 
-/// Everything once more, at another node, when all is well: what was acknowledged is replayed, and so is what was under way.
+/// Everything once more, at another node, when all is well: what was acknowledged is replayed, and
+/// so is what was under way.
 async fn repeat(nodes: &[Program], told: &[Told], held: &[String]) {
     for told in told {
-        let again = settled(nodes[(told.node + 1) % NODES].address, &told.key, Answer::is_unknown).await;
+        let again = settled(
+            nodes[(told.node + 1) % NODES].address,
+            &told.key,
+            Answer::is_unknown,
+        )
+        .await;
         match told.answer.is_charged() {
             true => again.assert_replays(&told.answer, &told.key),
-            false => assert!(again.is_charged() || again.is_unknown(), "{} got {again:?}", told.key),
+            false => assert!(
+                again.is_charged() || again.is_unknown(),
+                "{} got {again:?}",
+                told.key
+            ),
         }
     }
     for (number, key) in held.iter().enumerate() {
         // It may have lapsed before it could be written down that it has ended.
         let again = settled(nodes[(number + 1) % NODES].address, key, |_| false).await;
-        assert!(again.is_charged() && again.is_replay, "{key} got {again:?} after the database was back");
+        assert!(
+            again.is_charged() && again.is_replay,
+            "{key} got {again:?} after the database was back"
+        );
     }
 }
 
-/// What a key is answered with in the end: with success, or with what else may be the end. A claim that is released makes those who wait
-/// for it come back.
+/// What a key is answered with in the end: with success, or with what else may be the end. A claim
+/// that is released makes those who wait for it come back.
 async fn settled(node: SocketAddr, key: &str, may_be: fn(&Answer) -> bool) -> Answer {
     let begun = Instant::now();
     loop {
@@ -200,9 +279,16 @@ async fn settled(node: SocketAddr, key: &str, may_be: fn(&Answer) -> bool) -> An
         if again.is_charged() || may_be(&again) {
             return again;
         }
-        assert!(begun.elapsed() < SETTLED_WITHIN, "{key} still gets {again:?} after {:?}", begun.elapsed());
+        assert!(
+            begun.elapsed() < SETTLED_WITHIN,
+            "{key} still gets {again:?} after {:?}",
+            begun.elapsed()
+        );
         // A connection that nobody has needed yet may still be on its way back.
-        let is_passing = again.is_unknown() || ["in-flight", "store-unavailable"].iter().any(|code| again.is_problem(code));
+        let is_passing = again.is_unknown()
+            || ["in-flight", "store-unavailable"]
+                .iter()
+                .any(|code| again.is_problem(code));
         assert!(is_passing, "{key} got {again:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

@@ -12,7 +12,8 @@ pub enum Point {
     JustStarted,
     BodyHalfRead,
     BeforeClaim,
-    /// The database has the claim and is about to make it durable, which it does; the node never hears of it.
+    /// The database has the claim and is about to make it durable, which it does; the node never
+    /// hears of it.
     ClaimCommits,
     AfterClaim,
     BeforeDispatch,
@@ -87,7 +88,9 @@ impl Point {
 
     pub fn way(self) -> Way {
         match self {
-            Point::Starting | Point::JustStarted | Point::BodyHalfRead | Point::AfterAnswer => Way::OfItself,
+            Point::Starting | Point::JustStarted | Point::BodyHalfRead | Point::AfterAnswer => {
+                Way::OfItself
+            }
             Point::BeforeClaim
             | Point::AfterClaim
             | Point::BeforeDispatch

@@ -37,7 +37,12 @@ impl Program {
         let mut process = Command::new(env!("CARGO_BIN_EXE_hapax"))
             .args(["serve", "--log", "text", "--config"])
             .arg(&file)
-            .envs(settings.environment.iter().map(|(name, value)| (name, value)))
+            .envs(
+                settings
+                    .environment
+                    .iter()
+                    .map(|(name, value)| (name, value)),
+            )
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -45,15 +50,26 @@ impl Program {
             .unwrap();
         let output = lines(&mut process);
         let address = loop {
-            let line = output.recv_timeout(GUARD).unwrap_or_else(|error| panic!("it never said where it serves: {error}"));
+            let line = output
+                .recv_timeout(GUARD)
+                .unwrap_or_else(|error| panic!("it never said where it serves: {error}"));
             if let Some(address) = line.strip_prefix("  clients ") {
-                break address.trim().strip_prefix("http://").and_then(|address| address.parse().ok()).expect("an address");
+                break address
+                    .trim()
+                    .strip_prefix("http://")
+                    .and_then(|address| address.parse().ok())
+                    .expect("an address");
             }
         };
-        Program { process, address, _directory: directory }
+        Program {
+            process,
+            address,
+            _directory: directory,
+        }
     }
 
-    /// Stops it (SIGSTOP): it keeps all it has and does nothing. Returns when no thread of it runs any more.
+    /// Stops it (SIGSTOP): it keeps all it has and does nothing. Returns when no thread of it runs
+    /// any more.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
         let deadline = Instant::now() + GUARD;
@@ -79,10 +95,17 @@ impl Program {
     }
 
     fn is_stopped(&self) -> bool {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.process.id())).expect("it is there").flatten();
-        let mut stats = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
-        // The state is the first word after the command's name, which is in parentheses and may hold anything.
-        stats.all(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.process.id()))
+            .expect("it is there")
+            .flatten();
+        let mut stats =
+            tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
+        // The state is the first word after the command's name, which is in parentheses and may
+        // hold anything.
+        stats.all(|stat| {
+            stat.rsplit_once(") ")
+                .is_some_and(|(_, rest)| rest.starts_with('T'))
+        })
     }
 }
 
@@ -95,7 +118,12 @@ impl Drop for Program {
 
 impl Settings<'_> {
     fn text(&self) -> String {
-        let Settings { store, upstream, defaults, .. } = self;
+        let Settings {
+            store,
+            upstream,
+            defaults,
+            ..
+        } = self;
         format!(
             "listen = \"127.0.0.1:0\"\nadmin = \"off\"\nstore = \"{store}\"\nprincipal = \"none\"\n\n[upstream]\nurl = \"http://{upstream}\"\n\n\
              [defaults]\n{defaults}\n"
@@ -103,7 +131,8 @@ impl Settings<'_> {
     }
 }
 
-/// On a thread of its own, to the end even when nobody listens any more, so that it never writes into a closed pipe.
+/// On a thread of its own, to the end even when nobody listens any more, so that it never writes
+/// into a closed pipe.
 fn lines(process: &mut Child) -> Receiver<String> {
     let (stdout, (sender, output)) = (process.stdout.take().unwrap(), mpsc::channel());
     std::thread::spawn(move || {

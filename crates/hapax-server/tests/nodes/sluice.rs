@@ -1,6 +1,7 @@
 //! The database's own points: a transaction of a node stands still just before it commits.
 //!
-//! By triggers of the test's own. Each takes a lock that nobody else wants, unless the test has closed the sluice by taking it first.
+//! By triggers of the test's own. Each takes a lock that nobody else wants, unless the test has
+//! closed the sluice by taking it first.
 
 use std::time::{Duration, Instant};
 
@@ -42,12 +43,21 @@ impl Sluices {
     pub async fn of(node: usize, url: &str) -> Sluices {
         let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
         tokio::spawn(connection);
-        Sluices { client, node: i32::try_from(node).unwrap() }
+        Sluices {
+            client,
+            node: i32::try_from(node).unwrap(),
+        }
     }
 
     /// From now on no such transaction of the node commits.
     pub async fn close(&self, commit: Commit) {
-        self.client.execute("SELECT pg_advisory_lock($1, $2)", &[&self.node, &(commit as i32)]).await.unwrap();
+        self.client
+            .execute(
+                "SELECT pg_advisory_lock($1, $2)",
+                &[&self.node, &(commit as i32)],
+            )
+            .await
+            .unwrap();
     }
 
     /// Waits until a transaction stands there.
@@ -56,14 +66,30 @@ impl Sluices {
                             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
                             AND classid::int8 = $1::int4 AND objid::int8 = $2::int4)";
         let deadline = Instant::now() + GUARD;
-        while !self.client.query_one(HELD, &[&self.node, &(commit as i32)]).await.unwrap().get::<_, bool>(0) {
-            assert!(Instant::now() < deadline, "no {commit:?} of node {} comes", self.node);
+        while !self
+            .client
+            .query_one(HELD, &[&self.node, &(commit as i32)])
+            .await
+            .unwrap()
+            .get::<_, bool>(0)
+        {
+            assert!(
+                Instant::now() < deadline,
+                "no {commit:?} of node {} comes",
+                self.node
+            );
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 
     /// Lets through what stands there.
     pub async fn open(&self, commit: Commit) {
-        self.client.execute("SELECT pg_advisory_unlock($1, $2)", &[&self.node, &(commit as i32)]).await.unwrap();
+        self.client
+            .execute(
+                "SELECT pg_advisory_unlock($1, $2)",
+                &[&self.node, &(commit as i32)],
+            )
+            .await
+            .unwrap();
     }
 }

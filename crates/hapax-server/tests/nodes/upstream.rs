@@ -1,7 +1,9 @@
-//! The service behind all gateways: it writes down every request that reaches it, then its effect, then answers as it is told.
+//! The service behind all gateways: it writes down every request that reaches it, then its effect,
+//! then answers as it is told.
 //!
-//! It lives in the parent, on a thread of its own, so that no kill and no blocked test reaches it. Each gateway has an address of the service to
-//! itself, by which the service knows which one it is.
+//! It lives in the parent, on a thread of its own, so that no kill and no blocked test reaches it.
+//! Each gateway has an address of the service to itself, by which the service knows which one it
+//! is.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -59,7 +61,11 @@ impl Ledger {
     /// No key came twice, so none had two effects.
     pub fn assert_none_twice(&self) {
         for (key, fences) in &self.dispatches {
-            assert_eq!(fences.len(), 1, "{key} was dispatched more than once, with these fences: {fences:?}");
+            assert_eq!(
+                fences.len(),
+                1,
+                "{key} was dispatched more than once, with these fences: {fences:?}"
+            );
         }
         for (key, count) in &self.effects {
             assert_eq!(*count, 1, "{key} had more than one effect");
@@ -100,7 +106,11 @@ impl Upstream {
             halts: (0..gateways).map(|_| Mutex::default()).collect(),
             gates: Mutex::default(),
         });
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         let listen = |gateway| {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
             listener.set_nonblocking(true).unwrap();
@@ -109,7 +119,11 @@ impl Upstream {
             address
         };
         let addresses = (0..gateways).map(listen).collect();
-        Upstream { addresses, inside, runtime: Some(runtime) }
+        Upstream {
+            addresses,
+            inside,
+            runtime: Some(runtime),
+        }
     }
 
     /// Where it serves this gateway.
@@ -122,7 +136,8 @@ impl Upstream {
         self.inside.ledger.lock().unwrap().clone()
     }
 
-    /// Makes the next request of this gateway stand still. The result tells its connection, once it does.
+    /// Makes the next request of this gateway stand still. The result tells its connection, once it
+    /// does.
     pub fn halt(&self, gateway: usize, halt: Halt) -> oneshot::Receiver<Ends> {
         let (landed, has_landed) = oneshot::channel();
         *self.inside.halts[gateway].lock().unwrap() = Some((halt, landed));
@@ -131,8 +146,15 @@ impl Upstream {
 
     /// The gate of this name. What names a gate that nobody has asked for is held for ever.
     pub fn gate(&self, name: &str) -> Arc<Gate> {
-        let gate = Arc::new(Gate { held: watch::Sender::new(0), through: Semaphore::new(0) });
-        self.inside.gates.lock().unwrap().insert(name.to_owned(), gate.clone());
+        let gate = Arc::new(Gate {
+            held: watch::Sender::new(0),
+            through: Semaphore::new(0),
+        });
+        self.inside
+            .gates
+            .lock()
+            .unwrap()
+            .insert(name.to_owned(), gate.clone());
         gate
     }
 }
@@ -148,7 +170,12 @@ impl Drop for Upstream {
 impl Gate {
     pub async fn wait_held(&self, count: usize) {
         let mut held = self.held.subscribe();
-        in_time("requests reach the upstream", held.wait_for(|held| *held >= count)).await.unwrap();
+        in_time(
+            "requests reach the upstream",
+            held.wait_for(|held| *held >= count),
+        )
+        .await
+        .unwrap();
     }
 
     pub fn let_through(&self, count: usize) {
@@ -166,7 +193,8 @@ async fn accept(listener: std::net::TcpListener, gateway: usize, inside: Arc<Ins
     let own = listener.local_addr().unwrap();
     while let Ok((socket, peer)) = listener.accept().await {
         socket.set_nodelay(true).unwrap();
-        // The gateway always leaves first; by this its system need not remember the connection, of which there will be thousands.
+        // The gateway always leaves first; by this its system need not remember the connection, of
+        // which there will be thousands.
         socket.set_zero_linger().unwrap();
         tokio::spawn(serve(socket, (own, peer), gateway, inside.clone()));
     }
@@ -175,27 +203,60 @@ async fn accept(listener: std::net::TcpListener, gateway: usize, inside: Arc<Ins
 async fn serve(socket: TcpStream, ends: Ends, gateway: usize, inside: Arc<Inside>) {
     let service = service_fn(move |request| charge(inside.clone(), ends, gateway, request));
     // Its end is the gateway's end, which the test knows better.
-    let _ = http1::Builder::new().serve_connection(TokioIo::new(socket), service).await;
+    let _ = http1::Builder::new()
+        .serve_connection(TokioIo::new(socket), service)
+        .await;
 }
 
 type Answered = Result<Response<BoxBody<Bytes, hyper::Error>>, hyper::Error>;
 
-async fn charge(inside: Arc<Inside>, ends: Ends, gateway: usize, request: Request<Incoming>) -> Answered {
+async fn charge(
+    inside: Arc<Inside>,
+    ends: Ends,
+    gateway: usize,
+    request: Request<Incoming>,
+) -> Answered {
     let (parts, body) = request.into_parts();
     let key = field(&parts, "idempotency-key").to_owned();
-    let fence = field(&parts, "hapax-fence").parse().expect("a gateway sends the fence");
-    inside.ledger.lock().unwrap().dispatches.entry(key.clone()).or_default().push(fence);
+    let fence = field(&parts, "hapax-fence")
+        .parse()
+        .expect("a gateway sends the fence");
+    inside
+        .ledger
+        .lock()
+        .unwrap()
+        .dispatches
+        .entry(key.clone())
+        .or_default()
+        .push(fence);
     body.collect().await?;
 
     let halt = inside.halts[gateway].lock().unwrap().take();
     if let Some((Halt::BeforeEffect, landed)) = halt {
         return stand_still(landed, ends).await;
     }
-    *inside.ledger.lock().unwrap().effects.entry(key.clone()).or_default() += 1;
-    let text = Bytes::from(format!("charged {key} as number {}", inside.answers.fetch_add(1, Ordering::SeqCst)));
+    *inside
+        .ledger
+        .lock()
+        .unwrap()
+        .effects
+        .entry(key.clone())
+        .or_default() += 1;
+    let text = Bytes::from(format!(
+        "charged {key} as number {}",
+        inside.answers.fetch_add(1, Ordering::SeqCst)
+    ));
     match halt {
         Some((Halt::HalfSent, landed)) => {
-            return Ok(created(Half { first: Some(text), asked: 0, landed: Some(landed), ends }.boxed()));
+            return Ok(created(
+                Half {
+                    first: Some(text),
+                    asked: 0,
+                    landed: Some(landed),
+                    ends,
+                }
+                .boxed(),
+            ));
         }
         Some((_, landed)) => return stand_still(landed, ends).await,
         None => {}
@@ -208,7 +269,9 @@ async fn charge(inside: Arc<Inside>, ends: Ends, gateway: usize, request: Reques
             None => std::future::pending().await,
         }
     }
-    Ok(created(Full::new(text).map_err(|never| match never {}).boxed()))
+    Ok(created(
+        Full::new(text).map_err(|never| match never {}).boxed(),
+    ))
 }
 
 async fn stand_still(landed: oneshot::Sender<Ends>, ends: Ends) -> Answered {
@@ -218,7 +281,10 @@ async fn stand_still(landed: oneshot::Sender<Ends>, ends: Ends) -> Answered {
 }
 
 fn field<'a>(parts: &'a Parts, name: &str) -> &'a str {
-    parts.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    parts
+        .headers
+        .get(name)
+        .map_or("", |value| value.to_str().unwrap())
 }
 
 fn created(body: BoxBody<Bytes, hyper::Error>) -> Response<BoxBody<Bytes, hyper::Error>> {
@@ -239,11 +305,15 @@ impl Body for Half {
     type Data = Bytes;
     type Error = hyper::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         if let Some(first) = self.first.take() {
             return Poll::Ready(Some(Ok(Frame::data(first))));
         }
-        // hyper writes out what it has whenever it has to wait: by the time it asks again the half is on its way.
+        // hyper writes out what it has whenever it has to wait: by the time it asks again the half
+        // is on its way.
         self.asked += 1;
         if self.asked == 1 {
             cx.waker().wake_by_ref();

@@ -33,16 +33,27 @@ fn ten_thousand_waiters_over_three_nodes_get_the_answer_of_one_execution() {
     if crash::role().is_some() {
         return node::serve();
     }
-    let Some(postgres) = Postgres::shared() else { return };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let Some(postgres) = Postgres::shared() else {
+        return;
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(wait(postgres));
 }
 
 async fn wait(postgres: &Postgres) {
     let (store, upstream) = (database::migrated(postgres), Upstream::start(NODES));
     let database = database::name(&store);
-    postgres.psql("postgres", &format!("ALTER DATABASE {database} SET track_functions = 'pl'"));
-    let mut nodes: Vec<(Child, SocketAddr)> = (0..NODES).map(|number| start(number, &store, &upstream)).collect();
+    postgres.psql(
+        "postgres",
+        &format!("ALTER DATABASE {database} SET track_functions = 'pl'"),
+    );
+    let mut nodes: Vec<(Child, SocketAddr)> = (0..NODES)
+        .map(|number| start(number, &store, &upstream))
+        .collect();
     let gate = upstream.gate("one");
     let charge = Charge::new("one").held_at("one");
     let first = tokio::spawn(answer(nodes[0].1, &charge));
@@ -59,7 +70,10 @@ async fn wait(postgres: &Postgres) {
             assert!(
                 begun.elapsed() < Duration::from_secs(25),
                 "not all wait yet: {:?}",
-                nodes.iter_mut().map(|node| waited(&mut node.0)).collect::<Vec<_>>()
+                nodes
+                    .iter_mut()
+                    .map(|node| waited(&mut node.0))
+                    .collect::<Vec<_>>()
             );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -69,14 +83,20 @@ async fn wait(postgres: &Postgres) {
     let (polls_before, watched_from) = (polls(postgres, database), Instant::now());
     let mut others = JoinSet::new();
     for number in 0..OTHERS {
-        others.spawn(answer(nodes[number % NODES].1, &Charge::new(format!("other-{number}"))));
+        others.spawn(answer(
+            nodes[number % NODES].1,
+            &Charge::new(format!("other-{number}")),
+        ));
     }
     for other in in_time("those who wait for nobody", others.join_all()).await {
         assert!(other.is_charged() && !other.is_replay, "{other:?}");
     }
     let others_took = watched_from.elapsed();
     tokio::time::sleep(WATCHED.saturating_sub(others_took)).await;
-    let (polls, watched) = (polls(postgres, database) - polls_before, watched_from.elapsed());
+    let (polls, watched) = (
+        polls(postgres, database) - polls_before,
+        watched_from.elapsed(),
+    );
 
     let let_at = Instant::now();
     gate.let_through(1);
@@ -96,7 +116,10 @@ async fn wait(postgres: &Postgres) {
     late.sort();
     let ledger = upstream.ledger();
     ledger.assert_none_twice();
-    assert_eq!((answers.len(), replays, ledger.dispatches_of("one")), (WAITERS, WAITERS, 1));
+    assert_eq!(
+        (answers.len(), replays, ledger.dispatches_of("one")),
+        (WAITERS, WAITERS, 1)
+    );
     println!(
         "waiters: {WAITERS} over {NODES} nodes within {all_wait_after:.1?}; {OTHERS} other keys were run meanwhile in {others_took:.1?}; \
          {:.1} polls a second from each of the two nodes without the attempt; after the answer the median waiter had it in {:.0?}, the first in {:.0?}, the last in {:.0?}",
@@ -105,10 +128,15 @@ async fn wait(postgres: &Postgres) {
         late[0],
         late[WAITERS - 1],
     );
-    // What the database has counted it may tell a second late. A poll for each who waits would be a thousand times as many.
-    let polls_max = POLLS_PER_SECOND * (watched.as_secs_f64() + 1.0) * (NODES - 1) as f64 + OTHERS as f64;
+    // What the database has counted it may tell a second late. A poll for each who waits would be a
+    // thousand times as many.
+    let polls_max =
+        POLLS_PER_SECOND * (watched.as_secs_f64() + 1.0) * (NODES - 1) as f64 + OTHERS as f64;
     assert!((polls as f64) < polls_max, "{polls} polls in {watched:?}");
-    assert!(polls > 0, "nobody polled, so nobody waited for another node");
+    assert!(
+        polls > 0,
+        "nobody polled, so nobody waited for another node"
+    );
 }
 
 fn start(number: usize, store: &str, upstream: &Upstream) -> (Child, SocketAddr) {
@@ -129,13 +157,18 @@ fn start(number: usize, store: &str, upstream: &Upstream) -> (Child, SocketAddr)
 async fn join(node: SocketAddr, waiters: &mut JoinSet<(Answer, Instant)>) {
     let socket = TcpStream::connect(node).await.unwrap();
     socket.set_nodelay(true).unwrap();
-    let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(socket)).await.unwrap();
+    let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(socket))
+        .await
+        .unwrap();
     tokio::spawn(connection);
     for _ in 0..STREAMS {
         let mut sender = sender.clone();
         waiters.spawn(async move {
             sender.ready().await.unwrap();
-            let response = sender.send_request(Charge::new("one").waiting(30).request_http2()).await.unwrap();
+            let response = sender
+                .send_request(Charge::new("one").waiting(30).request_http2())
+                .await
+                .unwrap();
             (Answer::read(response).await.unwrap(), Instant::now())
         });
     }

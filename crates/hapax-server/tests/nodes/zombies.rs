@@ -1,4 +1,5 @@
-//! Nodes that are stopped past their lease in the middle of an attempt, and go on as if nothing had happened.
+//! Nodes that are stopped past their lease in the middle of an attempt, and go on as if nothing had
+//! happened.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -22,63 +23,116 @@ const PATIENT: u32 = 30;
 /// Three nodes on a new database. The first is the one that will be stopped.
 fn nodes(postgres: &Postgres, upstream: &Upstream, defaults: &str) -> Vec<Program> {
     let store = database::migrated(postgres);
-    let start = |node| Program::start(&Settings { store: &store, upstream: upstream.address(node), defaults, environment: &[] });
+    let start = |node| {
+        Program::start(&Settings {
+            store: &store,
+            upstream: upstream.address(node),
+            defaults,
+            environment: &[],
+        })
+    };
     (0..NODES).map(start).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_stopped_past_its_lease_is_held_as_unknown_elsewhere_and_still_ends_its_attempts() {
-    let Some(postgres) = Postgres::shared() else { return };
+    let Some(postgres) = Postgres::shared() else {
+        return;
+    };
     let upstream = Upstream::start(NODES);
     let nodes = nodes(postgres, &upstream, LEASE);
     let gate = upstream.gate("zombie");
-    let keys: Vec<String> = (0..ATTEMPTS).map(|number| format!("held-{number}")).collect();
-    let first: Vec<_> =
-        keys.iter().map(|key| tokio::spawn(answer(nodes[0].address, &Charge::new(key).held_at("zombie")))).collect();
+    let keys: Vec<String> = (0..ATTEMPTS)
+        .map(|number| format!("held-{number}"))
+        .collect();
+    let first: Vec<_> = keys
+        .iter()
+        .map(|key| {
+            tokio::spawn(answer(
+                nodes[0].address,
+                &Charge::new(key).held_at("zombie"),
+            ))
+        })
+        .collect();
     gate.wait_held(ATTEMPTS).await;
     for key in &keys {
         let repeat = answer(nodes[1].address, &Charge::new(key)).await;
-        assert!(repeat.status == 409 && repeat.is_problem("in-flight"), "{key} got {repeat:?} while its attempt was under way");
+        assert!(
+            repeat.status == 409 && repeat.is_problem("in-flight"),
+            "{key} got {repeat:?} while its attempt was under way"
+        );
     }
 
     nodes[0].stop();
     for (number, key) in keys.iter().enumerate() {
         // Those who wait are told when the lease is over, and those who come later too.
-        let repeat = answer(nodes[1 + number % 2].address, &Charge::new(key).waiting(PATIENT)).await;
-        assert!(repeat.status == 409 && repeat.is_unknown(), "{key} got {repeat:?} after the lease");
+        let repeat = answer(
+            nodes[1 + number % 2].address,
+            &Charge::new(key).waiting(PATIENT),
+        )
+        .await;
+        assert!(
+            repeat.status == 409 && repeat.is_unknown(),
+            "{key} got {repeat:?} after the lease"
+        );
     }
     gate.let_through(ATTEMPTS);
     let repeat = answer(nodes[1].address, &Charge::new(&keys[0])).await;
-    assert!(repeat.is_unknown(), "nobody has heard the answer yet: {repeat:?}");
+    assert!(
+        repeat.is_unknown(),
+        "nobody has heard the answer yet: {repeat:?}"
+    );
 
     nodes[0].go_on();
     for (key, first) in keys.iter().zip(first) {
         let first = first.await.unwrap();
-        assert!(first.is_charged() && !first.is_replay, "{key} got {first:?} when its node went on");
+        assert!(
+            first.is_charged() && !first.is_replay,
+            "{key} got {first:?} when its node went on"
+        );
         for node in &nodes {
-            answer(node.address, &Charge::new(key)).await.assert_replays(&first, key);
+            answer(node.address, &Charge::new(key))
+                .await
+                .assert_replays(&first, key);
         }
     }
     let ledger = upstream.ledger();
     ledger.assert_none_twice();
     assert_eq!(ledger.effects.len(), ATTEMPTS);
-    println!("zombies, hold: {ATTEMPTS} attempts past their lease, each unknown elsewhere, then ended late; {ATTEMPTS} dispatches");
+    println!(
+        "zombies, hold: {ATTEMPTS} attempts past their lease, each unknown elsewhere, then ended late; {ATTEMPTS} dispatches"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn where_lost_attempts_run_again_the_successor_counts_and_the_stopped_node_is_fenced_out() {
-    let Some(postgres) = Postgres::shared() else { return };
+    let Some(postgres) = Postgres::shared() else {
+        return;
+    };
     let upstream = Upstream::start(NODES);
     let nodes = nodes(postgres, &upstream, &format!("{LEASE}\nmode = \"rerun\""));
     let gate = upstream.gate("zombie");
-    let keys: Vec<String> = (0..ATTEMPTS).map(|number| format!("rerun-{number}")).collect();
-    let first: Vec<_> =
-        keys.iter().map(|key| tokio::spawn(answer(nodes[0].address, &Charge::new(key).held_at("zombie")))).collect();
+    let keys: Vec<String> = (0..ATTEMPTS)
+        .map(|number| format!("rerun-{number}"))
+        .collect();
+    let first: Vec<_> = keys
+        .iter()
+        .map(|key| {
+            tokio::spawn(answer(
+                nodes[0].address,
+                &Charge::new(key).held_at("zombie"),
+            ))
+        })
+        .collect();
     gate.wait_held(ATTEMPTS).await;
 
     nodes[0].stop();
-    // Of every other key the successor has ended when the stopped node goes on, and of the rest it is under way.
-    let (ended, under_way): (Vec<_>, Vec<_>) = keys.iter().enumerate().partition(|(number, _)| number % 2 == 0);
+    // Of every other key the successor has ended when the stopped node goes on, and of the rest it
+    // is under way.
+    let (ended, under_way): (Vec<_>, Vec<_>) = keys
+        .iter()
+        .enumerate()
+        .partition(|(number, _)| number % 2 == 0);
     let later = upstream.gate("successor");
     let succeed = |(number, key): (usize, &String), charge: Charge| {
         let (key, node) = (key.clone(), nodes[1 + number / 2 % 2].address);
@@ -89,7 +143,10 @@ async fn where_lost_attempts_run_again_the_successor_counts_and_the_stopped_node
         let (successor, key) = succeed(key, Charge::new(key.1)).await.unwrap();
         successors.insert(key, successor);
     }
-    let under_way: Vec<_> = under_way.into_iter().map(|key| succeed(key, Charge::new(key.1).held_at("successor"))).collect();
+    let under_way: Vec<_> = under_way
+        .into_iter()
+        .map(|key| succeed(key, Charge::new(key.1).held_at("successor")))
+        .collect();
     later.wait_held(under_way.len()).await;
 
     // Only now does it hear its answers, when they count no more.
@@ -103,15 +160,23 @@ async fn where_lost_attempts_run_again_the_successor_counts_and_the_stopped_node
     }
     for (key, told) in keys.iter().zip(told) {
         let successor = &successors[key];
-        assert!(!told.is_charged() || told.body == successor.body, "{key} was answered with what does not count: {told:?}");
+        assert!(
+            !told.is_charged() || told.body == successor.body,
+            "{key} was answered with what does not count: {told:?}"
+        );
         for node in &nodes {
-            answer(node.address, &Charge::new(key)).await.assert_replays(successor, key);
+            answer(node.address, &Charge::new(key))
+                .await
+                .assert_replays(successor, key);
         }
     }
     let ledger = upstream.ledger();
     for key in &keys {
         let fences = &ledger.dispatches[key];
-        assert!(fences.len() == 2 && fences[0] < fences[1], "{key} was dispatched with these fences: {fences:?}");
+        assert!(
+            fences.len() == 2 && fences[0] < fences[1],
+            "{key} was dispatched with these fences: {fences:?}"
+        );
     }
     println!(
         "zombies, rerun: {ATTEMPTS} attempts fenced out; two dispatches for each key, the second with the higher fence, and only its answer told"
@@ -123,7 +188,11 @@ async fn run_again(node: SocketAddr, charge: &Charge) -> Answer {
     loop {
         let told = answer(node, charge).await;
         if told.is_charged() {
-            assert!(!told.is_replay, "{} was not run again: {told:?}", charge.key);
+            assert!(
+                !told.is_replay,
+                "{} was not run again: {told:?}",
+                charge.key
+            );
             return told;
         }
         assert!(told.is_problem("in-flight"), "{} got {told:?}", charge.key);

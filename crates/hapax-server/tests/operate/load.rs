@@ -38,7 +38,10 @@ struct Tally {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_request_is_dropped_and_no_key_forgotten_over_a_hundred_reloads() {
     let ledger = Ledger::default();
-    let (one, two) = (Service::start("one", &ledger).await, Service::start("two", &ledger).await);
+    let (one, two) = (
+        Service::start("one", &ledger).await,
+        Service::start("two", &ledger).await,
+    );
     let (directory, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     authority.issue(directory.path(), "a");
     authority.issue(directory.path(), "b");
@@ -65,10 +68,20 @@ async fn no_request_is_dropped_and_no_key_forgotten_over_a_hundred_reloads() {
     for turn in 0.. {
         let before = *answers.borrow();
         let answered = answers.wait_for(|answered| *answered >= before + BETWEEN);
-        tokio::time::timeout(PATIENCE, answered).await.expect("the clients go on").unwrap();
+        tokio::time::timeout(PATIENCE, answered)
+            .await
+            .expect("the clients go on")
+            .unwrap();
         let (text, expected) = match turn % 10 {
             4 => (BAD[turn / 10 % BAD.len()].to_owned(), &mut bad),
-            8 => (format!("{}{}", REFUSED[turn / 10 % REFUSED.len()], good[turn % good.len()]), &mut refused),
+            8 => (
+                format!(
+                    "{}{}",
+                    REFUSED[turn / 10 % REFUSED.len()],
+                    good[turn % good.len()]
+                ),
+                &mut refused,
+            ),
             _ => (good[turn % good.len()].clone(), &mut taken),
         };
         let is_good = turn % 10 != 4 && turn % 10 != 8;
@@ -105,22 +118,37 @@ async fn no_request_is_dropped_and_no_key_forgotten_over_a_hundred_reloads() {
     assert_eq!(ledger.not_once(), []);
     assert_eq!(forgotten, Vec::<String>::new());
     // Void, unless all this happened.
-    assert!(taken >= TAKEN && bad >= 5 && refused >= 5 && certificates.len() == 2, "{certificates:?}");
-    assert!(keys.len() > 1_000 && count(&tally.replayed) > 500 && keys.iter().all(|key| ledger.count(key) == 1));
+    assert!(
+        taken >= TAKEN && bad >= 5 && refused >= 5 && certificates.len() == 2,
+        "{certificates:?}"
+    );
+    assert!(
+        keys.len() > 1_000
+            && count(&tally.replayed) > 500
+            && keys.iter().all(|key| ledger.count(key) == 1)
+    );
     for (result, expected) in [("ok", taken), ("bad", bad), ("refused", refused)] {
-        assert_eq!(world.metric(&format!("hapax_reloads_total{{result=\"{result}\"}}")).await, f64::from(expected), "{result}");
+        assert_eq!(
+            world
+                .metric(&format!("hapax_reloads_total{{result=\"{result}\"}}"))
+                .await,
+            f64::from(expected),
+            "{result}"
+        );
     }
     world.gateway.drain().await;
 }
 
-/// Four configurations: routes that come, go and change places, limits, timeouts, certificates, pools, and another upstream.
+/// Four configurations: routes that come, go and change places, limits, timeouts, certificates,
+/// pools, and another upstream.
 fn good(one: &Service, two: &Service) -> [String; 4] {
     let tls = |name: &str| format!("[tls]\ncertificate = \"{name}.pem\"\nkey = \"{name}.key\"\n");
     let (a, b, one, two) = (tls("a"), tls("b"), one.url(), two.url());
     let drain = "[drain]\nnotice = \"0s\"\ndeadline = \"1s\"\n";
     let charges = "[[routes]]\nmethod = \"POST\"\npath = \"/v1/charges\"\nkey = \"required\"\n";
     let all = "[[routes]]\npath = \"/v1/**\"\nretention = \"48h\"\n";
-    let one_charge = "[[routes]]\npath = \"/v1/{kind}\"\nwait = \"1s\"\nclasses = { \"503\" = \"unknown\" }\n";
+    let one_charge =
+        "[[routes]]\npath = \"/v1/{kind}\"\nwait = \"1s\"\nclasses = { \"503\" = \"unknown\" }\n";
     [
         format!("[upstream]\nurl = \"{one}\"\n{a}{drain}{charges}{all}"),
         format!(
@@ -155,19 +183,23 @@ struct Client {
 }
 
 impl Client {
-    /// Sends new keys, each of them once more at once, and now and then an old one. Its keys, and the certificates it was shown.
+    /// Sends new keys, each of them once more at once, and now and then an old one. Its keys, and
+    /// the certificates it was shown.
     async fn run(self, stop: Arc<AtomicBool>) -> (Vec<String>, BTreeSet<Vec<u8>>) {
         let (mut keys, mut certificates): (Vec<String>, _) = (Vec::new(), BTreeSet::new());
         while !stop.load(Ordering::Relaxed) {
             let mut connection = Connection::open(self.address, Some(&self.tls)).await;
             certificates.extend(connection.certificate.clone());
             for turn in 0..REQUESTS_PER_CONNECTION / 3 {
-                // Two clients each have the same keys, so that one may find the other's attempt in flight.
+                // Two clients each have the same keys, so that one may find the other's attempt in
+                // flight.
                 let key = format!("c{}-{}", self.number / 2, keys.len());
                 keys.push(key.clone());
                 let first = self.until_done(&mut connection, &key).await;
                 let again = self.until_done(&mut connection, &key).await;
-                self.tally.different.fetch_add(usize::from(first != again), Ordering::Relaxed);
+                self.tally
+                    .different
+                    .fetch_add(usize::from(first != again), Ordering::Relaxed);
                 let old = keys[(turn * 7919) % keys.len()].clone();
                 self.until_done(&mut connection, &old).await;
             }
@@ -183,12 +215,17 @@ impl Client {
             self.answered.send_modify(|answered| *answered += 1);
             match got {
                 Ok(got) if got.status == 201 => {
-                    self.tally.replayed.fetch_add(usize::from(got.replayed), Ordering::Relaxed);
+                    self.tally
+                        .replayed
+                        .fetch_add(usize::from(got.replayed), Ordering::Relaxed);
                     return Some(got.body);
                 }
-                Ok(got) if got.status == 409 => drop(self.tally.conflicts.fetch_add(1, Ordering::Relaxed)),
+                Ok(got) if got.status == 409 => {
+                    self.tally.conflicts.fetch_add(1, Ordering::Relaxed);
+                }
                 other => {
-                    let why = other.map_or_else(|why| why, |got| format!("{} {}", got.status, got.body));
+                    let why =
+                        other.map_or_else(|why| why, |got| format!("{} {}", got.status, got.body));
                     eprintln!("{key}: {why}");
                     self.tally.dropped.fetch_add(1, Ordering::Relaxed);
                     return None;

@@ -24,11 +24,20 @@ pub(crate) struct Logged {
 
 /// The program with these settings, before it is started.
 pub(crate) fn command(directory: &Path, settings: &str) -> Command {
-    let text = format!("listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n{settings}\n[drain]\nnotice = \"0s\"\n");
+    let text = format!(
+        "listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n{settings}\n[drain]\nnotice = \"0s\"\n"
+    );
     std::fs::write(directory.join("hapax.toml"), text).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
-    command.args(["serve", "--config"]).arg(directory.join("hapax.toml")).env_remove("HAPAX_LOG").env("NO_COLOR", "1");
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .args(["serve", "--config"])
+        .arg(directory.join("hapax.toml"))
+        .env_remove("HAPAX_LOG")
+        .env("NO_COLOR", "1");
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     command
 }
 
@@ -39,9 +48,21 @@ impl Logged {
         let (sender, lines) = mpsc::channel();
         read(child.stdout.take().unwrap(), sender.clone());
         read(child.stderr.take().unwrap(), sender);
-        let mut logged = Logged { child, lines, seen: Vec::new(), address: ([127, 0, 0, 1], 0).into(), admin: String::new() };
+        let mut logged = Logged {
+            child,
+            lines,
+            seen: Vec::new(),
+            address: ([127, 0, 0, 1], 0).into(),
+            admin: String::new(),
+        };
         let serves = logged.wait_for("it serves", |line| line["message"] == "the gateway serves");
-        logged.address = serves["listen"].as_str().unwrap().strip_prefix("http://").unwrap().parse().unwrap();
+        logged.address = serves["listen"]
+            .as_str()
+            .unwrap()
+            .strip_prefix("http://")
+            .unwrap()
+            .parse()
+            .unwrap();
         logged.admin = serves["admin"].as_str().unwrap().to_owned();
         logged
     }
@@ -52,7 +73,9 @@ impl Logged {
             return found.clone();
         }
         loop {
-            let line = self.next().unwrap_or_else(|| panic!("it never said that {what}: {:#?}", self.seen));
+            let line = self
+                .next()
+                .unwrap_or_else(|| panic!("it never said that {what}: {:#?}", self.seen));
             if is_wanted(&line) {
                 return line;
             }
@@ -61,12 +84,15 @@ impl Logged {
 
     /// The line that the access log has of this request.
     pub(crate) fn access(&mut self, request_id: &str) -> Value {
-        self.wait_for(request_id, |line| is_access(line) && line["request_id"] == request_id)
+        self.wait_for(request_id, |line| {
+            is_access(line) && line["request_id"] == request_id
+        })
     }
 
     fn next(&mut self) -> Option<Value> {
         let line = self.lines.recv_timeout(GUARD).ok()?;
-        let line: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("this is no JSON ({error}): {line}"));
+        let line: Value = serde_json::from_str(&line)
+            .unwrap_or_else(|error| panic!("this is no JSON ({error}): {line}"));
         self.seen.push(line.clone());
         Some(line)
     }

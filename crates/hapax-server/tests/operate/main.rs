@@ -1,4 +1,5 @@
-//! A gateway that is operated: given another configuration while it works, asked what it does, told to only watch.
+//! A gateway that is operated: given another configuration while it works, asked what it does, told
+//! to only watch.
 
 mod lines;
 mod load;

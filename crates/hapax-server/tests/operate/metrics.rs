@@ -22,10 +22,20 @@ async fn the_documentation_lists_what_there_is_and_nothing_else() {
     // What another gateway has whose store is a Postgres.
     let other = hapax_server::telemetry::Metrics::new();
     other.watch_postgres(|| Some(hapax::store::postgres::Stats::default()));
-    let (there, documented) = (there(&(other.encode() + &world.metrics().await)), documented());
+    let (there, documented) = (
+        there(&(other.encode() + &world.metrics().await)),
+        documented(),
+    );
     let names = |metrics: &Metrics| metrics.keys().cloned().collect::<BTreeSet<_>>();
-    let missing: Vec<_> = names(&there).difference(&names(&documented)).cloned().collect();
-    assert_eq!(missing, Vec::<String>::new(), "these are counted and not documented");
+    let missing: Vec<_> = names(&there)
+        .difference(&names(&documented))
+        .cloned()
+        .collect();
+    assert_eq!(
+        missing,
+        Vec::<String>::new(),
+        "these are counted and not documented"
+    );
     for (name, (kind, labels, is_always)) in &documented {
         match there.get(name) {
             Some((is, has, _)) => assert_eq!((is, has), (kind, labels), "{name}"),
@@ -40,18 +50,33 @@ async fn the_documentation_lists_what_there_is_and_nothing_else() {
 fn there(text: &str) -> Metrics {
     let mut metrics = Metrics::new();
     for line in text.lines() {
-        if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|line| line.split_once(' ')) {
+        if let Some((name, kind)) = line
+            .strip_prefix("# TYPE ")
+            .and_then(|line| line.split_once(' '))
+        {
             let kind = if kind == "info" { "gauge" } else { kind };
             let suffix = match kind {
                 "counter" => "_total",
                 _ if name == "hapax_build" => "_info",
                 _ => "",
             };
-            metrics.insert(format!("{name}{suffix}"), (kind.to_owned(), BTreeSet::new(), true));
+            metrics.insert(
+                format!("{name}{suffix}"),
+                (kind.to_owned(), BTreeSet::new(), true),
+            );
         } else if let Some((name, rest)) = line.split_once('{').filter(|_| !line.starts_with('#')) {
-            let name = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name);
-            let labels = rest.split("\",").filter_map(|label| Some(label.split_once("=\"")?.0.to_owned()));
-            metrics.get_mut(name).unwrap().1.extend(labels.filter(|label| label != "le"));
+            let name = ["_bucket", "_sum", "_count"]
+                .iter()
+                .find_map(|suffix| name.strip_suffix(suffix))
+                .unwrap_or(name);
+            let labels = rest
+                .split("\",")
+                .filter_map(|label| Some(label.split_once("=\"")?.0.to_owned()));
+            metrics
+                .get_mut(name)
+                .unwrap()
+                .1
+                .extend(labels.filter(|label| label != "le"));
         }
     }
     metrics
@@ -63,9 +88,22 @@ fn documented() -> Metrics {
     let mut metrics = Metrics::new();
     for line in text.lines().filter(|line| line.starts_with("| `hapax_")) {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
-        let words = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<BTreeSet<_>>();
+        let words = |cell: &str| {
+            cell.split('`')
+                .skip(1)
+                .step_by(2)
+                .map(str::to_owned)
+                .collect::<BTreeSet<_>>()
+        };
         let name = words(cells[0]).into_iter().next().unwrap();
-        let before = metrics.insert(name.clone(), (cells[1].to_owned(), words(cells[2]), !cells[0].contains('†')));
+        let before = metrics.insert(
+            name.clone(),
+            (
+                cells[1].to_owned(),
+                words(cells[2]),
+                !cells[0].contains('†'),
+            ),
+        );
         assert!(before.is_none(), "{name} is there twice");
     }
     metrics
@@ -75,10 +113,17 @@ fn documented() -> Metrics {
 async fn a_credential_that_changes_between_two_tries_is_noticed_and_nothing_is_refused() {
     let ledger = Ledger::default();
     let service = Service::start("one", &ledger).await;
-    let world = World::start(&format!("[upstream]\nurl = \"{}\"\n[drain]\nnotice = \"0s\"\n", service.url())).await;
+    let world = World::start(&format!(
+        "[upstream]\nurl = \"{}\"\n[drain]\nnotice = \"0s\"\n",
+        service.url()
+    ))
+    .await;
     let by = |credential: &str| {
         let mut request = post("/v1/a", "k");
-        request.headers_mut().insert("authorization", format!("Bearer {credential}").parse().unwrap());
+        request.headers_mut().insert(
+            "authorization",
+            format!("Bearer {credential}").parse().unwrap(),
+        );
         request
     };
     let suspected = async || world.metric("hapax_suspected_principals_total").await;
@@ -87,9 +132,19 @@ async fn a_credential_that_changes_between_two_tries_is_noticed_and_nothing_is_r
     assert_eq!(suspected().await, 0.0, "a replay is nobody else's");
     let rotated = world.send(by("ada-new")).await;
     assert!(rotated.status == 201 && !rotated.replayed);
-    assert_eq!((suspected().await, ledger.count("k")), (1.0, 2), "it had a second effect, and somebody can be told");
+    assert_eq!(
+        (suspected().await, ledger.count("k")),
+        (1.0, 2),
+        "it had a second effect, and somebody can be told"
+    );
     // A reload forgets nothing of this.
-    world.reload(&format!("[upstream]\nurl = \"{}\"\n[drain]\nnotice = \"1s\"\n", service.url())).await.unwrap();
+    world
+        .reload(&format!(
+            "[upstream]\nurl = \"{}\"\n[drain]\nnotice = \"1s\"\n",
+            service.url()
+        ))
+        .await
+        .unwrap();
     assert_eq!(world.send(by("ada-newest")).await.status, 201);
     assert_eq!(suspected().await, 2.0);
     world.gateway.drain().await;
@@ -98,16 +153,36 @@ async fn a_credential_that_changes_between_two_tries_is_noticed_and_nothing_is_r
 #[tokio::test]
 async fn what_takes_long_and_what_is_unknown_has_an_age() {
     let service = Service::start("one", &Ledger::default()).await;
-    let world = World::start(&format!("[upstream]\nurl = \"{}\"\n[drain]\nnotice = \"0s\"\n", service.url())).await;
+    let world = World::start(&format!(
+        "[upstream]\nurl = \"{}\"\n[drain]\nnotice = \"0s\"\n",
+        service.url()
+    ))
+    .await;
     assert_eq!(world.send(post("/v1/a", "lost")).await.status, 502);
     let mut connection = world.connect().await;
     let slow = tokio::spawn(async move { connection.send(post("/slow", "k")).await });
     service.arrived.acquire().await.unwrap().forget();
     // The first who asks has it counted.
     let text = world.metrics().await;
-    let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse::<f64>().ok()).unwrap();
-    assert_eq!((value("hapax_unknown"), value("hapax_attempts_in_flight")), (1.0, 1.0), "{text}");
-    assert!(value("hapax_oldest_unknown_seconds") > 0.0 && value("hapax_oldest_attempt_seconds") > 0.0, "{text}");
+    let value = |name: &str| {
+        text.lines()
+            .find_map(|line| {
+                line.strip_prefix(name)?
+                    .strip_prefix(' ')?
+                    .parse::<f64>()
+                    .ok()
+            })
+            .unwrap()
+    };
+    assert_eq!(
+        (value("hapax_unknown"), value("hapax_attempts_in_flight")),
+        (1.0, 1.0),
+        "{text}"
+    );
+    assert!(
+        value("hapax_oldest_unknown_seconds") > 0.0 && value("hapax_oldest_attempt_seconds") > 0.0,
+        "{text}"
+    );
     service.gate.add_permits(1);
     assert_eq!(slow.await.unwrap().unwrap().status, 201);
     assert_eq!(world.send(get("/v1/a")).await.status, 201);
@@ -125,8 +200,19 @@ async fn what_the_next_repeat_resolves_waits_for_nobody() {
     };
     let world = World::start(&settings("fenced")).await;
     assert_eq!(world.send(post("/v1/a", "lost-1")).await.status, 502);
-    assert_eq!(world.metric("hapax_attempts_total{state=\"unknown\"}").await, 1.0);
-    assert_eq!((world.metric("hapax_unknown").await, world.metric("hapax_oldest_unknown_seconds").await), (0.0, 0.0));
+    assert_eq!(
+        world
+            .metric("hapax_attempts_total{state=\"unknown\"}")
+            .await,
+        1.0
+    );
+    assert_eq!(
+        (
+            world.metric("hapax_unknown").await,
+            world.metric("hapax_oldest_unknown_seconds").await
+        ),
+        (0.0, 0.0)
+    );
     world.gateway.drain().await;
 
     let world = World::start(&settings("hold")).await;

@@ -22,13 +22,20 @@ struct Served {
 
 fn hapax() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     command
 }
 
 fn settings(directory: &Path, more: &str) {
     let text = "listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\nstore = \"memory:\"\n";
-    fs::write(directory.join("hapax.toml"), format!("{text}{more}[drain]\nnotice = \"0s\"\n")).unwrap();
+    fs::write(
+        directory.join("hapax.toml"),
+        format!("{text}{more}[drain]\nnotice = \"0s\"\n"),
+    )
+    .unwrap();
 }
 
 /// Starts with a file or without one, under a manager.
@@ -43,11 +50,25 @@ fn spawn(has_file: bool) -> Served {
         .env("NOTIFY_SOCKET", directory.path().join("notify"));
     command.env("WATCHDOG_USEC", "200000");
     if has_file {
-        command.arg("--config").arg(directory.path().join("hapax.toml"));
+        command
+            .arg("--config")
+            .arg(directory.path().join("hapax.toml"));
     } else {
-        command.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--store", "memory:"]);
+        command.args([
+            "--listen",
+            "127.0.0.1:0",
+            "--admin",
+            "127.0.0.1:0",
+            "--store",
+            "memory:",
+        ]);
     }
-    Served { child: command.spawn().unwrap(), manager, directory, admin: String::new() }
+    Served {
+        child: command.spawn().unwrap(),
+        manager,
+        directory,
+        admin: String::new(),
+    }
 }
 
 fn served(has_file: bool) -> Served {
@@ -62,7 +83,10 @@ impl Served {
     /// Where operators ask, as the banner says.
     fn operators(&mut self) -> String {
         let lines = BufReader::new(self.child.stdout.take().unwrap()).lines();
-        let line = lines.map(Result::unwrap).find(|line| line.trim_start().starts_with("operators")).unwrap();
+        let line = lines
+            .map(Result::unwrap)
+            .find(|line| line.trim_start().starts_with("operators"))
+            .unwrap();
         let url = line.split_whitespace().nth(1).unwrap();
         url[..url.find("/readyz").unwrap()].to_owned()
     }
@@ -85,8 +109,20 @@ impl Served {
     }
 
     fn reload(&self, more: &[&str]) -> (Option<i32>, String, String) {
-        let Output { status, stdout, stderr } = hapax().args(["reload", "--admin", &self.admin]).args(more).output().unwrap();
-        (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+        let Output {
+            status,
+            stdout,
+            stderr,
+        } = hapax()
+            .args(["reload", "--admin", &self.admin])
+            .args(more)
+            .output()
+            .unwrap();
+        (
+            status.code(),
+            String::from_utf8(stdout).unwrap(),
+            String::from_utf8(stderr).unwrap(),
+        )
     }
 
     /// Stops it; what it said on standard error.
@@ -94,7 +130,12 @@ impl Served {
         self.signal(Signal::TERM);
         self.told("STOPPING=1");
         let mut stderr = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        self.child
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut stderr)
+            .unwrap();
         assert_eq!(self.child.wait().unwrap().code(), Some(0), "{stderr}");
         stderr
     }
@@ -113,8 +154,18 @@ fn a_hangup_reads_the_configuration_again_and_a_manager_is_told() {
     settings(served.directory.path(), "[timeouts]\nstall = \"30s\"\n");
     served.signal(Signal::HUP);
     let reloading = served.told("RELOADING=1\nMONOTONIC_USEC=");
-    assert!(reloading.lines().nth(1).unwrap()["MONOTONIC_USEC=".len()..].parse::<u64>().unwrap() > 0, "{reloading}");
-    assert!(served.told("READY=1").contains("the configuration was reloaded, settings changed: 1"));
+    assert!(
+        reloading.lines().nth(1).unwrap()["MONOTONIC_USEC=".len()..]
+            .parse::<u64>()
+            .unwrap()
+            > 0,
+        "{reloading}"
+    );
+    assert!(
+        served
+            .told("READY=1")
+            .contains("the configuration was reloaded, settings changed: 1")
+    );
 
     settings(served.directory.path(), "nonsense = 7\n");
     served.signal(Signal::HUP);
@@ -122,8 +173,15 @@ fn a_hangup_reads_the_configuration_again_and_a_manager_is_told() {
     assert!(served.told("READY=1").contains("NOT reloaded"));
     served.told("WATCHDOG=1");
     let stderr = served.end();
-    assert!(stderr.contains("a setting changed setting=\"timeouts.stall\" from=\"20s\" to=\"30s\""), "{stderr}");
-    assert!(stderr.contains("hapax.toml:4:1: unknown setting `nonsense`") && stderr.contains("\n   | ^^^^^^^^"), "{stderr}");
+    assert!(
+        stderr.contains("a setting changed setting=\"timeouts.stall\" from=\"20s\" to=\"30s\""),
+        "{stderr}"
+    );
+    assert!(
+        stderr.contains("hapax.toml:4:1: unknown setting `nonsense`")
+            && stderr.contains("\n   | ^^^^^^^^"),
+        "{stderr}"
+    );
 }
 
 #[test]
@@ -133,8 +191,15 @@ fn without_a_file_there_is_nothing_to_reload_and_it_goes_on() {
     served.told("RELOADING=1");
     served.told("READY=1");
     let (code, _, stderr) = served.reload(&[]);
-    assert!(code == Some(1) && stderr.contains("started without --config"), "{code:?} {stderr}");
-    assert!(served.end().contains("there is nothing to reload: this gateway was started without --config"));
+    assert!(
+        code == Some(1) && stderr.contains("started without --config"),
+        "{code:?} {stderr}"
+    );
+    assert!(
+        served
+            .end()
+            .contains("there is nothing to reload: this gateway was started without --config")
+    );
 }
 
 #[test]
@@ -142,7 +207,10 @@ fn a_hangup_before_the_gateway_is_up_does_not_end_it() {
     let served = spawn(true);
     // As soon as the program has a way to handle it, which is long before the store is open.
     let caught = |status: &str| {
-        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("the kernel tells it");
+        let mask = status
+            .lines()
+            .find_map(|line| line.strip_prefix("SigCgt:"))
+            .expect("the kernel tells it");
         u64::from_str_radix(mask.trim(), 16).unwrap() & 1 != 0
     };
     while !caught(&fs::read_to_string(format!("/proc/{}/status", served.child.id())).unwrap()) {
@@ -159,17 +227,37 @@ fn a_hangup_before_the_gateway_is_up_does_not_end_it() {
 fn an_operator_reloads_and_is_told_what_changed_or_why_not() {
     let served = served(true);
     let told = "no setting changed; the files that they name were read again\n";
-    assert_eq!(served.reload(&[]), (Some(0), told.to_owned(), String::new()));
+    assert_eq!(
+        served.reload(&[]),
+        (Some(0), told.to_owned(), String::new())
+    );
     settings(served.directory.path(), "namespace = \"other\"\n");
     let (code, _, stderr) = served.reload(&[]);
-    assert!(code == Some(1) && stderr.contains("`namespace` changes from \"default\" to \"other\""), "{code:?} {stderr}");
-    assert!(stderr.contains("(0 live keys now)") && stderr.contains("--allow-scope-change"), "{stderr}");
+    assert!(
+        code == Some(1) && stderr.contains("`namespace` changes from \"default\" to \"other\""),
+        "{code:?} {stderr}"
+    );
+    assert!(
+        stderr.contains("(0 live keys now)") && stderr.contains("--allow-scope-change"),
+        "{stderr}"
+    );
     let (code, _, stderr) = served.reload(&["--allow-scope-change"]);
-    assert!(code == Some(2) && stderr.contains("--reason"), "{code:?} {stderr}");
-    let (code, stdout, stderr) = served.reload(&["--allow-scope-change", "--reason", "nobody uses it yet"]);
-    assert_eq!((code, stdout.as_str()), (Some(0), "namespace\tdefault -> other\n"), "{stderr}");
+    assert!(
+        code == Some(2) && stderr.contains("--reason"),
+        "{code:?} {stderr}"
+    );
+    let (code, stdout, stderr) =
+        served.reload(&["--allow-scope-change", "--reason", "nobody uses it yet"]);
+    assert_eq!(
+        (code, stdout.as_str()),
+        (Some(0), "namespace\tdefault -> other\n"),
+        "{stderr}"
+    );
     settings(served.directory.path(), "listen = \"127.0.0.1:1\"\n");
     let (code, _, stderr) = served.reload(&[]);
-    assert!(code == Some(1) && stderr.contains("duplicate key"), "{code:?} {stderr}");
+    assert!(
+        code == Some(1) && stderr.contains("duplicate key"),
+        "{code:?} {stderr}"
+    );
     served.end();
 }

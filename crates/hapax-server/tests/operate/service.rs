@@ -1,4 +1,5 @@
-//! The service behind: each request is an effect, and the ledger is the count of them that Hapax has no hand in.
+//! The service behind: each request is an effect, and the ledger is the count of them that Hapax
+//! has no hand in.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -30,7 +31,13 @@ impl Ledger {
 
     /// The keys that had another number of effects than one.
     pub(crate) fn not_once(&self) -> Vec<(String, usize)> {
-        self.0.lock().unwrap().iter().filter(|(_, count)| **count != 1).map(|(key, count)| (key.clone(), *count)).collect()
+        self.0
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|(_, count)| **count != 1)
+            .map(|(key, count)| (key.clone(), *count))
+            .collect()
     }
 }
 
@@ -55,10 +62,22 @@ impl Service {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (gate, arrived) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
-        let inside = Inside { name, ledger: ledger.clone(), gate: gate.clone(), arrived: arrived.clone() };
-        let router = Router::new().route("/slow", any(slow)).fallback(any(effect)).with_state(inside);
+        let inside = Inside {
+            name,
+            ledger: ledger.clone(),
+            gate: gate.clone(),
+            arrived: arrived.clone(),
+        };
+        let router = Router::new()
+            .route("/slow", any(slow))
+            .fallback(any(effect))
+            .with_state(inside);
         tokio::spawn(async move { axum::serve(listener, router).await });
-        Service { address, gate, arrived }
+        Service {
+            address,
+            gate,
+            arrived,
+        }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -66,13 +85,30 @@ impl Service {
     }
 }
 
-async fn effect(State(service): State<Inside>, headers: HeaderMap) -> (StatusCode, [(&'static str, &'static str); 1], String) {
-    let key = ["idempotency-key", "x-key"].iter().find_map(|name| headers.get(*name)?.to_str().ok()).unwrap_or_default();
+async fn effect(
+    State(service): State<Inside>,
+    headers: HeaderMap,
+) -> (StatusCode, [(&'static str, &'static str); 1], String) {
+    let key = ["idempotency-key", "x-key"]
+        .iter()
+        .find_map(|name| headers.get(*name)?.to_str().ok())
+        .unwrap_or_default();
     let number = service.ledger.enter(key);
-    let status = if key.starts_with("lost") { StatusCode::BAD_GATEWAY } else { StatusCode::CREATED };
-    let seen = headers.get("x-forwarded-for").and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let status = if key.starts_with("lost") {
+        StatusCode::BAD_GATEWAY
+    } else {
+        StatusCode::CREATED
+    };
+    let seen = headers
+        .get("x-forwarded-for")
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
     // Its own, which no caller gets.
-    (status, [("x-request-id", "the-services-own")], format!("{} {key} effect {number} for {seen}", service.name))
+    (
+        status,
+        [("x-request-id", "the-services-own")],
+        format!("{} {key} effect {number} for {seen}", service.name),
+    )
 }
 
 async fn slow(state: State<Inside>, headers: HeaderMap) -> impl IntoResponse {

@@ -1,5 +1,5 @@
-//! A route that only watches, in front of a service that knows nothing of keys: nothing is refused, nothing is changed, and what would
-//! have been replayed or refused is counted.
+//! A route that only watches, in front of a service that knows nothing of keys: nothing is refused,
+//! nothing is changed, and what would have been replayed or refused is counted.
 
 use bytes::Bytes;
 use hapax_testkit::origin::{Origin, Step, answer};
@@ -10,16 +10,37 @@ use crate::wire::{Connection, get};
 use crate::world::World;
 
 /// What any proxy adds to a request: `docs/gateway.md` lists it.
-const PROXYS: [&str; 6] = ["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "forwarded", "via", "x-request-id"];
+const PROXYS: [&str; 6] = [
+    "x-forwarded-for",
+    "x-forwarded-proto",
+    "x-forwarded-host",
+    "forwarded",
+    "via",
+    "x-request-id",
+];
 
-/// A request as a client of an old service sends it: with odd fields, a coding, and what may be a key.
+/// A request as a client of an old service sends it: with odd fields, a coding, and what may be a
+/// key.
 fn ask(key: Option<&str>, body: &str) -> Request<Full<Bytes>> {
-    let request = Request::post("/v1/charges?x=%2F&y=").header("host", "shop.example").header("authorization", "Bearer ada");
-    let request = request.header("accept-encoding", "gzip, br").header("x-Odd", "a, b").header("prefer", "wait=3");
+    let request = Request::post("/v1/charges?x=%2F&y=")
+        .header("host", "shop.example")
+        .header("authorization", "Bearer ada");
+    let request = request
+        .header("accept-encoding", "gzip, br")
+        .header("x-Odd", "a, b")
+        .header("prefer", "wait=3");
     // Told by the gateway anew, as any framing; this client would leave it out.
-    let request = if body.is_empty() { request.header("content-length", "0") } else { request };
-    let request = key.into_iter().fold(request, |request, key| request.header("idempotency-key", key));
-    request.body(Full::new(Bytes::from(body.to_owned()))).unwrap()
+    let request = if body.is_empty() {
+        request.header("content-length", "0")
+    } else {
+        request
+    };
+    let request = key.into_iter().fold(request, |request, key| {
+        request.header("idempotency-key", key)
+    });
+    request
+        .body(Full::new(Bytes::from(body.to_owned())))
+        .unwrap()
 }
 
 /// What is sent, in this order: the key, the body, and what the service does.
@@ -41,7 +62,8 @@ const SENT: [(Option<&str>, &str, u16); 11] = [
     (None, "", 400),
 ];
 
-/// What the shadow makes of these, and of the two after them. Two of them have no key, and are not looked at.
+/// What the shadow makes of these, and of the two after them. Two of them have no key, and are not
+/// looked at.
 const FORESEEN: [(&str, f64); 6] = [
     ("run", 5.0),
     ("reject-in-flight", 1.0),
@@ -53,7 +75,10 @@ const FORESEEN: [(&str, f64); 6] = [
 
 #[tokio::test]
 async fn nothing_is_refused_or_changed_and_what_would_have_been_is_counted() {
-    let (behind, direct) = (Origin::start().await.unwrap(), Origin::start().await.unwrap());
+    let (behind, direct) = (
+        Origin::start().await.unwrap(),
+        Origin::start().await.unwrap(),
+    );
     let settings = format!(
         "[upstream]\nurl = \"http://{}\"\n[drain]\nnotice = \"0s\"\n[[routes]]\npath = \"/v1/**\"\nshadow = true\n",
         behind.address()
@@ -62,7 +87,11 @@ async fn nothing_is_refused_or_changed_and_what_would_have_been_is_counted() {
     for (number, (key, body, status)) in SENT.into_iter().enumerate() {
         for origin in [&behind, &direct] {
             let fields = "content-type: text/odd\r\nx-effect: 1\r\nset-cookie: a=b\r\ncache-control: no-store\r\n";
-            let text = if status == 204 { String::new() } else { format!("effect {number}") };
+            let text = if status == 204 {
+                String::new()
+            } else {
+                format!("effect {number}")
+            };
             let answer = if status == 204 {
                 b"HTTP/1.1 204 Scripted\r\nx-effect: 1\r\n\r\n".to_vec()
             } else {
@@ -71,9 +100,21 @@ async fn nothing_is_refused_or_changed_and_what_would_have_been_is_counted() {
             origin.script([Step::Read, Step::Write(answer)]);
         }
         let through = world.send(ask(key, body)).await;
-        let without = Connection::open(direct.address(), None).await.send(ask(key, body)).await.unwrap();
-        assert_eq!((through.status, &through.body), (without.status, &without.body), "{key:?} {body}");
-        assert_eq!(plain(&through.headers), plain(&without.headers), "{key:?} {body}");
+        let without = Connection::open(direct.address(), None)
+            .await
+            .send(ask(key, body))
+            .await
+            .unwrap();
+        assert_eq!(
+            (through.status, &through.body),
+            (without.status, &without.body),
+            "{key:?} {body}"
+        );
+        assert_eq!(
+            plain(&through.headers),
+            plain(&without.headers),
+            "{key:?} {body}"
+        );
     }
 
     // Every request had its effect, with the same bytes.
@@ -96,43 +137,95 @@ async fn nothing_is_refused_or_changed_and_what_would_have_been_is_counted() {
 
     let text = world.metrics().await;
     for (would, count) in FORESEEN {
-        assert_eq!(world.metric(&format!("hapax_shadow_total{{route=\"/v1/**\",would=\"{would}\"}}")).await, count, "{text}");
+        assert_eq!(
+            world
+                .metric(&format!(
+                    "hapax_shadow_total{{route=\"/v1/**\",would=\"{would}\"}}"
+                ))
+                .await,
+            count,
+            "{text}"
+        );
     }
-    let foreseen = text.lines().filter(|line| line.starts_with("hapax_shadow_total")).count();
+    let foreseen = text
+        .lines()
+        .filter(|line| line.starts_with("hapax_shadow_total"))
+        .count();
     assert_eq!(foreseen, FORESEEN.len(), "{text}");
-    assert_eq!(world.metric("hapax_requests_total{route=\"/v1/**\",outcome=\"unguarded\"}").await, (SENT.len() + 2) as f64);
-    assert_eq!(world.metric("hapax_duplicates_prevented_total").await, 0.0, "nothing was prevented");
-    println!("{} requests through a shadow, all of them equal to a direct run; foreseen: {FORESEEN:?}", SENT.len() + 2);
+    assert_eq!(
+        world
+            .metric("hapax_requests_total{route=\"/v1/**\",outcome=\"unguarded\"}")
+            .await,
+        (SENT.len() + 2) as f64
+    );
+    assert_eq!(
+        world.metric("hapax_duplicates_prevented_total").await,
+        0.0,
+        "nothing was prevented"
+    );
+    println!(
+        "{} requests through a shadow, all of them equal to a direct run; foreseen: {FORESEEN:?}",
+        SENT.len() + 2
+    );
 
     let published = world.send(get("/.well-known/idempotency")).await.body;
     assert!(published.contains("\"shadow\": true"), "{published}");
 
     // A service that does the same itself: what it says of its own answers is not what we did.
-    behind.script([Step::Read, Step::Write(answer(201, "idempotent-replayed: true\r\n", "its own"))]);
+    behind.script([
+        Step::Read,
+        Step::Write(answer(201, "idempotent-replayed: true\r\n", "its own")),
+    ]);
     assert_eq!(world.send(ask(Some("k5"), "5")).await.body, "its own");
-    assert_eq!(world.metric("hapax_requests_total{route=\"/v1/**\",outcome=\"unguarded\"}").await, (SENT.len() + 3) as f64);
+    assert_eq!(
+        world
+            .metric("hapax_requests_total{route=\"/v1/**\",outcome=\"unguarded\"}")
+            .await,
+        (SENT.len() + 3) as f64
+    );
     let replayed = world.metrics().await;
-    assert!(!replayed.contains("hapax_requests_total{route=\"/v1/**\",outcome=\"replayed\"} 1"), "{replayed}");
+    assert!(
+        !replayed.contains("hapax_requests_total{route=\"/v1/**\",outcome=\"replayed\"} 1"),
+        "{replayed}"
+    );
 
     // Turned off, it begins with nothing: what only was watched counts for no promise.
-    world.reload(&settings.replace("shadow = true", "")).await.unwrap();
+    world
+        .reload(&settings.replace("shadow = true", ""))
+        .await
+        .unwrap();
     let first = world.send(ask(Some("k1"), "5")).await;
-    assert!(first.status == 200 && !first.replayed && world.send(ask(Some("k1"), "5")).await.replayed);
+    assert!(
+        first.status == 200 && !first.replayed && world.send(ask(Some("k1"), "5")).await.replayed
+    );
     world.gateway.drain().await;
 }
 
 /// Fields of an answer, without the date.
 fn plain(headers: &http::HeaderMap) -> Vec<(String, Vec<u8>)> {
-    let fields = headers.iter().filter(|(name, _)| *name != "date" && *name != "x-request-id");
-    let mut fields: Vec<_> = fields.map(|(name, value)| (name.to_string(), value.as_bytes().to_vec())).collect();
+    let fields = headers
+        .iter()
+        .filter(|(name, _)| *name != "date" && *name != "x-request-id");
+    let mut fields: Vec<_> = fields
+        .map(|(name, value)| (name.to_string(), value.as_bytes().to_vec()))
+        .collect();
     fields.sort();
     fields
 }
 
-/// The lines of a request's head, without what any proxy adds; in an order of their own, which no proxy keeps.
+/// The lines of a request's head, without what any proxy adds; in an order of their own, which no
+/// proxy keeps.
 fn head(head: &str) -> Vec<String> {
-    let is_proxys = |line: &str| PROXYS.iter().any(|name| line.to_ascii_lowercase().starts_with(&format!("{name}:")));
-    let mut lines: Vec<String> = head.lines().filter(|line| !line.is_empty() && !is_proxys(line)).map(str::to_owned).collect();
+    let is_proxys = |line: &str| {
+        PROXYS
+            .iter()
+            .any(|name| line.to_ascii_lowercase().starts_with(&format!("{name}:")))
+    };
+    let mut lines: Vec<String> = head
+        .lines()
+        .filter(|line| !line.is_empty() && !is_proxys(line))
+        .map(str::to_owned)
+        .collect();
     lines[1..].sort();
     lines
 }

@@ -30,16 +30,34 @@ impl Connection {
     pub(crate) async fn open(address: SocketAddr, tls: Option<&Arc<ClientConfig>>) -> Connection {
         let stream = TcpStream::connect(address).await.unwrap();
         stream.set_nodelay(true).unwrap();
-        let Some(tls) = tls else { return Connection { sender: speak(stream).await, certificate: None } };
-        let stream = TlsConnector::from(tls.clone()).connect(ServerName::try_from("localhost").unwrap(), stream).await.unwrap();
+        let Some(tls) = tls else {
+            return Connection {
+                sender: speak(stream).await,
+                certificate: None,
+            };
+        };
+        let stream = TlsConnector::from(tls.clone())
+            .connect(ServerName::try_from("localhost").unwrap(), stream)
+            .await
+            .unwrap();
         let certificate = stream.get_ref().1.peer_certificates().unwrap()[0].to_vec();
-        Connection { sender: speak(stream).await, certificate: Some(certificate) }
+        Connection {
+            sender: speak(stream).await,
+            certificate: Some(certificate),
+        }
     }
 
     /// Sends a request; `Err` says how its answer did not come.
     pub(crate) async fn send(&mut self, request: Request<Full<Bytes>>) -> Result<Got, String> {
-        self.sender.ready().await.map_err(|error| format!("the connection is gone: {error}"))?;
-        let response = self.sender.send_request(request).await.map_err(|error| format!("no answer: {error}"))?;
+        self.sender
+            .ready()
+            .await
+            .map_err(|error| format!("the connection is gone: {error}"))?;
+        let response = self
+            .sender
+            .send_request(request)
+            .await
+            .map_err(|error| format!("no answer: {error}"))?;
         got(response).await
     }
 }
@@ -55,7 +73,11 @@ where
 
 async fn got(response: Response<hyper::body::Incoming>) -> Result<Got, String> {
     let (head, body) = response.into_parts();
-    let body = body.collect().await.map_err(|error| format!("its answer broke off: {error}"))?.to_bytes();
+    let body = body
+        .collect()
+        .await
+        .map_err(|error| format!("its answer broke off: {error}"))?
+        .to_bytes();
     Ok(Got {
         status: head.status.as_u16(),
         replayed: head.headers.contains_key("idempotent-replayed"),
@@ -66,11 +88,18 @@ async fn got(response: Response<hyper::body::Incoming>) -> Result<Got, String> {
 
 /// A POST with a key.
 pub(crate) fn post(path: &str, key: &str) -> Request<Full<Bytes>> {
-    let request =
-        Request::post(path).header("host", "localhost").header("authorization", "Bearer ada").header("idempotency-key", key);
-    request.body(Full::new(Bytes::from("{\"amount\":5}"))).unwrap()
+    let request = Request::post(path)
+        .header("host", "localhost")
+        .header("authorization", "Bearer ada")
+        .header("idempotency-key", key);
+    request
+        .body(Full::new(Bytes::from("{\"amount\":5}")))
+        .unwrap()
 }
 
 pub(crate) fn get(path: &str) -> Request<Full<Bytes>> {
-    Request::get(path).header("host", "localhost").body(Full::new(Bytes::new())).unwrap()
+    Request::get(path)
+        .header("host", "localhost")
+        .body(Full::new(Bytes::new()))
+        .unwrap()
 }

@@ -20,7 +20,8 @@ pub(crate) struct World {
 }
 
 /// What stands before the rest of every configuration here.
-pub(crate) const HEAD: &str = "listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\nstore = \"sqlite:hapax.db\"\n";
+pub(crate) const HEAD: &str =
+    "listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\nstore = \"sqlite:hapax.db\"\n";
 
 impl World {
     /// Starts with this configuration, after [`HEAD`].
@@ -33,9 +34,19 @@ impl World {
         write(&file, text);
         let path = file.clone();
         let reread: Reread = Arc::new(move || file::read(&path));
-        let options = Options { reread: Some(reread.clone()), reload_scopes, ..Options::default() };
-        let gateway = Gateway::start_with(reread().unwrap(), options).await.unwrap();
-        World { gateway, file, _directory: directory }
+        let options = Options {
+            reread: Some(reread.clone()),
+            reload_scopes,
+            ..Options::default()
+        };
+        let gateway = Gateway::start_with(reread().unwrap(), options)
+            .await
+            .unwrap();
+        World {
+            gateway,
+            file,
+            _directory: directory,
+        }
     }
 
     pub(crate) fn write(&self, text: &str) {
@@ -51,7 +62,9 @@ impl World {
     pub(crate) async fn reload(&self, text: &str) -> Result<Vec<String>, String> {
         self.write(text);
         let reloaded = self.gateway.reloader().reload(false).await;
-        reloaded.map(|changes| changes.iter().map(ToString::to_string).collect()).map_err(|error| error.to_string())
+        reloaded
+            .map(|changes| changes.iter().map(ToString::to_string).collect())
+            .map_err(|error| error.to_string())
     }
 
     pub(crate) async fn connect(&self) -> Connection {
@@ -64,7 +77,11 @@ impl World {
 
     /// Asks as an operator.
     pub(crate) async fn ask(&self, request: Request<Full<bytes::Bytes>>) -> Got {
-        Connection::open(self.gateway.admin().unwrap(), None).await.send(request).await.unwrap()
+        Connection::open(self.gateway.admin().unwrap(), None)
+            .await
+            .send(request)
+            .await
+            .unwrap()
     }
 
     /// Everything that is counted.
@@ -74,7 +91,9 @@ impl World {
 
     pub(crate) async fn metric(&self, name: &str) -> f64 {
         let text = self.metrics().await;
-        let found = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+        let found = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
         found.unwrap_or_else(|| panic!("no {name} in\n{text}"))
     }
 }
@@ -103,7 +122,10 @@ impl Authority {
     /// Writes a new certificate and its key, `NAME.pem` and `NAME.key`.
     pub(crate) fn issue(&self, directory: &Path, name: &str) {
         let key = KeyPair::generate().unwrap();
-        let certificate = CertificateParams::new(["localhost".to_owned()]).unwrap().signed_by(&key, &self.0).unwrap();
+        let certificate = CertificateParams::new(["localhost".to_owned()])
+            .unwrap()
+            .signed_by(&key, &self.0)
+            .unwrap();
         std::fs::write(directory.join(format!("{name}.pem")), certificate.pem()).unwrap();
         std::fs::write(directory.join(format!("{name}.key")), key.serialize_pem()).unwrap();
     }

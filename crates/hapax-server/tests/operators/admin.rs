@@ -20,11 +20,27 @@ use super::fixture::{Said, charges, ended, fill, hapax, id};
 /// An admin page for a store, with two routes of names.
 async fn admin_of(store: Arc<dyn Store>) -> Admin {
     let mut config = Config::new(http::Uri::default());
-    let route = |name: &str, text: &str| Route { name: name.into(), ..text.parse().unwrap() };
-    config.routes = vec![route("refunds", "POST /v1/refunds"), route("versioned", "/v1/**")];
-    let operation_ids = store.pulse().await.expect("the store works").operation_ids();
+    let route = |name: &str, text: &str| Route {
+        name: name.into(),
+        ..text.parse().unwrap()
+    };
+    config.routes = vec![
+        route("refunds", "POST /v1/refunds"),
+        route("versioned", "/v1/**"),
+    ];
+    let operation_ids = store
+        .pulse()
+        .await
+        .expect("the store works")
+        .operation_ids();
     let hapax = Hapax::builder_shared(store).sweep(None).build();
-    Admin::new(Arc::default(), Metrics::new(), hapax, operation_ids, Rules::of(&config))
+    Admin::new(
+        Arc::default(),
+        Metrics::new(),
+        hapax,
+        operation_ids,
+        Rules::of(&config),
+    )
 }
 
 /// An admin listener on a free port.
@@ -32,7 +48,12 @@ async fn serve(store: Arc<dyn Store>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     let admin = admin_of(store).await;
-    tokio::spawn(hapax_server::admin::serve(listener, router(admin.clone()), admin.metrics, Default::default()));
+    tokio::spawn(hapax_server::admin::serve(
+        listener,
+        router(admin.clone()),
+        admin.metrics,
+        Default::default(),
+    ));
     address
 }
 
@@ -51,20 +72,43 @@ async fn keys(address: SocketAddr, args: &[&str]) -> Said {
         .collect();
     let run = move || {
         let directory = tempfile::tempdir().expect("a directory");
-        hapax(directory.path(), &args.iter().map(String::as_str).collect::<Vec<_>>())
+        hapax(
+            directory.path(),
+            &args.iter().map(String::as_str).collect::<Vec<_>>(),
+        )
     };
     tokio::task::spawn_blocking(run).await.expect("it runs")
 }
 
 /// Status, content type and body.
-async fn ask(address: SocketAddr, method: &str, target: &str, content_type: &str, body: &str) -> (u16, String, Value) {
+async fn ask(
+    address: SocketAddr,
+    method: &str,
+    target: &str,
+    content_type: &str,
+    body: &str,
+) -> (u16, String, Value) {
     let (head, body) = ask_for_text(address, method, target, content_type, body).await;
     let status = head[9..12].parse().expect("a status");
-    let content_type = head.lines().find_map(|line| line.strip_prefix("content-type: ")).unwrap_or_default().to_owned();
-    (status, content_type, serde_json::from_str(&body).unwrap_or(Value::Null))
+    let content_type = head
+        .lines()
+        .find_map(|line| line.strip_prefix("content-type: "))
+        .unwrap_or_default()
+        .to_owned();
+    (
+        status,
+        content_type,
+        serde_json::from_str(&body).unwrap_or(Value::Null),
+    )
 }
 
-async fn ask_for_text(address: SocketAddr, method: &str, target: &str, content_type: &str, body: &str) -> (String, String) {
+async fn ask_for_text(
+    address: SocketAddr,
+    method: &str,
+    target: &str,
+    content_type: &str,
+    body: &str,
+) -> (String, String) {
     let mut stream = TcpStream::connect(address).await.expect("a connection");
     let length = body.len();
     let request = format!(
@@ -81,30 +125,116 @@ async fn ask_for_text(address: SocketAddr, method: &str, target: &str, content_t
 #[tokio::test]
 async fn the_command_asks_the_gateway() {
     let address = filled().await;
-    let listed = keys(address, &["list", "--state", "unknown", "--path", "/v1/charges"]).await;
-    assert_eq!((listed.code, listed.stdout.lines().count()), (0, 2), "{}", listed.stderr);
-    assert_eq!(listed.stderr, format!("asking the gateway at http://{address}\n"));
+    let listed = keys(
+        address,
+        &["list", "--state", "unknown", "--path", "/v1/charges"],
+    )
+    .await;
+    assert_eq!(
+        (listed.code, listed.stdout.lines().count()),
+        (0, 2),
+        "{}",
+        listed.stderr
+    );
+    assert_eq!(
+        listed.stderr,
+        format!("asking the gateway at http://{address}\n")
+    );
 
     let id = id(&charges(), "order-2").to_string();
     let shown = keys(address, &["show", &id[..7]]).await;
-    assert!(shown.stdout.starts_with(&format!("id               {id}\nstate            unknown\n")), "{}", shown.stdout);
-    let operation = shown.stdout.lines().find_map(|line| line.strip_prefix("operation id     ")).expect("an operation id");
-    assert_eq!(keys(address, &["show", operation]).await.stdout, shown.stdout, "it is found by what the upstream was given");
+    assert!(
+        shown.stdout.starts_with(&format!(
+            "id               {id}\nstate            unknown\n"
+        )),
+        "{}",
+        shown.stdout
+    );
+    let operation = shown
+        .stdout
+        .lines()
+        .find_map(|line| line.strip_prefix("operation id     "))
+        .expect("an operation id");
+    assert_eq!(
+        keys(address, &["show", operation]).await.stdout,
+        shown.stdout,
+        "it is found by what the upstream was given"
+    );
     let nobody = keys(address, &["show", &"0".repeat(64)]).await;
     assert_eq!(nobody.code, 1, "{}", nobody.stderr);
 
-    let settled = keys(address, &["settle", &id[..7], "--outcome", "done", "--status", "204", "--reason", "r"]).await;
-    assert_eq!(settled.stdout, format!("settled\t{id}\tcompleted\tPOST /v1/charges\torder-2\n"), "{}", settled.stderr);
-    let again = keys(address, &["settle", &id, "--outcome", "not-done", "--reason", "r"]).await;
+    let settled = keys(
+        address,
+        &[
+            "settle",
+            &id[..7],
+            "--outcome",
+            "done",
+            "--status",
+            "204",
+            "--reason",
+            "r",
+        ],
+    )
+    .await;
+    assert_eq!(
+        settled.stdout,
+        format!("settled\t{id}\tcompleted\tPOST /v1/charges\torder-2\n"),
+        "{}",
+        settled.stderr
+    );
+    let again = keys(
+        address,
+        &["settle", &id, "--outcome", "not-done", "--reason", "r"],
+    )
+    .await;
     assert_eq!(again.code, 1);
-    assert!(again.stderr.contains("is completed: only an unknown outcome can be settled"), "{}", again.stderr);
+    assert!(
+        again
+            .stderr
+            .contains("is completed: only an unknown outcome can be settled"),
+        "{}",
+        again.stderr
+    );
 
-    let all = keys(address, &["settle", "--state", "unknown", "--outcome", "not-done", "--reason", "r", "--yes"]).await;
-    assert_eq!((all.code, all.stdout.lines().count()), (0, 2), "{}", all.stderr);
-    let forgotten = keys(address, &["forget", "--path", "/v1/charges", "--reason", "r", "--yes"]).await;
-    assert_eq!((forgotten.code, forgotten.stdout.lines().count()), (0, 3), "{}", forgotten.stderr);
+    let all = keys(
+        address,
+        &[
+            "settle",
+            "--state",
+            "unknown",
+            "--outcome",
+            "not-done",
+            "--reason",
+            "r",
+            "--yes",
+        ],
+    )
+    .await;
+    assert_eq!(
+        (all.code, all.stdout.lines().count()),
+        (0, 2),
+        "{}",
+        all.stderr
+    );
+    let forgotten = keys(
+        address,
+        &["forget", "--path", "/v1/charges", "--reason", "r", "--yes"],
+    )
+    .await;
+    assert_eq!(
+        (forgotten.code, forgotten.stdout.lines().count()),
+        (0, 3),
+        "{}",
+        forgotten.stderr
+    );
     let missing = keys(address, &["show", &"0".repeat(64)]).await;
-    assert_eq!((missing.code, missing.stderr.contains("there is no record")), (1, true), "{}", missing.stderr);
+    assert_eq!(
+        (missing.code, missing.stderr.contains("there is no record")),
+        (1, true),
+        "{}",
+        missing.stderr
+    );
 }
 
 #[tokio::test]
@@ -112,45 +242,155 @@ async fn a_route_is_what_no_earlier_one_takes() {
     let address = filled().await;
     let listed = async |args: &[&str]| {
         let said = keys(address, &[&["list"], args].concat()).await;
-        let mut keys: Vec<_> = said.stdout.lines().filter_map(|line| line.split('\t').nth(3)).map(str::to_owned).collect();
+        let mut keys: Vec<_> = said
+            .stdout
+            .lines()
+            .filter_map(|line| line.split('\t').nth(3))
+            .map(str::to_owned)
+            .collect();
         keys.sort();
         (said.code, keys.join(" "), said.stderr)
     };
-    assert_eq!(listed(&["--route", "refunds"]).await.1, "bytes killed order-3");
-    assert_eq!(listed(&["--route", "versioned"]).await.1, "k 4 order-1 order-2 order-3", "refunds are the first one's");
+    assert_eq!(
+        listed(&["--route", "refunds"]).await.1,
+        "bytes killed order-3"
+    );
+    assert_eq!(
+        listed(&["--route", "versioned"]).await.1,
+        "k 4 order-1 order-2 order-3",
+        "refunds are the first one's"
+    );
     assert_eq!(
         listed(&["--route", "/v1/**"]).await.1,
         "bytes k 4 killed order-1 order-2 order-3 order-3",
         "written out it stands alone"
     );
-    assert_eq!(listed(&["--route", "post|patch /v1/orders/*"]).await.1, "k 4");
-    assert_eq!(listed(&["--route", "default"]).await.1, "", "the unwritten one comes last");
-    assert_eq!(listed(&["--namespace", "default", "--route", "refunds", "--state", "unknown"]).await.1, "order-3");
+    assert_eq!(
+        listed(&["--route", "post|patch /v1/orders/*"]).await.1,
+        "k 4"
+    );
+    assert_eq!(
+        listed(&["--route", "default"]).await.1,
+        "",
+        "the unwritten one comes last"
+    );
+    assert_eq!(
+        listed(&[
+            "--namespace",
+            "default",
+            "--route",
+            "refunds",
+            "--state",
+            "unknown"
+        ])
+        .await
+        .1,
+        "order-3"
+    );
     assert_eq!(listed(&["--namespace", "another"]).await.1, "");
     assert_eq!(listed(&["--older", "1h"]).await.1, "");
     let (code, _, stderr) = listed(&["--route", "charges"]).await;
-    assert_eq!((code, stderr.contains("there are `refunds`, `versioned`, `default`")), (2, true), "{stderr}");
+    assert_eq!(
+        (
+            code,
+            stderr.contains("there are `refunds`, `versioned`, `default`")
+        ),
+        (2, true),
+        "{stderr}"
+    );
 }
 
 #[tokio::test]
 async fn a_dry_run_shows_and_changes_nothing() {
     let address = filled().await;
-    let args = ["--state", "unknown", "--route", "versioned", "--outcome", "not-done", "--reason", "r", "--by", "ada"];
+    let args = [
+        "--state",
+        "unknown",
+        "--route",
+        "versioned",
+        "--outcome",
+        "not-done",
+        "--reason",
+        "r",
+        "--by",
+        "ada",
+    ];
     let said = keys(address, &[&["settle", "--dry-run"], &args[..]].concat()).await;
-    assert_eq!((said.code, said.stdout.as_str()), (0, ""), "{}", said.stderr);
-    assert!(said.stderr.contains("2 keys would be settled as not done"), "{}", said.stderr);
-    let (done, unknown) = (id(&charges(), "order-1").to_string(), id(&charges(), "order-2").to_string());
-    let said = keys(address, &["forget", "--dry-run", &done, "--reason", "r", "--by", "ada"]).await;
-    assert_eq!((said.code, said.stderr.contains("1 key would be forgotten")), (0, true), "{}", said.stderr);
-    let said = keys(address, &["forget", "--dry-run", &unknown, "--reason", "r", "--by", "ada"]).await;
-    assert_eq!((said.code, said.stderr.contains("settle it first")), (1, true), "{}", said.stderr);
-    let settle = ["settle", "--dry-run", "--outcome", "not-done", "--reason", "r", "--by", "ada"];
+    assert_eq!(
+        (said.code, said.stdout.as_str()),
+        (0, ""),
+        "{}",
+        said.stderr
+    );
+    assert!(
+        said.stderr.contains("2 keys would be settled as not done"),
+        "{}",
+        said.stderr
+    );
+    let (done, unknown) = (
+        id(&charges(), "order-1").to_string(),
+        id(&charges(), "order-2").to_string(),
+    );
+    let said = keys(
+        address,
+        &["forget", "--dry-run", &done, "--reason", "r", "--by", "ada"],
+    )
+    .await;
+    assert_eq!(
+        (said.code, said.stderr.contains("1 key would be forgotten")),
+        (0, true),
+        "{}",
+        said.stderr
+    );
+    let said = keys(
+        address,
+        &[
+            "forget",
+            "--dry-run",
+            &unknown,
+            "--reason",
+            "r",
+            "--by",
+            "ada",
+        ],
+    )
+    .await;
+    assert_eq!(
+        (said.code, said.stderr.contains("settle it first")),
+        (1, true),
+        "{}",
+        said.stderr
+    );
+    let settle = [
+        "settle",
+        "--dry-run",
+        "--outcome",
+        "not-done",
+        "--reason",
+        "r",
+        "--by",
+        "ada",
+    ];
     let said = keys(address, &[&settle[..], &[&unknown, &done]].concat()).await;
     assert_eq!(said.code, 1, "{}", said.stderr);
-    assert!(said.stderr.contains(&format!("would not be settled: {done}: it is completed")), "{}", said.stderr);
-    assert!(said.stderr.contains("1 key would be settled as not done"), "{}", said.stderr);
+    assert!(
+        said.stderr
+            .contains(&format!("would not be settled: {done}: it is completed")),
+        "{}",
+        said.stderr
+    );
+    assert!(
+        said.stderr.contains("1 key would be settled as not done"),
+        "{}",
+        said.stderr
+    );
     let said = keys(address, &[&settle[..], &[&"0".repeat(64)]].concat()).await;
-    assert_eq!((said.code, said.stderr.contains("there is no record")), (1, true), "{}", said.stderr);
+    assert_eq!(
+        (said.code, said.stderr.contains("there is no record")),
+        (1, true),
+        "{}",
+        said.stderr
+    );
     let all = keys(address, &["list", "--state", "unknown"]).await;
     assert_eq!(all.stdout.lines().count(), 3, "{}", all.stdout);
 }
@@ -159,15 +399,81 @@ async fn a_dry_run_shows_and_changes_nothing() {
 async fn what_is_unknown_is_not_forgotten() {
     let address = filled().await;
     let forget = format!("/v1/keys/{}/forget", id(&charges(), "order-2"));
-    let (status, _, problem) = ask(address, "POST", &forget, "application/json", r#"{"by":"ada","reason":"r"}"#).await;
-    assert_eq!((status, &problem["code"]), (409, &"not-now".into()), "{problem}");
-    assert!(problem["detail"].as_str().unwrap().contains("settle it first"), "{problem}");
-    let said = keys(address, &["forget", "--path", "/v1/charges", "--limit", "1", "--reason", "r", "--by", "ada", "--yes"]).await;
-    assert_eq!((said.code, said.stdout.lines().count()), (0, 1), "{}", said.stderr);
-    assert!(said.stdout.contains("order-1"), "those that are left out do not count: {}", said.stdout);
-    let said = keys(address, &["forget", "--path", "/v1/charges", "--reason", "r", "--by", "ada", "--dry-run"]).await;
-    assert!(said.stderr.contains("left out: 2 keys of unknown outcome, to be settled first"), "{}", said.stderr);
-    assert_eq!(keys(address, &["list", "--state", "unknown"]).await.stdout.lines().count(), 3);
+    let (status, _, problem) = ask(
+        address,
+        "POST",
+        &forget,
+        "application/json",
+        r#"{"by":"ada","reason":"r"}"#,
+    )
+    .await;
+    assert_eq!(
+        (status, &problem["code"]),
+        (409, &"not-now".into()),
+        "{problem}"
+    );
+    assert!(
+        problem["detail"]
+            .as_str()
+            .unwrap()
+            .contains("settle it first"),
+        "{problem}"
+    );
+    let said = keys(
+        address,
+        &[
+            "forget",
+            "--path",
+            "/v1/charges",
+            "--limit",
+            "1",
+            "--reason",
+            "r",
+            "--by",
+            "ada",
+            "--yes",
+        ],
+    )
+    .await;
+    assert_eq!(
+        (said.code, said.stdout.lines().count()),
+        (0, 1),
+        "{}",
+        said.stderr
+    );
+    assert!(
+        said.stdout.contains("order-1"),
+        "those that are left out do not count: {}",
+        said.stdout
+    );
+    let said = keys(
+        address,
+        &[
+            "forget",
+            "--path",
+            "/v1/charges",
+            "--reason",
+            "r",
+            "--by",
+            "ada",
+            "--dry-run",
+        ],
+    )
+    .await;
+    assert!(
+        said.stderr
+            .contains("left out: 2 keys of unknown outcome, to be settled first"),
+        "{}",
+        said.stderr
+    );
+    assert_eq!(
+        keys(address, &["list", "--state", "unknown"])
+            .await
+            .stdout
+            .lines()
+            .count(),
+        3
+    );
 }
 
 /// Versions before this one could forget an unknown, which nobody can settle since.
@@ -175,17 +481,63 @@ async fn what_is_unknown_is_not_forgotten() {
 async fn what_was_forgotten_while_unknown_waits_for_nobody() {
     let store = Arc::new(hapax::store::memory());
     fill(&*store).await;
-    let head = store.get(vec![id(&charges(), "order-2")]).await.unwrap().records.remove(0).unwrap().head;
-    let change = Change::Forget(Lifetime::default(), Signed::new("ada", "as it was").unwrap());
-    store.put_if(Put { id: head.id, condition: Condition::Version { version: head.version }, change }).await.unwrap();
+    let head = store
+        .get(vec![id(&charges(), "order-2")])
+        .await
+        .unwrap()
+        .records
+        .remove(0)
+        .unwrap()
+        .head;
+    let change = Change::Forget(
+        Lifetime::default(),
+        Signed::new("ada", "as it was").unwrap(),
+    );
+    store
+        .put_if(Put {
+            id: head.id,
+            condition: Condition::Version {
+                version: head.version,
+            },
+            change,
+        })
+        .await
+        .unwrap();
     let address = serve(store).await;
-    assert_eq!(keys(address, &["list", "--state", "unknown"]).await.stdout.lines().count(), 2);
+    assert_eq!(
+        keys(address, &["list", "--state", "unknown"])
+            .await
+            .stdout
+            .lines()
+            .count(),
+        2
+    );
     let (_, _, open) = ask(address, "GET", "/v1/unknown", "", "").await;
     assert_eq!(open["unknown"].as_array().unwrap().len(), 2, "{open}");
     let (_, metrics) = ask_for_text(address, "GET", "/metrics", "", "").await;
     assert!(metrics.contains("\nhapax_unknown 2\n"), "{metrics}");
-    let said = keys(address, &["settle", &head.id.to_string(), "--outcome", "not-done", "--reason", "r"]).await;
-    assert_eq!((said.code, said.stderr.contains("was forgotten while its outcome was unknown")), (1, true), "{}", said.stderr);
+    let said = keys(
+        address,
+        &[
+            "settle",
+            &head.id.to_string(),
+            "--outcome",
+            "not-done",
+            "--reason",
+            "r",
+        ],
+    )
+    .await;
+    assert_eq!(
+        (
+            said.code,
+            said.stderr
+                .contains("was forgotten while its outcome was unknown")
+        ),
+        (1, true),
+        "{}",
+        said.stderr
+    );
 }
 
 #[tokio::test]
@@ -194,7 +546,15 @@ async fn somebody_else_on_the_port_is_noticed() {
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move { axum::serve(listener, axum::Router::new()).await });
     let said = keys(address, &["list"]).await;
-    assert_eq!((said.code, said.stderr.contains("no admin listener of Hapax")), (3, true), "{}", said.stderr);
+    assert_eq!(
+        (
+            said.code,
+            said.stderr.contains("no admin listener of Hapax")
+        ),
+        (3, true),
+        "{}",
+        said.stderr
+    );
 }
 
 #[tokio::test]
@@ -202,12 +562,28 @@ async fn changes_are_taken_only_as_json() {
     let address = filled().await;
     let settle = format!("/v1/keys/{}/settle", id(&charges(), "order-2"));
     let body = r#"{"outcome":"not-done","by":"ada","reason":"r"}"#;
-    for content_type in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""] {
+    for content_type in [
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data",
+        "",
+    ] {
         let (status, kind, problem) = ask(address, "POST", &settle, content_type, body).await;
-        assert_eq!((status, kind.as_str()), (415, "application/problem+json"), "{content_type}");
+        assert_eq!(
+            (status, kind.as_str()),
+            (415, "application/problem+json"),
+            "{content_type}"
+        );
         assert_eq!(problem["code"], "unsupported-media-type");
     }
-    let (status, _, entry) = ask(address, "POST", &settle, "application/json; charset=utf-8", body).await;
+    let (status, _, entry) = ask(
+        address,
+        "POST",
+        &settle,
+        "application/json; charset=utf-8",
+        body,
+    )
+    .await;
     assert_eq!((status, &entry["state"]), (200, &"retryable".into()));
 }
 
@@ -216,21 +592,91 @@ async fn what_is_wrong_is_said() {
     let address = filled().await;
     let (unknown, done) = (id(&charges(), "order-2"), id(&charges(), "order-1"));
     for (method, target, body, status, word) in [
-        ("GET", "/v1/keys?state=lost".to_owned(), "", 400, "`lost` is no state"),
-        ("GET", "/v1/keys?path=v1".to_owned(), "", 400, "begins with `/`"),
+        (
+            "GET",
+            "/v1/keys?state=lost".to_owned(),
+            "",
+            400,
+            "`lost` is no state",
+        ),
+        (
+            "GET",
+            "/v1/keys?path=v1".to_owned(),
+            "",
+            400,
+            "begins with `/`",
+        ),
         ("GET", "/v1/keys?sort=age".to_owned(), "", 400, "sort"),
-        ("GET", "/v1/keys?after=x".to_owned(), "", 400, "64 lower-case hexadecimal digits"),
-        ("GET", "/v1/keys/abc".to_owned(), "", 400, "64 lower-case hexadecimal digits"),
-        ("GET", format!("/v1/keys/{}", "0".repeat(64)), "", 404, "there is no record"),
-        ("POST", format!("/v1/keys/{unknown}/settle"), "{", 400, "not what this takes"),
-        ("POST", format!("/v1/keys/{unknown}/settle"), r#"{"outcome":"not-done","by":"a"}"#, 400, "reason"),
-        ("POST", format!("/v1/keys/{unknown}/settle"), r#"{"outcome":"not-done","by":"a","reason":" "}"#, 400, "`reason` is empty"),
-        ("POST", format!("/v1/keys/{unknown}/settle"), r#"{"outcome":"done","by":"a","reason":"r"}"#, 400, "say the status"),
-        ("POST", format!("/v1/keys/{done}/settle"), r#"{"outcome":"not-done","by":"a","reason":"r"}"#, 409, "is completed"),
-        ("POST", format!("/v1/keys/{unknown}/forget"), r#"{"by":"","reason":"r"}"#, 400, "`by` is empty"),
+        (
+            "GET",
+            "/v1/keys?after=x".to_owned(),
+            "",
+            400,
+            "64 lower-case hexadecimal digits",
+        ),
+        (
+            "GET",
+            "/v1/keys/abc".to_owned(),
+            "",
+            400,
+            "64 lower-case hexadecimal digits",
+        ),
+        (
+            "GET",
+            format!("/v1/keys/{}", "0".repeat(64)),
+            "",
+            404,
+            "there is no record",
+        ),
+        (
+            "POST",
+            format!("/v1/keys/{unknown}/settle"),
+            "{",
+            400,
+            "not what this takes",
+        ),
+        (
+            "POST",
+            format!("/v1/keys/{unknown}/settle"),
+            r#"{"outcome":"not-done","by":"a"}"#,
+            400,
+            "reason",
+        ),
+        (
+            "POST",
+            format!("/v1/keys/{unknown}/settle"),
+            r#"{"outcome":"not-done","by":"a","reason":" "}"#,
+            400,
+            "`reason` is empty",
+        ),
+        (
+            "POST",
+            format!("/v1/keys/{unknown}/settle"),
+            r#"{"outcome":"done","by":"a","reason":"r"}"#,
+            400,
+            "say the status",
+        ),
+        (
+            "POST",
+            format!("/v1/keys/{done}/settle"),
+            r#"{"outcome":"not-done","by":"a","reason":"r"}"#,
+            409,
+            "is completed",
+        ),
+        (
+            "POST",
+            format!("/v1/keys/{unknown}/forget"),
+            r#"{"by":"","reason":"r"}"#,
+            400,
+            "`by` is empty",
+        ),
     ] {
         let (code, kind, problem) = ask(address, method, &target, "application/json", body).await;
-        assert_eq!((code, kind.as_str()), (status, "application/problem+json"), "{target}: {problem}");
+        assert_eq!(
+            (code, kind.as_str()),
+            (status, "application/problem+json"),
+            "{target}: {problem}"
+        );
         let detail = problem["detail"].as_str().unwrap_or_default();
         assert!(detail.contains(word), "{target}: {problem}");
     }
@@ -239,8 +685,11 @@ async fn what_is_wrong_is_said() {
 #[tokio::test]
 async fn a_body_over_the_limit_is_refused() {
     let mut router = router(admin_of(Arc::new(hapax::store::memory())).await);
-    let request = http::Request::post(format!("/v1/keys/{}/settle", "0".repeat(64))).header("content-type", "application/json");
-    let request = request.body(axum::body::Body::from("x".repeat(3 << 20))).expect("a request");
+    let request = http::Request::post(format!("/v1/keys/{}/settle", "0".repeat(64)))
+        .header("content-type", "application/json");
+    let request = request
+        .body(axum::body::Body::from("x".repeat(3 << 20)))
+        .expect("a request");
     let Ok(answer) = tower_service::Service::call(&mut router, request).await;
     assert_eq!(answer.status(), 413);
 }
@@ -250,10 +699,22 @@ async fn an_answer_is_shown_when_asked_for() {
     let address = filled().await;
     let target = format!("/v1/keys/{}", id(&charges(), "order-1"));
     let (status, _, shown) = ask(address, "GET", &target, "", "").await;
-    assert_eq!((status, &shown["status"], shown.get("answer")), (200, &201.into(), None));
+    assert_eq!(
+        (status, &shown["status"], shown.get("answer")),
+        (200, &201.into(), None)
+    );
     let (_, _, shown) = ask(address, "GET", &format!("{target}?answer=true"), "", "").await;
-    assert_eq!(shown["answer"]["headers"][0], serde_json::json!(["content-type", "application/json"]));
-    assert!(shown["answer"]["body"].as_str().unwrap().starts_with("{\"id\":\"ch_1\""), "{shown}");
+    assert_eq!(
+        shown["answer"]["headers"][0],
+        serde_json::json!(["content-type", "application/json"])
+    );
+    assert!(
+        shown["answer"]["body"]
+            .as_str()
+            .unwrap()
+            .starts_with("{\"id\":\"ch_1\""),
+        "{shown}"
+    );
 }
 
 #[tokio::test]
@@ -261,25 +722,63 @@ async fn a_filter_that_matches_nothing_walks_a_bounded_way_and_says_where_to_go_
     const KEYS: usize = 10_500;
     let store = Arc::new(hapax::store::memory());
     for number in 0..KEYS {
-        ended(&*store, &charges(), &format!("k{number}"), State::Completed, Some(Answer::new(200, ""))).await;
+        ended(
+            &*store,
+            &charges(),
+            &format!("k{number}"),
+            State::Completed,
+            Some(Answer::new(200, "")),
+        )
+        .await;
     }
     let address = serve(store).await;
     let (_, _, first) = ask(address, "GET", "/v1/keys?state=failed", "", "").await;
     assert_eq!(first["keys"].as_array().unwrap().len(), 0);
     let next = first["next"].as_str().expect("where to go on").to_owned();
-    let (_, _, second) = ask(address, "GET", &format!("/v1/keys?state=failed&after={next}"), "", "").await;
-    assert_eq!((second["keys"].as_array().unwrap().len(), &second["next"]), (0, &Value::Null));
-    let all = keys(address, &["list", "--json", "--path", "/v1/*", "--by-id", "--limit", "20000"]).await;
+    let (_, _, second) = ask(
+        address,
+        "GET",
+        &format!("/v1/keys?state=failed&after={next}"),
+        "",
+        "",
+    )
+    .await;
+    assert_eq!(
+        (second["keys"].as_array().unwrap().len(), &second["next"]),
+        (0, &Value::Null)
+    );
+    let all = keys(
+        address,
+        &[
+            "list", "--json", "--path", "/v1/*", "--by-id", "--limit", "20000",
+        ],
+    )
+    .await;
     assert_eq!((all.code, all.stdout.lines().count()), (0, KEYS));
     // The newest of all, whatever their ids are: sorted by the gateway, or here.
-    let last = |count: usize| (0..KEYS).rev().take(count).map(|number| format!("k{number}")).collect::<Vec<_>>();
+    let last = |count: usize| {
+        (0..KEYS)
+            .rev()
+            .take(count)
+            .map(|number| format!("k{number}"))
+            .collect::<Vec<_>>()
+    };
     for limit in [5, 2_000] {
         let newest = keys(address, &["list", "--limit", &limit.to_string()]).await;
-        let listed: Vec<&str> = newest.stdout.lines().filter_map(|line| line.split('\t').nth(3)).collect();
+        let listed: Vec<&str> = newest
+            .stdout
+            .lines()
+            .filter_map(|line| line.split('\t').nth(3))
+            .collect();
         assert!(listed == last(limit), "{limit}: {:?}", &listed[..5]);
     }
     let found = keys(address, &["show", "--key", "k7"]).await;
-    assert!(found.code == 0 && found.stdout.contains("key              k7\n"), "{}{}", found.stdout, found.stderr);
+    assert!(
+        found.code == 0 && found.stdout.contains("key              k7\n"),
+        "{}{}",
+        found.stdout,
+        found.stderr
+    );
     let (_, _, page) = ask(address, "GET", "/v1/keys?limit=100000", "", "").await;
     assert_eq!(page["keys"].as_array().unwrap().len(), 1_000);
 }

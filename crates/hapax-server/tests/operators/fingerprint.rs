@@ -21,10 +21,16 @@ const A: &str = "POST /v1/charges HTTP/1.1\nHost: shop\nContent-Type: applicatio
 #[test]
 fn one_request_shows_what_counts() {
     let directory = requests(&[("a.http", A)]);
-    let said = run(directory.path(), &["a.http", "--mode", "json", "--header", "X-Tenant"]);
+    let said = run(
+        directory.path(),
+        &["a.http", "--mode", "json", "--header", "X-Tenant"],
+    );
     assert_eq!(said.code, 0, "{}", said.stderr);
     let (first, rest) = said.stdout.split_once('\n').unwrap();
-    assert!(first.starts_with("fingerprint              ") && first.len() == 25 + 64, "{first}");
+    assert!(
+        first.starts_with("fingerprint              ") && first.len() == 25 + 64,
+        "{first}"
+    );
     let expected = format!(
         "\
 made with                2 sha256 json, header content-encoding, header content-type, header x-tenant
@@ -47,7 +53,10 @@ body                     as JSON
 
 #[test]
 fn the_digest_is_the_one_that_the_store_has() {
-    let directory = requests(&[("a.http", "POST /v1/charges HTTP/1.1\r\nContent-Type: application/json\r\n\r\n{\"amount\":5}")]);
+    let directory = requests(&[(
+        "a.http",
+        "POST /v1/charges HTTP/1.1\r\nContent-Type: application/json\r\n\r\n{\"amount\":5}",
+    )]);
     let said = run(directory.path(), &["a.http", "--json"]);
     let object: serde_json::Value = serde_json::from_str(&said.stdout).expect("an object");
     let scope = charges();
@@ -58,23 +67,40 @@ fn the_digest_is_the_one_that_the_store_has() {
     };
     let mut fingerprinter = hapax::core::Fingerprinter::new(&std::sync::Arc::default(), &head);
     fingerprinter.update(br#"{"amount":5}"#);
-    let digest: String = fingerprinter.finish().digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest: String = fingerprinter
+        .finish()
+        .digest
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     assert_eq!(object["fingerprint"], digest);
-    assert_eq!((&object["body"]["read_as"], &object["record"]), (&"json".into(), &serde_json::Value::Null));
+    assert_eq!(
+        (&object["body"]["read_as"], &object["record"]),
+        (&"json".into(), &serde_json::Value::Null)
+    );
 }
 
 #[test]
 fn the_same_request_in_another_spelling_is_the_same() {
-    let respelled = A.replace('\n', "\r\n").replace("{\"amount\": 5, \"note\": \"a\"}", "{\"note\":\"\\u0061\",\"amount\":5}");
+    let respelled = A.replace('\n', "\r\n").replace(
+        "{\"amount\": 5, \"note\": \"a\"}",
+        "{\"note\":\"\\u0061\",\"amount\":5}",
+    );
     let directory = requests(&[("a", A), ("b", &respelled)]);
     for mode in [&["--mode", "json"][..], &[]] {
         let said = run(directory.path(), &[&["--explain", "a", "b"], mode].concat());
-        assert_eq!((said.code, said.stdout.as_str(), said.stderr.as_str()), (0, "the same request\n", ""));
+        assert_eq!(
+            (said.code, said.stdout.as_str(), said.stderr.as_str()),
+            (0, "the same request\n", "")
+        );
     }
     let said = run(directory.path(), &["--explain", "a", "b", "--mode", "raw"]);
     assert_eq!(
         (said.code, said.stdout.as_str()),
-        (1, "body at byte 2\n  a: amount\\\": 5, \\\"note\\\": \\\"a\\\"}\n  b: note\\\":\\\"\\\\u0061\\\",\\\"amount\\\":5}\n")
+        (
+            1,
+            "body at byte 2\n  a: amount\\\": 5, \\\"note\\\": \\\"a\\\"}\n  b: note\\\":\\\"\\\\u0061\\\",\\\"amount\\\":5}\n"
+        )
     );
 }
 
@@ -82,7 +108,18 @@ fn the_same_request_in_another_spelling_is_the_same() {
 fn each_part_that_differs_is_named() {
     let other = "PATCH /v1/charges?dry=1 HTTP/1.1\nX-Tenant: 2\n\n{\"amount\":5.0,\"items\":[{\"a/b\":1}],\"note\":\"a\"}";
     let directory = requests(&[("a", A), ("b", other)]);
-    let said = run(directory.path(), &["--explain", "a", "b", "--mode", "json", "--header", "x-tenant"]);
+    let said = run(
+        directory.path(),
+        &[
+            "--explain",
+            "a",
+            "b",
+            "--mode",
+            "json",
+            "--header",
+            "x-tenant",
+        ],
+    );
     let expected = "\
 method
   a: POST
@@ -104,19 +141,37 @@ body at /items
   b: [{\"a/b\":1}]
 ";
     assert_eq!((said.code, said.stdout.as_str()), (1, expected));
-    assert_eq!(said.stderr, "hapax: the requests differ: with the same key the second gets 422 key-reused\n");
+    assert_eq!(
+        said.stderr,
+        "hapax: the requests differ: with the same key the second gets 422 key-reused\n"
+    );
     let said = run(directory.path(), &["--explain", "a", "b", "--json"]);
     let object: serde_json::Value = serde_json::from_str(&said.stdout).expect("an object");
-    assert_eq!((&object["same"], &object["differences"][0]["part"]), (&false.into(), &"method".into()));
+    assert_eq!(
+        (&object["same"], &object["differences"][0]["part"]),
+        (&false.into(), &"method".into())
+    );
 }
 
 #[test]
 fn values_may_be_left_out_or_singled_out() {
-    let directory = requests(&[("a", A), ("b", &A.replace("\"note\": \"a\"", "\"note\": \"b\""))]);
-    let code = |args: &[&str]| run(directory.path(), &[&["--explain", "a", "b"][..], args].concat()).code;
+    let directory = requests(&[
+        ("a", A),
+        ("b", &A.replace("\"note\": \"a\"", "\"note\": \"b\"")),
+    ]);
+    let code = |args: &[&str]| {
+        run(
+            directory.path(),
+            &[&["--explain", "a", "b"][..], args].concat(),
+        )
+        .code
+    };
     assert_eq!(code(&["--mode", "json"]), 1);
     // As the configuration calls it, and as it was called here.
-    assert_eq!((code(&["--mode", "raw"]), code(&["--mode", "bytes"])), (1, 1));
+    assert_eq!(
+        (code(&["--mode", "raw"]), code(&["--mode", "bytes"])),
+        (1, 1)
+    );
     assert_eq!(code(&["--mode", "json", "--omit", "/note"]), 0);
     assert_eq!(code(&["--mode", "json", "--only", "/amount"]), 0);
     assert_eq!(code(&["--mode", "json", "--only", "/note"]), 1);
@@ -128,56 +183,123 @@ fn values_may_be_left_out_or_singled_out() {
 #[test]
 fn a_configuration_says_what_counts_on_the_route() {
     let config = |settings: &str| {
-        format!("namespace = \"shop\"\n[upstream]\nurl = \"http://127.0.0.1:1\"\n[[routes]]\npath = \"/**\"\n{settings}\n")
+        format!(
+            "namespace = \"shop\"\n[upstream]\nurl = \"http://127.0.0.1:1\"\n[[routes]]\npath = \"/**\"\n{settings}\n"
+        )
     };
     let omits = config("fingerprint = \"json\"\nfingerprint_omit = [\"/note\"]");
     let other = A.replace("\"note\": \"a\"", "\"note\": \"b\"");
-    let directory = requests(&[("a", A), ("b", &other), ("omits.toml", &omits), ("raw.toml", &config("fingerprint = \"raw\""))]);
-    let explain = |config: &str| run(directory.path(), &["--explain", "a", "b", "--config", config]);
-    assert_eq!((explain("omits.toml").code, explain("raw.toml").code), (0, 1));
+    let directory = requests(&[
+        ("a", A),
+        ("b", &other),
+        ("omits.toml", &omits),
+        ("raw.toml", &config("fingerprint = \"raw\"")),
+    ]);
+    let explain = |config: &str| {
+        run(
+            directory.path(),
+            &["--explain", "a", "b", "--config", config],
+        )
+    };
+    assert_eq!(
+        (explain("omits.toml").code, explain("raw.toml").code),
+        (0, 1)
+    );
     let said = run(directory.path(), &["a", "--config", "omits.toml"]);
-    assert!(said.stdout.contains("omit /note") && said.stdout.contains("shop"), "{}", said.stdout);
-    assert_eq!(run(directory.path(), &["a", "--config", "omits.toml", "--mode", "raw"]).code, 2, "one of them says it");
-    assert_eq!(run(directory.path(), &["a", "--config", "none.toml"]).code, 2);
+    assert!(
+        said.stdout.contains("omit /note") && said.stdout.contains("shop"),
+        "{}",
+        said.stdout
+    );
+    assert_eq!(
+        run(
+            directory.path(),
+            &["a", "--config", "omits.toml", "--mode", "raw"]
+        )
+        .code,
+        2,
+        "one of them says it"
+    );
+    assert_eq!(
+        run(directory.path(), &["a", "--config", "none.toml"]).code,
+        2
+    );
 }
 
 #[test]
 fn why_json_counts_byte_for_byte_is_said() {
     let directory = requests(&[("a", &A.replace("note", "amount")), ("b", A)]);
     let said = run(directory.path(), &["--explain", "a", "b", "--mode", "json"]);
-    let expected =
-        "body is compared\n  a: byte for byte, 28 bytes, because the name \"amount\" is in one object twice\n  b: as JSON\n";
+    let expected = "body is compared\n  a: byte for byte, 28 bytes, because the name \"amount\" is in one object twice\n  b: as JSON\n";
     assert_eq!((said.code, said.stdout.as_str()), (1, expected));
 }
 
 #[test]
 fn multipart_differs_by_parts() {
     let request = |boundary: &str, second: &str| {
-        let part = |content: &str| format!("--{boundary}\r\nContent-Disposition: form-data; name=\"x\"\r\n\r\n{content}\r\n");
+        let part = |content: &str| {
+            format!(
+                "--{boundary}\r\nContent-Disposition: form-data; name=\"x\"\r\n\r\n{content}\r\n"
+            )
+        };
         let parts = [part("one"), part(second)].concat();
         format!(
             "POST /v1/files HTTP/1.1\r\nContent-Type: multipart/form-data; boundary={boundary}\r\n\r\n{parts}--{boundary}--\r\n"
         )
     };
-    let directory = requests(&[("a", &request("x1", "two")), ("b", &request("y22", "two")), ("c", &request("y22", "six"))]);
-    assert_eq!(run(directory.path(), &["--explain", "a", "b", "--mode", "multipart"]).stdout, "the same request\n");
-    let said = run(directory.path(), &["--explain", "a", "c", "--mode", "multipart"]);
-    assert_eq!((said.code, said.stdout.as_str()), (1, "body, part 2 at byte 46\n  a: two\n  b: six\n"));
-    assert!(run(directory.path(), &["a", "--mode", "multipart"]).stdout.contains("as multipart, 2 parts"));
+    let directory = requests(&[
+        ("a", &request("x1", "two")),
+        ("b", &request("y22", "two")),
+        ("c", &request("y22", "six")),
+    ]);
+    assert_eq!(
+        run(
+            directory.path(),
+            &["--explain", "a", "b", "--mode", "multipart"]
+        )
+        .stdout,
+        "the same request\n"
+    );
+    let said = run(
+        directory.path(),
+        &["--explain", "a", "c", "--mode", "multipart"],
+    );
+    assert_eq!(
+        (said.code, said.stdout.as_str()),
+        (1, "body, part 2 at byte 46\n  a: two\n  b: six\n")
+    );
+    assert!(
+        run(directory.path(), &["a", "--mode", "multipart"])
+            .stdout
+            .contains("as multipart, 2 parts")
+    );
 }
 
 #[test]
 fn canonical_json_is_written_or_it_is_said_why_not() {
     let directory = requests(&[]);
     let canonical = |text: &str, args: &[&str]| {
-        hapax_with_input(directory.path(), &[&["fingerprint", "--json-canonical"][..], args].concat(), text.as_bytes())
+        hapax_with_input(
+            directory.path(),
+            &[&["fingerprint", "--json-canonical"][..], args].concat(),
+            text.as_bytes(),
+        )
     };
     let said = canonical(" {\"b\": 1.00, \"a\": \"\\u00e9\"} ", &[]);
-    assert_eq!((said.code, said.stdout.as_str()), (0, "{\"a\":\"é\",\"b\":1.00}\n"));
-    assert_eq!(canonical("{\"b\":1,\"a\":2}", &["--omit", "/b"]).stdout, "{\"a\":2}\n");
+    assert_eq!(
+        (said.code, said.stdout.as_str()),
+        (0, "{\"a\":\"é\",\"b\":1.00}\n")
+    );
+    assert_eq!(
+        canonical("{\"b\":1,\"a\":2}", &["--omit", "/b"]).stdout,
+        "{\"a\":2}\n"
+    );
     let said = canonical("{\"a\":1,\"a\":1}", &[]);
     assert_eq!((said.code, said.stdout.as_str()), (1, ""));
-    assert_eq!(said.stderr, "hapax: this body is compared byte for byte: the name \"a\" is in one object twice\n");
+    assert_eq!(
+        said.stderr,
+        "hapax: this body is compared byte for byte: the name \"a\" is in one object twice\n"
+    );
 }
 
 #[test]

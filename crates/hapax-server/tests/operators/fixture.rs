@@ -42,12 +42,21 @@ pub(super) fn hapax_with_input(directory: &Path, args: &[&str], input: &[u8]) ->
 
 pub(super) fn said(output: Output) -> Said {
     let text = |bytes| String::from_utf8(bytes).expect("what is printed is text");
-    Said { code: output.status.code().expect("it exits"), stdout: text(output.stdout), stderr: text(output.stderr) }
+    Said {
+        code: output.status.code().expect("it exits"),
+        stdout: text(output.stdout),
+        stderr: text(output.stderr),
+    }
 }
 
 /// What a record is of.
 pub(super) fn scope(principal: Principal, method: &str, path: &str) -> Arc<Scope> {
-    Arc::new(Scope { namespace: "default".into(), principal, method: method.into(), path: path.into() })
+    Arc::new(Scope {
+        namespace: "default".into(),
+        principal,
+        method: method.into(),
+        path: path.into(),
+    })
 }
 
 pub(super) fn id(scope: &Scope, key: &str) -> RecordId {
@@ -55,8 +64,17 @@ pub(super) fn id(scope: &Scope, key: &str) -> RecordId {
 }
 
 /// Begins an attempt.
-pub(super) async fn claim(store: &dyn Store, scope: &Arc<Scope>, key: &str, lease: Duration) -> Fence {
-    let head = RequestHead { scope, target: &scope.path, headers: vec![("content-type", b"application/json")] };
+pub(super) async fn claim(
+    store: &dyn Store,
+    scope: &Arc<Scope>,
+    key: &str,
+    lease: Duration,
+) -> Fence {
+    let head = RequestHead {
+        scope,
+        target: &scope.path,
+        headers: vec![("content-type", b"application/json")],
+    };
     let mut fingerprinter = Fingerprinter::new(&Arc::default(), &head);
     fingerprinter.update(br#"{"amount":5}"#);
     let claim = Claim {
@@ -68,7 +86,11 @@ pub(super) async fn claim(store: &dyn Store, scope: &Arc<Scope>, key: &str, leas
         terms: None,
         request_id: RequestId::new("request-7"),
     };
-    let put = Put { id: id(scope, key), condition: Condition::Absent, change: Change::Claim(claim) };
+    let put = Put {
+        id: id(scope, key),
+        condition: Condition::Absent,
+        change: Change::Claim(claim),
+    };
     match store.put_if(put).await.expect("the store works") {
         Written::Won(won) => won.head.fence,
         Written::Lost(_) => panic!("{key} is there already"),
@@ -76,21 +98,59 @@ pub(super) async fn claim(store: &dyn Store, scope: &Arc<Scope>, key: &str, leas
 }
 
 /// Begins and ends one.
-pub(super) async fn ended(store: &dyn Store, scope: &Arc<Scope>, key: &str, state: State, answer: Option<Answer>) {
+pub(super) async fn ended(
+    store: &dyn Store,
+    scope: &Arc<Scope>,
+    key: &str,
+    state: State,
+    answer: Option<Answer>,
+) {
     let status = answer.as_ref().map(|answer| answer.status);
-    finish(store, scope, key, Finish { state, status, answer: answer.map(Arc::new), lifetime: Lifetime::default() }).await;
+    finish(
+        store,
+        scope,
+        key,
+        Finish {
+            state,
+            status,
+            answer: answer.map(Arc::new),
+            lifetime: Lifetime::default(),
+        },
+    )
+    .await;
 }
 
 /// Begins one and loses it.
 pub(super) async fn lost(store: &dyn Store, scope: &Arc<Scope>, key: &str, loss: Loss) {
     let lifetime = Lifetime::default();
-    finish(store, scope, key, Finish { state: State::Unknown, status: loss.code(), answer: None, lifetime }).await;
+    finish(
+        store,
+        scope,
+        key,
+        Finish {
+            state: State::Unknown,
+            status: loss.code(),
+            answer: None,
+            lifetime,
+        },
+    )
+    .await;
 }
 
 async fn finish(store: &dyn Store, scope: &Arc<Scope>, key: &str, finish: Finish) {
     let fence = claim(store, scope, key, Duration::from_secs(60)).await;
-    let put = Put { id: id(scope, key), condition: Condition::Held { fence }, change: Change::Finish(finish) };
-    assert!(matches!(store.put_if(put).await.expect("the store works"), Written::Won(_)), "{key}");
+    let put = Put {
+        id: id(scope, key),
+        condition: Condition::Held { fence },
+        change: Change::Finish(finish),
+    };
+    assert!(
+        matches!(
+            store.put_if(put).await.expect("the store works"),
+            Written::Won(_)
+        ),
+        "{key}"
+    );
 }
 
 pub(super) fn charges() -> Arc<Scope> {
@@ -102,22 +162,50 @@ pub(super) fn refunds() -> Arc<Scope> {
 }
 
 pub(super) fn orders() -> Arc<Scope> {
-    scope(Principal::named("eve\u{202e}\u{1b}[2J"), "PATCH", "/v1/orders/7")
+    scope(
+        Principal::named("eve\u{202e}\u{1b}[2J"),
+        "PATCH",
+        "/v1/orders/7",
+    )
 }
 
-/// One of each: a charge that is done, two charges and a refund that nobody knows of, an order that was refused, an answer of bytes.
-/// The last attempt is left running.
+/// One of each: a charge that is done, two charges and a refund that nobody knows of, an order that
+/// was refused, an answer of bytes. The last attempt is left running.
 pub(super) async fn fill(store: &dyn Store) {
     let created = Answer {
-        headers: vec![("content-type".to_owned(), "application/json".into()), ("x-odd".to_owned(), "a\u{1b}b".into())],
+        headers: vec![
+            ("content-type".to_owned(), "application/json".into()),
+            ("x-odd".to_owned(), "a\u{1b}b".into()),
+        ],
         ..Answer::new(201, "{\"id\":\"ch_1\",\n\"note\":\"\u{1b}[31m\"}")
     };
-    ended(store, &charges(), "order-1", State::Completed, Some(created)).await;
+    ended(
+        store,
+        &charges(),
+        "order-1",
+        State::Completed,
+        Some(created),
+    )
+    .await;
     ended(store, &charges(), "order-2", State::Unknown, None).await;
     ended(store, &charges(), "order-3", State::Unknown, None).await;
     ended(store, &refunds(), "order-3", State::Unknown, None).await;
-    ended(store, &orders(), "k 4", State::Failed, Some(Answer::new(404, "no"))).await;
-    ended(store, &refunds(), "bytes", State::Completed, Some(Answer::new(200, &b"\xff\x00"[..]))).await;
+    ended(
+        store,
+        &orders(),
+        "k 4",
+        State::Failed,
+        Some(Answer::new(404, "no")),
+    )
+    .await;
+    ended(
+        store,
+        &refunds(),
+        "bytes",
+        State::Completed,
+        Some(Answer::new(200, &b"\xff\x00"[..])),
+    )
+    .await;
     claim(store, &refunds(), "killed", Duration::from_secs(600)).await;
 }
 
@@ -131,17 +219,37 @@ pub(super) async fn fill_people(store: &dyn Store) {
         ("jwt:sub https://id.example.com eve", "e-1"),
     ] {
         let scope = scope(Principal::named(principal), "POST", "/v1/charges");
-        ended(store, &scope, key, State::Completed, Some(Answer::new(201, principal.to_owned()))).await;
+        ended(
+            store,
+            &scope,
+            key,
+            State::Completed,
+            Some(Answer::new(201, principal.to_owned())),
+        )
+        .await;
     }
-    let eve = scope(Principal::named("jwt:sub https://id.example.com eve"), "POST", "/v1/charges");
+    let eve = scope(
+        Principal::named("jwt:sub https://id.example.com eve"),
+        "POST",
+        "/v1/charges",
+    );
     ended(store, &eve, "e-2", State::Unknown, None).await;
-    ended(store, &eve, "e-3", State::Failed, Some(Answer::new(404, "no"))).await;
+    ended(
+        store,
+        &eve,
+        "e-3",
+        State::Failed,
+        Some(Answer::new(404, "no")),
+    )
+    .await;
 }
 
 /// A directory with such a store in `hapax.db`, owned by nobody.
 pub(super) async fn directory() -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("a directory");
-    let store = Sqlite::open(directory.path().join("hapax.db")).await.expect("a store");
+    let store = Sqlite::open(directory.path().join("hapax.db"))
+        .await
+        .expect("a store");
     fill(&store).await;
     directory
 }
@@ -149,7 +257,12 @@ pub(super) async fn directory() -> tempfile::TempDir {
 /// Lines without their sixth column, the age.
 pub(super) fn without_age(table: &str) -> Vec<String> {
     let line = |line: &str| {
-        line.split('\t').enumerate().filter(|(column, _)| *column != 5).map(|(_, cell)| cell).collect::<Vec<_>>().join(" ")
+        line.split('\t')
+            .enumerate()
+            .filter(|(column, _)| *column != 5)
+            .map(|(_, cell)| cell)
+            .collect::<Vec<_>>()
+            .join(" ")
     };
     table.lines().map(line).collect()
 }

@@ -2,19 +2,32 @@
 
 /// Whether a text is what is expected, where `…` stands for anything on a line.
 pub(crate) fn is_like(expected: &str, text: &str) -> bool {
-    let (expected, text): (Vec<_>, Vec<_>) = (expected.trim_end().lines().collect(), text.trim_end().lines().collect());
-    expected.len() == text.len() && expected.iter().zip(&text).all(|(expected, line)| is_line_like(expected, line))
+    let (expected, text): (Vec<_>, Vec<_>) = (
+        expected.trim_end().lines().collect(),
+        text.trim_end().lines().collect(),
+    );
+    expected.len() == text.len()
+        && expected
+            .iter()
+            .zip(&text)
+            .all(|(expected, line)| is_line_like(expected, line))
 }
 
 fn is_line_like(expected: &str, mut line: &str) -> bool {
     let mut pieces = expected.split('…');
     let first = pieces.next().unwrap_or_default();
-    let Some(rest) = line.strip_prefix(first) else { return false };
+    let Some(rest) = line.strip_prefix(first) else {
+        return false;
+    };
     line = rest;
     let pieces: Vec<_> = pieces.collect();
-    let Some((last, middle)) = pieces.split_last() else { return line.is_empty() };
+    let Some((last, middle)) = pieces.split_last() else {
+        return line.is_empty();
+    };
     for piece in middle {
-        let Some(at) = line.find(piece) else { return false };
+        let Some(at) = line.find(piece) else {
+            return false;
+        };
         line = &line[at + piece.len()..];
     }
     line.ends_with(last)

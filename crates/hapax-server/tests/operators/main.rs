@@ -1,4 +1,5 @@
-//! What operators type, through the built program: on store files made with the library, and against the admin router on a real port.
+//! What operators type, through the built program: on store files made with the library, and
+//! against the admin router on a real port.
 
 mod admin;
 mod docs;

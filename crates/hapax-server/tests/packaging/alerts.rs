@@ -1,4 +1,5 @@
-//! The alerts: read and tried by promtool, about metrics that a gateway has, each with a page that says what to do.
+//! The alerts: read and tried by promtool, about metrics that a gateway has, each with a page that
+//! says what to do.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -21,7 +22,11 @@ struct Alert {
 
 fn alerts() -> Vec<Alert> {
     let file = yaml(ALERTS);
-    let rules = file["groups"].as_array().unwrap().iter().flat_map(|group| group["rules"].as_array().unwrap());
+    let rules = file["groups"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|group| group["rules"].as_array().unwrap());
     let word = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
     rules
         .map(|rule| Alert {
@@ -39,42 +44,87 @@ fn promtool_takes_the_rules_and_every_alert_fires_when_it_should() {
     let tests = text("packaging/prometheus/alerts_test.yml");
     for Alert { name, .. } in alerts() {
         for kind in ["fires", "stays quiet"] {
-            assert!(tests.contains(&format!("- name: {name} {kind}\n")), "no case: {name} {kind}");
+            assert!(
+                tests.contains(&format!("- name: {name} {kind}\n")),
+                "no case: {name} {kind}"
+            );
         }
     }
-    let Some(promtool) = needed(NAME, "promtool") else { return };
-    run(&promtool, ["check".as_ref(), "rules".as_ref(), root().join(ALERTS).as_os_str()]);
-    let said =
-        ran(Command::new(promtool).args(["test", "rules", "alerts_test.yml"]).current_dir(root().join("packaging/prometheus")));
+    let Some(promtool) = needed(NAME, "promtool") else {
+        return;
+    };
+    run(
+        &promtool,
+        [
+            "check".as_ref(),
+            "rules".as_ref(),
+            root().join(ALERTS).as_os_str(),
+        ],
+    );
+    let said = ran(Command::new(promtool)
+        .args(["test", "rules", "alerts_test.yml"])
+        .current_dir(root().join("packaging/prometheus")));
     assert!(said.contains("SUCCESS"), "{said}");
 }
 
 #[test]
 fn every_alert_says_what_to_do() {
     let page = text("docs/operations.md");
-    let anchors: BTreeSet<_> = page.lines().filter(|line| line.starts_with('#')).map(anchor).collect();
+    let anchors: BTreeSet<_> = page
+        .lines()
+        .filter(|line| line.starts_with('#'))
+        .map(anchor)
+        .collect();
     for alert in alerts() {
-        assert!(["page", "ticket"].contains(&alert.severity.as_str()), "{}", alert.name);
+        assert!(
+            ["page", "ticket"].contains(&alert.severity.as_str()),
+            "{}",
+            alert.name
+        );
         for note in ["summary", "description"] {
-            assert!(alert.annotations[note].as_str().is_some_and(|text| text.len() > 20), "{}: {note}", alert.name);
+            assert!(
+                alert.annotations[note]
+                    .as_str()
+                    .is_some_and(|text| text.len() > 20),
+                "{}: {note}",
+                alert.name
+            );
         }
-        let runbook = alert.annotations["runbook_url"].as_str().unwrap_or_default();
-        let wanted = runbook.strip_prefix("docs/operations.md#").unwrap_or_else(|| panic!("{}: {runbook}", alert.name));
-        assert!(anchors.contains(wanted), "{}: no {wanted} in docs/operations.md: {anchors:?}", alert.name);
-        assert!(page.contains(&format!("`{}`", alert.name)), "docs/operations.md does not name {}", alert.name);
+        let runbook = alert.annotations["runbook_url"]
+            .as_str()
+            .unwrap_or_default();
+        let wanted = runbook
+            .strip_prefix("docs/operations.md#")
+            .unwrap_or_else(|| panic!("{}: {runbook}", alert.name));
+        assert!(
+            anchors.contains(wanted),
+            "{}: no {wanted} in docs/operations.md: {anchors:?}",
+            alert.name
+        );
+        assert!(
+            page.contains(&format!("`{}`", alert.name)),
+            "docs/operations.md does not name {}",
+            alert.name
+        );
     }
 }
 
 /// `## The store fails` is found at `#the-store-fails`.
 fn anchor(heading: &str) -> String {
     let text = heading.trim_start_matches('#').trim().to_lowercase();
-    text.chars().filter(|c| c.is_alphanumeric() || *c == ' ' || *c == '-').map(|c| if c == ' ' { '-' } else { c }).collect()
+    text.chars()
+        .filter(|c| c.is_alphanumeric() || *c == ' ' || *c == '-')
+        .map(|c| if c == ' ' { '-' } else { c })
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_alert_is_about_what_a_gateway_has() {
     let offered = offered().await;
-    let checked: usize = alerts().iter().map(|alert| offered.check(&alert.name, &alert.expression, &words())).sum();
+    let checked: usize = alerts()
+        .iter()
+        .map(|alert| offered.check(&alert.name, &alert.expression, &words()))
+        .sum();
     assert!(checked >= 20, "{checked}");
 }
 
@@ -89,14 +139,37 @@ pub(crate) async fn offered() -> Offered {
         upstream.address()
     );
     std::fs::write(&config, settings).unwrap();
-    let program =
-        Program::start(Command::new(env!("CARGO_BIN_EXE_hapax")).args(["serve", "--log", "text", "--config"]).arg(&config));
-    assert!(program.send("PUT /watched", "order-0", b"amount=1").starts_with("HTTP/1.1 200"));
-    assert!(program.charge("order-1", b"amount=1").starts_with("HTTP/1.1 200"));
-    assert!(program.charge("order-1", b"amount=1").contains("idempotent-replayed: true"));
-    assert!(program.charge("order-1", b"amount=2").starts_with("HTTP/1.1 422"));
+    let program = Program::start(
+        Command::new(env!("CARGO_BIN_EXE_hapax"))
+            .args(["serve", "--log", "text", "--config"])
+            .arg(&config),
+    );
+    assert!(
+        program
+            .send("PUT /watched", "order-0", b"amount=1")
+            .starts_with("HTTP/1.1 200")
+    );
+    assert!(
+        program
+            .charge("order-1", b"amount=1")
+            .starts_with("HTTP/1.1 200")
+    );
+    assert!(
+        program
+            .charge("order-1", b"amount=1")
+            .contains("idempotent-replayed: true")
+    );
+    assert!(
+        program
+            .charge("order-1", b"amount=2")
+            .starts_with("HTTP/1.1 422")
+    );
     upstream.script([Step::Read, Step::Reset]);
-    assert!(program.charge("order-2", b"amount=1").starts_with("HTTP/1.1 502"));
+    assert!(
+        program
+            .charge("order-2", b"amount=1")
+            .starts_with("HTTP/1.1 502")
+    );
     let scrape = program.ask("/metrics");
     assert!(scrape.starts_with("HTTP/1.1 200"), "{scrape}");
     // What another would say whose store is a Postgres.
@@ -107,5 +180,8 @@ pub(crate) async fn offered() -> Offered {
 
 /// The words of rejections, where they are written: a scrape has only those that happened.
 pub(crate) fn words() -> BTreeSet<String> {
-    text("crates/hapax-core/src/rejection.rs").split('"').map(str::to_owned).collect()
+    text("crates/hapax-core/src/rejection.rs")
+        .split('"')
+        .map(str::to_owned)
+        .collect()
 }

@@ -1,4 +1,5 @@
-//! `hapax store backup`, while a gateway is using the store: the copy is a store, and what was acknowledged is in it.
+//! `hapax store backup`, while a gateway is using the store: the copy is a store, and what was
+//! acknowledged is in it.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,8 +14,19 @@ use super::tools::{ended, hapax, ran};
 
 fn gateway(directory: &Path, store: &str, upstream: &Origin) -> Program {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
-    command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log", "text"]);
-    command.args(["--store", &format!("sqlite:{}", directory.join(store).display())]);
+    command.args([
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--admin",
+        "127.0.0.1:0",
+        "--log",
+        "text",
+    ]);
+    command.args([
+        "--store",
+        &format!("sqlite:{}", directory.join(store).display()),
+    ]);
     command.args(["--upstream", &format!("http://{}", upstream.address())]);
     Program::start(&mut command)
 }
@@ -22,7 +34,12 @@ fn gateway(directory: &Path, store: &str, upstream: &Origin) -> Program {
 fn backup(directory: &Path, to: &str) -> Command {
     let mut command = hapax();
     command
-        .args(["store", "backup", "--store", &format!("sqlite:{}", directory.join("hapax.db").display())])
+        .args([
+            "store",
+            "backup",
+            "--store",
+            &format!("sqlite:{}", directory.join("hapax.db").display()),
+        ])
         .arg(directory.join(to));
     command
 }
@@ -33,7 +50,12 @@ async fn a_backup_of_a_store_in_use_replays_what_was_acknowledged_and_says_that_
     let upstream = Origin::start().await.unwrap();
     let mut program = gateway(directory.path(), "hapax.db", &upstream);
     for n in 0..20 {
-        assert!(program.charge(&format!("before-{n}"), b"amount=1").starts_with("HTTP/1.1 200"), "{n}");
+        assert!(
+            program
+                .charge(&format!("before-{n}"), b"amount=1")
+                .starts_with("HTTP/1.1 200"),
+            "{n}"
+        );
     }
     // Writes go on while the copy is made.
     let is_over = Arc::new(AtomicBool::new(false));
@@ -42,17 +64,27 @@ async fn a_backup_of_a_store_in_use_replays_what_was_acknowledged_and_says_that_
         move || {
             let mut written = 0;
             while !is_over.load(Ordering::SeqCst) {
-                assert!(charge(clients, &format!("meanwhile-{written}"), b"amount=1").starts_with("HTTP/1.1 200"));
+                assert!(
+                    charge(clients, &format!("meanwhile-{written}"), b"amount=1")
+                        .starts_with("HTTP/1.1 200")
+                );
                 written += 1;
             }
             written
         }
     });
     let said = ran(&mut backup(directory.path(), "copy.db"));
-    assert!(program.ask("/metrics").contains("\nhapax_sqlite_restored 0\n"));
+    assert!(
+        program
+            .ask("/metrics")
+            .contains("\nhapax_sqlite_restored 0\n")
+    );
     is_over.store(true, Ordering::SeqCst);
     assert!(writing.join().unwrap() > 0, "nothing was written meanwhile");
-    assert!(said.contains(" bytes in ") && said.contains("copy.db: the store as of "), "{said}");
+    assert!(
+        said.contains(" bytes in ") && said.contains("copy.db: the store as of "),
+        "{said}"
+    );
     program.signal(Signal::TERM);
     assert!(program.ended().success());
 
@@ -60,10 +92,22 @@ async fn a_backup_of_a_store_in_use_replays_what_was_acknowledged_and_says_that_
     let mut restored = gateway(directory.path(), "copy.db", &upstream);
     for n in 0..20 {
         let answer = restored.charge(&format!("before-{n}"), b"amount=1");
-        assert!(answer.contains("idempotent-replayed: true"), "{n}: {answer}");
+        assert!(
+            answer.contains("idempotent-replayed: true"),
+            "{n}: {answer}"
+        );
     }
-    assert_eq!(upstream.ledger().all().len(), served, "no effect was repeated");
-    assert!(restored.ask("/metrics").contains("\nhapax_sqlite_restored 1\n"), "it knows that it was set back");
+    assert_eq!(
+        upstream.ledger().all().len(),
+        served,
+        "no effect was repeated"
+    );
+    assert!(
+        restored
+            .ask("/metrics")
+            .contains("\nhapax_sqlite_restored 1\n"),
+        "it knows that it was set back"
+    );
     restored.signal(Signal::TERM);
     assert!(restored.ended().success());
 }
@@ -79,13 +123,38 @@ async fn nothing_is_overwritten_and_mistakes_say_what_to_do() {
     // Nobody has it open any more.
     let said = ran(backup(directory.path(), "copy.db").arg("--json"));
     let told: serde_json::Value = serde_json::from_str(&said).unwrap();
-    assert_eq!(told["bytes"].as_u64(), Some(std::fs::metadata(directory.path().join("copy.db")).unwrap().len()));
+    assert_eq!(
+        told["bytes"].as_u64(),
+        Some(
+            std::fs::metadata(directory.path().join("copy.db"))
+                .unwrap()
+                .len()
+        )
+    );
     let (is_well, said) = ended(&mut backup(directory.path(), "copy.db"));
-    assert!(!is_well && said.contains("choose a new path for the backup"), "{said}");
+    assert!(
+        !is_well && said.contains("choose a new path for the backup"),
+        "{said}"
+    );
     let (is_well, said) = ended(&mut backup(directory.path(), "no/such/directory.db"));
-    assert!(!is_well && said.contains("see whether there is room"), "{said}");
-    let (is_well, said) = ended(hapax().args(["store", "backup", "--store", "sqlite:/nowhere/hapax.db", "copy"]));
-    assert!(!is_well && said.contains("could not open the store"), "{said}");
+    assert!(
+        !is_well && said.contains("see whether there is room"),
+        "{said}"
+    );
+    let (is_well, said) = ended(hapax().args([
+        "store",
+        "backup",
+        "--store",
+        "sqlite:/nowhere/hapax.db",
+        "copy",
+    ]));
+    assert!(
+        !is_well && said.contains("could not open the store"),
+        "{said}"
+    );
     let (is_well, said) = ended(hapax().args(["store", "backup", "--store", "memory:", "copy"]));
-    assert!(!is_well && said.contains("give --store sqlite:FILE"), "{said}");
+    assert!(
+        !is_well && said.contains("give --store sqlite:FILE"),
+        "{said}"
+    );
 }

@@ -1,5 +1,6 @@
-//! The image: no engine runs here, so its file is read closely, and the program is run as it would run there: an account without a name, a
-//! root that cannot be written, and two directories that can.
+//! The image: no engine runs here, so its file is read closely, and the program is run as it would
+//! run there: an account without a name, a root that cannot be written, and two directories that
+//! can.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,9 +18,19 @@ const DOCKERFILE: &str = "packaging/docker/Dockerfile";
 /// One instruction of the file: its word and the rest, on one line.
 fn instructions() -> Vec<(String, String)> {
     let file = text(DOCKERFILE);
-    let lines = file.lines().filter(|line| !line.trim_start().starts_with('#')).collect::<Vec<_>>().join("\n").replace("\\\n", " ");
+    let lines = file
+        .lines()
+        .filter(|line| !line.trim_start().starts_with('#'))
+        .collect::<Vec<_>>()
+        .join("\n")
+        .replace("\\\n", " ");
     let split = |line: &str| {
-        line.split_once(' ').map(|(word, rest)| (word.to_owned(), rest.split_whitespace().collect::<Vec<_>>().join(" ")))
+        line.split_once(' ').map(|(word, rest)| {
+            (
+                word.to_owned(),
+                rest.split_whitespace().collect::<Vec<_>>().join(" "),
+            )
+        })
     };
     lines
         .lines()
@@ -30,10 +41,16 @@ fn instructions() -> Vec<(String, String)> {
 
 /// The last of its kind, and so the one that counts.
 fn last(word: &str) -> String {
-    instructions().into_iter().rev().find(|(have, _)| have == word).unwrap_or_else(|| panic!("no {word}")).1
+    instructions()
+        .into_iter()
+        .rev()
+        .find(|(have, _)| have == word)
+        .unwrap_or_else(|| panic!("no {word}"))
+        .1
 }
 
-/// The words of an instruction that is written as a list: without a shell, which the image does not have.
+/// The words of an instruction that is written as a list: without a shell, which the image does not
+/// have.
 fn list(rest: &str) -> Vec<String> {
     serde_json::from_str(rest).unwrap_or_else(|error| panic!("{rest} needs a shell: {error}"))
 }
@@ -59,15 +76,29 @@ fn every_instruction_is_known_and_every_image_pinned() {
     for (word, rest) in instructions() {
         assert!(known.contains(&word.as_str()), "{word} {rest}");
         if word == "FROM" {
-            let (_, tag) = rest.split(' ').next().unwrap().rsplit_once(':').unwrap_or_else(|| panic!("{rest} has no tag"));
+            let (_, tag) = rest
+                .split(' ')
+                .next()
+                .unwrap()
+                .rsplit_once(':')
+                .unwrap_or_else(|| panic!("{rest} has no tag"));
             assert_ne!(tag, "latest", "{rest}");
         }
     }
     let rust = text("Cargo.toml")
         .lines()
-        .find_map(|line| Some(line.strip_prefix("rust-version = \"")?.trim_end_matches('"').to_owned()))
+        .find_map(|line| {
+            Some(
+                line.strip_prefix("rust-version = \"")?
+                    .trim_end_matches('"')
+                    .to_owned(),
+            )
+        })
         .unwrap();
-    assert!(instructions()[0].1.starts_with(&format!("rust:{rust}-")), "built with another Rust than {rust}");
+    assert!(
+        instructions()[0].1.starts_with(&format!("rust:{rust}-")),
+        "built with another Rust than {rust}"
+    );
 }
 
 #[test]
@@ -75,12 +106,21 @@ fn what_is_copied_exists_and_is_in_the_context() {
     let ignore = text(".dockerignore");
     assert!(ignore.lines().any(|line| line == "*"), "an allow list");
     let mut copied = 0;
-    for (_, rest) in instructions().into_iter().filter(|(word, rest)| word == "COPY" && !rest.starts_with("--from")) {
+    for (_, rest) in instructions()
+        .into_iter()
+        .filter(|(word, rest)| word == "COPY" && !rest.starts_with("--from"))
+    {
         let mut words: Vec<_> = rest.split(' ').collect();
         words.pop();
         for source in words {
-            assert!(root().join(source).exists(), "COPY {source}: it is not there");
-            let is_allowed = ignore.lines().filter_map(|line| line.strip_prefix('!')).any(|allowed| source.starts_with(allowed));
+            assert!(
+                root().join(source).exists(),
+                "COPY {source}: it is not there"
+            );
+            let is_allowed = ignore
+                .lines()
+                .filter_map(|line| line.strip_prefix('!'))
+                .any(|allowed| source.starts_with(allowed));
             assert!(is_allowed, ".dockerignore leaves {source} out");
             copied += 1;
         }
@@ -92,15 +132,34 @@ fn what_is_copied_exists_and_is_in_the_context() {
 fn it_runs_as_nobody_in_particular_and_without_a_shell() {
     let user = last("USER");
     let (uid, gid) = user.split_once(':').unwrap();
-    assert!(uid.parse::<u32>().unwrap() > 0 && gid.parse::<u32>().unwrap() > 0, "{user}");
-    assert_eq!(list(&last("VOLUME")), ["/var/lib/hapax", "/var/spool/hapax"]);
-    assert_eq!(last("ENV"), "TMPDIR=/var/spool/hapax STATE_DIRECTORY=/var/lib/hapax", "bodies are not buffered beside the store");
+    assert!(
+        uid.parse::<u32>().unwrap() > 0 && gid.parse::<u32>().unwrap() > 0,
+        "{user}"
+    );
+    assert_eq!(
+        list(&last("VOLUME")),
+        ["/var/lib/hapax", "/var/spool/hapax"]
+    );
+    assert_eq!(
+        last("ENV"),
+        "TMPDIR=/var/spool/hapax STATE_DIRECTORY=/var/lib/hapax",
+        "bodies are not buffered beside the store"
+    );
     assert_eq!(list(&last("ENTRYPOINT")), ["/usr/bin/hapax"]);
     let check = last("HEALTHCHECK");
-    assert_eq!(list(&check[check.find('[').unwrap()..]), ["/usr/bin/hapax", "health"]);
+    assert_eq!(
+        list(&check[check.find('[').unwrap()..]),
+        ["/usr/bin/hapax", "health"]
+    );
     let command = list(&last("CMD"));
     let help = ran(hapax().args([&command[0], "--help"]));
-    assert!(command.iter().filter(|word| word.starts_with("--")).all(|flag| help.contains(flag.as_str())), "{command:?}");
+    assert!(
+        command
+            .iter()
+            .filter(|word| word.starts_with("--"))
+            .all(|flag| help.contains(flag.as_str())),
+        "{command:?}"
+    );
     assert!(command.contains(&"/etc/hapax/hapax.toml".to_owned()));
 }
 
@@ -109,78 +168,174 @@ fn the_examples_for_compose_and_kubernetes_say_the_same() {
     let version = format!("hapax:{}", env!("CARGO_PKG_VERSION"));
     let compose = yaml("packaging/docker/compose.yaml");
     let service = &compose["services"]["hapax"];
-    assert_eq!((service["image"].as_str(), service["read_only"].as_bool()), (Some(version.as_str()), Some(true)));
+    assert_eq!(
+        (service["image"].as_str(), service["read_only"].as_bool()),
+        (Some(version.as_str()), Some(true))
+    );
     for volume in ["state:/var/lib/hapax", "spill:/var/spool/hapax"] {
-        assert!(service["volumes"].as_array().unwrap().iter().any(|have| have == volume), "{volume}");
+        assert!(
+            service["volumes"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|have| have == volume),
+            "{volume}"
+        );
     }
     // What a client sends is a POST: an upstream that takes none shows nothing.
     let upstream = compose["services"]["upstream"]["image"].as_str().unwrap();
-    assert!(upstream.starts_with("traefik/whoami:v"), "{upstream} takes every method, and has a tag");
+    assert!(
+        upstream.starts_with("traefik/whoami:v"),
+        "{upstream} takes every method, and has a tag"
+    );
     let documents = documents("packaging/kubernetes/hapax.yaml");
-    let of_kind = |kind: &str| documents.iter().find(|document| document["kind"] == kind).unwrap_or_else(|| panic!("no {kind}"));
+    let of_kind = |kind: &str| {
+        documents
+            .iter()
+            .find(|document| document["kind"] == kind)
+            .unwrap_or_else(|| panic!("no {kind}"))
+    };
     let pod = &of_kind("StatefulSet")["spec"]["template"]["spec"];
-    reached(of_kind("ConfigMap"), of_kind("Service"), of_kind("StatefulSet"));
+    reached(
+        of_kind("ConfigMap"),
+        of_kind("Service"),
+        of_kind("StatefulSet"),
+    );
     let container = &pod["containers"][0];
-    let mounted: Vec<_> = container["volumeMounts"].as_array().unwrap().iter().map(|mount| &mount["mountPath"]).collect();
-    assert!(mounted.iter().any(|path| **path == "/var/spool/hapax"), "{mounted:?}");
+    let mounted: Vec<_> = container["volumeMounts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|mount| &mount["mountPath"])
+        .collect();
+    assert!(
+        mounted.iter().any(|path| **path == "/var/spool/hapax"),
+        "{mounted:?}"
+    );
     assert_eq!(container["image"].as_str(), Some(version.as_str()));
-    assert_eq!(container["securityContext"]["readOnlyRootFilesystem"].as_bool(), Some(true));
-    assert_eq!(format!("{}:{}", pod["securityContext"]["runAsUser"], pod["securityContext"]["runAsGroup"]), last("USER"));
+    assert_eq!(
+        container["securityContext"]["readOnlyRootFilesystem"].as_bool(),
+        Some(true)
+    );
+    assert_eq!(
+        format!(
+            "{}:{}",
+            pod["securityContext"]["runAsUser"], pod["securityContext"]["runAsGroup"]
+        ),
+        last("USER")
+    );
     // What stops them waits longer than a drain with its defaults.
     assert_eq!(service["stop_grace_period"].as_str(), Some("60s"));
     assert_eq!(pod["terminationGracePeriodSeconds"].as_u64(), Some(60));
     for probe in ["readinessProbe", "livenessProbe"] {
-        assert_eq!(container[probe]["exec"]["command"][1].as_str(), Some("health"), "{probe}");
+        assert_eq!(
+            container[probe]["exec"]["command"][1].as_str(),
+            Some("health"),
+            "{probe}"
+        );
     }
 }
 
 /// The configuration is there and good, and clients get to where it listens.
 fn reached(map: &serde_json::Value, service: &serde_json::Value, set: &serde_json::Value) {
     let pod = &set["spec"]["template"]["spec"];
-    assert_eq!(pod["volumes"][0]["configMap"]["name"], map["metadata"]["name"]);
+    assert_eq!(
+        pod["volumes"][0]["configMap"]["name"],
+        map["metadata"]["name"]
+    );
     let text = map["data"]["hapax.toml"].as_str().unwrap();
-    let config = file::parse(Path::new("hapax.toml"), text, &file::Overrides::default()).unwrap().config;
-    assert!(config.listen.ip().is_unspecified(), "nobody reaches {}", config.listen);
+    let config = file::parse(Path::new("hapax.toml"), text, &file::Overrides::default())
+        .unwrap()
+        .config;
+    assert!(
+        config.listen.ip().is_unspecified(),
+        "nobody reaches {}",
+        config.listen
+    );
     let port = &pod["containers"][0]["ports"][0];
-    assert_eq!(port["containerPort"].as_u64(), Some(config.listen.port().into()));
+    assert_eq!(
+        port["containerPort"].as_u64(),
+        Some(config.listen.port().into())
+    );
     assert_eq!(service["spec"]["ports"][0]["targetPort"], port["name"]);
-    assert_eq!(service["spec"]["selector"], set["spec"]["template"]["metadata"]["labels"]);
+    assert_eq!(
+        service["spec"]["selector"],
+        set["spec"]["template"]["metadata"]["labels"]
+    );
     assert_eq!(set["spec"]["serviceName"], service["metadata"]["name"]);
 }
 
 /// The libraries that the program is linked with, by name.
 fn libraries() -> BTreeMap<String, PathBuf> {
     let said = run(Path::new("/usr/bin/ldd"), [env!("CARGO_BIN_EXE_hapax")]);
-    let path = |line: &str| line.split_whitespace().find(|word| word.starts_with('/')).map(PathBuf::from);
-    said.lines().filter_map(path).map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), path)).collect()
+    let path = |line: &str| {
+        line.split_whitespace()
+            .find(|word| word.starts_with('/'))
+            .map(PathBuf::from)
+    };
+    said.lines()
+        .filter_map(path)
+        .map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), path))
+        .collect()
 }
 
 #[test]
 fn the_last_stage_has_the_libraries_it_needs() {
-    assert!(last("FROM").starts_with("gcr.io/distroless/cc-debian12:"), "what follows is about that image");
-    let has = ["libc.so.6", "libm.so.6", "libgcc_s.so.1", "libdl.so.2", "libpthread.so.0", "librt.so.1"];
+    assert!(
+        last("FROM").starts_with("gcr.io/distroless/cc-debian12:"),
+        "what follows is about that image"
+    );
+    let has = [
+        "libc.so.6",
+        "libm.so.6",
+        "libgcc_s.so.1",
+        "libdl.so.2",
+        "libpthread.so.0",
+        "librt.so.1",
+    ];
     for library in libraries().keys() {
-        assert!(has.contains(&library.as_str()) || library.starts_with("ld-linux"), "{library} is not in the image");
+        assert!(
+            has.contains(&library.as_str()) || library.starts_with("ld-linux"),
+            "{library} is not in the image"
+        );
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_root_that_cannot_be_written_is_enough() {
     const NAME: &str = "a_root_that_cannot_be_written_is_enough";
-    let (Some(unshare), Some(_), Some(_)) = (needed(NAME, "unshare"), needed(NAME, "chroot"), needed(NAME, "setpriv")) else {
+    let (Some(unshare), Some(_), Some(_)) = (
+        needed(NAME, "unshare"),
+        needed(NAME, "chroot"),
+        needed(NAME, "setpriv"),
+    ) else {
         return;
     };
-    if !is_root() || !Command::new(&unshare).args(["--mount", "true"]).status().is_ok_and(|status| status.success()) {
+    if !is_root()
+        || !Command::new(&unshare)
+            .args(["--mount", "true"])
+            .status()
+            .is_ok_and(|status| status.success())
+    {
         return skipped(NAME, "needs root, and leave to mount");
     }
     let directory = tempfile::tempdir().unwrap();
-    let (jail, state, spill) = (directory.path().join("root"), directory.path().join("state"), directory.path().join("spill"));
+    let (jail, state, spill) = (
+        directory.path().join("root"),
+        directory.path().join("state"),
+        directory.path().join("spill"),
+    );
     furnish(&jail);
     let user = last("USER");
     let (uid, gid) = user.split_once(':').unwrap();
     for writable in [&state, &spill] {
         std::fs::create_dir(writable).unwrap();
-        std::os::unix::fs::chown(writable, Some(uid.parse().unwrap()), Some(gid.parse().unwrap())).unwrap();
+        std::os::unix::fs::chown(
+            writable,
+            Some(uid.parse().unwrap()),
+            Some(gid.parse().unwrap()),
+        )
+        .unwrap();
     }
 
     let upstream = Origin::start().await.unwrap();
@@ -192,30 +347,82 @@ async fn a_root_that_cannot_be_written_is_enough() {
         spill = spill.display()
     );
     let mut command = Command::new(unshare);
-    command.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]);
+    command.args([
+        "--mount",
+        "--propagation",
+        "private",
+        "sh",
+        "-c",
+        &script,
+        "sh",
+    ]);
     // As the image runs it, but for the banner, which is read below.
-    let words = list(&last("CMD")).into_iter().map(|word| if word == "json" { "text".to_owned() } else { word });
+    let words = list(&last("CMD")).into_iter().map(|word| {
+        if word == "json" {
+            "text".to_owned()
+        } else {
+            word
+        }
+    });
     command.args(list(&last("ENTRYPOINT"))).args(words);
-    command.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--upstream", &format!("http://{}", upstream.address())]);
+    command.args([
+        "--listen",
+        "127.0.0.1:0",
+        "--admin",
+        "127.0.0.1:0",
+        "--upstream",
+        &format!("http://{}", upstream.address()),
+    ]);
     let variables = last("ENV");
-    let variables = variables.split(' ').filter_map(|variable| variable.split_once('='));
-    let mut program = Program::start(command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").envs(variables));
+    let variables = variables
+        .split(' ')
+        .filter_map(|variable| variable.split_once('='));
+    let mut program = Program::start(
+        command
+            .env_clear()
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .envs(variables),
+    );
 
-    assert!(program.charge("small", b"amount=1").starts_with("HTTP/1.1 200"));
-    assert!(program.charge("small", b"amount=1").contains("idempotent-replayed: true"));
+    assert!(
+        program
+            .charge("small", b"amount=1")
+            .starts_with("HTTP/1.1 200")
+    );
+    assert!(
+        program
+            .charge("small", b"amount=1")
+            .contains("idempotent-replayed: true")
+    );
     // Larger than what is kept in memory: it waits in a file.
-    assert!(program.charge("spilled", &[b'x'; 2 << 20]).starts_with("HTTP/1.1 200"));
-    assert_eq!(ran(hapax().args(["health", "--admin", &format!("http://{}", program.admin)])), "ready\n");
+    assert!(
+        program
+            .charge("spilled", &[b'x'; 2 << 20])
+            .starts_with("HTTP/1.1 200")
+    );
+    assert_eq!(
+        ran(hapax().args(["health", "--admin", &format!("http://{}", program.admin)])),
+        "ready\n"
+    );
     program.signal(Signal::TERM);
     assert!(program.ended().success());
     let made = std::fs::metadata(state.join("hapax.db")).unwrap();
     use std::os::unix::fs::MetadataExt as _;
     assert_eq!(
-        (format!("{}:{}", made.uid(), made.gid()), made.mode() & 0o077),
+        (
+            format!("{}:{}", made.uid(), made.gid()),
+            made.mode() & 0o077
+        ),
         (user, 0),
         "whose it is, and that it is nobody else's"
     );
-    assert_eq!((upstream.ledger().count("small"), upstream.ledger().count("spilled")), (1, 1));
+    assert_eq!(
+        (
+            upstream.ledger().count("small"),
+            upstream.ledger().count("spilled")
+        ),
+        (1, 1)
+    );
 }
 
 /// The files of the last stage: the program, its libraries, its configuration, its directory.
@@ -227,7 +434,10 @@ fn furnish(jail: &Path) {
     }
     for (from, to) in [
         (Path::new(env!("CARGO_BIN_EXE_hapax")), "usr/bin/hapax"),
-        (&root().join("packaging/docker/hapax.toml"), "etc/hapax/hapax.toml"),
+        (
+            &root().join("packaging/docker/hapax.toml"),
+            "etc/hapax/hapax.toml",
+        ),
     ] {
         let to = jail.join(to);
         std::fs::create_dir_all(to.parent().unwrap()).unwrap();

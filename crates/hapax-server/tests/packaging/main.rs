@@ -1,5 +1,6 @@
-//! What is shipped around the program: completions, manual, unit, image, package, dashboards, alerts. Each is tried with the tool that will
-//! read it; where that tool is not there, the test says so and checks nothing.
+//! What is shipped around the program: completions, manual, unit, image, package, dashboards,
+//! alerts. Each is tried with the tool that will read it; where that tool is not there, the test
+//! says so and checks nothing.
 
 mod alerts;
 mod backup;

@@ -14,9 +14,22 @@ async fn the_way_out_of_an_unknown_is_as_the_page_says() {
     let directory = tempfile::tempdir().unwrap();
     let upstream = Origin::start().await.unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
-    command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log", "text", "--store"]);
-    command.arg(format!("sqlite:{}", directory.path().join("hapax.db").display()));
-    let program = Program::start(command.args(["--upstream", &format!("http://{}", upstream.address())]));
+    command.args([
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--admin",
+        "127.0.0.1:0",
+        "--log",
+        "text",
+        "--store",
+    ]);
+    command.arg(format!(
+        "sqlite:{}",
+        directory.path().join("hapax.db").display()
+    ));
+    let program =
+        Program::start(command.args(["--upstream", &format!("http://{}", upstream.address())]));
     // Two customers at once: what is said of one must not be said of the other.
     for key in ["order-17", "order-18"] {
         upstream.script([Step::Read, Step::Reset]);
@@ -25,28 +38,41 @@ async fn the_way_out_of_an_unknown_is_as_the_page_says() {
     }
 
     let page = text("docs/operations.md");
-    let blocks = page.split("```").skip(1).step_by(2).filter_map(|block| block.strip_prefix("console\n"));
+    let blocks = page
+        .split("```")
+        .skip(1)
+        .step_by(2)
+        .filter_map(|block| block.strip_prefix("console\n"));
     let id = id_of(program.admin, "order-17");
     let mut commands = 0;
     for command in blocks.flat_map(|block| block.split("$ ").skip(1)) {
         let (line, expected) = command.split_once('\n').unwrap();
         let (line, expected) = (line.replace(ID, &id), expected.replace(ID, &id));
         let here = format!("http://{}", program.admin);
-        let printed =
-            shell(&line.replace("http://127.0.0.1:4001", &here)).replace('\t', "  ").replace(&here, "http://127.0.0.1:4001");
-        assert!(is_like(&expected, &printed), "$ {line}\n{printed}\nexpected:\n{expected}");
+        let printed = shell(&line.replace("http://127.0.0.1:4001", &here))
+            .replace('\t', "  ")
+            .replace(&here, "http://127.0.0.1:4001");
+        assert!(
+            is_like(&expected, &printed),
+            "$ {line}\n{printed}\nexpected:\n{expected}"
+        );
         commands += 1;
     }
     assert!(commands >= 4, "{commands} commands");
 
     let answer = program.charge("order-17", b"amount=1");
     assert!(
-        answer.starts_with("HTTP/1.1 201") && answer.contains("idempotent-replayed: true") && answer.contains("ch_17"),
+        answer.starts_with("HTTP/1.1 201")
+            && answer.contains("idempotent-replayed: true")
+            && answer.contains("ch_17"),
         "{answer}"
     );
     assert_eq!(upstream.ledger().count("order-17"), 1, "it ran once");
     let other = program.charge("order-18", b"amount=1");
-    assert!(other.starts_with("HTTP/1.1 409") && other.contains("outcome-unknown"), "somebody else's answer: {other}");
+    assert!(
+        other.starts_with("HTTP/1.1 409") && other.contains("outcome-unknown"),
+        "somebody else's answer: {other}"
+    );
 }
 
 /// The id that the page has for the one in it.
@@ -54,14 +80,29 @@ const ID: &str = "466dbfb0";
 
 /// What the list shows as the id of a key.
 fn id_of(admin: std::net::SocketAddr, key: &str) -> String {
-    let listed = shell(&format!("hapax keys list --state unknown --admin http://{admin}"));
-    let line = listed.lines().find(|line| line.contains(key)).unwrap_or_else(|| panic!("{listed}"));
+    let listed = shell(&format!(
+        "hapax keys list --state unknown --admin http://{admin}"
+    ));
+    let line = listed
+        .lines()
+        .find(|line| line.contains(key))
+        .unwrap_or_else(|| panic!("{listed}"));
     line.split('\t').next().unwrap().to_owned()
 }
 
 /// What a line prints on both outputs, with the program that was built on the path.
 fn shell(line: &str) -> String {
     let program = Path::new(env!("CARGO_BIN_EXE_hapax")).parent().unwrap();
-    let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap_or_default());
-    ended(Command::new("sh").args(["-c", &format!("exec 2>&1; {line}")]).env("PATH", path).env("USER", "ada")).1
+    let path = format!(
+        "{}:{}",
+        program.display(),
+        std::env::var("PATH").unwrap_or_default()
+    );
+    ended(
+        Command::new("sh")
+            .args(["-c", &format!("exec 2>&1; {line}")])
+            .env("PATH", path)
+            .env("USER", "ada"),
+    )
+    .1
 }

@@ -1,4 +1,5 @@
-//! `hapax serve` as an operator runs it, under whatever it is to be wrapped in, in front of a real upstream.
+//! `hapax serve` as an operator runs it, under whatever it is to be wrapped in, in front of a real
+//! upstream.
 
 use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -20,9 +21,15 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Starts a command that ends in `hapax serve` with both listeners on, and waits until it serves.
+    /// Starts a command that ends in `hapax serve` with both listeners on, and waits until it
+    /// serves.
     pub(crate) fn start(command: &mut Command) -> Program {
-        let mut process = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
+        let mut process = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .unwrap();
         let stdout = process.stdout.take().unwrap();
         let (sender, output) = mpsc::channel();
         std::thread::spawn(move || {
@@ -31,7 +38,12 @@ impl Program {
             }
         });
         let none = ([127, 0, 0, 1], 0).into();
-        let mut program = Program { process, output, clients: none, admin: none };
+        let mut program = Program {
+            process,
+            output,
+            clients: none,
+            admin: none,
+        };
         program.clients = address(&program.wait_for("  clients "));
         program.admin = address(&program.wait_for("  operators "));
         program.wait_for("Look");
@@ -41,7 +53,10 @@ impl Program {
     /// The rest of the next line that begins so.
     pub(crate) fn wait_for(&self, prefix: &str) -> String {
         loop {
-            let line = self.output.recv_timeout(GUARD).unwrap_or_else(|error| panic!("it never said {prefix:?}: {error}"));
+            let line = self
+                .output
+                .recv_timeout(GUARD)
+                .unwrap_or_else(|error| panic!("it never said {prefix:?}: {error}"));
             if let Some(rest) = line.strip_prefix(prefix) {
                 return rest.to_owned();
             }
@@ -71,7 +86,14 @@ impl Program {
 
     /// What the admin listener says at this path, head and all.
     pub(crate) fn ask(&self, path: &str) -> String {
-        exchange(self.admin, format!("GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.admin).as_bytes())
+        exchange(
+            self.admin,
+            format!(
+                "GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
+                self.admin
+            )
+            .as_bytes(),
+        )
     }
 }
 
@@ -97,8 +119,15 @@ fn send(to: SocketAddr, operation: &str, key: &str, body: &[u8]) -> String {
 
 /// `http://127.0.0.1:4001/readyz, /healthz` begins with an address.
 fn address(line: &str) -> SocketAddr {
-    let rest = line.trim().strip_prefix("http://").unwrap_or_else(|| panic!("no address in {line:?}"));
-    rest.split('/').next().unwrap().parse().unwrap_or_else(|error| panic!("{line:?}: {error}"))
+    let rest = line
+        .trim()
+        .strip_prefix("http://")
+        .unwrap_or_else(|| panic!("no address in {line:?}"));
+    rest.split('/')
+        .next()
+        .unwrap()
+        .parse()
+        .unwrap_or_else(|error| panic!("{line:?}: {error}"))
 }
 
 /// One request on a connection of its own.

@@ -1,4 +1,5 @@
-//! Which metrics and labels a PromQL expression speaks of. Not a parser of the language: promtool is that; this only finds the names.
+//! Which metrics and labels a PromQL expression speaks of. Not a parser of the language: promtool
+//! is that; this only finds the names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,25 +22,47 @@ pub(crate) fn names(expression: &str) -> Names {
     let mut names = Names::default();
     let mut rest = expression;
     while let Some(at) = rest.find("hapax_") {
-        let metric: String = rest[at..].chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+        let metric: String = rest[at..]
+            .chars()
+            .take_while(|c| c.is_ascii_alphanumeric() || *c == '_')
+            .collect();
         rest = &rest[at + metric.len()..];
-        let matchers = rest.strip_prefix('{').and_then(|rest| rest.split_once('}')).map_or("", |(matchers, _)| matchers);
+        let matchers = rest
+            .strip_prefix('{')
+            .and_then(|rest| rest.split_once('}'))
+            .map_or("", |(matchers, _)| matchers);
         names.chosen.push((metric, split(matchers)));
     }
     for part in expression.split(" by (").skip(1) {
-        names.kept.extend(part.split(')').next().unwrap().split(',').map(|label| label.trim().to_owned()));
+        names.kept.extend(
+            part.split(')')
+                .next()
+                .unwrap()
+                .split(',')
+                .map(|label| label.trim().to_owned()),
+        );
     }
     names
 }
 
-/// `a="x", b=~"y|z"`, as names and values. Values with a variable or a pattern in them are left out.
+/// `a="x", b=~"y|z"`, as names and values. Values with a variable or a pattern in them are left
+/// out.
 fn split(matchers: &str) -> Vec<Matcher> {
     let mut found = Vec::new();
-    for matcher in matchers.split("\",").filter(|matcher| !matcher.trim().is_empty()) {
+    for matcher in matchers
+        .split("\",")
+        .filter(|matcher| !matcher.trim().is_empty())
+    {
         // `=`, `!=`, `=~` or `!~`.
-        let (name, value) = matcher.split_once(['=', '!']).unwrap_or_else(|| panic!("{matcher}"));
+        let (name, value) = matcher
+            .split_once(['=', '!'])
+            .unwrap_or_else(|| panic!("{matcher}"));
         let value = value.trim_start_matches(['~', '=']).trim_matches('"');
-        let values = value.split('|').filter(|value| value.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_'));
+        let values = value.split('|').filter(|value| {
+            value
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+        });
         found.push((name.trim().to_owned(), values.map(str::to_owned).collect()));
     }
     found
@@ -60,7 +83,10 @@ impl Offered {
     pub(crate) fn read(scrape: &str) -> Offered {
         let mut offered: BTreeMap<String, Family> = BTreeMap::new();
         for line in scrape.lines() {
-            if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
+            if let Some((name, kind)) = line
+                .strip_prefix("# TYPE ")
+                .and_then(|rest| rest.split_once(' '))
+            {
                 let ends: &[&str] = match kind {
                     "counter" => &["_total"],
                     "histogram" => &["_bucket", "_sum", "_count"],
@@ -72,7 +98,9 @@ impl Offered {
                 }
             } else if line.starts_with("hapax_") {
                 let (series, _) = line.rsplit_once(' ').unwrap();
-                let (name, labels) = series.split_once('{').map_or((series, ""), |(name, rest)| (name, rest.trim_end_matches('}')));
+                let (name, labels) = series.split_once('{').map_or((series, ""), |(name, rest)| {
+                    (name, rest.trim_end_matches('}'))
+                });
                 let family = offered.entry(name.to_owned()).or_default();
                 family.has_series = true;
                 for (label, values) in split(labels) {
@@ -83,38 +111,69 @@ impl Offered {
         Offered(offered)
     }
 
-    /// Panics unless the gateway offers what the expression speaks of. `words` are further values of labels that a scrape need not have.
+    /// Panics unless the gateway offers what the expression speaks of. `words` are further values
+    /// of labels that a scrape need not have.
     #[track_caller]
     pub(crate) fn check(&self, place: &str, expression: &str, words: &BTreeSet<String>) -> usize {
         let names = names(expression);
         for (metric, matchers) in &names.chosen {
-            let labels = &self.0.get(metric).unwrap_or_else(|| panic!("{place}: there is no {metric}")).labels;
-            for (label, values) in matchers.iter().filter(|(label, _)| !ADDED.contains(&label.as_str())) {
-                let known = labels.get(label).unwrap_or_else(|| panic!("{place}: {metric} has no label {label}: {labels:?}"));
+            let labels = &self
+                .0
+                .get(metric)
+                .unwrap_or_else(|| panic!("{place}: there is no {metric}"))
+                .labels;
+            for (label, values) in matchers
+                .iter()
+                .filter(|(label, _)| !ADDED.contains(&label.as_str()))
+            {
+                let known = labels.get(label).unwrap_or_else(|| {
+                    panic!("{place}: {metric} has no label {label}: {labels:?}")
+                });
                 for value in values {
-                    assert!(known.contains(value) || words.contains(value), "{place}: {metric} has no {label}={value}: {known:?}");
+                    assert!(
+                        known.contains(value) || words.contains(value),
+                        "{place}: {metric} has no {label}={value}: {known:?}"
+                    );
                 }
             }
         }
-        for kept in names.kept.iter().filter(|label| !ADDED.contains(&label.as_str())) {
-            let has = |metric: &String| !self.0[metric].has_series || self.0[metric].labels.contains_key(kept);
-            assert!(names.chosen.iter().all(|(metric, _)| has(metric)), "{place}: no label {kept} in {expression}");
+        for kept in names
+            .kept
+            .iter()
+            .filter(|label| !ADDED.contains(&label.as_str()))
+        {
+            let has = |metric: &String| {
+                !self.0[metric].has_series || self.0[metric].labels.contains_key(kept)
+            };
+            assert!(
+                names.chosen.iter().all(|(metric, _)| has(metric)),
+                "{place}: no label {kept} in {expression}"
+            );
         }
         names.chosen.len()
     }
 
     /// The metrics of which a scrape had no series, so that their labels could not be looked at.
     pub(crate) fn without_series(&self) -> Vec<&str> {
-        self.0.iter().filter(|(_, family)| !family.has_series).map(|(name, _)| name.as_str()).collect()
+        self.0
+            .iter()
+            .filter(|(_, family)| !family.has_series)
+            .map(|(name, _)| name.as_str())
+            .collect()
     }
 }
 
 #[test]
 fn names_are_found() {
-    let found = names("sum by (route, le) (rate(hapax_a_total{job=~\"$job\", outcome=~\"x|y-z\", b!=\"c\"}[5m])) / hapax_d");
+    let found = names(
+        "sum by (route, le) (rate(hapax_a_total{job=~\"$job\", outcome=~\"x|y-z\", b!=\"c\"}[5m])) / hapax_d",
+    );
     assert_eq!(found.kept, ["route", "le"]);
     let (metrics, matchers): (Vec<_>, Vec<_>) = found.chosen.into_iter().unzip();
     assert_eq!(metrics, ["hapax_a_total", "hapax_d"]);
-    assert_eq!(matchers[0][1], ("outcome".to_owned(), vec!["x".to_owned(), "y-z".to_owned()]));
+    assert_eq!(
+        matchers[0][1],
+        ("outcome".to_owned(), vec!["x".to_owned(), "y-z".to_owned()])
+    );
     assert_eq!(matchers[0][2].0, "b");
 }

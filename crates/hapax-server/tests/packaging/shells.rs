@@ -25,18 +25,28 @@ fn script(directory: &std::path::Path, shell: &str) -> std::path::PathBuf {
 
 #[test]
 fn bash_completes_commands_flags_and_values() {
-    let Some(bash) = needed("bash_completes_commands_flags_and_values", "bash") else { return };
+    let Some(bash) = needed("bash_completes_commands_flags_and_values", "bash") else {
+        return;
+    };
     let directory = tempfile::tempdir().unwrap();
     let script = script(directory.path(), "bash");
     let completed = |words: &[&str]| {
-        let said = ran(Command::new(&bash).args(["--norc", "-c", BASH, "bash"]).arg(&script).args(words));
+        let said = ran(Command::new(&bash)
+            .args(["--norc", "-c", BASH, "bash"])
+            .arg(&script)
+            .args(words));
         said.lines().map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(completed(&["hapax", "ke"]), ["keys"]);
     assert_eq!(completed(&["hapax", "keys", "sett"]), ["settle"]);
     assert_eq!(completed(&["hapax", "serve", "--ups"]), ["--upstream"]);
     assert_eq!(completed(&["hapax", "completions", "zs"]), ["zsh"]);
-    assert!(!completed(&["hapax", ""]).iter().any(|word| word == "demo-service"), "what is hidden stays hidden");
+    assert!(
+        !completed(&["hapax", ""])
+            .iter()
+            .any(|word| word == "demo-service"),
+        "what is hidden stays hidden"
+    );
 }
 
 #[test]
@@ -44,10 +54,16 @@ fn every_shell_gets_a_script_and_another_a_list() {
     let directory = tempfile::tempdir().unwrap();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = std::fs::read_to_string(script(directory.path(), shell)).unwrap();
-        assert!(script.contains("hapax") && script.contains("settle"), "{shell}");
+        assert!(
+            script.contains("hapax") && script.contains("settle"),
+            "{shell}"
+        );
     }
     let (is_well, said) = ended(hapax().args(["completions", "tcsh"]));
-    assert!(!is_well && said.contains("bash, elvish, fish, powershell, zsh"), "{said}");
+    assert!(
+        !is_well && said.contains("bash, elvish, fish, powershell, zsh"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -55,7 +71,10 @@ fn zsh_and_fish_take_theirs() {
     let directory = tempfile::tempdir().unwrap();
     for (shell, check) in [("zsh", "-n"), ("fish", "--no-execute")] {
         if let Some(tool) = needed("zsh_and_fish_take_theirs", shell) {
-            run(&tool, [check.as_ref(), script(directory.path(), shell).as_os_str()]);
+            run(
+                &tool,
+                [check.as_ref(), script(directory.path(), shell).as_os_str()],
+            );
         }
     }
 }

@@ -7,7 +7,10 @@ use std::process::{Command, Output, Stdio};
 
 /// The root of the project.
 pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .unwrap()
 }
 
 /// A file of the project, as text.
@@ -23,7 +26,9 @@ pub(crate) fn yaml(path: &str) -> serde_json::Value {
 
 /// The documents of a YAML file of the project.
 pub(crate) fn documents(path: &str) -> Vec<serde_json::Value> {
-    let read = |document| serde_saphyr::from_str(document).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let read = |document| {
+        serde_saphyr::from_str(document).unwrap_or_else(|error| panic!("{path}: {error}"))
+    };
     text(path).split("\n---\n").map(read).collect()
 }
 
@@ -34,11 +39,15 @@ pub(crate) fn hapax() -> Command {
     command
 }
 
-/// Where a tool is, if it is there: on the path, or among those that `./check needs` put beside the build.
+/// Where a tool is, if it is there: on the path, or among those that `./check needs` put beside the
+/// build.
 pub(crate) fn tool(name: &str) -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("tools");
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into(), beside]).map(|at| at.join(name)).find(|at| at.is_file())
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin".into(), "/sbin".into(), beside])
+        .map(|at| at.join(name))
+        .find(|at| at.is_file())
 }
 
 /// The tool, or nothing, which is said where nobody can miss it.
@@ -52,7 +61,9 @@ pub(crate) fn needed(test: &str, name: &str) -> Option<PathBuf> {
 
 pub(crate) fn skipped(test: &str, why: &str) {
     // Not by a macro: those write nothing for tests that pass.
-    std::io::stderr().write_all(format!("SKIPPED: {test}: {why}\n").as_bytes()).unwrap();
+    std::io::stderr()
+        .write_all(format!("SKIPPED: {test}: {why}\n").as_bytes())
+        .unwrap();
 }
 
 pub(crate) fn is_root() -> bool {
@@ -69,9 +80,22 @@ pub(crate) fn ran(command: &mut Command) -> String {
 
 /// Runs it to its end: whether that was well, and what it wrote on both outputs.
 pub(crate) fn ended(command: &mut Command) -> (bool, String) {
-    let Output { status, stdout, stderr } =
-        command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    (status.success(), format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr)))
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command
+        .stdin(Stdio::null())
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    (
+        status.success(),
+        format!(
+            "{}{}",
+            String::from_utf8_lossy(&stdout),
+            String::from_utf8_lossy(&stderr)
+        ),
+    )
 }
 
 /// Runs a tool with these arguments.

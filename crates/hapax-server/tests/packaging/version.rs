@@ -9,16 +9,27 @@ fn the_version_names_the_commit_and_its_day() {
     let short = ran(hapax().arg("-V"));
     assert_eq!(short, format!("hapax {}\n", env!("CARGO_PKG_VERSION")));
     let long = ran(hapax().arg("--version"));
-    let (version, rest) = long.trim_end().split_once(" (commit ").unwrap_or_else(|| panic!("{long}"));
+    let (version, rest) = long
+        .trim_end()
+        .split_once(" (commit ")
+        .unwrap_or_else(|| panic!("{long}"));
     assert_eq!(version, short.trim_end());
     let rest = rest.trim_end_matches(')');
     let (commit, date) = rest.split_once(", ").unwrap_or((rest, ""));
     // What is built while working on it is not built anew for each commit, and says so.
     let commit = commit.trim_end_matches(" or later");
     // In a repository the commit is one of its own; elsewhere there is none to name.
-    let (is_repository, known) = ended(Command::new("git").args(["cat-file", "-t", commit]).current_dir(root()));
-    let is_tracked =
-        ended(Command::new("git").args(["ls-files", "--error-unmatch", "build.rs"]).current_dir(env!("CARGO_MANIFEST_DIR"))).0;
+    let (is_repository, known) = ended(
+        Command::new("git")
+            .args(["cat-file", "-t", commit])
+            .current_dir(root()),
+    );
+    let is_tracked = ended(
+        Command::new("git")
+            .args(["ls-files", "--error-unmatch", "build.rs"])
+            .current_dir(env!("CARGO_MANIFEST_DIR")),
+    )
+    .0;
     if is_tracked {
         assert!(is_repository && known == "commit\n", "{long}");
         assert_eq!(date.len(), "2026-11-15".len(), "{long}");

@@ -1,4 +1,5 @@
-//! The program on a real Postgres, private to these tests: what is typed, and what is said and done.
+//! The program on a real Postgres, private to these tests: what is typed, and what is said and
+//! done.
 
 mod check;
 mod copy;
@@ -26,7 +27,15 @@ fn hapax(args: &[&str]) -> Said {
 fn hapax_with(args: &[&str], variables: &[(&str, &str)]) -> Said {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
     let variables = variables.iter().copied();
-    said(command.args(args).env("USER", "ada").env("PGCONNECT_TIMEOUT", "2").envs(variables).output().expect("it runs"))
+    said(
+        command
+            .args(args)
+            .env("USER", "ada")
+            .env("PGCONNECT_TIMEOUT", "2")
+            .envs(variables)
+            .output()
+            .expect("it runs"),
+    )
 }
 
 /// A new database that is prepared.
@@ -49,6 +58,10 @@ fn as_role(url: &str, role: &str) -> String {
 
 /// An address at which nobody listens.
 fn nowhere() -> String {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
     format!("postgres://postgres@127.0.0.1:{port}/hapax")
 }

@@ -7,30 +7,63 @@ use super::{as_role, database, hapax, hapax_with, migrated, nowhere};
 
 #[test]
 fn a_database_is_prepared_once() {
-    let Some(postgres) = Postgres::shared() else { return };
+    let Some(postgres) = Postgres::shared() else {
+        return;
+    };
     let url = postgres.database();
     let said = hapax(&["migrate", "--store", &url]);
     assert_eq!(said.code, 0, "{}", said.stderr);
     assert!(said.stdout.starts_with("applied 1 "), "{}", said.stdout);
-    assert!(said.stdout.contains(&format!("{url} has schema version ")), "{}", said.stdout);
+    assert!(
+        said.stdout.contains(&format!("{url} has schema version ")),
+        "{}",
+        said.stdout
+    );
     let again = hapax(&["migrate", "--store", &url, "--json"]);
     let told: Value = serde_json::from_str(&again.stdout).unwrap();
-    assert_eq!((again.code, &told["applied"], told["version"].as_u64() >= Some(1)), (0, &serde_json::json!([]), true), "{told}");
-    assert!(hapax(&["migrate", "--store", &url]).stdout.ends_with(": nothing was due\n"));
+    assert_eq!(
+        (
+            again.code,
+            &told["applied"],
+            told["version"].as_u64() >= Some(1)
+        ),
+        (0, &serde_json::json!([]), true),
+        "{told}"
+    );
+    assert!(
+        hapax(&["migrate", "--store", &url])
+            .stdout
+            .ends_with(": nothing was due\n")
+    );
 }
 
 #[test]
 fn a_dry_run_prints_what_would_run_and_changes_nothing() {
-    let Some(postgres) = Postgres::shared() else { return };
+    let Some(postgres) = Postgres::shared() else {
+        return;
+    };
     let url = postgres.database();
     postgres.psql("postgres", "CREATE ROLE dry LOGIN");
     let dry = hapax(&["migrate", "--store", &url, "--dry-run", "--role", "dry"]);
     assert_eq!((dry.code, dry.stderr.as_str()), (0, ""));
-    assert!(dry.stdout.contains("CREATE SCHEMA hapax") && dry.stdout.contains("GRANT USAGE ON SCHEMA hapax TO \"dry\""));
-    assert_eq!(postgres.psql(database(&url), "SELECT to_regnamespace('hapax') IS NULL"), "t", "nothing was changed");
+    assert!(
+        dry.stdout.contains("CREATE SCHEMA hapax")
+            && dry
+                .stdout
+                .contains("GRANT USAGE ON SCHEMA hapax TO \"dry\"")
+    );
+    assert_eq!(
+        postgres.psql(database(&url), "SELECT to_regnamespace('hapax') IS NULL"),
+        "t",
+        "nothing was changed"
+    );
     // Run by hand it is the same.
     postgres.psql(database(&url), &dry.stdout);
-    assert!(hapax(&["migrate", "--store", &url]).stdout.ends_with(": nothing was due\n"));
+    assert!(
+        hapax(&["migrate", "--store", &url])
+            .stdout
+            .ends_with(": nothing was due\n")
+    );
     let done = hapax(&["migrate", "--store", &url, "--dry-run"]);
     assert_eq!((done.code, done.stdout.as_str()), (0, ""));
     assert!(done.stderr.contains("nothing is due"), "{}", done.stderr);
@@ -38,27 +71,74 @@ fn a_dry_run_prints_what_would_run_and_changes_nothing() {
 
 #[test]
 fn a_role_that_completes_is_granted_that() {
-    let Some(postgres) = Postgres::shared() else { return };
+    let Some(postgres) = Postgres::shared() else {
+        return;
+    };
     let url = postgres.database();
     postgres.psql("postgres", "CREATE ROLE completing LOGIN");
-    let dry = hapax(&["migrate", "--store", &url, "--dry-run", "--role", "node", "--completer", "completing"]);
+    let dry = hapax(&[
+        "migrate",
+        "--store",
+        &url,
+        "--dry-run",
+        "--role",
+        "node",
+        "--completer",
+        "completing",
+    ]);
     assert_eq!(dry.code, 0, "{}", dry.stderr);
-    for words in ["GRANT USAGE ON SCHEMA hapax TO \"node\"", "hapax.complete(text, int8, int8, jsonb, text) TO \"completing\""] {
+    for words in [
+        "GRANT USAGE ON SCHEMA hapax TO \"node\"",
+        "hapax.complete(text, int8, int8, jsonb, text) TO \"completing\"",
+    ] {
         assert!(dry.stdout.contains(words), "{words}");
     }
     let said = hapax(&["migrate", "--store", &url, "--completer", "completing"]);
     assert_eq!(said.code, 0, "{}", said.stderr);
-    assert!(said.stdout.ends_with("; the role completing may complete operations\n"), "{}", said.stdout);
+    assert!(
+        said.stdout
+            .ends_with("; the role completing may complete operations\n"),
+        "{}",
+        said.stdout
+    );
     let may = |function: &str| {
-        let sql = format!("SELECT has_function_privilege('completing', 'hapax.{function}', 'EXECUTE')");
+        let sql =
+            format!("SELECT has_function_privilege('completing', 'hapax.{function}', 'EXECUTE')");
         postgres.psql(database(&url), &sql)
     };
-    assert_eq!(["complete(text, int8, int8, jsonb, bytea)", "get(bytea[], int8)"].map(may), ["t", "f"]);
-    let told = hapax(&["migrate", "--store", &url, "--completer", "completing", "--json"]);
+    assert_eq!(
+        [
+            "complete(text, int8, int8, jsonb, bytea)",
+            "get(bytea[], int8)"
+        ]
+        .map(may),
+        ["t", "f"]
+    );
+    let told = hapax(&[
+        "migrate",
+        "--store",
+        &url,
+        "--completer",
+        "completing",
+        "--json",
+    ]);
     let told: Value = serde_json::from_str(&told.stdout).unwrap();
-    assert_eq!((&told["completer"], &told["role"]), (&Value::from("completing"), &Value::Null));
-    let said = hapax(&["migrate", "--store", &url, "--completer", "nobody_of_that_name"]);
-    assert!(said.code == 1 && said.stderr.contains("nobody_of_that_name"), "{}", said.stderr);
+    assert_eq!(
+        (&told["completer"], &told["role"]),
+        (&Value::from("completing"), &Value::Null)
+    );
+    let said = hapax(&[
+        "migrate",
+        "--store",
+        &url,
+        "--completer",
+        "nobody_of_that_name",
+    ]);
+    assert!(
+        said.code == 1 && said.stderr.contains("nobody_of_that_name"),
+        "{}",
+        said.stderr
+    );
 }
 
 #[test]
@@ -66,36 +146,80 @@ fn without_a_server_a_dry_run_prints_all_of_it() {
     let url = nowhere();
     let dry = hapax(&["migrate", "--store", &url, "--dry-run"]);
     assert_eq!(dry.code, 0, "{}", dry.stderr);
-    assert!(dry.stdout.contains("CREATE SCHEMA hapax") && dry.stderr.contains("here is all of it"), "{}", dry.stderr);
-    let json: Value = serde_json::from_str(&hapax(&["migrate", "--store", &url, "--dry-run", "--json"]).stdout).unwrap();
-    assert!(json["due"][0]["sql"].as_str().unwrap().contains("CREATE SCHEMA hapax"));
+    assert!(
+        dry.stdout.contains("CREATE SCHEMA hapax") && dry.stderr.contains("here is all of it"),
+        "{}",
+        dry.stderr
+    );
+    let json: Value =
+        serde_json::from_str(&hapax(&["migrate", "--store", &url, "--dry-run", "--json"]).stdout)
+            .unwrap();
+    assert!(
+        json["due"][0]["sql"]
+            .as_str()
+            .unwrap()
+            .contains("CREATE SCHEMA hapax")
+    );
 }
 
 #[test]
 fn what_cannot_be_migrated_says_what_to_do() {
     for (args, code, words) in [
-        (&["migrate", "--store", "sqlite:hapax.db"][..], 2, "needs no migration"),
-        (&["migrate", "--store", "memory:"], 2, "has nothing to migrate"),
+        (
+            &["migrate", "--store", "sqlite:hapax.db"][..],
+            2,
+            "needs no migration",
+        ),
+        (
+            &["migrate", "--store", "memory:"],
+            2,
+            "has nothing to migrate",
+        ),
         (&["migrate"], 2, "which database?"),
-        (&["migrate", "--store", "hapax"], 2, "lacks the kind of store"),
+        (
+            &["migrate", "--store", "hapax"],
+            2,
+            "lacks the kind of store",
+        ),
         (&["migrate", "--store", &nowhere()], 3, "127.0.0.1"),
     ] {
         let said = hapax(args);
-        assert_eq!((said.code, said.stdout.as_str()), (code, ""), "{args:?}: {}", said.stderr);
+        assert_eq!(
+            (said.code, said.stdout.as_str()),
+            (code, ""),
+            "{args:?}: {}",
+            said.stderr
+        );
         assert!(said.stderr.contains(words), "{args:?}: {}", said.stderr);
     }
-    let Some(postgres) = Postgres::shared() else { return };
+    let Some(postgres) = Postgres::shared() else {
+        return;
+    };
     let url = migrated(postgres);
     let said = hapax(&["migrate", "--store", &url, "--role", "nobody_of_that_name"]);
-    assert!(said.code == 1 && said.stderr.contains("nobody_of_that_name"), "{}", said.stderr);
+    assert!(
+        said.code == 1 && said.stderr.contains("nobody_of_that_name"),
+        "{}",
+        said.stderr
+    );
     postgres.psql("postgres", "CREATE ROLE stranger LOGIN");
-    let said = hapax(&["migrate", "--store", &as_role(&postgres.database(), "stranger")]);
-    assert!(said.code == 1 && said.stderr.contains("permission denied"), "{}", said.stderr);
+    let said = hapax(&[
+        "migrate",
+        "--store",
+        &as_role(&postgres.database(), "stranger"),
+    ]);
+    assert!(
+        said.code == 1 && said.stderr.contains("permission denied"),
+        "{}",
+        said.stderr
+    );
 }
 
 #[test]
 fn the_database_is_named_by_a_configuration_a_variable_or_the_variables_of_postgres() {
-    let Some(postgres) = Postgres::shared() else { return };
+    let Some(postgres) = Postgres::shared() else {
+        return;
+    };
     let (directory, url) = (tempfile::tempdir().unwrap(), postgres.database());
     let config = directory.path().join("hapax.toml");
     // Without an upstream: that is what `hapax serve` needs.
@@ -103,31 +227,83 @@ fn the_database_is_named_by_a_configuration_a_variable_or_the_variables_of_postg
     let said = hapax(&["migrate", "--config", config.to_str().unwrap()]);
     assert_eq!(said.code, 0, "{}", said.stderr);
     let said = hapax_with(&["migrate"], &[("HAPAX__STORE", &url)]);
-    assert!(said.stdout.ends_with(": nothing was due\n"), "{}", said.stderr);
+    assert!(
+        said.stdout.ends_with(": nothing was due\n"),
+        "{}",
+        said.stderr
+    );
     let port = postgres.port().to_string();
-    let variables = [("PGHOST", "127.0.0.1"), ("PGPORT", &port), ("PGUSER", "postgres"), ("PGDATABASE", database(&url))];
+    let variables = [
+        ("PGHOST", "127.0.0.1"),
+        ("PGPORT", &port),
+        ("PGUSER", "postgres"),
+        ("PGDATABASE", database(&url)),
+    ];
     let said = hapax_with(&["migrate", "--store", "postgres://"], &variables);
-    assert!(said.stdout.ends_with(": nothing was due\n"), "{}", said.stderr);
-    std::fs::write(&config, "store = \"postgres://ada:hunter2@db/hapax?sslmod=require\"\n").unwrap();
+    assert!(
+        said.stdout.ends_with(": nothing was due\n"),
+        "{}",
+        said.stderr
+    );
+    std::fs::write(
+        &config,
+        "store = \"postgres://ada:hunter2@db/hapax?sslmod=require\"\n",
+    )
+    .unwrap();
     let said = hapax(&["migrate", "--config", config.to_str().unwrap()]);
-    assert!(said.code == 2 && said.stderr.contains("hapax.toml:1:9") && !said.stderr.contains("hunter2"), "{}", said.stderr);
+    assert!(
+        said.code == 2
+            && said.stderr.contains("hapax.toml:1:9")
+            && !said.stderr.contains("hunter2"),
+        "{}",
+        said.stderr
+    );
 }
 
 #[test]
 fn an_operator_says_that_the_database_was_restored() {
-    let Some(postgres) = Postgres::shared() else { return };
+    let Some(postgres) = Postgres::shared() else {
+        return;
+    };
     let url = postgres.database();
-    let said = hapax(&["migrate", "--store", &url, "--restored", "--by", "ada", "--reason", "the disk of db-1 failed"]);
+    let said = hapax(&[
+        "migrate",
+        "--store",
+        &url,
+        "--restored",
+        "--by",
+        "ada",
+        "--reason",
+        "the disk of db-1 failed",
+    ]);
     assert_eq!(said.code, 0, "{}", said.stderr);
-    for words in ["written into the audit log", "Every fence from now on is above ", "sent again, they run again"] {
+    for words in [
+        "written into the audit log",
+        "Every fence from now on is above ",
+        "sent again, they run again",
+    ] {
         assert!(said.stdout.contains(words), "{words}: {}", said.stdout);
     }
     let log = "SELECT convert_from(action, 'UTF8'), convert_from(signed_by, 'UTF8'), convert_from(reason, 'UTF8') FROM hapax.audit";
-    assert_eq!(postgres.psql(database(&url), log), "restored|ada|the disk of db-1 failed");
+    assert_eq!(
+        postgres.psql(database(&url), log),
+        "restored|ada|the disk of db-1 failed"
+    );
     let told = hapax(&["migrate", "--store", &url, "--restored", "--json"]);
     let told: Value = serde_json::from_str(&told.stdout).unwrap();
     let floor = postgres.psql(database(&url), "SELECT floor FROM hapax.pace");
-    assert_eq!((told["restored"]["epoch"].as_u64(), told["restored"]["fences_above"].to_string()), (Some(2), floor));
+    assert_eq!(
+        (
+            told["restored"]["epoch"].as_u64(),
+            told["restored"]["fences_above"].to_string()
+        ),
+        (Some(2), floor)
+    );
     let said = hapax(&["migrate", "--store", &url, "--reason", "why"]);
-    assert_eq!((said.code, said.stderr.contains("--restored")), (2, true), "{}", said.stderr);
+    assert_eq!(
+        (said.code, said.stderr.contains("--restored")),
+        (2, true),
+        "{}",
+        said.stderr
+    );
 }

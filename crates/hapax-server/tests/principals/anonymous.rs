@@ -1,4 +1,5 @@
-//! The default principal: a request without a credential is anonymous only if nothing in it may identify its sender.
+//! The default principal: a request without a credential is anonymous only if nothing in it may
+//! identify its sender.
 
 use hapax_server::config::AnonymousField;
 use http::Request;
@@ -40,8 +41,16 @@ const IDENTITY_FIELDS: &str = "\
     secfetch-user x-forwarded-forx x-hapax-user";
 
 /// Spellings that some servers read as the name of a field that identifies nobody, or somebody.
-const IMITATIONS: [&str; 8] =
-    ["x_user", "accept_user", "sec-fetch-_user", "accept-user_id", "sec-ch-ua.user", "accept-user!", "user_agent", "x_real_name"];
+const IMITATIONS: [&str; 8] = [
+    "x_user",
+    "accept_user",
+    "sec-fetch-_user",
+    "accept-user_id",
+    "sec-ch-ua.user",
+    "accept-user!",
+    "user_agent",
+    "x_real_name",
+];
 
 const QUERIES: [&str; 30] = [
     "api_key=1",
@@ -76,8 +85,16 @@ const QUERIES: [&str; 30] = [
     "client_secret",
 ];
 
-const HARMLESS_QUERIES: [&str; 8] =
-    ["", "a=1", "tokens=1", "keyword=shoes", "page_token_count=2", "signal=1", "x=api_key", "author=ada&sort=key_date"];
+const HARMLESS_QUERIES: [&str; 8] = [
+    "",
+    "a=1",
+    "tokens=1",
+    "keyword=shoes",
+    "page_token_count=2",
+    "signal=1",
+    "x=api_key",
+    "author=ada&sort=key_date",
+];
 
 /// The sections of a file of recorded heads: a name, and lines.
 fn recorded(text: &str) -> Vec<(String, String)> {
@@ -85,27 +102,53 @@ fn recorded(text: &str) -> Vec<(String, String)> {
     sections
         .map(|section| {
             let (name, lines) = section.split_once('\n').unwrap();
-            (name.to_owned(), lines.trim().lines().map(|line| format!("{line}\r\n")).collect())
+            (
+                name.to_owned(),
+                lines
+                    .trim()
+                    .lines()
+                    .map(|line| format!("{line}\r\n"))
+                    .collect(),
+            )
         })
         .collect()
 }
 
 /// A guarded request with this query.
 fn with_query(key: &str, query: &str) -> Asked {
-    let target = if query.is_empty() { "/charges".to_owned() } else { format!("/charges?{query}") };
-    Request::post(target).body(Full::from("{}").boxed()).unwrap().with("idempotency-key", key)
+    let target = if query.is_empty() {
+        "/charges".to_owned()
+    } else {
+        format!("/charges?{query}")
+    };
+    Request::post(target)
+        .body(Full::from("{}").boxed())
+        .unwrap()
+        .with("idempotency-key", key)
 }
 
-/// That a request was refused because of this field, with the way out and without the field's value.
+/// That a request was refused because of this field, with the way out and without the field's
+/// value.
 #[track_caller]
 fn is_refused_for(got: &Got, field: &str) {
-    assert_eq!((got.status.as_u16(), got.problem()), (400, "principal-missing".to_owned()), "{field}: {got:?}");
+    assert_eq!(
+        (got.status.as_u16(), got.problem()),
+        (400, "principal-missing".to_owned()),
+        "{field}: {got:?}"
+    );
     let document: serde_json::Value = serde_json::from_slice(&got.body).unwrap();
     let detail = document["detail"].as_str().unwrap();
     let is_never_anonymous = field.parse::<AnonymousField>().is_err();
-    assert_ne!(detail.contains(&format!("anonymous_fields = [\"{field}\"]")), is_never_anonymous, "{field}: {detail}");
+    assert_ne!(
+        detail.contains(&format!("anonymous_fields = [\"{field}\"]")),
+        is_never_anonymous,
+        "{field}: {detail}"
+    );
     assert!(detail.contains("its operator sets "), "{field}: {detail}");
-    assert!(detail.contains("by the header authorization, which this request lacks: send it"), "{field}: {detail}");
+    assert!(
+        detail.contains("by the header authorization, which this request lacks: send it"),
+        "{field}: {detail}"
+    );
     assert!(!got.text().contains("zebedee"), "{field}: {got:?}");
 }
 
@@ -116,19 +159,36 @@ async fn recorded_requests_of_clients_pass_as_anonymous_plain_and_forwarded() {
     let (mut sent, mut kinds) = (0, Vec::new());
     // As from a proxy that is trusted, whose fields stay, and as from anybody.
     for trusted in ["127.0.0.0/8", "10.0.0.0/8"] {
-        let world = World::start(|config, _| config.trusted_proxies = vec![trusted.parse().unwrap()]).await;
+        let world =
+            World::start(|config, _| config.trusted_proxies = vec![trusted.parse().unwrap()]).await;
         let client = Client::new(world.address(), false);
         for (index, (name, head)) in clients.iter().enumerate() {
-            for (proxy, added) in [("nobody", "")].into_iter().chain(proxies.iter().map(|(name, lines)| (&**name, &**lines))) {
-                let head = head.replace("KEY", &format!("k-{index}-{}", proxy.replace([' ', ','], "-").replace(['(', ')'], "")));
+            for (proxy, added) in [("nobody", "")]
+                .into_iter()
+                .chain(proxies.iter().map(|(name, lines)| (&**name, &**lines)))
+            {
+                let head = head.replace(
+                    "KEY",
+                    &format!(
+                        "k-{index}-{}",
+                        proxy.replace([' ', ','], "-").replace(['(', ')'], "")
+                    ),
+                );
                 // A proxy tells its own connection from the client's.
                 let head: String = head
                     .split_inclusive("\r\n")
-                    .filter(|line| proxy == "nobody" || !["connection", "upgrade", "http2-settings"].contains(&&*field_of(line)))
+                    .filter(|line| {
+                        proxy == "nobody"
+                            || !["connection", "upgrade", "http2-settings"]
+                                .contains(&&*field_of(line))
+                    })
                     .collect();
                 let request = format!("POST /v1/charges HTTP/1.1\r\n{head}{added}\r\n{{}}");
                 let answer = client.raw(request.as_bytes()).await;
-                assert!(answer.starts_with("HTTP/1.1 201"), "{name} by {proxy}: {answer}\n{request}");
+                assert!(
+                    answer.starts_with("HTTP/1.1 201"),
+                    "{name} by {proxy}: {answer}\n{request}"
+                );
                 sent += 1;
             }
         }
@@ -145,23 +205,48 @@ async fn recorded_requests_of_clients_pass_as_anonymous_plain_and_forwarded() {
 }
 
 fn field_of(line: &str) -> String {
-    line.split(':').next().unwrap_or_default().to_ascii_lowercase()
+    line.split(':')
+        .next()
+        .unwrap_or_default()
+        .to_ascii_lowercase()
 }
 
 #[tokio::test]
 async fn a_field_that_may_identify_somebody_is_refused_by_name() {
     let world = World::start(|_, _| ()).await;
-    let fields: Vec<&str> = IDENTITY_FIELDS.split_whitespace().chain(IMITATIONS).collect();
+    let fields: Vec<&str> = IDENTITY_FIELDS
+        .split_whitespace()
+        .chain(IMITATIONS)
+        .collect();
     for (index, field) in fields.iter().enumerate() {
-        let got = world.send(index % 2 == 1, post(&format!("k-{index}")).with(field, "zebedee")).await;
+        let got = world
+            .send(
+                index % 2 == 1,
+                post(&format!("k-{index}")).with(field, "zebedee"),
+            )
+            .await;
         is_refused_for(&got, field);
     }
     assert_eq!(world.upstream.effects(), 0);
-    let counted = world.counted("hapax_credentials_refused_total{reason=\"unread_field\"}").await;
+    let counted = world
+        .counted("hapax_credentials_refused_total{reason=\"unread_field\"}")
+        .await;
     assert_eq!(counted, fields.len() as u64);
-    println!("{} fields that may identify somebody, each refused by name", fields.len());
-    let long = world.send(false, post("long").with(&format!("x-{}", "a".repeat(5_000)), "ada")).await;
-    assert!(long.problem() == "principal-missing" && long.body.len() < 1_500, "a long name is cut: {}", long.body.len());
+    println!(
+        "{} fields that may identify somebody, each refused by name",
+        fields.len()
+    );
+    let long = world
+        .send(
+            false,
+            post("long").with(&format!("x-{}", "a".repeat(5_000)), "ada"),
+        )
+        .await;
+    assert!(
+        long.problem() == "principal-missing" && long.body.len() < 1_500,
+        "a long name is cut: {}",
+        long.body.len()
+    );
     world.end().await;
 }
 
@@ -169,41 +254,83 @@ async fn a_field_that_may_identify_somebody_is_refused_by_name() {
 async fn a_credential_in_the_query_is_refused_by_name_under_the_default_alone() {
     let world = World::start(|_, _| ()).await;
     for (index, query) in QUERIES.iter().enumerate() {
-        let got = world.send(index % 2 == 1, with_query(&format!("k-{index}"), query)).await;
-        assert_eq!((got.status.as_u16(), got.problem()), (400, "principal-missing".to_owned()), "{query}: {got:?}");
-        assert!(got.text().contains("anonymous_fields = [\\\"query:"), "{query}: {}", got.text());
+        let got = world
+            .send(index % 2 == 1, with_query(&format!("k-{index}"), query))
+            .await;
+        assert_eq!(
+            (got.status.as_u16(), got.problem()),
+            (400, "principal-missing".to_owned()),
+            "{query}: {got:?}"
+        );
+        assert!(
+            got.text().contains("anonymous_fields = [\\\"query:"),
+            "{query}: {}",
+            got.text()
+        );
     }
     assert_eq!(world.upstream.effects(), 0);
     for (index, query) in HARMLESS_QUERIES.iter().enumerate() {
-        let got = world.send(index % 2 == 1, with_query(&format!("h-{index}"), query)).await;
+        let got = world
+            .send(index % 2 == 1, with_query(&format!("h-{index}"), query))
+            .await;
         assert_eq!(got.status, 201, "{query}: {got:?}");
     }
     world.end().await;
     // Whoever has said by what callers are known has said that it is not by the query.
-    let world = World::start(|config, _| config.principal = "digest:x-api-key".parse().unwrap()).await;
-    assert_eq!(world.send(false, with_query("k", "api_key=1")).await.status, 201);
-    world.end().await;
     let world =
-        World::start(|config, _| config.anonymous_fields = vec!["query:Page-Token".parse().unwrap(), "query:sig".parse().unwrap()])
-            .await;
-    assert_eq!(world.send(false, with_query("k", "sig=1")).await.status, 201);
-    is_refused_for(&world.send(false, with_query("k2", "sig=1&sign=1")).await, "query:sign");
+        World::start(|config, _| config.principal = "digest:x-api-key".parse().unwrap()).await;
+    assert_eq!(
+        world.send(false, with_query("k", "api_key=1")).await.status,
+        201
+    );
+    world.end().await;
+    let world = World::start(|config, _| {
+        config.anonymous_fields = vec![
+            "query:Page-Token".parse().unwrap(),
+            "query:sig".parse().unwrap(),
+        ];
+    })
+    .await;
+    assert_eq!(
+        world.send(false, with_query("k", "sig=1")).await.status,
+        201
+    );
+    is_refused_for(
+        &world.send(false, with_query("k2", "sig=1&sign=1")).await,
+        "query:sign",
+    );
     world.end().await;
 }
 
 #[tokio::test]
 async fn fields_that_the_configuration_calls_anonymous_are() {
-    let named: Vec<AnonymousField> = ["x-tenant-hint", "X-Custom"].iter().map(|name| name.parse().unwrap()).collect();
+    let named: Vec<AnonymousField> = ["x-tenant-hint", "X-Custom"]
+        .iter()
+        .map(|name| name.parse().unwrap())
+        .collect();
     let settle = |config: &mut hapax_server::config::Config| {
         config.anonymous_fields = named;
         config.defaults.key_field = "x-order-key".into();
     };
     let world = World::start(|config, _| settle(config)).await;
     let request = || with_query("unused", "").with("x-order-key", "k");
-    let first = world.send(false, request().with("x-tenant-hint", "1").with("x-custom", "2")).await;
+    let first = world
+        .send(
+            false,
+            request().with("x-tenant-hint", "1").with("x-custom", "2"),
+        )
+        .await;
     let again = world.send(true, request().with("x-tenant-hint", "2")).await;
-    assert!(first.status == 201 && again.is_replay() && again.tells(&first), "{again:?}");
-    is_refused_for(&world.send(false, request().with("x-tenant-hint2", "zebedee")).await, "x-tenant-hint2");
+    assert!(
+        first.status == 201 && again.is_replay() && again.tells(&first),
+        "{again:?}"
+    );
+    is_refused_for(
+        &world
+            .send(false, request().with("x-tenant-hint2", "zebedee"))
+            .await,
+        "x-tenant-hint2",
+    );
     world.end().await;
 }
 
@@ -212,20 +339,58 @@ async fn fields_that_the_configuration_calls_anonymous_are() {
 async fn identity_beside_the_credential_is_counted() {
     let world = World::start(|_, _| ()).await;
     let shared = |key: &str| post(key).with("authorization", "Basic c2hhcmVkOnNlY3JldA==");
-    let ignored = async |field: &str| world.counted(&format!("hapax_identity_fields_ignored_total{{field=\"{field}\"}}")).await;
+    let ignored = async |field: &str| {
+        world
+            .counted(&format!(
+                "hapax_identity_fields_ignored_total{{field=\"{field}\"}}"
+            ))
+            .await
+    };
     assert_eq!(world.send(false, shared("a")).await.status, 201);
-    assert_eq!((ignored("cookie").await, ignored("other").await), (0, 0), "the credential alone is nothing to tell of");
+    assert_eq!(
+        (ignored("cookie").await, ignored("other").await),
+        (0, 0),
+        "the credential alone is nothing to tell of"
+    );
     for _ in 0..3 {
-        world.send(false, shared("b").with("cookie", "session=ada").with("x-one", "1").with("x-two", "2")).await;
+        world
+            .send(
+                false,
+                shared("b")
+                    .with("cookie", "session=ada")
+                    .with("x-one", "1")
+                    .with("x-two", "2"),
+            )
+            .await;
     }
-    assert_eq!((ignored("cookie").await, ignored("other").await), (3, 3), "each request counts once under each word");
+    assert_eq!(
+        (ignored("cookie").await, ignored("other").await),
+        (3, 3),
+        "each request counts once under each word"
+    );
     let mut with_token = shared("c");
     *with_token.uri_mut() = "/charges?api_key=ada".parse().unwrap();
     assert_eq!(world.send(false, with_token).await.status, 201);
-    assert_eq!((ignored("query").await, ignored("authorization").await), (1, 0));
+    assert_eq!(
+        (ignored("query").await, ignored("authorization").await),
+        (1, 0)
+    );
     world.end().await;
-    let world = World::start(|config, _| config.principal = "digest:x-api-key".parse().unwrap()).await;
-    world.send(false, post("k").with("x-api-key", "1").with("authorization", "Bearer ada")).await;
-    assert_eq!(world.counted("hapax_identity_fields_ignored_total{field=\"authorization\"}").await, 1);
+    let world =
+        World::start(|config, _| config.principal = "digest:x-api-key".parse().unwrap()).await;
+    world
+        .send(
+            false,
+            post("k")
+                .with("x-api-key", "1")
+                .with("authorization", "Bearer ada"),
+        )
+        .await;
+    assert_eq!(
+        world
+            .counted("hapax_identity_fields_ignored_total{field=\"authorization\"}")
+            .await,
+        1
+    );
     world.end().await;
 }

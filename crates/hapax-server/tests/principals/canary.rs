@@ -1,10 +1,12 @@
 //! Canaries: every answer carries a string of its own, and none is found where it does not belong.
 //!
-//! A campaign against the program itself, under each source of principals. Callers send the very same requests under the very same keys,
-//! so that nothing but who is asking tells them apart: as themselves, as each other, as nobody, with credentials that are not good, and
-//! with fields of others beside their own. Every canary belongs to the first caller and operation that got it.
+//! A campaign against the program itself, under each source of principals. Callers send the very
+//! same requests under the very same keys, so that nothing but who is asking tells them apart: as
+//! themselves, as each other, as nobody, with credentials that are not good, and with fields of
+//! others beside their own. Every canary belongs to the first caller and operation that got it.
 //!
-//! The ordinary run is a sample. All of it: `HAPAX_CANARY_PROBES=100000 cargo test -p hapax-server --test principals canary -- --nocapture`.
+//! The ordinary run is a sample. All of it: `HAPAX_CANARY_PROBES=100000 cargo test -p hapax-server
+//! --test principals canary -- --nocapture`.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
@@ -46,12 +48,16 @@ const HARMLESS: [(&str, &str); 12] = [
     ("cf-ray", "1"),
     ("x-amzn-trace-id", "Root=1"),
     ("x-envoy-external-address", "203.0.113.9"),
-    ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+    (
+        "traceparent",
+        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    ),
     ("x-correlation-id", "17"),
     ("origin", "https://shop.example"),
 ];
 
-/// Fields by which others are known elsewhere. Beside a caller's own credential they change nothing; alone they make nobody.
+/// Fields by which others are known elsewhere. Beside a caller's own credential they change
+/// nothing; alone they make nobody.
 const DECOYS: [&str; 16] = [
     "x-user",
     "x-webauth-user",
@@ -100,7 +106,9 @@ impl Source {
         match self {
             Source::Digest => "principal = \"digest:authorization\"\n".to_owned(),
             Source::Cookie => "principal = \"cookie:session\"\n".to_owned(),
-            Source::Header => format!("principal = \"header:x-caller\"\ntrusted_proxies = [\"{TRUSTED}\"]\n"),
+            Source::Header => {
+                format!("principal = \"header:x-caller\"\ntrusted_proxies = [\"{TRUSTED}\"]\n")
+            }
             Source::Jwt(issuer) => {
                 std::fs::write(directory.join("jwks.json"), jwks(&[issuer])).unwrap();
                 format!(
@@ -111,7 +119,9 @@ impl Source {
                 "principal = \"forward-auth:{}\"\n[forward_auth]\nprincipal_field = \"x-auth-user\"\npass = [\"x-auth-user\"]\n",
                 service.url(&format!("/verify?token={URL_SECRET}"))
             ),
-            Source::List => "principal = [\"digest:authorization\", \"header:stripe-account\"]\n".to_owned(),
+            Source::List => {
+                "principal = [\"digest:authorization\", \"header:stripe-account\"]\n".to_owned()
+            }
             Source::Anonymous => String::new(),
         }
     }
@@ -120,15 +130,29 @@ impl Source {
     fn good(&self, caller: usize) -> Vec<(&'static str, String)> {
         let name = format!("caller-{caller}");
         match self {
-            Source::Digest => vec![("authorization", format!("Bearer secret-credential-of-{name}-alone"))],
-            Source::Cookie => vec![("cookie", format!("_ga={name}; session=secret-session-of-{name}-alone"))],
+            Source::Digest => vec![(
+                "authorization",
+                format!("Bearer secret-credential-of-{name}-alone"),
+            )],
+            Source::Cookie => vec![(
+                "cookie",
+                format!("_ga={name}; session=secret-session-of-{name}-alone"),
+            )],
             Source::Header => vec![("x-caller", name)],
-            Source::Jwt(issuer) => vec![("authorization", format!("Bearer {}", issuer.token(&name)))],
-            Source::ForwardAuth(_) => vec![("authorization", format!("Bearer secret-session-of-{name}"))],
+            Source::Jwt(issuer) => {
+                vec![("authorization", format!("Bearer {}", issuer.token(&name)))]
+            }
+            Source::ForwardAuth(_) => {
+                vec![("authorization", format!("Bearer secret-session-of-{name}"))]
+            }
             // A few credentials, each for several accounts and for none.
             Source::List => {
-                let credential = ("authorization", format!("Bearer secret-credential-{}", caller % 3));
-                let account = (caller >= 3).then(|| ("stripe-account", format!("acct_{}", caller / 3)));
+                let credential = (
+                    "authorization",
+                    format!("Bearer secret-credential-{}", caller % 3),
+                );
+                let account =
+                    (caller >= 3).then(|| ("stripe-account", format!("acct_{}", caller / 3)));
                 [credential].into_iter().chain(account).collect()
             }
             Source::Anonymous => Vec::new(),
@@ -138,7 +162,12 @@ impl Source {
     /// Fields with which somebody might try to pass for a caller, and which make nobody.
     fn bad(&self, caller: usize, turn: usize) -> Vec<(&'static str, String)> {
         let good = self.good(caller);
-        let changed = |value: String| [("authorization", value)].into_iter().chain(good.iter().skip(1).cloned()).collect();
+        let changed = |value: String| {
+            [("authorization", value)]
+                .into_iter()
+                .chain(good.iter().skip(1).cloned())
+                .collect()
+        };
         let twice = || good.iter().cloned().chain(good.first().cloned()).collect();
         let bearer = || good[0].1.clone();
         let name = format!("caller-{caller}");
@@ -150,7 +179,10 @@ impl Source {
             },
             Source::Cookie => match turn % 3 {
                 0 => vec![("cookie", format!("Session=secret-session-of-{name}-alone"))],
-                1 => vec![("authorization", format!("Bearer secret-session-of-{name}-alone"))],
+                1 => vec![(
+                    "authorization",
+                    format!("Bearer secret-session-of-{name}-alone"),
+                )],
                 _ => twice(),
             },
             Source::Header => match turn % 2 {
@@ -158,9 +190,21 @@ impl Source {
                 _ => twice(),
             },
             Source::Jwt(issuer) => match turn % 4 {
-                0 => changed(format!("Bearer {}", issuer.sign(&issuer.header(), &claims_but(&name, "exp", json!(now() - 3600))))),
-                1 => changed(format!("Bearer {}", issuer.sign(&issuer.header(), &claims_but(&name, "aud", json!("other"))))),
-                2 => changed(format!("Bearer {}", Issuer::new("one", Algorithm::EdDSA).token(&name))),
+                0 => changed(format!(
+                    "Bearer {}",
+                    issuer.sign(
+                        &issuer.header(),
+                        &claims_but(&name, "exp", json!(now() - 3600))
+                    )
+                )),
+                1 => changed(format!(
+                    "Bearer {}",
+                    issuer.sign(&issuer.header(), &claims_but(&name, "aud", json!("other")))
+                )),
+                2 => changed(format!(
+                    "Bearer {}",
+                    Issuer::new("one", Algorithm::EdDSA).token(&name)
+                )),
                 _ => changed(bearer().rsplit_once('.').unwrap().0.to_owned()),
             },
             Source::ForwardAuth(_) => changed(format!("Bearer forged-session-of-{name}")),
@@ -170,7 +214,10 @@ impl Source {
 
     /// Whether a request without credentials has somebody who sends it.
     fn takes_anybody(&self) -> bool {
-        matches!(self, Source::Digest | Source::Cookie | Source::List | Source::Anonymous)
+        matches!(
+            self,
+            Source::Digest | Source::Cookie | Source::List | Source::Anonymous
+        )
     }
 }
 
@@ -178,11 +225,19 @@ impl Source {
 async fn auth_service() -> Service {
     let session = |headers: &http::HeaderMap| {
         let value = headers.get("authorization")?.to_str().ok()?;
-        value.strip_prefix("Bearer secret-session-of-").map(str::to_owned)
+        value
+            .strip_prefix("Bearer secret-session-of-")
+            .map(str::to_owned)
     };
     Service::start(move |headers| match session(headers) {
-        Some(name) => Response::builder().header("x-auth-user", name).body(String::new()).unwrap(),
-        None => Response::builder().status(401).body("who are you?".to_owned()).unwrap(),
+        Some(name) => Response::builder()
+            .header("x-auth-user", name)
+            .body(String::new())
+            .unwrap(),
+        None => Response::builder()
+            .status(401)
+            .body("who are you?".to_owned())
+            .unwrap(),
     })
     .await
 }
@@ -192,7 +247,10 @@ struct Numbers(u64);
 
 impl Numbers {
     fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         usize::try_from(self.0 >> 33).unwrap() % end
     }
 }
@@ -210,10 +268,25 @@ struct Probe {
 
 fn probe(source: &Source, numbers: &mut Numbers) -> Probe {
     let (caller, number) = (numbers.below(CALLERS), numbers.below(OPERATIONS));
-    let method = if numbers.below(8) == 0 { Method::PATCH } else { Method::POST };
-    let path = format!("/operations/{number}{}", if numbers.below(8) == 0 { "/more" } else { "" });
-    let body = if numbers.below(8) == 0 { "{\"amount\":6}" } else { "{\"amount\":5}" };
-    let mut request = Request::builder().method(&method).uri(&path).body(Full::from(body).boxed()).unwrap();
+    let method = if numbers.below(8) == 0 {
+        Method::PATCH
+    } else {
+        Method::POST
+    };
+    let path = format!(
+        "/operations/{number}{}",
+        if numbers.below(8) == 0 { "/more" } else { "" }
+    );
+    let body = if numbers.below(8) == 0 {
+        "{\"amount\":6}"
+    } else {
+        "{\"amount\":5}"
+    };
+    let mut request = Request::builder()
+        .method(&method)
+        .uri(&path)
+        .body(Full::from(body).boxed())
+        .unwrap();
     request = request.with("idempotency-key", &format!("key-{number}"));
     let (fields, mut who, mut kind) = match numbers.below(6) {
         0 if source.takes_anybody() => (Vec::new(), Some("anybody".to_owned()), "nobody"),
@@ -252,12 +325,21 @@ fn probe(source: &Source, numbers: &mut Numbers) -> Probe {
         }
         _ => TRUSTED,
     };
-    Probe { request, from, is_http2: numbers.below(2) == 0, who, operation: format!("{method} {path}"), kind }
+    Probe {
+        request,
+        from,
+        is_http2: numbers.below(2) == 0,
+        who,
+        operation: format!("{method} {path}"),
+        kind,
+    }
 }
 
 /// Every canary in a text.
 fn canaries(text: &str) -> Vec<&str> {
-    text.match_indices("canary-").filter_map(|(at, _)| text.get(at..at + "canary-".len() + 32)).collect()
+    text.match_indices("canary-")
+        .filter_map(|(at, _)| text.get(at..at + "canary-".len() + 32))
+        .collect()
 }
 
 /// Whose each canary is, and what became of the probes.
@@ -293,21 +375,34 @@ impl Canaries {
                 None => !is_told,
                 Some(mine) if is_first => {
                     let is_second_effect = self.owners.values().any(|owner| owner == mine);
-                    let is_new = found.len() == 1 && found.iter().all(|canary| !self.owners.contains_key(*canary));
-                    self.owners.extend(found.iter().map(|canary| ((*canary).to_owned(), mine.clone())));
+                    let is_new = found.len() == 1
+                        && found
+                            .iter()
+                            .all(|canary| !self.owners.contains_key(*canary));
+                    self.owners.extend(
+                        found
+                            .iter()
+                            .map(|canary| ((*canary).to_owned(), mine.clone())),
+                    );
                     is_new && !is_second_effect
                 }
-                Some(mine) => found.iter().all(|canary| self.owners.get(*canary) == Some(mine)),
+                Some(mine) => found
+                    .iter()
+                    .all(|canary| self.owners.get(*canary) == Some(mine)),
             };
             if !is_right {
-                self.strayed.push(format!("{} as {mine:?}: {got:?}", probe.kind));
+                self.strayed
+                    .push(format!("{} as {mine:?}: {got:?}", probe.kind));
             }
         }
     }
 
     /// How many of the callers' canaries are in a text.
     fn leaked(&self, text: &str) -> usize {
-        canaries(text).into_iter().filter(|canary| self.owners.contains_key(*canary)).count()
+        canaries(text)
+            .into_iter()
+            .filter(|canary| self.owners.contains_key(*canary))
+            .count()
     }
 }
 
@@ -316,7 +411,10 @@ async fn send(clients: SocketAddr, probes: Vec<Probe>) -> Vec<(Probe, Got)> {
     for mut probe in probes {
         tasks.spawn(async move {
             let request = std::mem::replace(&mut probe.request, Request::new(empty()));
-            let got = Client::new(clients, probe.is_http2).from(probe.from).send(request).await;
+            let got = Client::new(clients, probe.is_http2)
+                .from(probe.from)
+                .send(request)
+                .await;
             (probe, got)
         });
     }
@@ -324,13 +422,22 @@ async fn send(clients: SocketAddr, probes: Vec<Probe>) -> Vec<(Probe, Got)> {
 }
 
 fn probes_of_each_source() -> usize {
-    let all = std::env::var("HAPAX_CANARY_PROBES").ok().map_or(PROBES, |count| count.parse().expect("a number of probes"));
+    let all = std::env::var("HAPAX_CANARY_PROBES")
+        .ok()
+        .map_or(PROBES, |count| count.parse().expect("a number of probes"));
     all.div_ceil(SOURCES)
 }
 
 async fn no_canary_strays(source: Source) {
-    let (directory, upstream) = (tempfile::tempdir().unwrap(), Upstream::start(Protocol::Http1).await);
-    let program = Program::start(directory.path(), &upstream, &source.settings(directory.path()));
+    let (directory, upstream) = (
+        tempfile::tempdir().unwrap(),
+        Upstream::start(Protocol::Http1).await,
+    );
+    let program = Program::start(
+        directory.path(),
+        &upstream,
+        &source.settings(directory.path()),
+    );
     let (mut known, mut numbers) = (Canaries::default(), Numbers(17));
     while known.probes < probes_of_each_source() {
         let probes = (0..AT_ONCE).map(|_| probe(&source, &mut numbers)).collect();
@@ -347,16 +454,38 @@ async fn no_canary_strays(source: Source) {
         known.refused
     );
     assert_eq!(strayed, 0, "{:#?}", &known.strayed[..strayed.min(5)]);
-    assert_eq!(upstream.effects(), known.owners.len(), "one effect for each caller and operation");
-    let at_least = if matches!(source, Source::Anonymous) { OPERATIONS } else { 5 * OPERATIONS };
-    assert!(known.owners.len() >= at_least && known.replays > 50 && known.refused > 50, "there was something to find");
+    assert_eq!(
+        upstream.effects(),
+        known.owners.len(),
+        "one effect for each caller and operation"
+    );
+    let at_least = if matches!(source, Source::Anonymous) {
+        OPERATIONS
+    } else {
+        5 * OPERATIONS
+    };
+    assert!(
+        known.owners.len() >= at_least && known.replays > 50 && known.refused > 50,
+        "there was something to find"
+    );
 
     // Something for the log to tell of.
     for caller in 0..CALLERS {
-        let lost =
-            Request::post("/break-off").body(Full::from("{}").boxed()).unwrap().with("idempotency-key", &format!("lost-{caller}"));
-        let lost = source.good(caller).iter().fold(lost, |request, (name, value)| request.with(name, value));
-        assert_eq!(Client::new(program.clients, false).send(lost).await.problem(), "outcome-unknown");
+        let lost = Request::post("/break-off")
+            .body(Full::from("{}").boxed())
+            .unwrap()
+            .with("idempotency-key", &format!("lost-{caller}"));
+        let lost = source
+            .good(caller)
+            .iter()
+            .fold(lost, |request, (name, value)| request.with(name, value));
+        assert_eq!(
+            Client::new(program.clients, false)
+                .send(lost)
+                .await
+                .problem(),
+            "outcome-unknown"
+        );
     }
     nothing_is_told(program, &source, &known, directory.path()).await;
 }
@@ -364,18 +493,37 @@ async fn no_canary_strays(source: Source) {
 /// What operators, scrapers and the log are told holds neither an answer nor a credential.
 async fn nothing_is_told(program: Program, source: &Source, known: &Canaries, directory: &Path) {
     let (listed, shown) = operators(&program, known).await;
-    let well_known = Request::get("/.well-known/idempotency").body(empty()).unwrap();
-    let public =
-        program.ask("/metrics").await + &program.banner + &Client::new(program.clients, false).send(well_known).await.text();
+    let well_known = Request::get("/.well-known/idempotency")
+        .body(empty())
+        .unwrap();
+    let public = program.ask("/metrics").await
+        + &program.banner
+        + &Client::new(program.clients, false)
+            .send(well_known)
+            .await
+            .text();
     let log = program.end(directory);
-    let names_callers = matches!(source, Source::Header | Source::Jwt(_) | Source::ForwardAuth(_));
+    let names_callers = matches!(
+        source,
+        Source::Header | Source::Jwt(_) | Source::ForwardAuth(_)
+    );
     let credentials: Vec<String> = (0..CALLERS)
         .flat_map(|caller| source.good(caller))
         .filter(|(name, _)| ["authorization", "cookie"].contains(name))
-        .map(|(_, value)| value.rsplit_once([' ', '=']).map_or("", |(_, credential)| credential).to_owned())
+        .map(|(_, value)| {
+            value
+                .rsplit_once([' ', '='])
+                .map_or("", |(_, credential)| credential)
+                .to_owned()
+        })
         .chain([URL_SECRET.to_owned()])
         .collect();
-    let told = |text: &str| credentials.iter().filter(|credential| text.contains(credential.as_str())).count();
+    let told = |text: &str| {
+        credentials
+            .iter()
+            .filter(|credential| text.contains(credential.as_str()))
+            .count()
+    };
     println!(
         "canary, {}: {} bytes of metrics: {}; {} bytes of lists: {}; {shown} answers shown to operators; {} lines of log: {}",
         source.word(),
@@ -386,13 +534,31 @@ async fn nothing_is_told(program: Program, source: &Source, known: &Canaries, di
         log.lines().count(),
         known.leaked(&log),
     );
-    assert_eq!((known.leaked(&public), known.leaked(&listed), known.leaked(&log)), (0, 0, 0));
-    assert_eq!((told(&public), told(&listed), told(&log)), (0, 0, 0), "nor is any credential told");
-    assert!(!names_callers || listed.contains("caller-1"), "operators see names");
-    assert!(log.lines().count() >= CALLERS && listed.len() > 1_000 && shown > 0, "there was something to look through");
+    assert_eq!(
+        (
+            known.leaked(&public),
+            known.leaked(&listed),
+            known.leaked(&log)
+        ),
+        (0, 0, 0)
+    );
+    assert_eq!(
+        (told(&public), told(&listed), told(&log)),
+        (0, 0, 0),
+        "nor is any credential told"
+    );
+    assert!(
+        !names_callers || listed.contains("caller-1"),
+        "operators see names"
+    );
+    assert!(
+        log.lines().count() >= CALLERS && listed.len() > 1_000 && shown > 0,
+        "there was something to look through"
+    );
 }
 
-/// What operators see: lists, which hold no answers at all, and single answers, each of them its own.
+/// What operators see: lists, which hold no answers at all, and single answers, each of them its
+/// own.
 async fn operators(program: &Program, known: &Canaries) -> (String, usize) {
     let (mut listed, mut shown, mut after) = (String::new(), 0, String::new());
     loop {
@@ -405,11 +571,18 @@ async fn operators(program: &Program, known: &Canaries) -> (String, usize) {
             let answer = program.ask(&format!("/v1/keys/{id}?answer=true")).await;
             let found: HashSet<&str> = canaries(&answer).into_iter().collect();
             assert!(found.len() <= 1, "{answer}");
-            let operation = format!("{} {}", entry["method"].as_str().unwrap(), entry["path"].as_str().unwrap());
+            let operation = format!(
+                "{} {}",
+                entry["method"].as_str().unwrap(),
+                entry["path"].as_str().unwrap()
+            );
             for canary in &found {
                 let (who, of) = &known.owners[*canary];
                 assert_eq!(*of, operation, "{answer}");
-                if let Some((_, caller)) = entry["principal"].as_str().and_then(|name| name.rsplit_once(" caller-")) {
+                if let Some((_, caller)) = entry["principal"]
+                    .as_str()
+                    .and_then(|name| name.rsplit_once(" caller-"))
+                {
                     assert_eq!(*who, format!("caller-{caller}"), "{answer}");
                 }
             }

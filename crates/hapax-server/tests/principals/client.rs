@@ -29,29 +29,45 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(address: SocketAddr, is_http2: bool) -> Client {
-        Client { address, is_http2, from: "127.0.0.1".parse().unwrap() }
+        Client {
+            address,
+            is_http2,
+            from: "127.0.0.1".parse().unwrap(),
+        }
     }
 
     /// The same from another address of this machine.
     pub(crate) fn from(self, from: &str) -> Client {
-        Client { from: from.parse().unwrap(), ..self }
+        Client {
+            from: from.parse().unwrap(),
+            ..self
+        }
     }
 
     pub(crate) async fn send(&self, request: Asked) -> Got {
-        tokio::time::timeout(GUARD, self.exchange(request)).await.expect("an answer")
+        tokio::time::timeout(GUARD, self.exchange(request))
+            .await
+            .expect("an answer")
     }
 
     async fn exchange(&self, mut request: Asked) -> Got {
         let io = TokioIo::new(self.connect().await);
         if self.is_http2 {
-            let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.unwrap();
+            let (mut sender, connection) =
+                hyper::client::conn::http2::handshake(TokioExecutor::new(), io)
+                    .await
+                    .unwrap();
             tokio::spawn(connection);
-            *request.uri_mut() = format!("http://localhost{}", request.uri()).parse::<Uri>().unwrap();
+            *request.uri_mut() = format!("http://localhost{}", request.uri())
+                .parse::<Uri>()
+                .unwrap();
             Got::read(sender.send_request(request).await.unwrap()).await
         } else {
             let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
             tokio::spawn(connection);
-            request.headers_mut().insert(HOST, HeaderValue::from_static("localhost"));
+            request
+                .headers_mut()
+                .insert(HOST, HeaderValue::from_static("localhost"));
             Got::read(sender.send_request(request).await.unwrap()).await
         }
     }
@@ -69,7 +85,9 @@ impl Client {
         let _ = stream.write_all(bytes).await;
         let _ = stream.shutdown().await;
         let mut answer = Vec::new();
-        let _ = tokio::time::timeout(GUARD, stream.read_to_end(&mut answer)).await.expect("an answer");
+        let _ = tokio::time::timeout(GUARD, stream.read_to_end(&mut answer))
+            .await
+            .expect("an answer");
         String::from_utf8_lossy(&answer).into_owned()
     }
 }
@@ -85,7 +103,11 @@ pub(crate) struct Got {
 impl Got {
     pub(crate) async fn read(response: Response<Incoming>) -> Got {
         let (parts, body) = response.into_parts();
-        Got { status: parts.status, headers: parts.headers, body: body.collect().await.unwrap().to_bytes() }
+        Got {
+            status: parts.status,
+            headers: parts.headers,
+            body: body.collect().await.unwrap().to_bytes(),
+        }
     }
 
     pub(crate) fn text(&self) -> String {
@@ -108,8 +130,14 @@ impl Got {
 
     /// Whether anything of another answer is in this one.
     pub(crate) fn tells(&self, other: &Got) -> bool {
-        let canary = other.header("x-canary").expect("the upstream's own answers have one");
-        self.text().contains(canary) || self.headers.values().any(|value| value.as_bytes() == canary.as_bytes())
+        let canary = other
+            .header("x-canary")
+            .expect("the upstream's own answers have one");
+        self.text().contains(canary)
+            || self
+                .headers
+                .values()
+                .any(|value| value.as_bytes() == canary.as_bytes())
     }
 }
 
@@ -124,7 +152,9 @@ pub(crate) fn post(key: &str) -> Asked {
 
 /// The same without a key.
 pub(crate) fn unguarded() -> Asked {
-    Request::post("/charges?a=1").body(Full::from("{\"amount\":5}").boxed()).unwrap()
+    Request::post("/charges?a=1")
+        .body(Full::from("{\"amount\":5}").boxed())
+        .unwrap()
 }
 
 /// Adds to a request.
@@ -135,7 +165,8 @@ pub(crate) trait With {
 impl With for Asked {
     fn with(mut self, name: &str, value: &str) -> Self {
         let name = HeaderName::from_bytes(name.to_ascii_lowercase().as_bytes()).unwrap();
-        self.headers_mut().append(name, HeaderValue::try_from(value).unwrap());
+        self.headers_mut()
+            .append(name, HeaderValue::try_from(value).unwrap());
         self
     }
 }

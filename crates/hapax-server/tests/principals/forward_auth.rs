@@ -1,4 +1,5 @@
-//! Another service that says who is asking: without its yes there is no replay and no effect, whatever it does instead.
+//! Another service that says who is asking: without its yes there is no replay and no effect,
+//! whatever it does instead.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -14,10 +15,15 @@ use crate::world::World;
 const TIMEOUT: Duration = Duration::from_millis(300);
 
 async fn asking(address: SocketAddr, settle: impl FnOnce(&mut ForwardAuth)) -> World {
-    let mut auth = ForwardAuth { timeout: TIMEOUT, ..ForwardAuth::new("x-auth-user".parse().unwrap()) };
+    let mut auth = ForwardAuth {
+        timeout: TIMEOUT,
+        ..ForwardAuth::new("x-auth-user".parse().unwrap())
+    };
     settle(&mut auth);
     let settle = |config: &mut Config| {
-        config.principal = format!("forward-auth:http://{address}/verify?a=b").parse().unwrap();
+        config.principal = format!("forward-auth:http://{address}/verify?a=b")
+            .parse()
+            .unwrap();
         config.forward_auth = Some(auth);
     };
     World::start(|config, _| settle(config)).await
@@ -28,7 +34,10 @@ fn as_ada() -> Asked {
 }
 
 fn yes() -> Vec<Step> {
-    vec![Step::Read, Step::Write(answer(200, "x-auth-user: ada\r\n", ""))]
+    vec![
+        Step::Read,
+        Step::Write(answer(200, "x-auth-user: ada\r\n", "")),
+    ]
 }
 
 fn told(status: u16, fields: &str, body: &str) -> Vec<Step> {
@@ -49,18 +58,60 @@ fn unclear() -> Vec<(&'static str, Vec<Step>, &'static str)> {
         ("a redirect to nowhere", told(302, named, ""), "status"),
         ("304", told(304, named, ""), "status"),
         ("yes to nobody", told(200, "", ""), "answer"),
-        ("yes to two", told(200, "x-auth-user: ada\r\nx-auth-user: ada\r\n", ""), "answer"),
-        ("yes to an empty name", told(200, "x-auth-user: \r\n", ""), "answer"),
-        ("yes to a name over 512 bytes", told(200, &format!("x-auth-user: {}\r\n", "a".repeat(513)), ""), "answer"),
-        ("a body over the limit", told(200, named, &long), "too_large"),
-        ("a head over the limit", told(200, &format!("{named}x-long: {long}\r\n"), ""), "broken"),
-        ("garbage", written(b"garbage\r\n\r\n", Step::Close), "broken"),
+        (
+            "yes to two",
+            told(200, "x-auth-user: ada\r\nx-auth-user: ada\r\n", ""),
+            "answer",
+        ),
+        (
+            "yes to an empty name",
+            told(200, "x-auth-user: \r\n", ""),
+            "answer",
+        ),
+        (
+            "yes to a name over 512 bytes",
+            told(200, &format!("x-auth-user: {}\r\n", "a".repeat(513)), ""),
+            "answer",
+        ),
+        (
+            "a body over the limit",
+            told(200, named, &long),
+            "too_large",
+        ),
+        (
+            "a head over the limit",
+            told(200, &format!("{named}x-long: {long}\r\n"), ""),
+            "broken",
+        ),
+        (
+            "garbage",
+            written(b"garbage\r\n\r\n", Step::Close),
+            "broken",
+        ),
         ("nothing", vec![Step::Read, Step::Close], "broken"),
         ("a reset", vec![Step::Read, Step::Reset], "broken"),
-        ("a body cut short", written(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\nx-auth-user: ada\r\n\r\nab", Step::Close), "broken"),
+        (
+            "a body cut short",
+            written(
+                b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\nx-auth-user: ada\r\n\r\nab",
+                Step::Close,
+            ),
+            "broken",
+        ),
         ("silence", vec![Step::Read, Step::Wait], "timeout"),
-        ("half a head", written(b"HTTP/1.1 200 OK\r\nx-auth-user: ada\r\n", Step::Wait), "timeout"),
-        ("half a body", written(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\nx-auth-user: ada\r\n\r\nab", Step::Wait), "timeout"),
+        (
+            "half a head",
+            written(b"HTTP/1.1 200 OK\r\nx-auth-user: ada\r\n", Step::Wait),
+            "timeout",
+        ),
+        (
+            "half a body",
+            written(
+                b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\nx-auth-user: ada\r\n\r\nab",
+                Step::Wait,
+            ),
+            "timeout",
+        ),
     ]
 }
 
@@ -80,9 +131,16 @@ async fn without_a_yes_there_is_no_replay() {
             origin.script(steps.clone());
             let begun = Instant::now();
             let got = world.send(is_http2, as_ada()).await;
-            assert_eq!((got.status.as_u16(), got.problem()), (503, "principal-unavailable".to_owned()), "{name}: {got:?}");
+            assert_eq!(
+                (got.status.as_u16(), got.problem()),
+                (503, "principal-unavailable".to_owned()),
+                "{name}: {got:?}"
+            );
             assert!(!got.is_replay() && !got.tells(&first), "{name}");
-            assert!(got.header("retry-after").is_some() && got.header("x-should-retry") == Some("true"), "{name}: {got:?}");
+            assert!(
+                got.header("retry-after").is_some() && got.header("x-should-retry") == Some("true"),
+                "{name}: {got:?}"
+            );
             assert!(begun.elapsed() < 10 * TIMEOUT, "{name}: bounded");
             let metric = format!("hapax_principal_unavailable_total{{reason=\"{reason}\"}}");
             assert_eq!(world.counted(&metric).await, 1, "{name} counts as {reason}");
@@ -101,8 +159,16 @@ async fn a_service_that_is_not_there_gets_nobody_a_replay() {
     nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let world = asking(nobody.local_addr().unwrap(), |_| ()).await;
     let got = world.send(false, as_ada()).await;
-    assert_eq!((got.status.as_u16(), got.problem()), (503, "principal-unavailable".to_owned()));
-    assert_eq!(world.counted("hapax_principal_unavailable_total{reason=\"connect\"}").await, 1);
+    assert_eq!(
+        (got.status.as_u16(), got.problem()),
+        (503, "principal-unavailable".to_owned())
+    );
+    assert_eq!(
+        world
+            .counted("hapax_principal_unavailable_total{reason=\"connect\"}")
+            .await,
+        1
+    );
     assert_eq!(world.upstream.effects(), 0);
     world.end().await;
 }
@@ -118,13 +184,21 @@ async fn a_no_is_passed_on_in_its_own_words_and_a_caller_refused_now_gets_no_rep
         for (status, fields) in [
             (401, "www-authenticate: Basic realm=\"x\"\r\n"),
             (403, ""),
-            (302, "location: https://login.example/?back=1\r\nset-cookie: state=1\r\n"),
+            (
+                302,
+                "location: https://login.example/?back=1\r\nset-cookie: state=1\r\n",
+            ),
             (307, "location: https://login.example/\r\n"),
         ] {
-            let fields = format!("{fields}content-type: text/plain\r\nx-auth-user: ada\r\nx-internal: 1\r\n");
+            let fields = format!(
+                "{fields}content-type: text/plain\r\nx-auth-user: ada\r\nx-internal: 1\r\n"
+            );
             origin.script(told(status, &fields, "no, and this is why"));
             let got = world.send(is_http2, as_ada()).await;
-            assert_eq!((got.status.as_u16(), &*got.text()), (status, "no, and this is why"));
+            assert_eq!(
+                (got.status.as_u16(), &*got.text()),
+                (status, "no, and this is why")
+            );
             assert!(!got.is_replay() && !got.tells(&first), "{got:?}");
             let lines = fields.lines().filter_map(|line| line.split_once(": "));
             for (name, value) in lines {
@@ -135,18 +209,34 @@ async fn a_no_is_passed_on_in_its_own_words_and_a_caller_refused_now_gets_no_rep
         }
         origin.script(yes());
         let again = world.send(is_http2, as_ada()).await;
-        assert_eq!((again.is_replay(), again.tells(&first)), (true, true), "and allowed again: {again:?}");
+        assert_eq!(
+            (again.is_replay(), again.tells(&first)),
+            (true, true),
+            "and allowed again: {again:?}"
+        );
     }
     assert_eq!(world.upstream.effects(), 1);
-    assert_eq!(world.counted("hapax_credentials_refused_total{reason=\"forward_auth\"}").await, 8);
+    assert_eq!(
+        world
+            .counted("hapax_credentials_refused_total{reason=\"forward_auth\"}")
+            .await,
+        8
+    );
     world.end().await;
 }
 
 /// Knows who `Authorization` says, and what they may do.
 async fn friendly() -> Service {
     Service::start(|headers| {
-        let user = headers.get("authorization").map_or("", |value| value.to_str().unwrap()).replace("Bearer ", "");
-        Response::builder().header("x-auth-user", user).header("x-auth-role", "clerk").body(String::new()).unwrap()
+        let user = headers
+            .get("authorization")
+            .map_or("", |value| value.to_str().unwrap())
+            .replace("Bearer ", "");
+        Response::builder()
+            .header("x-auth-user", user)
+            .header("x-auth-role", "clerk")
+            .body(String::new())
+            .unwrap()
     })
     .await
 }
@@ -155,8 +245,20 @@ async fn friendly() -> Service {
 async fn it_is_shown_the_credentials_and_where_the_request_goes_but_not_what_it_says() {
     let auth = friendly().await;
     // The file refuses to name again what is shown anyway; here nobody has, and no line is doubled.
-    let forward = ["x-tenant", "authorization", "cookie", "x-forwarded-for", "x-forwarded-uri", "x-tenant", "host", "user-agent"];
-    let world = asking(auth.address, |settings| settings.forward = forward.map(|name| name.parse().unwrap()).to_vec()).await;
+    let forward = [
+        "x-tenant",
+        "authorization",
+        "cookie",
+        "x-forwarded-for",
+        "x-forwarded-uri",
+        "x-tenant",
+        "host",
+        "user-agent",
+    ];
+    let world = asking(auth.address, |settings| {
+        settings.forward = forward.map(|name| name.parse().unwrap()).to_vec();
+    })
+    .await;
     for is_http2 in [false, true] {
         let request = as_ada()
             .with("cookie", "session=1")
@@ -186,7 +288,12 @@ async fn it_is_shown_the_credentials_and_where_the_request_goes_but_not_what_it_
             let lines: Vec<_> = asked.headers.get_all(name).iter().collect();
             assert_eq!(lines, [value], "{name}");
         }
-        for name in ["idempotency-key", "x-other", "content-type", "content-length"] {
+        for name in [
+            "idempotency-key",
+            "x-other",
+            "content-type",
+            "content-length",
+        ] {
             assert!(!asked.headers.contains_key(name), "{name}");
         }
         assert!(asked.body.is_empty(), "never the body");
@@ -197,18 +304,39 @@ async fn it_is_shown_the_credentials_and_where_the_request_goes_but_not_what_it_
 #[tokio::test]
 async fn what_it_says_of_a_caller_reaches_the_upstream_and_nobody_else_can_say_it() {
     let auth = friendly().await;
-    let world = asking(auth.address, |settings| settings.pass = vec!["x-auth-role".parse().unwrap()]).await;
-    let spoof = |request: Asked| request.with("x-auth-role", "admin").with("x_auth_role", "admin").with("X.Auth.Role", "admin");
+    let world = asking(auth.address, |settings| {
+        settings.pass = vec!["x-auth-role".parse().unwrap()];
+    })
+    .await;
+    let spoof = |request: Asked| {
+        request
+            .with("x-auth-role", "admin")
+            .with("x_auth_role", "admin")
+            .with("X.Auth.Role", "admin")
+    };
     for is_http2 in [false, true] {
         let key = format!("k-{is_http2}");
-        world.send(is_http2, spoof(post(&key).with("authorization", "Bearer ada"))).await;
+        world
+            .send(
+                is_http2,
+                spoof(post(&key).with("authorization", "Bearer ada")),
+            )
+            .await;
         let roles = |headers: &http::HeaderMap| -> Vec<String> {
-            let is_role = |name: &http::HeaderName| name.as_str().replace(['_', '.'], "-") == "x-auth-role";
-            headers.iter().filter(|(name, _)| is_role(name)).map(|(_, value)| value.to_str().unwrap().to_owned()).collect()
+            let is_role =
+                |name: &http::HeaderName| name.as_str().replace(['_', '.'], "-") == "x-auth-role";
+            headers
+                .iter()
+                .filter(|(name, _)| is_role(name))
+                .map(|(_, value)| value.to_str().unwrap().to_owned())
+                .collect()
         };
         assert_eq!(roles(&world.upstream.last().headers), ["clerk"]);
         world.send(is_http2, spoof(unguarded())).await;
-        assert!(roles(&world.upstream.last().headers).is_empty(), "unguarded requests are not asked about");
+        assert!(
+            roles(&world.upstream.last().headers).is_empty(),
+            "unguarded requests are not asked about"
+        );
     }
     world.end().await;
 }

@@ -25,7 +25,11 @@ impl Issuer {
             Algorithm::EdDSA => &PKCS_ED25519,
             _ => &PKCS_RSA_SHA256,
         };
-        Issuer { kid: kid.to_owned(), algorithm, pair: KeyPair::generate_for(kind).unwrap() }
+        Issuer {
+            kid: kid.to_owned(),
+            algorithm,
+            pair: KeyPair::generate_for(kind).unwrap(),
+        }
     }
 
     pub(crate) fn public_pem(&self) -> String {
@@ -40,14 +44,18 @@ impl Issuer {
             Algorithm::EdDSA => DecodingKey::from_ed_pem(pem.as_bytes()),
             _ => DecodingKey::from_rsa_pem(pem.as_bytes()),
         };
-        let mut jwk = serde_json::to_value(Jwk::from_decoding_key(&key.unwrap(), None).unwrap()).unwrap();
+        let mut jwk =
+            serde_json::to_value(Jwk::from_decoding_key(&key.unwrap(), None).unwrap()).unwrap();
         jwk["kid"] = self.kid.clone().into();
         jwk["use"] = "sig".into();
         jwk
     }
 
     pub(crate) fn header(&self) -> Header {
-        Header { kid: Some(self.kid.clone()), ..Header::new(self.algorithm) }
+        Header {
+            kid: Some(self.kid.clone()),
+            ..Header::new(self.algorithm)
+        }
     }
 
     pub(crate) fn token(&self, subject: &str) -> String {
@@ -60,8 +68,14 @@ impl Issuer {
 
     /// Signs a head that no library would write.
     pub(crate) fn sign_raw(&self, header: &Value, claims: &Value) -> String {
-        let message = format!("{}.{}", base64(header.to_string().as_bytes()), base64(claims.to_string().as_bytes()));
-        let signature = jsonwebtoken::crypto::sign(message.as_bytes(), &self.signing_key(), self.algorithm).unwrap();
+        let message = format!(
+            "{}.{}",
+            base64(header.to_string().as_bytes()),
+            base64(claims.to_string().as_bytes())
+        );
+        let signature =
+            jsonwebtoken::crypto::sign(message.as_bytes(), &self.signing_key(), self.algorithm)
+                .unwrap();
         format!("{message}.{signature}")
     }
 
@@ -98,13 +112,19 @@ pub(crate) fn claims_but(subject: &str, name: &str, value: Value) -> Value {
     let mut claims = claims(subject);
     match value {
         Value::Null => claims.as_object_mut().unwrap().remove(name),
-        value => claims.as_object_mut().unwrap().insert(name.to_owned(), value),
+        value => claims
+            .as_object_mut()
+            .unwrap()
+            .insert(name.to_owned(), value),
     };
     claims
 }
 
 pub(crate) fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_secs()
 }
 
 /// base64url without padding.
@@ -112,8 +132,13 @@ pub(crate) fn base64(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let mut text = String::new();
     for chunk in bytes.chunks(3) {
-        let group = chunk.iter().chain(&[0, 0]).take(3).fold(0_usize, |group, byte| group << 8 | usize::from(*byte));
-        (0..=chunk.len()).for_each(|letter| text.push(char::from(LETTERS[group >> (18 - 6 * letter) & 63])));
+        let group = chunk
+            .iter()
+            .chain(&[0, 0])
+            .take(3)
+            .fold(0_usize, |group, byte| group << 8 | usize::from(*byte));
+        (0..=chunk.len())
+            .for_each(|letter| text.push(char::from(LETTERS[group >> (18 - 6 * letter) & 63])));
     }
     text
 }

@@ -11,21 +11,30 @@ use crate::world::{Upstream, World};
 const STRANGER: &str = "127.0.0.2";
 
 fn stripe(config: &mut Config) {
-    config.principal = "digest:authorization, header:stripe-account".parse().unwrap();
+    config.principal = "digest:authorization, header:stripe-account"
+        .parse()
+        .unwrap();
 }
 
-/// Sends each request twice under the same key: the firsts are all effects of their own, and each repeat gets its own first.
+/// Sends each request twice under the same key: the firsts are all effects of their own, and each
+/// repeat gets its own first.
 async fn are_all_apart(world: &World, requests: &[&dyn Fn() -> Asked]) {
     let before = world.upstream.effects();
     let mut firsts: Vec<Got> = Vec::new();
     for (index, request) in requests.iter().enumerate() {
         let first = world.send(index % 2 == 1, request()).await;
-        assert!(first.status == 201 && !first.is_replay(), "{index}: {first:?}");
+        assert!(
+            first.status == 201 && !first.is_replay(),
+            "{index}: {first:?}"
+        );
         firsts.push(first);
     }
     for (index, request) in requests.iter().enumerate() {
         let again = world.send(index % 2 == 0, request()).await;
-        assert!(again.is_replay() && again.tells(&firsts[index]), "{index}: {again:?}");
+        assert!(
+            again.is_replay() && again.tells(&firsts[index]),
+            "{index}: {again:?}"
+        );
     }
     assert_eq!(world.upstream.effects() - before, requests.len());
 }
@@ -33,7 +42,8 @@ async fn are_all_apart(world: &World, requests: &[&dyn Fn() -> Asked]) {
 #[tokio::test]
 async fn one_credential_for_two_accounts_is_two_callers() {
     let world = World::start(|config, _| stripe(config)).await;
-    let as_platform = |credential: &str| post("k").with("authorization", &format!("Bearer {credential}"));
+    let as_platform =
+        |credential: &str| post("k").with("authorization", &format!("Bearer {credential}"));
     are_all_apart(
         &world,
         &[
@@ -47,17 +57,32 @@ async fn one_credential_for_two_accounts_is_two_callers() {
         ],
     )
     .await;
-    let accounts = world.upstream.all().iter().filter(|seen| seen.headers.contains_key("stripe-account")).count();
+    let accounts = world
+        .upstream
+        .all()
+        .iter()
+        .filter(|seen| seen.headers.contains_key("stripe-account"))
+        .count();
     assert_eq!(accounts, 4, "the field is the caller's own, and passes");
     let effects = world.upstream.effects();
     for bad in [
-        as_platform("one").with("stripe-account", "acct_1").with("stripe-account", "acct_2"),
+        as_platform("one")
+            .with("stripe-account", "acct_1")
+            .with("stripe-account", "acct_2"),
         as_platform("one").with("stripe-account", ""),
-        post("k").with("stripe-account", "acct_1").with("x-user", "ada"),
-        post("k").with("stripe-account", "acct_1").with("authorization", "Signature keyId=1"),
+        post("k")
+            .with("stripe-account", "acct_1")
+            .with("x-user", "ada"),
+        post("k")
+            .with("stripe-account", "acct_1")
+            .with("authorization", "Signature keyId=1"),
     ] {
         let got = world.send(false, bad).await;
-        assert_eq!((got.status.as_u16(), got.problem()), (400, "principal-missing".to_owned()), "{got:?}");
+        assert_eq!(
+            (got.status.as_u16(), got.problem()),
+            (400, "principal-missing".to_owned()),
+            "{got:?}"
+        );
     }
     assert_eq!(world.upstream.effects(), effects);
     world.end().await;
@@ -79,15 +104,25 @@ async fn what_proxies_say_in_a_list_only_they_may_say() {
             &|| post("k").with("x-user", "ada").with("x-tenant", "2"),
             &|| post("k").with("x-user", "ada"),
             &|| post("k").with("x-user", "eve").with("x-tenant", "1"),
-            &|| post("k").with("x-user", "ada & header:x-tenant 1").with("x-tenant", "1"),
+            &|| {
+                post("k")
+                    .with("x-user", "ada & header:x-tenant 1")
+                    .with("x-tenant", "1")
+            },
         ],
     )
     .await;
     let effects = world.upstream.effects();
     let tenant_alone = world.send(false, post("k").with("x-tenant", "1")).await;
-    assert_eq!(tenant_alone.problem(), "principal-missing", "the first source must say who is asking");
+    assert_eq!(
+        tenant_alone.problem(),
+        "principal-missing",
+        "the first source must say who is asking"
+    );
     let stranger = Client::new(world.address(), false).from(STRANGER);
-    let got = stranger.send(post("k").with("x-user", "ada").with("x-tenant", "1")).await;
+    let got = stranger
+        .send(post("k").with("x-user", "ada").with("x-tenant", "1"))
+        .await;
     assert_eq!(got.problem(), "principal-missing");
     assert_eq!(world.upstream.effects(), effects);
     world.end().await;
@@ -99,7 +134,10 @@ async fn what_proxies_say_in_a_list_only_they_may_say() {
     let stranger = Client::new(world.address(), false).from(STRANGER);
     for request in [shared().with("x-user", "ada"), shared()] {
         let got = stranger.send(request).await;
-        assert!(got.problem() == "principal-missing" && !got.tells(&ada), "{got:?}");
+        assert!(
+            got.problem() == "principal-missing" && !got.tells(&ada),
+            "{got:?}"
+        );
     }
     assert_eq!(world.upstream.effects(), 1);
     world.end().await;
@@ -108,26 +146,43 @@ async fn what_proxies_say_in_a_list_only_they_may_say() {
 /// A service that knows everybody by the number in their credential.
 async fn provider() -> Service {
     Service::start(|headers| {
-        let number = headers["authorization"].to_str().unwrap().replace("Bearer ", "");
-        Response::builder().header("x-auth-user", number).body(String::new()).unwrap()
+        let number = headers["authorization"]
+            .to_str()
+            .unwrap()
+            .replace("Bearer ", "");
+        Response::builder()
+            .header("x-auth-user", number)
+            .body(String::new())
+            .unwrap()
     })
     .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_name_from_another_provider_is_another_caller() {
-    let (first, second, directory) = (provider().await, provider().await, tempfile::tempdir().unwrap());
+    let (first, second, directory) = (
+        provider().await,
+        provider().await,
+        tempfile::tempdir().unwrap(),
+    );
     let upstream = Upstream::start(Protocol::Http1).await;
     // The same store under one configuration after another.
     let ask = async |url: String| {
-        let settings = format!("principal = \"forward-auth:{url}\"\n[forward_auth]\nprincipal_field = \"x-auth-user\"\n");
+        let settings = format!(
+            "principal = \"forward-auth:{url}\"\n[forward_auth]\nprincipal_field = \"x-auth-user\"\n"
+        );
         let program = Program::start(directory.path(), &upstream, &settings);
-        let got = Client::new(program.clients, false).send(post("k").with("authorization", "Bearer 1")).await;
+        let got = Client::new(program.clients, false)
+            .send(post("k").with("authorization", "Bearer 1"))
+            .await;
         program.end(directory.path());
         assert_eq!(got.status, 201, "{url}: {got:?}");
         got.is_replay()
     };
-    let (one, two) = (format!("http://{}", first.address), format!("http://{}", second.address));
+    let (one, two) = (
+        format!("http://{}", first.address),
+        format!("http://{}", second.address),
+    );
     for (url, is_replay) in [
         (format!("{one}/verify"), false),
         (format!("{one}/verify"), true),

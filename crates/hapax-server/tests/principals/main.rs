@@ -1,7 +1,9 @@
-//! Who is asking, through the real gateway over real sockets: nobody gets another's answer, nor their own without showing who they are.
+//! Who is asking, through the real gateway over real sockets: nobody gets another's answer, nor
+//! their own without showing who they are.
 //!
-//! `program.rs` is the program itself; `world.rs` is a gateway with an upstream that keeps its own ledger; `client.rs` speaks with it in HTTP/1.1 and HTTP/2; `issuer.rs`
-//! makes tokens, good and bad; `service.rs` is a service to be asked: for keys, or for who is asking.
+//! `program.rs` is the program itself; `world.rs` is a gateway with an upstream that keeps its own
+//! ledger; `client.rs` speaks with it in HTTP/1.1 and HTTP/2; `issuer.rs` makes tokens, good and
+//! bad; `service.rs` is a service to be asked: for keys, or for who is asking.
 
 mod anonymous;
 mod canary;

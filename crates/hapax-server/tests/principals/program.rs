@@ -40,7 +40,9 @@ impl Program {
             .stderr(log)
             .spawn()
             .unwrap();
-        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let mut lines = BufReader::new(process.stdout.take().unwrap())
+            .lines()
+            .map_while(Result::ok);
         let mut banner = String::new();
         // The banner ends with where to look.
         for line in lines.by_ref() {
@@ -50,14 +52,22 @@ impl Program {
             }
         }
         let address = |name: &str| {
-            let line = banner.lines().find(|line| line.trim_start().starts_with(name)).expect("it says where it listens");
+            let line = banner
+                .lines()
+                .find(|line| line.trim_start().starts_with(name))
+                .expect("it says where it listens");
             let (_, url) = line.split_once("http://").unwrap();
             url.split(['/', ',']).next().unwrap().parse().unwrap()
         };
         let (clients, operators) = (address("clients"), address("operators"));
         // Whatever it says later goes nowhere, and must not stop it.
         std::thread::spawn(move || lines.for_each(drop));
-        Program { process, clients, operators, banner }
+        Program {
+            process,
+            clients,
+            operators,
+            banner,
+        }
     }
 
     /// Writes other settings down for the next reload.
@@ -65,7 +75,8 @@ impl Program {
         write(directory, upstream, settings);
     }
 
-    /// Has it read its settings again, and waits until it has logged this. Everything it has logged.
+    /// Has it read its settings again, and waits until it has logged this. Everything it has
+    /// logged.
     pub(crate) async fn reload(&self, directory: &Path, until: &str) -> String {
         kill_process(Pid::from_child(&self.process), Signal::HUP).unwrap();
         let begun = Instant::now();
@@ -81,7 +92,9 @@ impl Program {
 
     /// What operators are told.
     pub(crate) async fn ask(&self, target: &str) -> String {
-        let got = Client::new(self.operators, false).send(Request::get(target).body(empty()).unwrap()).await;
+        let got = Client::new(self.operators, false)
+            .send(Request::get(target).body(empty()).unwrap())
+            .await;
         assert!(got.status.is_success(), "{target}: {got:?}");
         got.text()
     }

@@ -18,7 +18,12 @@ use crate::world::World;
 const GUARD: Duration = Duration::from_secs(20);
 
 async fn send(world: &World, token: &str) -> Got {
-    world.send(false, post("k").with("authorization", &format!("Bearer {token}"))).await
+    world
+        .send(
+            false,
+            post("k").with("authorization", &format!("Bearer {token}")),
+        )
+        .await
 }
 
 /// Sends until the answer has this status.
@@ -35,7 +40,10 @@ async fn until(world: &World, token: &str, status: u16) -> Got {
 }
 
 async fn by_url(service: &Service, settle: impl FnOnce(&mut Jwt)) -> World {
-    let mut settings = jwt(Algorithm::ES256, KeysFrom::Url(service.url("/jwks.json").into()));
+    let mut settings = jwt(
+        Algorithm::ES256,
+        KeysFrom::Url(service.url("/jwks.json").into()),
+    );
     settle(&mut settings);
     let settle = |config: &mut Config| {
         config.principal = "jwt:sub".parse().unwrap();
@@ -44,7 +52,8 @@ async fn by_url(service: &Service, settle: impl FnOnce(&mut Jwt)) -> World {
     World::start(|config, _| settle(config)).await
 }
 
-/// The old key made the operation; the new one, of the same issuer and for the same caller, gets its answer; the old one nothing more.
+/// The old key made the operation; the new one, of the same issuer and for the same caller, gets
+/// its answer; the old one nothing more.
 async fn passes_over(world: &World, old: &Issuer, new: &Issuer, rotate: impl FnOnce()) {
     let first = send(world, &old.token("ada")).await;
     assert_eq!(first.status, 201, "{first:?}");
@@ -52,18 +61,27 @@ async fn passes_over(world: &World, old: &Issuer, new: &Issuer, rotate: impl FnO
     assert_eq!(send(world, &new.token("ada")).await.status, 401, "not yet");
     rotate();
     let replayed = until(world, &new.token("ada"), 201).await;
-    assert!(replayed.is_replay() && replayed.tells(&first), "{replayed:?}");
+    assert!(
+        replayed.is_replay() && replayed.tells(&first),
+        "{replayed:?}"
+    );
     for is_http2 in [false, true] {
         let request = post("k").with("authorization", &format!("Bearer {}", old.token("ada")));
         let refused = world.send(is_http2, request).await;
-        assert!(refused.status == 401 && !refused.is_replay() && !refused.tells(&first), "{refused:?}");
+        assert!(
+            refused.status == 401 && !refused.is_replay() && !refused.tells(&first),
+            "{refused:?}"
+        );
     }
     assert_eq!(world.upstream.effects(), 1);
 }
 
 #[tokio::test]
 async fn a_key_withdrawn_from_a_file_verifies_nothing() {
-    let (old, new) = (Issuer::new("old", Algorithm::ES256), Issuer::new("new", Algorithm::ES256));
+    let (old, new) = (
+        Issuer::new("old", Algorithm::ES256),
+        Issuer::new("new", Algorithm::ES256),
+    );
     let settle = |config: &mut Config, directory: &std::path::Path| {
         let path = directory.join("jwks.json");
         replace(&path, &jwks(&[&old]));
@@ -103,23 +121,37 @@ async fn until_counted(world: &World, metric: &str) {
 
 #[tokio::test]
 async fn a_key_withdrawn_from_a_url_verifies_nothing() {
-    let (old, new) = (Issuer::new("old", Algorithm::ES256), Issuer::new("new", Algorithm::ES256));
+    let (old, new) = (
+        Issuer::new("old", Algorithm::ES256),
+        Issuer::new("new", Algorithm::ES256),
+    );
     let document = jwks(&[&old]);
     let service = Service::start(move |_| says(document.clone())).await;
-    let world = by_url(&service, |settings| settings.refresh = Duration::from_millis(100)).await;
+    let world = by_url(&service, |settings| {
+        settings.refresh = Duration::from_millis(100);
+    })
+    .await;
     let (document, only_old) = (jwks(&[&new]), jwks(&[&old]));
-    passes_over(&world, &old, &new, || service.answer(move |_| says(document.clone()))).await;
+    passes_over(&world, &old, &new, || {
+        service.answer(move |_| says(document.clone()));
+    })
+    .await;
     service.answer(move |_| says(only_old.clone()));
     until(&world, &new.token("ada"), 401).await;
     world.end().await;
 }
 
-/// Sets that can be read and hold no key to verify with: whoever publishes one has withdrawn the key from before.
+/// Sets that can be read and hold no key to verify with: whoever publishes one has withdrawn the
+/// key from before.
 fn withdrawn(issuer: &Issuer) -> [String; 2] {
-    ["{\"keys\": []}".to_owned(), jwks(&[issuer]).replace("\"use\":\"sig\"", "\"use\":\"enc\"")]
+    [
+        "{\"keys\": []}".to_owned(),
+        jwks(&[issuer]).replace("\"use\":\"sig\"", "\"use\":\"enc\""),
+    ]
 }
 
-/// The only key made the operation; after it was withdrawn there is no replay, and once it is back there is.
+/// The only key made the operation; after it was withdrawn there is no replay, and once it is back
+/// there is.
 async fn ends_and_begins(world: &World, issuer: &Issuer, publish: impl Fn(String)) {
     let first = send(world, &issuer.token("ada")).await;
     assert_eq!(first.status, 201, "{first:?}");
@@ -128,12 +160,24 @@ async fn ends_and_begins(world: &World, issuer: &Issuer, publish: impl Fn(String
         publish(empty.clone());
         let refused = until(world, &issuer.token("ada"), 401).await;
         assert_eq!(refused.problem(), "credentials-invalid", "{empty}");
-        assert!(!refused.is_replay() && !refused.tells(&first), "{empty}: {refused:?}");
+        assert!(
+            !refused.is_replay() && !refused.tells(&first),
+            "{empty}: {refused:?}"
+        );
         publish(jwks(&[issuer]));
-        assert!(until(world, &issuer.token("ada"), 201).await.tells(&first), "{empty}");
+        assert!(
+            until(world, &issuer.token("ada"), 201).await.tells(&first),
+            "{empty}"
+        );
     }
     assert_eq!(world.upstream.effects(), 1);
-    assert_eq!(world.counted("hapax_jwt_keys_read_total{result=\"failed\"}").await, 0, "nothing failed");
+    assert_eq!(
+        world
+            .counted("hapax_jwt_keys_read_total{result=\"failed\"}")
+            .await,
+        0,
+        "nothing failed"
+    );
 }
 
 #[tokio::test]
@@ -163,30 +207,59 @@ async fn the_only_key_withdrawn_from_a_url_verifies_nothing() {
     let issuer = Issuer::new("only", Algorithm::ES256);
     let document = jwks(&[&issuer]);
     let service = Service::start(move |_| says(document.clone())).await;
-    let world = by_url(&service, |settings| settings.refresh = Duration::from_millis(100)).await;
-    ends_and_begins(&world, &issuer, |document| service.answer(move |_| says(document.clone()))).await;
+    let world = by_url(&service, |settings| {
+        settings.refresh = Duration::from_millis(100);
+    })
+    .await;
+    ends_and_begins(&world, &issuer, |document| {
+        service.answer(move |_| says(document.clone()));
+    })
+    .await;
     world.end().await;
 }
 
 #[tokio::test]
 async fn an_unknown_key_is_asked_for_at_once_but_not_again_and_again() {
-    let (old, new) = (Issuer::new("old", Algorithm::ES256), Issuer::new("new", Algorithm::ES256));
+    let (old, new) = (
+        Issuer::new("old", Algorithm::ES256),
+        Issuer::new("new", Algorithm::ES256),
+    );
     let document = jwks(&[&old, &new]);
     let first = jwks(&[&old]);
     let service = Service::start(move |_| says(first.clone())).await;
     let world = by_url(&service, |_| ()).await;
     service.answer(move |_| says(document.clone()));
     // Twenty at a time: those who come while the keys are being read wait for them.
-    let tokens: Vec<String> = (0..20).map(|caller| new.token(&format!("caller {caller}"))).collect();
-    let sent = tokens.iter().map(|token| async { send(&world, token).await.status });
+    let tokens: Vec<String> = (0..20)
+        .map(|caller| new.token(&format!("caller {caller}")))
+        .collect();
+    let sent = tokens
+        .iter()
+        .map(|token| async { send(&world, token).await.status });
     let statuses = join_all(sent).await;
     assert!(statuses.iter().all(|status| *status == 201), "{statuses:?}");
-    assert_eq!(service.asked().len(), 2, "once at the start, and once for the new key");
+    assert_eq!(
+        service.asked().len(),
+        2,
+        "once at the start, and once for the new key"
+    );
     for name in 0..50 {
-        let header = Header { kid: Some(format!("made up {name}")), ..new.header() };
-        assert_eq!(send(&world, &new.sign(&header, &claims("ada"))).await.status, 401);
+        let header = Header {
+            kid: Some(format!("made up {name}")),
+            ..new.header()
+        };
+        assert_eq!(
+            send(&world, &new.sign(&header, &claims("ada")))
+                .await
+                .status,
+            401
+        );
     }
-    assert_eq!(service.asked().len(), 2, "nobody makes the gateway ask by making up names");
+    assert_eq!(
+        service.asked().len(),
+        2,
+        "nobody makes the gateway ask by making up names"
+    );
     world.end().await;
 }
 
@@ -194,12 +267,20 @@ async fn join_all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output>
     let mut futures: Vec<_> = futures.map(Box::pin).collect();
     let mut ended: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
     std::future::poll_fn(|cx| {
-        for (future, ended) in futures.iter_mut().zip(&mut ended).filter(|(_, ended)| ended.is_none()) {
+        for (future, ended) in futures
+            .iter_mut()
+            .zip(&mut ended)
+            .filter(|(_, ended)| ended.is_none())
+        {
             if let std::task::Poll::Ready(output) = future.as_mut().poll(cx) {
                 *ended = Some(output);
             }
         }
-        if ended.iter().all(Option::is_some) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+        if ended.iter().all(Option::is_some) {
+            std::task::Poll::Ready(())
+        } else {
+            std::task::Poll::Pending
+        }
     })
     .await;
     ended.into_iter().flatten().collect()
@@ -223,9 +304,15 @@ async fn keys_that_cannot_be_had_anew_go_stale() {
     let first = send(&world, &issuer.token("ada")).await;
     is_down.store(true, Ordering::SeqCst);
     until_counted(&world, "hapax_jwt_keys_read_total{result=\"failed\"}").await;
-    assert!(send(&world, &issuer.token("ada")).await.is_replay(), "keys from before are good for a while");
+    assert!(
+        send(&world, &issuer.token("ada")).await.is_replay(),
+        "keys from before are good for a while"
+    );
     let refused = until(&world, &issuer.token("ada"), 503).await;
-    assert_eq!((refused.problem(), refused.header("retry-after")), ("principal-unavailable".to_owned(), Some("1")));
+    assert_eq!(
+        (refused.problem(), refused.header("retry-after")),
+        ("principal-unavailable".to_owned(), Some("1"))
+    );
     assert!(!refused.tells(&first) && !refused.is_replay());
     is_down.store(false, Ordering::SeqCst);
     let again = until(&world, &issuer.token("ada"), 201).await;
@@ -242,13 +329,23 @@ async fn without_keys_from_the_start_guarded_requests_wait_for_them_in_vain() {
     let redirect = stranger.url("/jwks.json").to_string();
     let huge = good.replacen('{', &format!("{{\"x\": \"{}\", ", "x".repeat(257 << 10)), 1);
     let service = Service::start(|_| says("{\"keys\": []}")).await;
-    let world = by_url(&service, |settings| settings.refresh = Duration::from_millis(100)).await;
+    let world = by_url(&service, |settings| {
+        settings.refresh = Duration::from_millis(100);
+    })
+    .await;
     let refused = send(&world, &issuer.token("ada")).await;
-    assert_eq!((refused.status.as_u16(), refused.problem()), (503, "principal-unavailable".to_owned()));
+    assert_eq!(
+        (refused.status.as_u16(), refused.problem()),
+        (503, "principal-unavailable".to_owned())
+    );
     for answer in [
         says(huge),
         says("garbage"),
-        Response::builder().status(302).header("location", redirect).body(String::new()).unwrap(),
+        Response::builder()
+            .status(302)
+            .header("location", redirect)
+            .body(String::new())
+            .unwrap(),
         Response::builder().status(404).body(good.clone()).unwrap(),
     ] {
         let before = service.asked().len();
@@ -273,7 +370,10 @@ async fn a_file_of_keys_that_is_no_good_stops_the_start_with_its_name() {
     let issuer = Issuer::new("one", Algorithm::ES256);
     for (text, says) in [
         ("{}".to_owned(), "this is no JWK set"),
-        ("{\"keys\": []}".to_owned(), "no key for signatures by RS256"),
+        (
+            "{\"keys\": []}".to_owned(),
+            "no key for signatures by RS256",
+        ),
         (jwks(&[&issuer]), "no key for signatures by RS256"),
         (issuer.public_pem(), "this key does not sign by RS256"),
     ] {
@@ -283,7 +383,14 @@ async fn a_file_of_keys_that_is_no_good_stops_the_start_with_its_name() {
             config.principal = "jwt:sub".parse().unwrap();
             config.jwt = Some(jwt(Algorithm::RS256, KeysFrom::File(path)));
         };
-        let error = World::try_start(Protocol::Http1, settle).await.err().expect("it does not start").to_string();
-        assert!(error.contains("jwt.keys_file") && error.contains("jwks.json") && error.contains(says), "{error}");
+        let error = World::try_start(Protocol::Http1, settle)
+            .await
+            .err()
+            .expect("it does not start")
+            .to_string();
+        assert!(
+            error.contains("jwt.keys_file") && error.contains("jwks.json") && error.contains(says),
+            "{error}"
+        );
     }
 }

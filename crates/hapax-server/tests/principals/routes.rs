@@ -1,4 +1,5 @@
-//! `principal` of a route: users with tokens, browsers with cookies and a provider's webhooks through one gateway.
+//! `principal` of a route: users with tokens, browsers with cookies and a provider's webhooks
+//! through one gateway.
 
 use hapax_server::config::{Config, KeysFrom, Protocol, Route};
 use http::Request;
@@ -13,7 +14,10 @@ use crate::sources::jwt;
 use crate::world::World;
 
 fn route(path: &str, principal: &str) -> Route {
-    Route { principal: Some(principal.parse().unwrap()), ..path.parse().unwrap() }
+    Route {
+        principal: Some(principal.parse().unwrap()),
+        ..path.parse().unwrap()
+    }
 }
 
 /// Tokens everywhere, but for three routes.
@@ -31,13 +35,24 @@ fn mixed(config: &mut Config, directory: &std::path::Path, issuer: &Issuer) {
 }
 
 fn to(path: &str, key: &str) -> Asked {
-    Request::post(path).body(Full::from("{\"amount\":5}").boxed()).unwrap().with("idempotency-key", key)
+    Request::post(path)
+        .body(Full::from("{\"amount\":5}").boxed())
+        .unwrap()
+        .with("idempotency-key", key)
 }
 
 #[track_caller]
 fn is_refused(got: &Got, looked_at: &str) {
-    assert_eq!((got.status.as_u16(), got.problem()), (400, "principal-missing".to_owned()), "{got:?}");
-    assert!(looked_at.is_empty() || got.text().contains(&format!("by the {looked_at}, which")), "{looked_at}: {}", got.text());
+    assert_eq!(
+        (got.status.as_u16(), got.problem()),
+        (400, "principal-missing".to_owned()),
+        "{got:?}"
+    );
+    assert!(
+        looked_at.is_empty() || got.text().contains(&format!("by the {looked_at}, which")),
+        "{looked_at}: {}",
+        got.text()
+    );
 }
 
 #[tokio::test]
@@ -48,44 +63,104 @@ async fn each_route_knows_callers_by_its_own_source_and_by_no_other() {
     // Where, the credential of one caller there, and of another.
     let places = [
         ("/charges", "authorization", bearer("ada"), bearer("eve")),
-        ("/hooks/provider", "x-provider-token", "ada".to_owned(), "eve".to_owned()),
-        ("/web/charges", "cookie", "session=ada".to_owned(), "session=eve".to_owned()),
-        ("/inside/charges", "x-user", "ada".to_owned(), "eve".to_owned()),
+        (
+            "/hooks/provider",
+            "x-provider-token",
+            "ada".to_owned(),
+            "eve".to_owned(),
+        ),
+        (
+            "/web/charges",
+            "cookie",
+            "session=ada".to_owned(),
+            "session=eve".to_owned(),
+        ),
+        (
+            "/inside/charges",
+            "x-user",
+            "ada".to_owned(),
+            "eve".to_owned(),
+        ),
     ];
     let mut effects = 0;
     for is_http2 in [false, true] {
         for (path, field, ada, eve) in &places {
             let key = format!("k-{is_http2}");
-            let send = async |who: &str| world.send(is_http2, to(path, &key).with(field, who)).await;
+            let send =
+                async |who: &str| world.send(is_http2, to(path, &key).with(field, who)).await;
             let (first, other) = (send(ada).await, send(eve).await);
             assert!(
-                first.status == 201 && other.status == 201 && !first.is_replay() && !other.is_replay(),
+                first.status == 201
+                    && other.status == 201
+                    && !first.is_replay()
+                    && !other.is_replay(),
                 "{path}: {first:?} {other:?}"
             );
             let again = send(ada).await;
-            assert!(again.is_replay() && again.tells(&first) && !again.tells(&other), "{path}: {again:?}");
+            assert!(
+                again.is_replay() && again.tells(&first) && !again.tells(&other),
+                "{path}: {again:?}"
+            );
             effects += 2;
             // What makes somebody elsewhere makes nobody here.
-            for (_, foreign, credential, _) in places.iter().filter(|(_, foreign, ..)| foreign != field) {
-                let got = world.send(is_http2, to(path, &key).with(foreign, credential)).await;
+            for (_, foreign, credential, _) in
+                places.iter().filter(|(_, foreign, ..)| foreign != field)
+            {
+                let got = world
+                    .send(is_http2, to(path, &key).with(foreign, credential))
+                    .await;
                 is_refused(&got, "");
                 assert!(!got.tells(&first) && !got.tells(&other));
             }
         }
         assert_eq!(world.upstream.effects(), effects);
     }
-    is_refused(&world.send(false, to("/hooks/provider", "x").with("cookie", "sid=ada")).await, "header x-provider-token");
-    is_refused(&world.send(false, to("/web/a", "x").with("cookie", "sid=ada")).await, "cookie session");
-    is_refused(&world.send(false, to("/charges", "x").with("cookie", "sid=ada")).await, "header authorization");
+    is_refused(
+        &world
+            .send(false, to("/hooks/provider", "x").with("cookie", "sid=ada"))
+            .await,
+        "header x-provider-token",
+    );
+    is_refused(
+        &world
+            .send(false, to("/web/a", "x").with("cookie", "sid=ada"))
+            .await,
+        "cookie session",
+    );
+    is_refused(
+        &world
+            .send(false, to("/charges", "x").with("cookie", "sid=ada"))
+            .await,
+        "header authorization",
+    );
     // Only a proxy names callers, on whatever route.
     let stranger = Client::new(world.address(), false).from("127.0.0.2");
-    is_refused(&stranger.send(to("/inside/charges", "k-false").with("x-user", "ada")).await, "");
-    assert_eq!(stranger.send(to("/web/a", "y").with("cookie", "session=ada").with("x-user", "ada")).await.status, 201);
-    assert!(!world.upstream.last().headers.contains_key("x-user"), "it is taken off on every route");
+    is_refused(
+        &stranger
+            .send(to("/inside/charges", "k-false").with("x-user", "ada"))
+            .await,
+        "",
+    );
+    assert_eq!(
+        stranger
+            .send(
+                to("/web/a", "y")
+                    .with("cookie", "session=ada")
+                    .with("x-user", "ada")
+            )
+            .await
+            .status,
+        201
+    );
+    assert!(
+        !world.upstream.last().headers.contains_key("x-user"),
+        "it is taken off on every route"
+    );
     world.end().await;
 }
 
-/// The same name by two sources is two people: neither is held up by the other's quota, nor is one shown the other's records.
+/// The same name by two sources is two people: neither is held up by the other's quota, nor is one
+/// shown the other's records.
 #[tokio::test]
 async fn one_name_by_two_sources_is_two_principals() {
     let issuer = Issuer::new("one", Algorithm::EdDSA);
@@ -102,32 +177,62 @@ async fn one_name_by_two_sources_is_two_principals() {
         ("/hooks/provider", "x-provider-token", "ada"),
     ];
     for (path, field, credential) in ways {
-        let first = world.send(false, to(path, "k").with(field, credential)).await;
+        let first = world
+            .send(false, to(path, "k").with(field, credential))
+            .await;
         assert_eq!(first.status, 201, "{path}: {first:?}");
-        let second = world.send(false, to(path, "k2").with(field, credential)).await;
+        let second = world
+            .send(false, to(path, "k2").with(field, credential))
+            .await;
         assert_eq!(second.problem(), "quota-reached", "{path}: {second:?}");
     }
     assert_eq!(world.upstream.effects(), ways.len());
     let listed: Value = serde_json::from_str(&world.ask("/v1/keys").await).unwrap();
-    let mut names: Vec<&str> = listed["keys"].as_array().unwrap().iter().map(|key| key["principal"].as_str().unwrap()).collect();
+    let mut names: Vec<&str> = listed["keys"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|key| key["principal"].as_str().unwrap())
+        .collect();
     names.sort_unstable();
-    let kinds: Vec<&str> = names.iter().map(|name| name.split([' ', ':']).next().unwrap()).collect();
+    let kinds: Vec<&str> = names
+        .iter()
+        .map(|name| name.split([' ', ':']).next().unwrap())
+        .collect();
     assert_eq!(kinds, ["cookie", "digest", "header", "jwt"], "{names:?}");
     world.end().await;
 }
 
-/// A spelling that a service may read as the path of another route, which knows callers by another source.
+/// A spelling that a service may read as the path of another route, which knows callers by another
+/// source.
 #[tokio::test]
 async fn a_path_that_may_be_of_two_sources_is_refused() {
     let settle = |config: &mut Config, _: &std::path::Path| {
         config.principal = "digest:authorization".parse().unwrap();
-        config.routes = vec![route("/open", "none"), Route { ..route("/strict", "none") }];
+        config.routes = vec![
+            route("/open", "none"),
+            Route {
+                ..route("/strict", "none")
+            },
+        ];
         config.routes[1].policy.key = hapax::KeyRule::Required;
     };
     let world = World::start(settle).await;
-    for path in ["/open/", "/a/../open", "/%6fpen", "/strict/", "/x/../strict"] {
-        let got = world.send(false, to(path, "k").with("authorization", "Bearer ada")).await;
-        assert_eq!((got.status.as_u16(), got.problem()), (400, "path-ambiguous".to_owned()), "{path}: {got:?}");
+    for path in [
+        "/open/",
+        "/a/../open",
+        "/%6fpen",
+        "/strict/",
+        "/x/../strict",
+    ] {
+        let got = world
+            .send(false, to(path, "k").with("authorization", "Bearer ada"))
+            .await;
+        assert_eq!(
+            (got.status.as_u16(), got.problem()),
+            (400, "path-ambiguous".to_owned()),
+            "{path}: {got:?}"
+        );
     }
     assert_eq!(world.upstream.effects(), 0);
     assert_eq!(world.send(false, to("/open", "k")).await.status, 201);
@@ -140,21 +245,56 @@ async fn routes_share_the_keys_of_tokens_and_publish_their_sources() {
     let document = jwks(&[&issuer]);
     let keys = Service::start(move |_| says(document.clone())).await;
     let settle = |config: &mut Config, _: &std::path::Path| {
-        config.jwt = Some(jwt(Algorithm::EdDSA, KeysFrom::Url(keys.url("/jwks.json").into())));
-        config.routes = vec![route("/a", "jwt:sub"), route("/b", "jwt:sub, digest:x-tenant"), route("/c", "digest:authorization")];
+        config.jwt = Some(jwt(
+            Algorithm::EdDSA,
+            KeysFrom::Url(keys.url("/jwks.json").into()),
+        ));
+        config.routes = vec![
+            route("/a", "jwt:sub"),
+            route("/b", "jwt:sub, digest:x-tenant"),
+            route("/c", "digest:authorization"),
+        ];
     };
     let world = World::try_start(Protocol::Http1, settle).await.unwrap();
     assert_eq!(keys.asked().len(), 1, "one keeper for all routes");
     let bearer = format!("Bearer {}", issuer.token("ada"));
     for path in ["/a", "/b"] {
-        assert_eq!(world.send(false, to(path, "k").with("authorization", &bearer)).await.status, 201);
-        let other = world.send(false, to(path, "k").with("authorization", "Bearer forged")).await;
+        assert_eq!(
+            world
+                .send(false, to(path, "k").with("authorization", &bearer))
+                .await
+                .status,
+            201
+        );
+        let other = world
+            .send(false, to(path, "k").with("authorization", "Bearer forged"))
+            .await;
         assert_eq!(other.problem(), "credentials-invalid", "{other:?}");
     }
-    let published = world.send(false, Request::get("/.well-known/idempotency").body(empty()).unwrap()).await;
+    let published = world
+        .send(
+            false,
+            Request::get("/.well-known/idempotency")
+                .body(empty())
+                .unwrap(),
+        )
+        .await;
     let published: Value = serde_json::from_slice(&published.body).unwrap();
     assert_eq!(published["principal"], "digest:authorization");
-    let own: Vec<&Value> = published["routes"].as_array().unwrap().iter().map(|route| &route["principal"]).collect();
-    assert_eq!(own, [&Value::from("jwt:sub"), &Value::from("jwt:sub, digest:x-tenant"), &Value::Null, &Value::Null]);
+    let own: Vec<&Value> = published["routes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|route| &route["principal"])
+        .collect();
+    assert_eq!(
+        own,
+        [
+            &Value::from("jwt:sub"),
+            &Value::from("jwt:sub, digest:x-tenant"),
+            &Value::Null,
+            &Value::Null
+        ]
+    );
     world.end().await;
 }

@@ -11,7 +11,12 @@ use crate::program::Program;
 use crate::world::Upstream;
 use hapax_server::config::Protocol;
 
-const SECRETS: [&str; 4] = ["first-s3cret", "second-s3cret", "third-s3cret", "typed-s3cret"];
+const SECRETS: [&str; 4] = [
+    "first-s3cret",
+    "second-s3cret",
+    "third-s3cret",
+    "typed-s3cret",
+];
 
 fn config(host: &str, secret: &str) -> String {
     format!(
@@ -21,49 +26,112 @@ fn config(host: &str, secret: &str) -> String {
 
 /// What a command prints, on both streams.
 fn printed(directory: &Path, arguments: &[&str]) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_hapax")).args(arguments).current_dir(directory).output().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_hapax"))
+        .args(arguments)
+        .current_dir(directory)
+        .output()
+        .unwrap();
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
 #[track_caller]
 fn holds_no_secret(text: &str, about: &str) {
-    let found: Vec<&str> = SECRETS.into_iter().filter(|secret| text.contains(secret)).collect();
+    let found: Vec<&str> = SECRETS
+        .into_iter()
+        .filter(|secret| text.contains(secret))
+        .collect();
     assert!(found.is_empty(), "{about} shows {found:?}:\n{text}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_secret_in_the_url_of_forward_auth_is_printed_nowhere() {
-    let (directory, upstream) = (tempfile::tempdir().unwrap(), Upstream::start(Protocol::Http1).await);
+    let (directory, upstream) = (
+        tempfile::tempdir().unwrap(),
+        Upstream::start(Protocol::Http1).await,
+    );
     let path = directory.path();
     let program = Program::start(path, &upstream, &config("127.0.0.1:1", SECRETS[0]));
     holds_no_secret(&program.banner, "the banner");
-    assert!(program.banner.contains("forward-auth:http://127.0.0.1:1/verify?***"), "{}", program.banner);
-    let well_known = Request::get("/.well-known/idempotency").body(empty()).unwrap();
-    holds_no_secret(&Client::new(program.clients, false).send(well_known).await.text(), "/.well-known");
+    assert!(
+        program
+            .banner
+            .contains("forward-auth:http://127.0.0.1:1/verify?***"),
+        "{}",
+        program.banner
+    );
+    let well_known = Request::get("/.well-known/idempotency")
+        .body(empty())
+        .unwrap();
+    holds_no_secret(
+        &Client::new(program.clients, false)
+            .send(well_known)
+            .await
+            .text(),
+        "/.well-known",
+    );
 
     // Another token is the same provider; another host is another one, which a reload refuses.
     for (host, secret, line) in [
         ("127.0.0.1:1", SECRETS[1], "the configuration was reloaded"),
-        ("127.0.0.1:2", SECRETS[2], "this would break promises to callers"),
+        (
+            "127.0.0.1:2",
+            SECRETS[2],
+            "this would break promises to callers",
+        ),
     ] {
         program.configure(path, &upstream, &config(host, secret));
         let log = program.reload(path, line).await;
         holds_no_secret(&log, "the log of a reload");
-        assert!(log.contains("forward-auth:http://127.0.0.1:1/verify?***"), "{log}");
+        assert!(
+            log.contains("forward-auth:http://127.0.0.1:1/verify?***"),
+            "{log}"
+        );
     }
     for arguments in [
         &["config", "print", "--config", "hapax.toml"][..],
         &["config", "print", "--json", "--config", "hapax.toml"],
         &["config", "explain", "POST", "/a", "--config", "hapax.toml"],
-        &["config", "explain", "POST", "/a", "--json", "--config", "hapax.toml"],
+        &[
+            "config",
+            "explain",
+            "POST",
+            "/a",
+            "--json",
+            "--config",
+            "hapax.toml",
+        ],
         &["config", "check", "--config", "hapax.toml"],
-        &["config", "print", "--config", "hapax.toml", "--principal", "forward-auth:http://127.0.0.1:3/verify?token=typed-s3cret"],
-        &["config", "print", "--config", "hapax.toml", "--principal", "forward-auth:http://u:typed-s3cret@127.0.0.1:3/verify"],
-        &["config", "print", "--config", "hapax.toml", "--principal", "forwardauth:http://127.0.0.1:3/verify?token=typed-s3cret"],
+        &[
+            "config",
+            "print",
+            "--config",
+            "hapax.toml",
+            "--principal",
+            "forward-auth:http://127.0.0.1:3/verify?token=typed-s3cret",
+        ],
+        &[
+            "config",
+            "print",
+            "--config",
+            "hapax.toml",
+            "--principal",
+            "forward-auth:http://u:typed-s3cret@127.0.0.1:3/verify",
+        ],
+        &[
+            "config",
+            "print",
+            "--config",
+            "hapax.toml",
+            "--principal",
+            "forwardauth:http://127.0.0.1:3/verify?token=typed-s3cret",
+        ],
     ] {
         let text = printed(path, arguments);
         assert!(
-            text.contains("forward-auth") || text.contains("forwardauth") || text.contains("URL") || text.contains("ok"),
+            text.contains("forward-auth")
+                || text.contains("forwardauth")
+                || text.contains("URL")
+                || text.contains("ok"),
             "{arguments:?}: {text}"
         );
         holds_no_secret(&text, &format!("{arguments:?}"));
@@ -78,7 +146,11 @@ async fn a_secret_in_the_url_of_forward_auth_is_printed_nowhere() {
         "principal = [\"digest:x\", \"forward-auth:http://a/verify?token=first-s3cret\", 7]\n",
         "principal = \"jwt:sub\"\n[jwt]\nkeys_url = \"http://a.example/jwks?token=first-s3cret\"\n",
     ] {
-        fs::write(path.join("bad.toml"), format!("{bad}\n[upstream]\nurl = \"http://127.0.0.1:1\"\n")).unwrap();
+        fs::write(
+            path.join("bad.toml"),
+            format!("{bad}\n[upstream]\nurl = \"http://127.0.0.1:1\"\n"),
+        )
+        .unwrap();
         let text = printed(path, &["config", "check", "--config", "bad.toml"]);
         assert!(text.contains("bad.toml"), "{text}");
         holds_no_secret(&text, bad);

@@ -1,4 +1,5 @@
-//! A service that is asked: for keys, or for who is asking. What it answers can be changed at any time.
+//! A service that is asked: for keys, or for who is asking. What it answers can be changed at any
+//! time.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -39,7 +40,9 @@ pub(crate) struct Question {
 }
 
 impl Service {
-    pub(crate) async fn start(answers: impl Fn(&HeaderMap) -> Response<String> + Send + Sync + 'static) -> Service {
+    pub(crate) async fn start(
+        answers: impl Fn(&HeaderMap) -> Response<String> + Send + Sync + 'static,
+    ) -> Service {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         Service::on(listener, None, answers)
     }
@@ -50,13 +53,23 @@ impl Service {
         answers: impl Fn(&HeaderMap) -> Response<String> + Send + Sync + 'static,
     ) -> Service {
         let address = listener.local_addr().unwrap();
-        let shared = Arc::new(Shared { answers: Mutex::new(Arc::new(answers)), asked: Mutex::default() });
+        let shared = Arc::new(Shared {
+            answers: Mutex::new(Arc::new(answers)),
+            asked: Mutex::default(),
+        });
         let accepting = tokio::spawn(accept(listener, tls, shared.clone()));
-        Service { address, shared, _accepting: AbortOnDropHandle::new(accepting) }
+        Service {
+            address,
+            shared,
+            _accepting: AbortOnDropHandle::new(accepting),
+        }
     }
 
     /// Answers so from now on.
-    pub(crate) fn answer(&self, answers: impl Fn(&HeaderMap) -> Response<String> + Send + Sync + 'static) {
+    pub(crate) fn answer(
+        &self,
+        answers: impl Fn(&HeaderMap) -> Response<String> + Send + Sync + 'static,
+    ) {
         *self.shared.answers.lock().unwrap() = Arc::new(answers);
     }
 
@@ -89,13 +102,26 @@ async fn accept(listener: TcpListener, tls: Option<Arc<ServerConfig>>, shared: A
 
 async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, shared: Arc<Shared>) {
     let service = service_fn(move |request| answer(request, shared.clone()));
-    let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+    let _ = hyper::server::conn::http1::Builder::new()
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
 }
 
-async fn answer(request: Request<Incoming>, shared: Arc<Shared>) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(
+    request: Request<Incoming>,
+    shared: Arc<Shared>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
     let (parts, body) = request.into_parts();
-    let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-    let question = Question { line: format!("{} {}", parts.method, parts.uri), headers: parts.headers, body };
+    let body = body
+        .collect()
+        .await
+        .map(|body| body.to_bytes())
+        .unwrap_or_default();
+    let question = Question {
+        line: format!("{} {}", parts.method, parts.uri),
+        headers: parts.headers,
+        body,
+    };
     let answers = shared.answers.lock().unwrap().clone();
     let response = answers(&question.headers);
     shared.asked.lock().unwrap().push(question);

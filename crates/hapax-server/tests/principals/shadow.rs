@@ -1,4 +1,5 @@
-//! Routes that only watch: whoever would have been refused is served as if nobody had looked, and counted.
+//! Routes that only watch: whoever would have been refused is served as if nobody had looked, and
+//! counted.
 
 use std::time::{Duration, Instant};
 
@@ -13,12 +14,19 @@ use crate::world::World;
 
 /// How often the shadow foresaw this.
 async fn foreseen(world: &World, would: &str) -> u64 {
-    world.counted(&format!("hapax_shadow_total{{route=\"default\",would=\"{would}\"}}")).await
+    world
+        .counted(&format!(
+            "hapax_shadow_total{{route=\"default\",would=\"{would}\"}}"
+        ))
+        .await
 }
 
 #[tokio::test]
 async fn a_token_that_is_no_good_passes_untouched_and_is_counted() {
-    let (issuer, stranger) = (Issuer::new("one", Algorithm::ES256), Issuer::new("one", Algorithm::ES256));
+    let (issuer, stranger) = (
+        Issuer::new("one", Algorithm::ES256),
+        Issuer::new("one", Algorithm::ES256),
+    );
     let settle = |config: &mut Config, directory: &std::path::Path| {
         let path = directory.join("jwks.json");
         std::fs::write(&path, jwks(&[&issuer])).unwrap();
@@ -27,17 +35,32 @@ async fn a_token_that_is_no_good_passes_untouched_and_is_counted() {
         config.defaults.shadow = true;
     };
     let world = World::start(settle).await;
-    let expired = issuer.sign(&issuer.header(), &claims_but("ada", "exp", (now() - 3600).into()));
-    let bad = [(stranger.token("ada"), "signature"), (expired, "expired"), ("no token".to_owned(), "malformed")];
+    let expired = issuer.sign(
+        &issuer.header(),
+        &claims_but("ada", "exp", (now() - 3600).into()),
+    );
+    let bad = [
+        (stranger.token("ada"), "signature"),
+        (expired, "expired"),
+        ("no token".to_owned(), "malformed"),
+    ];
     for is_http2 in [false, true] {
         for (token, _) in &bad {
             let (before, credential) = (world.upstream.effects(), format!("Bearer {token}"));
             // The repeat as well: nothing is remembered of somebody who is not known.
             for _ in 0..2 {
-                let got = world.send(is_http2, post("k").with("authorization", &credential)).await;
-                assert!(got.status == 201 && !got.is_replay() && got.header("x-canary").is_some(), "{got:?}");
+                let got = world
+                    .send(is_http2, post("k").with("authorization", &credential))
+                    .await;
+                assert!(
+                    got.status == 201 && !got.is_replay() && got.header("x-canary").is_some(),
+                    "{got:?}"
+                );
                 let seen = world.upstream.last().headers;
-                assert!(seen["authorization"] == credential && seen["idempotency-key"] == "k", "{seen:?}");
+                assert!(
+                    seen["authorization"] == credential && seen["idempotency-key"] == "k",
+                    "{seen:?}"
+                );
             }
             assert_eq!(world.upstream.effects() - before, 2);
         }
@@ -45,7 +68,15 @@ async fn a_token_that_is_no_good_passes_untouched_and_is_counted() {
         assert_eq!(nobody.status, 201, "{nobody:?}");
     }
     for (_, reason) in &bad {
-        assert_eq!(world.counted(&format!("hapax_credentials_refused_total{{reason=\"{reason}\"}}")).await, 4, "{reason}");
+        assert_eq!(
+            world
+                .counted(&format!(
+                    "hapax_credentials_refused_total{{reason=\"{reason}\"}}"
+                ))
+                .await,
+            4,
+            "{reason}"
+        );
     }
     assert_eq!(foreseen(&world, "reject-credentials-invalid").await, 12);
     assert_eq!(foreseen(&world, "reject-principal-missing").await, 2);
@@ -53,11 +84,23 @@ async fn a_token_that_is_no_good_passes_untouched_and_is_counted() {
     // Whoever is known has their own operation: one would have run, the other been replayed.
     for _ in 0..2 {
         assert_eq!(
-            world.send(false, post("k").with("authorization", &format!("Bearer {}", issuer.token("ada")))).await.status,
+            world
+                .send(
+                    false,
+                    post("k").with("authorization", &format!("Bearer {}", issuer.token("ada")))
+                )
+                .await
+                .status,
             201
         );
     }
-    assert_eq!((foreseen(&world, "run").await, foreseen(&world, "replay").await), (1, 1));
+    assert_eq!(
+        (
+            foreseen(&world, "run").await,
+            foreseen(&world, "replay").await
+        ),
+        (1, 1)
+    );
     world.end().await;
 }
 
@@ -66,8 +109,13 @@ async fn forward_auth_that_says_no_or_nothing_stops_nobody_and_costs_its_timeout
     let auth = Origin::start().await.unwrap();
     let timeout = Duration::from_millis(300);
     let settle = |config: &mut Config| {
-        config.principal = format!("forward-auth:http://{}/verify", auth.address()).parse().unwrap();
-        config.forward_auth = Some(ForwardAuth { timeout, ..ForwardAuth::new("x-auth-user".parse().unwrap()) });
+        config.principal = format!("forward-auth:http://{}/verify", auth.address())
+            .parse()
+            .unwrap();
+        config.forward_auth = Some(ForwardAuth {
+            timeout,
+            ..ForwardAuth::new("x-auth-user".parse().unwrap())
+        });
         config.defaults.shadow = true;
     };
     let world = World::start(|config, _| settle(config)).await;
@@ -75,13 +123,23 @@ async fn forward_auth_that_says_no_or_nothing_stops_nobody_and_costs_its_timeout
     auth.script([Step::Read, Step::Wait]);
     let begun = Instant::now();
     for effects in 1..=2 {
-        let got = world.send(false, post("k").with("authorization", "Bearer ada")).await;
-        assert!(got.status == 201 && got.header("x-canary").is_some(), "{got:?}");
+        let got = world
+            .send(false, post("k").with("authorization", "Bearer ada"))
+            .await;
+        assert!(
+            got.status == 201 && got.header("x-canary").is_some(),
+            "{got:?}"
+        );
         assert_eq!(world.upstream.effects(), effects);
     }
     assert!(begun.elapsed() < 10 * timeout, "bounded");
     assert_eq!(foreseen(&world, "reject-credentials-invalid").await, 1);
     assert_eq!(foreseen(&world, "reject-principal-unavailable").await, 1);
-    assert_eq!(world.counted("hapax_principal_unavailable_total{reason=\"timeout\"}").await, 1);
+    assert_eq!(
+        world
+            .counted("hapax_principal_unavailable_total{reason=\"timeout\"}")
+            .await,
+        1
+    );
     world.end().await;
 }

@@ -1,6 +1,10 @@
-//! Every source, over both protocols: each caller has their own operation under the same key, and nobody gets another's answer.
+//! Every source, over both protocols: each caller has their own operation under the same key, and
+//! nobody gets another's answer.
 
-use hapax_server::config::{Audience, Config, ForwardAuth, Issuer as Wanted, Jwt, KeysFrom, PrincipalSource, PrincipalSources};
+use hapax_server::config::{
+    Audience, Config, ForwardAuth, Issuer as Wanted, Jwt, KeysFrom, PrincipalSource,
+    PrincipalSources,
+};
 use http::Response;
 use jsonwebtoken::Algorithm;
 
@@ -10,7 +14,12 @@ use crate::service::{Service, says};
 use crate::world::World;
 
 pub(crate) fn jwt(algorithm: Algorithm, keys: KeysFrom) -> Jwt {
-    Jwt::new(vec![algorithm], keys, Wanted::Just(ISSUER.into()), Audience::OneOf(vec![AUDIENCE.to_owned()]))
+    Jwt::new(
+        vec![algorithm],
+        keys,
+        Wanted::Just(ISSUER.into()),
+        Audience::OneOf(vec![AUDIENCE.to_owned()]),
+    )
 }
 
 /// How two callers show who they are, and what somebody gets who does not.
@@ -22,7 +31,11 @@ struct Callers {
 
 fn bearers(ada: &str, eve: &str) -> Callers {
     let bearer = |token: &str| ("authorization", format!("Bearer {token}"));
-    Callers { ada: bearer(ada), eve: bearer(eve), nobody: (400, "principal-missing") }
+    Callers {
+        ada: bearer(ada),
+        eve: bearer(eve),
+        nobody: (400, "principal-missing"),
+    }
 }
 
 /// Answers and effects of two callers who send the very same request under the very same key.
@@ -30,19 +43,39 @@ async fn each_has_their_own(world: World, callers: Callers, what: &str) {
     for is_http2 in [false, true] {
         let (key, before) = (format!("same-{is_http2}"), world.upstream.effects());
         let client = world.client(is_http2);
-        let (ada, eve) = (send_as(client, &key, &callers.ada).await, send_as(client, &key, &callers.eve).await);
+        let (ada, eve) = (
+            send_as(client, &key, &callers.ada).await,
+            send_as(client, &key, &callers.eve).await,
+        );
         for first in [&ada, &eve] {
-            assert!(first.status == 201 && !first.is_replay(), "{what} {is_http2}: {first:?}");
+            assert!(
+                first.status == 201 && !first.is_replay(),
+                "{what} {is_http2}: {first:?}"
+            );
         }
         assert!(!ada.tells(&eve) && !eve.tells(&ada), "{what}");
         for (who, own, others) in [(&callers.ada, &ada, &eve), (&callers.eve, &eve, &ada)] {
             let again = send_as(client, &key, who).await;
-            assert!(again.is_replay() && again.tells(own) && !again.tells(others), "{what} {is_http2}: {again:?}");
+            assert!(
+                again.is_replay() && again.tells(own) && !again.tells(others),
+                "{what} {is_http2}: {again:?}"
+            );
         }
         let nobody = world.send(is_http2, post(&key)).await;
-        assert_eq!((nobody.status.as_u16(), &*nobody.problem()), callers.nobody, "{what} {is_http2}");
-        assert!(!nobody.is_replay() && !nobody.tells(&ada) && !nobody.tells(&eve), "{what}");
-        assert_eq!(world.upstream.effects() - before, 2, "{what} {is_http2}: one effect for each caller");
+        assert_eq!(
+            (nobody.status.as_u16(), &*nobody.problem()),
+            callers.nobody,
+            "{what} {is_http2}"
+        );
+        assert!(
+            !nobody.is_replay() && !nobody.tells(&ada) && !nobody.tells(&eve),
+            "{what}"
+        );
+        assert_eq!(
+            world.upstream.effects() - before,
+            2,
+            "{what} {is_http2}: one effect for each caller"
+        );
     }
     world.end().await;
 }
@@ -57,14 +90,27 @@ async fn callers_known_by_a_header_of_a_proxy_have_their_own_operations() {
         config.principal = "header:x-user".parse().unwrap();
         config.trusted_proxies = vec!["127.0.0.0/8".parse().unwrap()];
     };
-    let callers =
-        Callers { ada: ("x-user", "ada".to_owned()), eve: ("x-user", "eve".to_owned()), nobody: (400, "principal-missing") };
-    each_has_their_own(World::start(|config, _| settle(config)).await, callers, "header").await;
+    let callers = Callers {
+        ada: ("x-user", "ada".to_owned()),
+        eve: ("x-user", "eve".to_owned()),
+        nobody: (400, "principal-missing"),
+    };
+    each_has_their_own(
+        World::start(|config, _| settle(config)).await,
+        callers,
+        "header",
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn callers_known_by_a_token_have_their_own_operations() {
-    for algorithm in [Algorithm::RS256, Algorithm::ES256, Algorithm::EdDSA, Algorithm::PS256] {
+    for algorithm in [
+        Algorithm::RS256,
+        Algorithm::ES256,
+        Algorithm::EdDSA,
+        Algorithm::PS256,
+    ] {
         let issuer = Issuer::new("one", algorithm);
         let settle = |config: &mut Config, directory: &std::path::Path| {
             let path = directory.join("jwks.json");
@@ -73,7 +119,12 @@ async fn callers_known_by_a_token_have_their_own_operations() {
             config.jwt = Some(jwt(algorithm, KeysFrom::File(path)));
         };
         let world = World::start(settle).await;
-        each_has_their_own(world, bearers(&issuer.token("ada"), &issuer.token("eve")), &format!("{algorithm:?}")).await;
+        each_has_their_own(
+            world,
+            bearers(&issuer.token("ada"), &issuer.token("eve")),
+            &format!("{algorithm:?}"),
+        )
+        .await;
     }
 }
 
@@ -84,10 +135,16 @@ async fn one_key_in_pem_is_enough_and_so_is_a_field_of_its_own() {
         let path = directory.join("key.pem");
         std::fs::write(&path, issuer.public_pem()).unwrap();
         config.principal = "jwt:sub".parse().unwrap();
-        config.jwt = Some(Jwt { field: "x-jwt".parse().unwrap(), ..jwt(Algorithm::RS256, KeysFrom::File(path)) });
+        config.jwt = Some(Jwt {
+            field: "x-jwt".parse().unwrap(),
+            ..jwt(Algorithm::RS256, KeysFrom::File(path))
+        });
     };
-    let callers =
-        Callers { ada: ("x-jwt", issuer.token("ada")), eve: ("x-jwt", issuer.token("eve")), nobody: (400, "principal-missing") };
+    let callers = Callers {
+        ada: ("x-jwt", issuer.token("ada")),
+        eve: ("x-jwt", issuer.token("eve")),
+        nobody: (400, "principal-missing"),
+    };
     each_has_their_own(World::start(settle).await, callers, "pem").await;
 }
 
@@ -96,7 +153,12 @@ async fn callers_known_by_a_shared_secret_have_their_own_operations() {
     let secret = "a secret that issuer and gateway share";
     let sign = |subject: &str| {
         let key = jsonwebtoken::EncodingKey::from_secret(secret.as_bytes());
-        jsonwebtoken::encode(&jsonwebtoken::Header::new(Algorithm::HS256), &crate::issuer::claims(subject), &key).unwrap()
+        jsonwebtoken::encode(
+            &jsonwebtoken::Header::new(Algorithm::HS256),
+            &crate::issuer::claims(subject),
+            &key,
+        )
+        .unwrap()
     };
     let settle = |config: &mut Config, directory: &std::path::Path| {
         let path = directory.join("secret");
@@ -104,31 +166,54 @@ async fn callers_known_by_a_shared_secret_have_their_own_operations() {
         config.principal = "jwt:sub".parse().unwrap();
         config.jwt = Some(jwt(Algorithm::HS256, KeysFrom::Secret(path)));
     };
-    each_has_their_own(World::start(settle).await, bearers(&sign("ada"), &sign("eve")), "HS256").await;
+    each_has_their_own(
+        World::start(settle).await,
+        bearers(&sign("ada"), &sign("eve")),
+        "HS256",
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn callers_known_by_their_credential_have_their_own_operations() {
-    let callers = Callers { nobody: (201, ""), ..bearers("ada", "eve") };
+    let callers = Callers {
+        nobody: (201, ""),
+        ..bearers("ada", "eve")
+    };
     let world = World::start(|config, _| config.principal = PrincipalSources::default()).await;
     for is_http2 in [false, true] {
         let client = world.client(is_http2);
-        let (ada, eve) = (send_as(client, "k", &callers.ada).await, send_as(client, "k", &callers.eve).await);
+        let (ada, eve) = (
+            send_as(client, "k", &callers.ada).await,
+            send_as(client, "k", &callers.eve).await,
+        );
         let anonymous = world.send(is_http2, post("k")).await;
         assert!(!ada.tells(&eve) && !anonymous.tells(&ada) && !anonymous.tells(&eve));
     }
-    assert_eq!(world.upstream.effects(), 3, "ada, eve and whoever says nothing of himself");
+    assert_eq!(
+        world.upstream.effects(),
+        3,
+        "ada, eve and whoever says nothing of himself"
+    );
     world.end().await;
 }
 
 #[tokio::test]
 async fn callers_known_to_another_service_have_their_own_operations() {
     let auth = Service::start(|headers| {
-        let token =
-            headers.get("authorization").and_then(|value| value.to_str().ok()).and_then(|value| value.strip_prefix("Bearer "));
+        let token = headers
+            .get("authorization")
+            .and_then(|value| value.to_str().ok())
+            .and_then(|value| value.strip_prefix("Bearer "));
         match token {
-            Some(token) => Response::builder().header("x-auth-user", token).body(String::new()).unwrap(),
-            None => Response::builder().status(401).body("who are you?".to_owned()).unwrap(),
+            Some(token) => Response::builder()
+                .header("x-auth-user", token)
+                .body(String::new())
+                .unwrap(),
+            None => Response::builder()
+                .status(401)
+                .body("who are you?".to_owned())
+                .unwrap(),
         }
     })
     .await;
@@ -137,9 +222,16 @@ async fn callers_known_to_another_service_have_their_own_operations() {
         config.forward_auth = Some(ForwardAuth::new("x-auth-user".parse().unwrap()));
     };
     let world = World::start(|config, _| settle(config)).await;
-    let callers = Callers { nobody: (401, ""), ..bearers("ada", "eve") };
+    let callers = Callers {
+        nobody: (401, ""),
+        ..bearers("ada", "eve")
+    };
     each_has_their_own(world, callers, "forward-auth").await;
-    assert_eq!(auth.asked().len(), 2 * 5, "every request was asked about: firsts, repeats and the refused");
+    assert_eq!(
+        auth.asked().len(),
+        2 * 5,
+        "every request was asked about: firsts, repeats and the refused"
+    );
 }
 
 #[tokio::test]
@@ -148,25 +240,38 @@ async fn keys_from_a_url_over_tls_need_its_certificate_to_be_believed() {
     let document = jwks(&[&issuer]);
     let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let key = rustls::pki_types::PrivateKeyDer::Pkcs8(certified.signing_key.serialize_der().into());
-    let tls = rustls::ServerConfig::builder_with_provider(std::sync::Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![certified.cert.der().clone()], key)
-        .unwrap();
+    let tls = rustls::ServerConfig::builder_with_provider(std::sync::Arc::new(
+        rustls::crypto::aws_lc_rs::default_provider(),
+    ))
+    .with_safe_default_protocol_versions()
+    .unwrap()
+    .with_no_client_auth()
+    .with_single_cert(vec![certified.cert.der().clone()], key)
+    .unwrap();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let service = Service::on(listener, Some(std::sync::Arc::new(tls)), move |_| says(document.clone()));
-    let url: http::Uri = format!("https://localhost:{}/jwks.json", service.address.port()).parse().unwrap();
+    let service = Service::on(listener, Some(std::sync::Arc::new(tls)), move |_| {
+        says(document.clone())
+    });
+    let url: http::Uri = format!("https://localhost:{}/jwks.json", service.address.port())
+        .parse()
+        .unwrap();
     for is_believed in [false, true] {
         let settle = |config: &mut Config, directory: &std::path::Path| {
             let ca_file = directory.join("ca.pem");
             std::fs::write(&ca_file, certified.cert.pem()).unwrap();
             config.principal = "jwt:sub".parse().unwrap();
-            config.jwt =
-                Some(Jwt { ca_file: is_believed.then_some(ca_file), ..jwt(Algorithm::RS256, KeysFrom::Url(url.clone().into())) });
+            config.jwt = Some(Jwt {
+                ca_file: is_believed.then_some(ca_file),
+                ..jwt(Algorithm::RS256, KeysFrom::Url(url.clone().into()))
+            });
         };
         let world = World::start(settle).await;
-        let got = world.send(false, post("k").with("authorization", &format!("Bearer {}", issuer.token("ada")))).await;
+        let got = world
+            .send(
+                false,
+                post("k").with("authorization", &format!("Bearer {}", issuer.token("ada"))),
+            )
+            .await;
         assert_eq!(got.status, if is_believed { 201 } else { 503 }, "{got:?}");
         world.end().await;
     }

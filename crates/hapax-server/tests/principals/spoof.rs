@@ -1,4 +1,5 @@
-//! A header that names the caller, from somebody who may not say it: in no spelling does it reach the gateway's judgement or the upstream.
+//! A header that names the caller, from somebody who may not say it: in no spelling does it reach
+//! the gateway's judgement or the upstream.
 
 use std::convert::Infallible;
 
@@ -71,7 +72,13 @@ const PARAGRAPHS: [&str; 16] = [
 ];
 
 /// After the body.
-const TRAILERS: [&str; 5] = ["X-User: ada", "x-user: ada", "X_User: ada", "x.user: ada", "X-User:\r\n ada"];
+const TRAILERS: [&str; 5] = [
+    "X-User: ada",
+    "x-user: ada",
+    "X_User: ada",
+    "x.user: ada",
+    "X-User:\r\n ada",
+];
 
 fn believing_one_proxy(config: &mut Config) {
     config.principal = "header:x-user".parse().unwrap();
@@ -80,20 +87,36 @@ fn believing_one_proxy(config: &mut Config) {
 
 /// Whether the most forgiving server would read the name as the field's.
 fn is_the_field(name: &HeaderName) -> bool {
-    let plain = |byte: u8| if byte.is_ascii_alphanumeric() { byte } else { b'-' };
+    let plain = |byte: u8| {
+        if byte.is_ascii_alphanumeric() {
+            byte
+        } else {
+            b'-'
+        }
+    };
     name.as_str().bytes().map(plain).eq(*b"x-user")
 }
 
 /// What the upstream has seen, but for what the trusted proxy sent.
 fn spoofed(world: &World) -> usize {
     let names = |headers: &HeaderMap| headers.keys().filter(|name| is_the_field(name)).count();
-    world.upstream.all().iter().skip(1).map(|seen| names(&seen.headers) + names(&seen.trailers)).sum()
+    world
+        .upstream
+        .all()
+        .iter()
+        .skip(1)
+        .map(|seen| names(&seen.headers) + names(&seen.trailers))
+        .sum()
 }
 
 async fn of_ada(world: &World) -> crate::client::Got {
     let first = world.send(false, post("k").with("x-user", "ada")).await;
     assert_eq!(first.status, 201, "{first:?}");
-    assert_eq!(world.upstream.last().headers["x-user"], "ada", "from a trusted proxy it goes on to the upstream");
+    assert_eq!(
+        world.upstream.last().headers["x-user"],
+        "ada",
+        "from a trusted proxy it goes on to the upstream"
+    );
     first
 }
 
@@ -109,7 +132,10 @@ async fn a_spoofed_header_is_believed_in_no_spelling_over_http1() {
         for key in ["Idempotency-Key: k\r\n", ""] {
             for version in ["1.1", "1.0"] {
                 let head = format!("POST /charges?a=1 HTTP/{version}\r\nHost: localhost\r\n{key}");
-                requests.push((fields, format!("{head}{fields}\r\nContent-Length: 12\r\n\r\n{{\"amount\":5}}")));
+                requests.push((
+                    fields,
+                    format!("{head}{fields}\r\nContent-Length: 12\r\n\r\n{{\"amount\":5}}"),
+                ));
             }
         }
     }
@@ -118,23 +144,35 @@ async fn a_spoofed_header_is_believed_in_no_spelling_over_http1() {
             let head = format!(
                 "POST /charges?a=1 HTTP/1.1\r\nHost: localhost\r\n{key}Transfer-Encoding: chunked\r\nTrailer: x-user\r\n\r\n"
             );
-            requests.push((trailer, format!("{head}c\r\n{{\"amount\":5}}\r\n0\r\n{trailer}\r\n\r\n")));
+            requests.push((
+                trailer,
+                format!("{head}c\r\n{{\"amount\":5}}\r\n0\r\n{trailer}\r\n\r\n"),
+            ));
         }
     }
     for (spelling, request) in &requests {
         let is_guarded = request.contains("Idempotency-Key");
         let answer = stranger.raw(request.as_bytes()).await;
-        let told = answer.contains(canary) || answer.to_ascii_lowercase().contains("idempotent-replayed");
+        let told =
+            answer.contains(canary) || answer.to_ascii_lowercase().contains("idempotent-replayed");
         assert!(!told, "{spelling:?}: {answer}");
         match answer.contains("201 Created") {
             true => passed += 1,
             false => refused += 1,
         }
-        assert!(!is_guarded || !answer.contains("201 Created"), "nobody is known to ask: {spelling:?} {answer}");
+        assert!(
+            !is_guarded || !answer.contains("201 Created"),
+            "nobody is known to ask: {spelling:?} {answer}"
+        );
         tried += 1;
     }
     assert_eq!(spoofed(&world), 0, "the upstream was shown a spoofed field");
-    let guarded = world.upstream.all().iter().filter(|seen| seen.headers.contains_key("idempotency-key")).count();
+    let guarded = world
+        .upstream
+        .all()
+        .iter()
+        .filter(|seen| seen.headers.contains_key("idempotency-key"))
+        .count();
     assert_eq!(guarded, 1, "only what the proxy vouched for had its effect");
     println!(
         "{tried} requests with a spoofed header over HTTP/1: {refused} refused, {passed} passed unguarded without it; 0 replays, 0 seen by the upstream"
@@ -148,19 +186,33 @@ async fn a_spoofed_header_is_believed_in_no_spelling_over_http1() {
 #[tokio::test]
 async fn a_spoofed_header_is_believed_in_no_spelling_over_http2() {
     // An upstream that speaks HTTP/2 as well: only to such a one trailers are passed on.
-    let world = World::try_start(Protocol::Http2, |config, _| believing_one_proxy(config)).await.unwrap();
+    let world = World::try_start(Protocol::Http2, |config, _| believing_one_proxy(config))
+        .await
+        .unwrap();
     let first = of_ada(&world).await;
     let stranger = Client::new(world.address(), true).from(STRANGER);
-    let names: Vec<HeaderName> =
-        LINES.iter().filter_map(|line| line.split_once(':')?.0.to_ascii_lowercase().parse().ok()).collect();
+    let names: Vec<HeaderName> = LINES
+        .iter()
+        .filter_map(|line| line.split_once(':')?.0.to_ascii_lowercase().parse().ok())
+        .collect();
     let (mut tried, mut passed) = (0, 0);
     for name in &names {
         for lines in 1..=2 {
-            let spoof = |request: Asked| (0..lines).fold(request, |request, _| request.with(name.as_str(), "ada"));
+            let spoof = |request: Asked| {
+                (0..lines).fold(request, |request, _| request.with(name.as_str(), "ada"))
+            };
             let guarded = stranger.send(spoof(post("k"))).await;
-            assert_eq!((guarded.status.as_u16(), guarded.problem()), (400, "principal-missing".to_owned()), "{name}");
+            assert_eq!(
+                (guarded.status.as_u16(), guarded.problem()),
+                (400, "principal-missing".to_owned()),
+                "{name}"
+            );
             assert!(!guarded.tells(&first) && !guarded.is_replay(), "{name}");
-            assert_eq!(stranger.send(spoof(unguarded())).await.status, 201, "{name}");
+            assert_eq!(
+                stranger.send(spoof(unguarded())).await.status,
+                201,
+                "{name}"
+            );
             (tried, passed) = (tried + 2, passed + 1);
         }
         for request in [post("k"), unguarded()] {
@@ -169,16 +221,49 @@ async fn a_spoofed_header_is_believed_in_no_spelling_over_http2() {
             (tried, passed) = (tried + 1, passed + usize::from(got.status == 201));
         }
         // Not even a trusted proxy says it after the body, where nobody looks.
-        let got = world.send(true, post(&format!("t-{name}")).with("x-user", "ada").map(|_| trailing(name))).await;
+        let got = world
+            .send(
+                true,
+                post(&format!("t-{name}"))
+                    .with("x-user", "ada")
+                    .map(|_| trailing(name)),
+            )
+            .await;
         assert_eq!(got.status, 201);
     }
-    let trailers: usize =
-        world.upstream.all().iter().map(|seen| seen.trailers.keys().filter(|name| is_the_field(name)).count()).sum();
+    let trailers: usize = world
+        .upstream
+        .all()
+        .iter()
+        .map(|seen| {
+            seen.trailers
+                .keys()
+                .filter(|name| is_the_field(name))
+                .count()
+        })
+        .sum();
     assert_eq!(trailers, 0);
-    let kept = world.upstream.all().iter().filter(|seen| seen.trailers.contains_key("x-checksum")).count();
-    assert!(kept >= names.len(), "other trailers pass, or this test would show nothing");
-    let from_strangers = world.upstream.all().into_iter().filter(|seen| !seen.headers.contains_key("hapax-fence"));
-    assert_eq!(from_strangers.filter(|seen| seen.headers.keys().any(is_the_field)).count(), 0);
+    let kept = world
+        .upstream
+        .all()
+        .iter()
+        .filter(|seen| seen.trailers.contains_key("x-checksum"))
+        .count();
+    assert!(
+        kept >= names.len(),
+        "other trailers pass, or this test would show nothing"
+    );
+    let from_strangers = world
+        .upstream
+        .all()
+        .into_iter()
+        .filter(|seen| !seen.headers.contains_key("hapax-fence"));
+    assert_eq!(
+        from_strangers
+            .filter(|seen| seen.headers.keys().any(is_the_field))
+            .count(),
+        0
+    );
     println!(
         "{tried} requests with a spoofed header over HTTP/2: {passed} passed unguarded without it; 0 replays, 0 seen by the upstream"
     );
@@ -189,9 +274,15 @@ async fn a_spoofed_header_is_believed_in_no_spelling_over_http2() {
 fn trailing(name: &HeaderName) -> BoxBody<Bytes, Infallible> {
     let trailers = HeaderMap::from_iter([
         (name.clone(), HeaderValue::from_static("ada")),
-        (HeaderName::from_static("x-checksum"), HeaderValue::from_static("17")),
+        (
+            HeaderName::from_static("x-checksum"),
+            HeaderValue::from_static("17"),
+        ),
     ]);
-    let frames = vec![Frame::data(Bytes::from_static(b"{\"amount\":5}")), Frame::trailers(trailers)];
+    let frames = vec![
+        Frame::data(Bytes::from_static(b"{\"amount\":5}")),
+        Frame::trailers(trailers),
+    ];
     Frames(frames.into()).boxed()
 }
 
@@ -214,15 +305,32 @@ async fn a_trusted_proxy_must_name_one_caller() {
     let world = World::start(|config, _| believing_one_proxy(config)).await;
     let first = of_ada(&world).await;
     for is_http2 in [false, true] {
-        for lines in [&[][..], &["ada", "ada"], &["ada", "eve"], &[""], &[" "], &["a\tb"]] {
-            let request = lines.iter().fold(post("k"), |request, line| request.with("x-user", line));
+        for lines in [
+            &[][..],
+            &["ada", "ada"],
+            &["ada", "eve"],
+            &[""],
+            &[" "],
+            &["a\tb"],
+        ] {
+            let request = lines
+                .iter()
+                .fold(post("k"), |request, line| request.with("x-user", line));
             let got = world.send(is_http2, request).await;
-            assert_eq!((got.status.as_u16(), got.problem()), (400, "principal-missing".to_owned()), "{lines:?}");
+            assert_eq!(
+                (got.status.as_u16(), got.problem()),
+                (400, "principal-missing".to_owned()),
+                "{lines:?}"
+            );
             assert!(!got.tells(&first) && !got.is_replay());
         }
     }
     let imitated = world.send(false, post("k").with("x_user", "ada")).await;
-    assert_eq!(imitated.problem(), "principal-missing", "a spelling of its own is no proxy's");
+    assert_eq!(
+        imitated.problem(),
+        "principal-missing",
+        "a spelling of its own is no proxy's"
+    );
     assert_eq!(world.upstream.effects(), 1);
     world.end().await;
 }

@@ -39,7 +39,11 @@ impl Upstream {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, seen) = (listener.local_addr().unwrap(), Arc::new(Mutex::default()));
         let accepting = tokio::spawn(accept(listener, protocol, seen.clone()));
-        Upstream { address, seen, _accepting: AbortOnDropHandle::new(accepting) }
+        Upstream {
+            address,
+            seen,
+            _accepting: AbortOnDropHandle::new(accepting),
+        }
     }
 
     /// How many requests have had their effect.
@@ -66,28 +70,56 @@ async fn accept(listener: TcpListener, protocol: Protocol, seen: Arc<Mutex<Vec<S
             // How a connection ends is seen at its other end.
             match protocol {
                 Protocol::Http2 => {
-                    drop(hyper::server::conn::http2::Builder::new(TokioExecutor::new()).serve_connection(io, service).await);
+                    drop(
+                        hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+                            .serve_connection(io, service)
+                            .await,
+                    );
                 }
-                _ => drop(hyper::server::conn::http1::Builder::new().serve_connection(io, service).await),
+                _ => drop(
+                    hyper::server::conn::http1::Builder::new()
+                        .serve_connection(io, service)
+                        .await,
+                ),
             }
         });
     }
 }
 
-async fn act(request: Request<Incoming>, seen: Arc<Mutex<Vec<Seen>>>) -> io::Result<Response<Full<Bytes>>> {
+async fn act(
+    request: Request<Incoming>,
+    seen: Arc<Mutex<Vec<Seen>>>,
+) -> io::Result<Response<Full<Bytes>>> {
     let (parts, body) = request.into_parts();
-    let trailers = body.collect().await.ok().and_then(|body| body.trailers().cloned()).unwrap_or_default();
+    let trailers = body
+        .collect()
+        .await
+        .ok()
+        .and_then(|body| body.trailers().cloned())
+        .unwrap_or_default();
     let mut seen = seen.lock().unwrap();
-    let is_forged = parts.headers.get("authorization").is_some_and(|token| token.as_bytes().starts_with(b"Bearer forged"));
+    let is_forged = parts
+        .headers
+        .get("authorization")
+        .is_some_and(|token| token.as_bytes().starts_with(b"Bearer forged"));
     if is_forged {
-        return Ok(Response::builder().status(401).body(Full::from("who are you?\n")).unwrap());
+        return Ok(Response::builder()
+            .status(401)
+            .body(Full::from("who are you?\n"))
+            .unwrap());
     }
-    seen.push(Seen { headers: parts.headers, trailers });
+    seen.push(Seen {
+        headers: parts.headers,
+        trailers,
+    });
     if parts.uri.path() == "/break-off" {
         return Err(io::Error::other("as told"));
     }
     let canary = format!("canary-{}", uuid::Uuid::new_v4().simple());
-    let answer = Response::builder().status(201).header("x-canary", &canary).body(Full::from(format!("{{\"id\":\"{canary}\"}}\n")));
+    let answer = Response::builder()
+        .status(201)
+        .header("x-canary", &canary)
+        .body(Full::from(format!("{{\"id\":\"{canary}\"}}\n")));
     Ok(answer.unwrap())
 }
 
@@ -103,16 +135,29 @@ impl World {
         World::try_start(Protocol::Http1, settle).await.unwrap()
     }
 
-    pub(crate) async fn try_start(protocol: Protocol, settle: impl FnOnce(&mut Config, &Path)) -> Result<World, StartError> {
-        let (upstream, directory) = (Upstream::start(protocol).await, tempfile::tempdir().unwrap());
+    pub(crate) async fn try_start(
+        protocol: Protocol,
+        settle: impl FnOnce(&mut Config, &Path),
+    ) -> Result<World, StartError> {
+        let (upstream, directory) = (
+            Upstream::start(protocol).await,
+            tempfile::tempdir().unwrap(),
+        );
         let mut config = Config::new(format!("http://{}", upstream.address).parse().unwrap());
         config.listen = "127.0.0.1:0".parse().unwrap();
         config.admin = Some("127.0.0.1:0".parse().unwrap());
         config.store = StoreUrl::Memory;
         config.upstream.protocol = protocol;
-        config.drain = Drain { notice: Duration::ZERO, deadline: Duration::ZERO };
+        config.drain = Drain {
+            notice: Duration::ZERO,
+            deadline: Duration::ZERO,
+        };
         settle(&mut config, directory.path());
-        Ok(World { upstream, gateway: Gateway::start(config).await?, directory })
+        Ok(World {
+            upstream,
+            gateway: Gateway::start(config).await?,
+            directory,
+        })
     }
 
     pub(crate) fn client(&self, is_http2: bool) -> Client {
@@ -130,14 +175,19 @@ impl World {
     /// What operators are told.
     pub(crate) async fn ask(&self, target: &str) -> String {
         let admin = Client::new(self.gateway.admin().unwrap(), false);
-        admin.send(Request::get(target).body(crate::client::empty()).unwrap()).await.text()
+        admin
+            .send(Request::get(target).body(crate::client::empty()).unwrap())
+            .await
+            .text()
     }
 
     /// What the gateway counts under this name and reason.
     pub(crate) async fn counted(&self, metric: &str) -> u64 {
         let metrics = self.ask("/metrics").await;
         let lines = metrics.lines().filter_map(|line| line.strip_prefix(metric));
-        lines.filter_map(|rest| rest.trim().parse::<u64>().ok()).sum()
+        lines
+            .filter_map(|rest| rest.trim().parse::<u64>().ok())
+            .sum()
     }
 
     /// How many records the gateway's store has.

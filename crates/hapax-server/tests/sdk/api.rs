@@ -1,4 +1,5 @@
-//! A small fake of the API: it charges whatever it is asked to, as often as it is asked, and writes it down.
+//! A small fake of the API: it charges whatever it is asked to, as often as it is asked, and writes
+//! it down.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -49,16 +50,26 @@ async fn charges(State(ledger): State<Ledger>, fields: HeaderMap, form: String) 
     charge(&ledger, &fields, &form, "ch", "charge")
 }
 
-async fn payment_intents(State(ledger): State<Ledger>, fields: HeaderMap, form: String) -> Response {
+async fn payment_intents(
+    State(ledger): State<Ledger>,
+    fields: HeaderMap,
+    form: String,
+) -> Response {
     charge(&ledger, &fields, &form, "pi", "payment_intent")
 }
 
 fn charge(ledger: &Ledger, fields: &HeaderMap, form: &str, prefix: &str, object: &str) -> Response {
     let key = fields["idempotency-key"].to_str().unwrap().to_owned();
-    let order = order_of(form).unwrap_or_else(|| panic!("no order in {form}")).to_owned();
+    let order = order_of(form)
+        .unwrap_or_else(|| panic!("no order in {form}"))
+        .to_owned();
     let mut ledger = ledger.0.lock().unwrap();
     let id = format!("{prefix}_{}", ledger.len());
-    ledger.push(Charge { id: id.clone(), order: order.clone(), key });
+    ledger.push(Charge {
+        id: id.clone(),
+        order: order.clone(),
+        key,
+    });
     let request = format!("req_{}", ledger.len());
     let made = json!({ "id": id, "object": object, "status": "succeeded", "metadata": { "order": order } });
     ([("request-id", request)], Json(made)).into_response()
@@ -67,5 +78,9 @@ fn charge(ledger: &Ledger, fields: &HeaderMap, form: &str, prefix: &str, object:
 /// `metadata[order]` of a form, its brackets escaped or not.
 fn order_of(form: &str) -> Option<&str> {
     let mut fields = form.split('&').filter_map(|field| field.split_once('='));
-    fields.find_map(|(name, value)| ["metadata[order]", "metadata%5Border%5D"].contains(&name).then_some(value))
+    fields.find_map(|(name, value)| {
+        ["metadata[order]", "metadata%5Border%5D"]
+            .contains(&name)
+            .then_some(value)
+    })
 }

@@ -1,7 +1,9 @@
-//! A link that loses answers: whatever is asked over it arrives, and some of what is answered does not.
+//! A link that loses answers: whatever is asked over it arrives, and some of what is answered does
+//! not.
 //!
-//! It knows no HTTP. The first bytes that come back after some were sent are an answer, and only then is its fate drawn: so a lost
-//! answer is always that of a request that was received and acted upon.
+//! It knows no HTTP. The first bytes that come back after some were sent are an answer, and only
+//! then is its fate drawn: so a lost answer is always that of a request that was received and acted
+//! upon.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -44,7 +46,9 @@ impl Link {
             while let Ok((near, _)) = socket.accept().await {
                 let deck = drawn_from.clone();
                 // Ends of connections are what this is about: none is an error.
-                tokio::spawn(async move { carry(near, TcpStream::connect(to).await?, &deck).await });
+                tokio::spawn(
+                    async move { carry(near, TcpStream::connect(to).await?, &deck).await },
+                );
             }
         });
         Link { address, deck }
@@ -55,7 +59,10 @@ impl Link {
     pub(crate) fn assert_every_kind_landed(&self) {
         let deck = self.deck.lock().unwrap();
         for fault in FAULTS {
-            assert!(deck.count(fault) > 0, "no answer was {fault:?}: the run is void");
+            assert!(
+                deck.count(fault) > 0,
+                "no answer was {fault:?}: the run is void"
+            );
         }
     }
 }
@@ -101,7 +108,8 @@ async fn carry(mut near: TcpStream, mut far: TcpStream, deck: &Mutex<Deck>) -> s
     }
 }
 
-/// Fates are drawn from a shuffled deck, so that every kind of fault happens as often as any other, whatever the seed.
+/// Fates are drawn from a shuffled deck, so that every kind of fault happens as often as any other,
+/// whatever the seed.
 struct Deck {
     chance: u64,
     cards: Vec<Fate>,
@@ -110,7 +118,11 @@ struct Deck {
 
 impl Deck {
     fn new(seed: u64) -> Deck {
-        Deck { chance: seed, cards: Vec::new(), drawn: Vec::new() }
+        Deck {
+            chance: seed,
+            cards: Vec::new(),
+            drawn: Vec::new(),
+        }
     }
 
     fn draw(&mut self) -> Fate {
@@ -129,7 +141,10 @@ impl Deck {
 
     /// A linear congruential generator, of which the upper bits are good enough to shuffle cards.
     fn below(&mut self, limit: usize) -> usize {
-        self.chance = self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.chance = self
+            .chance
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.chance >> 33) as usize % limit
     }
 }

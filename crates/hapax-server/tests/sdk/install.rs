@@ -1,4 +1,5 @@
-//! The SDKs, installed once from their registries under the build directory, and again when what is wanted of them changes.
+//! The SDKs, installed once from their registries under the build directory, and again when what is
+//! wanted of them changes.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -28,14 +29,23 @@ pub(crate) struct Installed {
 
 /// The SDK, or nothing when it cannot be had here, which is said where nobody can miss it.
 pub(crate) fn installed(sdk: Sdk) -> Option<Installed> {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("sdk").join(sdk.word());
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .with_file_name("sdk")
+        .join(sdk.word());
     let installed = Installed { sdk, directory };
     match installed.make() {
         Ok(()) => Some(installed),
         Err(reason) => {
-            assert!(!was_tampered_with(&reason), "{} is not what was pinned:\n{reason}", sdk.word());
+            assert!(
+                !was_tampered_with(&reason),
+                "{} is not what was pinned:\n{reason}",
+                sdk.word()
+            );
             // Not by a macro: those write nothing for tests that pass.
-            let skipped = format!("SKIPPED: stripes_sdk_for_{}_charges_once: the SDK cannot be installed: {reason}\n", sdk.word());
+            let skipped = format!(
+                "SKIPPED: stripes_sdk_for_{}_charges_once: the SDK cannot be installed: {reason}\n",
+                sdk.word()
+            );
             std::io::stderr().write_all(skipped.as_bytes()).unwrap();
             None
         }
@@ -106,11 +116,29 @@ impl Installed {
 
     fn make_python(&self) -> Result<(), String> {
         self.write("requirements.txt", REQUIREMENTS);
-        succeed(Command::new("python3").args(["-m", "venv"]).arg(&self.directory))?;
+        succeed(
+            Command::new("python3")
+                .args(["-m", "venv"])
+                .arg(&self.directory),
+        )?;
         succeed(
             Command::new(self.directory.join("bin/python"))
-                .args(["-m", "pip", "install", "--quiet", "--timeout", "20", "--retries", "2"])
-                .args(["--require-hashes", "--only-binary", ":all:", "--requirement"])
+                .args([
+                    "-m",
+                    "pip",
+                    "install",
+                    "--quiet",
+                    "--timeout",
+                    "20",
+                    "--retries",
+                    "2",
+                ])
+                .args([
+                    "--require-hashes",
+                    "--only-binary",
+                    ":all:",
+                    "--requirement",
+                ])
                 .arg(self.directory.join("requirements.txt")),
         )
     }
@@ -138,7 +166,17 @@ impl Installed {
 }
 
 fn succeed(command: &mut Command) -> Result<(), String> {
-    let ran = command.output().map_err(|error| format!("{}: {error}", command.get_program().display()))?;
-    let told = || [&ran.stdout[..], &ran.stderr].map(String::from_utf8_lossy).concat();
-    if ran.status.success() { Ok(()) } else { Err(format!("{command:?} failed: {}", told().trim())) }
+    let ran = command
+        .output()
+        .map_err(|error| format!("{}: {error}", command.get_program().display()))?;
+    let told = || {
+        [&ran.stdout[..], &ran.stderr]
+            .map(String::from_utf8_lossy)
+            .concat()
+    };
+    if ran.status.success() {
+        Ok(())
+    } else {
+        Err(format!("{command:?} failed: {}", told().trim()))
+    }
 }

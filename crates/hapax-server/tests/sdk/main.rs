@@ -1,7 +1,9 @@
-//! Stripe's own SDKs, as they come from their registries, through the gateway, while answers are lost on both sides of it.
+//! Stripe's own SDKs, as they come from their registries, through the gateway, while answers are
+//! lost on both sides of it.
 //!
-//! The SDKs make their keys and their retries themselves. Behind the gateway stands a small fake of the API that ignores keys and
-//! writes down what it charged: that ledger is the judge. The same run without the gateway must charge twice, or the faults prove nothing.
+//! The SDKs make their keys and their retries themselves. Behind the gateway stands a small fake of
+//! the API that ignores keys and writes down what it charged: that ledger is the judge. The same
+//! run without the gateway must charge twice, or the faults prove nothing.
 
 mod api;
 mod faults;
@@ -35,8 +37,13 @@ async fn stripes_sdk_for_node_charges_once() {
 }
 
 async fn charges_once(sdk: Sdk, seed: u64) {
-    let Some(installed) = install::installed(sdk) else { return };
-    tokio::join!(with_the_gateway(&installed, seed), without_the_gateway(&installed, seed));
+    let Some(installed) = install::installed(sdk) else {
+        return;
+    };
+    tokio::join!(
+        with_the_gateway(&installed, seed),
+        without_the_gateway(&installed, seed)
+    );
 }
 
 async fn with_the_gateway(sdk: &Installed, seed: u64) {
@@ -50,7 +57,9 @@ async fn with_the_gateway(sdk: &Installed, seed: u64) {
     config.store = StoreUrl::Sqlite(scratch.path().join("hapax.db"));
     config.timeouts.answer = PATIENCE;
     config.drain.notice = Duration::ZERO;
-    let gateway = Gateway::start_observed(config, events.observer()).await.unwrap();
+    let gateway = Gateway::start_observed(config, events.observer())
+        .await
+        .unwrap();
     let before = Link::start(gateway.address(), seed + 100).await;
 
     let reports = run::pay(sdk, before.address, ORDERS).await;
@@ -65,9 +74,18 @@ async fn with_the_gateway(sdk: &Installed, seed: u64) {
     assert_eq!(verdict.charged_again, [""; 0], "charged again");
     assert_eq!(verdict.wrong, [""; 0], "not as the ledger says");
     assert_eq!(verdict.charged + verdict.held, ORDERS);
-    assert!(verdict.held > 0, "answers were lost behind the gateway, so some orders must be held");
-    assert_eq!(verdict.held, unknown, "an order is held iff its record says that nobody knows");
-    assert!(events.replayed() > 0, "answers were lost before the gateway, so some must have been replayed");
+    assert!(
+        verdict.held > 0,
+        "answers were lost behind the gateway, so some orders must be held"
+    );
+    assert_eq!(
+        verdict.held, unknown,
+        "an order is held iff its record says that nobody knows"
+    );
+    assert!(
+        events.replayed() > 0,
+        "answers were lost before the gateway, so some must have been replayed"
+    );
 }
 
 /// The API ignores keys, so the SDK's good manners are in vain.
@@ -76,7 +94,13 @@ async fn without_the_gateway(sdk: &Installed, seed: u64) {
     let link = Link::start(api.address, seed + 100).await;
     let reports = run::pay(sdk, link.address, ORDERS).await;
     let verdict = Verdict::of(&reports, &api.ledger());
-    println!("{} without the gateway: {verdict}\n  answers lost: {link}", sdk.name());
+    println!(
+        "{} without the gateway: {verdict}\n  answers lost: {link}",
+        sdk.name()
+    );
     link.assert_every_kind_landed();
-    assert!(!verdict.charged_again.is_empty(), "the faults harm nobody even without the gateway: the run shows nothing");
+    assert!(
+        !verdict.charged_again.is_empty(),
+        "the faults harm nobody even without the gateway: the run shows nothing"
+    );
 }

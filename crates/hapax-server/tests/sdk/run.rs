@@ -9,7 +9,8 @@ use tokio::process::Command;
 
 use super::install::Installed;
 
-/// An SDK that retried what it was told not to retry would take longer: thirty retries, most of them some four seconds apart.
+/// An SDK that retried what it was told not to retry would take longer: thirty retries, most of
+/// them some four seconds apart.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// How an order ended, by the SDK's account.
@@ -34,10 +35,21 @@ pub(crate) async fn pay(sdk: &Installed, to: SocketAddr, orders: usize) -> Vec<R
         .stdin(Stdio::null())
         .kill_on_drop(true)
         .output();
-    let ran = tokio::time::timeout(LONGEST, program).await.expect("the SDK is still at it after a minute").unwrap();
-    assert!(ran.status.success(), "{}: {}", sdk.name(), String::from_utf8_lossy(&ran.stderr));
+    let ran = tokio::time::timeout(LONGEST, program)
+        .await
+        .expect("the SDK is still at it after a minute")
+        .unwrap();
+    assert!(
+        ran.status.success(),
+        "{}: {}",
+        sdk.name(),
+        String::from_utf8_lossy(&ran.stderr)
+    );
     let lines = String::from_utf8(ran.stdout).unwrap();
-    let reports: Vec<_> = lines.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let reports: Vec<_> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).expect(line))
+        .collect();
     assert_eq!(reports.len(), orders, "each order ends");
     reports
 }

@@ -31,32 +31,57 @@ impl Verdict {
         }
         let mut verdict = Verdict::default();
         for report in reports {
-            verdict.judge(report, charges.remove(report.order.as_str()).unwrap_or_default().as_slice());
+            verdict.judge(
+                report,
+                charges
+                    .remove(report.order.as_str())
+                    .unwrap_or_default()
+                    .as_slice(),
+            );
         }
-        verdict.wrong.extend(charges.values().flatten().map(|charge| format!("nobody ordered {charge:?}")));
+        verdict.wrong.extend(
+            charges
+                .values()
+                .flatten()
+                .map(|charge| format!("nobody ordered {charge:?}")),
+        );
         verdict
     }
 
     fn judge(&mut self, report: &Report, charges: &[&Charge]) {
         if charges.len() > 1 {
-            self.charged_again.push(format!("{}: {charges:?}", report.order));
+            self.charged_again
+                .push(format!("{}: {charges:?}", report.order));
         }
-        // Without this the run would show nothing of keys: each retry would be a request of its own.
+        // Without this the run would show nothing of keys: each retry would be a request of its
+        // own.
         if charges.windows(2).any(|pair| pair[0].key != pair[1].key) {
-            self.wrong.push(format!("the SDK made more than one key: {charges:?}"));
+            self.wrong
+                .push(format!("the SDK made more than one key: {charges:?}"));
         }
         match (&report.id, report.code.as_deref()) {
             (Some(id), _) if charges.iter().any(|charge| charge.id == *id) => self.charged += 1,
             (None, Some("outcome-unknown")) => self.held += 1,
-            _ => self.wrong.push(format!("{report:?}, but the ledger has {charges:?}")),
+            _ => self
+                .wrong
+                .push(format!("{report:?}, but the ledger has {charges:?}")),
         }
     }
 }
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Verdict { charged, held, charged_again, .. } = self;
-        write!(f, "{charged} orders charged, {held} held, {} charged more than once", charged_again.len())
+        let Verdict {
+            charged,
+            held,
+            charged_again,
+            ..
+        } = self;
+        write!(
+            f,
+            "{charged} orders charged, {held} held, {} charged more than once",
+            charged_again.len()
+        )
     }
 }
 
@@ -76,7 +101,10 @@ impl Events {
         move |event: &Event<'_>| {
             let count = match event {
                 Event::Replayed { .. } => &counts.replayed,
-                Event::Rejected { rejection: Rejection::InFlight { .. }, .. } => &counts.in_flight,
+                Event::Rejected {
+                    rejection: Rejection::InFlight { .. },
+                    ..
+                } => &counts.in_flight,
                 _ => return,
             };
             count.fetch_add(1, Ordering::Relaxed);
@@ -90,11 +118,24 @@ impl Events {
 
 impl fmt::Display for Events {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} answers replayed, {} told to come again", self.replayed(), self.0.in_flight.load(Ordering::Relaxed))
+        write!(
+            f,
+            "{} answers replayed, {} told to come again",
+            self.replayed(),
+            self.0.in_flight.load(Ordering::Relaxed)
+        )
     }
 }
 
 /// Records that say that nobody knows.
 pub(crate) async fn unknown_records(hapax: &Hapax) -> usize {
-    hapax.list(ListQuery { state: Some("unknown"), after: None, limit: 10_000 }).await.unwrap().len()
+    hapax
+        .list(ListQuery {
+            state: Some("unknown"),
+            after: None,
+            limit: 10_000,
+        })
+        .await
+        .unwrap()
+        .len()
 }

@@ -20,15 +20,24 @@ pub(crate) struct Script {
 
 impl Script {
     pub(crate) fn new(once: impl Into<Vec<u8>>, again: impl Into<Vec<u8>>) -> Script {
-        Script { once: once.into(), again: again.into() }
+        Script {
+            once: once.into(),
+            again: again.into(),
+        }
     }
 
     fn from(&self, start: usize, bytes_max: usize) -> Vec<u8> {
-        let (once, again) = (self.once.iter().copied(), self.again.iter().copied().cycle());
+        let (once, again) = (
+            self.once.iter().copied(),
+            self.again.iter().copied().cycle(),
+        );
         match start.checked_sub(self.once.len()) {
             None => once.skip(start).chain(again).take(bytes_max).collect(),
             Some(_) if self.again.is_empty() => Vec::new(),
-            Some(past) => again.skip(past % self.again.len()).take(bytes_max).collect(),
+            Some(past) => again
+                .skip(past % self.again.len())
+                .take(bytes_max)
+                .collect(),
         }
     }
 }
@@ -54,35 +63,51 @@ impl Crowd {
                 let mut socket = TcpStream::connect(address).unwrap();
                 socket.write_all(said).unwrap();
                 socket.set_nonblocking(true).unwrap();
-                Member { socket, sent: said.len(), heard: Vec::new() }
+                Member {
+                    socket,
+                    sent: said.len(),
+                    heard: Vec::new(),
+                }
             })
             .collect();
-        Crowd { open, last_words: Vec::new(), deadline: Instant::now() + GONE_MAX }
+        Crowd {
+            open,
+            last_words: Vec::new(),
+            deadline: Instant::now() + GONE_MAX,
+        }
     }
 
     /// Each goes on with the script a byte at a time, until the gateway has closed on all of them.
     pub(crate) fn trickle(mut self, script: &Script) -> Crowd {
         while !self.open.is_empty() {
-            self.open.iter_mut().for_each(|member| member.say(script, 1));
+            self.open
+                .iter_mut()
+                .for_each(|member| member.say(script, 1));
             self.listen();
             self.wait_a_tick();
         }
         self
     }
 
-    /// Each goes on with the script as fast as it is taken, until the gateway has closed on all of them.
+    /// Each goes on with the script as fast as it is taken, until the gateway has closed on all of
+    /// them.
     pub(crate) fn flood(mut self, script: &Script) -> Crowd {
         while !self.open.is_empty() {
-            self.open.iter_mut().for_each(|member| member.say(script, FLOOD_BYTES));
+            self.open
+                .iter_mut()
+                .for_each(|member| member.say(script, FLOOD_BYTES));
             self.listen();
         }
         self
     }
 
-    /// Each goes on with the script to its end, as fast as it is taken, and waits until the gateway has closed on all of them.
+    /// Each goes on with the script to its end, as fast as it is taken, and waits until the gateway
+    /// has closed on all of them.
     pub(crate) fn say_all(mut self, script: &Script) -> Crowd {
         while !self.open.is_empty() {
-            self.open.iter_mut().for_each(|member| member.say(script, FLOOD_BYTES));
+            self.open
+                .iter_mut()
+                .for_each(|member| member.say(script, FLOOD_BYTES));
             self.listen();
             self.wait_a_tick();
         }
@@ -100,7 +125,9 @@ impl Crowd {
 
     /// Each reads a byte.
     pub(crate) fn sip(&mut self) {
-        self.open.iter_mut().for_each(|member| drop(member.socket.read(&mut [0])));
+        self.open
+            .iter_mut()
+            .for_each(|member| drop(member.socket.read(&mut [0])));
         self.wait_a_tick();
     }
 
@@ -109,15 +136,22 @@ impl Crowd {
             if self.open[index].is_gone() {
                 let member = self.open.swap_remove(index);
                 let said = String::from_utf8_lossy(&member.heard).into_owned();
-                self.last_words.push(said.lines().next().unwrap_or_default().to_owned());
+                self.last_words
+                    .push(said.lines().next().unwrap_or_default().to_owned());
             }
         }
-        assert!(Instant::now() < self.deadline, "{} connections are still open after {GONE_MAX:?}", self.open.len());
+        assert!(
+            Instant::now() < self.deadline,
+            "{} connections are still open after {GONE_MAX:?}",
+            self.open.len()
+        );
     }
 
     /// Waits for one of them to be closed, and not for long.
     fn wait_a_tick(&self) {
-        let Some(Member { socket, .. }) = self.open.first() else { return };
+        let Some(Member { socket, .. }) = self.open.first() else {
+            return;
+        };
         socket.set_nonblocking(false).unwrap();
         socket.set_read_timeout(Some(TICK)).unwrap();
         let _ = socket.peek(&mut [0]);

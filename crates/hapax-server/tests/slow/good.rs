@@ -48,7 +48,10 @@ impl Good {
 
     pub(crate) fn end(self) -> Went {
         self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().unwrap().expect("a good client is answered, whatever others do")
+        self.thread
+            .join()
+            .unwrap()
+            .expect("a good client is answered, whatever others do")
     }
 }
 
@@ -63,13 +66,23 @@ fn visit(address: SocketAddr, trusted: Option<&tls::Trusted>, went: &mut Went) -
         None => Box::new(socket),
     };
     for _ in 0..REQUESTS {
-        let (number, method) = (went.requests, if went.requests.is_multiple_of(2) { "POST" } else { "GET" });
+        let (number, method) = (
+            went.requests,
+            if went.requests.is_multiple_of(2) {
+                "POST"
+            } else {
+                "GET"
+            },
+        );
         let key = format!("Idempotency-Key: good-{number}\r\n");
         let from = format!("X-Forwarded-For: {GOOD_ADDRESS}\r\n");
-        let head = format!("{method} /good-{number} HTTP/1.1\r\nHost: h\r\n{from}{key}Content-Length: 5\r\n\r\nhello");
+        let head = format!(
+            "{method} /good-{number} HTTP/1.1\r\nHost: h\r\n{from}{key}Content-Length: 5\r\n\r\nhello"
+        );
         connection.write_all(head.as_bytes())?;
         let answer = read_answer(&mut connection)?;
-        let right = answer.starts_with("HTTP/1.1 200 ") && answer.ends_with(&format!("\r\n\r\nsaw {method} /good-{number}\n"));
+        let right = answer.starts_with("HTTP/1.1 200 ")
+            && answer.ends_with(&format!("\r\n\r\nsaw {method} /good-{number}\n"));
         assert!(right, "a good client's request was answered with {answer}");
         went.slowest = went.slowest.max(started.elapsed());
         went.requests += 1;
@@ -84,7 +97,10 @@ fn read_answer(connection: &mut impl Read) -> io::Result<String> {
     loop {
         connection.read_exact(&mut byte)?;
         answer.push(byte[0]);
-        let is_whole = answer.windows(4).position(|window| window == b"\r\n\r\n").is_some_and(|at| at + 4 < answer.len());
+        let is_whole = answer
+            .windows(4)
+            .position(|window| window == b"\r\n\r\n")
+            .is_some_and(|at| at + 4 < answer.len());
         if is_whole && byte[0] == b'\n' {
             return Ok(String::from_utf8_lossy(&answer).into_owned());
         }

@@ -7,8 +7,15 @@ const KEY: &str = "Idempotency-Key: slow\r\n";
 
 fn tally(crowd: &Crowd, status: &str) -> String {
     let total = crowd.last_words.len();
-    let told = crowd.last_words.iter().filter(|words| words.starts_with(&format!("HTTP/1.1 {status} "))).count();
-    let other = crowd.last_words.iter().find(|words| !words.is_empty() && !words.starts_with(&format!("HTTP/1.1 {status} ")));
+    let told = crowd
+        .last_words
+        .iter()
+        .filter(|words| words.starts_with(&format!("HTTP/1.1 {status} ")))
+        .count();
+    let other = crowd
+        .last_words
+        .iter()
+        .find(|words| !words.is_empty() && !words.starts_with(&format!("HTTP/1.1 {status} ")));
     assert_eq!(other, None, "an answer that nobody deserved");
     format!("{total} closed, {told} with {status}")
 }
@@ -21,26 +28,44 @@ const HEAD: &str = "POST /slow HTTP/1.1\r\nHost: h\r\n";
 const ENDLESS: &[u8] = b"GET /endless HTTP/1.1\r\nHost: h\r\n\r\n";
 
 pub(crate) fn silent(target: &Target<'_>) -> String {
-    let count = if target.trusted.is_some() { 1_000 } else { at_most(10_000) };
+    let count = if target.trusted.is_some() {
+        1_000
+    } else {
+        at_most(10_000)
+    };
     let crowd = Crowd::connect(target.gateway.address, count, b"").wait();
     assert!(crowd.last_words.iter().all(String::is_empty));
     format!("{} closed", crowd.last_words.len())
 }
 
 pub(crate) fn slow_heads(target: &Target<'_>) -> String {
-    tally(&Crowd::connect(target.gateway.address, 1_000, b"POST").trickle(&Script::new(HEAD, "A: b\r\n")), "408")
+    tally(
+        &Crowd::connect(target.gateway.address, 1_000, b"POST")
+            .trickle(&Script::new(HEAD, "A: b\r\n")),
+        "408",
+    )
 }
 
 pub(crate) fn stopped_heads(target: &Target<'_>) -> String {
-    tally(&Crowd::connect(target.gateway.address, 1_000, HEAD.as_bytes()).wait(), "408")
+    tally(
+        &Crowd::connect(target.gateway.address, 1_000, HEAD.as_bytes()).wait(),
+        "408",
+    )
 }
 
 pub(crate) fn endless_heads(target: &Target<'_>) -> String {
-    tally(&Crowd::connect(target.gateway.address, 50, b"POST").flood(&Script::new(format!("{HEAD}A: "), "b")), "431")
+    tally(
+        &Crowd::connect(target.gateway.address, 50, b"POST")
+            .flood(&Script::new(format!("{HEAD}A: "), "b")),
+        "431",
+    )
 }
 
 pub(crate) fn endless_fields(target: &Target<'_>) -> String {
-    tally(&Crowd::connect(target.gateway.address, 50, b"POST").flood(&Script::new(HEAD, "A: b\r\n")), "431")
+    tally(
+        &Crowd::connect(target.gateway.address, 50, b"POST").flood(&Script::new(HEAD, "A: b\r\n")),
+        "431",
+    )
 }
 
 pub(crate) fn slow_guarded_bodies(target: &Target<'_>) -> String {
@@ -53,24 +78,49 @@ pub(crate) fn slow_bodies(target: &Target<'_>) -> String {
 
 fn slow_body(target: &Target<'_>, fields: &str, status: &str) -> String {
     let head = post(fields);
-    tally(&Crowd::connect(target.gateway.address, 1_000, head.as_bytes()).trickle(&Script::new(head, "x")), status)
+    tally(
+        &Crowd::connect(target.gateway.address, 1_000, head.as_bytes())
+            .trickle(&Script::new(head, "x")),
+        status,
+    )
 }
 
 pub(crate) fn stopped_bodies(target: &Target<'_>) -> String {
     let head = post(&format!("{KEY}Content-Length: 9999\r\n"));
-    tally(&Crowd::connect(target.gateway.address, 1_000, head.as_bytes()).wait(), "400")
+    tally(
+        &Crowd::connect(target.gateway.address, 1_000, head.as_bytes()).wait(),
+        "400",
+    )
 }
 
 /// What finds room for its body stalls; what does not is refused before it is read.
 pub(crate) fn half_bodies(target: &Target<'_>) -> String {
     let head = post(&format!("{KEY}Content-Length: {}\r\n", 1 << 20));
     let half = [head.as_bytes(), &vec![b'x'; 1 << 19]].concat();
-    let crowd = Crowd::connect(target.gateway.address, 600, head.as_bytes()).say_all(&Script::new(half, ""));
-    let told = |status: &str| crowd.last_words.iter().filter(|words| words.starts_with(&format!("HTTP/1.1 {status} "))).count();
+    let crowd = Crowd::connect(target.gateway.address, 600, head.as_bytes())
+        .say_all(&Script::new(half, ""));
+    let told = |status: &str| {
+        crowd
+            .last_words
+            .iter()
+            .filter(|words| words.starts_with(&format!("HTTP/1.1 {status} ")))
+            .count()
+    };
     let (refused, stalled) = (told("503"), told("400"));
-    let cut = crowd.last_words.iter().filter(|words| words.is_empty()).count();
-    assert_eq!(refused + stalled + cut, 600, "an answer that nobody deserved");
-    assert!(stalled <= 64, "{stalled} bodies of a mebibyte were held for one address");
+    let cut = crowd
+        .last_words
+        .iter()
+        .filter(|words| words.is_empty())
+        .count();
+    assert_eq!(
+        refused + stalled + cut,
+        600,
+        "an answer that nobody deserved"
+    );
+    assert!(
+        stalled <= 64,
+        "{stalled} bodies of a mebibyte were held for one address"
+    );
     assert!(refused >= 300, "{refused} were refused");
     format!("{refused} refused, {stalled} stalled")
 }
@@ -78,13 +128,20 @@ pub(crate) fn half_bodies(target: &Target<'_>) -> String {
 pub(crate) fn endless_guarded_bodies(target: &Target<'_>) -> String {
     let head = post(&format!("{KEY}Transfer-Encoding: chunked\r\n"));
     let script = Script::new(head.clone(), format!("1000\r\n{}\r\n", "x".repeat(4096)));
-    tally(&Crowd::connect(target.gateway.address, 16, head.as_bytes()).flood(&script), "413")
+    tally(
+        &Crowd::connect(target.gateway.address, 16, head.as_bytes()).flood(&script),
+        "413",
+    )
 }
 
 /// Each connection stumbles over the limit of extensions long before that of bodies.
 pub(crate) fn tiny_chunks(target: &Target<'_>) -> String {
     let head = post(&format!("{KEY}Transfer-Encoding: chunked\r\n"));
-    tally(&Crowd::connect(target.gateway.address, 16, head.as_bytes()).flood(&Script::new(head, "1;x=y\r\nx\r\n")), "400")
+    tally(
+        &Crowd::connect(target.gateway.address, 16, head.as_bytes())
+            .flood(&Script::new(head, "1;x=y\r\nx\r\n")),
+        "400",
+    )
 }
 
 pub(crate) fn unread_answers(target: &Target<'_>) -> String {
@@ -100,11 +157,20 @@ pub(crate) fn sipped_answers(target: &Target<'_>) -> String {
 }
 
 pub(crate) fn unused(target: &Target<'_>) -> String {
-    tally(&Crowd::connect(target.gateway.address, 1_000, b"GET /once HTTP/1.1\r\nHost: h\r\n\r\n").wait(), "200")
+    tally(
+        &Crowd::connect(
+            target.gateway.address,
+            1_000,
+            b"GET /once HTTP/1.1\r\nHost: h\r\n\r\n",
+        )
+        .wait(),
+        "200",
+    )
 }
 
 pub(crate) fn slow_handshakes(target: &Target<'_>) -> String {
     let hello = target.trusted.expect("it is about TLS").hello();
-    let crowd = Crowd::connect(target.gateway.address, 1_000, &hello[..1]).trickle(&Script::new(hello, ""));
+    let crowd =
+        Crowd::connect(target.gateway.address, 1_000, &hello[..1]).trickle(&Script::new(hello, ""));
     format!("{} closed", crowd.last_words.len())
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::crowd::{Crowd, GONE_MAX};
 use crate::frames::{
-    self, ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PREFACE, RST_STREAM, SETTINGS, literal,
+    self, ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PREFACE, RST_STREAM,
+    SETTINGS, literal,
 };
 use crate::{Target, wait_given_up};
 
@@ -20,7 +21,12 @@ fn opening(settings: &[u8]) -> Vec<u8> {
 
 fn block(method: &str, path: &str) -> Vec<u8> {
     let mut block = Vec::new();
-    for (name, value) in [(":method", method), (":scheme", "http"), (":authority", "h"), (":path", path)] {
+    for (name, value) in [
+        (":method", method),
+        (":scheme", "http"),
+        (":authority", "h"),
+        (":path", path),
+    ] {
         literal(&mut block, name.as_bytes(), value.as_bytes());
     }
     block
@@ -34,7 +40,11 @@ fn connect(address: SocketAddr) -> TcpStream {
 }
 
 /// Sends for ever, from another thread, and says with which word the gateway ended the connection.
-fn until_closed(address: SocketAddr, opening: &[u8], mut next: impl FnMut() -> Vec<u8> + Send) -> String {
+fn until_closed(
+    address: SocketAddr,
+    opening: &[u8],
+    mut next: impl FnMut() -> Vec<u8> + Send,
+) -> String {
     let mut socket = connect(address);
     let mut sending = socket.try_clone().unwrap();
     socket.write_all(opening).unwrap();
@@ -55,11 +65,14 @@ fn last_word(socket: &mut TcpStream) -> String {
     loop {
         match frames::receive(socket) {
             Ok(Some(frame)) if frame.kind == GOAWAY => {
-                let said = String::from_utf8_lossy(frame.payload.get(8..).unwrap_or_default()).into_owned();
+                let said = String::from_utf8_lossy(frame.payload.get(8..).unwrap_or_default())
+                    .into_owned();
                 word = format!("goaway {} {said}", frame.payload[7]);
             }
             Ok(Some(_)) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => panic!("the connection stays open"),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                panic!("the connection stays open")
+            }
             Ok(None) | Err(_) => return word,
         }
     }
@@ -70,7 +83,12 @@ pub(crate) fn rapid_reset(target: &Target<'_>) -> String {
     until_closed(target.gateway.address, &opening(&[]), move || {
         let mut bytes = Vec::new();
         for _ in 0..100 {
-            bytes.extend(frames::frame(HEADERS, END_HEADERS | END_STREAM, stream, &block));
+            bytes.extend(frames::frame(
+                HEADERS,
+                END_HEADERS | END_STREAM,
+                stream,
+                &block,
+            ));
             bytes.extend(frames::frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes()));
             stream += 2;
         }
@@ -81,8 +99,14 @@ pub(crate) fn rapid_reset(target: &Target<'_>) -> String {
 pub(crate) fn continuation_flood(target: &Target<'_>) -> String {
     let mut more = Vec::new();
     literal(&mut more, b"a", &[b'b'; 1_000]);
-    let opening = [opening(&[]), frames::frame(HEADERS, END_STREAM, 1, &block("GET", "/slow"))].concat();
-    until_closed(target.gateway.address, &opening, move || frames::frame(CONTINUATION, 0, 1, &more))
+    let opening = [
+        opening(&[]),
+        frames::frame(HEADERS, END_STREAM, 1, &block("GET", "/slow")),
+    ]
+    .concat();
+    until_closed(target.gateway.address, &opening, move || {
+        frames::frame(CONTINUATION, 0, 1, &more)
+    })
 }
 
 /// One large field, remembered, and then named by a byte as often as a head has room for.
@@ -110,7 +134,8 @@ pub(crate) fn ping_flood(target: &Target<'_>) -> String {
     borne(target, &frames::frame(PING, 0, 0, &[7; 8]))
 }
 
-/// A frame that wants an answer, by somebody who reads none, until the gateway stops listening: it keeps no answers that are not taken.
+/// A frame that wants an answer, by somebody who reads none, until the gateway stops listening: it
+/// keeps no answers that are not taken.
 fn borne(target: &Target<'_>, frame: &[u8]) -> String {
     let mut socket = connect(target.gateway.address);
     socket.set_write_timeout(Some(DEAF)).unwrap();
@@ -118,19 +143,30 @@ fn borne(target: &Target<'_>, frame: &[u8]) -> String {
     let (many, mut sent) = (frame.repeat(1_000), 0);
     while socket.write_all(&many).is_ok() {
         sent += 1_000;
-        assert!(sent < 10_000_000, "it takes everything and keeps it somewhere");
+        assert!(
+            sent < 10_000_000,
+            "it takes everything and keeps it somewhere"
+        );
     }
     format!("not listened to after {sent}")
 }
 
 pub(crate) fn empty_data(target: &Target<'_>) -> String {
-    let opening = [opening(&[]), frames::frame(HEADERS, END_HEADERS, 1, &block("POST", "/slow"))].concat();
+    let opening = [
+        opening(&[]),
+        frames::frame(HEADERS, END_HEADERS, 1, &block("POST", "/slow")),
+    ]
+    .concat();
     let many = frames::frame(DATA, 0, 1, &[]).repeat(1_000);
     until_closed_or_reset(target.gateway.address, &opening, move || many.clone())
 }
 
 /// As `until_closed`, but the end of the stream will do.
-fn until_closed_or_reset(address: SocketAddr, opening: &[u8], mut next: impl FnMut() -> Vec<u8> + Send) -> String {
+fn until_closed_or_reset(
+    address: SocketAddr,
+    opening: &[u8],
+    mut next: impl FnMut() -> Vec<u8> + Send,
+) -> String {
     let mut socket = connect(address);
     let mut sending = socket.try_clone().unwrap();
     socket.write_all(opening).unwrap();
@@ -138,11 +174,19 @@ fn until_closed_or_reset(address: SocketAddr, opening: &[u8], mut next: impl FnM
         scope.spawn(move || while sending.write_all(&next()).is_ok() {});
         let word = loop {
             match frames::receive(&mut socket) {
-                Ok(Some(frame)) if frame.kind == GOAWAY => break format!("goaway {}", frame.payload[7]),
-                Ok(Some(frame)) if frame.kind == RST_STREAM => break format!("reset {}", frame.payload[3]),
-                Ok(Some(frame)) if frame.stream == 1 && frame.flags & END_STREAM != 0 => break "answered".to_owned(),
+                Ok(Some(frame)) if frame.kind == GOAWAY => {
+                    break format!("goaway {}", frame.payload[7]);
+                }
+                Ok(Some(frame)) if frame.kind == RST_STREAM => {
+                    break format!("reset {}", frame.payload[3]);
+                }
+                Ok(Some(frame)) if frame.stream == 1 && frame.flags & END_STREAM != 0 => {
+                    break "answered".to_owned();
+                }
                 Ok(Some(_)) => {}
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => panic!("the stream stays open"),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    panic!("the stream stays open")
+                }
                 Ok(None) | Err(_) => break "closed".to_owned(),
             }
         };
@@ -155,15 +199,23 @@ fn until_closed_or_reset(address: SocketAddr, opening: &[u8], mut next: impl FnM
 pub(crate) fn many_streams(target: &Target<'_>) -> String {
     let mut socket = connect(target.gateway.address);
     let block = block("POST", "/slow");
-    let heads: Vec<u8> = (0..1_280).flat_map(|stream| frames::frame(HEADERS, END_HEADERS, stream * 2 + 1, &block)).collect();
+    let heads: Vec<u8> = (0..1_280)
+        .flat_map(|stream| frames::frame(HEADERS, END_HEADERS, stream * 2 + 1, &block))
+        .collect();
     socket.write_all(&[opening(&[]), heads].concat()).unwrap();
     let (mut refused, mut ended) = (0, 0);
     while refused + ended < 1_280 {
         match frames::receive(&mut socket) {
             Ok(Some(frame)) if frame.kind == RST_STREAM && frame.payload[3] == 7 => refused += 1,
             Ok(Some(frame)) if frame.kind == RST_STREAM => {}
-            Ok(Some(frame)) if frame.flags & END_STREAM != 0 && matches!(frame.kind, HEADERS | DATA) => ended += 1,
-            Ok(Some(frame)) if frame.kind == GOAWAY => return format!("goaway {}, {refused} refused", frame.payload[7]),
+            Ok(Some(frame))
+                if frame.flags & END_STREAM != 0 && matches!(frame.kind, HEADERS | DATA) =>
+            {
+                ended += 1;
+            }
+            Ok(Some(frame)) if frame.kind == GOAWAY => {
+                return format!("goaway {}, {refused} refused", frame.payload[7]);
+            }
             Ok(Some(frame)) if frame.kind == SETTINGS && frame.flags & ACK == 0 => {
                 // It may be gone already, which is read next.
                 let _ = socket.write_all(&frames::frame(SETTINGS, ACK, 0, &[]));
@@ -188,15 +240,22 @@ pub(crate) fn unread_answers(target: &Target<'_>) -> String {
 fn not_taken(target: &Target<'_>, settings: &[u8]) -> String {
     let mut socket = connect(target.gateway.address);
     let block = block("GET", "/endless");
-    let asked: Vec<u8> =
-        (0..100).flat_map(|stream| frames::frame(HEADERS, END_HEADERS | END_STREAM, stream * 2 + 1, &block)).collect();
-    socket.write_all(&[opening(settings), asked].concat()).unwrap();
+    let asked: Vec<u8> = (0..100)
+        .flat_map(|stream| frames::frame(HEADERS, END_HEADERS | END_STREAM, stream * 2 + 1, &block))
+        .collect();
+    socket
+        .write_all(&[opening(settings), asked].concat())
+        .unwrap();
     wait_given_up(target, 100, &mut || {});
     "100 given up".to_owned()
 }
 
 pub(crate) fn stopped_heads(target: &Target<'_>) -> String {
-    let said = [opening(&[]), frames::frame(HEADERS, END_STREAM, 1, &block("GET", "/slow"))].concat();
+    let said = [
+        opening(&[]),
+        frames::frame(HEADERS, END_STREAM, 1, &block("GET", "/slow")),
+    ]
+    .concat();
     let crowd = Crowd::connect(target.gateway.address, 1_000, &said).wait();
     format!("{} closed", crowd.last_words.len())
 }

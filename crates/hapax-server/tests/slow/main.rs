@@ -1,11 +1,16 @@
-//! Clients that are slow, silent or endless: they are refused, in bounded memory, and nobody else notices.
+//! Clients that are slow, silent or endless: they are refused, in bounded memory, and nobody else
+//! notices.
 //!
-//! The gateway runs as the program it is, so that its memory can be read. Beside each attack a good client keeps asking. A table says how
-//! each attack ended, how the good client fared, and how much memory the gateway had at most.
+//! The gateway runs as the program it is, so that its memory can be read. Beside each attack a good
+//! client keeps asking. A table says how each attack ended, how the good client fared, and how much
+//! memory the gateway had at most.
 
 mod crowd;
 #[path = "../hostile/frames.rs"]
-#[expect(dead_code, reason = "shared with the hostile inputs, which need other parts of it")]
+#[expect(
+    dead_code,
+    reason = "shared with the hostile inputs, which need other parts of it"
+)]
 mod frames;
 #[path = "../hostile/gateway.rs"]
 mod gateway;
@@ -59,11 +64,19 @@ struct Attack {
 }
 
 const fn plain(name: &'static str, run: fn(&Target<'_>) -> String) -> Attack {
-    Attack { name, is_tls: false, run }
+    Attack {
+        name,
+        is_tls: false,
+        run,
+    }
 }
 
 const fn over_tls(name: &'static str, run: fn(&Target<'_>) -> String) -> Attack {
-    Attack { name, is_tls: true, run }
+    Attack {
+        name,
+        is_tls: true,
+        run,
+    }
 }
 
 const ATTACKS: &[Attack] = &[
@@ -72,11 +85,20 @@ const ATTACKS: &[Attack] = &[
     plain("1,000 heads that stop", http1::stopped_heads),
     plain("heads without end", http1::endless_heads),
     plain("fields without number", http1::endless_fields),
-    plain("1,000 bodies, a byte at a time, with a key", http1::slow_guarded_bodies),
-    plain("1,000 bodies, a byte at a time, without", http1::slow_bodies),
+    plain(
+        "1,000 bodies, a byte at a time, with a key",
+        http1::slow_guarded_bodies,
+    ),
+    plain(
+        "1,000 bodies, a byte at a time, without",
+        http1::slow_bodies,
+    ),
     plain("1,000 bodies that stop", http1::stopped_bodies),
     plain("600 bodies of 1 MiB, half of each", http1::half_bodies),
-    plain("chunks without end, with a key", http1::endless_guarded_bodies),
+    plain(
+        "chunks without end, with a key",
+        http1::endless_guarded_bodies,
+    ),
     plain("a chunk of one byte, again and again", http1::tiny_chunks),
     plain("100 answers that nobody reads", http1::unread_answers),
     plain("100 answers read a byte at a time", http1::sipped_answers),
@@ -84,7 +106,10 @@ const ATTACKS: &[Attack] = &[
     over_tls("1,000 handshakes, a byte at a time", http1::slow_handshakes),
     over_tls("1,000 handshakes that never begin", http1::silent),
     plain("h2: streams begun and reset", http2::rapid_reset),
-    plain("h2: a head continued without end", http2::continuation_flood),
+    plain(
+        "h2: a head continued without end",
+        http2::continuation_flood,
+    ),
     plain("h2: fields that unpack to much", http2::hpack_bomb),
     plain("h2: settings without end", http2::settings_flood),
     plain("h2: pings without end", http2::ping_flood),
@@ -99,8 +124,14 @@ const ATTACKS: &[Attack] = &[
 #[test]
 fn slow_silent_and_endless_clients_are_refused_and_good_ones_unaffected() {
     raise_open_files();
-    println!("{:44}  {:34}  {:>14}  {:>9}  {:>10}", "attack", "ended", "good requests", "slowest", "memory");
-    let failures: Vec<String> = ATTACKS.iter().filter_map(|attack| suffer(attack).err()).collect();
+    println!(
+        "{:44}  {:34}  {:>14}  {:>9}  {:>10}",
+        "attack", "ended", "good requests", "slowest", "memory"
+    );
+    let failures: Vec<String> = ATTACKS
+        .iter()
+        .filter_map(|attack| suffer(attack).err())
+        .collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
@@ -108,11 +139,23 @@ fn slow_silent_and_endless_clients_are_refused_and_good_ones_unaffected() {
 fn suffer(attack: &Attack) -> Result<(), String> {
     let directory = tempfile::tempdir().unwrap();
     let (tls, trusted) = tls::certificate(directory.path());
-    let (settings, trusted) = if attack.is_tls { (format!("{SETTINGS}{tls}"), Some(trusted)) } else { (SETTINGS.to_owned(), None) };
+    let (settings, trusted) = if attack.is_tls {
+        (format!("{SETTINGS}{tls}"), Some(trusted))
+    } else {
+        (SETTINGS.to_owned(), None)
+    };
     let service = Service::start();
-    let mut gateway = Gateway::start_with(service.address, "trusted_proxies = [\"127.0.0.1\"]\n", &settings);
+    let mut gateway = Gateway::start_with(
+        service.address,
+        "trusted_proxies = [\"127.0.0.1\"]\n",
+        &settings,
+    );
     let good = Good::start(gateway.address, trusted.clone());
-    let target = Target { gateway: &gateway, service: &service, trusted: trusted.as_ref() };
+    let target = Target {
+        gateway: &gateway,
+        service: &service,
+        trusted: trusted.as_ref(),
+    };
     let started = Instant::now();
     let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (attack.run)(&target)));
     let took = started.elapsed();
@@ -138,7 +181,9 @@ fn judge(went: &Went, resident: u64, is_running: bool) -> Result<(), String> {
         return Err(format!("a good request took {:?}", went.slowest));
     }
     if resident > RESIDENT_MIB_MAX {
-        return Err(format!("the gateway took {resident} MiB, over {RESIDENT_MIB_MAX}"));
+        return Err(format!(
+            "the gateway took {resident} MiB, over {RESIDENT_MIB_MAX}"
+        ));
     }
     Ok(())
 }
@@ -146,16 +191,33 @@ fn judge(went: &Went, resident: u64, is_running: bool) -> Result<(), String> {
 /// The most memory that a process ever had.
 fn resident_mib_max(process: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() >> 10
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmHWM:"))
+        .unwrap();
+    line.split_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse::<u64>()
+        .unwrap()
+        >> 10
 }
 
 /// Waits until the service was left alone with so many answers that it would never have ended.
 pub(crate) fn wait_given_up(target: &Target<'_>, count: usize, meanwhile: &mut dyn FnMut()) {
     let deadline = Instant::now() + crowd::GONE_MAX;
     for left in (0..count).rev() {
-        while target.service.given_up.recv_timeout(Duration::from_millis(10)).is_err() {
-            assert!(Instant::now() < deadline, "{} answers are still being sent", left + 1);
+        while target
+            .service
+            .given_up
+            .recv_timeout(Duration::from_millis(10))
+            .is_err()
+        {
+            assert!(
+                Instant::now() < deadline,
+                "{} answers are still being sent",
+                left + 1
+            );
             meanwhile();
         }
     }
@@ -164,7 +226,14 @@ pub(crate) fn wait_given_up(target: &Target<'_>, count: usize, meanwhile: &mut d
 /// Each connection is an open file, and there are ten thousand of them.
 fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+    setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            ..limit
+        },
+    )
+    .unwrap();
     if let Some(files) = limit.maximum.filter(|files| *files < 12_000) {
         eprintln!(
             "SKIPPED some of the 10,000 silent connections: they need 12,000 open files, and there may be {files} (ulimit -Hn)"
@@ -174,6 +243,10 @@ fn raise_open_files() {
 
 /// So many connections as are asked for, or as there may be.
 pub(crate) fn at_most(connections: usize) -> usize {
-    let files = getrlimit(Resource::Nofile).current.and_then(|files| usize::try_from(files).ok());
-    files.map_or(connections, |files| connections.min(files.saturating_sub(2_000)))
+    let files = getrlimit(Resource::Nofile)
+        .current
+        .and_then(|files| usize::try_from(files).ok());
+    files.map_or(connections, |files| {
+        connections.min(files.saturating_sub(2_000))
+    })
 }

@@ -1,4 +1,5 @@
-//! The service behind the gateway: it answers at once, and tells when an answer that has no end is no longer wanted.
+//! The service behind the gateway: it answers at once, and tells when an answer that has no end is
+//! no longer wanted.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -24,14 +25,22 @@ pub(crate) struct Service {
 
 impl Service {
     pub(crate) fn start() -> Service {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         let socket = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = socket.local_addr().unwrap();
         let (sender, given_up) = channel();
         let endless = get(move || async move { Body::new(Endless(sender)) });
         let router = Router::new().route("/endless", endless).fallback(echo);
         runtime.spawn(async move { axum::serve(socket, router).await });
-        Service { address, given_up, _runtime: runtime }
+        Service {
+            address,
+            given_up,
+            _runtime: runtime,
+        }
     }
 }
 
@@ -45,7 +54,10 @@ impl http_body::Body for Endless {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&[b'x'; 16 << 10])))))
     }
 }

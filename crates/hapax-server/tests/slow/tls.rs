@@ -12,13 +12,18 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 #[derive(Clone)]
 pub(crate) struct Trusted(Arc<ClientConfig>);
 
-/// Makes a certificate for the gateway. What to write in its configuration, and what its clients believe.
+/// Makes a certificate for the gateway. What to write in its configuration, and what its clients
+/// believe.
 pub(crate) fn certificate(directory: &Path) -> (String, Trusted) {
     let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let (certificate, key) = (directory.join("certificate.pem"), directory.join("key.pem"));
     fs::write(&certificate, certified.cert.pem()).unwrap();
     fs::write(&key, certified.signing_key.serialize_pem()).unwrap();
-    let settings = format!("[tls]\ncertificate = \"{}\"\nkey = \"{}\"\n", certificate.display(), key.display());
+    let settings = format!(
+        "[tls]\ncertificate = \"{}\"\nkey = \"{}\"\n",
+        certificate.display(),
+        key.display()
+    );
     (settings, Trusted::new(certified.cert.der().clone()))
 }
 
@@ -26,11 +31,13 @@ impl Trusted {
     fn new(certificate: CertificateDer<'static>) -> Trusted {
         let mut roots = RootCertStore::empty();
         roots.add(certificate).unwrap();
-        let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+        let config = ClientConfig::builder_with_provider(Arc::new(
+            rustls::crypto::aws_lc_rs::default_provider(),
+        ))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
         Trusted(Arc::new(config))
     }
 

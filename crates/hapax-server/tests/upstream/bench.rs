@@ -7,8 +7,16 @@ use hapax_server::config::{Config, PrincipalSource, Protocol, StoreUrl};
 use hapax_server::gateway::Gateway;
 
 /// A gateway before this origin, with whatever is changed of its defaults.
-pub(crate) async fn gateway(origin: SocketAddr, protocol: Protocol, change: impl FnOnce(&mut Config)) -> Gateway {
-    let mut config = Config::new(format!("http://{origin}").parse().expect("an address makes a URL"));
+pub(crate) async fn gateway(
+    origin: SocketAddr,
+    protocol: Protocol,
+    change: impl FnOnce(&mut Config),
+) -> Gateway {
+    let mut config = Config::new(
+        format!("http://{origin}")
+            .parse()
+            .expect("an address makes a URL"),
+    );
     config.listen = (Ipv4Addr::LOCALHOST, 0).into();
     config.admin = None;
     config.store = StoreUrl::Memory;
@@ -21,5 +29,7 @@ pub(crate) async fn gateway(origin: SocketAddr, protocol: Protocol, change: impl
 
 /// A bound on waiting for what should come at once: a test that hangs says nothing.
 pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(20), future).await.unwrap_or_else(|_| panic!("{what}: nothing after 20 s"))
+    tokio::time::timeout(Duration::from_secs(20), future)
+        .await
+        .unwrap_or_else(|_| panic!("{what}: nothing after 20 s"))
 }

@@ -1,4 +1,5 @@
-//! Buffered bodies have a budget: one client address cannot fill the memory or the disk that others need.
+//! Buffered bodies have a budget: one client address cannot fill the memory or the disk that others
+//! need.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -56,7 +57,11 @@ async fn until(what: &str, reached: impl Fn() -> bool) {
 async fn assert_refused(sockets: &mut Vec<TcpStream>, count: usize) {
     for answer in soon("the rest is refused", take_answered(sockets, count)).await {
         // What is still on its way to a connection that closes may cut the answer off.
-        assert!(matches!(answer.told().as_str(), "503 buffer-full" | "nothing cut"), "{}", answer.told());
+        assert!(
+            matches!(answer.told().as_str(), "503 buffer-full" | "nothing cut"),
+            "{}",
+            answer.told()
+        );
     }
 }
 
@@ -74,16 +79,27 @@ async fn many_half_sent_bodies_of_one_peer_stay_within_its_share_of_memory() {
         held.push(half_a_body(gateway.address(), number, 1 << 20).await);
         most = most.max(usage(&gateway).memory_bytes);
     }
-    until("the share is full", || usage(&gateway).memory_bytes == 8 * MIB).await;
+    until("the share is full", || {
+        usage(&gateway).memory_bytes == 8 * MIB
+    })
+    .await;
     assert!(most <= 8 * MIB, "{most}");
     assert_refused(&mut held, 32).await;
     for round in 0..4 {
-        assert_eq!(victim(gateway.address(), &format!("victim-{round}"), 1 << 20).await.told(), "200");
+        assert_eq!(
+            victim(gateway.address(), &format!("victim-{round}"), 1 << 20)
+                .await
+                .told(),
+            "200"
+        );
     }
     // Nothing of the refused and the unfinished reached the service.
     assert_eq!(origin.ledger().all().len(), 4);
     drop(held);
-    until("the room has come back", || usage(&gateway) == BodyUsage::default()).await;
+    until("the room has come back", || {
+        usage(&gateway) == BodyUsage::default()
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -95,8 +111,15 @@ async fn spilled_bodies_fill_neither_the_disk_of_the_store_nor_the_share_of_othe
         config.store = StoreUrl::Sqlite(store.path().join("hapax.db"));
         config.spill_directory = Some(spill.path().to_owned());
         config.limits.buffered_disk_bytes_max = 16 * MIB;
-        let policy = Policy { body_memory_bytes_max: 64 << 10, body_bytes_max: 4 * MIB, ..Policy::default() };
-        config.routes = vec![Route { name: "all".into(), ..Route::everywhere(policy) }];
+        let policy = Policy {
+            body_memory_bytes_max: 64 << 10,
+            body_bytes_max: 4 * MIB,
+            ..Policy::default()
+        };
+        config.routes = vec![Route {
+            name: "all".into(),
+            ..Route::everywhere(policy)
+        }];
     };
     let gateway = gateway(origin.address(), Protocol::Http1, settle).await;
     assert_eq!(victim(gateway.address(), "before", 10).await.told(), "200");
@@ -105,28 +128,57 @@ async fn spilled_bodies_fill_neither_the_disk_of_the_store_nor_the_share_of_othe
     for number in 0..8 {
         held.push(half_a_body(gateway.address(), number, 2 << 20).await);
     }
-    until("the share is full", || usage(&gateway).disk_bytes == 4 * MIB).await;
+    until("the share is full", || {
+        usage(&gateway).disk_bytes == 4 * MIB
+    })
+    .await;
     assert_refused(&mut held, 6).await;
-    until("what was sent is in files", || spilled_bytes(spill.path()) >= 2 * MIB - (256 << 10)).await;
+    until("what was sent is in files", || {
+        spilled_bytes(spill.path()) >= 2 * MIB - (256 << 10)
+    })
+    .await;
     assert_eq!(victim(gateway.address(), "small", 10).await.told(), "200");
-    assert_eq!(victim(gateway.address(), "large", 3 << 20).await.told(), "200");
+    assert_eq!(
+        victim(gateway.address(), "large", 3 << 20).await.told(),
+        "200"
+    );
     let grown = bytes_in(store.path()).saturating_sub(before);
-    assert!(grown < MIB, "the directory of the store has grown by {grown} bytes");
-    assert_eq!(spilled_bytes(store.path()), 0, "and no file without a name is in it");
+    assert!(
+        grown < MIB,
+        "the directory of the store has grown by {grown} bytes"
+    );
+    assert_eq!(
+        spilled_bytes(store.path()),
+        0,
+        "and no file without a name is in it"
+    );
     drop(held);
-    until("the room has come back", || usage(&gateway) == BodyUsage::default()).await;
+    until("the room has come back", || {
+        usage(&gateway) == BodyUsage::default()
+    })
+    .await;
     assert_eq!(spilled_bytes(spill.path()), 0);
 }
 
 fn bytes_in(directory: &Path) -> u64 {
-    fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum()
+    fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().metadata().unwrap().len())
+        .sum()
 }
 
 /// What this process has open in a directory without a name there.
 fn spilled_bytes(directory: &Path) -> u64 {
-    let files = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| Some(entry.ok()?.path()));
+    let files = fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .filter_map(|entry| Some(entry.ok()?.path()));
     let is_spilled = |file: &std::path::PathBuf| {
-        fs::read_link(file).is_ok_and(|link| link.starts_with(directory) && link.to_string_lossy().ends_with("(deleted)"))
+        fs::read_link(file).is_ok_and(|link| {
+            link.starts_with(directory) && link.to_string_lossy().ends_with("(deleted)")
+        })
     };
-    files.filter(is_spilled).filter_map(|file| Some(fs::metadata(file).ok()?.len())).sum()
+    files
+        .filter(is_spilled)
+        .filter_map(|file| Some(fs::metadata(file).ok()?.len()))
+        .sum()
 }

@@ -1,4 +1,5 @@
-//! Connections to the service that are used again: when they may be, and what becomes of a request if they should not have been.
+//! Connections to the service that are used again: when they may be, and what becomes of a request
+//! if they should not have been.
 
 use std::time::Duration;
 
@@ -26,13 +27,25 @@ fn answers(text: &str) -> [Step; 2] {
 
 #[tokio::test]
 async fn a_lost_post_is_sent_once_whatever_may_be_reused() {
-    for reuse_max in [Duration::ZERO, Duration::from_nanos(1), Duration::from_secs(1)] {
+    for reuse_max in [
+        Duration::ZERO,
+        Duration::from_nanos(1),
+        Duration::from_secs(1),
+    ] {
         let origin = Origin::start().await.unwrap();
         let gateway = before(&origin, |config| config.upstream.reuse_max = reuse_max).await;
         origin.script([Step::Read, Step::Close]);
-        assert_eq!(post(gateway.address(), "guarded").await.told(), "502 outcome-unknown", "{reuse_max:?}");
+        assert_eq!(
+            post(gateway.address(), "guarded").await.told(),
+            "502 outcome-unknown",
+            "{reuse_max:?}"
+        );
         origin.script([Step::Read, Step::Close]);
-        assert_eq!(post_unguarded(gateway.address(), "bare").await.told(), "502 upstream-failed", "{reuse_max:?}");
+        assert_eq!(
+            post_unguarded(gateway.address(), "bare").await.told(),
+            "502 upstream-failed",
+            "{reuse_max:?}"
+        );
         assert_eq!(origin.ledger().all().len(), 2, "{reuse_max:?}");
     }
 }
@@ -42,9 +55,17 @@ async fn a_connection_that_was_closed_at_rest_is_never_used() {
     let origin = Origin::start().await.unwrap();
     origin.close_idle_after(Duration::from_millis(5));
     // However old: that it is closed is seen, not guessed.
-    let gateway = before(&origin, |config| config.upstream.reuse_max = Duration::from_secs(60)).await;
+    let gateway = before(&origin, |config| {
+        config.upstream.reuse_max = Duration::from_secs(60);
+    })
+    .await;
     for round in 1..=50 {
-        assert_eq!(post(gateway.address(), &format!("key-{round}")).await.told(), "200");
+        assert_eq!(
+            post(gateway.address(), &format!("key-{round}"))
+                .await
+                .told(),
+            "200"
+        );
         soon("the service closes", origin.ledger().until_closed(round)).await;
     }
     assert_eq!(origin.ledger().connections(), 50);
@@ -56,7 +77,12 @@ async fn an_http2_connection_that_was_closed_at_rest_is_never_used() {
     origin.close_idle_after(Duration::from_millis(5));
     let gateway = gateway(origin.address(), Protocol::Http2, |_| ()).await;
     for round in 1..=50 {
-        assert_eq!(post(gateway.address(), &format!("key-{round}")).await.told(), "200");
+        assert_eq!(
+            post(gateway.address(), &format!("key-{round}"))
+                .await
+                .told(),
+            "200"
+        );
         soon("the service closes", origin.ledger().until_closed(round)).await;
     }
     assert_eq!(origin.ledger().connections(), 50);
@@ -68,14 +94,32 @@ async fn a_post_whose_connection_closes_under_it_is_not_sent_again() {
     let gateway = before(&origin, |config| config.upstream.connections_max = 1).await;
     assert_eq!(post(gateway.address(), "first").await.told(), "200");
     origin.script(closes_under_the_request());
-    assert_eq!(post(gateway.address(), "guarded").await.told(), "502 outcome-unknown");
-    assert_eq!(post(gateway.address(), "guarded").await.told(), "409 outcome-unknown");
+    assert_eq!(
+        post(gateway.address(), "guarded").await.told(),
+        "502 outcome-unknown"
+    );
+    assert_eq!(
+        post(gateway.address(), "guarded").await.told(),
+        "409 outcome-unknown"
+    );
     assert_eq!(origin.ledger().connections(), 1);
 
-    assert_eq!(post_unguarded(gateway.address(), "second").await.told(), "200");
+    assert_eq!(
+        post_unguarded(gateway.address(), "second").await.told(),
+        "200"
+    );
     origin.script(closes_under_the_request());
-    assert_eq!(post_unguarded(gateway.address(), "bare").await.told(), "502 upstream-failed");
-    assert_eq!((origin.ledger().count("guarded"), origin.ledger().count("bare")), (0, 0));
+    assert_eq!(
+        post_unguarded(gateway.address(), "bare").await.told(),
+        "502 upstream-failed"
+    );
+    assert_eq!(
+        (
+            origin.ledger().count("guarded"),
+            origin.ledger().count("bare")
+        ),
+        (0, 0)
+    );
     assert_eq!(origin.ledger().connections(), 2);
 }
 
@@ -96,7 +140,10 @@ async fn a_get_whose_old_connection_closes_under_it_is_sent_once_more() {
     // The one that is sent once more is not sent a third time.
     origin.script(closes_under_the_request());
     origin.script(closes_under_the_request());
-    assert_eq!(get(gateway.address(), "/").await.told(), "502 upstream-failed");
+    assert_eq!(
+        get(gateway.address(), "/").await.told(),
+        "502 upstream-failed"
+    );
     assert_eq!(origin.ledger().connections(), 3);
 }
 
@@ -110,7 +157,10 @@ async fn answers_without_a_body_leave_their_connection_for_the_next() {
         ("204", "HTTP/1.1 204 None\r\n\r\n"),
         ("304", "HTTP/1.1 304 Same\r\netag: \"a\"\r\n\r\n"),
         ("empty", "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"),
-        ("chunks", "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"),
+        (
+            "chunks",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        ),
     ] {
         origin.script(answers(said));
         get(at, "/").await;
@@ -121,12 +171,23 @@ async fn answers_without_a_body_leave_their_connection_for_the_next() {
         assert_eq!(origin.ledger().connections(), 1, "{name}, guarded");
     }
     origin.script(answers("HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n"));
-    let head = send(at, b"HEAD / HTTP/1.1\r\nhost: shop\r\nconnection: close\r\n\r\n").await;
-    assert_eq!((head.status, head.field("content-length")), (200, Some("7")));
+    let head = send(
+        at,
+        b"HEAD / HTTP/1.1\r\nhost: shop\r\nconnection: close\r\n\r\n",
+    )
+    .await;
+    assert_eq!(
+        (head.status, head.field("content-length")),
+        (200, Some("7"))
+    );
     origin.script([Step::Read, Step::Write(answer(429, "", ""))]);
     assert_eq!(post(at, "released").await.told(), "429");
     assert_eq!(get(at, "/").await.told(), "200");
-    assert_eq!(origin.ledger().connections(), 2, "a body may follow the length that the answer to HEAD declares");
+    assert_eq!(
+        origin.ledger().connections(),
+        2,
+        "a body may follow the length that the answer to HEAD declares"
+    );
 }
 
 #[tokio::test]
@@ -135,11 +196,20 @@ async fn more_than_was_asked_for_is_nobodys_answer() {
     let gateway = before(&origin, |_| ()).await;
     let at = gateway.address();
     // At once with the answer.
-    origin.script([Step::Read, Step::Write([answer(200, "", "one"), answer(200, "", "evil")].concat())]);
+    origin.script([
+        Step::Read,
+        Step::Write([answer(200, "", "one"), answer(200, "", "evil")].concat()),
+    ]);
     assert_eq!(get(at, "/").await.body, b"one");
     assert_eq!(post(at, "next").await.body, b"done");
     // When everybody thinks it is over.
-    origin.script([Step::Read, Step::Write(answer(200, "", "two")), Step::Wait, Step::Write(answer(200, "", "evil")), Step::Mark]);
+    origin.script([
+        Step::Read,
+        Step::Write(answer(200, "", "two")),
+        Step::Wait,
+        Step::Write(answer(200, "", "evil")),
+        Step::Mark,
+    ]);
     assert_eq!(get(at, "/").await.body, b"two");
     origin.go();
     soon("the origin speaks", origin.ledger().until_marks(1)).await;
@@ -151,9 +221,18 @@ async fn more_than_was_asked_for_is_nobodys_answer() {
 async fn an_answer_before_the_request_was_read_takes_its_connection_with_it() {
     let origin = Origin::start().await.unwrap();
     let gateway = before(&origin, |_| ()).await;
-    origin.script([Step::ReadHead, Step::Write(answer(413, "", "no")), Step::Wait]);
+    origin.script([
+        Step::ReadHead,
+        Step::Write(answer(413, "", "no")),
+        Step::Wait,
+    ]);
     let request = b"POST / HTTP/1.1\r\nhost: shop\r\nconnection: close\r\ncontent-length: 1000000\r\n\r\nonly so much";
-    assert_eq!(soon("the early answer", send(gateway.address(), request)).await.told(), "413");
+    assert_eq!(
+        soon("the early answer", send(gateway.address(), request))
+            .await
+            .told(),
+        "413"
+    );
     assert_eq!(post(gateway.address(), "next").await.told(), "200");
     assert_eq!(origin.ledger().connections(), 2);
 }
@@ -165,8 +244,14 @@ async fn whoever_finds_no_connection_free_waits_for_one() {
     let at = gateway.address();
     origin.script([Step::Read, Step::Wait, Step::Write(answer(200, "", "slow"))]);
     let slow = tokio::spawn(async move { post(at, "slow").await.told() });
-    soon("the first request arrives", origin.ledger().until_requests(1)).await;
-    let waiting: Vec<_> = (0..8).map(|n| tokio::spawn(async move { post(at, &format!("waiting-{n}")).await.told() })).collect();
+    soon(
+        "the first request arrives",
+        origin.ledger().until_requests(1),
+    )
+    .await;
+    let waiting: Vec<_> = (0..8)
+        .map(|n| tokio::spawn(async move { post(at, &format!("waiting-{n}")).await.told() }))
+        .collect();
     origin.go();
     assert_eq!(soon("the slow one", slow).await.unwrap(), "200");
     for waiting in waiting {
@@ -182,10 +267,19 @@ async fn whoever_waits_gets_the_place_of_a_connection_that_is_lost() {
     let at = gateway.address();
     origin.script([Step::Read, Step::Wait, Step::Reset]);
     let lost = tokio::spawn(async move { post(at, "lost").await.told() });
-    soon("the first request arrives", origin.ledger().until_requests(1)).await;
-    let waiting: Vec<_> = (0..4).map(|n| tokio::spawn(async move { post(at, &format!("waiting-{n}")).await.told() })).collect();
+    soon(
+        "the first request arrives",
+        origin.ledger().until_requests(1),
+    )
+    .await;
+    let waiting: Vec<_> = (0..4)
+        .map(|n| tokio::spawn(async move { post(at, &format!("waiting-{n}")).await.told() }))
+        .collect();
     origin.go();
-    assert_eq!(soon("the lost one", lost).await.unwrap(), "502 outcome-unknown");
+    assert_eq!(
+        soon("the lost one", lost).await.unwrap(),
+        "502 outcome-unknown"
+    );
     for waiting in waiting {
         assert_eq!(soon("one that waited", waiting).await.unwrap(), "200");
     }
@@ -203,8 +297,15 @@ async fn a_wait_for_a_connection_that_is_too_long_releases_the_key() {
     let at = gateway.address();
     origin.script([Step::Read, Step::Wait, Step::Write(answer(200, "", "slow"))]);
     let slow = tokio::spawn(async move { post(at, "slow").await.told() });
-    soon("the first request arrives", origin.ledger().until_requests(1)).await;
-    assert_eq!(soon("the wait ends", post(at, "waiting")).await.told(), "502 upstream-unreachable");
+    soon(
+        "the first request arrives",
+        origin.ledger().until_requests(1),
+    )
+    .await;
+    assert_eq!(
+        soon("the wait ends", post(at, "waiting")).await.told(),
+        "502 upstream-unreachable"
+    );
     origin.go();
     assert_eq!(soon("the slow one", slow).await.unwrap(), "200");
     // Nobody is left in line who would swallow the connection.
@@ -227,7 +328,10 @@ async fn a_client_that_hangs_up_does_not_stop_a_guarded_request() {
     origin.go();
     let wait = b"POST /charges HTTP/1.1\r\nhost: shop\r\nconnection: close\r\nprefer: wait=10\r\nidempotency-key: left\r\ncontent-length: 4\r\n\r\nleft";
     let replay = soon("the replay", send(at, wait)).await;
-    assert_eq!((replay.told().as_str(), &*replay.body), ("201 replayed", &b"made"[..]));
+    assert_eq!(
+        (replay.told().as_str(), &*replay.body),
+        ("201 replayed", &b"made"[..])
+    );
     assert_eq!(origin.ledger().count("left"), 1);
 }
 
@@ -238,7 +342,11 @@ async fn a_client_that_names_no_host_reaches_either_kind_of_service() {
     let gateway1 = before(&origin, |_| ()).await;
     assert_eq!(send(gateway1.address(), request).await.told(), "200");
     let host = format!("host: {}\r\n", origin.address());
-    assert!(origin.ledger().all()[0].head.contains(&host), "{}", origin.ledger().all()[0].head);
+    assert!(
+        origin.ledger().all()[0].head.contains(&host),
+        "{}",
+        origin.ledger().all()[0].head
+    );
 
     let origin = Origin2::start().await.unwrap();
     let gateway2 = gateway(origin.address(), Protocol::Http2, |_| ()).await;
@@ -249,14 +357,26 @@ async fn a_client_that_names_no_host_reaches_either_kind_of_service() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_http2_connection_that_opens_serves_all_who_waited_for_a_place() {
     let origin = Origin2::start().await.unwrap();
-    let gateway = gateway(origin.address(), Protocol::Http2, |config| config.upstream.connections_max = 1).await;
+    let gateway = gateway(origin.address(), Protocol::Http2, |config| {
+        config.upstream.connections_max = 1;
+    })
+    .await;
     let at = gateway.address();
     for round in 0..10 {
-        let sent: Vec<_> = (0..8).map(|n| tokio::spawn(async move { post(at, &format!("{round}-{n}")).await.told() })).collect();
+        let sent: Vec<_> = (0..8)
+            .map(|n| tokio::spawn(async move { post(at, &format!("{round}-{n}")).await.told() }))
+            .collect();
         for sent in sent {
-            assert_eq!(soon("the answer", sent).await.unwrap(), "200", "round {round}");
+            assert_eq!(
+                soon("the answer", sent).await.unwrap(),
+                "200",
+                "round {round}"
+            );
         }
         origin.script([Step2::Read, Step2::Drop]);
-        assert_eq!(post(at, &format!("{round}-lost")).await.told(), "502 outcome-unknown");
+        assert_eq!(
+            post(at, &format!("{round}-lost")).await.told(),
+            "502 outcome-unknown"
+        );
     }
 }

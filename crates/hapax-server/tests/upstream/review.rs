@@ -27,12 +27,22 @@ async fn before(origin: &Origin, change: impl FnOnce(&mut Config)) -> Gateway {
 }
 
 fn guarded_gets() -> Route {
-    let policy = Policy { key: KeyRule::Required, methods: vec!["GET".into()], ..Policy::default() };
-    Route { name: "GET /**".into(), methods: vec![Method::GET], ..Route::everywhere(policy) }
+    let policy = Policy {
+        key: KeyRule::Required,
+        methods: vec!["GET".into()],
+        ..Policy::default()
+    };
+    Route {
+        name: "GET /**".into(),
+        methods: vec![Method::GET],
+        ..Route::everywhere(policy)
+    }
 }
 
 async fn get_guarded(gateway: SocketAddr, key: &str) -> Answer {
-    let request = format!("GET /run HTTP/1.1\r\nhost: shop\r\nconnection: close\r\nidempotency-key: {key}\r\n\r\n");
+    let request = format!(
+        "GET /run HTTP/1.1\r\nhost: shop\r\nconnection: close\r\nidempotency-key: {key}\r\n\r\n"
+    );
     send(gateway, request.as_bytes()).await
 }
 
@@ -47,12 +57,19 @@ async fn a_guarded_get_is_not_sent_again_because_its_method_is_safe() {
     .await;
     assert_eq!(get_guarded(gateway.address(), "first").await.told(), "200");
     origin.script([Step::Read, Step::Close]);
-    assert_eq!(get_guarded(gateway.address(), "second").await.told(), "502 outcome-unknown");
-    assert_eq!(get_guarded(gateway.address(), "second").await.told(), "409 outcome-unknown");
+    assert_eq!(
+        get_guarded(gateway.address(), "second").await.told(),
+        "502 outcome-unknown"
+    );
+    assert_eq!(
+        get_guarded(gateway.address(), "second").await.told(),
+        "409 outcome-unknown"
+    );
     assert_eq!(origin.ledger().count("second"), 1);
 }
 
-/// An HTTP/2 service that takes one stream at a time, says which key has arrived, and answers when told to.
+/// An HTTP/2 service that takes one stream at a time, says which key has arrived, and answers when
+/// told to.
 struct OneAtATime {
     address: SocketAddr,
     arrived: mpsc::UnboundedReceiver<String>,
@@ -70,15 +87,32 @@ impl OneAtATime {
                 tokio::spawn(one_at_a_time(socket, arriving.clone(), permits.clone()));
             }
         });
-        OneAtATime { address, arrived, go }
+        OneAtATime {
+            address,
+            arrived,
+            go,
+        }
     }
 }
 
-async fn one_at_a_time(socket: TcpStream, arriving: mpsc::UnboundedSender<String>, go: Arc<Semaphore>) {
+async fn one_at_a_time(
+    socket: TcpStream,
+    arriving: mpsc::UnboundedSender<String>,
+    go: Arc<Semaphore>,
+) {
     let mut builder = h2::server::Builder::new();
-    let mut connection = builder.max_concurrent_streams(1).handshake::<_, Bytes>(socket).await.unwrap();
+    let mut connection = builder
+        .max_concurrent_streams(1)
+        .handshake::<_, Bytes>(socket)
+        .await
+        .unwrap();
     while let Some(Ok((request, respond))) = connection.accept().await {
-        tokio::spawn(answer_when_told(request, respond, arriving.clone(), go.clone()));
+        tokio::spawn(answer_when_told(
+            request,
+            respond,
+            arriving.clone(),
+            go.clone(),
+        ));
     }
 }
 
@@ -88,12 +122,19 @@ async fn answer_when_told(
     arriving: mpsc::UnboundedSender<String>,
     go: Arc<Semaphore>,
 ) {
-    let key = request.headers()["idempotency-key"].to_str().unwrap().to_owned();
+    let key = request.headers()["idempotency-key"]
+        .to_str()
+        .unwrap()
+        .to_owned();
     let mut body = request.into_body();
     while body.data().await.is_some() {}
     arriving.send(key).unwrap();
     go.acquire().await.unwrap().forget();
-    respond.send_response(Response::new(()), false).unwrap().send_data("done".into(), true).unwrap();
+    respond
+        .send_response(Response::new(()), false)
+        .unwrap()
+        .send_data("done".into(), true)
+        .unwrap();
 }
 
 #[tokio::test]
@@ -103,38 +144,74 @@ async fn a_request_that_finds_no_stream_free_is_released_and_never_sent() {
     let gateway = gateway(service.address, Protocol::Http2, change).await;
     let at = gateway.address();
     let first = tokio::spawn(async move { post(at, "first").await });
-    assert_eq!(soon("the first arrives", service.arrived.recv()).await.as_deref(), Some("first"));
-    assert_eq!(soon("the second is given up", post(at, "second")).await.told(), "502 upstream-unreachable");
+    assert_eq!(
+        soon("the first arrives", service.arrived.recv())
+            .await
+            .as_deref(),
+        Some("first")
+    );
+    assert_eq!(
+        soon("the second is given up", post(at, "second"))
+            .await
+            .told(),
+        "502 upstream-unreachable"
+    );
 
     service.go.add_permits(3);
     assert_eq!(soon("the first ends", first).await.unwrap().told(), "200");
     // On the same connection: had the one given up been sent late, it would have come before this.
     assert_eq!(soon("another runs", post(at, "third")).await.told(), "200");
-    assert_eq!(soon("the second runs", post(at, "second")).await.told(), "200");
+    assert_eq!(
+        soon("the second runs", post(at, "second")).await.told(),
+        "200"
+    );
     assert_eq!(post(at, "second").await.told(), "200 replayed");
-    assert_eq!([service.arrived.recv().await, service.arrived.recv().await].map(Option::unwrap), ["third", "second"]);
+    assert_eq!(
+        [service.arrived.recv().await, service.arrived.recv().await].map(Option::unwrap),
+        ["third", "second"]
+    );
     assert!(service.arrived.is_empty());
 }
 
-/// What comes back for one request and for a second, `GET /next`, that follows it on the same connection.
+/// What comes back for one request and for a second, `GET /next`, that follows it on the same
+/// connection.
 async fn with_next(gateway: SocketAddr, request: &str) -> (Answer, Answer) {
     let next = "GET /next HTTP/1.1\r\nhost: shop\r\nconnection: close\r\n\r\n";
     let mut socket = TcpStream::connect(gateway).await.unwrap();
-    socket.write_all(format!("{request}{next}").as_bytes()).await.unwrap();
+    socket
+        .write_all(format!("{request}{next}").as_bytes())
+        .await
+        .unwrap();
     let mut bytes = Vec::new();
-    soon("both answers", socket.read_to_end(&mut bytes)).await.unwrap();
+    soon("both answers", socket.read_to_end(&mut bytes))
+        .await
+        .unwrap();
     let (first, next) = bytes.split_at(first_length(&bytes));
     (Answer::parse(first), Answer::parse(next))
 }
 
-/// Where the first answer ends. Not everybody would find the same end for one that is framed twice, so that must not be.
+/// Where the first answer ends. Not everybody would find the same end for one that is framed twice,
+/// so that must not be.
 fn first_length(bytes: &[u8]) -> usize {
     let text = String::from_utf8_lossy(bytes);
-    let head = text.split_inclusive("\r\n\r\n").next().unwrap().to_ascii_lowercase();
-    let lengths: Vec<&str> = head.lines().filter_map(|line| line.strip_prefix("content-length: ")).collect();
+    let head = text
+        .split_inclusive("\r\n\r\n")
+        .next()
+        .unwrap()
+        .to_ascii_lowercase();
+    let lengths: Vec<&str> = head
+        .lines()
+        .filter_map(|line| line.strip_prefix("content-length: "))
+        .collect();
     let is_chunked = head.contains("\r\ntransfer-encoding: chunked\r\n");
     match lengths[..] {
-        [] if is_chunked => head.len() + text[head.len()..].find("0\r\n\r\n").expect("the last chunk") + 5,
+        [] if is_chunked => {
+            head.len()
+                + text[head.len()..]
+                    .find("0\r\n\r\n")
+                    .expect("the last chunk")
+                + 5
+        }
         [length] if !is_chunked => head.len() + length.parse::<usize>().unwrap(),
         _ => panic!("framed twice, or not at all:\n{head}"),
     }
@@ -154,18 +231,34 @@ async fn an_answer_with_both_lengths_is_one_answer_to_the_client() {
     .enumerate()
     {
         let both = || {
-            let answer = format!("HTTP/1.1 200 OK\r\n{framing}\r\n\r\n5\r\nwhole\r\n5\r\n body\r\n0\r\n\r\n");
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\n{framing}\r\n\r\n5\r\nwhole\r\n5\r\n body\r\n0\r\n\r\n"
+            );
             origin.script([Step::Read, Step::Write(answer.into_bytes())]);
         };
         let key = format!("idempotency-key: key-{index}\r\n");
-        for (fields, is_sent, told) in [("", true, "200"), (&*key, true, "200"), (&*key, false, "200 replayed")] {
+        for (fields, is_sent, told) in [
+            ("", true, "200"),
+            (&*key, true, "200"),
+            (&*key, false, "200 replayed"),
+        ] {
             if is_sent {
                 both();
             }
-            let request = format!("POST /charges HTTP/1.1\r\nhost: shop\r\n{fields}content-length: 1\r\n\r\nx");
+            let request = format!(
+                "POST /charges HTTP/1.1\r\nhost: shop\r\n{fields}content-length: 1\r\n\r\nx"
+            );
             let (first, next) = with_next(gateway.address(), &request).await;
-            assert_eq!((first.told().as_str(), &*first.body), (told, &b"whole body"[..]), "{framing:?} {fields:?}");
-            assert_eq!((next.told().as_str(), &*next.body), ("200", &b"done"[..]), "{framing:?} {fields:?}");
+            assert_eq!(
+                (first.told().as_str(), &*first.body),
+                (told, &b"whole body"[..]),
+                "{framing:?} {fields:?}"
+            );
+            assert_eq!(
+                (next.told().as_str(), &*next.body),
+                ("200", &b"done"[..]),
+                "{framing:?} {fields:?}"
+            );
         }
     }
 }
@@ -176,12 +269,24 @@ async fn a_known_method_in_lower_case_walks_around_no_guard() {
     let gateway = before(&origin, |_| ()).await;
     for method in ["patch", "post", "Post", "pATCH", "get"] {
         for key in ["", "idempotency-key: a\r\n"] {
-            let request =
-                format!("{method} /charges HTTP/1.1\r\nhost: shop\r\nconnection: close\r\n{key}content-length: 1\r\n\r\nx");
-            assert_eq!(send(gateway.address(), request.as_bytes()).await.status, 400, "{method} {key:?}");
+            let request = format!(
+                "{method} /charges HTTP/1.1\r\nhost: shop\r\nconnection: close\r\n{key}content-length: 1\r\n\r\nx"
+            );
+            assert_eq!(
+                send(gateway.address(), request.as_bytes()).await.status,
+                400,
+                "{method} {key:?}"
+            );
         }
-        let request = Request::builder().method(method).uri("http://shop/charges").header("idempotency-key", "a");
-        assert_eq!(send_http2(gateway.address(), request.body(()).unwrap()).await, 400, "{method}");
+        let request = Request::builder()
+            .method(method)
+            .uri("http://shop/charges")
+            .header("idempotency-key", "a");
+        assert_eq!(
+            send_http2(gateway.address(), request.body(()).unwrap()).await,
+            400,
+            "{method}"
+        );
     }
     assert_eq!(origin.ledger().connections(), 0);
 }
@@ -199,10 +304,19 @@ async fn send_http2(gateway: SocketAddr, request: Request<()>) -> u16 {
 async fn a_cookie_in_crumbs_arrives_whole() {
     let origin = Origin::start().await.unwrap();
     let gateway = before(&origin, |_| ()).await;
-    let request = Request::builder().uri("http://shop/").header("cookie", "a=1").header("cookie", "b=2");
-    assert_eq!(send_http2(gateway.address(), request.body(()).unwrap()).await, 200);
+    let request = Request::builder()
+        .uri("http://shop/")
+        .header("cookie", "a=1")
+        .header("cookie", "b=2");
+    assert_eq!(
+        send_http2(gateway.address(), request.body(()).unwrap()).await,
+        200
+    );
     let head = origin.ledger().all()[0].head.to_ascii_lowercase();
-    let cookies: Vec<&str> = head.lines().filter(|line| line.starts_with("cookie")).collect();
+    let cookies: Vec<&str> = head
+        .lines()
+        .filter(|line| line.starts_with("cookie"))
+        .collect();
     assert_eq!(cookies, ["cookie: a=1; b=2"]);
 }
 
@@ -226,9 +340,14 @@ async fn one_silent_connection_too_many_closes_the_oldest() {
     }
     closed(&mut sockets[0]).await;
     for socket in &mut sockets[1..] {
-        socket.write_all(b"GET / HTTP/1.1\r\nhost: shop\r\nconnection: close\r\n\r\n").await.unwrap();
+        socket
+            .write_all(b"GET / HTTP/1.1\r\nhost: shop\r\nconnection: close\r\n\r\n")
+            .await
+            .unwrap();
         let mut bytes = Vec::new();
-        soon("an answer", socket.read_to_end(&mut bytes)).await.unwrap();
+        soon("an answer", socket.read_to_end(&mut bytes))
+            .await
+            .unwrap();
         assert_eq!(Answer::parse(&bytes).told(), "200");
     }
 }
@@ -255,12 +374,21 @@ async fn an_answer_without_a_length_that_is_cut_does_not_look_whole() {
         socket.write_all(request.as_bytes()).await.unwrap();
         let mut bytes = Vec::new();
         while !String::from_utf8_lossy(&bytes).contains("half") {
-            assert_ne!(soon("half an answer", socket.read_buf(&mut bytes)).await.unwrap(), 0);
+            assert_ne!(
+                soon("half an answer", socket.read_buf(&mut bytes))
+                    .await
+                    .unwrap(),
+                0
+            );
         }
         origin.go();
         // However it ends: what came is looked at.
         let _ = soon("the end", socket.read_to_end(&mut bytes)).await;
         let answer = Answer::parse(&bytes);
-        assert_eq!((answer.told().as_str(), &*answer.body), ("200 cut", &b"half"[..]), "{connection}");
+        assert_eq!(
+            (answer.told().as_str(), &*answer.body),
+            ("200 cut", &b"half"[..]),
+            "{connection}"
+        );
     }
 }

@@ -1,7 +1,9 @@
-//! Servers that people run, which close connections at rest after a time of their own: no request of ours is lost to that.
+//! Servers that people run, which close connections at rest after a time of their own: no request
+//! of ours is lost to that.
 //!
-//! Each lane is a gateway of its own that sends one guarded POST, lets the connection rest, and sends another. Whether the server had closed it by
-//! then is read from the system: a socket in `CLOSE_WAIT` whose other end is the server.
+//! Each lane is a gateway of its own that sends one guarded POST, lets the connection rest, and
+//! sends another. Whether the server had closed it by then is read from the system: a socket in
+//! `CLOSE_WAIT` whose other end is the server.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
@@ -71,17 +73,27 @@ impl Drop for Server {
 impl Server {
     /// One that prints its port.
     fn start(command: &mut Command) -> Server {
-        let mut child =
-            command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("it is piped")).read_line(&mut line).expect("the server says its port");
+        BufReader::new(child.stdout.take().expect("it is piped"))
+            .read_line(&mut line)
+            .expect("the server says its port");
         let port = line.trim().parse().expect("the server says its port");
-        Server { child, address: (Ipv4Addr::LOCALHOST, port).into() }
+        Server {
+            child,
+            address: (Ipv4Addr::LOCALHOST, port).into(),
+        }
     }
 
     fn node(keep_alive: Option<Duration>) -> Server {
         let mut command = Command::new("node");
-        command.args(["-e", NODE]).args(keep_alive.map(|keep_alive| keep_alive.as_millis().to_string()));
+        command
+            .args(["-e", NODE])
+            .args(keep_alive.map(|keep_alive| keep_alive.as_millis().to_string()));
         Server::start(&mut command)
     }
 
@@ -93,16 +105,36 @@ impl Server {
     fn gunicorn(program: &Path, folder: &Path) -> Server {
         std::fs::write(folder.join("service.py"), WSGI).expect("the folder is ours");
         let mut child = Command::new(program)
-            .args(["--bind", "127.0.0.1:0", "--worker-class", "gthread", "--threads", "16", "service:app"])
+            .args([
+                "--bind",
+                "127.0.0.1:0",
+                "--worker-class",
+                "gthread",
+                "--threads",
+                "16",
+                "service:app",
+            ])
             .current_dir(folder)
             .stderr(Stdio::piped())
             .spawn()
             .expect("gunicorn starts");
-        let mut said = BufReader::new(child.stderr.take().expect("it is piped")).lines().map_while(Result::ok);
-        let port = said.find_map(|line| line.split("Listening at: http://127.0.0.1:").nth(1)?.split(' ').next()?.parse().ok());
+        let mut said = BufReader::new(child.stderr.take().expect("it is piped"))
+            .lines()
+            .map_while(Result::ok);
+        let port = said.find_map(|line| {
+            line.split("Listening at: http://127.0.0.1:")
+                .nth(1)?
+                .split(' ')
+                .next()?
+                .parse()
+                .ok()
+        });
         // Read on, so that it can go on saying what it does.
         std::thread::spawn(move || said.for_each(drop));
-        Server { child, address: (Ipv4Addr::LOCALHOST, port.expect("gunicorn says its port")).into() }
+        Server {
+            child,
+            address: (Ipv4Addr::LOCALHOST, port.expect("gunicorn says its port")).into(),
+        }
     }
 }
 
@@ -115,10 +147,14 @@ struct Count {
     wrong: Vec<String>,
 }
 
-/// One lane for each gap. Their first requests go one after the other, to know whose connection is which, and their second ones when due.
+/// One lane for each gap. Their first requests go one after the other, to know whose connection is
+/// which, and their second ones when due.
 async fn lanes(server: SocketAddr, gaps_ms: &[u64], reuse_max: Option<Duration>) -> Count {
     let mut lanes = JoinSet::new();
-    let mut count = Count { sent: 2 * gaps_ms.len(), ..Count::default() };
+    let mut count = Count {
+        sent: 2 * gaps_ms.len(),
+        ..Count::default()
+    };
     for &gap_ms in gaps_ms {
         let gateway = gateway(server, Protocol::Http1, |config| {
             config.upstream.reuse_max = reuse_max.unwrap_or(config.upstream.reuse_max);
@@ -126,12 +162,21 @@ async fn lanes(server: SocketAddr, gaps_ms: &[u64], reuse_max: Option<Duration>)
         .await;
         let before = sockets(server);
         count.note(gap_ms, &post(gateway.address(), "first").await.told());
-        let ours: Vec<_> = sockets(server).into_keys().filter(|port| !before.contains_key(port)).collect();
+        let ours: Vec<_> = sockets(server)
+            .into_keys()
+            .filter(|port| !before.contains_key(port))
+            .collect();
         lanes.spawn(async move {
             tokio::time::sleep(Duration::from_millis(gap_ms)).await;
             let now = sockets(server);
-            let is_closed = ours.iter().any(|port| now.get(port).is_some_and(|state| state == CLOSE_WAIT));
-            (gap_ms, is_closed, post(gateway.address(), "second").await.told())
+            let is_closed = ours
+                .iter()
+                .any(|port| now.get(port).is_some_and(|state| state == CLOSE_WAIT));
+            (
+                gap_ms,
+                is_closed,
+                post(gateway.address(), "second").await.told(),
+            )
         });
     }
     while let Some(lane) = lanes.join_next().await {
@@ -145,7 +190,8 @@ async fn lanes(server: SocketAddr, gaps_ms: &[u64], reuse_max: Option<Duration>)
 impl Count {
     fn note(&mut self, gap_ms: u64, told: &str) {
         if told != "200" {
-            self.wrong.push(format!("{told} in the lane of {gap_ms} ms"));
+            self.wrong
+                .push(format!("{told} in the lane of {gap_ms} ms"));
         }
     }
 }
@@ -153,22 +199,37 @@ impl Count {
 /// What the system calls a socket that the other side has closed and ours has not.
 const CLOSE_WAIT: &str = "08";
 
-/// The sockets of this machine whose other end is this server: their ports, and the states they are in.
+/// The sockets of this machine whose other end is this server: their ports, and the states they are
+/// in.
 fn sockets(server: SocketAddr) -> HashMap<String, String> {
-    let sockets = std::fs::read_to_string("/proc/net/tcp").expect("the system tells of its sockets");
+    let sockets =
+        std::fs::read_to_string("/proc/net/tcp").expect("the system tells of its sockets");
     let port = format!(":{:04X}", server.port());
-    let fields = sockets.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let fields = sockets
+        .lines()
+        .skip(1)
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
     let ours = fields.filter(|fields| fields[2].ends_with(&port));
-    ours.map(|fields| (fields[1].to_owned(), fields[3].to_owned())).collect()
+    ours.map(|fields| (fields[1].to_owned(), fields[3].to_owned()))
+        .collect()
 }
 
 fn assert_none_lost(name: &str, count: &Count) {
-    println!("{name}: {} requests, {} connections closed at rest, {} lost", count.sent, count.closed, count.wrong.len());
+    println!(
+        "{name}: {} requests, {} connections closed at rest, {} lost",
+        count.sent,
+        count.closed,
+        count.wrong.len()
+    );
     assert!(count.wrong.is_empty(), "{name}: {:?}", count.wrong);
-    assert!(count.closed > 0, "{name}: no connection was closed at rest, so nothing was shown");
+    assert!(
+        count.closed > 0,
+        "{name}: no connection was closed at rest, so nothing was shown"
+    );
 }
 
-/// Gaps around the moment at which a server closes. Newer versions of Node close a second later than they say.
+/// Gaps around the moment at which a server closes. Newer versions of Node close a second later
+/// than they say.
 fn around(at_ms: u64) -> Vec<u64> {
     let before = [30, 10, 5, 2, 1].map(|less| at_ms - less);
     let after = [0, 1, 2, 5, 10, 30, 100].map(|more| at_ms + more);
@@ -178,7 +239,12 @@ fn around(at_ms: u64) -> Vec<u64> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node_with_its_five_seconds_loses_nothing() {
     let server = Server::node(None);
-    let gaps = [&[0, 900, 990, 1_000, 1_010, 2_500][..], &around(5_000), &around(6_000)].concat();
+    let gaps = [
+        &[0, 900, 990, 1_000, 1_010, 2_500][..],
+        &around(5_000),
+        &around(6_000),
+    ]
+    .concat();
     assert_none_lost("node, 5 s", &lanes(server.address, &gaps, None).await);
 }
 
@@ -190,7 +256,10 @@ async fn node_that_says_how_long_it_waits_is_believed() {
         let at = keep_alive.as_millis() as u64;
         let gaps = [&[0, at / 2][..], &around(at), &around(at + 1_000)].concat();
         let count = lanes(server.address, &gaps, Some(Duration::from_secs(60))).await;
-        assert_none_lost(&format!("node, {keep_alive:?}, whatever we would allow"), &count);
+        assert_none_lost(
+            &format!("node, {keep_alive:?}, whatever we would allow"),
+            &count,
+        );
     }
 }
 
@@ -198,18 +267,28 @@ async fn node_that_says_how_long_it_waits_is_believed() {
 async fn python_with_two_seconds_loses_nothing() {
     let server = Server::python();
     let gaps = [&[0, 500, 990, 1_000, 1_010][..], &around(2_000)].concat();
-    assert_none_lost("http.server, 2 s", &lanes(server.address, &gaps, None).await);
+    assert_none_lost(
+        "http.server, 2 s",
+        &lanes(server.address, &gaps, None).await,
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gunicorn_with_its_two_seconds_loses_nothing() {
     let Some(program) = gunicorn() else {
-        println!("SKIPPED gunicorn: it is not installed; ./check needs installs it, or name it in HAPAX_GUNICORN");
+        println!(
+            "SKIPPED gunicorn: it is not installed; ./check needs installs it, or name it in HAPAX_GUNICORN"
+        );
         return;
     };
     let folder = tempfile::tempdir().expect("a folder");
     let server = Server::gunicorn(&program, folder.path());
-    let gaps = [&[0, 500, 990, 1_000, 1_010][..], &around(2_000), &around(3_000)].concat();
+    let gaps = [
+        &[0, 500, 990, 1_000, 1_010][..],
+        &around(2_000),
+        &around(3_000),
+    ]
+    .concat();
     assert_none_lost("gunicorn, 2 s", &lanes(server.address, &gaps, None).await);
 }
 
@@ -218,12 +297,15 @@ fn gunicorn() -> Option<PathBuf> {
         return Some(named.into());
     }
     let paths = std::env::var_os("PATH")?;
-    std::env::split_paths(&paths).map(|folder| folder.join("gunicorn")).find(|program| program.is_file())
+    std::env::split_paths(&paths)
+        .map(|folder| folder.join("gunicorn"))
+        .find(|program| program.is_file())
 }
 
-/// The worst that can be asked for: a service that closes after about as long as requests are apart, says nothing of it, and is believed
-/// to wait for longer. Its close and our request can then cross on the way, and nobody can know which came first: those are honestly unknown. The number is printed; that
-/// nothing is sent twice is what holds.
+/// The worst that can be asked for: a service that closes after about as long as requests are
+/// apart, says nothing of it, and is believed to wait for longer. Its close and our request can
+/// then cross on the way, and nobody can know which came first: those are honestly unknown. The
+/// number is printed; that nothing is sent twice is what holds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_close_that_crosses_a_request_is_unknown_and_nothing_worse() {
     let origin = Origin::start().await.unwrap();
@@ -231,20 +313,28 @@ async fn a_close_that_crosses_a_request_is_unknown_and_nothing_worse() {
     let gateway = gateway(origin.address(), Protocol::Http1, |_| ()).await;
     let (mut seed, mut unknown) = (7_u64, 0);
     for round in 0..100 {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        seed = seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         let gap = Duration::from_micros(40_000 + (seed >> 33) % 20_000);
         let key = format!("key-{round}");
         match post(gateway.address(), &key).await.told().as_str() {
             "200" => assert_eq!(origin.ledger().count(&key), 1),
             "502 outcome-unknown" => {
                 unknown += 1;
-                assert_eq!(post(gateway.address(), &key).await.told(), "409 outcome-unknown");
+                assert_eq!(
+                    post(gateway.address(), &key).await.told(),
+                    "409 outcome-unknown"
+                );
                 assert!(origin.ledger().count(&key) <= 1);
             }
             told => panic!("{told}"),
         }
         tokio::time::sleep(gap).await;
     }
-    println!("50 ms, gaps of 40 to 60 ms: 100 requests, {} connections, {unknown} unknown", origin.ledger().connections());
+    println!(
+        "50 ms, gaps of 40 to 60 ms: 100 requests, {} connections, {unknown} unknown",
+        origin.ledger().connections()
+    );
     assert!(origin.ledger().closed() > 0);
 }

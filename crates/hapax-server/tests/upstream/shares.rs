@@ -1,4 +1,5 @@
-//! Unguarded requests and tunnels have a share of the connections to the upstream: guarded requests get through, whatever others hold.
+//! Unguarded requests and tunnels have a share of the connections to the upstream: guarded requests
+//! get through, whatever others hold.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -20,7 +21,8 @@ use crate::bench::{gateway, soon};
 use crate::client::{Answer, send, take_answered};
 use crate::upgrade::{AGREES, ASKS, HELLO, read_head};
 
-/// Of these, unguarded requests may use six, those of one peer four; there may be four tunnels, of one peer two.
+/// Of these, unguarded requests may use six, those of one peer four; there may be four tunnels, of
+/// one peer two.
 const CONNECTIONS: usize = 8;
 const UNGUARDED: usize = 6;
 const PER_PEER: usize = 4;
@@ -28,7 +30,8 @@ const PER_PEER: usize = 4;
 const ATTACKER: &str = "10.0.0.66";
 const OTHER: &str = "10.0.0.7";
 
-/// Longer than a guarded request should ever wait here, and as long as one without a free connection does.
+/// Longer than a guarded request should ever wait here, and as long as one without a free
+/// connection does.
 const CONNECT: Duration = Duration::from_secs(3);
 
 /// The client's address is whatever it says: it comes through a proxy that is believed.
@@ -56,7 +59,9 @@ async fn guarded(gateway: SocketAddr, peer: &str, key: &str) -> Answer {
 }
 
 async fn unguarded(gateway: SocketAddr, peer: &str) -> Answer {
-    let request = format!("GET /stock HTTP/1.1\r\nhost: shop\r\nx-forwarded-for: {peer}\r\nconnection: close\r\n\r\n");
+    let request = format!(
+        "GET /stock HTTP/1.1\r\nhost: shop\r\nx-forwarded-for: {peer}\r\nconnection: close\r\n\r\n"
+    );
     send(gateway, request.as_bytes()).await
 }
 
@@ -70,18 +75,42 @@ async fn until(what: &str, reached: impl Fn() -> bool) {
     soon(what, asking).await;
 }
 
-/// Guarded requests of anybody, and an unguarded one of somebody else, get through while one peer holds all it can.
+/// Guarded requests of anybody, and an unguarded one of somebody else, get through while one peer
+/// holds all it can.
 async fn assert_others_get_through(gateway: SocketAddr) {
     let started = tokio::time::Instant::now();
-    for (peer, key) in [(OTHER, "other-1"), (ATTACKER, "same-1"), (OTHER, "other-2"), (ATTACKER, "same-2")] {
-        assert_eq!(soon("a guarded answer", guarded(gateway, peer, key)).await.told(), "200", "{peer}");
+    for (peer, key) in [
+        (OTHER, "other-1"),
+        (ATTACKER, "same-1"),
+        (OTHER, "other-2"),
+        (ATTACKER, "same-2"),
+    ] {
+        assert_eq!(
+            soon("a guarded answer", guarded(gateway, peer, key))
+                .await
+                .told(),
+            "200",
+            "{peer}"
+        );
     }
-    assert_eq!(soon("an unguarded answer", unguarded(gateway, OTHER)).await.told(), "200");
-    assert!(started.elapsed() < CONNECT, "they waited for {:?}", started.elapsed());
+    assert_eq!(
+        soon("an unguarded answer", unguarded(gateway, OTHER))
+            .await
+            .told(),
+        "200"
+    );
+    assert!(
+        started.elapsed() < CONNECT,
+        "they waited for {:?}",
+        started.elapsed()
+    );
 }
 
 fn assert_busy(answer: &Answer, limit: &str) {
-    assert_eq!((answer.told().as_str(), answer.field("retry-after")), ("503 upstream-busy", Some("1")));
+    assert_eq!(
+        (answer.told().as_str(), answer.field("retry-after")),
+        ("503 upstream-busy", Some("1"))
+    );
     let body = String::from_utf8_lossy(&answer.body);
     assert!(body.contains(limit), "{limit} is not in {body}");
 }
@@ -92,22 +121,44 @@ async fn guarded_requests_of_one_peer_leave_connections_to_others() {
     let gateway = gateway(origin.address(), Protocol::Http1, settle).await;
     let at = gateway.address();
     for _ in 0..CONNECTIONS {
-        origin.script([Step::Read, Step::Wait, Step::Write(hapax_testkit::origin::answer(200, "", "slow"))]);
+        origin.script([
+            Step::Read,
+            Step::Wait,
+            Step::Write(hapax_testkit::origin::answer(200, "", "slow")),
+        ]);
     }
     let most = CONNECTIONS - CONNECTIONS / 4;
-    let held: Vec<_> =
-        (0..CONNECTIONS).map(|n| tokio::spawn(async move { guarded(at, ATTACKER, &format!("slow-{n}")).await.told() })).collect();
-    soon("the attack has landed", origin.ledger().until_requests(most)).await;
+    let held: Vec<_> = (0..CONNECTIONS)
+        .map(|n| {
+            tokio::spawn(async move { guarded(at, ATTACKER, &format!("slow-{n}")).await.told() })
+        })
+        .collect();
+    soon(
+        "the attack has landed",
+        origin.ledger().until_requests(most),
+    )
+    .await;
     let other = tokio::spawn(async move { guarded(at, OTHER, "other").await.told() });
     // While all that the attacker has sent is still held.
-    until("the other request arrives", || origin.ledger().count("other") == 1).await;
-    assert_eq!(origin.ledger().all().len(), most + 1, "the attacker has its share and no more");
+    until("the other request arrives", || {
+        origin.ledger().count("other") == 1
+    })
+    .await;
+    assert_eq!(
+        origin.ledger().all().len(),
+        most + 1,
+        "the attacker has its share and no more"
+    );
     for _ in 0..CONNECTIONS {
         origin.go();
     }
     assert_eq!(soon("the other's answer", other).await.unwrap(), "200");
     for held in held {
-        assert_eq!(soon("an answer of the attacker", held).await.unwrap(), "200", "it waits for its turn");
+        assert_eq!(
+            soon("an answer of the attacker", held).await.unwrap(),
+            "200",
+            "it waits for its turn"
+        );
     }
 }
 
@@ -119,23 +170,51 @@ async fn slow_uploads_of_one_peer_leave_connections_to_guarded_requests_and_to_o
     for _ in 0..3 * CONNECTIONS {
         held.push(slow_upload(gateway.address(), ATTACKER).await);
     }
-    until("the attack has landed", || origin.ledger().connections() >= PER_PEER).await;
+    until("the attack has landed", || {
+        origin.ledger().connections() >= PER_PEER
+    })
+    .await;
     assert_others_get_through(gateway.address()).await;
     // More peers take what is left to unguarded requests, and no more.
     let mut others = Vec::new();
     for last in 1..=6 {
         others.push(slow_upload(gateway.address(), &format!("10.0.1.{last}")).await);
     }
-    until("the attack has landed", || origin.ledger().connections() >= UNGUARDED).await;
-    assert_eq!(soon("a guarded answer", guarded(gateway.address(), OTHER, "other-3")).await.told(), "200");
+    until("the attack has landed", || {
+        origin.ledger().connections() >= UNGUARDED
+    })
+    .await;
+    assert_eq!(
+        soon(
+            "a guarded answer",
+            guarded(gateway.address(), OTHER, "other-3")
+        )
+        .await
+        .told(),
+        "200"
+    );
     // Those that found no connection are told so.
-    for answer in soon("those that wait", take_answered(&mut held, 3 * CONNECTIONS - PER_PEER)).await {
+    for answer in soon(
+        "those that wait",
+        take_answered(&mut held, 3 * CONNECTIONS - PER_PEER),
+    )
+    .await
+    {
         assert_eq!(answer.told(), "503 upstream-busy");
     }
-    for answer in soon("those that wait", take_answered(&mut others, 6 - (UNGUARDED - PER_PEER))).await {
+    for answer in soon(
+        "those that wait",
+        take_answered(&mut others, 6 - (UNGUARDED - PER_PEER)),
+    )
+    .await
+    {
         assert_eq!(answer.told(), "503 upstream-busy");
     }
-    assert_eq!((held.len(), others.len()), (PER_PEER, UNGUARDED - PER_PEER), "these hold a connection");
+    assert_eq!(
+        (held.len(), others.len()),
+        (PER_PEER, UNGUARDED - PER_PEER),
+        "these hold a connection"
+    );
 }
 
 #[tokio::test]
@@ -150,17 +229,38 @@ async fn the_limit_that_was_reached_is_named() {
     for _ in 0..PER_PEER {
         held.push(slow_upload(gateway.address(), ATTACKER).await);
     }
-    until("the connections are held", || origin.ledger().connections() == PER_PEER).await;
-    assert_busy(&unguarded(gateway.address(), ATTACKER).await, "unguarded_per_peer_max");
+    until("the connections are held", || {
+        origin.ledger().connections() == PER_PEER
+    })
+    .await;
+    assert_busy(
+        &unguarded(gateway.address(), ATTACKER).await,
+        "unguarded_per_peer_max",
+    );
     for _ in PER_PEER..UNGUARDED {
         held.push(slow_upload(gateway.address(), OTHER).await);
     }
-    until("the connections are held", || origin.ledger().connections() == UNGUARDED).await;
-    assert_busy(&unguarded(gateway.address(), "10.0.0.8").await, "connections_max");
+    until("the connections are held", || {
+        origin.ledger().connections() == UNGUARDED
+    })
+    .await;
+    assert_busy(
+        &unguarded(gateway.address(), "10.0.0.8").await,
+        "connections_max",
+    );
     // What was held comes back.
     drop(held);
-    soon("the service sees their end", origin.ledger().until_closed(UNGUARDED)).await;
-    assert_eq!(soon("an answer", unguarded(gateway.address(), ATTACKER)).await.told(), "200");
+    soon(
+        "the service sees their end",
+        origin.ledger().until_closed(UNGUARDED),
+    )
+    .await;
+    assert_eq!(
+        soon("an answer", unguarded(gateway.address(), ATTACKER))
+            .await
+            .told(),
+        "200"
+    );
 }
 
 /// A service that speaks HTTP/2 and takes eight streams. It answers a request when it has read it.
@@ -200,9 +300,19 @@ async fn slow_uploads_leave_streams_of_a_shared_connection_too() {
     for _ in 0..3 * CONNECTIONS {
         held.push(slow_upload(gateway.address(), ATTACKER).await);
     }
-    soon("the attack has landed", begun.subscribe().wait_for(|begun| *begun >= PER_PEER)).await.unwrap();
+    soon(
+        "the attack has landed",
+        begun.subscribe().wait_for(|begun| *begun >= PER_PEER),
+    )
+    .await
+    .unwrap();
     assert_others_get_through(gateway.address()).await;
-    for answer in soon("those that wait", take_answered(&mut held, 3 * CONNECTIONS - PER_PEER)).await {
+    for answer in soon(
+        "those that wait",
+        take_answered(&mut held, 3 * CONNECTIONS - PER_PEER),
+    )
+    .await
+    {
         assert_busy(&answer, "unguarded_per_peer_max");
     }
     assert_eq!(held.len(), PER_PEER, "these hold a stream");
@@ -211,7 +321,10 @@ async fn slow_uploads_leave_streams_of_a_shared_connection_too() {
 /// Asks for a tunnel; what came back.
 async fn tunnel(gateway: SocketAddr, peer: &str) -> (TcpStream, String) {
     let mut socket = TcpStream::connect(gateway).await.unwrap();
-    let asks = ASKS.replace("host: shop\r\n", &format!("host: shop\r\nx-forwarded-for: {peer}\r\n"));
+    let asks = ASKS.replace(
+        "host: shop\r\n",
+        &format!("host: shop\r\nx-forwarded-for: {peer}\r\n"),
+    );
     socket.write_all(asks.as_bytes()).await.unwrap();
     let head = read_head(&mut socket).await;
     (socket, head)
@@ -223,7 +336,11 @@ async fn idle_websockets_leave_connections_to_guarded_requests_and_to_others() {
     let gateway = gateway(origin.address(), Protocol::Http1, settle).await;
     // One for each that may get through.
     for _ in 0..CONNECTIONS / 2 {
-        origin.script([Step::ReadHead, Step::Write(AGREES.as_bytes().to_vec()), Step::Echo]);
+        origin.script([
+            Step::ReadHead,
+            Step::Write(AGREES.as_bytes().to_vec()),
+            Step::Echo,
+        ]);
     }
     let mut held = Vec::new();
     let mut busy = 0;
@@ -235,18 +352,26 @@ async fn idle_websockets_leave_connections_to_guarded_requests_and_to_others() {
                 held.push(socket);
                 continue;
             }
-            assert!(head.starts_with("http/1.1 503") && head.contains("retry-after: 1"), "{head}");
+            assert!(
+                head.starts_with("http/1.1 503") && head.contains("retry-after: 1"),
+                "{head}"
+            );
             assert!(started.elapsed() < CONNECT, "refused at once");
             busy += 1;
         }
     }
-    assert_eq!((held.len(), busy), (CONNECTIONS / 2, 3 * CONNECTIONS - CONNECTIONS / 2));
+    assert_eq!(
+        (held.len(), busy),
+        (CONNECTIONS / 2, 3 * CONNECTIONS - CONNECTIONS / 2)
+    );
     assert_others_get_through(gateway.address()).await;
     // The tunnels there are work on.
     for socket in &mut held {
         socket.write_all(&HELLO).await.unwrap();
         let mut echoed = [0; HELLO.len()];
-        soon("the echo", socket.read_exact(&mut echoed)).await.unwrap();
+        soon("the echo", socket.read_exact(&mut echoed))
+            .await
+            .unwrap();
     }
 }
 
@@ -260,10 +385,23 @@ async fn a_tunnel_without_traffic_is_closed_and_its_place_is_free() {
     };
     let gateway = gateway(origin.address(), Protocol::Http1, settle).await;
     for round in 1..=2 {
-        origin.script([Step::ReadHead, Step::Write(AGREES.as_bytes().to_vec()), Step::Echo]);
+        origin.script([
+            Step::ReadHead,
+            Step::Write(AGREES.as_bytes().to_vec()),
+            Step::Echo,
+        ]);
         let (mut socket, head) = tunnel(gateway.address(), ATTACKER).await;
         assert!(head.starts_with("http/1.1 101"), "{head}");
-        soon("the service sees the end", origin.ledger().until_closed(round)).await;
-        assert_eq!(soon("the client sees the end", socket.read(&mut [0])).await.unwrap(), 0);
+        soon(
+            "the service sees the end",
+            origin.ledger().until_closed(round),
+        )
+        .await;
+        assert_eq!(
+            soon("the client sees the end", socket.read(&mut [0]))
+                .await
+                .unwrap(),
+            0
+        );
     }
 }

@@ -17,7 +17,10 @@ struct Talk {
 
 impl Talk {
     async fn begin(gateway: SocketAddr, request: &str) -> Talk {
-        let mut talk = Talk { socket: TcpStream::connect(gateway).await.unwrap(), read: Vec::new() };
+        let mut talk = Talk {
+            socket: TcpStream::connect(gateway).await.unwrap(),
+            read: Vec::new(),
+        };
         talk.say(request).await;
         talk
     }
@@ -30,7 +33,11 @@ impl Talk {
     async fn hear(&mut self, wanted: &str) {
         let reading = async {
             while !String::from_utf8_lossy(&self.read).contains(wanted) {
-                assert_ne!(self.socket.read_buf(&mut self.read).await.unwrap(), 0, "closed before `{wanted}` came");
+                assert_ne!(
+                    self.socket.read_buf(&mut self.read).await.unwrap(),
+                    0,
+                    "closed before `{wanted}` came"
+                );
             }
         };
         soon(wanted, reading).await;
@@ -49,7 +56,13 @@ fn write(text: &str) -> Step {
 async fn an_answer_passes_while_its_rest_is_still_to_come() {
     let origin = Origin::start().await.unwrap();
     let gateway1 = gateway(origin.address(), Protocol::Http1, |_| ()).await;
-    origin.script([Step::Read, write(CHUNKED_ANSWER), write("5\r\nfirst\r\n"), Step::Wait, write("4\r\nrest\r\n0\r\n\r\n")]);
+    origin.script([
+        Step::Read,
+        write(CHUNKED_ANSWER),
+        write("5\r\nfirst\r\n"),
+        Step::Wait,
+        write("4\r\nrest\r\n0\r\n\r\n"),
+    ]);
     let mut talk = Talk::begin(gateway1.address(), GET).await;
     talk.hear("first").await;
     origin.go();
@@ -57,7 +70,13 @@ async fn an_answer_passes_while_its_rest_is_still_to_come() {
 
     let origin = Origin2::start().await.unwrap();
     let gateway2 = gateway(origin.address(), Protocol::Http2, |_| ()).await;
-    origin.script([Step2::Read, Step2::Head(200), Step2::Data("first"), Step2::Wait, Step2::End("rest")]);
+    origin.script([
+        Step2::Read,
+        Step2::Head(200),
+        Step2::Data("first"),
+        Step2::Wait,
+        Step2::End("rest"),
+    ]);
     let mut talk = Talk::begin(gateway2.address(), GET).await;
     talk.hear("first").await;
     origin.go();
@@ -68,7 +87,12 @@ async fn an_answer_passes_while_its_rest_is_still_to_come() {
 async fn the_head_of_an_answer_passes_before_its_body() {
     let origin = Origin::start().await.unwrap();
     let gateway = gateway(origin.address(), Protocol::Http1, |_| ()).await;
-    origin.script([Step::Read, write("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n"), Step::Wait, write("rest")]);
+    origin.script([
+        Step::Read,
+        write("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n"),
+        Step::Wait,
+        write("rest"),
+    ]);
     let mut talk = Talk::begin(gateway.address(), GET).await;
     talk.hear("\r\n\r\n").await;
     origin.go();
@@ -79,7 +103,13 @@ async fn the_head_of_an_answer_passes_before_its_body() {
 async fn a_request_passes_while_its_rest_is_still_to_come() {
     let origin = Origin::start().await.unwrap();
     let gateway1 = gateway(origin.address(), Protocol::Http1, |_| ()).await;
-    origin.script([Step::ReadHead, Step::ReadUntil("first"), Step::Mark, Step::Read, write("HTTP/1.1 204 None\r\n\r\n")]);
+    origin.script([
+        Step::ReadHead,
+        Step::ReadUntil("first"),
+        Step::Mark,
+        Step::Read,
+        write("HTTP/1.1 204 None\r\n\r\n"),
+    ]);
     let mut talk = Talk::begin(gateway1.address(), CHUNKED).await;
     talk.say("5\r\nfirst\r\n").await;
     soon("the first part arrives", origin.ledger().until_marks(1)).await;
@@ -89,7 +119,12 @@ async fn a_request_passes_while_its_rest_is_still_to_come() {
 
     let origin = Origin2::start().await.unwrap();
     let gateway2 = gateway(origin.address(), Protocol::Http2, |_| ()).await;
-    origin.script([Step2::ReadUntil("first"), Step2::Mark, Step2::Read, Step2::HeadOnly(204)]);
+    origin.script([
+        Step2::ReadUntil("first"),
+        Step2::Mark,
+        Step2::Read,
+        Step2::HeadOnly(204),
+    ]);
     let mut talk = Talk::begin(gateway2.address(), CHUNKED).await;
     talk.say("5\r\nfirst\r\n").await;
     soon("the first part arrives", origin.ledger().until_marks(1)).await;
@@ -101,7 +136,10 @@ async fn a_request_passes_while_its_rest_is_still_to_come() {
 #[tokio::test]
 async fn request_and_answer_pass_in_turns() {
     let origin = Origin::start().await.unwrap();
-    let gateway = gateway(origin.address(), Protocol::Http1, |config| config.upstream.connections_max = 1).await;
+    let gateway = gateway(origin.address(), Protocol::Http1, |config| {
+        config.upstream.connections_max = 1;
+    })
+    .await;
     origin.script([
         Step::ReadHead,
         Step::ReadUntil("ping"),
@@ -129,10 +167,17 @@ async fn request_and_answer_pass_in_turns() {
 async fn the_length_of_a_body_is_told_where_the_client_told_it() {
     let origin = Origin::start().await.unwrap();
     let gateway = gateway(origin.address(), Protocol::Http1, |_| ()).await;
-    let mut talk = Talk::begin(gateway.address(), "POST / HTTP/1.1\r\nhost: shop\r\ncontent-length: 4\r\n\r\nbody").await;
+    let mut talk = Talk::begin(
+        gateway.address(),
+        "POST / HTTP/1.1\r\nhost: shop\r\ncontent-length: 4\r\n\r\nbody",
+    )
+    .await;
     talk.hear("done").await;
     let head = origin.ledger().all()[0].head.to_ascii_lowercase();
-    assert!(head.contains("content-length: 4\r\n") && !head.contains("transfer-encoding"), "{head}");
+    assert!(
+        head.contains("content-length: 4\r\n") && !head.contains("transfer-encoding"),
+        "{head}"
+    );
 }
 
 #[tokio::test]
@@ -140,13 +185,19 @@ async fn a_client_that_waits_for_100_is_told_to_go_on_by_the_gateway() {
     for key in ["", "idempotency-key: k\r\n"] {
         let origin = Origin::start().await.unwrap();
         let gateway = gateway(origin.address(), Protocol::Http1, |_| ()).await;
-        let head = format!("POST / HTTP/1.1\r\nhost: shop\r\n{key}expect: 100-continue\r\ncontent-length: 4\r\n\r\n");
+        let head = format!(
+            "POST / HTTP/1.1\r\nhost: shop\r\n{key}expect: 100-continue\r\ncontent-length: 4\r\n\r\n"
+        );
         let mut talk = Talk::begin(gateway.address(), &head).await;
         talk.hear("100 Continue\r\n\r\n").await;
         talk.say("body").await;
         talk.hear("done").await;
         let seen = &origin.ledger().all()[0];
         assert_eq!(seen.body, b"body");
-        assert!(!seen.head.to_ascii_lowercase().contains("expect"), "{}", seen.head);
+        assert!(
+            !seen.head.to_ascii_lowercase().contains("expect"),
+            "{}",
+            seen.head
+        );
     }
 }

@@ -1,6 +1,8 @@
-//! Bytes that a service sends behind an answer are nobody's answer, and above all not another caller's.
+//! Bytes that a service sends behind an answer are nobody's answer, and above all not another
+//! caller's.
 //!
-//! The campaign: `HAPAX_SURPLUS_ROUNDS=20 cargo test -p hapax-server --test upstream surplus:: -- --nocapture`.
+//! The campaign: `HAPAX_SURPLUS_ROUNDS=20 cargo test -p hapax-server --test upstream surplus:: --
+//! --nocapture`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,26 +18,56 @@ const CANARY: &str = "ada's balance is 17";
 
 /// Answers behind which something follows: how Ada asks, and what the service says first.
 const KINDS: [(&str, &str, &str); 9] = [
-    ("204 that declares a body", "POST", "HTTP/1.1 204 None\r\ncontent-length: 19\r\n\r\n"),
+    (
+        "204 that declares a body",
+        "POST",
+        "HTTP/1.1 204 None\r\ncontent-length: 19\r\n\r\n",
+    ),
     ("204", "POST", "HTTP/1.1 204 None\r\n\r\n"),
-    ("304 that declares a body", "GET", "HTTP/1.1 304 Same\r\ncontent-length: 19\r\n\r\n"),
+    (
+        "304 that declares a body",
+        "GET",
+        "HTTP/1.1 304 Same\r\ncontent-length: 19\r\n\r\n",
+    ),
     ("304", "GET", "HTTP/1.1 304 Same\r\n\r\n"),
-    ("HEAD that declares a body", "HEAD", "HTTP/1.1 200 OK\r\ncontent-length: 19\r\n\r\n"),
+    (
+        "HEAD that declares a body",
+        "HEAD",
+        "HTTP/1.1 200 OK\r\ncontent-length: 19\r\n\r\n",
+    ),
     ("HEAD", "HEAD", "HTTP/1.1 200 OK\r\n\r\n"),
-    ("more than its length", "POST", "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nmine"),
-    ("more than its last chunk", "POST", "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nmine\r\n0\r\n\r\n"),
-    ("a body where none is declared", "POST", "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"),
+    (
+        "more than its length",
+        "POST",
+        "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nmine",
+    ),
+    (
+        "more than its last chunk",
+        "POST",
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nmine\r\n0\r\n\r\n",
+    ),
+    (
+        "a body where none is declared",
+        "POST",
+        "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+    ),
 ];
 
 /// How late it follows, in milliseconds.
 const DELAYS: [u64; 5] = [0, 1, 5, 20, 50];
 
 fn rounds() -> usize {
-    std::env::var("HAPAX_SURPLUS_ROUNDS").map_or(1, |rounds| rounds.parse().expect("HAPAX_SURPLUS_ROUNDS is a number"))
+    std::env::var("HAPAX_SURPLUS_ROUNDS").map_or(1, |rounds| {
+        rounds.parse().expect("HAPAX_SURPLUS_ROUNDS is a number")
+    })
 }
 
 async fn ask(gateway: SocketAddr, method: &str, who: &str, key: &str) -> Answer {
-    let length = if method == "POST" { "content-length: 2\r\n" } else { "" };
+    let length = if method == "POST" {
+        "content-length: 2\r\n"
+    } else {
+        ""
+    };
     let body = if method == "POST" { "ok" } else { "" };
     let request = format!(
         "{method} /balance HTTP/1.1\r\nhost: shop\r\nconnection: close\r\nauthorization: Bearer {who}\r\nidempotency-key: {key}\r\n{length}\r\n{body}"
@@ -52,7 +84,8 @@ struct Strayed {
 
 async fn round(method: &str, head: &str, delay: Duration, is_trusted: bool) -> Strayed {
     let origin = Origin::start().await.unwrap();
-    let change = |config: &mut hapax_server::config::Config| config.principal = PrincipalSources::default();
+    let change =
+        |config: &mut hapax_server::config::Config| config.principal = PrincipalSources::default();
     let gateway = gateway(origin.address(), Protocol::Http1, change).await;
     let at = gateway.address();
     if is_trusted {
@@ -60,20 +93,37 @@ async fn round(method: &str, head: &str, delay: Duration, is_trusted: bool) -> S
     }
     let said = origin.ledger().all().len();
     let surplus = answer(200, "", CANARY);
-    origin.script([Step::Read, Step::Write(head.into()), Step::Pause(delay), Step::Write(surplus), Step::Mark]);
+    origin.script([
+        Step::Read,
+        Step::Write(head.into()),
+        Step::Pause(delay),
+        Step::Write(surplus),
+        Step::Mark,
+    ]);
     let mine = ask(at, method, "ada", "ada-1").await;
     // On a connection that was used before, nobody can tell any more which of the bytes are hers.
-    assert!(is_trusted || mine.status < 500, "Ada has her own answer: {}", mine.told());
+    assert!(
+        is_trusted || mine.status < 500,
+        "Ada has her own answer: {}",
+        mine.told()
+    );
 
     let mut strayed = Strayed::default();
     for key in ["eve-1", "eve-2", "eve-3"] {
         strayed.answers += usize::from(is_canary(&ask(at, "POST", "eve", key).await));
     }
-    soon("the service has said too much", origin.ledger().until_marks(1)).await;
+    soon(
+        "the service has said too much",
+        origin.ledger().until_marks(1),
+    )
+    .await;
     for key in ["eve-1", "eve-2", "eve-3", "eve-4"] {
         strayed.replays += usize::from(is_canary(&ask(at, "POST", "eve", key).await));
     }
-    assert!(origin.ledger().all().len() > said, "the requests reached the service");
+    assert!(
+        origin.ledger().all().len() > said,
+        "the requests reached the service"
+    );
     strayed
 }
 
@@ -87,7 +137,12 @@ async fn earn_trust(origin: &Origin, at: SocketAddr) {
         let before = origin.ledger().connections();
         // At once on what rests, or on a new connection if all have to be quiet first.
         for n in 0..2 {
-            assert_eq!(ask(at, "POST", "ada", &format!("trust-{round}-{n}")).await.told(), "200");
+            assert_eq!(
+                ask(at, "POST", "ada", &format!("trust-{round}-{n}"))
+                    .await
+                    .told(),
+                "200"
+            );
         }
         if origin.ledger().connections() == before {
             return;
@@ -117,7 +172,8 @@ async fn what_follows_an_answer_is_nobodys() {
     );
 }
 
-/// However well it has behaved so far: where a body follows by mistake, it follows an answer that has none.
+/// However well it has behaved so far: where a body follows by mistake, it follows an answer that
+/// has none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_follows_an_answer_without_a_body_is_nobodys_though_the_service_was_trusted() {
     for (name, method, head) in &KINDS[..6] {
@@ -137,11 +193,17 @@ async fn a_service_that_says_too_much_loses_the_reuse_of_its_connections() {
     let gateway = gateway(origin.address(), Protocol::Http1, |_| ()).await;
     let at = gateway.address();
     earn_trust(&origin, at).await;
-    origin.script([Step::Read, Step::Write([answer(200, "", "mine"), answer(200, "", CANARY)].concat())]);
+    origin.script([
+        Step::Read,
+        Step::Write([answer(200, "", "mine"), answer(200, "", CANARY)].concat()),
+    ]);
     assert_eq!(ask(at, "POST", "ada", "last").await.body, b"mine");
     let before = origin.ledger().connections();
     for n in 0..4 {
-        assert_eq!(ask(at, "POST", "ada", &format!("after-{n}")).await.told(), "200");
+        assert_eq!(
+            ask(at, "POST", "ada", &format!("after-{n}")).await.told(),
+            "200"
+        );
     }
     assert_eq!(origin.ledger().connections(), before + 4);
 }

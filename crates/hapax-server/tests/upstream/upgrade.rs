@@ -17,7 +17,9 @@ pub(crate) const ASKS: &str = "GET /chat HTTP/1.1\r\nhost: shop\r\nupgrade: webs
 pub(crate) const AGREES: &str = "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n\
     sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
 /// "Hello", masked, as in RFC 6455 section 5.7.
-pub(crate) const HELLO: [u8; 11] = [0x81, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58];
+pub(crate) const HELLO: [u8; 11] = [
+    0x81, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58,
+];
 
 fn write(text: &str) -> Step {
     Step::Write(text.as_bytes().to_vec())
@@ -26,7 +28,11 @@ fn write(text: &str) -> Step {
 pub(crate) async fn read_head(socket: &mut TcpStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
-        head.push(soon("the head of the answer", socket.read_u8()).await.unwrap());
+        head.push(
+            soon("the head of the answer", socket.read_u8())
+                .await
+                .unwrap(),
+        );
     }
     String::from_utf8(head).unwrap().to_ascii_lowercase()
 }
@@ -35,8 +41,12 @@ async fn upgraded(gateway: SocketAddr) -> TcpStream {
     let mut socket = TcpStream::connect(gateway).await.unwrap();
     socket.write_all(ASKS.as_bytes()).await.unwrap();
     let head = read_head(&mut socket).await;
-    for field in ["http/1.1 101", "upgrade: websocket", "connection: upgrade", "sec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo="]
-    {
+    for field in [
+        "http/1.1 101",
+        "upgrade: websocket",
+        "connection: upgrade",
+        "sec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo=",
+    ] {
         assert!(head.contains(field), "{field} is not in {head}");
     }
     socket
@@ -51,7 +61,9 @@ async fn a_websocket_passes_both_ways_until_the_client_closes() {
     for _ in 0..3 {
         socket.write_all(&HELLO).await.unwrap();
         let mut echoed = [0; HELLO.len()];
-        soon("the echo", socket.read_exact(&mut echoed)).await.unwrap();
+        soon("the echo", socket.read_exact(&mut echoed))
+            .await
+            .unwrap();
         assert_eq!(echoed, HELLO);
     }
     drop(socket);
@@ -61,11 +73,16 @@ async fn a_websocket_passes_both_ways_until_the_client_closes() {
 #[tokio::test]
 async fn a_websocket_ends_for_the_client_when_the_service_closes() {
     let origin = Origin::start().await.unwrap();
-    let gateway = gateway(origin.address(), Protocol::Http1, |config| config.upstream.connections_max = 1).await;
+    let gateway = gateway(origin.address(), Protocol::Http1, |config| {
+        config.upstream.connections_max = 1;
+    })
+    .await;
     origin.script([Step::ReadHead, write(AGREES), write("bye"), Step::Close]);
     let mut socket = upgraded(gateway.address()).await;
     let mut rest = Vec::new();
-    soon("the end", socket.read_to_end(&mut rest)).await.unwrap();
+    soon("the end", socket.read_to_end(&mut rest))
+        .await
+        .unwrap();
     assert_eq!(rest, b"bye");
     drop(socket);
     // And its place is free again.
@@ -85,21 +102,32 @@ async fn a_service_that_does_not_want_to_upgrade_says_so() {
 
 /// Everything is guarded that carries a key, GET too.
 fn guard_get(config: &mut Config) {
-    let policy = Policy { methods: vec!["GET".into()], ..Policy::default() };
-    config.routes = vec![Route { name: "all".into(), ..Route::everywhere(policy) }];
+    let policy = Policy {
+        methods: vec!["GET".into()],
+        ..Policy::default()
+    };
+    config.routes = vec![Route {
+        name: "all".into(),
+        ..Route::everywhere(policy)
+    }];
 }
 
 /// What the origin reads of a request: its head, in small letters.
 async fn passed_on(request: &str, change: impl FnOnce(&mut Config)) -> (String, String) {
     let origin = Origin::start().await.unwrap();
     let gateway = gateway(origin.address(), Protocol::Http1, change).await;
-    let told = soon("the answer", send(gateway.address(), request.as_bytes())).await.told();
+    let told = soon("the answer", send(gateway.address(), request.as_bytes()))
+        .await
+        .told();
     (origin.ledger().all()[0].head.to_ascii_lowercase(), told)
 }
 
 #[tokio::test]
 async fn a_guarded_request_is_not_upgraded() {
-    let request = ASKS.replace("connection: Upgrade", "idempotency-key: k\r\nconnection: Upgrade, close");
+    let request = ASKS.replace(
+        "connection: Upgrade",
+        "idempotency-key: k\r\nconnection: Upgrade, close",
+    );
     let (head, told) = passed_on(&request, guard_get).await;
     assert!(!head.contains("upgrade"), "{head}");
     assert_eq!(told, "200");
@@ -109,7 +137,9 @@ async fn a_guarded_request_is_not_upgraded() {
 async fn only_websocket_is_passed_on_and_only_when_asked_for_in_full() {
     let ask = |fields: &str| format!("GET / HTTP/1.1\r\nhost: shop\r\n{fields}\r\n\r\n");
     for request in [
-        ask("connection: close, upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__"),
+        ask(
+            "connection: close, upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__",
+        ),
         ask("connection: close, upgrade\r\nupgrade: h2c, websocket"),
         ask("connection: close, upgrade\r\nupgrade: websocket\r\nupgrade: h2c"),
         // Without the word in `Connection` it is no wish.
@@ -117,7 +147,10 @@ async fn only_websocket_is_passed_on_and_only_when_asked_for_in_full() {
         ask("connection: close, upgrade\r\nupgrade: chat"),
     ] {
         let (head, told) = passed_on(&request, |_| ()).await;
-        assert!(!head.contains("upgrade") && !head.contains("http2-settings") && !head.contains("h2c"), "{request}{head}");
+        assert!(
+            !head.contains("upgrade") && !head.contains("http2-settings") && !head.contains("h2c"),
+            "{request}{head}"
+        );
         assert_eq!(told, "200", "{request}");
     }
 }

@@ -1,4 +1,5 @@
-//! Plants known bugs in the production path, one at a time, and runs the suite against each: a bug that no test notices fails the run.
+//! Plants known bugs in the production path, one at a time, and runs the suite against each: a bug
+//! that no test notices fails the run.
 //!
 //! ```text
 //! cargo run -p hapax-testkit --bin convict [BUG…]
@@ -13,10 +14,12 @@ use std::time::{Duration, Instant};
 use hapax_core::planted::{BUGS, JOINING, POSTGRES};
 use hapax_testkit::servers;
 
-/// A test binary by its package and name, and what it is told: a part of the names of the tests to run, for instance.
+/// A test binary by its package and name, and what it is told: a part of the names of the tests to
+/// run, for instance.
 type Choice = (&'static str, &'static str, &'static [&'static str]);
 
-/// The suites, quick ones first: the first that notices a bug convicts it. None of them knows that bugs are planted.
+/// The suites, quick ones first: the first that notices a bug convicts it. None of them knows that
+/// bugs are planted.
 const SUITES: &[Choice] = &[
     ("hapax-testkit", "memory", &[]),
     ("hapax", "once", &[]),
@@ -28,8 +31,9 @@ const SUITES: &[Choice] = &[
     ("hapax", "sqlite", &[]),
 ];
 
-/// The same for bugs in the Postgres store. All at once: mostly they wait for their server, and the first that fails is enough. Histories tell
-/// what the contract, case by case, would tell much later.
+/// The same for bugs in the Postgres store. All at once: mostly they wait for their server, and the
+/// first that fails is enough. Histories tell what the contract, case by case, would tell much
+/// later.
 const POSTGRES_SUITES: &[Choice] = &[(
     "hapax",
     "postgres",
@@ -55,21 +59,31 @@ const SUITE_TIME_MAX: Duration = Duration::from_secs(120);
 
 fn main() -> ExitCode {
     let chosen: Vec<String> = std::env::args().skip(1).collect();
-    if let Some(unknown) = chosen.iter().find(|name| BUGS.iter().all(|(bug, _)| bug != name)) {
+    if let Some(unknown) = chosen
+        .iter()
+        .find(|name| BUGS.iter().all(|(bug, _)| bug != name))
+    {
         let names: Vec<_> = BUGS.iter().map(|(name, _)| *name).collect();
         eprintln!("no bug is called {unknown:?}; the bugs are {names:?}");
         return ExitCode::from(2);
     }
-    let bugs = BUGS.iter().map(|(name, _)| *name).filter(|name| chosen.is_empty() || chosen.iter().any(|chosen| chosen == name));
+    let bugs = BUGS
+        .iter()
+        .map(|(name, _)| *name)
+        .filter(|name| chosen.is_empty() || chosen.iter().any(|chosen| chosen == name));
     let (joining, others): (Vec<_>, Vec<_>) = bugs.partition(|name| JOINING.contains(name));
-    let (postgres, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|name| name.starts_with(POSTGRES));
+    let (postgres, others): (Vec<_>, Vec<_>) = others
+        .into_iter()
+        .partition(|name| name.starts_with(POSTGRES));
     let tried = try_bugs(SUITES, &others).and_then(|mut acquitted| {
         if (postgres.is_empty() && joining.is_empty()) || has_postgres() {
             acquitted.extend(try_bugs(POSTGRES_SUITES, &postgres)?);
             acquitted.extend(try_bugs(JOIN_SUITES, &joining)?);
         } else {
             let skipped = postgres.iter().chain(&joining);
-            skipped.for_each(|bug| println!("{bug:>30}  SKIPPED: there is no PostgreSQL here to plant it in"));
+            skipped.for_each(|bug| {
+                println!("{bug:>30}  SKIPPED: there is no PostgreSQL here to plant it in");
+            });
         }
         Ok(acquitted)
     });
@@ -94,7 +108,8 @@ fn has_postgres() -> bool {
 /// Why no verdict would mean anything.
 struct Void(String);
 
-/// Tries each of these bugs, prints a row of the table for each, and returns those that no suite noticed.
+/// Tries each of these bugs, prints a row of the table for each, and returns those that no suite
+/// noticed.
 fn try_bugs<'a>(choices: &[Choice], bugs: &[&'a str]) -> Result<Vec<&'a str>, Void> {
     if bugs.is_empty() {
         return Ok(Vec::new());
@@ -137,8 +152,13 @@ fn build(choices: &[Choice]) -> Result<Vec<Suite>, Void> {
         let package = of_package[0].0;
         let messages = compile(package, of_package)?;
         for (_, name, arguments) in of_package {
-            let executable = executable(&messages, name).ok_or_else(|| Void(format!("cargo built no suite {name}")))?;
-            suites.push(Suite { name: format!("{package}::{name}"), executable, arguments });
+            let executable = executable(&messages, name)
+                .ok_or_else(|| Void(format!("cargo built no suite {name}")))?;
+            suites.push(Suite {
+                name: format!("{package}::{name}"),
+                executable,
+                arguments,
+            });
         }
     }
     Ok(suites)
@@ -150,9 +170,21 @@ fn compile(package: &str, choices: &[Choice]) -> Result<String, Void> {
     names.dedup();
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.args(["test", "--no-run", "--message-format=json", "--all-features", "--package", package]);
-    command.args(["--features", "hapax-core/planted"]).args(names.iter().flat_map(|name| ["--test", name]));
-    let output = command.stderr(Stdio::inherit()).output().map_err(|error| Void(format!("cargo does not start: {error}")))?;
+    command.args([
+        "test",
+        "--no-run",
+        "--message-format=json",
+        "--all-features",
+        "--package",
+        package,
+    ]);
+    command
+        .args(["--features", "hapax-core/planted"])
+        .args(names.iter().flat_map(|name| ["--test", name]));
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| Void(format!("cargo does not start: {error}")))?;
     if !output.status.success() {
         return Err(Void(format!("the suites of {package} do not build")));
     }
@@ -161,9 +193,11 @@ fn compile(package: &str, choices: &[Choice]) -> Result<String, Void> {
 
 /// Where cargo says it put the test binary `name`.
 fn executable(messages: &str, name: &str) -> Option<PathBuf> {
-    let message = messages
-        .lines()
-        .find(|line| line.contains(&format!("\"kind\":[\"test\"],\"crate_types\":[\"bin\"],\"name\":\"{name}\"")))?;
+    let message = messages.lines().find(|line| {
+        line.contains(&format!(
+            "\"kind\":[\"test\"],\"crate_types\":[\"bin\"],\"name\":\"{name}\""
+        ))
+    })?;
     let (_, rest) = message.split_once("\"executable\":\"")?;
     Some(rest.split('"').next()?.into())
 }
@@ -177,13 +211,21 @@ impl Suite {
             .env_remove("HAPAX_PLANTED")
             .envs(bug.map(|bug| ("HAPAX_PLANTED", bug)))
             .env("RUST_BACKTRACE", "0");
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).stdin(Stdio::null()).spawn().expect("a suite starts");
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("a suite starts");
         let lines = lines(child.stdout.take().expect("piped"));
         let deadline = Instant::now() + SUITE_TIME_MAX;
         let by = loop {
             match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(line) if line.starts_with("test result: ok") => break None,
-                Ok(line) => match line.strip_prefix("test ").and_then(|line| line.strip_suffix(" ... FAILED")) {
+                Ok(line) => match line
+                    .strip_prefix("test ")
+                    .and_then(|line| line.strip_suffix(" ... FAILED"))
+                {
                     Some(test) => break Some(test.to_owned()),
                     None => continue,
                 },
@@ -194,7 +236,10 @@ impl Suite {
         // One failure is enough. Whatever it has started ends with it.
         let _ = child.kill();
         let _ = child.wait();
-        by.map(|by| Conviction { suite: self.name.clone(), by })
+        by.map(|by| Conviction {
+            suite: self.name.clone(),
+            by,
+        })
     }
 }
 
@@ -203,7 +248,10 @@ fn lines(output: impl Read + Send + 'static) -> Receiver<String> {
     let (send, lines) = mpsc::channel();
     std::thread::spawn(move || {
         // Nobody may want to know any more.
-        BufReader::new(output).lines().map_while(Result::ok).try_for_each(|line| send.send(line))
+        BufReader::new(output)
+            .lines()
+            .map_while(Result::ok)
+            .try_for_each(|line| send.send(line))
     });
     lines
 }

@@ -2,27 +2,53 @@
 
 use std::sync::Arc;
 
-use hapax_core::audit::{Action, BY_BYTES_MAX, LogEntry, LogQuery, Note, PAGE_MAX, REASON_BYTES_MAX, Signed, Start, Touched};
+use hapax_core::audit::{
+    Action, BY_BYTES_MAX, LogEntry, LogQuery, Note, PAGE_MAX, REASON_BYTES_MAX, Signed, Start,
+    Touched,
+};
 use hapax_core::record::Last;
 use hapax_core::store::{Change, Won, Written};
 use hapax_core::{Condition, Head, State};
 
 use super::Bench;
 use super::subject::{
-    FADING, KEPT, LONG, SHORT, Subject, completed, completion, forgetting, released, settlement, signed, unknown, without_answer,
+    FADING, KEPT, LONG, SHORT, Subject, completed, completion, forgetting, released, settlement,
+    signed, unknown, without_answer,
 };
 
 pub(super) async fn a_settlement_and_a_forgetting_are_written_down(bench: &Bench) {
     let (stranger, subject) = (bench.subject(), bench.subject());
-    stranger.wins(at(&stranger.ended(completed("paid")).await), forgetting(KEPT)).await;
+    stranger
+        .wins(
+            at(&stranger.ended(completed("paid")).await),
+            forgetting(KEPT),
+        )
+        .await;
     let lost = subject.ended(unknown(KEPT)).await;
-    let settled = subject.wins(at(&lost), settlement(completion("found in the books", KEPT))).await;
+    let settled = subject
+        .wins(
+            at(&lost),
+            settlement(completion("found in the books", KEPT)),
+        )
+        .await;
     let forgotten = subject.wins(at(&settled.head), forgetting(KEPT)).await;
 
     let log = log_of(bench, &subject).await;
     assert_eq!(log.len(), 2, "{log:?}");
-    assert_eq!(log[0], entry(&subject, &log[0], Action::Settle, State::Unknown, &settled));
-    assert_eq!(log[1], entry(&subject, &log[1], Action::Forget, State::Completed, &forgotten));
+    assert_eq!(
+        log[0],
+        entry(&subject, &log[0], Action::Settle, State::Unknown, &settled)
+    );
+    assert_eq!(
+        log[1],
+        entry(
+            &subject,
+            &log[1],
+            Action::Forget,
+            State::Completed,
+            &forgotten
+        )
+    );
     assert!(log[0].sequence < log[1].sequence);
 }
 
@@ -30,23 +56,47 @@ pub(super) async fn a_settlement_and_a_forgetting_are_written_down(bench: &Bench
 pub(super) async fn an_entry_says_what_the_record_was_by_the_stores_clock(bench: &Bench) {
     let (lapsed, expired) = (bench.subject(), bench.subject());
     let running = lapsed.running(SHORT).await;
-    let paid = expired.ended(Change::Finish(completion("paid", FADING))).await;
+    let paid = expired
+        .ended(Change::Finish(completion("paid", FADING)))
+        .await;
     bench.pass(SHORT).await;
-    lapsed.wins(at(&running), settlement(without_answer(State::Retryable, KEPT))).await;
+    lapsed
+        .wins(
+            at(&running),
+            settlement(without_answer(State::Retryable, KEPT)),
+        )
+        .await;
     expired.wins(at(&paid), forgetting(KEPT)).await;
 
-    let before = async |subject| log_of(bench, subject).await[0].touched.clone().expect("of a record").before;
+    let before = async |subject| {
+        log_of(bench, subject).await[0]
+            .touched
+            .clone()
+            .expect("of a record")
+            .before
+    };
     assert_eq!(before(&lapsed).await, State::Unknown);
     assert_eq!(before(&expired).await, State::Expired(Last::Completed));
 }
 
 pub(super) async fn a_change_that_lost_is_not_written_down(bench: &Bench) {
     let (absent, running, paid) = (bench.subject(), bench.subject(), bench.subject());
-    absent.loses(Condition::Version { version: 0 }, forgetting(KEPT)).await;
-    running.loses(at(&running.running(LONG).await), forgetting(KEPT)).await;
+    absent
+        .loses(Condition::Version { version: 0 }, forgetting(KEPT))
+        .await;
+    running
+        .loses(at(&running.running(LONG).await), forgetting(KEPT))
+        .await;
     let head = paid.ended(completed("paid")).await;
-    paid.loses(at(&head), settlement(completion("once more", KEPT))).await;
-    paid.loses(Condition::Version { version: head.version + 1 }, forgetting(KEPT)).await;
+    paid.loses(at(&head), settlement(completion("once more", KEPT)))
+        .await;
+    paid.loses(
+        Condition::Version {
+            version: head.version + 1,
+        },
+        forgetting(KEPT),
+    )
+    .await;
     for subject in [absent, running, paid] {
         assert_eq!(log_of(bench, &subject).await, []);
     }
@@ -57,7 +107,14 @@ pub(super) async fn what_attempts_do_is_not_written_down(bench: &Bench) {
     let lost = subject.ended(unknown(KEPT)).await;
     let second = subject.taken_over(lost.fence, LONG).await;
     subject.renew(second.fence, LONG).await;
-    subject.wins(Condition::Held { fence: second.fence }, released(KEPT)).await;
+    subject
+        .wins(
+            Condition::Held {
+                fence: second.fence,
+            },
+            released(KEPT),
+        )
+        .await;
     assert_eq!(log_of(bench, &subject).await, []);
 }
 
@@ -67,25 +124,43 @@ pub(super) async fn of_64_settlements_one_is_written_down(bench: &Bench) {
     let mut racers = tokio::task::JoinSet::new();
     for number in 0..64 {
         let (subject, condition) = (subject.clone(), at(&lost));
-        let signed = Signed::new(&format!("racer {number}"), "it was quicker").expect("both are said");
+        let signed =
+            Signed::new(&format!("racer {number}"), "it was quicker").expect("both are said");
         racers.spawn(async move {
-            let written = subject.put(condition, Change::Settle(completion("settled", KEPT), signed.clone())).await;
+            let written = subject
+                .put(
+                    condition,
+                    Change::Settle(completion("settled", KEPT), signed.clone()),
+                )
+                .await;
             matches!(written, Written::Won(_)).then_some(signed)
         });
     }
     let winners: Vec<_> = racers.join_all().await.into_iter().flatten().collect();
-    let written: Vec<_> = log_of(bench, &subject).await.into_iter().map(|entry| entry.signed).collect();
+    let written: Vec<_> = log_of(bench, &subject)
+        .await
+        .into_iter()
+        .map(|entry| entry.signed)
+        .collect();
     assert_eq!((winners.len(), written), (1, winners));
 }
 
 pub(super) async fn a_note_is_written_down(bench: &Bench) {
     let noted = note(bench, "reload").await;
-    assert_eq!((&noted.action, &noted.signed, &noted.touched), (&Action::Other("reload".into()), &signed(), &None));
-    let log = bench.store.log(LogQuery::after(noted.sequence - 1, 1)).await.expect("log");
+    assert_eq!(
+        (&noted.action, &noted.signed, &noted.touched),
+        (&Action::Other("reload".into()), &signed(), &None)
+    );
+    let log = bench
+        .store
+        .log(LogQuery::after(noted.sequence - 1, 1))
+        .await
+        .expect("log");
     assert_eq!(log, [noted]);
 }
 
-/// A watcher reads on from the last number it has seen: an entry that appeared behind it would never be seen.
+/// A watcher reads on from the last number it has seen: an entry that appeared behind it would
+/// never be seen.
 pub(super) async fn whoever_reads_on_misses_no_entry(bench: &Bench) {
     let first = note(bench, "begun").await.sequence;
     let mut writers = tokio::task::JoinSet::new();
@@ -99,17 +174,27 @@ pub(super) async fn whoever_reads_on_misses_no_entry(bench: &Bench) {
         // Asked before the page is read, so that the page read after the last write has everything.
         while writers.try_join_next().is_some() {}
         let was_over = std::mem::replace(&mut is_over, writers.is_empty());
-        let page = bench.store.log(LogQuery::after(last, 7)).await.expect("log");
+        let page = bench
+            .store
+            .log(LogQuery::after(last, 7))
+            .await
+            .expect("log");
         if page.is_empty() && was_over {
             break;
         }
         assert!(page.len() <= 7 && page.is_sorted_by(|a, b| a.sequence < b.sequence));
-        assert!(page.first().is_none_or(|entry| entry.sequence > last), "after {last} comes what came before");
+        assert!(
+            page.first().is_none_or(|entry| entry.sequence > last),
+            "after {last} comes what came before"
+        );
         last = page.last().map_or(last, |entry| entry.sequence);
         seen.extend(page);
         tokio::task::yield_now().await;
     }
-    let mine = seen.iter().filter(|entry| entry.action.word().starts_with("note-")).count();
+    let mine = seen
+        .iter()
+        .filter(|entry| entry.action.word().starts_with("note-"))
+        .count();
     assert!(mine >= 100, "only {mine} of 100 were seen");
     let numbers: Vec<_> = seen.iter().map(|entry| entry.sequence).collect();
     let expected: Vec<_> = (first + 1..).take(numbers.len()).collect();
@@ -123,7 +208,11 @@ pub(super) async fn the_log_is_read_from_either_end(bench: &Bench) {
         head = subject.wins(at(&head), forgetting(KEPT)).await.head;
     }
     let read = async |from, limit| {
-        let query = LogQuery { record: Some(subject.id), from, limit };
+        let query = LogQuery {
+            record: Some(subject.id),
+            from,
+            limit,
+        };
         let log = bench.store.log(query).await.expect("log");
         log.iter().map(|entry| entry.sequence).collect::<Vec<_>>()
     };
@@ -165,27 +254,53 @@ pub(super) async fn words_survive_whatever_they_are_made_of(bench: &Bench) {
         " spaces around ",
     ];
     let longest = [("b".repeat(BY_BYTES_MAX), "r".repeat(REASON_BYTES_MAX))];
-    let pairs = words.iter().map(|word| ((*word).to_owned(), (*word).to_owned())).chain(longest);
+    let pairs = words
+        .iter()
+        .map(|word| ((*word).to_owned(), (*word).to_owned()))
+        .chain(longest);
     for (by, reason) in pairs {
         let subject = bench.subject();
         let head = subject.ended(completed("paid")).await;
         let signed = Signed::new(&by, &reason).expect("both are said");
-        subject.wins(at(&head), Change::Forget(KEPT, signed.clone())).await;
+        subject
+            .wins(at(&head), Change::Forget(KEPT, signed.clone()))
+            .await;
         assert_eq!(log_of(bench, &subject).await[0].signed, signed);
     }
 }
 
 /// What a record's entries are, oldest first.
 pub(super) async fn log_of(bench: &Bench, subject: &Subject) -> Vec<LogEntry> {
-    bench.store.log(LogQuery::after(0, 100).of(subject.id)).await.expect("log")
+    bench
+        .store
+        .log(LogQuery::after(0, 100).of(subject.id))
+        .await
+        .expect("log")
 }
 
 pub(super) async fn note(bench: &Bench, action: &str) -> LogEntry {
-    bench.store.note(Note::new(action, signed()).expect("a note")).await.expect("note")
+    bench
+        .store
+        .note(Note::new(action, signed()).expect("a note"))
+        .await
+        .expect("note")
 }
 
-fn entry(subject: &Subject, numbered: &LogEntry, action: Action, before: State, won: &Won) -> LogEntry {
-    let Head { status, fence, version, state, created_at, .. } = won.head;
+fn entry(
+    subject: &Subject,
+    numbered: &LogEntry,
+    action: Action,
+    before: State,
+    won: &Won,
+) -> LogEntry {
+    let Head {
+        status,
+        fence,
+        version,
+        state,
+        created_at,
+        ..
+    } = won.head;
     let touched = Touched {
         id: subject.id,
         scope: Arc::clone(&subject.scope),
@@ -197,9 +312,17 @@ fn entry(subject: &Subject, numbered: &LogEntry, action: Action, before: State, 
         fence,
         version,
     };
-    LogEntry { sequence: numbered.sequence, at: won.now, action, signed: signed(), touched: Some(touched) }
+    LogEntry {
+        sequence: numbered.sequence,
+        at: won.now,
+        action,
+        signed: signed(),
+        touched: Some(touched),
+    }
 }
 
 fn at(head: &Head) -> Condition {
-    Condition::Version { version: head.version }
+    Condition::Version {
+        version: head.version,
+    }
 }

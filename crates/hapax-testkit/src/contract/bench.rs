@@ -33,42 +33,72 @@ pub struct Bench {
 impl Bench {
     /// A store that takes its time from `clock`.
     pub fn by_hand(store: Arc<dyn Store>, clock: ManualClock) -> Self {
-        Bench { clock: Some(clock), ..Bench::in_real_time(store) }
+        Bench {
+            clock: Some(clock),
+            ..Bench::in_real_time(store)
+        }
     }
 
     /// A store with a clock of its own.
     pub fn in_real_time(store: Arc<dyn Store>) -> Self {
-        Bench { store, clock: None, is_shared: false, is_live: false, drops_in_bulk: false, skipped: Arc::default(), _kept: None }
+        Bench {
+            store,
+            clock: None,
+            is_shared: false,
+            is_live: false,
+            drops_in_bulk: false,
+            skipped: Arc::default(),
+            _kept: None,
+        }
     }
 
-    /// Keeps something for as long as the bench is used: the directory of the store's file, for example.
+    /// Keeps something for as long as the bench is used: the directory of the store's file, for
+    /// example.
     #[must_use]
     pub fn keeping(self, kept: impl Any + Send + Sync) -> Self {
-        Bench { _kept: Some(Arc::new(kept)), ..self }
+        Bench {
+            _kept: Some(Arc::new(kept)),
+            ..self
+        }
     }
 
-    /// Says that this store is shared by several cases. Within one process, cases that sweep then wait until they are alone, and
-    /// what sweeps count and what raises the epoch is held to lower bounds. A shared store must not have a hand-turned clock: one
-    /// case would move the time of all.
+    /// Says that this store is shared by several cases. Within one process, cases that sweep then
+    /// wait until they are alone, and what sweeps count and what raises the epoch is held to lower
+    /// bounds. A shared store must not have a hand-turned clock: one case would move the time of
+    /// all.
     #[must_use]
     pub fn shared(self) -> Self {
-        assert!(self.clock.is_none(), "a shared store with a hand-turned clock: its cases would end each other's leases");
-        Bench { is_shared: true, ..self }
+        assert!(
+            self.clock.is_none(),
+            "a shared store with a hand-turned clock: its cases would end each other's leases"
+        );
+        Bench {
+            is_shared: true,
+            ..self
+        }
     }
 
-    /// Says that this store is in use: it may hold any number of records, and others sweep it at any moment. Nothing is counted then, and
-    /// nobody looks through all that there is. A case that takes a lapsed lease for one that nobody has written down yet may fail because
-    /// somebody has: run it again.
+    /// Says that this store is in use: it may hold any number of records, and others sweep it at
+    /// any moment. Nothing is counted then, and nobody looks through all that there is. A case that
+    /// takes a lapsed lease for one that nobody has written down yet may fail because somebody has:
+    /// run it again.
     #[must_use]
     pub fn live(self) -> Self {
-        Bench { is_live: true, ..self.shared() }
+        Bench {
+            is_live: true,
+            ..self.shared()
+        }
     }
 
-    /// Says that this store drops answers past their retention in bulk, in its own time, so that a sweep counts none of them. That nobody
-    /// sees such an answer any more is not touched by this: its time alone tells.
+    /// Says that this store drops answers past their retention in bulk, in its own time, so that a
+    /// sweep counts none of them. That nobody sees such an answer any more is not touched by this:
+    /// its time alone tells.
     #[must_use]
     pub fn dropping_in_bulk(self) -> Self {
-        Bench { drops_in_bulk: true, ..self }
+        Bench {
+            drops_in_bulk: true,
+            ..self
+        }
     }
 
     /// Why the case that ran on this bench looked at nothing, if so.
@@ -114,14 +144,17 @@ impl Bench {
         panic!("{ROUNDS_MAX} sweeps of {SWEEP_LIMIT} and still not done: {sum:?}");
     }
 
-    /// Sweeps until nothing is due and holds the counts to what was expected; more may be due in a store that is shared.
+    /// Sweeps until nothing is due and holds the counts to what was expected; more may be due in a
+    /// store that is shared.
     pub(super) async fn sweep_expecting(&self, expected: Swept) {
         let expected = self.counted(expected);
         let swept = self.sweep().await;
         if self.is_live {
             // Somebody else may have come first.
         } else if self.is_shared {
-            let has_all = swept.lost >= expected.lost && swept.buried >= expected.buried && swept.removed >= expected.removed;
+            let has_all = swept.lost >= expected.lost
+                && swept.buried >= expected.buried
+                && swept.removed >= expected.removed;
             assert!(has_all, "{swept:?} is less than {expected:?}");
         } else {
             assert_eq!(swept, expected);
@@ -130,15 +163,23 @@ impl Bench {
 
     /// What a sweep of this store counts of what is due.
     pub(super) fn counted(&self, due: Swept) -> Swept {
-        Swept { buried: if self.drops_in_bulk { 0 } else { due.buried }, ..due }
+        Swept {
+            buried: if self.drops_in_bulk { 0 } else { due.buried },
+            ..due
+        }
     }
 
-    /// Waits until this case may run: on a shared store one that sweeps runs alone, as it would change what others look at.
+    /// Waits until this case may run: on a shared store one that sweeps runs alone, as it would
+    /// change what others look at.
     pub(super) async fn turn(&self, sweeps: bool) -> Turn {
         match (self.is_shared, sweeps) {
             (false, _) => Turn::Free,
-            (true, false) => Turn::Among { _others: TURNS.read().await },
-            (true, true) => Turn::Alone { _nobody: TURNS.write().await },
+            (true, false) => Turn::Among {
+                _others: TURNS.read().await,
+            },
+            (true, true) => Turn::Alone {
+                _nobody: TURNS.write().await,
+            },
         }
     }
 }
@@ -146,15 +187,20 @@ impl Bench {
 /// Held while a case runs.
 pub(super) enum Turn {
     Free,
-    Among { _others: RwLockReadGuard<'static, ()> },
-    Alone { _nobody: RwLockWriteGuard<'static, ()> },
+    Among {
+        _others: RwLockReadGuard<'static, ()>,
+    },
+    Alone {
+        _nobody: RwLockWriteGuard<'static, ()>,
+    },
 }
 
 /// A number no other process or run has drawn, and how many were drawn before it in this one.
 pub(super) fn unique() -> (u64, u64) {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    // The standard library seeds its hashers at random: the one source of randomness at hand without a dependency.
+    // The standard library seeds its hashers at random: the one source of randomness at hand
+    // without a dependency.
     (RandomState::new().hash_one(count), count)
 }
 

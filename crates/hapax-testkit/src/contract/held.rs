@@ -6,21 +6,40 @@ use hapax_core::{Answer, Condition, Fence, Head, State};
 
 use super::Bench;
 use super::subject::{
-    FADING, FLEETING, KEPT, LONG, SHORT, Subject, answer, completed, completion, released, unknown, without_answer,
+    FADING, FLEETING, KEPT, LONG, SHORT, Subject, answer, completed, completion, released, unknown,
+    without_answer,
 };
 
 pub(super) async fn an_attempt_ends_in_nothing_but_an_end(bench: &Bench) {
     let subject = bench.subject();
     let running = subject.running(LONG).await;
-    for state in [State::Running, State::Expired(Last::Completed), State::Expired(Last::Unknown)] {
-        subject.loses(Condition::Held { fence: running.fence }, Change::Finish(without_answer(state, KEPT))).await;
+    for state in [
+        State::Running,
+        State::Expired(Last::Completed),
+        State::Expired(Last::Unknown),
+    ] {
+        subject
+            .loses(
+                Condition::Held {
+                    fence: running.fence,
+                },
+                Change::Finish(without_answer(state, KEPT)),
+            )
+            .await;
     }
 }
 
 pub(super) async fn an_attempt_completes_its_record(bench: &Bench) {
     let subject = bench.subject();
     let running = subject.running(LONG).await;
-    let won = subject.wins(Condition::Held { fence: running.fence }, Change::Finish(completion("paid", FADING))).await;
+    let won = subject
+        .wins(
+            Condition::Held {
+                fence: running.fence,
+            },
+            Change::Finish(completion("paid", FADING)),
+        )
+        .await;
 
     let expected = Head {
         state: State::Completed,
@@ -38,21 +57,38 @@ pub(super) async fn an_attempt_completes_its_record(bench: &Bench) {
 pub(super) async fn a_definitive_refusal_is_kept_as_failed(bench: &Bench) {
     let subject = bench.subject();
     let refusal = Answer::new(404, "no such account");
-    let finish = Finish { state: State::Failed, status: Some(404), answer: Some(refusal.into()), lifetime: KEPT };
+    let finish = Finish {
+        state: State::Failed,
+        status: Some(404),
+        answer: Some(refusal.into()),
+        lifetime: KEPT,
+    };
     let head = subject.ended(Change::Finish(finish)).await;
-    assert_eq!((head.state, head.status, head.kept), (State::Failed, Some(404), true));
+    assert_eq!(
+        (head.state, head.status, head.kept),
+        (State::Failed, Some(404), true)
+    );
 }
 
 pub(super) async fn an_answer_that_is_not_kept_leaves_its_status(bench: &Bench) {
     let subject = bench.subject();
-    let finish = Finish { status: Some(204), ..without_answer(State::Completed, KEPT) };
+    let finish = Finish {
+        status: Some(204),
+        ..without_answer(State::Completed, KEPT)
+    };
     let head = subject.ended(Change::Finish(finish)).await;
-    assert_eq!((head.state, head.status, head.kept), (State::Completed, Some(204), false));
+    assert_eq!(
+        (head.state, head.status, head.kept),
+        (State::Completed, Some(204), false)
+    );
 }
 
 pub(super) async fn an_attempt_releases_its_record(bench: &Bench) {
     let subject = bench.subject();
-    let finish = Finish { status: Some(503), ..without_answer(State::Retryable, KEPT) };
+    let finish = Finish {
+        status: Some(503),
+        ..without_answer(State::Retryable, KEPT)
+    };
     let head = subject.ended(Change::Finish(finish)).await;
     assert_eq!((head.state, head.status), (State::Retryable, Some(503)));
 }
@@ -67,7 +103,9 @@ pub(super) async fn a_finish_with_a_wrong_fence_is_refused(bench: &Bench) {
     let subject = bench.subject();
     let own = subject.running(LONG).await.fence.as_u64();
     for wrong in [0, own - 1, own + 1, (1 << 53) - 1] {
-        let condition = Condition::Held { fence: Fence::from_u64(wrong) };
+        let condition = Condition::Held {
+            fence: Fence::from_u64(wrong),
+        };
         for change in [completed("paid"), released(KEPT), unknown(KEPT)] {
             subject.loses(condition, change).await;
         }
@@ -78,7 +116,9 @@ pub(super) async fn a_finish_of_an_absent_record_is_refused(bench: &Bench) {
     let subject = bench.subject();
     let fence = bench.subject().running(LONG).await.fence;
     for fence in [Fence::ZERO, fence] {
-        let seen = subject.loses(Condition::Held { fence }, completed("paid")).await;
+        let seen = subject
+            .loses(Condition::Held { fence }, completed("paid"))
+            .await;
         assert_eq!(seen.record, None);
     }
 }
@@ -91,7 +131,14 @@ pub(super) async fn a_finish_after_a_takeover_is_refused(bench: &Bench) {
     let second = subject.taken_over(fence, LONG).await;
 
     refuses_every_end(&subject, fenced_out).await;
-    subject.wins(Condition::Held { fence: second.fence }, completed("paid by the second")).await;
+    subject
+        .wins(
+            Condition::Held {
+                fence: second.fence,
+            },
+            completed("paid by the second"),
+        )
+        .await;
     refuses_every_end(&subject, fenced_out).await;
 }
 
@@ -99,7 +146,15 @@ pub(super) async fn a_lapsed_attempt_may_still_complete(bench: &Bench) {
     let subject = bench.subject();
     let running = subject.running(SHORT).await;
     bench.pass(SHORT * 2).await;
-    let head = subject.wins(Condition::Held { fence: running.fence }, completed("late")).await.head;
+    let head = subject
+        .wins(
+            Condition::Held {
+                fence: running.fence,
+            },
+            completed("late"),
+        )
+        .await
+        .head;
     assert_eq!((head.state, head.fence), (State::Completed, running.fence));
 }
 
@@ -107,23 +162,40 @@ pub(super) async fn a_lost_attempt_may_still_complete(bench: &Bench) {
     let subject = bench.subject();
     let fence = subject.running(SHORT).await.fence;
     bench.pass(SHORT).await;
-    subject.wins(Condition::Lapsed { fence }, Change::Lose(KEPT)).await;
-    let head = subject.wins(Condition::Held { fence }, completed("late")).await.head;
-    assert_eq!((head.state, head.fence, head.attempts), (State::Completed, fence, 1));
+    subject
+        .wins(Condition::Lapsed { fence }, Change::Lose(KEPT))
+        .await;
+    let head = subject
+        .wins(Condition::Held { fence }, completed("late"))
+        .await
+        .head;
+    assert_eq!(
+        (head.state, head.fence, head.attempts),
+        (State::Completed, fence, 1)
+    );
 }
 
 pub(super) async fn a_lost_attempt_may_still_complete_after_retention(bench: &Bench) {
     let subject = bench.subject();
     let fence = subject.ended(unknown(FLEETING)).await.fence;
     bench.pass(FLEETING.retention + FLEETING.tombstone).await;
-    let won = subject.wins(Condition::Held { fence }, completed("very late")).await;
-    assert_eq!(won.head.state_at(won.now), State::Completed, "its retention counts from this write");
+    let won = subject
+        .wins(Condition::Held { fence }, completed("very late"))
+        .await;
+    assert_eq!(
+        won.head.state_at(won.now),
+        State::Completed,
+        "its retention counts from this write"
+    );
 }
 
 pub(super) async fn a_lost_attempt_may_still_release(bench: &Bench) {
     let subject = bench.subject();
     let fence = subject.ended(unknown(KEPT)).await.fence;
-    let head = subject.wins(Condition::Held { fence }, released(KEPT)).await.head;
+    let head = subject
+        .wins(Condition::Held { fence }, released(KEPT))
+        .await
+        .head;
     assert_eq!(head.state, State::Retryable);
 }
 
@@ -134,15 +206,28 @@ pub(super) async fn a_released_attempt_cannot_complete(bench: &Bench) {
     refuses_every_end(&subject, Condition::Held { fence }).await;
 }
 
-/// The caller whose reply was lost sends again, and can tell from what it is shown that the end it sees is its own.
+/// The caller whose reply was lost sends again, and can tell from what it is shown that the end it
+/// sees is its own.
 pub(super) async fn a_completion_sent_twice_is_refused_and_finds_its_own(bench: &Bench) {
     let subject = bench.subject();
     let running = subject.running(LONG).await;
-    let condition = Condition::Held { fence: running.fence };
+    let condition = Condition::Held {
+        fence: running.fence,
+    };
     subject.wins(condition, completed("paid")).await;
-    let record = subject.loses(condition, completed("paid")).await.record.expect("there is a record");
-    assert_eq!((record.head.token, record.head.fence), (running.token, running.fence));
-    assert_eq!((record.head.state, record.answer), (State::Completed, Some(answer("paid"))));
+    let record = subject
+        .loses(condition, completed("paid"))
+        .await
+        .record
+        .expect("there is a record");
+    assert_eq!(
+        (record.head.token, record.head.fence),
+        (running.token, running.fence)
+    );
+    assert_eq!(
+        (record.head.state, record.answer),
+        (State::Completed, Some(answer("paid")))
+    );
 }
 
 pub(super) async fn a_completed_answer_is_never_replaced(bench: &Bench) {

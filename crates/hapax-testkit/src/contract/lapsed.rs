@@ -5,13 +5,21 @@ use hapax_core::{Condition, Fence, Head, State};
 
 use super::Bench;
 use super::subject::{
-    FADING, KEPT, LONG, SHORT, Subject, answer, completed, completion, fingerprint, released, unknown, without_answer,
+    FADING, KEPT, LONG, SHORT, Subject, answer, completed, completion, fingerprint, released,
+    unknown, without_answer,
 };
 
 pub(super) async fn a_live_lease_cannot_be_taken_over(bench: &Bench) {
     let subject = bench.subject();
     let running = subject.running(LONG).await;
-    let seen = subject.loses(Condition::Lapsed { fence: running.fence }, Change::Claim(subject.claim(LONG))).await;
+    let seen = subject
+        .loses(
+            Condition::Lapsed {
+                fence: running.fence,
+            },
+            Change::Claim(subject.claim(LONG)),
+        )
+        .await;
     assert_eq!(seen.record.map(|record| record.head), Some(running));
 }
 
@@ -20,8 +28,16 @@ pub(super) async fn a_lapsed_lease_can_be_taken_over(bench: &Bench) {
     let subject = bench.subject();
     let first = subject.running(SHORT).await;
     bench.pass(SHORT).await;
-    let claim = Claim { fingerprint: fingerprint(2), ..subject.claim(LONG) };
-    let won = subject.wins(Condition::Lapsed { fence: first.fence }, Change::Claim(claim.clone())).await;
+    let claim = Claim {
+        fingerprint: fingerprint(2),
+        ..subject.claim(LONG)
+    };
+    let won = subject
+        .wins(
+            Condition::Lapsed { fence: first.fence },
+            Change::Claim(claim.clone()),
+        )
+        .await;
 
     assert!(won.head.fence > first.fence);
     let expected = Head {
@@ -39,11 +55,17 @@ pub(super) async fn a_lapsed_lease_can_be_taken_over(bench: &Bench) {
 
 pub(super) async fn a_released_record_can_be_taken_over(bench: &Bench) {
     let subject = bench.subject();
-    let finish = Finish { status: Some(503), ..without_answer(State::Retryable, KEPT) };
+    let finish = Finish {
+        status: Some(503),
+        ..without_answer(State::Retryable, KEPT)
+    };
     let first = subject.ended(Change::Finish(finish)).await;
     let second = subject.taken_over(first.fence, LONG).await;
     assert!(second.fence > first.fence);
-    assert_eq!((second.state, second.attempts, second.status), (State::Running, 2, None));
+    assert_eq!(
+        (second.state, second.attempts, second.status),
+        (State::Running, 2, None)
+    );
 }
 
 pub(super) async fn an_unknown_record_can_be_taken_over(bench: &Bench) {
@@ -56,16 +78,28 @@ pub(super) async fn an_unknown_record_can_be_taken_over(bench: &Bench) {
 
 pub(super) async fn nothing_is_taken_over_after_retention(bench: &Bench) {
     let (retryable, lost) = (bench.subject(), bench.subject());
-    let fences = [retryable.ended(released(FADING)).await.fence, lost.ended(unknown(FADING)).await.fence];
+    let fences = [
+        retryable.ended(released(FADING)).await.fence,
+        lost.ended(unknown(FADING)).await.fence,
+    ];
     bench.pass(FADING.retention).await;
     for (subject, fence) in [retryable, lost].into_iter().zip(fences) {
-        subject.loses(Condition::Lapsed { fence }, Change::Claim(subject.claim(LONG))).await;
+        subject
+            .loses(
+                Condition::Lapsed { fence },
+                Change::Claim(subject.claim(LONG)),
+            )
+            .await;
     }
 }
 
-/// Between a reading and a takeover the late attempt may have completed, and its fence is the same as before.
+/// Between a reading and a takeover the late attempt may have completed, and its fence is the same
+/// as before.
 pub(super) async fn a_completed_record_is_never_lapsed(bench: &Bench) {
-    let failed = Finish { state: State::Failed, ..completion("refused", KEPT) };
+    let failed = Finish {
+        state: State::Failed,
+        ..completion("refused", KEPT)
+    };
     for change in [completed("paid"), Change::Finish(failed)] {
         let subject = bench.subject();
         let fence = subject.running(SHORT).await.fence;
@@ -78,7 +112,10 @@ pub(super) async fn a_completed_record_is_never_lapsed(bench: &Bench) {
 
 pub(super) async fn a_takeover_with_a_wrong_fence_is_refused(bench: &Bench) {
     let (lapsed, retryable) = (bench.subject(), bench.subject());
-    let fences = [lapsed.running(SHORT).await.fence, retryable.ended(released(KEPT)).await.fence];
+    let fences = [
+        lapsed.running(SHORT).await.fence,
+        retryable.ended(released(KEPT)).await.fence,
+    ];
     bench.pass(SHORT).await;
     for (subject, fence) in [lapsed, retryable].into_iter().zip(fences) {
         for wrong in [0, fence.as_u64() - 1, fence.as_u64() + 1] {
@@ -94,7 +131,10 @@ pub(super) async fn a_takeover_of_an_absent_record_is_refused(bench: &Bench) {
 /// Even where what ended the last attempt came with an answer.
 pub(super) async fn a_takeover_leaves_nothing_of_what_was_kept(bench: &Bench) {
     let subject = bench.subject();
-    let finish = Finish { state: State::Retryable, ..completion("try again", KEPT) };
+    let finish = Finish {
+        state: State::Retryable,
+        ..completion("try again", KEPT)
+    };
     let first = subject.ended(Change::Finish(finish)).await;
     assert_eq!(subject.record().await.answer, Some(answer("try again")));
     let second = subject.taken_over(first.fence, LONG).await;
@@ -102,14 +142,33 @@ pub(super) async fn a_takeover_leaves_nothing_of_what_was_kept(bench: &Bench) {
     assert_eq!(subject.record().await.answer, None);
 }
 
-/// Whichever way a takeover goes, the `now` it returns says why: the store judged by that moment and by no other.
+/// Whichever way a takeover goes, the `now` it returns says why: the store judged by that moment
+/// and by no other.
 pub(super) async fn a_lease_is_over_by_the_stores_own_now(bench: &Bench) {
     let subject = bench.subject();
     let running = subject.running(SHORT).await;
     for _ in 0..5 {
-        match subject.put(Condition::Lapsed { fence: running.fence }, Change::Claim(subject.claim(LONG))).await {
-            Written::Lost(seen) => assert!(seen.now < running.lease_until, "refused at {:?}: {running:?}", seen.now),
-            Written::Won(won) => return assert!(won.now >= running.lease_until, "taken over at {:?}: {running:?}", won.now),
+        match subject
+            .put(
+                Condition::Lapsed {
+                    fence: running.fence,
+                },
+                Change::Claim(subject.claim(LONG)),
+            )
+            .await
+        {
+            Written::Lost(seen) => assert!(
+                seen.now < running.lease_until,
+                "refused at {:?}: {running:?}",
+                seen.now
+            ),
+            Written::Won(won) => {
+                return assert!(
+                    won.now >= running.lease_until,
+                    "taken over at {:?}: {running:?}",
+                    won.now
+                );
+            }
         }
         bench.pass(SHORT / 4).await;
     }
@@ -120,7 +179,14 @@ pub(super) async fn a_lapsed_attempt_is_written_down_as_lost(bench: &Bench) {
     let subject = bench.subject();
     let running = subject.running(SHORT).await;
     bench.pass(SHORT).await;
-    let won = subject.wins(Condition::Lapsed { fence: running.fence }, Change::Lose(FADING)).await;
+    let won = subject
+        .wins(
+            Condition::Lapsed {
+                fence: running.fence,
+            },
+            Change::Lose(FADING),
+        )
+        .await;
 
     let expected = Head {
         state: State::Unknown,
@@ -136,7 +202,9 @@ pub(super) async fn a_lapsed_attempt_is_written_down_as_lost(bench: &Bench) {
 pub(super) async fn a_live_attempt_is_not_written_down_as_lost(bench: &Bench) {
     let subject = bench.subject();
     let fence = subject.running(LONG).await.fence;
-    subject.loses(Condition::Lapsed { fence }, Change::Lose(KEPT)).await;
+    subject
+        .loses(Condition::Lapsed { fence }, Change::Lose(KEPT))
+        .await;
 }
 
 pub(super) async fn only_a_running_record_is_written_down_as_lost(bench: &Bench) {
@@ -145,11 +213,20 @@ pub(super) async fn only_a_running_record_is_written_down_as_lost(bench: &Bench)
         let fence = subject.running(SHORT).await.fence;
         bench.pass(SHORT).await;
         subject.wins(Condition::Held { fence }, change).await;
-        subject.loses(Condition::Lapsed { fence }, Change::Lose(KEPT)).await;
+        subject
+            .loses(Condition::Lapsed { fence }, Change::Lose(KEPT))
+            .await;
     }
 }
 
 async fn refuses(subject: &Subject, fence: Fence) {
-    subject.loses(Condition::Lapsed { fence }, Change::Claim(subject.claim(LONG))).await;
-    subject.loses(Condition::Lapsed { fence }, Change::Lose(KEPT)).await;
+    subject
+        .loses(
+            Condition::Lapsed { fence },
+            Change::Claim(subject.claim(LONG)),
+        )
+        .await;
+    subject
+        .loses(Condition::Lapsed { fence }, Change::Lose(KEPT))
+        .await;
 }

@@ -1,12 +1,15 @@
 //! The store contract as a suite.
 //!
-//! Every promise of [`hapax_core::store`] that can be seen from outside is a [`Case`]: a name that is a sentence, and a function
-//! that panics when a store breaks it. [`store_contract!`](crate::store_contract) makes a test of each; a program that checks a
-//! live store goes through [`CASES`] itself.
+//! Every promise of [`hapax_core::store`] that can be seen from outside is a [`Case`]: a name that
+//! is a sentence, and a function that panics when a store breaks it.
+//! [`store_contract!`](crate::store_contract) makes a test of each; a program that checks a live
+//! store goes through [`CASES`] itself.
 //!
-//! Every case works on records of its own, so all of them can share one store. What is meant to last does so for an hour and what is
-//! meant to end does so within milliseconds: a slow store in real time gives the same verdict as a fast one under a hand-turned clock.
-//! Every namespace of theirs begins with [`NAMESPACE`]; [`Tidy`] takes away what they leave in a store that others use.
+//! Every case works on records of its own, so all of them can share one store. What is meant to
+//! last does so for an hour and what is meant to end does so within milliseconds: a slow store in
+//! real time gives the same verdict as a fast one under a hand-turned clock. Every namespace of
+//! theirs begins with [`NAMESPACE`]; [`Tidy`] takes away what they leave in a store that others
+//! use.
 
 mod bench;
 mod subject;
@@ -47,14 +50,17 @@ pub type Verdict = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Runs the case of this name; what the tests of [`store_contract!`](crate::store_contract) call.
 pub async fn run(name: &str, bench: Bench) {
-    let case = CASES.iter().find(|case| case.name == name).unwrap_or_else(|| panic!("the contract has no case {name:?}"));
+    let case = CASES
+        .iter()
+        .find(|case| case.name == name)
+        .unwrap_or_else(|| panic!("the contract has no case {name:?}"));
     (case.run)(bench).await;
 }
 
 /// Makes a module `store_contract` with a test for every case.
 ///
-/// `make` is an async function or closure without arguments that returns a [`Bench`]; each case calls it once. See the
-/// [crate's example](crate).
+/// `make` is an async function or closure without arguments that returns a [`Bench`]; each case
+/// calls it once. See the [crate's example](crate).
 #[macro_export]
 macro_rules! store_contract {
     ($make:expr) => {
@@ -81,7 +87,8 @@ macro_rules! __store_contract_tests {
     };
 }
 
-/// Gives `[$then]` the list of cases by module, after `[$with]`. The one place where cases are declared.
+/// Gives `[$then]` the list of cases by module, after `[$with]`. The one place where cases are
+/// declared.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __store_contract_cases {

@@ -5,11 +5,14 @@ use std::sync::Arc;
 use hapax_core::fingerprint::FingerprintPolicy;
 use hapax_core::outcome::Loss;
 use hapax_core::store::{Change, Claim, Finish};
-use hapax_core::{Answer, AttemptToken, Condition, Fingerprint, Key, Principal, RequestId, Scope, State};
+use hapax_core::{
+    Answer, AttemptToken, Condition, Fingerprint, Key, Principal, RequestId, Scope, State,
+};
 
 use super::Bench;
 use super::subject::{
-    FADING, KEPT, LONG, SHORT, Subject, completed, completion, settlement, unique_namespace, unknown, without_answer,
+    FADING, KEPT, LONG, SHORT, Subject, completed, completion, settlement, unique_namespace,
+    unknown, without_answer,
 };
 
 pub(super) async fn answers_survive_byte_for_byte(bench: &Bench) {
@@ -24,8 +27,13 @@ pub(super) async fn a_loser_sees_the_answer_byte_for_byte(bench: &Bench) {
         let subject = bench.subject();
         let fence = subject.ended(keeping(&answer)).await.fence;
         for condition in [Condition::Absent, Condition::Lapsed { fence }] {
-            let seen = subject.loses(condition, Change::Claim(subject.claim(LONG))).await;
-            assert!(seen.record.and_then(|record| record.answer).as_ref() == Some(&answer), "the loser saw another answer");
+            let seen = subject
+                .loses(condition, Change::Claim(subject.claim(LONG)))
+                .await;
+            assert!(
+                seen.record.and_then(|record| record.answer).as_ref() == Some(&answer),
+                "the loser saw another answer"
+            );
         }
     }
 }
@@ -34,26 +42,54 @@ pub(super) async fn fingerprints_survive_with_their_policies(bench: &Bench) {
     let policies = [
         FingerprintPolicy::default(),
         FingerprintPolicy::raw(),
-        FingerprintPolicy::default().with_header("X-Tenant").without_header("content-type"),
+        FingerprintPolicy::default()
+            .with_header("X-Tenant")
+            .without_header("content-type"),
         FingerprintPolicy::json(),
         FingerprintPolicy::json_without(["/sent at", "/items/*/été", "/a~1b"]).expect("pointers"),
-        FingerprintPolicy::json_only(["/amount", "/currency"]).expect("pointers").with_header("accept"),
+        FingerprintPolicy::json_only(["/amount", "/currency"])
+            .expect("pointers")
+            .with_header("accept"),
         FingerprintPolicy::multipart(),
     ];
     for (number, policy) in policies.into_iter().enumerate() {
         let subject = bench.subject();
         let digest = std::array::from_fn(|at| (at * 37 + number * 101) as u8);
-        let claim = Claim { fingerprint: Fingerprint { digest, policy: Arc::new(policy) }, ..subject.claim(LONG) };
-        subject.wins(Condition::Absent, Change::Claim(claim.clone())).await;
+        let claim = Claim {
+            fingerprint: Fingerprint {
+                digest,
+                policy: Arc::new(policy),
+            },
+            ..subject.claim(LONG)
+        };
+        subject
+            .wins(Condition::Absent, Change::Claim(claim.clone()))
+            .await;
         // Compared through the policy, whose equality `Debug` output would not show.
-        assert!(subject.record().await.head.fingerprint == Some(claim.fingerprint.clone()), "{}", claim.fingerprint.policy);
+        assert!(
+            subject.record().await.head.fingerprint == Some(claim.fingerprint.clone()),
+            "{}",
+            claim.fingerprint.policy
+        );
     }
 }
 
-/// Paths and principals are whatever callers and their tokens say: quotes, line ends, NUL, nothing at all.
+/// Paths and principals are whatever callers and their tokens say: quotes, line ends, NUL, nothing
+/// at all.
 pub(super) async fn scopes_survive_whatever_they_are_made_of(bench: &Bench) {
-    let names = ["", " ", "a'b\"c\\d%_;--", "line\r\nbreak\ttab", "naïve/日本語/🜁/\u{202e}abc", "nul\0inside", &"long".repeat(500)];
-    let principals = names.map(Principal::named).into_iter().chain([Principal::Anonymous, Principal::named("(anonymous)")]);
+    let names = [
+        "",
+        " ",
+        "a'b\"c\\d%_;--",
+        "line\r\nbreak\ttab",
+        "naïve/日本語/🜁/\u{202e}abc",
+        "nul\0inside",
+        &"long".repeat(500),
+    ];
+    let principals = names
+        .map(Principal::named)
+        .into_iter()
+        .chain([Principal::Anonymous, Principal::named("(anonymous)")]);
     for (number, principal) in principals.enumerate() {
         let name = names[number % names.len()];
         let scope = Scope {
@@ -69,7 +105,13 @@ pub(super) async fn scopes_survive_whatever_they_are_made_of(bench: &Bench) {
 
 pub(super) async fn keys_survive_whatever_they_are_made_of(bench: &Bench) {
     let every_byte: String = (' '..='~').collect();
-    for text in ["k", " ", "'\"\\%_", &every_byte, &"k".repeat(Key::BYTES_MAX)] {
+    for text in [
+        "k",
+        " ",
+        "'\"\\%_",
+        &every_byte,
+        &"k".repeat(Key::BYTES_MAX),
+    ] {
         let scope = Scope::clone(&bench.subject().scope);
         let subject = Subject::of(bench.store.clone(), scope, Key::new(text).expect("a key"));
         assert_eq!(subject.running(LONG).await.key.as_str(), text);
@@ -80,60 +122,157 @@ pub(super) async fn attempt_tokens_survive(bench: &Bench) {
     for bytes in [[0; 16], [0xff; 16], std::array::from_fn(|at| at as u8)] {
         let subject = bench.subject();
         let token = AttemptToken::from_bytes(bytes);
-        let claim = Claim { token, ..subject.claim(LONG) };
-        assert_eq!(subject.wins(Condition::Absent, Change::Claim(claim)).await.head.token, token);
+        let claim = Claim {
+            token,
+            ..subject.claim(LONG)
+        };
+        assert_eq!(
+            subject
+                .wins(Condition::Absent, Change::Claim(claim))
+                .await
+                .head
+                .token,
+            token
+        );
     }
 }
 
 pub(super) async fn request_ids_survive(bench: &Bench) {
     let longest = "x".repeat(RequestId::BYTES_MAX);
-    for id in [None, Some("7"), Some("req_7:/+=.-A"), Some(longest.as_str())] {
+    for id in [
+        None,
+        Some("7"),
+        Some("req_7:/+=.-A"),
+        Some(longest.as_str()),
+    ] {
         let request_id = id.map(|id| RequestId::new(id).expect("plain text"));
         let subject = bench.subject();
-        let claim = Claim { request_id: request_id.clone(), ..subject.claim(LONG) };
-        let fence = subject.wins(Condition::Absent, Change::Claim(claim)).await.head.fence;
+        let claim = Claim {
+            request_id: request_id.clone(),
+            ..subject.claim(LONG)
+        };
+        let fence = subject
+            .wins(Condition::Absent, Change::Claim(claim))
+            .await
+            .head
+            .fence;
         // `wins` compares what is read with what was written.
-        assert_eq!(subject.wins(Condition::Held { fence }, completed("paid")).await.head.request_id, request_id);
+        assert_eq!(
+            subject
+                .wins(Condition::Held { fence }, completed("paid"))
+                .await
+                .head
+                .request_id,
+            request_id
+        );
     }
 }
 
-/// Whoever asks later what became of an attempt finds the request that made it, however it ended and whoever wrote that down.
+/// Whoever asks later what became of an attempt finds the request that made it, however it ended
+/// and whoever wrote that down.
 pub(super) async fn a_request_id_stays_until_the_next_attempt(bench: &Bench) {
     let subject = bench.subject();
     let first = subject.running(SHORT).await;
     let made_by = first.request_id.clone();
     assert!(made_by.is_some() && subject.renew(first.fence, SHORT).await);
-    assert_eq!(subject.record().await.head.request_id, made_by, "a renewal changed it");
-    let seen = subject.loses(Condition::Absent, Change::Claim(subject.claim(LONG))).await;
-    assert_eq!(seen.record.expect("a record").head.request_id, made_by, "a claim that lost changed it");
+    assert_eq!(
+        subject.record().await.head.request_id,
+        made_by,
+        "a renewal changed it"
+    );
+    let seen = subject
+        .loses(Condition::Absent, Change::Claim(subject.claim(LONG)))
+        .await;
+    assert_eq!(
+        seen.record.expect("a record").head.request_id,
+        made_by,
+        "a claim that lost changed it"
+    );
     bench.pass(SHORT).await;
-    let lost = subject.wins(Condition::Lapsed { fence: first.fence }, Change::Lose(KEPT)).await.head;
+    let lost = subject
+        .wins(Condition::Lapsed { fence: first.fence }, Change::Lose(KEPT))
+        .await
+        .head;
     assert_eq!(lost.request_id, made_by, "a lapse changed it");
 
     let second = subject.taken_over(first.fence, LONG).await;
-    assert!(second.request_id.is_some() && second.request_id != made_by, "the next attempt has its own");
-    let lost = subject.wins(Condition::Held { fence: second.fence }, unknown(KEPT)).await.head;
+    assert!(
+        second.request_id.is_some() && second.request_id != made_by,
+        "the next attempt has its own"
+    );
+    let lost = subject
+        .wins(
+            Condition::Held {
+                fence: second.fence,
+            },
+            unknown(KEPT),
+        )
+        .await
+        .head;
     assert_eq!(lost.request_id, second.request_id, "an end changed it");
-    let version = Condition::Version { version: lost.version };
-    let settled = subject.wins(version, settlement(without_answer(State::Retryable, KEPT))).await.head;
-    assert_eq!(settled.request_id, second.request_id, "a settlement changed it");
+    let version = Condition::Version {
+        version: lost.version,
+    };
+    let settled = subject
+        .wins(version, settlement(without_answer(State::Retryable, KEPT)))
+        .await
+        .head;
+    assert_eq!(
+        settled.request_id, second.request_id,
+        "a settlement changed it"
+    );
 
-    let without = Claim { request_id: None, ..subject.claim(LONG) };
-    let third = subject.wins(Condition::Lapsed { fence: settled.fence }, Change::Claim(without)).await.head;
-    assert_eq!(third.request_id, None, "an attempt without an id shows that of another request");
+    let without = Claim {
+        request_id: None,
+        ..subject.claim(LONG)
+    };
+    let third = subject
+        .wins(
+            Condition::Lapsed {
+                fence: settled.fence,
+            },
+            Change::Claim(without),
+        )
+        .await
+        .head;
+    assert_eq!(
+        third.request_id, None,
+        "an attempt without an id shows that of another request"
+    );
 
     let fading = bench.subject();
-    let head = fading.ended(Change::Finish(completion("paid", FADING))).await;
+    let head = fading
+        .ended(Change::Finish(completion("paid", FADING)))
+        .await;
     bench.pass(FADING.retention).await;
-    assert_eq!(fading.record().await.head.request_id, head.request_id, "a tombstone has lost it");
+    assert_eq!(
+        fading.record().await.head.request_id,
+        head.request_id,
+        "a tombstone has lost it"
+    );
 }
 
 /// A cause is a number where a status would be, and above every status.
 pub(super) async fn a_loss_survives_with_its_cause(bench: &Bench) {
-    for loss in [Loss::Answered(500), Loss::TimedOut, Loss::Stopped, Loss::NotJoined(Some(999)), Loss::Lapsed] {
+    for loss in [
+        Loss::Answered(500),
+        Loss::TimedOut,
+        Loss::Stopped,
+        Loss::NotJoined(Some(999)),
+        Loss::Lapsed,
+    ] {
         let subject = bench.subject();
-        let finish = Finish { status: loss.code(), ..without_answer(State::Unknown, KEPT) };
-        assert_eq!(subject.ended(Change::Finish(finish)).await.loss(State::Unknown), Some(loss));
+        let finish = Finish {
+            status: loss.code(),
+            ..without_answer(State::Unknown, KEPT)
+        };
+        assert_eq!(
+            subject
+                .ended(Change::Finish(finish))
+                .await
+                .loss(State::Unknown),
+            Some(loss)
+        );
         let listed = subject.record().await.head;
         assert_eq!(listed.loss(listed.state), Some(loss));
     }
@@ -157,7 +296,10 @@ fn answers() -> Vec<Arc<Answer>> {
                 ("set-cookie".into(), "b=2".into()),
             ],
             body: "{\"id\":17}".into(),
-            trailers: vec![("grpc-status".into(), "0".into()), ("grpc-message".into(), b"\xff\xfe".as_slice().into())],
+            trailers: vec![
+                ("grpc-status".into(), "0".into()),
+                ("grpc-message".into(), b"\xff\xfe".as_slice().into()),
+            ],
         },
     ];
     answers.map(Arc::new).into()
@@ -165,6 +307,7 @@ fn answers() -> Vec<Arc<Answer>> {
 
 fn keeping(answer: &Arc<Answer>) -> Change {
     let mut finish = completion("", KEPT);
-    (finish.state, finish.status, finish.answer) = (State::Completed, Some(answer.status), Some(answer.clone()));
+    (finish.state, finish.status, finish.answer) =
+        (State::Completed, Some(answer.status), Some(answer.clone()));
     Change::Finish(finish)
 }

@@ -7,13 +7,14 @@ use hapax_core::audit::Signed;
 use hapax_core::fingerprint::FingerprintPolicy;
 use hapax_core::store::{Change, Claim, Finish, Lifetime, Reading, Renewal, Seen, Won, Written};
 use hapax_core::{
-    Answer, AttemptToken, Condition, Fence, Fingerprint, Head, Key, Principal, Put, Record, RecordId, RequestId, Scope, State,
-    Store,
+    Answer, AttemptToken, Condition, Fence, Fingerprint, Head, Key, Principal, Put, Record,
+    RecordId, RequestId, Scope, State, Store,
 };
 
 use super::bench::unique;
 
-/// What every namespace of the contract begins with, so that its records can be told from everybody else's.
+/// What every namespace of the contract begins with, so that its records can be told from everybody
+/// else's.
 pub const NAMESPACE: &str = "contract:";
 
 /// For what must end while a case waits.
@@ -22,11 +23,20 @@ pub(super) const SHORT: Duration = Duration::from_millis(20);
 pub(super) const LONG: Duration = Duration::from_secs(60 * 60);
 
 /// Replays for as long as a case runs.
-pub(super) const KEPT: Lifetime = Lifetime { retention: LONG, tombstone: LONG };
+pub(super) const KEPT: Lifetime = Lifetime {
+    retention: LONG,
+    tombstone: LONG,
+};
 /// After `SHORT` a tombstone that stands.
-pub(super) const FADING: Lifetime = Lifetime { retention: SHORT, tombstone: LONG };
+pub(super) const FADING: Lifetime = Lifetime {
+    retention: SHORT,
+    tombstone: LONG,
+};
 /// After twice `SHORT` as good as absent.
-pub(super) const FLEETING: Lifetime = Lifetime { retention: SHORT, tombstone: SHORT };
+pub(super) const FLEETING: Lifetime = Lifetime {
+    retention: SHORT,
+    tombstone: SHORT,
+};
 
 /// A record of a scope and key that nobody else uses. Clones are the same record.
 #[derive(Clone)]
@@ -49,7 +59,12 @@ impl Subject {
     }
 
     pub(super) fn of(store: Arc<dyn Store>, scope: Scope, key: Key) -> Self {
-        Subject { store, id: RecordId::of(&scope, &key), scope: Arc::new(scope), key }
+        Subject {
+            store,
+            id: RecordId::of(&scope, &key),
+            scope: Arc::new(scope),
+            key,
+        }
     }
 
     /// A claim by somebody new.
@@ -67,7 +82,14 @@ impl Subject {
 
     /// Writes, and holds the store to nothing yet.
     pub(super) async fn put(&self, condition: Condition, change: Change) -> Written {
-        self.store.put_if(Put { id: self.id, condition, change }).await.expect("put_if")
+        self.store
+            .put_if(Put {
+                id: self.id,
+                condition,
+                change,
+            })
+            .await
+            .expect("put_if")
     }
 
     /// Writes what must win. A write that won is what the next reading shows, head and answer.
@@ -76,11 +98,18 @@ impl Subject {
         match self.put(condition, change).await {
             Written::Lost(seen) => panic!("{condition:?} should hold of {seen:?}"),
             Written::Won(won) => {
-                assert_eq!(won.head.kept, answer.is_some(), "an answer is kept iff the change has one");
+                assert_eq!(
+                    won.head.kept,
+                    answer.is_some(),
+                    "an answer is kept iff the change has one"
+                );
                 let Reading { records, now } = self.store.get(vec![self.id]).await.expect("get");
                 // Some lives are so short that this is a tombstone already.
                 let head = won.head.clone().at(now);
-                let expected = Record { answer: answer.filter(|_| head.kept), head };
+                let expected = Record {
+                    answer: answer.filter(|_| head.kept),
+                    head,
+                };
                 assert_same(Some(&expected), records[0].as_ref(), "what was won is read");
                 won
             }
@@ -91,17 +120,35 @@ impl Subject {
     pub(super) async fn loses(&self, condition: Condition, change: Change) -> Seen {
         let before = self.read().await;
         match self.put(condition, change).await {
-            Written::Won(won) => panic!("{condition:?} should not hold; it made {before:?} into {won:?}"),
+            Written::Won(won) => {
+                panic!("{condition:?} should not hold; it made {before:?} into {won:?}")
+            }
             Written::Lost(seen) => {
-                assert_same(before.as_ref(), seen.record.as_ref(), "the loser is shown what is there");
-                assert_same(before.as_ref(), self.read().await.as_ref(), "a lost write changes nothing");
+                assert_same(
+                    before.as_ref(),
+                    seen.record.as_ref(),
+                    "the loser is shown what is there",
+                );
+                assert_same(
+                    before.as_ref(),
+                    self.read().await.as_ref(),
+                    "a lost write changes nothing",
+                );
                 seen
             }
         }
     }
 
     pub(super) async fn renew(&self, fence: Fence, lease: Duration) -> bool {
-        let renewed = self.store.renew(vec![Renewal { id: self.id, fence, lease }]).await.expect("renew");
+        let renewed = self
+            .store
+            .renew(vec![Renewal {
+                id: self.id,
+                fence,
+                lease,
+            }])
+            .await
+            .expect("renew");
         assert_eq!(renewed.len(), 1, "one renewal, one reply");
         renewed[0]
     }
@@ -119,7 +166,9 @@ impl Subject {
 
     /// The first attempt, running.
     pub(super) async fn running(&self, lease: Duration) -> Head {
-        self.wins(Condition::Absent, Change::Claim(self.claim(lease))).await.head
+        self.wins(Condition::Absent, Change::Claim(self.claim(lease)))
+            .await
+            .head
     }
 
     /// A first attempt that ended so.
@@ -130,16 +179,40 @@ impl Subject {
 
     /// A further attempt after the one with this fence.
     pub(super) async fn taken_over(&self, fence: Fence, lease: Duration) -> Head {
-        self.wins(Condition::Lapsed { fence }, Change::Claim(self.claim(lease))).await.head
+        self.wins(
+            Condition::Lapsed { fence },
+            Change::Claim(self.claim(lease)),
+        )
+        .await
+        .head
     }
 }
 
 /// Compares records without printing answers, which may be large.
 fn assert_same(expected: Option<&Record>, found: Option<&Record>, law: &str) {
-    assert_eq!(expected.map(|record| &record.head), found.map(|record| &record.head), "{law}");
-    let (expected, found) = (expected.and_then(|record| record.answer.as_ref()), found.and_then(|record| record.answer.as_ref()));
-    let brief = |answer: &Arc<Answer>| (answer.status, answer.headers.len(), answer.body.len(), answer.trailers.len());
-    assert!(expected == found, "{law}: answer {:?} came back as {:?}", expected.map(brief), found.map(brief));
+    assert_eq!(
+        expected.map(|record| &record.head),
+        found.map(|record| &record.head),
+        "{law}"
+    );
+    let (expected, found) = (
+        expected.and_then(|record| record.answer.as_ref()),
+        found.and_then(|record| record.answer.as_ref()),
+    );
+    let brief = |answer: &Arc<Answer>| {
+        (
+            answer.status,
+            answer.headers.len(),
+            answer.body.len(),
+            answer.trailers.len(),
+        )
+    };
+    assert!(
+        expected == found,
+        "{law}: answer {:?} came back as {:?}",
+        expected.map(brief),
+        found.map(brief)
+    );
 }
 
 /// A namespace no other case, process or run uses.
@@ -159,7 +232,10 @@ pub(super) fn new_request_id() -> RequestId {
 }
 
 pub(super) fn fingerprint(number: u8) -> Fingerprint {
-    Fingerprint { digest: [number; 32], policy: Arc::new(FingerprintPolicy::default()) }
+    Fingerprint {
+        digest: [number; 32],
+        policy: Arc::new(FingerprintPolicy::default()),
+    }
 }
 
 pub(super) fn answer(body: &str) -> Arc<Answer> {
@@ -167,11 +243,21 @@ pub(super) fn answer(body: &str) -> Arc<Answer> {
 }
 
 pub(super) fn completion(body: &str, lifetime: Lifetime) -> Finish {
-    Finish { state: State::Completed, status: Some(201), answer: Some(answer(body)), lifetime }
+    Finish {
+        state: State::Completed,
+        status: Some(201),
+        answer: Some(answer(body)),
+        lifetime,
+    }
 }
 
 pub(super) fn without_answer(state: State, lifetime: Lifetime) -> Finish {
-    Finish { state, status: None, answer: None, lifetime }
+    Finish {
+        state,
+        status: None,
+        answer: None,
+        lifetime,
+    }
 }
 
 /// Whoever changes something by hand here.

@@ -13,36 +13,68 @@ use super::audit::{log_of, note};
 use super::fence::{assert_growing, attempts};
 use super::reading::listed;
 use super::subject::{
-    FADING, FLEETING, KEPT, LONG, SHORT, Subject, completed, completion, forgetting, released, settlement, unknown,
+    FADING, FLEETING, KEPT, LONG, SHORT, Subject, completed, completion, forgetting, released,
+    settlement, unknown,
 };
 
 pub(super) async fn a_sweep_writes_down_lapsed_attempts(bench: &Bench) {
     let subject = bench.subject();
     let running = subject.running(SHORT).await;
     bench.pass(SHORT).await;
-    bench.sweep_expecting(Swept { lost: 1, ..Swept::default() }).await;
+    bench
+        .sweep_expecting(Swept {
+            lost: 1,
+            ..Swept::default()
+        })
+        .await;
 
     let head = subject.record().await.head;
-    assert_eq!((head.state, head.fence, head.version), (State::Unknown, running.fence, running.version + 1));
+    assert_eq!(
+        (head.state, head.fence, head.version),
+        (State::Unknown, running.fence, running.version + 1)
+    );
     assert!(head.finished_at >= running.lease_until);
-    assert!(head.expires_at > head.finished_at && head.tombstone_until >= head.expires_at, "{head:?}");
+    assert!(
+        head.expires_at > head.finished_at && head.tombstone_until >= head.expires_at,
+        "{head:?}"
+    );
 }
 
 /// The answer goes; the head has nothing to be written down, as its times say what it is.
 pub(super) async fn a_sweep_buries_what_is_past_its_retention(bench: &Bench) {
     let (paid, retryable) = (bench.subject(), bench.subject());
-    let before = [paid.ended(Change::Finish(completion("paid", FADING))).await, retryable.ended(released(FADING)).await];
+    let before = [
+        paid.ended(Change::Finish(completion("paid", FADING))).await,
+        retryable.ended(released(FADING)).await,
+    ];
     bench.pass(FADING.retention).await;
-    let expected = before.map(|head| Head { state: State::Expired(head.state.last()), kept: false, ..head });
+    let expected = before.map(|head| Head {
+        state: State::Expired(head.state.last()),
+        kept: false,
+        ..head
+    });
     for is_swept in [false, true] {
         if is_swept {
-            bench.sweep_expecting(Swept { buried: 1, ..Swept::default() }).await;
+            bench
+                .sweep_expecting(Swept {
+                    buried: 1,
+                    ..Swept::default()
+                })
+                .await;
         }
         for (subject, expected) in [&paid, &retryable].into_iter().zip(&expected) {
             let record = subject.record().await;
-            assert_eq!((&record.head, record.answer), (expected, None), "swept: {is_swept}");
+            assert_eq!(
+                (&record.head, record.answer),
+                (expected, None),
+                "swept: {is_swept}"
+            );
             let known = BTreeMap::from([(expected.id, expected.clone())]);
-            assert_eq!(listed(bench, Some("expired"), &known).await, known, "swept: {is_swept}");
+            assert_eq!(
+                listed(bench, Some("expired"), &known).await,
+                known,
+                "swept: {is_swept}"
+            );
         }
     }
 }
@@ -50,7 +82,9 @@ pub(super) async fn a_sweep_buries_what_is_past_its_retention(bench: &Bench) {
 /// Whether it was buried on the way or not.
 pub(super) async fn a_sweep_removes_what_is_past_its_tombstone(bench: &Bench) {
     let (buried, not_buried) = (bench.subject(), bench.subject());
-    buried.ended(Change::Finish(completion("paid", FLEETING))).await;
+    buried
+        .ended(Change::Finish(completion("paid", FLEETING)))
+        .await;
     bench.pass(FLEETING.retention).await;
     bench.sweep().await;
     not_buried.ended(released(FLEETING)).await;
@@ -66,13 +100,21 @@ pub(super) async fn a_sweep_removes_what_is_past_its_tombstone(bench: &Bench) {
 pub(super) async fn a_sweep_leaves_what_is_not_due(bench: &Bench) {
     let subjects: [Subject; 6] = std::array::from_fn(|_| bench.subject());
     let [tombstone, forgotten, running, renewed, paid, lost] = &subjects;
-    tombstone.ended(Change::Finish(completion("paid", FADING))).await;
+    tombstone
+        .ended(Change::Finish(completion("paid", FADING)))
+        .await;
     bench.pass(FADING.retention).await;
     bench.sweep().await;
     let version = forgotten.ended(completed("paid")).await.version;
-    forgotten.wins(Condition::Version { version }, forgetting(KEPT)).await;
+    forgotten
+        .wins(Condition::Version { version }, forgetting(KEPT))
+        .await;
     running.running(LONG).await;
-    assert!(renewed.renew(renewed.running(SHORT).await.fence, LONG).await);
+    assert!(
+        renewed
+            .renew(renewed.running(SHORT).await.fence, LONG)
+            .await
+    );
     paid.ended(completed("paid")).await;
     lost.ended(unknown(KEPT)).await;
 
@@ -92,14 +134,21 @@ pub(super) async fn a_sweep_never_removes_what_was_never_resolved(bench: &Bench)
     let (lost, forgotten) = (bench.subject(), bench.subject());
     lost.ended(unknown(FLEETING)).await;
     let version = forgotten.ended(unknown(KEPT)).await.version;
-    forgotten.wins(Condition::Version { version }, forgetting(FLEETING)).await;
+    forgotten
+        .wins(Condition::Version { version }, forgetting(FLEETING))
+        .await;
     for _ in 0..3 {
         bench.pass(FLEETING.retention + FLEETING.tombstone).await;
         bench.sweep().await;
     }
     for subject in [lost, forgotten] {
-        assert_eq!(subject.record().await.head.state, State::Expired(Last::Unknown));
-        subject.loses(Condition::Absent, Change::Claim(subject.claim(LONG))).await;
+        assert_eq!(
+            subject.record().await.head.state,
+            State::Expired(Last::Unknown)
+        );
+        subject
+            .loses(Condition::Absent, Change::Claim(subject.claim(LONG)))
+            .await;
     }
 }
 
@@ -112,7 +161,11 @@ pub(super) async fn a_sweep_touches_no_more_than_its_limit(bench: &Bench) {
     for (number, subject) in subjects.iter().enumerate() {
         match number {
             0 => drop(subject.running(SHORT).await),
-            1 | 2 => drop(subject.ended(Change::Finish(completion("paid", FADING))).await),
+            1 | 2 => drop(
+                subject
+                    .ended(Change::Finish(completion("paid", FADING)))
+                    .await,
+            ),
             _ => drop(subject.ended(released(FLEETING)).await),
         }
     }
@@ -125,9 +178,21 @@ pub(super) async fn a_sweep_touches_no_more_than_its_limit(bench: &Bench) {
     assert!(touched(&subjects).await <= 2);
     let rest = bench.sweep().await;
     // One attempt, two answers and two tombstones, of which two are done.
-    let due = bench.counted(Swept { lost: 1, buried: 2, removed: 2, unlogged: 0 });
-    assert!(bench.is_shared || rest.total() == due.total() - 2, "{rest:?}");
-    assert_eq!(touched(&subjects).await, 3, "two answers went, which does not show");
+    let due = bench.counted(Swept {
+        lost: 1,
+        buried: 2,
+        removed: 2,
+        unlogged: 0,
+    });
+    assert!(
+        bench.is_shared || rest.total() == due.total() - 2,
+        "{rest:?}"
+    );
+    assert_eq!(
+        touched(&subjects).await,
+        3,
+        "two answers went, which does not show"
+    );
 }
 
 pub(super) async fn a_second_sweep_finds_nothing(bench: &Bench) {
@@ -136,9 +201,18 @@ pub(super) async fn a_second_sweep_finds_nothing(bench: &Bench) {
     paid.ended(Change::Finish(completion("paid", FADING))).await;
     lost.ended(unknown(FLEETING)).await;
     bench.pass(FLEETING.retention + FLEETING.tombstone).await;
-    bench.sweep_expecting(Swept { lost: 1, buried: 1, ..Swept::default() }).await;
+    bench
+        .sweep_expecting(Swept {
+            lost: 1,
+            buried: 1,
+            ..Swept::default()
+        })
+        .await;
     if !bench.is_shared {
-        assert_eq!(bench.store.sweep(100).await.expect("sweep"), Swept::default());
+        assert_eq!(
+            bench.store.sweep(100).await.expect("sweep"),
+            Swept::default()
+        );
     }
 }
 
@@ -148,35 +222,66 @@ pub(super) async fn a_swept_attempt_may_still_complete(bench: &Bench) {
     bench.pass(SHORT).await;
     bench.sweep().await;
     assert_eq!(subject.record().await.head.state, State::Unknown);
-    subject.wins(Condition::Held { fence }, completed("late")).await;
+    subject
+        .wins(Condition::Held { fence }, completed("late"))
+        .await;
 }
 
 pub(super) async fn a_buried_unknown_can_still_be_completed(bench: &Bench) {
     let (subject, head) = buried_unknown(bench).await;
-    let won = subject.wins(Condition::Held { fence: head.fence }, completed("very late")).await;
+    let won = subject
+        .wins(
+            Condition::Held { fence: head.fence },
+            completed("very late"),
+        )
+        .await;
     assert_eq!(won.head.state_at(won.now), State::Completed);
 }
 
 pub(super) async fn a_buried_unknown_can_still_be_settled(bench: &Bench) {
     let (subject, head) = buried_unknown(bench).await;
     let settlement = settlement(completion("found in the books", KEPT));
-    subject.wins(Condition::Version { version: head.version }, settlement).await;
-    subject.loses(Condition::Held { fence: head.fence }, completed("too late")).await;
+    subject
+        .wins(
+            Condition::Version {
+                version: head.version,
+            },
+            settlement,
+        )
+        .await;
+    subject
+        .loses(Condition::Held { fence: head.fence }, completed("too late"))
+        .await;
 }
 
 pub(super) async fn a_forgotten_record_goes_when_its_tombstone_is_over(bench: &Bench) {
     let subject = bench.subject();
-    let version = subject.ended(Change::Finish(completion("paid", FLEETING))).await.version;
-    subject.wins(Condition::Version { version }, forgetting(FLEETING)).await;
+    let version = subject
+        .ended(Change::Finish(completion("paid", FLEETING)))
+        .await
+        .version;
+    subject
+        .wins(Condition::Version { version }, forgetting(FLEETING))
+        .await;
     bench.pass(FLEETING.retention + FLEETING.tombstone).await;
-    bench.sweep_expecting(Swept { removed: 1, ..Swept::default() }).await;
+    bench
+        .sweep_expecting(Swept {
+            removed: 1,
+            ..Swept::default()
+        })
+        .await;
     assert_eq!(subject.read().await, None);
 }
 
 pub(super) async fn entries_outlive_their_records(bench: &Bench) {
     let subject = bench.subject();
-    let version = subject.ended(Change::Finish(completion("paid", FLEETING))).await.version;
-    subject.wins(Condition::Version { version }, forgetting(FLEETING)).await;
+    let version = subject
+        .ended(Change::Finish(completion("paid", FLEETING)))
+        .await
+        .version;
+    subject
+        .wins(Condition::Version { version }, forgetting(FLEETING))
+        .await;
     let log = log_of(bench, &subject).await;
     bench.pass(FLEETING.retention + FLEETING.tombstone).await;
     bench.sweep().await;
@@ -186,7 +291,9 @@ pub(super) async fn entries_outlive_their_records(bench: &Bench) {
 
 /// Where time can be turned: nobody waits for a year.
 pub(super) async fn a_sweep_removes_entries_that_are_too_old_and_no_others(bench: &Bench) {
-    let Some(clock) = &bench.clock else { return bench.skip("nobody waits for a year") };
+    let Some(clock) = &bench.clock else {
+        return bench.skip("nobody waits for a year");
+    };
     let mut old = 0;
     for _ in 0..5 {
         old = note(bench, "old").await.sequence;
@@ -196,13 +303,34 @@ pub(super) async fn a_sweep_removes_entries_that_are_too_old_and_no_others(bench
     clock.advance(audit::KEPT_FOR - LONG - Duration::from_micros(1));
     bench.sweep_expecting(Swept::default()).await;
     clock.advance(LONG);
-    assert_eq!(bench.store.sweep(2).await.expect("sweep"), Swept { unlogged: 2, ..Swept::default() }, "no more than its limit");
-    bench.sweep_expecting(Swept { unlogged: 3, ..Swept::default() }).await;
+    assert_eq!(
+        bench.store.sweep(2).await.expect("sweep"),
+        Swept {
+            unlogged: 2,
+            ..Swept::default()
+        },
+        "no more than its limit"
+    );
+    bench
+        .sweep_expecting(Swept {
+            unlogged: 3,
+            ..Swept::default()
+        })
+        .await;
     let left = bench.store.log(LogQuery::after(0, 100)).await.expect("log");
     assert_eq!(left, [young]);
     clock.advance(LONG);
-    bench.sweep_expecting(Swept { unlogged: 1, ..Swept::default() }).await;
-    assert_eq!(note(bench, "new").await.sequence, old + 2, "a number is given once");
+    bench
+        .sweep_expecting(Swept {
+            unlogged: 1,
+            ..Swept::default()
+        })
+        .await;
+    assert_eq!(
+        note(bench, "new").await.sequence,
+        old + 2,
+        "a number is given once"
+    );
 }
 
 pub(super) async fn fences_grow_across_removal(bench: &Bench) {
@@ -210,7 +338,14 @@ pub(super) async fn fences_grow_across_removal(bench: &Bench) {
     let mut heads = Vec::new();
     for _ in 0..3 {
         heads.push(subject.running(LONG).await);
-        subject.wins(Condition::Held { fence: heads[heads.len() - 1].fence }, released(FLEETING)).await;
+        subject
+            .wins(
+                Condition::Held {
+                    fence: heads[heads.len() - 1].fence,
+                },
+                released(FLEETING),
+            )
+            .await;
         bench.pass(FLEETING.retention + FLEETING.tombstone).await;
         bench.sweep().await;
         assert_eq!(subject.read().await, None);
@@ -218,12 +353,23 @@ pub(super) async fn fences_grow_across_removal(bench: &Bench) {
     assert_growing(&heads);
 }
 
-/// Nothing of the record is left, and the clock is behind its fences: something else must remember how far they had got.
+/// Nothing of the record is left, and the clock is behind its fences: something else must remember
+/// how far they had got.
 pub(super) async fn fences_grow_across_removal_though_the_clock_stands(bench: &Bench) {
     let subject = bench.subject();
     let mut heads = attempts(&subject, 20).await;
-    let gone = Lifetime { retention: Duration::ZERO, tombstone: Duration::ZERO };
-    subject.wins(Condition::Held { fence: heads[19].fence }, released(gone)).await;
+    let gone = Lifetime {
+        retention: Duration::ZERO,
+        tombstone: Duration::ZERO,
+    };
+    subject
+        .wins(
+            Condition::Held {
+                fence: heads[19].fence,
+            },
+            released(gone),
+        )
+        .await;
     bench.sweep().await;
     assert_eq!(subject.read().await, None);
     heads.push(subject.running(LONG).await);

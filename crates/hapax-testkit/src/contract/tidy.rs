@@ -8,7 +8,8 @@ use hapax_core::audit::{LogEntry, LogQuery, Note, Signed};
 use hapax_core::record::{Head, Last};
 use hapax_core::scope::PrincipalId;
 use hapax_core::store::{
-    Change, Finish, Joins, KnownPrincipal, Lifetime, ListQuery, Pulse, Reading, Renewal, Reply, StoreError, Swept, Written,
+    Change, Finish, Joins, KnownPrincipal, Lifetime, ListQuery, Pulse, Reading, Renewal, Reply,
+    StoreError, Swept, Written,
 };
 use hapax_core::{Condition, Put, RecordId, State, Store, Timestamp};
 
@@ -31,7 +32,8 @@ pub struct Left {
     pub tombstones: usize,
     /// When the last of these is over.
     pub until: Timestamp,
-    /// Tombstones of forgotten unknowns. No time removes them: that would turn "nobody knows" into "never happened".
+    /// Tombstones of forgotten unknowns. No time removes them: that would turn "nobody knows" into
+    /// "never happened".
     pub for_good: usize,
     /// Entries of the audit log, which stay for [`KEPT_FOR`](hapax_core::audit::KEPT_FOR).
     pub entries: usize,
@@ -40,10 +42,14 @@ pub struct Left {
 impl Tidy {
     /// Remembers from now on what is made in this store through the one that is returned.
     pub fn new(store: Arc<dyn Store>) -> Tidy {
-        Tidy { store, made: Mutex::default() }
+        Tidy {
+            store,
+            made: Mutex::default(),
+        }
     }
 
-    /// Ends what is running, settles what is unknown, forgets what is kept, has it swept, and says what is left.
+    /// Ends what is running, settles what is unknown, forgets what is kept, has it swept, and says
+    /// what is left.
     pub async fn clear(&self) -> Result<Left, StoreError> {
         let records: Vec<RecordId> = self.made().records.iter().copied().collect();
         for ids in records.chunks(PAGE) {
@@ -64,26 +70,54 @@ impl Tidy {
     async fn end(&self, head: Head, now: Timestamp) -> Result<(), StoreError> {
         let Head { fence, version, .. } = head;
         match head.state_at(now) {
-            // Whoever owns a fence may say that it came to nothing, and then nothing has to be remembered of it.
-            State::Running | State::Unknown | State::Expired(Last::Unknown) if head.fingerprint.is_some() => {
-                let finish = Finish { state: State::Retryable, status: None, answer: None, lifetime: AT_ONCE };
-                self.put(head.id, Condition::Held { fence }, Change::Finish(finish)).await
+            // Whoever owns a fence may say that it came to nothing, and then nothing has to be
+            // remembered of it.
+            State::Running | State::Unknown | State::Expired(Last::Unknown)
+                if head.fingerprint.is_some() =>
+            {
+                let finish = Finish {
+                    state: State::Retryable,
+                    status: None,
+                    answer: None,
+                    lifetime: AT_ONCE,
+                };
+                self.put(head.id, Condition::Held { fence }, Change::Finish(finish))
+                    .await
             }
             State::Expired(_) => Ok(()),
             _ => {
                 let signed = Signed::new("the contract", "clearing up").expect("both are said");
-                self.put(head.id, Condition::Version { version }, Change::Forget(AT_ONCE, signed)).await
+                self.put(
+                    head.id,
+                    Condition::Version { version },
+                    Change::Forget(AT_ONCE, signed),
+                )
+                .await
             }
         }
     }
 
     /// Losing is as good: then somebody else has changed it.
-    async fn put(&self, id: RecordId, condition: Condition, change: Change) -> Result<(), StoreError> {
-        self.put_if(Put { id, condition, change }).await.map(drop)
+    async fn put(
+        &self,
+        id: RecordId,
+        condition: Condition,
+        change: Change,
+    ) -> Result<(), StoreError> {
+        self.put_if(Put {
+            id,
+            condition,
+            change,
+        })
+        .await
+        .map(drop)
     }
 
     async fn left(&self, records: &[RecordId]) -> Result<Left, StoreError> {
-        let mut left = Left { entries: self.made().entries, ..Left::default() };
+        let mut left = Left {
+            entries: self.made().entries,
+            ..Left::default()
+        };
         for ids in records.chunks(PAGE) {
             let Reading { records, now } = self.store.get(ids.to_vec()).await?;
             for head in records.into_iter().flatten().map(|record| record.head) {
@@ -167,4 +201,7 @@ const PAGE: usize = 100;
 /// A store that others use always has something that is due.
 const SWEEPS_MAX: usize = 20;
 /// As good as absent from the moment on.
-const AT_ONCE: Lifetime = Lifetime { retention: Duration::ZERO, tombstone: Duration::ZERO };
+const AT_ONCE: Lifetime = Lifetime {
+    retention: Duration::ZERO,
+    tombstone: Duration::ZERO,
+};

@@ -23,13 +23,19 @@ const GUARD: Duration = Duration::from_secs(60);
 const HEARD_MAX: usize = 50;
 
 impl Child {
-    /// Starts this test binary again, to run only `test` (its full path, as `--list` prints it) under `role`.
+    /// Starts this test binary again, to run only `test` (its full path, as `--list` prints it)
+    /// under `role`.
     ///
     /// # Panics
     ///
-    /// When the process cannot be started, and in a child: a test that forgot to look at its role would start itself for ever.
+    /// When the process cannot be started, and in a child: a test that forgot to look at its role
+    /// would start itself for ever.
     pub fn spawn(test: &str, role_of_child: &str, envs: &[(&str, &str)]) -> Child {
-        assert_eq!(role(), None, "a child does not start children: {test} must look at its role first");
+        assert_eq!(
+            role(),
+            None,
+            "a child does not start children: {test} must look at its role first"
+        );
         let mut process = Command::new(std::env::current_exe().expect("this test binary"))
             .args([test, "--exact", "--nocapture", "--test-threads=1"])
             .envs(envs.iter().copied())
@@ -38,10 +44,18 @@ impl Child {
             .stdout(Stdio::piped())
             .spawn()
             .expect("this test binary starts");
-        let (input, stdout) = (process.stdin.take().expect("piped"), process.stdout.take().expect("piped"));
+        let (input, stdout) = (
+            process.stdin.take().expect("piped"),
+            process.stdout.take().expect("piped"),
+        );
         let (sender, output) = mpsc::channel();
         thread::spawn(move || read_lines(stdout, &sender));
-        Child { process, input, output, heard: VecDeque::new() }
+        Child {
+            process,
+            input,
+            output,
+            heard: VecDeque::new(),
+        }
     }
 
     /// The next line it announces; `None` when it has ended or `timeout` is over.
@@ -49,7 +63,8 @@ impl Child {
         self.next(Instant::now() + timeout).ok()
     }
 
-    /// The rest of the next announced line that begins with `prefix`; lines before it are passed over.
+    /// The rest of the next announced line that begins with `prefix`; lines before it are passed
+    /// over.
     ///
     /// # Panics
     ///
@@ -62,7 +77,10 @@ impl Child {
                     Some(rest) => return rest.to_owned(),
                     None => continue,
                 },
-                Err(why) => panic!("the child never said {prefix:?} ({why}); its last lines: {:#?}", self.heard),
+                Err(why) => panic!(
+                    "the child never said {prefix:?} ({why}); its last lines: {:#?}",
+                    self.heard
+                ),
             }
         }
     }
@@ -81,9 +99,12 @@ impl Child {
         self.input.write_all(format!("{line}\n").as_bytes()).is_ok()
     }
 
-    /// Kills it where it stands (SIGKILL), stopped or not, and reaps it. What it announced before can still be read.
+    /// Kills it where it stands (SIGKILL), stopped or not, and reaps it. What it announced before
+    /// can still be read.
     pub fn kill(&mut self) -> ExitStatus {
-        self.process.kill().expect("a child can be killed, even one that has ended");
+        self.process
+            .kill()
+            .expect("a child can be killed, even one that has ended");
         self.process.wait().expect("a child can be reaped")
     }
 
@@ -98,13 +119,18 @@ impl Child {
             match self.next(deadline) {
                 Ok(_) => continue,
                 // Its output is at an end, so it is too, or as good as.
-                Err(RecvTimeoutError::Disconnected) => return self.process.wait().expect("a child can be reaped"),
-                Err(RecvTimeoutError::Timeout) => panic!("the child does not end; its last lines: {:#?}", self.heard),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return self.process.wait().expect("a child can be reaped");
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    panic!("the child does not end; its last lines: {:#?}", self.heard)
+                }
             }
         }
     }
 
-    /// Stops it (SIGSTOP): it keeps all it has and does nothing. Returns when no thread of it runs any more.
+    /// Stops it (SIGSTOP): it keeps all it has and does nothing. Returns when no thread of it runs
+    /// any more.
     pub fn stop(&self) {
         self.signal("STOP");
         let deadline = Instant::now() + GUARD;
@@ -125,23 +151,37 @@ impl Child {
     }
 
     fn signal(&self, name: &str) {
-        // By the command, since the system call would need unsafe code. The id is still ours: nobody has reaped the child.
-        let status = Command::new("kill").args(["-s", name, &self.pid().to_string()]).status().expect("the kill command");
+        // By the command, since the system call would need unsafe code. The id is still ours:
+        // nobody has reaped the child.
+        let status = Command::new("kill")
+            .args(["-s", name, &self.pid().to_string()])
+            .status()
+            .expect("the kill command");
         assert!(status.success(), "kill -s {name}: {status}");
     }
 
     /// Whether every thread is stopped, where the system can tell; elsewhere the signal is trusted.
     fn is_stopped(&self) -> bool {
-        let Ok(tasks) = std::fs::read_dir(format!("/proc/{}/task", self.pid())) else { return true };
-        let stats = tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
-        // The state is the first word after the command's name, which is in parentheses and may hold anything.
-        let mut states = stats.filter_map(|stat| stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()));
+        let Ok(tasks) = std::fs::read_dir(format!("/proc/{}/task", self.pid())) else {
+            return true;
+        };
+        let stats = tasks
+            .flatten()
+            .filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
+        // The state is the first word after the command's name, which is in parentheses and may
+        // hold anything.
+        let mut states = stats.filter_map(|stat| {
+            stat.rsplit_once(") ")
+                .and_then(|(_, rest)| rest.chars().next())
+        });
         states.all(|state| state == 'T')
     }
 
     fn next(&mut self, deadline: Instant) -> Result<String, RecvTimeoutError> {
         loop {
-            let line = self.output.recv_timeout(deadline.saturating_duration_since(Instant::now()))?;
+            let line = self
+                .output
+                .recv_timeout(deadline.saturating_duration_since(Instant::now()))?;
             let announced = line.split_once(MARK).map(|(_, said)| said.to_owned());
             self.heard.push_back(line);
             if self.heard.len() > HEARD_MAX {

@@ -16,15 +16,21 @@ impl Ledger {
     pub fn open(path: impl AsRef<Path>) -> Ledger {
         let path = path.as_ref().to_owned();
         let file = OpenOptions::new().append(true).create(true).open(&path);
-        Ledger { file: file.unwrap_or_else(|error| panic!("{}: {error}", path.display())), path }
+        Ledger {
+            file: file.unwrap_or_else(|error| panic!("{}: {error}", path.display())),
+            path,
+        }
     }
 
     /// Writes an effect down. Once this returns, the death of the process cannot take it back.
     pub fn append(&self, line: &str) {
         assert!(!line.contains('\n'), "one effect, one line: {line:?}");
         let entry = format!("{line}\n");
-        // One write of an append-only file: entries of several processes never mix, and a killed process leaves all of it or nothing.
-        let written = (&self.file).write(entry.as_bytes()).expect("the ledger takes entries");
+        // One write of an append-only file: entries of several processes never mix, and a killed
+        // process leaves all of it or nothing.
+        let written = (&self.file)
+            .write(entry.as_bytes())
+            .expect("the ledger takes entries");
         assert_eq!(written, entry.len(), "the ledger took half an entry");
     }
 

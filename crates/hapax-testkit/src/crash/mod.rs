@@ -1,7 +1,9 @@
-//! The crash harness: the test binary started again as a child, to be killed or stopped from outside.
+//! The crash harness: the test binary started again as a child, to be killed or stopped from
+//! outside.
 //!
-//! A test plays both parts. As the parent it spawns itself under a role and does to the child what operating systems do to
-//! processes; as the child it finds its [`role`] and acts it. They talk in lines.
+//! A test plays both parts. As the parent it spawns itself under a role and does to the child what
+//! operating systems do to processes; as the child it finds its [`role`] and acts it. They talk in
+//! lines.
 //!
 //! ```no_run
 //! use hapax_testkit::crash::{self, Child};

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 /// One system call.
 ///
-/// A call that ended before another began did so on the machine too, because strace holds each thread at both ends of each call until
-/// it has written that down. Calls that overlap here may have gone either way.
+/// A call that ended before another began did so on the machine too, because strace holds each
+/// thread at both ends of each call until it has written that down. Calls that overlap here may
+/// have gone either way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
     /// The thread that made it.
@@ -25,7 +26,9 @@ pub struct Call {
 impl Call {
     /// Whether it returned without an error.
     pub fn has_succeeded(&self) -> bool {
-        self.result.as_ref().is_some_and(|result| !result.starts_with('-') && !result.starts_with('?'))
+        self.result
+            .as_ref()
+            .is_some_and(|result| !result.starts_with('-') && !result.starts_with('?'))
     }
 }
 
@@ -36,11 +39,18 @@ pub fn calls(log: &str) -> Vec<Call> {
     let mut begun = BTreeMap::<u32, (usize, String)>::new();
     let mut calls = Vec::new();
     for (number, line) in log.lines().enumerate() {
-        let Some((thread, text)) = line.split_once(' ') else { continue };
-        let (Ok(thread), text) = (thread.parse(), text.trim_start()) else { continue };
+        let Some((thread, text)) = line.split_once(' ') else {
+            continue;
+        };
+        let (Ok(thread), text) = (thread.parse(), text.trim_start()) else {
+            continue;
+        };
         if let Some(text) = text.strip_suffix("<unfinished ...>") {
             begun.insert(thread, (number, text.trim_end().to_owned()));
-        } else if let Some((_, rest)) = text.strip_prefix("<... ").and_then(|text| text.split_once(" resumed>")) {
+        } else if let Some((_, rest)) = text
+            .strip_prefix("<... ")
+            .and_then(|text| text.split_once(" resumed>"))
+        {
             // One that began before strace came is not seen whole, and not counted.
             if let Some((begin, start)) = begun.remove(&thread) {
                 calls.extend(parse(thread, &format!("{start}{rest}"), begin, number));
@@ -49,12 +59,17 @@ pub fn calls(log: &str) -> Vec<Call> {
             calls.extend(parse(thread, text, number, number));
         }
     }
-    calls.extend(begun.into_iter().filter_map(|(thread, (begin, text))| parse(thread, &text, begin, usize::MAX)));
+    calls.extend(
+        begun
+            .into_iter()
+            .filter_map(|(thread, (begin, text))| parse(thread, &text, begin, usize::MAX)),
+    );
     calls.sort_by_key(|call| call.begun);
     calls
 }
 
-/// How often each call was made by the thread that made it most: strace counts for each thread apart.
+/// How often each call was made by the thread that made it most: strace counts for each thread
+/// apart.
 pub fn most_by_one_thread(calls: &[Call]) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::<(u32, &str), usize>::new();
     for call in calls {
@@ -70,7 +85,11 @@ pub fn most_by_one_thread(calls: &[Call]) -> BTreeMap<String, usize> {
 
 fn parse(thread: u32, text: &str, begun: usize, ended: usize) -> Option<Call> {
     let (name, rest) = text.split_once('(')?;
-    if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
+    if name.is_empty()
+        || !name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    {
         return None;
     }
     let (arguments, result) = match rest.rsplit_once(" = ") {
@@ -78,10 +97,21 @@ fn parse(thread: u32, text: &str, begun: usize, ended: usize) -> Option<Call> {
         None => (rest, None),
     };
     let arguments = arguments.strip_suffix(')').unwrap_or(arguments);
-    let arguments = arguments.split(", ").filter(|argument| !argument.is_empty()).map(str::to_owned).collect();
+    let arguments = arguments
+        .split(", ")
+        .filter(|argument| !argument.is_empty())
+        .map(str::to_owned)
+        .collect();
     // Detached in the middle, or killed: what became of it nobody saw.
     let ended = if result.is_some() { ended } else { usize::MAX };
-    Some(Call { thread, name: name.to_owned(), arguments, result, begun, ended })
+    Some(Call {
+        thread,
+        name: name.to_owned(),
+        arguments,
+        result,
+        begun,
+        ended,
+    })
 }
 
 #[cfg(test)]
@@ -93,7 +123,10 @@ mod tests {
         let log = "7 pwrite64(3</a>, \"\\x68\", 1, 0 <unfinished ...>\n8 fsync(3</a>) = 0\n7 <... pwrite64 resumed>) = 1\n";
         let calls = calls(log);
         assert_eq!(
-            calls.iter().map(|call| (call.name.as_str(), call.begun, call.ended)).collect::<Vec<_>>(),
+            calls
+                .iter()
+                .map(|call| (call.name.as_str(), call.begun, call.ended))
+                .collect::<Vec<_>>(),
             [("pwrite64", 0, 2), ("fsync", 1, 1)]
         );
         assert_eq!(calls[0].arguments, ["3</a>", "\"\\x68\"", "1", "0"]);
@@ -102,10 +135,13 @@ mod tests {
 
     #[test]
     fn a_call_that_never_returned_has_no_end() {
-        let log =
-            "7 fsync(3</a> <unfinished ...>\n7 +++ killed by SIGKILL +++\n8 <... futex resumed>) = 0\n8 read(0,  <detached ...>\n";
+        let log = "7 fsync(3</a> <unfinished ...>\n7 +++ killed by SIGKILL +++\n8 <... futex resumed>) = 0\n8 read(0,  <detached ...>\n";
         let calls = calls(log);
         assert_eq!(calls.len(), 2);
-        assert!(calls.iter().all(|call| call.ended == usize::MAX && !call.has_succeeded()));
+        assert!(
+            calls
+                .iter()
+                .all(|call| call.ended == usize::MAX && !call.has_succeeded())
+        );
     }
 }

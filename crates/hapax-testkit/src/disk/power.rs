@@ -1,8 +1,10 @@
 //! Power loss: what a recording may have left on the disk if the power went at some moment of it.
 //!
-//! What was written before a successful fsync began is there. Of everything else each sector of 512 bytes may be there or not, however
-//! late or early it was written; a file may have grown or not; the latest changes of names may be missing, in order, until the
-//! directory was made durable. That is what POSIX permits, but for names: those keep their order, as on every journalling file system.
+//! What was written before a successful fsync began is there. Of everything else each sector of 512
+//! bytes may be there or not, however late or early it was written; a file may have grown or not;
+//! the latest changes of names may be missing, in order, until the directory was made durable. That
+//! is what POSIX permits, but for names: those keep their order, as on every journalling file
+//! system.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -59,13 +61,20 @@ impl Image {
     pub fn of(recording: &Recording, disk: Disk, seed: u64) -> Image {
         let mut random = Random::new(seed);
         let cut = choose_cut(recording, &mut random);
-        let issued: Vec<&Step> = recording.steps.iter().take_while(|step| step.begun < cut).collect();
+        let issued: Vec<&Step> = recording
+            .steps
+            .iter()
+            .take_while(|step| step.begun < cut)
+            .collect();
         let mut losses = Losses::default();
         let temper = Temper::choose(&mut random);
         let mut files = BTreeMap::new();
         for file in surviving_names(&issued, disk, cut, &mut random, &mut losses) {
             let content = Content::of(file, &issued, disk, cut);
-            files.insert(recording.files[file].clone(), content.survive(temper, &mut random, &mut losses));
+            files.insert(
+                recording.files[file].clone(),
+                content.survive(temper, &mut random, &mut losses),
+            );
         }
         Image { cut, files, losses }
     }
@@ -76,39 +85,61 @@ impl Image {
     ///
     /// When they cannot be written.
     pub fn write_to(&self, directory: &Path) -> std::io::Result<()> {
-        self.files.iter().try_for_each(|(name, content)| std::fs::write(directory.join(name), content))
+        self.files
+            .iter()
+            .try_for_each(|(name, content)| std::fs::write(directory.join(name), content))
     }
 }
 
-/// Events after a change of names at which the power is cut more often than elsewhere, since names change rarely.
+/// Events after a change of names at which the power is cut more often than elsewhere, since names
+/// change rarely.
 const AFTER_NAMES: usize = 30;
 
-/// Any moment; or, as often, the one right after something was said, because by then what was said must hold; or soon after a name
-/// changed.
+/// Any moment; or, as often, the one right after something was said, because by then what was said
+/// must hold; or soon after a name changed.
 fn choose_cut(recording: &Recording, random: &mut Random) -> usize {
     let said = recording.said();
-    let named: Vec<_> = recording.steps.iter().filter(|step| step.change.is_of_names()).map(|step| step.begun).collect();
+    let named: Vec<_> = recording
+        .steps
+        .iter()
+        .filter(|step| step.change.is_of_names())
+        .map(|step| step.begun)
+        .collect();
     match random.below(100) {
         0..45 if !said.is_empty() => said[random.below(said.len())].begun + 1,
-        45..55 if !named.is_empty() => named[random.below(named.len())] + 1 + random.below(AFTER_NAMES),
+        45..55 if !named.is_empty() => {
+            named[random.below(named.len())] + 1 + random.below(AFTER_NAMES)
+        }
         _ => random.below(recording.end + 1),
     }
 }
 
-/// Up to when a change must have ended to be durable: the beginning of the last sync that has come to its end.
+/// Up to when a change must have ended to be durable: the beginning of the last sync that has come
+/// to its end.
 fn horizon(issued: &[&Step], disk: Disk, cut: usize, is_sync: impl Fn(&Change) -> bool) -> usize {
     if disk == Disk::Lying {
         return 0;
     }
-    let syncs = issued.iter().filter(|step| is_sync(&step.change) && step.ended < cut);
+    let syncs = issued
+        .iter()
+        .filter(|step| is_sync(&step.change) && step.ended < cut);
     syncs.map(|step| step.begun).max().unwrap_or(0)
 }
 
 /// The files that have a name. Of the changes that are not durable the first few happened.
-fn surviving_names(issued: &[&Step], disk: Disk, cut: usize, random: &mut Random, losses: &mut Losses) -> Vec<usize> {
-    let horizon = horizon(issued, disk, cut, |change| matches!(change, Change::SyncDirectory));
+fn surviving_names(
+    issued: &[&Step],
+    disk: Disk,
+    cut: usize,
+    random: &mut Random,
+    losses: &mut Losses,
+) -> Vec<usize> {
+    let horizon = horizon(issued, disk, cut, |change| {
+        matches!(change, Change::SyncDirectory)
+    });
     let changes = issued.iter().filter(|step| step.change.is_of_names());
-    let (durable, pending): (Vec<&Step>, Vec<&Step>) = changes.copied().partition(|step| step.ended < horizon);
+    let (durable, pending): (Vec<&Step>, Vec<&Step>) =
+        changes.copied().partition(|step| step.ended < horizon);
     let happened = random.below(pending.len() + 1);
     losses.names += pending.len() - happened;
     let mut named = Vec::new();
@@ -122,7 +153,8 @@ fn surviving_names(issued: &[&Step], disk: Disk, cut: usize, random: &mut Random
     named
 }
 
-/// How much is lost this time. With one chance for all, no transaction of many writes would ever be there but for one.
+/// How much is lost this time. With one chance for all, no transaction of many writes would ever be
+/// there but for one.
 #[derive(Clone, Copy)]
 enum Temper {
     /// Each write for itself.
@@ -145,7 +177,11 @@ impl Temper {
             Temper::MostlyKept => [20, 1, 2],
         };
         let [kept, dropped, torn] = weights;
-        random.weighted(&[(kept, Fate::Kept), (dropped, Fate::Dropped), (torn, Fate::Torn)])
+        random.weighted(&[
+            (kept, Fate::Kept),
+            (dropped, Fate::Dropped),
+            (torn, Fate::Torn),
+        ])
     }
 }
 
@@ -164,11 +200,21 @@ struct Content<'a> {
 
 impl<'a> Content<'a> {
     fn of(file: usize, issued: &[&'a Step], disk: Disk, cut: usize) -> Content<'a> {
-        let horizon = horizon(issued, disk, cut, |change| matches!(change, Change::Sync { file: synced } if *synced == file));
-        let mut content = Content { durable: Vec::new(), pending: Vec::new() };
+        let horizon = horizon(
+            issued,
+            disk,
+            cut,
+            |change| matches!(change, Change::Sync { file: synced } if *synced == file),
+        );
+        let mut content = Content {
+            durable: Vec::new(),
+            pending: Vec::new(),
+        };
         for step in issued {
             match &step.change {
-                Change::Write { file: written, .. } | Change::Truncate { file: written, .. } if *written == file => {
+                Change::Write { file: written, .. } | Change::Truncate { file: written, .. }
+                    if *written == file =>
+                {
                     if step.ended < horizon {
                         apply_whole(&mut content.durable, &step.change);
                     } else {
@@ -184,7 +230,8 @@ impl<'a> Content<'a> {
     fn survive(self, temper: Temper, random: &mut Random, losses: &mut Losses) -> Vec<u8> {
         let mut content = self.durable;
         let mut longest = content.len();
-        // A sector goes to the disk as it is at that moment: with it comes everything that was written to it before.
+        // A sector goes to the disk as it is at that moment: with it comes everything that was
+        // written to it before.
         let mut latest = BTreeMap::<usize, usize>::new();
         let mut happened = Vec::with_capacity(self.pending.len());
         for (index, change) in self.pending.iter().enumerate() {
@@ -193,16 +240,24 @@ impl<'a> Content<'a> {
                 Change::Write { offset, data, .. } => {
                     losses.count(fate);
                     longest = longest.max(offset + data.len());
-                    let survivors =
-                        sectors(*offset, data.len()).filter(|_| fate == Fate::Kept || (fate == Fate::Torn && random.percent(50)));
+                    let survivors = sectors(*offset, data.len()).filter(|_| {
+                        fate == Fate::Kept || (fate == Fate::Torn && random.percent(50))
+                    });
                     latest.extend(survivors.map(|sector| (sector, index)));
                     happened.push(true);
                 }
                 _ => happened.push(fate == Fate::Kept),
             }
         }
-        for (index, change) in self.pending.iter().enumerate().filter(|(index, _)| happened[*index]) {
-            apply(&mut content, change, |sector| latest.get(&sector).is_some_and(|latest| *latest >= index));
+        for (index, change) in self
+            .pending
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| happened[*index])
+        {
+            apply(&mut content, change, |sector| {
+                latest.get(&sector).is_some_and(|latest| *latest >= index)
+            });
         }
         // The file may have grown although what it grew by never came.
         if random.percent(30) && content.len() < longest {
@@ -237,7 +292,9 @@ fn apply_whole(content: &mut Vec<u8>, change: &Change) {
 
 /// Applies those sectors of a change that are there.
 fn apply(content: &mut Vec<u8>, change: &Change, is_there: impl Fn(usize) -> bool) {
-    let Change::Write { offset, data, .. } = change else { return apply_whole(content, change) };
+    let Change::Write { offset, data, .. } = change else {
+        return apply_whole(content, change);
+    };
     for sector in sectors(*offset, data.len()).filter(|sector| is_there(*sector)) {
         let from = (sector * SECTOR).max(*offset);
         let to = ((sector + 1) * SECTOR).min(offset + data.len());
@@ -274,16 +331,36 @@ mod tests {
     #[test]
     fn what_was_synced_is_there_and_what_was_not_may_be() {
         let after_sync: Vec<_> = images(Disk::Honest).filter(|image| image.cut > 5).collect();
-        assert!(after_sync.iter().all(|image| image.files["a"].starts_with(b"one")));
-        let lengths = |length| after_sync.iter().filter(|image| image.files["a"].len() == length).count();
-        assert!(lengths(3) > 0 && lengths(603) > 0, "the write that the sync did not wait for is lost in some and there in others");
-        assert!(after_sync.iter().any(|image| image.files["a"].len() == 603 && !image.files["a"].ends_with(b"two")), "grown only");
+        assert!(
+            after_sync
+                .iter()
+                .all(|image| image.files["a"].starts_with(b"one"))
+        );
+        let lengths = |length| {
+            after_sync
+                .iter()
+                .filter(|image| image.files["a"].len() == length)
+                .count()
+        };
+        assert!(
+            lengths(3) > 0 && lengths(603) > 0,
+            "the write that the sync did not wait for is lost in some and there in others"
+        );
+        assert!(
+            after_sync
+                .iter()
+                .any(|image| image.files["a"].len() == 603 && !image.files["a"].ends_with(b"two")),
+            "grown only"
+        );
     }
 
     #[test]
     fn a_lying_disk_keeps_nothing_for_certain() {
         assert!(images(Disk::Lying).any(|image| image.cut > 5 && image.files.is_empty()));
-        assert!(images(Disk::Lying).any(|image| image.cut > 5 && image.files.get("a").is_some_and(|a| !a.starts_with(b"one"))));
+        assert!(
+            images(Disk::Lying).any(|image| image.cut > 5
+                && image.files.get("a").is_some_and(|a| !a.starts_with(b"one")))
+        );
     }
 
     #[test]
@@ -292,7 +369,9 @@ mod tests {
         let recording = Recording::parse(log, Path::new("/d"), &["a"]);
         for seed in 0..500 {
             let image = Image::of(&recording, Disk::Honest, seed);
-            let Some(a) = image.files.get("a") else { continue };
+            let Some(a) = image.files.get("a") else {
+                continue;
+            };
             assert!(!a.ends_with(b"two") || a == b"onetwo", "{a:?}");
         }
     }

@@ -1,4 +1,5 @@
-//! A recording: what a process did to a few files of one directory, and what it said meanwhile, in order.
+//! A recording: what a process did to a few files of one directory, and what it said meanwhile, in
+//! order.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,9 +7,20 @@ use std::path::Path;
 use super::calls::{Call, calls};
 
 /// What strace must be told for its log to be a recording.
-pub const RECORD: [&str; 9] = ["-f", "-y", "-xx", "-s", "16777216", "-e", "signal=none", "-e", CALLS];
+pub const RECORD: [&str; 9] = [
+    "-f",
+    "-y",
+    "-xx",
+    "-s",
+    "16777216",
+    "-e",
+    "signal=none",
+    "-e",
+    CALLS,
+];
 
-/// Whatever changes a file, a name or what is durable; those that a recording cannot make sense of too, to notice them.
+/// Whatever changes a file, a name or what is durable; those that a recording cannot make sense of
+/// too, to notice them.
 const CALLS: &str = "trace=open,openat,openat2,creat,write,writev,pwrite64,pwritev,pwritev2,ftruncate,truncate,fallocate,fsync,fdatasync,\
                      sync_file_range,sync,syncfs,unlink,unlinkat,rename,renameat,renameat2,link,linkat,copy_file_range,sendfile";
 
@@ -75,14 +87,20 @@ impl Change {
 }
 
 impl Recording {
-    /// Reads a log that was written with [`RECORD`]. Only the files of these names in the directory are followed.
+    /// Reads a log that was written with [`RECORD`]. Only the files of these names in the directory
+    /// are followed.
     ///
     /// # Panics
     ///
     /// When something was done to one of them that a recording has no word for.
     pub fn parse(log: &str, directory: &Path, names: &[&str]) -> Recording {
         let directory = directory.to_str().expect("a path in UTF-8").to_owned();
-        let mut reader = Reader { directory, names, current: BTreeMap::new(), recording: Recording::empty() };
+        let mut reader = Reader {
+            directory,
+            names,
+            current: BTreeMap::new(),
+            recording: Recording::empty(),
+        };
         for call in calls(log) {
             reader.recording.end = reader.recording.end.max(call.begun + 1);
             // One that failed changed nothing. One that never returned may have.
@@ -100,7 +118,10 @@ impl Recording {
 
     /// How often a file of this name was made durable.
     pub fn syncs(&self, name: &str) -> usize {
-        self.steps.iter().filter(|step| matches!(step.change, Change::Sync { file } if self.files[file] == name)).count()
+        self.steps
+            .iter()
+            .filter(|step| matches!(step.change, Change::Sync { file } if self.files[file] == name))
+            .count()
     }
 
     /// How often a file of this name was written at its very beginning.
@@ -110,7 +131,12 @@ impl Recording {
     }
 
     fn empty() -> Recording {
-        Recording { steps: Vec::new(), files: Vec::new(), said: Vec::new(), end: 0 }
+        Recording {
+            steps: Vec::new(),
+            files: Vec::new(),
+            said: Vec::new(),
+            end: 0,
+        }
     }
 }
 
@@ -125,7 +151,11 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn read(&mut self, call: &Call) {
         let argument = |index: usize| call.arguments.get(index).map_or("", String::as_str);
-        let number = |index: usize| argument(index).parse::<usize>().unwrap_or_else(|_| panic!("no number: {call:?}"));
+        let number = |index: usize| {
+            argument(index)
+                .parse::<usize>()
+                .unwrap_or_else(|_| panic!("no number: {call:?}"))
+        };
         match call.name.as_str() {
             "openat" => self.open(call, argument(1), argument(2)),
             "pwrite64" => self.write(call, argument(0), argument(1), number(3)),
@@ -135,14 +165,19 @@ impl Reader<'_> {
             "unlink" => self.unlink(call, argument(0)),
             "unlinkat" => self.unlink(call, argument(1)),
             _ => {
-                let touches = call.arguments.iter().any(|argument| self.name(&path(argument)).is_some());
+                let touches = call
+                    .arguments
+                    .iter()
+                    .any(|argument| self.name(&path(argument)).is_some());
                 assert!(!touches, "a recording has no word for {call:?}");
             }
         }
     }
 
     fn open(&mut self, call: &Call, name: &str, flags: &str) {
-        let Some(name) = self.name(&path(name)) else { return };
+        let Some(name) = self.name(&path(name)) else {
+            return;
+        };
         if flags.contains("O_CREAT") && !self.current.contains_key(&name) {
             let file = self.recording.files.len();
             self.recording.files.push(name.clone());
@@ -157,20 +192,34 @@ impl Reader<'_> {
 
     fn write(&mut self, call: &Call, file: &str, data: &str, offset: usize) {
         let Some(file) = self.file(file) else { return };
-        assert!(!data.ends_with("..."), "strace left out some of what was written");
+        assert!(
+            !data.ends_with("..."),
+            "strace left out some of what was written"
+        );
         let mut data = unescape(data);
         // A short write wrote so much and no more.
-        data.truncate(call.result.as_ref().map_or(data.len(), |written| written.parse().expect("a count")));
+        data.truncate(
+            call.result
+                .as_ref()
+                .map_or(data.len(), |written| written.parse().expect("a count")),
+        );
         self.push(call, Change::Write { file, offset, data });
     }
 
     fn say(&mut self, call: &Call, to: &str, data: &str) {
-        assert!(self.file(to).is_none(), "a recording cannot tell where in the file this goes: {call:?}");
+        assert!(
+            self.file(to).is_none(),
+            "a recording cannot tell where in the file this goes: {call:?}"
+        );
         let to = path(to);
         // A runtime wakes its own threads like this, which nobody else hears.
         if !to.starts_with("anon_inode:") {
             let text = String::from_utf8_lossy(&unescape(data)).into_owned();
-            self.recording.said.push(Said { begun: call.begun, to, text });
+            self.recording.said.push(Said {
+                begun: call.begun,
+                to,
+                text,
+            });
         }
     }
 
@@ -189,14 +238,20 @@ impl Reader<'_> {
     }
 
     fn unlink(&mut self, call: &Call, name: &str) {
-        let removed = self.name(&path(name)).and_then(|name| self.current.remove(&name));
+        let removed = self
+            .name(&path(name))
+            .and_then(|name| self.current.remove(&name));
         if let Some(file) = removed {
             self.push(call, Change::Unlink { file });
         }
     }
 
     fn push(&mut self, call: &Call, change: Change) {
-        self.recording.steps.push(Step { begun: call.begun, ended: call.ended, change });
+        self.recording.steps.push(Step {
+            begun: call.begun,
+            ended: call.ended,
+            change,
+        });
     }
 
     /// The followed file behind an open descriptor.
@@ -206,7 +261,12 @@ impl Reader<'_> {
             return None;
         }
         let name = self.name(&path(descriptor))?;
-        Some(*self.current.get(&name).unwrap_or_else(|| panic!("{name} was there before the recording")))
+        Some(
+            *self
+                .current
+                .get(&name)
+                .unwrap_or_else(|| panic!("{name} was there before the recording")),
+        )
     }
 
     /// The name of a path, if it is followed.
@@ -218,7 +278,9 @@ impl Reader<'_> {
 
 /// The path in an argument: of a descriptor (`3<…>`), or in quotes.
 fn path(argument: &str) -> String {
-    let inside = argument.split_once('<').map_or(argument, |(_, rest)| rest.rsplit_once('>').map_or(rest, |(inside, _)| inside));
+    let inside = argument.split_once('<').map_or(argument, |(_, rest)| {
+        rest.rsplit_once('>').map_or(rest, |(inside, _)| inside)
+    });
     String::from_utf8_lossy(&unescape(inside)).into_owned()
 }
 
@@ -242,5 +304,8 @@ fn unescape(text: &str) -> Vec<u8> {
 }
 
 fn hex(digit: u8) -> u8 {
-    char::from(digit).to_digit(16).map_or_else(|| panic!("no hexadecimal digit: {digit}"), |digit| digit as u8)
+    char::from(digit).to_digit(16).map_or_else(
+        || panic!("no hexadecimal digit: {digit}"),
+        |digit| digit as u8,
+    )
 }

@@ -1,4 +1,5 @@
-//! strace, attached to a process that runs already: from that moment on its system calls are counted.
+//! strace, attached to a process that runs already: from that moment on its system calls are
+//! counted.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -19,8 +20,8 @@ pub struct Strace {
 }
 
 impl Strace {
-    /// Attaches to a thread, or with the option `-f` to all threads of a process, and returns when every system call from now on is
-    /// seen. What it sees goes into the file `log`.
+    /// Attaches to a thread, or with the option `-f` to all threads of a process, and returns when
+    /// every system call from now on is seen. What it sees goes into the file `log`.
     ///
     /// # Errors
     ///
@@ -39,14 +40,19 @@ impl Strace {
         let stderr = process.stderr.take().expect("piped");
         let (sender, said) = mpsc::channel();
         thread::spawn(move || read_lines(stderr, &sender));
-        let mut strace = Strace { process, said, log: log.to_owned() };
+        let mut strace = Strace {
+            process,
+            said,
+            log: log.to_owned(),
+        };
         strace.wait_until_attached()?;
         Ok(strace)
     }
 
     /// What it has seen so far.
     pub fn log(&self) -> String {
-        // Of a process that is being written about the last line may be cut in the middle of a character.
+        // Of a process that is being written about the last line may be cut in the middle of a
+        // character.
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
@@ -55,15 +61,18 @@ impl Strace {
         self.log().matches("(INJECTED)").count()
     }
 
-    /// Lets go of the process, which lives on and makes its calls undisturbed. Returns all that was seen.
+    /// Lets go of the process, which lives on and makes its calls undisturbed. Returns all that was
+    /// seen.
     pub fn detach(mut self) -> String {
         self.end();
         self.log()
     }
 
-    /// Waits until it ends by itself, as it does when the process has ended. Returns all that was seen.
+    /// Waits until it ends by itself, as it does when the process has ended. Returns all that was
+    /// seen.
     ///
-    /// For a process that is being killed: told to let go of one that is dying, strace may wait for ever.
+    /// For a process that is being killed: told to let go of one that is dying, strace may wait for
+    /// ever.
     pub fn ended(mut self) -> String {
         if !self.has_ended() {
             drop(self.process.kill());
@@ -76,7 +85,8 @@ impl Strace {
         let mut heard = Vec::new();
         loop {
             match self.said.recv_timeout(GUARD) {
-                // Said after the last thread was seized: from there on none can make a call that is not seen.
+                // Said after the last thread was seized: from there on none can make a call that is
+                // not seen.
                 Ok(line) if line.contains(" attached") => return Ok(()),
                 Ok(line) => heard.push(line),
                 Err(_) => return Err(format!("strace cannot attach ({})", heard.join("; "))),
@@ -85,8 +95,11 @@ impl Strace {
     }
 
     fn end(&mut self) {
-        // The id is still its own: nobody has reaped it. By the command, since the system call would need unsafe code.
-        let interrupted = Command::new("kill").args(["-s", "INT", &self.process.id().to_string()]).status();
+        // The id is still its own: nobody has reaped it. By the command, since the system call
+        // would need unsafe code.
+        let interrupted = Command::new("kill")
+            .args(["-s", "INT", &self.process.id().to_string()])
+            .status();
         if !interrupted.is_ok_and(|status| status.success()) || !self.has_ended() {
             drop(self.process.kill());
         }
@@ -114,7 +127,9 @@ impl Drop for Strace {
 
 /// The threads of a process, with their names.
 pub fn threads(process: u32) -> Vec<(u32, String)> {
-    let Ok(tasks) = std::fs::read_dir(format!("/proc/{process}/task")) else { return Vec::new() };
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{process}/task")) else {
+        return Vec::new();
+    };
     let named = tasks.flatten().filter_map(|task| {
         let id = task.file_name().to_str()?.parse().ok()?;
         let name = std::fs::read_to_string(task.path().join("comm")).ok()?;

@@ -25,9 +25,13 @@ impl Tmpfs {
     pub fn mount(path: &Path, bytes: u64) -> Result<Tmpfs, String> {
         let size = format!("size={bytes},mode=0700");
         let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", &size, "hapax-test"]).arg(path);
+        mount
+            .args(["-t", "tmpfs", "-o", &size, "hapax-test"])
+            .arg(path);
         run(&mut mount)?;
-        Ok(Tmpfs { path: path.to_owned() })
+        Ok(Tmpfs {
+            path: path.to_owned(),
+        })
     }
 
     /// Where it is mounted.
@@ -38,7 +42,11 @@ impl Tmpfs {
     /// Takes all space but so many pages. Returns when there is exactly that much.
     pub fn leave_free(&self, pages: u64) -> Filler {
         let path = self.path.join("filler");
-        let mut file = OpenOptions::new().write(true).create_new(true).open(&path).expect("a filler can be begun");
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(&path)
+            .expect("a filler can be begun");
         // In small pieces at the end, since a large one may fail without using up what there is.
         for piece in [vec![0; 1 << 20], vec![0; PAGE_BYTES as usize]] {
             while file.write_all(&piece).is_ok() {}
@@ -50,13 +58,19 @@ impl Tmpfs {
 
 /// Gives back whole pages. What was written of the last, incomplete piece does not count.
 fn shrink(file: &File, pages: u64) {
-    let used = file.metadata().expect("an open file").len().div_ceil(PAGE_BYTES);
-    file.set_len(used.saturating_sub(pages) * PAGE_BYTES).expect("a file can be cut off");
+    let used = file
+        .metadata()
+        .expect("an open file")
+        .len()
+        .div_ceil(PAGE_BYTES);
+    file.set_len(used.saturating_sub(pages) * PAGE_BYTES)
+        .expect("a file can be cut off");
 }
 
 impl Drop for Tmpfs {
     fn drop(&mut self) {
-        // Lazily: whoever still has a file open there, such as a child that is being killed, does not keep the mount.
+        // Lazily: whoever still has a file open there, such as a child that is being killed, does
+        // not keep the mount.
         drop(run(Command::new("umount").arg("--lazy").arg(&self.path)));
     }
 }
@@ -72,8 +86,8 @@ impl Drop for Filler {
     }
 }
 
-/// Runs a test of this binary again as root of a user namespace of its own, in which it may mount. `Err` if there is no such thing here
-/// either, or this is such a process already.
+/// Runs a test of this binary again as root of a user namespace of its own, in which it may mount.
+/// `Err` if there is no such thing here either, or this is such a process already.
 ///
 /// # Panics
 ///
@@ -84,17 +98,30 @@ pub fn run_unshared(test: &str) -> Result<(), String> {
     }
     let unshare = |program: &Path| {
         let mut command = Command::new("unshare");
-        command.args(["--user", "--map-root-user", "--mount"]).arg(program).env(UNSHARED, "1");
+        command
+            .args(["--user", "--map-root-user", "--mount"])
+            .arg(program)
+            .env(UNSHARED, "1");
         command
     };
     run(&mut unshare(Path::new("true")))?;
     let mut again = unshare(&std::env::current_exe().expect("this test binary"));
-    let status = again.args([test, "--exact", "--nocapture"]).status().expect("what ran just now runs again");
+    let status = again
+        .args([test, "--exact", "--nocapture"])
+        .status()
+        .expect("what ran just now runs again");
     assert!(status.success(), "{test} failed in a user namespace");
     Ok(())
 }
 
 fn run(command: &mut Command) -> Result<(), String> {
-    let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{:?}: {error}", command.get_program()))?;
-    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("{:?}: {error}", command.get_program()))?;
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+    }
 }

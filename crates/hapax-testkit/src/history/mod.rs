@@ -1,8 +1,10 @@
 //! Random histories: the same steps against two stores, which must never differ.
 //!
-//! A history is made from its seed alone: claims, ends, late ends, renewals, takeovers, settlements, forgettings, sweeps and turns of
-//! the clock over a handful of records, with conditions that are right, stale or wrong. Every reply and, after every step, every
-//! record is compared. A failure names seed and step and tells the last steps; the same seed fails the same way.
+//! A history is made from its seed alone: claims, ends, late ends, renewals, takeovers,
+//! settlements, forgettings, sweeps and turns of the clock over a handful of records, with
+//! conditions that are right, stale or wrong. Every reply and, after every step, every record is
+//! compared. A failure names seed and step and tells the last steps; the same seed fails the same
+//! way.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -33,21 +35,42 @@ use plan::{Act, Planner, Step};
 
 pub use tally::Tally;
 
-/// Makes up a history of `steps` steps from `seed`, lets both stores live through it, and counts what happened.
+/// Makes up a history of `steps` steps from `seed`, lets both stores live through it, and counts
+/// what happened.
 ///
-/// Both stores must be empty and take their time from `clock`. Steps are planned by what `a` shows, so `a` is best the store that is
-/// trusted.
+/// Both stores must be empty and take their time from `clock`. Steps are planned by what `a` shows,
+/// so `a` is best the store that is trusted.
 ///
 /// # Panics
 ///
 /// When the stores differ or either of them fails.
-pub async fn run(seed: u64, steps: usize, a: &dyn Store, b: &dyn Store, clock: &ManualClock) -> Tally {
+pub async fn run(
+    seed: u64,
+    steps: usize,
+    a: &dyn Store,
+    b: &dyn Store,
+    clock: &ManualClock,
+) -> Tally {
     live(History::new(seed, a, b, clock), steps).await
 }
 
-/// The same, where `b` drops answers that are over in bulk, in its own time: how many a sweep buried is not compared.
-pub async fn run_dropping_in_bulk(seed: u64, steps: usize, a: &dyn Store, b: &dyn Store, clock: &ManualClock) -> Tally {
-    live(History { drops_in_bulk: true, ..History::new(seed, a, b, clock) }, steps).await
+/// The same, where `b` drops answers that are over in bulk, in its own time: how many a sweep
+/// buried is not compared.
+pub async fn run_dropping_in_bulk(
+    seed: u64,
+    steps: usize,
+    a: &dyn Store,
+    b: &dyn Store,
+    clock: &ManualClock,
+) -> Tally {
+    live(
+        History {
+            drops_in_bulk: true,
+            ..History::new(seed, a, b, clock)
+        },
+        steps,
+    )
+    .await
 }
 
 async fn live(mut history: History<'_>, steps: usize) -> Tally {
@@ -85,24 +108,48 @@ struct History<'a> {
 
 impl<'a> History<'a> {
     fn new(seed: u64, a: &'a dyn Store, b: &'a dyn Store, clock: &'a ManualClock) -> Self {
-        History { seed, a, b, clock, drops_in_bulk: false, number: 0, trail: VecDeque::new(), tally: Tally::default() }
+        History {
+            seed,
+            a,
+            b,
+            clock,
+            drops_in_bulk: false,
+            number: 0,
+            trail: VecDeque::new(),
+            tally: Tally::default(),
+        }
     }
 
     async fn take(&mut self, step: Step) {
         let Step { kind, act } = step;
         match act {
             Act::Put(put) => {
-                let written = self.agree(self.a.put_if(put.clone()).await, self.b.put_if(put).await);
-                self.note(kind, if matches!(written, Written::Won(_)) { "won" } else { "lost" }, 1);
+                let written =
+                    self.agree(self.a.put_if(put.clone()).await, self.b.put_if(put).await);
+                self.note(
+                    kind,
+                    if matches!(written, Written::Won(_)) {
+                        "won"
+                    } else {
+                        "lost"
+                    },
+                    1,
+                );
             }
             Act::Renew(renewals) => {
-                let renewed = self.agree(self.a.renew(renewals.clone()).await, self.b.renew(renewals).await);
+                let renewed = self.agree(
+                    self.a.renew(renewals.clone()).await,
+                    self.b.renew(renewals).await,
+                );
                 let won = renewed.iter().filter(|renewed| **renewed).count();
                 self.note(kind, "won", won);
                 self.note(kind, "lost", renewed.len() - won);
             }
             Act::Sweep(limit) => {
-                let (a, b) = (sweep_all(self.a, limit).await, sweep_all(self.b, limit).await);
+                let (a, b) = (
+                    sweep_all(self.a, limit).await,
+                    sweep_all(self.b, limit).await,
+                );
                 let swept = self.agree(a.map(|swept| self.counted(swept)), b);
                 self.count_swept(kind, swept);
             }
@@ -127,12 +174,24 @@ impl<'a> History<'a> {
 
     /// Every record and the epoch, and whether both stores have the same. Secrets may differ.
     async fn compare_records(&mut self, planner: &Planner) -> Vec<Option<Head>> {
-        let reading = self.agree(self.a.get(planner.ids()).await, self.b.get(planner.ids()).await);
+        let reading = self.agree(
+            self.a.get(planner.ids()).await,
+            self.b.get(planner.ids()).await,
+        );
         let (a, b) = (self.a.pulse().await, self.b.pulse().await);
-        self.agree(a.map(|pulse| (pulse.now, pulse.epoch)), b.map(|pulse| (pulse.now, pulse.epoch)));
+        self.agree(
+            a.map(|pulse| (pulse.now, pulse.epoch)),
+            b.map(|pulse| (pulse.now, pulse.epoch)),
+        );
         let head = |record: Option<Record>| {
             record.map(|record| {
-                assert_eq!(record.head.kept, record.answer.is_some(), "seed {}, step {}", self.seed, self.number);
+                assert_eq!(
+                    record.head.kept,
+                    record.answer.is_some(),
+                    "seed {}, step {}",
+                    self.seed,
+                    self.number
+                );
                 record.head
             })
         };
@@ -149,14 +208,25 @@ impl<'a> History<'a> {
 
     fn fail(&self, what: &str) -> ! {
         let trail: Vec<_> = self.trail.iter().map(String::as_str).collect();
-        panic!("seed {}, step {}: {what}\nthe last steps:\n{}", self.seed, self.number, trail.join("\n"));
+        panic!(
+            "seed {}, step {}: {what}\nthe last steps:\n{}",
+            self.seed,
+            self.number,
+            trail.join("\n")
+        );
     }
 
     fn remember(&mut self, step: &Step) {
         if self.trail.len() == TRAIL {
             self.trail.pop_front();
         }
-        self.trail.push_back(format!("  {:>5} at {:?}: {}: {:?}", self.number, self.clock.now(), step.kind, step.act));
+        self.trail.push_back(format!(
+            "  {:>5} at {:?}: {}: {:?}",
+            self.number,
+            self.clock.now(),
+            step.kind,
+            step.act
+        ));
     }
 
     /// What a step came to: in the tally and, for a failure to tell, in the trail.
@@ -169,7 +239,10 @@ impl<'a> History<'a> {
 
     /// What both stores count of a sweep.
     fn counted(&self, swept: Swept) -> Swept {
-        Swept { buried: if self.drops_in_bulk { 0 } else { swept.buried }, ..swept }
+        Swept {
+            buried: if self.drops_in_bulk { 0 } else { swept.buried },
+            ..swept
+        }
     }
 
     fn count_swept(&mut self, kind: &'static str, swept: Swept) {
@@ -186,7 +259,8 @@ impl<'a> History<'a> {
     }
 }
 
-/// Sweeps until nothing is due, and adds up: whether an answer and its head go in one round or in two is the store's own affair.
+/// Sweeps until nothing is due, and adds up: whether an answer and its head go in one round or in
+/// two is the store's own affair.
 async fn sweep_all(store: &dyn Store, limit: usize) -> Result<Swept, StoreError> {
     let mut sum = Swept::default();
     loop {

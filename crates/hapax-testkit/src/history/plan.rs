@@ -8,7 +8,8 @@ use hapax_core::fingerprint::FingerprintPolicy;
 use hapax_core::record::Last;
 use hapax_core::store::{Change, Claim, Finish, Lifetime, ListQuery, Renewal};
 use hapax_core::{
-    Answer, AttemptToken, Condition, Fence, Fingerprint, Head, Key, Principal, Put, RecordId, RequestId, Scope, State, Timestamp,
+    Answer, AttemptToken, Condition, Fence, Fingerprint, Head, Key, Principal, Put, RecordId,
+    RequestId, Scope, State, Timestamp,
 };
 
 use crate::random::Random;
@@ -68,7 +69,8 @@ enum Kind {
     Clock,
 }
 
-/// How often each kind of step is taken. The clock moves seldom enough for much to happen within one of its ticks.
+/// How often each kind of step is taken. The clock moves seldom enough for much to happen within
+/// one of its ticks.
 const KINDS: &[(usize, Kind)] = &[
     (14, Kind::Claim),
     (14, Kind::Takeover),
@@ -88,15 +90,23 @@ const KINDS: &[(usize, Kind)] = &[
 ];
 
 const RECORDS: usize = 5;
-/// Above the number of records that can be due: which of them a smaller limit would reach first, the contract leaves to the store.
+/// Above the number of records that can be due: which of them a smaller limit would reach first,
+/// the contract leaves to the store.
 const SWEEP_LIMIT: usize = 100;
 /// A lost attempt that a sweep wrote down has the default lifetime, so now and then days must pass.
 const DAYS: u64 = 24 * 60 * 60 * 1_000;
 
 impl Planner {
     pub(super) fn new(seed: u64) -> Self {
-        let records = (0..RECORDS).map(|number| Known::new(seed, number)).collect();
-        Planner { random: Random::new(seed), seed, records, count: RECORDS }
+        let records = (0..RECORDS)
+            .map(|number| Known::new(seed, number))
+            .collect();
+        Planner {
+            random: Random::new(seed),
+            seed,
+            records,
+            count: RECORDS,
+        }
     }
 
     pub(super) fn ids(&self) -> Vec<RecordId> {
@@ -106,11 +116,16 @@ impl Planner {
     /// Takes note of the fences there are, to use them when they have become stale.
     pub(super) fn observe(&mut self, heads: &[Option<Head>]) {
         for (known, head) in self.records.iter_mut().zip(heads) {
-            known.fences.extend(head.as_ref().map(|head| head.fence).filter(|fence| known.fences.last() != Some(fence)));
+            known.fences.extend(
+                head.as_ref()
+                    .map(|head| head.fence)
+                    .filter(|fence| known.fences.last() != Some(fence)),
+            );
         }
     }
 
-    /// Now and then leaves a record behind for a new one. Some ends are for good, and a long history must not run dry of beginnings.
+    /// Now and then leaves a record behind for a new one. Some ends are for good, and a long
+    /// history must not run dry of beginnings.
     pub(super) fn replaces_a_record(&mut self) -> bool {
         let replaces = self.random.percent(2);
         if replaces {
@@ -130,18 +145,46 @@ impl Planner {
             Kind::Claim => self.write("claim", at, Condition::Absent, Self::claim),
             Kind::Takeover => self.write_lapsed("takeover", at, head, Self::claim),
             Kind::Completion => self.completion(at, head, now),
-            Kind::Release => self.write_held("release", at, head, |planner, _| planner.finish(State::Retryable)),
-            Kind::GivingUp => self.write_held("giving up", at, head, |planner, _| planner.finish(State::Unknown)),
-            Kind::Loss => self.write_lapsed("loss", at, head, |planner, _| Change::Lose(planner.lifetime())),
-            Kind::Settlement => self.write_version("settlement", at, head, |planner, _| planner.settlement()),
-            Kind::Forgetting => self.write_version("forgetting", at, head, |planner, _| planner.forgetting()),
+            Kind::Release => self.write_held("release", at, head, |planner, _| {
+                planner.finish(State::Retryable)
+            }),
+            Kind::GivingUp => self.write_held("giving up", at, head, |planner, _| {
+                planner.finish(State::Unknown)
+            }),
+            Kind::Loss => self.write_lapsed("loss", at, head, |planner, _| {
+                Change::Lose(planner.lifetime())
+            }),
+            Kind::Settlement => {
+                self.write_version("settlement", at, head, |planner, _| planner.settlement())
+            }
+            Kind::Forgetting => {
+                self.write_version("forgetting", at, head, |planner, _| planner.forgetting())
+            }
             Kind::StrayWrite => self.stray_write(at, head),
-            Kind::Renewal => Step { kind: "renewal", act: Act::Renew(self.renewals(heads)) },
-            Kind::Sweep => Step { kind: "sweep", act: Act::Sweep(SWEEP_LIMIT) },
-            Kind::Get => Step { kind: "get", act: Act::Get(self.some_ids()) },
-            Kind::List => Step { kind: "list", act: Act::List(self.list()) },
-            Kind::Log => Step { kind: "log", act: Act::Log(self.log()) },
-            Kind::Clock => Step { kind: "clock", act: Act::Advance(self.turn()) },
+            Kind::Renewal => Step {
+                kind: "renewal",
+                act: Act::Renew(self.renewals(heads)),
+            },
+            Kind::Sweep => Step {
+                kind: "sweep",
+                act: Act::Sweep(SWEEP_LIMIT),
+            },
+            Kind::Get => Step {
+                kind: "get",
+                act: Act::Get(self.some_ids()),
+            },
+            Kind::List => Step {
+                kind: "list",
+                act: Act::List(self.list()),
+            },
+            Kind::Log => Step {
+                kind: "log",
+                act: Act::Log(self.log()),
+            },
+            Kind::Clock => Step {
+                kind: "clock",
+                act: Act::Advance(self.turn()),
+            },
         }
     }
 
@@ -153,7 +196,14 @@ impl Planner {
         change: impl FnOnce(&mut Self, usize) -> Change,
     ) -> Step {
         let change = change(self, at);
-        Step { kind, act: Act::Put(Put { id: self.records[at].id, condition, change }) }
+        Step {
+            kind,
+            act: Act::Put(Put {
+                id: self.records[at].id,
+                condition,
+                change,
+            }),
+        }
     }
 
     fn write_held(
@@ -190,10 +240,21 @@ impl Planner {
     }
 
     fn completion(&mut self, at: usize, head: Option<&Head>, now: Timestamp) -> Step {
-        let is_late = head.is_some_and(|head| matches!(head.state_at(now), State::Unknown | State::Expired(Last::Unknown)));
-        let kind = if is_late { "late completion" } else { "completion" };
+        let is_late = head.is_some_and(|head| {
+            matches!(
+                head.state_at(now),
+                State::Unknown | State::Expired(Last::Unknown)
+            )
+        });
+        let kind = if is_late {
+            "late completion"
+        } else {
+            "completion"
+        };
         self.write_held(kind, at, head, |planner, _| {
-            let state = planner.random.pick(&[State::Completed, State::Completed, State::Failed]);
+            let state = planner
+                .random
+                .pick(&[State::Completed, State::Completed, State::Failed]);
             planner.finish(state)
         })
     }
@@ -201,26 +262,46 @@ impl Planner {
     /// Any change under any condition: mostly no transition at all.
     fn stray_write(&mut self, at: usize, head: Option<&Head>) -> Step {
         let (fence, version) = (self.fence(at, head), self.version(head));
-        let conditions =
-            [Condition::Absent, Condition::Held { fence }, Condition::Lapsed { fence }, Condition::Version { version }];
+        let conditions = [
+            Condition::Absent,
+            Condition::Held { fence },
+            Condition::Lapsed { fence },
+            Condition::Version { version },
+        ];
         let condition = self.random.pick(&conditions);
-        self.write("stray write", at, condition, |planner, at| match planner.random.below(5) {
-            0 => planner.claim(at),
-            1 => planner.finish(State::Completed),
-            2 => Change::Lose(planner.lifetime()),
-            3 => planner.settlement(),
-            _ => planner.forgetting(),
+        self.write("stray write", at, condition, |planner, at| {
+            match planner.random.below(5) {
+                0 => planner.claim(at),
+                1 => planner.finish(State::Completed),
+                2 => Change::Lose(planner.lifetime()),
+                3 => planner.settlement(),
+                _ => planner.forgetting(),
+            }
         })
     }
 
     fn claim(&mut self, at: usize) -> Change {
-        let policy = self.random.pick(&[FingerprintPolicy::default(), FingerprintPolicy::json().with_header("x-tenant")]);
-        let fingerprint = Fingerprint { digest: [self.random.pick(&[1, 2]); 32], policy: Arc::new(policy) };
+        let policy = self.random.pick(&[
+            FingerprintPolicy::default(),
+            FingerprintPolicy::json().with_header("x-tenant"),
+        ]);
+        let fingerprint = Fingerprint {
+            digest: [self.random.pick(&[1, 2]); 32],
+            policy: Arc::new(policy),
+        };
         let token = AttemptToken::from_bytes(self.random.bytes());
         let lease = self.random.millis(&[0, 1, 5, 20, 1_000]);
         let request_id = RequestId::new(self.random.pick(&["", "request-1", "request-2"]));
         let Known { scope, key, .. } = &self.records[at];
-        Change::Claim(Claim { scope: scope.clone(), key: key.clone(), fingerprint, token, lease, terms: None, request_id })
+        Change::Claim(Claim {
+            scope: scope.clone(),
+            key: key.clone(),
+            fingerprint,
+            token,
+            lease,
+            terms: None,
+            request_id,
+        })
     }
 
     fn finish(&mut self, state: State) -> Change {
@@ -228,7 +309,9 @@ impl Planner {
     }
 
     fn settlement(&mut self) -> Change {
-        let state = self.random.pick(&[State::Completed, State::Failed, State::Retryable]);
+        let state = self
+            .random
+            .pick(&[State::Completed, State::Failed, State::Retryable]);
         Change::Settle(self.end(state), self.signed())
     }
 
@@ -244,19 +327,36 @@ impl Planner {
     fn end(&mut self, state: State) -> Finish {
         let is_definitive = matches!(state, State::Completed | State::Failed);
         let answer = (is_definitive && self.random.percent(80)).then(|| Arc::new(self.answer()));
-        let status = if is_definitive { Some(self.random.pick(&[200, 201, 404])) } else { self.random.pick(&[None, Some(503)]) };
-        Finish { state, status, answer, lifetime: self.lifetime() }
+        let status = if is_definitive {
+            Some(self.random.pick(&[200, 201, 404]))
+        } else {
+            self.random.pick(&[None, Some(503)])
+        };
+        Finish {
+            state,
+            status,
+            answer,
+            lifetime: self.lifetime(),
+        }
     }
 
     fn answer(&mut self) -> Answer {
         let length = self.random.below(40);
-        let headers = (0..self.random.below(3)).map(|_| ("x-bytes".into(), self.random.bytes::<5>().to_vec().into())).collect();
-        Answer { headers, ..Answer::new(200, self.random.bytes::<40>()[..length].to_vec()) }
+        let headers = (0..self.random.below(3))
+            .map(|_| ("x-bytes".into(), self.random.bytes::<5>().to_vec().into()))
+            .collect();
+        Answer {
+            headers,
+            ..Answer::new(200, self.random.bytes::<40>()[..length].to_vec())
+        }
     }
 
     fn lifetime(&mut self) -> Lifetime {
         let retention = self.random.millis(&[0, 3, 30, 3_000]);
-        Lifetime { retention, tombstone: self.random.millis(&[0, 3, 30, 3_000]) }
+        Lifetime {
+            retention,
+            tombstone: self.random.millis(&[0, 3, 30, 3_000]),
+        }
     }
 
     /// Mostly the fence that is there; else one that was, or never was.
@@ -273,7 +373,12 @@ impl Planner {
     /// Mostly the version that is there.
     fn version(&mut self, head: Option<&Head>) -> u64 {
         let version = head.map_or(0, |head| head.version);
-        if self.random.percent(80) { version } else { self.random.pick(&[0, version.saturating_sub(1), version + 1]) }
+        if self.random.percent(80) {
+            version
+        } else {
+            self.random
+                .pick(&[0, version.saturating_sub(1), version + 1])
+        }
     }
 
     /// No record twice: how often one statement renews the same lease, the contract does not say.
@@ -282,7 +387,11 @@ impl Planner {
         for (at, head) in heads.iter().enumerate() {
             if self.random.percent(40) {
                 let fence = self.fence(at, head.as_ref());
-                renewals.push(Renewal { id: self.records[at].id, fence, lease: self.random.millis(&[0, 5, 20, 1_000]) });
+                renewals.push(Renewal {
+                    id: self.records[at].id,
+                    fence,
+                    lease: self.random.millis(&[0, 5, 20, 1_000]),
+                });
             }
         }
         renewals
@@ -295,16 +404,40 @@ impl Planner {
     }
 
     fn list(&mut self) -> ListQuery {
-        let words = [None, Some("running"), Some("completed"), Some("failed"), Some("retryable"), Some("unknown"), Some("expired")];
-        let after = self.random.percent(30).then(|| self.random.pick(&self.ids()));
-        ListQuery { state: self.random.pick(&words), after, limit: self.random.below(RECORDS + 1) }
+        let words = [
+            None,
+            Some("running"),
+            Some("completed"),
+            Some("failed"),
+            Some("retryable"),
+            Some("unknown"),
+            Some("expired"),
+        ];
+        let after = self
+            .random
+            .percent(30)
+            .then(|| self.random.pick(&self.ids()));
+        ListQuery {
+            state: self.random.pick(&words),
+            after,
+            limit: self.random.below(RECORDS + 1),
+        }
     }
 
     fn log(&mut self) -> LogQuery {
-        let record = self.random.percent(50).then(|| self.random.pick(&self.ids()));
+        let record = self
+            .random
+            .percent(50)
+            .then(|| self.random.pick(&self.ids()));
         let number = self.random.below(20) as u64;
-        let from = self.random.pick(&[Start::After(number), Start::Before(number), Start::End]);
-        LogQuery { record, from, limit: self.random.below(10) }
+        let from = self
+            .random
+            .pick(&[Start::After(number), Start::Before(number), Start::End]);
+        LogQuery {
+            record,
+            from,
+            limit: self.random.below(10),
+        }
     }
 
     fn turn(&mut self) -> Duration {
@@ -314,17 +447,31 @@ impl Planner {
         if self.random.percent(3) {
             return Duration::from_millis(2 * DAYS);
         }
-        self.random.millis(&[1, 1, 1, 3, 5, 20, 20, 30, 1_000, 3_000])
+        self.random
+            .millis(&[1, 1, 1, 3, 5, 20, 20, 30, 1_000, 3_000])
     }
 }
 
 impl Known {
     fn new(seed: u64, number: usize) -> Self {
-        let principal =
-            if number.is_multiple_of(RECORDS) { Principal::Anonymous } else { Principal::named(format!("principal {number}")) };
+        let principal = if number.is_multiple_of(RECORDS) {
+            Principal::Anonymous
+        } else {
+            Principal::named(format!("principal {number}"))
+        };
         let namespace = format!("history-{seed}").into();
-        let scope = Scope { namespace, principal, method: "POST".into(), path: format!("/orders/{number}").into() };
+        let scope = Scope {
+            namespace,
+            principal,
+            method: "POST".into(),
+            path: format!("/orders/{number}").into(),
+        };
         let key = Key::new(format!("key-{number}")).expect("a key");
-        Known { id: RecordId::of(&scope, &key), scope: Arc::new(scope), key, fences: Vec::new() }
+        Known {
+            id: RecordId::of(&scope, &key),
+            scope: Arc::new(scope),
+            key,
+            fences: Vec::new(),
+        }
     }
 }

@@ -12,8 +12,8 @@ use tokio::task::JoinHandle;
 use super::scripts::Scripts;
 use super::{Ledger, Seen};
 
-/// What is done about a request, one thing after the other. What is not read or written by a step is left alone. After the last step
-/// the connection takes its next request.
+/// What is done about a request, one thing after the other. What is not read or written by a step
+/// is left alone. After the last step the connection takes its next request.
 #[derive(Clone, Debug)]
 pub enum Step {
     /// Reads the request to its end, and enters it into the ledger.
@@ -60,12 +60,22 @@ impl Origin {
                 shared.ledger.connected();
                 tokio::spawn(async move {
                     // However it ends is how it was scripted, or the other side's doing.
-                    let _ = Connection { socket, buffer: Vec::new(), scripts: shared.clone() }.run().await;
+                    let _ = Connection {
+                        socket,
+                        buffer: Vec::new(),
+                        scripts: shared.clone(),
+                    }
+                    .run()
+                    .await;
                     shared.ledger.ended();
                 });
             }
         });
-        Ok(Origin { address, scripts, accepting })
+        Ok(Origin {
+            address,
+            scripts,
+            accepting,
+        })
     }
 
     /// Where it listens.
@@ -102,7 +112,11 @@ impl Drop for Origin {
 
 /// An answer of this status, with a body and its length.
 pub fn answer(status: u16, fields: &str, body: &str) -> Vec<u8> {
-    format!("HTTP/1.1 {status} Scripted\r\ncontent-length: {}\r\n{fields}\r\n{body}", body.len()).into_bytes()
+    format!(
+        "HTTP/1.1 {status} Scripted\r\ncontent-length: {}\r\n{fields}\r\n{body}",
+        body.len()
+    )
+    .into_bytes()
 }
 
 struct Connection {
@@ -121,7 +135,10 @@ impl Connection {
     async fn run(mut self) -> io::Result<()> {
         self.socket.set_nodelay(true)?;
         while self.another().await? {
-            let script = self.scripts.next().unwrap_or_else(|| vec![Step::Read, Step::Write(answer(200, "", "done"))]);
+            let script = self
+                .scripts
+                .next()
+                .unwrap_or_else(|| vec![Step::Read, Step::Write(answer(200, "", "done"))]);
             let mut head = None;
             for step in script {
                 if let Then::End = self.take(step, &mut head).await? {
@@ -132,13 +149,16 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits for the next request's first byte: without taking it, so that what is left unread is left with the system.
+    /// Waits for the next request's first byte: without taking it, so that what is left unread is
+    /// left with the system.
     async fn another(&self) -> io::Result<bool> {
         if !self.buffer.is_empty() {
             return Ok(true);
         }
         let mut first = [0];
-        let Some(idle_max) = self.scripts.idle_max() else { return Ok(self.socket.peek(&mut first).await? > 0) };
+        let Some(idle_max) = self.scripts.idle_max() else {
+            return Ok(self.socket.peek(&mut first).await? > 0);
+        };
         match tokio::time::timeout(idle_max, self.socket.peek(&mut first)).await {
             Ok(peeked) => Ok(peeked? > 0),
             Err(_) => Ok(false),
@@ -153,8 +173,10 @@ impl Connection {
                     None => self.read_head().await?,
                 };
                 let body = self.read_body(&head).await?;
-                let key =
-                    field(&head, "idempotency-key").map_or_else(|| String::from_utf8_lossy(&body).into_owned(), str::to_owned);
+                let key = field(&head, "idempotency-key").map_or_else(
+                    || String::from_utf8_lossy(&body).into_owned(),
+                    str::to_owned,
+                );
                 self.scripts.ledger.enter(Seen { key, head, body });
             }
             Step::ReadHead => *head = Some(self.read_head().await?),
@@ -204,10 +226,14 @@ impl Connection {
     }
 
     async fn read_body(&mut self, head: &str) -> io::Result<Vec<u8>> {
-        if field(head, "transfer-encoding").is_some_and(|coding| coding.eq_ignore_ascii_case("chunked")) {
+        if field(head, "transfer-encoding")
+            .is_some_and(|coding| coding.eq_ignore_ascii_case("chunked"))
+        {
             return self.read_chunks().await;
         }
-        let length = field(head, "content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+        let length = field(head, "content-length")
+            .and_then(|length| length.parse().ok())
+            .unwrap_or(0);
         self.read_exactly(length).await
     }
 
@@ -215,7 +241,8 @@ impl Connection {
         let mut body = Vec::new();
         loop {
             let size = self.read_line().await?;
-            let size = usize::from_str_radix(size.split(';').next().unwrap_or_default().trim(), 16).map_err(io::Error::other)?;
+            let size = usize::from_str_radix(size.split(';').next().unwrap_or_default().trim(), 16)
+                .map_err(io::Error::other)?;
             if size == 0 {
                 // Trailers, and the empty line behind them.
                 while !self.read_line().await?.is_empty() {}
@@ -254,11 +281,16 @@ impl Connection {
 /// The value of a field in a head.
 fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     let fields = head.lines().skip(1).filter_map(|line| line.split_once(':'));
-    fields.filter(|(given, _)| given.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim()).next()
+    fields
+        .filter(|(given, _)| given.eq_ignore_ascii_case(name))
+        .map(|(_, value)| value.trim())
+        .next()
 }
 
 fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
-    bytes.windows(wanted.len()).position(|window| window == wanted)
+    bytes
+        .windows(wanted.len())
+        .position(|window| window == wanted)
 }
 
 fn contains(bytes: &[u8], wanted: &[u8]) -> bool {

@@ -1,4 +1,5 @@
-//! An HTTP/2 service by hand: frames as RFC 9113 writes them, without a look into the fields of requests.
+//! An HTTP/2 service by hand: frames as RFC 9113 writes them, without a look into the fields of
+//! requests.
 
 use std::collections::HashMap;
 use std::io;
@@ -68,7 +69,8 @@ pub enum Step2 {
     Trailers(&'static str, &'static str),
     /// Ends the stream with this code.
     Reset(u32),
-    /// Says that it goes away, having looked at no stream after this one, counted from the stream of the script: 0 is that one, -2 the one before.
+    /// Says that it goes away, having looked at no stream after this one, counted from the stream
+    /// of the script: 0 is that one, -2 the one before.
     GoAway(i32, u32),
     /// Sends bytes that are no frame.
     Garbage,
@@ -102,7 +104,11 @@ impl Origin2 {
                 tokio::spawn(serve(socket, shared.clone()));
             }
         });
-        Ok(Origin2 { address, scripts, accepting })
+        Ok(Origin2 {
+            address,
+            scripts,
+            accepting,
+        })
     }
 
     /// Where it listens.
@@ -150,7 +156,12 @@ async fn read_frame(reader: &mut OwnedReadHalf) -> io::Result<Frame> {
     let [a, b, c, kind, flags, stream @ ..] = head;
     let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
     reader.read_exact(&mut payload).await?;
-    Ok(Frame { kind, flags, stream: u32::from_be_bytes(stream) & 0x7fff_ffff, payload })
+    Ok(Frame {
+        kind,
+        flags,
+        stream: u32::from_be_bytes(stream) & 0x7fff_ffff,
+        payload,
+    })
 }
 
 /// The writing side, shared by the scripts of one connection.
@@ -170,7 +181,9 @@ enum Ending {
 
 impl Writer {
     async fn write(&self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> io::Result<()> {
-        let length = u32::try_from(payload.len()).expect("a scripted frame is short").to_be_bytes();
+        let length = u32::try_from(payload.len())
+            .expect("a scripted frame is short")
+            .to_be_bytes();
         let mut frame = vec![length[1], length[2], length[3], kind, flags];
         frame.extend(stream.to_be_bytes());
         frame.extend(payload);
@@ -189,7 +202,11 @@ impl Writer {
         let mut pieces = block.chunks(16 << 10).peekable();
         let mut kind = HEADERS;
         while let Some(piece) = pieces.next() {
-            let last = if pieces.peek().is_none() { END_HEADERS } else { 0 };
+            let last = if pieces.peek().is_none() {
+                END_HEADERS
+            } else {
+                0
+            };
             let flags = if kind == HEADERS { flags | last } else { last };
             self.write(kind, flags, stream, piece).await?;
             kind = CONTINUATION;
@@ -208,20 +225,27 @@ async fn converse(socket: TcpStream, scripts: Arc<Scripts<Step2>>) -> io::Result
     socket.set_nodelay(true)?;
     let (mut reader, half) = socket.into_split();
     let (ending, mut ended) = mpsc::channel(1);
-    let writer = Writer { half: Arc::new(Mutex::new(Some(half))), ending };
+    let writer = Writer {
+        half: Arc::new(Mutex::new(Some(half))),
+        ending,
+    };
     let reading = async {
         let mut preface = [0; PREFACE.len()];
         reader.read_exact(&mut preface).await?;
         let initial_window = [&[0, 4][..], &WINDOW.to_be_bytes()].concat();
         writer.write(SETTINGS, 0, 0, &initial_window).await?;
-        writer.write(WINDOW_UPDATE, 0, 0, &WINDOW.to_be_bytes()).await?;
+        writer
+            .write(WINDOW_UPDATE, 0, 0, &WINDOW.to_be_bytes())
+            .await?;
         attend(&mut reader, &writer, &scripts).await
     };
     let ended = tokio::select! {
         read = reading => return read,
         ended = ended.recv() => ended,
     };
-    let Some(half) = writer.half.lock().await.take() else { return Ok(()) };
+    let Some(half) = writer.half.lock().await.take() else {
+        return Ok(());
+    };
     if let Some(Ending::Reset) = ended {
         reader.as_ref().set_zero_linger()?;
         // Merely dropped it would close in order first.
@@ -231,7 +255,11 @@ async fn converse(socket: TcpStream, scripts: Arc<Scripts<Step2>>) -> io::Result
 }
 
 /// Reads frames, and begins a script for each request.
-async fn attend(reader: &mut OwnedReadHalf, writer: &Writer, scripts: &Arc<Scripts<Step2>>) -> io::Result<()> {
+async fn attend(
+    reader: &mut OwnedReadHalf,
+    writer: &Writer,
+    scripts: &Arc<Scripts<Step2>>,
+) -> io::Result<()> {
     let mut bodies: HashMap<u32, mpsc::UnboundedSender<Part>> = HashMap::new();
     let mut last = 0;
     loop {
@@ -254,8 +282,16 @@ async fn attend(reader: &mut OwnedReadHalf, writer: &Writer, scripts: &Arc<Scrip
                 } else {
                     let _ = sender.send(Part::End);
                 }
-                let script = scripts.next().unwrap_or_else(|| vec![Step2::Read, Step2::Head(200), Step2::End("done")]);
-                let stream = Stream { id: frame.stream, body, read: Vec::new(), writer: writer.clone(), scripts: scripts.clone() };
+                let script = scripts
+                    .next()
+                    .unwrap_or_else(|| vec![Step2::Read, Step2::Head(200), Step2::End("done")]);
+                let stream = Stream {
+                    id: frame.stream,
+                    body,
+                    read: Vec::new(),
+                    writer: writer.clone(),
+                    scripts: scripts.clone(),
+                };
                 tokio::spawn(stream.run(script));
             }
             DATA => {
@@ -314,23 +350,48 @@ impl Stream {
             Step2::Read => self.read().await?,
             Step2::ReadUntil(wanted) => {
                 while !String::from_utf8_lossy(&self.read).contains(wanted) {
-                    let Some(Part::Data(data)) = self.body.recv().await else { return Err(io::ErrorKind::UnexpectedEof.into()) };
+                    let Some(Part::Data(data)) = self.body.recv().await else {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    };
                     self.read.extend(data);
                 }
             }
             Step2::Head(status) => self.writer.write_head(0, self.id, &head(status)).await?,
-            Step2::HeadOnly(status) => self.writer.write_head(END_STREAM, self.id, &head(status)).await?,
+            Step2::HeadOnly(status) => {
+                self.writer
+                    .write_head(END_STREAM, self.id, &head(status))
+                    .await?;
+            }
             Step2::HeadWith(status, name, value) => {
                 let block = [head(status), literal(name, &value)].concat();
                 self.writer.write_head(0, self.id, &block).await?;
             }
             Step2::Data(data) => self.writer.write(DATA, 0, self.id, data.as_bytes()).await?,
-            Step2::End(data) => self.writer.write(DATA, END_STREAM, self.id, data.as_bytes()).await?,
-            Step2::Trailers(name, value) => self.writer.write_head(END_STREAM, self.id, &literal(name, value)).await?,
-            Step2::Reset(code) => self.writer.write(RST_STREAM, 0, self.id, &code.to_be_bytes()).await?,
+            Step2::End(data) => {
+                self.writer
+                    .write(DATA, END_STREAM, self.id, data.as_bytes())
+                    .await?;
+            }
+            Step2::Trailers(name, value) => {
+                self.writer
+                    .write_head(END_STREAM, self.id, &literal(name, value))
+                    .await?;
+            }
+            Step2::Reset(code) => {
+                self.writer
+                    .write(RST_STREAM, 0, self.id, &code.to_be_bytes())
+                    .await?;
+            }
             Step2::GoAway(offset, code) => {
                 let last = self.id.saturating_add_signed(offset);
-                self.writer.write(GOAWAY, 0, 0, &[last.to_be_bytes(), code.to_be_bytes()].concat()).await?;
+                self.writer
+                    .write(
+                        GOAWAY,
+                        0,
+                        0,
+                        &[last.to_be_bytes(), code.to_be_bytes()].concat(),
+                    )
+                    .await?;
             }
             Step2::Garbage => self.writer.write_raw(&[0xff; 64]).await?,
             Step2::Wait => self.scripts.wait().await,
@@ -351,7 +412,11 @@ impl Stream {
             }
         }
         let key = String::from_utf8_lossy(&body).into_owned();
-        self.scripts.ledger.enter(Seen { key, head: String::new(), body });
+        self.scripts.ledger.enter(Seen {
+            key,
+            head: String::new(),
+            body,
+        });
         Ok(())
     }
 

@@ -7,7 +7,8 @@ use tokio::sync::watch;
 /// A request that was read to its end.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// Its key: the field `Idempotency-Key`, or the whole body where the field was not there or could not be read.
+    /// Its key: the field `Idempotency-Key`, or the whole body where the field was not there or
+    /// could not be read.
     pub key: String,
     /// The head as it came, for HTTP/1.1.
     pub head: String,
@@ -33,7 +34,10 @@ pub struct Ledger {
 
 impl Default for Ledger {
     fn default() -> Self {
-        Ledger { seen: Arc::default(), tally: Arc::new(watch::Sender::new(Tally::default())) }
+        Ledger {
+            seen: Arc::default(),
+            tally: Arc::new(watch::Sender::new(Tally::default())),
+        }
     }
 }
 

@@ -19,15 +19,26 @@ pub(super) struct Scripts<S> {
 
 impl<S> Scripts<S> {
     pub(super) fn new() -> Self {
-        Scripts { scripts: Mutex::default(), idle_max: Mutex::default(), go: Semaphore::new(0), ledger: Ledger::default() }
+        Scripts {
+            scripts: Mutex::default(),
+            idle_max: Mutex::default(),
+            go: Semaphore::new(0),
+            ledger: Ledger::default(),
+        }
     }
 
     pub(super) fn add(&self, script: impl IntoIterator<Item = S>) {
-        self.scripts.lock().unwrap_or_else(PoisonError::into_inner).push_back(script.into_iter().collect());
+        self.scripts
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push_back(script.into_iter().collect());
     }
 
     pub(super) fn next(&self) -> Option<Vec<S>> {
-        self.scripts.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+        self.scripts
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop_front()
     }
 
     pub(super) fn set_idle_max(&self, idle_max: Duration) {

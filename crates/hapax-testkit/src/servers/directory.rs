@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::process::run;
 
-/// Waits for the end of its input, which comes when the owner closes it or is no more, and removes the directory. More than once, because a
-/// server that is ending may still write there.
+/// Waits for the end of its input, which comes when the owner closes it or is no more, and removes
+/// the directory. More than once, because a server that is ending may still write there.
 const UNDERTAKER: &str = r#"
 read -r nothing
 tries=0
@@ -35,9 +35,20 @@ impl Directory {
     /// In memory, if there is room for a gigabyte; else on disk.
     pub(super) fn in_memory() -> Directory {
         let memory = Path::new("/dev/shm");
-        let free = run(Command::new("df").args(["--output=avail", "--block-size=M"]).arg(memory)).unwrap_or_default();
-        let megabytes = free.lines().last().and_then(|line| line.trim().trim_end_matches('M').parse().ok()).unwrap_or(0);
-        if megabytes > 1024 { Directory::under(memory) } else { Directory::new() }
+        let free = run(Command::new("df")
+            .args(["--output=avail", "--block-size=M"])
+            .arg(memory))
+        .unwrap_or_default();
+        let megabytes = free
+            .lines()
+            .last()
+            .and_then(|line| line.trim().trim_end_matches('M').parse().ok())
+            .unwrap_or(0);
+        if megabytes > 1024 {
+            Directory::under(memory)
+        } else {
+            Directory::new()
+        }
     }
 
     fn under(parent: &Path) -> Directory {
@@ -48,7 +59,8 @@ impl Directory {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // An interrupt from the keyboard goes to the whole group, and must not take along the one who tidies up after it.
+            // An interrupt from the keyboard goes to the whole group, and must not take along the
+            // one who tidies up after it.
             .process_group(0)
             .spawn()
             .expect("there is a shell");
@@ -61,14 +73,22 @@ impl Directory {
 
     /// A file in it to which a server can write what it has to say.
     pub(super) fn log(&self) -> File {
-        File::options().create(true).append(true).open(self.log_path()).expect("a log file can be opened")
+        File::options()
+            .create(true)
+            .append(true)
+            .open(self.log_path())
+            .expect("a log file can be opened")
     }
 
     /// The end of the log, for whoever has to find out why something failed.
     pub(super) fn log_tail(&self) -> String {
         let log = std::fs::read(self.log_path()).unwrap_or_default();
         let log = String::from_utf8_lossy(&log[log.len().saturating_sub(4000)..]).into_owned();
-        if log.is_empty() { "its log is empty".to_owned() } else { log }
+        if log.is_empty() {
+            "its log is empty".to_owned()
+        } else {
+            log
+        }
     }
 
     fn log_path(&self) -> PathBuf {
@@ -83,11 +103,16 @@ impl Drop for Directory {
     }
 }
 
-/// A new directory that other users can pass through, because a server may have to run as one of them.
+/// A new directory that other users can pass through, because a server may have to run as one of
+/// them.
 fn made(parent: &Path) -> PathBuf {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     loop {
-        let name = format!("hapax-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        let name = format!(
+            "hapax-{}-{}",
+            std::process::id(),
+            NUMBER.fetch_add(1, Ordering::Relaxed)
+        );
         let path = parent.join(name);
         match DirBuilder::new().mode(0o755).create(&path) {
             Ok(()) => return path,

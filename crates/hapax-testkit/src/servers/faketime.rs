@@ -4,18 +4,23 @@ use std::path::{Path, PathBuf};
 
 use super::skipped;
 
-/// The environment in which a program sees the wall clock of the machine shifted by an offset, such as `+1h` or `-3600s`. `None`, after
-/// saying so, if libfaketime is not installed.
+/// The environment in which a program sees the wall clock of the machine shifted by an offset, such
+/// as `+1h` or `-3600s`. `None`, after saying so, if libfaketime is not installed.
 ///
-/// Only the wall clock: the monotonic one, by which timers run, is a matter of the machine and not of how its clock is set.
+/// Only the wall clock: the monotonic one, by which timers run, is a matter of the machine and not
+/// of how its clock is set.
 pub fn faketime(offset: &str) -> Option<Vec<(String, String)>> {
     environment([("FAKETIME", offset)])
 }
 
-/// As [`faketime`], with the offset in a file, which is read at each look at the clock: what is written there steps the clock of a program
-/// that runs. Replace the file by renaming another, so that it is never seen half written.
+/// As [`faketime`], with the offset in a file, which is read at each look at the clock: what is
+/// written there steps the clock of a program that runs. Replace the file by renaming another, so
+/// that it is never seen half written.
 pub fn faketime_file(file: &Path) -> Option<Vec<(String, String)>> {
-    environment([("FAKETIME_TIMESTAMP_FILE", file.to_str()?), ("FAKETIME_NO_CACHE", "1")])
+    environment([
+        ("FAKETIME_TIMESTAMP_FILE", file.to_str()?),
+        ("FAKETIME_NO_CACHE", "1"),
+    ])
 }
 
 fn environment<const N: usize>(settings: [(&str, &str); N]) -> Option<Vec<(String, String)>> {
@@ -23,13 +28,29 @@ fn environment<const N: usize>(settings: [(&str, &str); N]) -> Option<Vec<(Strin
         skipped("there is no libfaketime here (Debian: apt-get install libfaketime)");
         return None;
     };
-    let fixed = [("LD_PRELOAD", library.to_str()?), ("DONT_FAKE_MONOTONIC", "1")];
-    Some(fixed.into_iter().chain(settings).map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+    let fixed = [
+        ("LD_PRELOAD", library.to_str()?),
+        ("DONT_FAKE_MONOTONIC", "1"),
+    ];
+    Some(
+        fixed
+            .into_iter()
+            .chain(settings)
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect(),
+    )
 }
 
 /// The one for programs with threads.
 fn library() -> Option<PathBuf> {
-    let multiarch = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path());
-    let directories = multiarch.chain(["/usr/lib", "/usr/lib64", "/usr/local/lib"].map(PathBuf::from));
-    directories.map(|directory| directory.join("faketime/libfaketimeMT.so.1")).find(|library| library.is_file())
+    let multiarch = std::fs::read_dir("/usr/lib")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
+    let directories =
+        multiarch.chain(["/usr/lib", "/usr/lib64", "/usr/local/lib"].map(PathBuf::from));
+    directories
+        .map(|directory| directory.join("faketime/libfaketimeMT.so.1"))
+        .find(|library| library.is_file())
 }

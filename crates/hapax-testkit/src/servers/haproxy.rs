@@ -12,8 +12,8 @@ use super::process::{Process, User, listening};
 use super::programs::program;
 use super::skipped;
 
-/// A load balancer in front of some nodes, which takes turns among them and sends every request that failed to the next, a POST too: nobody
-/// told it that this is safe. Ended when dropped.
+/// A load balancer in front of some nodes, which takes turns among them and sends every request
+/// that failed to the next, a POST too: nobody told it that this is safe. Ended when dropped.
 pub struct HaProxy {
     // In this order: it ends before its directory goes.
     _process: Process,
@@ -47,14 +47,28 @@ impl HaProxy {
             return None;
         };
         let directory = Directory::new();
-        let (user, file) = (User::other_than_root(&["haproxy", "nobody"]), directory.path().join("haproxy.cfg"));
+        let (user, file) = (
+            User::other_than_root(&["haproxy", "nobody"]),
+            directory.path().join("haproxy.cfg"),
+        );
         user.give(directory.path());
         let (process, port) = listening("HAProxy", &directory, |port| {
-            std::fs::write(&file, configuration(nodes, port, &directory)).expect("a directory of our own");
+            std::fs::write(&file, configuration(nodes, port, &directory))
+                .expect("a directory of our own");
             // In the foreground, as one process.
-            Process::start(&program, &[OsStr::new("-db"), OsStr::new("-f"), file.as_os_str()], user, "KILL", &directory)
+            Process::start(
+                &program,
+                &[OsStr::new("-db"), OsStr::new("-f"), file.as_os_str()],
+                user,
+                "KILL",
+                &directory,
+            )
         });
-        Some(HaProxy { _process: process, directory, port })
+        Some(HaProxy {
+            _process: process,
+            directory,
+            port,
+        })
     }
 
     /// Where it listens.
@@ -66,15 +80,28 @@ impl HaProxy {
     pub fn sent_again(&self) -> u64 {
         let statistics = self.statistics();
         let mut lines = statistics.lines();
-        let names: Vec<_> = lines.next().unwrap_or_default().trim_start_matches("# ").split(',').collect();
-        let column = |name| names.iter().position(|found| *found == name).expect("HAProxy counts what it does");
+        let names: Vec<_> = lines
+            .next()
+            .unwrap_or_default()
+            .trim_start_matches("# ")
+            .split(',')
+            .collect();
+        let column = |name| {
+            names
+                .iter()
+                .position(|found| *found == name)
+                .expect("HAProxy counts what it does")
+        };
         let mut rows = lines.map(|line| line.split(',').collect::<Vec<_>>());
-        let total = rows.find(|cells| cells.get(column("svname")) == Some(&"BACKEND")).expect("HAProxy has a backend");
+        let total = rows
+            .find(|cells| cells.get(column("svname")) == Some(&"BACKEND"))
+            .expect("HAProxy has a backend");
         total[column("wredis")].parse().expect("a count")
     }
 
     fn statistics(&self) -> String {
-        let mut socket = UnixStream::connect(statistics(&self.directory)).expect("HAProxy tells its statistics");
+        let mut socket =
+            UnixStream::connect(statistics(&self.directory)).expect("HAProxy tells its statistics");
         socket.write_all(b"show stat\n").expect("HAProxy listens");
         let mut said = String::new();
         socket.read_to_string(&mut said).expect("HAProxy answers");
@@ -86,8 +113,20 @@ fn configuration(nodes: &[SocketAddr], port: &Port, directory: &Directory) -> St
     let mut text = CONFIGURATION.to_owned();
     let statistics = statistics(directory);
     // Readable for us, whoever it runs as.
-    text = text.replacen("global\n", &format!("global\n    stats socket {} mode 666\n", statistics.display()), 1);
-    write!(text, "listen nodes\n    bind {}\n    balance roundrobin\n", port.address()).expect("a string takes everything");
+    text = text.replacen(
+        "global\n",
+        &format!(
+            "global\n    stats socket {} mode 666\n",
+            statistics.display()
+        ),
+        1,
+    );
+    write!(
+        text,
+        "listen nodes\n    bind {}\n    balance roundrobin\n",
+        port.address()
+    )
+    .expect("a string takes everything");
     for (number, node) in nodes.iter().enumerate() {
         writeln!(text, "    server node{number} {node}").expect("a string takes everything");
     }

@@ -10,7 +10,8 @@ use super::process::{Process, User, listening};
 use super::programs::program;
 use super::{Postgres, skipped};
 
-/// A pool in front of a [`Postgres`], which hands a connection to another client after every transaction. Ended when dropped.
+/// A pool in front of a [`Postgres`], which hands a connection to another client after every
+/// transaction. Ended when dropped.
 pub struct PgBouncer {
     // In this order: it ends before its directory goes.
     _process: Process,
@@ -31,13 +32,28 @@ impl PgBouncer {
             return None;
         };
         let directory = Directory::new();
-        let (user, file) = (User::other_than_root(&["postgres", "nobody"]), directory.path().join("pgbouncer.ini"));
-        std::fs::write(directory.path().join("users"), "\"postgres\" \"\"\n").expect("a directory of our own");
+        let (user, file) = (
+            User::other_than_root(&["postgres", "nobody"]),
+            directory.path().join("pgbouncer.ini"),
+        );
+        std::fs::write(directory.path().join("users"), "\"postgres\" \"\"\n")
+            .expect("a directory of our own");
         let (process, port) = listening("PgBouncer", &directory, |port| {
-            std::fs::write(&file, configuration(postgres, port, &directory, settings)).expect("a directory of our own");
-            Process::start(&program, &[OsStr::new("--quiet"), file.as_os_str()], user, "KILL", &directory)
+            std::fs::write(&file, configuration(postgres, port, &directory, settings))
+                .expect("a directory of our own");
+            Process::start(
+                &program,
+                &[OsStr::new("--quiet"), file.as_os_str()],
+                user,
+                "KILL",
+                &directory,
+            )
         });
-        Some(PgBouncer { _process: process, directory, port })
+        Some(PgBouncer {
+            _process: process,
+            directory,
+            port,
+        })
     }
 
     /// The URL of a database, through the pool.
@@ -57,7 +73,12 @@ impl PgBouncer {
 }
 
 /// Users that it does not know it asks the server for, and trusts them as the server does.
-fn configuration(postgres: &Postgres, port: &Port, directory: &Directory, settings: &[(&str, &str)]) -> String {
+fn configuration(
+    postgres: &Postgres,
+    port: &Port,
+    directory: &Directory,
+    settings: &[(&str, &str)],
+) -> String {
     let mut text = format!(
         "[databases]\n\
          * = host=127.0.0.1 port={} auth_user=postgres\n\

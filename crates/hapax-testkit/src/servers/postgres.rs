@@ -15,7 +15,8 @@ use super::process::{Process, User, run, signal, wait_until};
 use super::programs::{OLDEST, postgres_programs};
 use super::{skipped, template};
 
-/// A running cluster, with the superuser `postgres` whom it trusts. Everything is as durable as in production, because tests kill it.
+/// A running cluster, with the superuser `postgres` whom it trusts. Everything is as durable as in
+/// production, because tests kill it.
 ///
 /// Ended when dropped, and with the process.
 pub struct Postgres {
@@ -40,7 +41,8 @@ const SETTINGS: &[(&str, &str)] = &[
     ("max_wal_senders", "10"),
     // For standbys that stay behind or come back.
     ("wal_keep_size", "256MB"),
-    // In the cluster's own directory, so that one that is killed leaves nothing in the machine's memory.
+    // In the cluster's own directory, so that one that is killed leaves nothing in the machine's
+    // memory.
     ("dynamic_shared_memory_type", "mmap"),
     ("log_line_prefix", "%m [%p] %q%u@%d "),
 ];
@@ -48,8 +50,8 @@ const SETTINGS: &[(&str, &str)] = &[
 impl Postgres {
     /// Starts one. `None`, after saying so, if PostgreSQL is not installed.
     ///
-    /// Clusters are copies of one that is made once per machine and version, so they have the same system identifier. See
-    /// [`made_anew`](Postgres::made_anew).
+    /// Clusters are copies of one that is made once per machine and version, so they have the same
+    /// system identifier. See [`made_anew`](Postgres::made_anew).
     ///
     /// # Panics
     ///
@@ -63,10 +65,15 @@ impl Postgres {
         Postgres::built(settings, Directory::new, template::copy)
     }
 
-    /// Starts one whose disk is memory, as are those of its standbys: a killed server finds there what it would find on disk, only a machine
-    /// would not, and it is back in a tenth of a second. Not for measuring. On disk all the same if there is too little memory for it.
+    /// Starts one whose disk is memory, as are those of its standbys: a killed server finds there
+    /// what it would find on disk, only a machine would not, and it is back in a tenth of a second.
+    /// Not for measuring. On disk all the same if there is too little memory for it.
     pub fn in_memory(settings: &[(&str, &str)]) -> Option<Postgres> {
-        let bounded = [&[("max_wal_size", "128MB"), ("wal_keep_size", "64MB")], settings].concat();
+        let bounded = [
+            &[("max_wal_size", "128MB"), ("wal_keep_size", "64MB")],
+            settings,
+        ]
+        .concat();
         Postgres::built(&bounded, Directory::in_memory, template::copy)
     }
 
@@ -75,17 +82,24 @@ impl Postgres {
         Postgres::built(&[], Directory::new, template::make)
     }
 
-    /// One for all tests of this process: each should take a [`database`](Postgres::database) of its own.
+    /// One for all tests of this process: each should take a [`database`](Postgres::database) of
+    /// its own.
     pub fn shared() -> Option<&'static Postgres> {
         static SHARED: OnceLock<Option<Postgres>> = OnceLock::new();
-        let shared = SHARED.get_or_init(|| postgres_programs().and_then(|_| Postgres::start())).as_ref();
+        let shared = SHARED
+            .get_or_init(|| postgres_programs().and_then(|_| Postgres::start()))
+            .as_ref();
         if shared.is_none() {
             skipped(&missing());
         }
         shared
     }
 
-    fn built(settings: &[(&str, &str)], place: fn() -> Directory, fill: fn(&Path, User, &Path)) -> Option<Postgres> {
+    fn built(
+        settings: &[(&str, &str)],
+        place: fn() -> Directory,
+        fill: fn(&Path, User, &Path),
+    ) -> Option<Postgres> {
         let Some(programs) = postgres_programs() else {
             skipped(&missing());
             return None;
@@ -106,7 +120,16 @@ impl Postgres {
         // The server makes its data directory here, or somebody makes it in its name.
         user.give(directory.path());
         let data = directory.path().join("data");
-        Postgres { process: None, programs, user, place, directory, data, port: Port::free(), databases: AtomicU32::new(0) }
+        Postgres {
+            process: None,
+            programs,
+            user,
+            place,
+            directory,
+            data,
+            port: Port::free(),
+            databases: AtomicU32::new(0),
+        }
     }
 
     /// Makes a new, empty database.
@@ -174,7 +197,8 @@ impl Postgres {
     ///
     /// When one fails.
     pub fn psql(&self, database: &str, sql: &str) -> String {
-        self.try_psql(database, sql).unwrap_or_else(|error| panic!("{error}\nin: {sql}"))
+        self.try_psql(database, sql)
+            .unwrap_or_else(|error| panic!("{error}\nin: {sql}"))
     }
 
     /// Runs statements as [`psql`](Postgres::psql) does, up to the first that fails.
@@ -194,33 +218,49 @@ impl Postgres {
             "--dbname",
             database,
         ]);
-        let mut psql = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("psql starts");
+        let mut psql = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("psql starts");
         let mut input = psql.stdin.take().expect("piped");
         let output = thread::scope(|scope| {
-            // Beside the reading, since it may answer before it has read all. If it has ended early, that is told by how it ended.
+            // Beside the reading, since it may answer before it has read all. If it has ended
+            // early, that is told by how it ended.
             scope.spawn(move || input.write_all(sql.as_bytes()));
             psql.wait_with_output().expect("psql can be read")
         });
         if output.status.success() {
-            Ok(String::from_utf8_lossy(&output.stdout).trim_end_matches('\n').to_owned())
+            Ok(String::from_utf8_lossy(&output.stdout)
+                .trim_end_matches('\n')
+                .to_owned())
         } else {
             Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
         }
     }
 
-    /// A client program of PostgreSQL that goes to this server as its superuser, whatever the environment says.
+    /// A client program of PostgreSQL that goes to this server as its superuser, whatever the
+    /// environment says.
     pub fn client(&self, name: &str) -> Command {
         let mut command = Command::new(self.programs.join(name));
         without_pg_variables(&mut command);
         command.env("PGCONNECT_TIMEOUT", "10");
-        command.args(["--host=127.0.0.1", &format!("--port={}", self.port()), "--username=postgres"]);
+        command.args([
+            "--host=127.0.0.1",
+            &format!("--port={}", self.port()),
+            "--username=postgres",
+        ]);
         command
     }
 
     /// Changes a setting for good, without a restart.
     pub fn set(&self, name: &str, value: &str) {
         let value = value.replace('\'', "''");
-        self.psql("postgres", &format!("ALTER SYSTEM SET {name} = '{value}'; SELECT pg_reload_conf()"));
+        self.psql(
+            "postgres",
+            &format!("ALTER SYSTEM SET {name} = '{value}'; SELECT pg_reload_conf()"),
+        );
     }
 
     /// Ends all connections to a database.
@@ -236,7 +276,8 @@ impl Postgres {
         self.psql("postgres", &sql).parse().expect("a count")
     }
 
-    /// Kills it where it stands (SIGKILL), postmaster and all, as the loss of the machine would. Returns when nothing of it runs any more.
+    /// Kills it where it stands (SIGKILL), postmaster and all, as the loss of the machine would.
+    /// Returns when nothing of it runs any more.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             // The postmaster first: it would take the death of a child for a crash, and recover.
@@ -250,7 +291,8 @@ impl Postgres {
         });
     }
 
-    /// Shuts it down in order, without waiting for its clients. With a standby, when the standby has everything.
+    /// Shuts it down in order, without waiting for its clients. With a standby, when the standby
+    /// has everything.
     pub fn stop(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.signal("INT");
@@ -274,7 +316,11 @@ impl Postgres {
             if self.comes_up() {
                 return;
             }
-            assert!(self.log().contains(IN_USE), "PostgreSQL does not start: {}", self.log());
+            assert!(
+                self.log().contains(IN_USE),
+                "PostgreSQL does not start: {}",
+                self.log()
+            );
             self.port = Port::free();
         }
         panic!("no port is free for PostgreSQL: {}", self.log());
@@ -285,13 +331,31 @@ impl Postgres {
     }
 
     fn comes_up(&mut self) -> bool {
-        let (data, sockets) = (self.data.clone(), format!("unix_socket_directories={}", self.sockets().display()));
+        let (data, sockets) = (
+            self.data.clone(),
+            format!("unix_socket_directories={}", self.sockets().display()),
+        );
         let port = format!("port={}", self.port());
         // Here and not in the file, which a standby gets a copy of.
-        let own = ["-c", "listen_addresses=127.0.0.1", "-c", &port, "-c", &sockets, "-D"].map(OsStr::new);
+        let own = [
+            "-c",
+            "listen_addresses=127.0.0.1",
+            "-c",
+            &port,
+            "-c",
+            &sockets,
+            "-D",
+        ]
+        .map(OsStr::new);
         let arguments = [own.as_slice(), &[data.as_os_str()]].concat();
         // Told to quit it ends at once and in order, and takes its children along.
-        let mut process = Process::start(&self.programs.join("postgres"), &arguments, self.user, "QUIT", &self.directory);
+        let mut process = Process::start(
+            &self.programs.join("postgres"),
+            &arguments,
+            self.user,
+            "QUIT",
+            &self.directory,
+        );
         let mut up = false;
         wait_until("PostgreSQL is up", || {
             up = is_ready(&data, process.id());
@@ -303,7 +367,10 @@ impl Postgres {
 
     fn write_settings(&self, settings: &[(&str, &str)]) {
         let path = self.data().join("postgresql.conf");
-        let mut file = std::fs::File::options().append(true).open(path).expect("a cluster has its settings");
+        let mut file = std::fs::File::options()
+            .append(true)
+            .open(path)
+            .expect("a cluster has its settings");
         for (name, value) in SETTINGS.iter().chain(settings) {
             let value = value.replace('\'', "''");
             writeln!(file, "{name} = '{value}'").expect("a file can be written");
@@ -325,22 +392,33 @@ fn missing() -> String {
 
 /// What the environment says about another server is not meant for ours.
 pub(super) fn without_pg_variables(command: &mut Command) {
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PG")) {
+    for (name, _) in
+        std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PG"))
+    {
         command.env_remove(name);
     }
 }
 
-/// Whether the postmaster with this id has said that it takes connections. By its file, since on its port somebody else may listen.
+/// Whether the postmaster with this id has said that it takes connections. By its file, since on
+/// its port somebody else may listen.
 fn is_ready(data: &Path, id: u32) -> bool {
-    let Ok(file) = std::fs::read_to_string(data.join("postmaster.pid")) else { return false };
+    let Ok(file) = std::fs::read_to_string(data.join("postmaster.pid")) else {
+        return false;
+    };
     let mut lines = file.lines();
-    lines.next() == Some(id.to_string().as_str()) && lines.last().is_some_and(|status| status.trim() == "ready")
+    lines.next() == Some(id.to_string().as_str())
+        && lines.last().is_some_and(|status| status.trim() == "ready")
 }
 
-/// What a killed server leaves behind, and its next start would remove. Its number is the last on the line before the status.
+/// What a killed server leaves behind, and its next start would remove. Its number is the last on
+/// the line before the status.
 fn remove_shared_memory(data: &Path) {
     let file = std::fs::read_to_string(data.join("postmaster.pid")).unwrap_or_default();
-    if let Some(number) = file.lines().nth(6).and_then(|line| line.split_whitespace().last()) {
+    if let Some(number) = file
+        .lines()
+        .nth(6)
+        .and_then(|line| line.split_whitespace().last())
+    {
         drop(run(Command::new("ipcrm").args(["--shmem-id", number])));
     }
 }
@@ -348,8 +426,15 @@ fn remove_shared_memory(data: &Path) {
 /// The processes at home in this directory: every process of a server is in its data directory.
 fn working_in(data: &Path) -> Vec<u32> {
     // If it is not there, nobody is in it.
-    let Ok(data) = data.canonicalize() else { return Vec::new() };
-    let ids =
-        std::fs::read_dir("/proc").expect("a Linux system").flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    ids.filter(|id: &u32| std::fs::read_link(format!("/proc/{id}/cwd")).is_ok_and(|directory| directory == data)).collect()
+    let Ok(data) = data.canonicalize() else {
+        return Vec::new();
+    };
+    let ids = std::fs::read_dir("/proc")
+        .expect("a Linux system")
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    ids.filter(|id: &u32| {
+        std::fs::read_link(format!("/proc/{id}/cwd")).is_ok_and(|directory| directory == data)
+    })
+    .collect()
 }

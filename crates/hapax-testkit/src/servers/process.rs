@@ -23,13 +23,31 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Starts it as `user`. What it says goes to the log of its directory. `last_word` is the signal it gets when this process ends.
-    pub(super) fn start(program: &Path, arguments: &[&OsStr], user: User, last_word: &str, directory: &Directory) -> Process {
+    /// Starts it as `user`. What it says goes to the log of its directory. `last_word` is the
+    /// signal it gets when this process ends.
+    pub(super) fn start(
+        program: &Path,
+        arguments: &[&OsStr],
+        user: User,
+        last_word: &str,
+        directory: &Directory,
+    ) -> Process {
         let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", last_word]).args(user.options()).arg("--").arg(program).args(arguments);
-        command.stdin(Stdio::null()).stdout(directory.log()).stderr(directory.log());
+        command
+            .args(["--pdeathsig", last_word])
+            .args(user.options())
+            .arg("--")
+            .arg(program)
+            .args(arguments);
+        command
+            .stdin(Stdio::null())
+            .stdout(directory.log())
+            .stderr(directory.log());
         command.current_dir(directory.path());
-        Process { child: born(command).unwrap_or_else(|error| panic!("{} cannot be started: {error}", program.display())) }
+        Process {
+            child: born(command)
+                .unwrap_or_else(|error| panic!("{} cannot be started: {error}", program.display())),
+        }
     }
 
     pub(super) fn id(&self) -> u32 {
@@ -47,7 +65,9 @@ impl Process {
     }
 
     pub(super) fn kill(&mut self) {
-        self.child.kill().expect("a child can be killed, even one that has ended");
+        self.child
+            .kill()
+            .expect("a child can be killed, even one that has ended");
         self.child.wait().expect("a child can be reaped");
     }
 
@@ -66,7 +86,12 @@ impl Drop for Process {
 
 /// By the command, since the system call would need unsafe code.
 pub(super) fn signal(id: u32, name: &str) {
-    drop(Command::new("kill").args(["-s", name, &id.to_string()]).stderr(Stdio::null()).status());
+    drop(
+        Command::new("kill")
+            .args(["-s", name, &id.to_string()])
+            .stderr(Stdio::null())
+            .status(),
+    );
 }
 
 /// Asks again and again, since other processes cannot be waited for.
@@ -77,25 +102,39 @@ pub(super) fn signal(id: u32, name: &str) {
 pub(super) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + GUARD;
     while !is_so() {
-        assert!(Instant::now() < deadline, "waited a minute in vain until {what}");
+        assert!(
+            Instant::now() < deadline,
+            "waited a minute in vain until {what}"
+        );
         thread::sleep(Duration::from_millis(2));
     }
 }
 
-/// Starts a server on a port, and on another if somebody took that one. Returns when it takes connections.
+/// Starts a server on a port, and on another if somebody took that one. Returns when it takes
+/// connections.
 ///
 /// # Panics
 ///
 /// When it does not start, with its log.
-pub(super) fn listening(name: &str, directory: &Directory, mut start: impl FnMut(&Port) -> Process) -> (Process, Port) {
+pub(super) fn listening(
+    name: &str,
+    directory: &Directory,
+    mut start: impl FnMut(&Port) -> Process,
+) -> (Process, Port) {
     for _ in 0..PORTS_MAX {
         let port = Port::free();
         let mut process = start(&port);
-        wait_until(&format!("{name} is up"), || TcpStream::connect(port.address()).is_ok() || process.ended().is_some());
+        wait_until(&format!("{name} is up"), || {
+            TcpStream::connect(port.address()).is_ok() || process.ended().is_some()
+        });
         if process.ended().is_none() {
             return (process, port);
         }
-        assert!(directory.log_tail().contains(IN_USE), "{name} does not start: {}", directory.log_tail());
+        assert!(
+            directory.log_tail().contains(IN_USE),
+            "{name} does not start: {}",
+            directory.log_tail()
+        );
     }
     panic!("no port is free for {name}: {}", directory.log_tail());
 }
@@ -106,7 +145,10 @@ pub(super) fn listening(name: &str, directory: &Directory, mut start: impl FnMut
 ///
 /// When it fails: with what it said about it.
 pub(super) fn run(command: &mut Command) -> Result<String, String> {
-    let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{:?}: {error}", command.get_program()))?;
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("{:?}: {error}", command.get_program()))?;
     if output.status.success() {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     } else {
@@ -114,18 +156,27 @@ pub(super) fn run(command: &mut Command) -> Result<String, String> {
     }
 }
 
-/// Starts a child from a thread that lives as long as the process. What the system calls the death of the parent is the death of the *thread*
-/// that started the child, and a test's thread ends with the test, while others still use the server.
+/// Starts a child from a thread that lives as long as the process. What the system calls the death
+/// of the parent is the death of the *thread* that started the child, and a test's thread ends with
+/// the test, while others still use the server.
 fn born(command: Command) -> io::Result<Child> {
     type Birth = (Command, Sender<io::Result<Child>>);
     static MOTHER: OnceLock<Mutex<Sender<Birth>>> = OnceLock::new();
     let mother = MOTHER.get_or_init(|| {
         let (sender, births) = channel::<Birth>();
-        thread::spawn(move || births.into_iter().for_each(|(mut command, reply)| drop(reply.send(command.spawn()))));
+        thread::spawn(move || {
+            births
+                .into_iter()
+                .for_each(|(mut command, reply)| drop(reply.send(command.spawn())));
+        });
         Mutex::new(sender)
     });
     let (reply, child) = channel();
-    mother.lock().unwrap().send((command, reply)).expect("the thread lives as long as the process");
+    mother
+        .lock()
+        .unwrap()
+        .send((command, reply))
+        .expect("the thread lives as long as the process");
     child.recv().expect("every birth is answered")
 }
 
@@ -143,7 +194,11 @@ impl User {
             return User { ids: None };
         }
         let ids = names.iter().find_map(|name| in_passwd(name));
-        User { ids: Some(ids.unwrap_or_else(|| panic!("root needs one of the users {names:?} to run a server as"))) }
+        User {
+            ids: Some(ids.unwrap_or_else(|| {
+                panic!("root needs one of the users {names:?} to run a server as")
+            })),
+        }
     }
 
     /// The id that its files have.
@@ -160,27 +215,39 @@ impl User {
 
     /// A command that runs as this user.
     pub(super) fn command(self, program: &Path) -> Command {
-        let Some((user, group)) = self.ids else { return Command::new(program) };
+        let Some((user, group)) = self.ids else {
+            return Command::new(program);
+        };
         let mut command = Command::new("setpriv");
         command.args(switches(user, group)).arg("--").arg(program);
         command
     }
 
     fn options(self) -> Vec<String> {
-        self.ids.map_or_else(Vec::new, |(user, group)| switches(user, group).to_vec())
+        self.ids
+            .map_or_else(Vec::new, |(user, group)| switches(user, group).to_vec())
     }
 }
 
 fn switches(user: u32, group: u32) -> [String; 3] {
-    [format!("--reuid={user}"), format!("--regid={group}"), "--clear-groups".to_owned()]
+    [
+        format!("--reuid={user}"),
+        format!("--regid={group}"),
+        "--clear-groups".to_owned(),
+    ]
 }
 
 fn own_id() -> u32 {
-    std::fs::metadata("/proc/self").expect("a Linux system").uid()
+    std::fs::metadata("/proc/self")
+        .expect("a Linux system")
+        .uid()
 }
 
 fn in_passwd(name: &str) -> Option<(u32, u32)> {
     let passwd = std::fs::read_to_string("/etc/passwd").ok()?;
-    let mut fields = passwd.lines().map(|line| line.split(':')).find(|line| line.clone().next() == Some(name))?;
+    let mut fields = passwd
+        .lines()
+        .map(|line| line.split(':'))
+        .find(|line| line.clone().next() == Some(name))?;
     Some((fields.nth(2)?.parse().ok()?, fields.next()?.parse().ok()?))
 }

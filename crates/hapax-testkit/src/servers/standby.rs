@@ -10,9 +10,11 @@ use super::process::{run, wait_until};
 const WAITED_FOR: &str = "synchronous_standby_names";
 
 impl Postgres {
-    /// Starts a standby, without which from then on nothing is committed here. Returns when it has caught up.
+    /// Starts a standby, without which from then on nothing is committed here. Returns when it has
+    /// caught up.
     ///
-    /// If the standby ends, commits wait until it is back or [`alone`](Postgres::alone) is called, as in production.
+    /// If the standby ends, commits wait until it is back or [`alone`](Postgres::alone) is called,
+    /// as in production.
     pub fn synchronous_standby(&self) -> Postgres {
         let mut standby = Postgres::empty(self.programs.clone(), self.place);
         standby.copy_from(self);
@@ -23,13 +25,19 @@ impl Postgres {
 
     /// Makes a standby the primary. Returns when it takes writes.
     ///
-    /// What it replaces is not told. Whatever waits there for this standby to confirm a commit waits in vain, so nothing is confirmed twice.
+    /// What it replaces is not told. Whatever waits there for this standby to confirm a commit
+    /// waits in vain, so nothing is confirmed twice.
     ///
     /// # Panics
     ///
     /// When it is no standby.
     pub fn promote(&mut self) {
-        assert_eq!(self.psql("postgres", "SELECT pg_promote(wait_seconds => 60)"), "t", "not promoted: {}", self.log());
+        assert_eq!(
+            self.psql("postgres", "SELECT pg_promote(wait_seconds => 60)"),
+            "t",
+            "not promoted: {}",
+            self.log()
+        );
     }
 
     /// Whether it is a standby.
@@ -37,7 +45,8 @@ impl Postgres {
         self.psql("postgres", "SELECT pg_is_in_recovery()") == "t"
     }
 
-    /// Turns an old primary that was killed or stopped into a synchronous standby of the new one, where it was. What it alone had is lost.
+    /// Turns an old primary that was killed or stopped into a synchronous standby of the new one,
+    /// where it was. What it alone had is lost.
     ///
     /// # Panics
     ///
@@ -56,7 +65,11 @@ impl Postgres {
     }
 
     fn copy_from(&self, primary: &Postgres) {
-        let source = format!("host=127.0.0.1 port={} user=postgres application_name={}", primary.port(), self.name());
+        let source = format!(
+            "host=127.0.0.1 port={} user=postgres application_name={}",
+            primary.port(),
+            self.name()
+        );
         let mut backup: Command = self.user.command(&self.programs.join("pg_basebackup"));
         without_pg_variables(&mut backup);
         backup.args([
@@ -68,28 +81,38 @@ impl Postgres {
             &source,
             "--pgdata",
         ]);
-        run(backup.arg(self.data()).current_dir("/")).unwrap_or_else(|error| panic!("no base backup: {error}"));
+        run(backup.arg(self.data()).current_dir("/"))
+            .unwrap_or_else(|error| panic!("no base backup: {error}"));
         self.wait_for_nobody();
     }
 
-    /// Once promoted it must not wait for the standby that its primary waited for, which may be itself.
+    /// Once promoted it must not wait for the standby that its primary waited for, which may be
+    /// itself.
     fn wait_for_nobody(&self) {
         let path = self.data().join("postgresql.auto.conf");
         let settings = std::fs::read_to_string(&path).expect("a base backup has it");
-        let kept: String = settings.lines().filter(|line| !line.starts_with(WAITED_FOR)).flat_map(|line| [line, "\n"]).collect();
+        let kept: String = settings
+            .lines()
+            .filter(|line| !line.starts_with(WAITED_FOR))
+            .flat_map(|line| [line, "\n"])
+            .collect();
         std::fs::write(&path, kept).expect("its owner's or root's file");
     }
 
     fn join(&self, primary: &Postgres) {
         let name = self.name();
         let state = |column: &str| {
-            let sql = format!("SELECT {column} FROM pg_stat_replication WHERE application_name = '{name}' AND state = 'streaming'");
+            let sql = format!(
+                "SELECT {column} FROM pg_stat_replication WHERE application_name = '{name}' AND state = 'streaming'"
+            );
             primary.psql("postgres", &sql)
         };
         // Not before it streams: the very statement that says so would wait for it.
         wait_until("the standby streams", || !state("state").is_empty());
         primary.set(WAITED_FOR, &format!("FIRST 1 ({name})"));
-        wait_until("the standby is waited for", || state("sync_state") == "sync");
+        wait_until("the standby is waited for", || {
+            state("sync_state") == "sync"
+        });
     }
 
     fn name(&self) -> String {

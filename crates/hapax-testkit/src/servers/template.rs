@@ -1,4 +1,5 @@
-//! The cluster that the others are copies of, because making one takes a second or two and copying one a tenth of it.
+//! The cluster that the others are copies of, because making one takes a second or two and copying
+//! one a tenth of it.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,16 @@ use super::programs::postgres_version;
 /// Makes a cluster.
 pub(super) fn make(programs: &Path, user: User, data: &Path) {
     let mut initdb = user.command(&programs.join("initdb"));
-    initdb.args(["--no-sync", "--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C", "--pgdata"]).arg(data);
+    initdb
+        .args([
+            "--no-sync",
+            "--auth=trust",
+            "--username=postgres",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--pgdata",
+        ])
+        .arg(data);
     // From wherever we are its user may not be allowed to look.
     initdb.current_dir("/");
     run(&mut initdb).unwrap_or_else(|error| panic!("no cluster can be made: {error}"));
@@ -23,8 +33,11 @@ pub(super) fn copy(programs: &Path, user: User, data: &Path) {
     if !is_there(&template, user) {
         make_template(programs, user, &template);
     }
-    run(Command::new("cp").args(["--archive", "--reflink=auto", "--no-target-directory"]).arg(&template).arg(data))
-        .unwrap_or_else(|error| panic!("{} cannot be copied: {error}", template.display()));
+    run(Command::new("cp")
+        .args(["--archive", "--reflink=auto", "--no-target-directory"])
+        .arg(&template)
+        .arg(data))
+    .unwrap_or_else(|error| panic!("{} cannot be copied: {error}", template.display()));
 }
 
 fn place(programs: &Path, user: User) -> PathBuf {
@@ -34,7 +47,8 @@ fn place(programs: &Path, user: User) -> PathBuf {
 
 /// Not one that somebody else has put there.
 fn is_there(template: &Path, user: User) -> bool {
-    std::fs::symlink_metadata(template).is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == user.id())
+    std::fs::symlink_metadata(template)
+        .is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == user.id())
 }
 
 fn make_template(programs: &Path, user: User, template: &Path) {
@@ -42,7 +56,12 @@ fn make_template(programs: &Path, user: User, template: &Path) {
     user.give(directory.path());
     let data = directory.path().join("data");
     make(programs, user, &data);
-    // Whole or not at all. Whoever comes second finds that it cannot be replaced, and takes the one that is there.
+    // Whole or not at all. Whoever comes second finds that it cannot be replaced, and takes the one
+    // that is there.
     let moved = std::fs::rename(&data, template);
-    assert!(is_there(template, user), "{} cannot be made: {moved:?}", template.display());
+    assert!(
+        is_there(template, user),
+        "{} cannot be made: {moved:?}",
+        template.display()
+    );
 }

@@ -9,10 +9,12 @@ use hapax_core::guard::{self, Due, Refused};
 use hapax_core::record::Last;
 use hapax_core::scope::PrincipalId;
 use hapax_core::store::{
-    Change, Claim, Counts, KnownPrincipal, Lifetime, ListQuery, Pulse, Reading, Renewal, Reply, Seen, Swept, Won, Written,
+    Change, Claim, Counts, KnownPrincipal, Lifetime, ListQuery, Pulse, Reading, Renewal, Reply,
+    Seen, Swept, Won, Written,
 };
 use hapax_core::{
-    Answer, Condition, Fence, FingerprintPolicy, Head, Principal, Put, Record, RecordId, Scope, Secret, State, Store, Timestamp,
+    Answer, Condition, Fence, FingerprintPolicy, Head, Principal, Put, Record, RecordId, Scope,
+    Secret, State, Store, Timestamp,
 };
 use hapax_testkit::ManualClock;
 
@@ -97,7 +99,11 @@ struct Inside {
 
 impl Planted {
     pub(crate) fn new(bug: Bug, clock: ManualClock) -> Self {
-        Planted { bug, clock, inside: Mutex::default() }
+        Planted {
+            bug,
+            clock,
+            inside: Mutex::default(),
+        }
     }
 
     fn is(&self, bug: Bug) -> bool {
@@ -119,25 +125,51 @@ impl Planted {
     /// What the judgement is told instead of the truth.
     fn pretend(&self, current: Option<Head>, mut put: Put) -> (Option<Head>, Put) {
         let now = self.clock.now();
-        let Some(mut head) = current else { return (None, put) };
+        let Some(mut head) = current else {
+            return (None, put);
+        };
         match (self.bug, put.condition) {
             (Bug::AbsentIsNotAsked, Condition::Absent) => return (None, put),
-            (Bug::UnresolvedIsGone, Condition::Absent) if head.tombstone_until <= now && head.state == State::Unknown => {
+            (Bug::UnresolvedIsGone, Condition::Absent)
+                if head.tombstone_until <= now && head.state == State::Unknown =>
+            {
                 head.state = State::Retryable;
             }
-            (Bug::UnfencedFinish, Condition::Held { .. }) => put.condition = Condition::Held { fence: head.fence },
-            (Bug::LateIsLost, Condition::Held { .. }) if head.state_at(now) != State::Running => head.state = State::Retryable,
-            (Bug::UnconditionalTakeover, Condition::Lapsed { .. }) => head.lease_until = Timestamp::ZERO,
-            (Bug::CompletedIsLapsed, Condition::Lapsed { .. }) if head.state == State::Completed => head.state = State::Retryable,
-            (Bug::TakeoverOfAnyFence, Condition::Lapsed { .. }) => put.condition = Condition::Lapsed { fence: head.fence },
-            (Bug::ReleasedIsLost, Condition::Lapsed { .. }) if matches!(put.change, Change::Lose(_)) => {
+            (Bug::UnfencedFinish, Condition::Held { .. }) => {
+                put.condition = Condition::Held { fence: head.fence }
+            }
+            (Bug::LateIsLost, Condition::Held { .. }) if head.state_at(now) != State::Running => {
+                head.state = State::Retryable;
+            }
+            (Bug::UnconditionalTakeover, Condition::Lapsed { .. }) => {
+                head.lease_until = Timestamp::ZERO;
+            }
+            (Bug::CompletedIsLapsed, Condition::Lapsed { .. })
+                if head.state == State::Completed =>
+            {
+                head.state = State::Retryable;
+            }
+            (Bug::TakeoverOfAnyFence, Condition::Lapsed { .. }) => {
+                put.condition = Condition::Lapsed { fence: head.fence }
+            }
+            (Bug::ReleasedIsLost, Condition::Lapsed { .. })
+                if matches!(put.change, Change::Lose(_)) =>
+            {
                 (head.state, head.lease_until) = (State::Running, Timestamp::ZERO);
             }
-            (Bug::VersionIsNotAsked, Condition::Version { .. }) => put.condition = Condition::Version { version: head.version },
-            (Bug::AnythingIsSettled, Condition::Version { .. }) if matches!(put.change, Change::Settle(..)) => {
+            (Bug::VersionIsNotAsked, Condition::Version { .. }) => {
+                put.condition = Condition::Version {
+                    version: head.version,
+                }
+            }
+            (Bug::AnythingIsSettled, Condition::Version { .. })
+                if matches!(put.change, Change::Settle(..)) =>
+            {
                 head.state = State::Unknown;
             }
-            (Bug::FinishUnderLapsed, Condition::Lapsed { fence }) if matches!(put.change, Change::Finish(_)) => {
+            (Bug::FinishUnderLapsed, Condition::Lapsed { fence })
+                if matches!(put.change, Change::Finish(_)) =>
+            {
                 put.condition = Condition::Held { fence };
             }
             _ => {}
@@ -150,16 +182,28 @@ impl Planted {
         let mut answer = put.change.answer().cloned();
         let before = current.map(|record| &record.head);
         match (self.bug, &put.change) {
-            (Bug::TakeoverChangesFingerprint, Change::Claim(claim)) => head.fingerprint = Some(claim.fingerprint.clone()),
-            (Bug::TakeoverKeepsAnswer, Change::Claim(_)) => answer = current.and_then(|record| record.answer.clone()),
+            (Bug::TakeoverChangesFingerprint, Change::Claim(claim)) => {
+                head.fingerprint = Some(claim.fingerprint.clone());
+            }
+            (Bug::TakeoverKeepsAnswer, Change::Claim(_)) => {
+                answer = current.and_then(|record| record.answer.clone());
+            }
             (Bug::SettlementKeepsFence, Change::Settle(..)) => head.fence = before.unwrap().fence,
-            (Bug::ForgetKeepsAnswer, Change::Forget(..)) => answer = current.and_then(|record| record.answer.clone()),
-            (Bug::ForgetKeepsFingerprint, Change::Forget(..)) => head.fingerprint = before.unwrap().fingerprint.clone(),
-            (Bug::FencesByClockAlone, Change::Claim(_)) => head.fence = Fence::from_u64(self.clock.now().as_micros()),
+            (Bug::ForgetKeepsAnswer, Change::Forget(..)) => {
+                answer = current.and_then(|record| record.answer.clone());
+            }
+            (Bug::ForgetKeepsFingerprint, Change::Forget(..)) => {
+                head.fingerprint = before.unwrap().fingerprint.clone();
+            }
+            (Bug::FencesByClockAlone, Change::Claim(_)) => {
+                head.fence = Fence::from_u64(self.clock.now().as_micros());
+            }
             (Bug::FencesByCount, Change::Claim(_)) => {
                 head.fence = Fence::from_u64(before.map_or(1, |head| head.fence.as_u64() + 1));
             }
-            (Bug::PoliciesAreForgotten, Change::Claim(claim)) => head.fingerprint = Some(without_policy(claim)),
+            (Bug::PoliciesAreForgotten, Change::Claim(claim)) => {
+                head.fingerprint = Some(without_policy(claim));
+            }
             (Bug::AnonymousIsAName, Change::Claim(claim)) => head.scope = named(&claim.scope),
             (Bug::HeadersAreSorted, _) => answer = answer.map(|answer| sorted(&answer)),
             _ => {}
@@ -173,8 +217,16 @@ impl Planted {
         inside.epoch += u64::from(raises || self.is(Bug::EveryWriteRaisesEpoch));
         let head = record.head.clone();
         let before = inside.records.insert(put.id, record);
-        self.log_change(&mut inside, put, before.as_ref().map(|record| &record.head), &head);
-        Written::Won(Won { head, now: self.clock.now() })
+        self.log_change(
+            &mut inside,
+            put,
+            before.as_ref().map(|record| &record.head),
+            &head,
+        );
+        Written::Won(Won {
+            head,
+            now: self.clock.now(),
+        })
     }
 
     fn refuse(&self, put: &Put) -> Written {
@@ -183,13 +235,20 @@ impl Planted {
         if let Some(seen) = record.as_mut().filter(|_| self.is(Bug::LosersSeeNoAnswer)) {
             seen.answer = None;
         }
-        if let Some(stored) = inside.records.get_mut(&put.id).filter(|_| self.is(Bug::LosersLeaveATrace)) {
+        if let Some(stored) = inside
+            .records
+            .get_mut(&put.id)
+            .filter(|_| self.is(Bug::LosersLeaveATrace))
+        {
             stored.head.version += 1;
         }
         if let Some(stored) = record.as_ref().filter(|_| self.is(Bug::LosersAreLogged)) {
             self.log_change(&mut inside, put, Some(&stored.head), &stored.head);
         }
-        Written::Lost(Seen { record, now: self.clock.now() })
+        Written::Lost(Seen {
+            record,
+            now: self.clock.now(),
+        })
     }
 
     fn log_change(&self, inside: &mut Inside, put: &Put, before: Option<&Head>, after: &Head) {
@@ -199,12 +258,22 @@ impl Planted {
             (Bug::ChangesAreNotLogged, entry) => *entry = None,
             (Bug::AttemptsAreLogged, entry @ None) => {
                 let signed = Signed::new("an attempt", "it ran").unwrap();
-                *entry =
-                    LogEntry::of(&Put { change: Change::Forget(Lifetime::default(), signed), ..put.clone() }, before, after, now);
+                *entry = LogEntry::of(
+                    &Put {
+                        change: Change::Forget(Lifetime::default(), signed),
+                        ..put.clone()
+                    },
+                    before,
+                    after,
+                    now,
+                );
             }
-            (Bug::LogsWhatWasStored, Some(entry)) => entry.touched.as_mut().unwrap().before = before.unwrap().state,
+            (Bug::LogsWhatWasStored, Some(entry)) => {
+                entry.touched.as_mut().unwrap().before = before.unwrap().state;
+            }
             (Bug::LogWordsAreTrimmed, Some(entry)) => {
-                entry.signed = Signed::new(entry.signed.by().trim(), entry.signed.reason().trim()).unwrap();
+                entry.signed =
+                    Signed::new(entry.signed.by().trim(), entry.signed.reason().trim()).unwrap();
             }
             _ => {}
         }
@@ -214,8 +283,15 @@ impl Planted {
     }
 
     fn write_log(&self, inside: &mut Inside, entry: LogEntry) -> LogEntry {
-        inside.logged += if self.is(Bug::LogNumbersHaveGaps) { 2 } else { 1 };
-        let entry = LogEntry { sequence: inside.logged, ..entry };
+        inside.logged += if self.is(Bug::LogNumbersHaveGaps) {
+            2
+        } else {
+            1
+        };
+        let entry = LogEntry {
+            sequence: inside.logged,
+            ..entry
+        };
         inside.log.push(entry.clone());
         entry
     }
@@ -223,16 +299,29 @@ impl Planted {
     fn read_log(&self, query: &LogQuery) -> Vec<LogEntry> {
         let mut log = self.inside().log.clone();
         let record = query.record.filter(|_| !self.is(Bug::LogIgnoresRecord));
-        log.retain(|entry| record.is_none_or(|id| entry.touched.as_ref().is_some_and(|touched| touched.id == id)));
+        log.retain(|entry| {
+            record.is_none_or(|id| {
+                entry
+                    .touched
+                    .as_ref()
+                    .is_some_and(|touched| touched.id == id)
+            })
+        });
         match query.from {
-            Start::After(sequence) => log.retain(|entry| entry.sequence > sequence || self.is(Bug::LogIgnoresStart)),
+            Start::After(sequence) => {
+                log.retain(|entry| entry.sequence > sequence || self.is(Bug::LogIgnoresStart));
+            }
             Start::Before(sequence) => log.retain(|entry| entry.sequence < sequence),
             Start::End => {}
         }
         if !matches!(query.from, Start::After(_)) {
             log.reverse();
         }
-        log.truncate(if self.is(Bug::LogPagesAreEndless) { query.limit } else { query.rows() });
+        log.truncate(if self.is(Bug::LogPagesAreEndless) {
+            query.limit
+        } else {
+            query.rows()
+        });
         log
     }
 
@@ -244,7 +333,12 @@ impl Planted {
             _ => audit::KEPT_FOR,
         };
         let now = self.clock.now();
-        let count = inside.log.iter().take_while(|entry| entry.at.after(kept_for) <= now).take(limit).count();
+        let count = inside
+            .log
+            .iter()
+            .take_while(|entry| entry.at.after(kept_for) <= now)
+            .take(limit)
+            .count();
         inside.log.drain(..count);
         count
     }
@@ -257,14 +351,29 @@ impl Planted {
         }
         // What `forget` should have erased is not hidden here.
         let is_over = head.state_at(self.clock.now()) != head.state && head.state != State::Running;
-        Some(Record { head: head.at(self.clock.now()), answer: answer.filter(|_| !is_over) })
+        Some(Record {
+            head: head.at(self.clock.now()),
+            answer: answer.filter(|_| !is_over),
+        })
     }
 
     fn renew_one(&self, renewal: &Renewal) -> bool {
         let mut inside = self.inside();
-        let Some(record) = inside.records.get_mut(&renewal.id) else { return false };
-        let fence = if self.is(Bug::RenewalOfAnyFence) { record.head.fence } else { renewal.fence };
-        let Ok(mut head) = guard::renew(Some(&record.head), &Renewal { fence, ..*renewal }, self.clock.now()) else { return false };
+        let Some(record) = inside.records.get_mut(&renewal.id) else {
+            return false;
+        };
+        let fence = if self.is(Bug::RenewalOfAnyFence) {
+            record.head.fence
+        } else {
+            renewal.fence
+        };
+        let Ok(mut head) = guard::renew(
+            Some(&record.head),
+            &Renewal { fence, ..*renewal },
+            self.clock.now(),
+        ) else {
+            return false;
+        };
         if self.is(Bug::RenewalBumpsFence) {
             head.fence = Fence::from_u64(head.fence.as_u64() + 1);
         }
@@ -277,13 +386,18 @@ impl Planted {
         let now = self.clock.now();
         let mut head = head.clone();
         match head.state {
-            State::Running if self.is(Bug::SweepLosesTheLiving) => head.lease_until = Timestamp::ZERO,
-            State::Unknown | State::Expired(Last::Unknown) if self.is(Bug::SweepRemovesUnresolved) => {
+            State::Running if self.is(Bug::SweepLosesTheLiving) => {
+                head.lease_until = Timestamp::ZERO;
+            }
+            State::Unknown | State::Expired(Last::Unknown)
+                if self.is(Bug::SweepRemovesUnresolved) =>
+            {
                 head.state = State::Expired(Last::Failed);
             }
             _ => {}
         }
-        guard::due(&head, Lifetime::default(), now).filter(|due| *due != Due::Buried || !self.is(Bug::SweepKeepsAnswers))
+        guard::due(&head, Lifetime::default(), now)
+            .filter(|due| *due != Due::Buried || !self.is(Bug::SweepKeepsAnswers))
     }
 }
 
@@ -296,8 +410,15 @@ impl Store for Planted {
             let mut inside = self.inside();
             inside.readings += 1;
             let records = ids.iter().map(|id| self.read(&inside, id)).collect();
-            let back = if self.is(Bug::TimeRunsBack) { inside.readings } else { 0 };
-            Ok(Reading { records, now: Timestamp::from_micros(self.clock.now().as_micros() - back) })
+            let back = if self.is(Bug::TimeRunsBack) {
+                inside.readings
+            } else {
+                0
+            };
+            Ok(Reading {
+                records,
+                now: Timestamp::from_micros(self.clock.now().as_micros() - back),
+            })
         })
     }
 
@@ -316,7 +437,10 @@ impl Store for Planted {
 
     fn renew(&self, renewals: Vec<Renewal>) -> Reply<'_, Vec<bool>> {
         Box::pin(async move {
-            let mut renewed: Vec<_> = renewals.iter().map(|renewal| self.renew_one(renewal)).collect();
+            let mut renewed: Vec<_> = renewals
+                .iter()
+                .map(|renewal| self.renew_one(renewal))
+                .collect();
             if self.is(Bug::RenewalsOutOfOrder) {
                 renewed.sort_unstable();
             }
@@ -330,18 +454,36 @@ impl Store for Planted {
             let after = query.after.filter(|_| !self.is(Bug::ListIgnoresAfter));
             let from = after.map_or(Bound::Unbounded, Bound::Excluded);
             let inside = self.inside();
-            let now = if self.is(Bug::ListsWithoutTime) { Timestamp::ZERO } else { self.clock.now() };
-            let heads = inside.records.range((from, Bound::Unbounded)).map(|(_, record)| record.head.clone().at(now));
-            Ok(heads.filter(|head| state.is_none_or(|word| head.state.is_called(word))).take(query.limit).collect())
+            let now = if self.is(Bug::ListsWithoutTime) {
+                Timestamp::ZERO
+            } else {
+                self.clock.now()
+            };
+            let heads = inside
+                .records
+                .range((from, Bound::Unbounded))
+                .map(|(_, record)| record.head.clone().at(now));
+            Ok(heads
+                .filter(|head| state.is_none_or(|word| head.state.is_called(word)))
+                .take(query.limit)
+                .collect())
         })
     }
 
     fn sweep(&self, limit: usize) -> Reply<'_, Swept> {
         Box::pin(async move {
-            let limit = if self.is(Bug::SweepIgnoresLimit) { usize::MAX } else { limit };
+            let limit = if self.is(Bug::SweepIgnoresLimit) {
+                usize::MAX
+            } else {
+                limit
+            };
             let mut inside = self.inside();
-            let due: Vec<_> =
-                inside.records.iter().filter_map(|(id, record)| Some((*id, self.due(&record.head)?))).take(limit).collect();
+            let due: Vec<_> = inside
+                .records
+                .iter()
+                .filter_map(|(id, record)| Some((*id, self.due(&record.head)?)))
+                .take(limit)
+                .collect();
             let mut swept = Swept::default();
             for (id, due) in due {
                 swept.count(&due);
@@ -355,15 +497,32 @@ impl Store for Planted {
     fn pulse(&self) -> Reply<'_, Pulse> {
         Box::pin(async move {
             let (now, inside) = (self.clock.now(), self.inside());
-            let live = || inside.records.values().map(|record| &record.head).filter(|head| !head.is_gone(now));
-            let refused = live().filter(|head| head.is_refused() || (self.is(Bug::EveryReleaseIsRefused) && head.status.is_some()));
+            let live = || {
+                inside
+                    .records
+                    .values()
+                    .map(|record| &record.head)
+                    .filter(|head| !head.is_gone(now))
+            };
+            let refused = live().filter(|head| {
+                head.is_refused() || (self.is(Bug::EveryReleaseIsRefused) && head.status.is_some())
+            });
             let records = if self.is(Bug::TombstonesAreNotCounted) {
                 live().filter(|head| head.expires_at > now).count()
             } else {
                 live().count()
             };
-            let counts = Some(Counts { records: records as u64, refused: refused.count() as u64 });
-            Ok(Pulse { now, epoch: inside.epoch, secret: Secret::from_bytes([7; 32]), lives_since: Timestamp::ZERO, counts })
+            let counts = Some(Counts {
+                records: records as u64,
+                refused: refused.count() as u64,
+            });
+            Ok(Pulse {
+                now,
+                epoch: inside.epoch,
+                secret: Secret::from_bytes([7; 32]),
+                lives_since: Timestamp::ZERO,
+                counts,
+            })
         })
     }
 
@@ -372,15 +531,25 @@ impl Store for Planted {
             for KnownPrincipal { id, until } in principals {
                 let mut inside = self.inside();
                 let known = inside.principals.entry(id).or_insert(until);
-                *known = if self.is(Bug::LastPrincipalCounts) { until } else { until.max(*known) };
+                *known = if self.is(Bug::LastPrincipalCounts) {
+                    until
+                } else {
+                    until.max(*known)
+                };
             }
             Ok(())
         })
     }
 
     fn knows(&self, principal: PrincipalId) -> Reply<'_, bool> {
-        let is_known = |until: &Timestamp| self.is(Bug::PrincipalsAreKnownForEver) || *until > self.clock.now();
-        let known = self.inside().principals.get(&principal).is_some_and(is_known);
+        let is_known = |until: &Timestamp| {
+            self.is(Bug::PrincipalsAreKnownForEver) || *until > self.clock.now()
+        };
+        let known = self
+            .inside()
+            .principals
+            .get(&principal)
+            .is_some_and(is_known);
         Box::pin(async move { Ok(known) })
     }
 
@@ -389,14 +558,22 @@ impl Store for Planted {
     }
 
     fn note(&self, note: Note) -> Reply<'_, LogEntry> {
-        Box::pin(async move { Ok(self.write_log(&mut self.inside(), LogEntry::noted(note, self.clock.now()))) })
+        Box::pin(async move {
+            Ok(self.write_log(&mut self.inside(), LogEntry::noted(note, self.clock.now())))
+        })
     }
 }
 
 impl Inside {
     fn apply(&mut self, id: RecordId, due: Due, bug: Bug) {
         match due {
-            Due::Lost(head) => drop(self.records.insert(id, Record { head: *head, answer: None })),
+            Due::Lost(head) => drop(self.records.insert(
+                id,
+                Record {
+                    head: *head,
+                    answer: None,
+                },
+            )),
             Due::Buried => {
                 let record = self.records.get_mut(&id).unwrap();
                 record.head.kept = false;
@@ -405,7 +582,12 @@ impl Inside {
             Due::Removed => {
                 let removed = self.records.remove(&id).unwrap();
                 if bug == Bug::LogGoesWithItsRecord {
-                    self.log.retain(|entry| entry.touched.as_ref().is_none_or(|touched| touched.id != id));
+                    self.log.retain(|entry| {
+                        entry
+                            .touched
+                            .as_ref()
+                            .is_none_or(|touched| touched.id != id)
+                    });
                 }
                 if bug != Bug::FloorIsForgotten {
                     self.floor = self.floor.max(removed.head.fence);
@@ -416,11 +598,17 @@ impl Inside {
 }
 
 fn without_policy(claim: &Claim) -> hapax_core::Fingerprint {
-    hapax_core::Fingerprint { policy: Arc::new(FingerprintPolicy::default()), ..claim.fingerprint.clone() }
+    hapax_core::Fingerprint {
+        policy: Arc::new(FingerprintPolicy::default()),
+        ..claim.fingerprint.clone()
+    }
 }
 
 fn named(scope: &Scope) -> Arc<Scope> {
-    Arc::new(Scope { principal: Principal::named(scope.principal.to_string()), ..scope.clone() })
+    Arc::new(Scope {
+        principal: Principal::named(scope.principal.to_string()),
+        ..scope.clone()
+    })
 }
 
 fn sorted(answer: &Answer) -> Arc<Answer> {

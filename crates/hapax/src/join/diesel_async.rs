@@ -1,6 +1,7 @@
 //! diesel-async 0.9, on Postgres.
 //!
-//! diesel commits at the end of a closure, so that one joins inside it. If the closure's end is lost on its way, the layer finds out what became of it.
+//! diesel commits at the end of a closure, so that one joins inside it. If the closure's end is
+//! lost on its way, the layer finds out what became of it.
 //!
 //! ```no_run
 //! use diesel_async::{AsyncConnection, AsyncPgConnection, RunQueryDsl};
@@ -32,7 +33,8 @@
 //! # }
 //! ```
 //!
-//! Whoever begins by hand rolls back by hand: what was begun and neither finished nor rolled back stays open until the connection is dropped.
+//! Whoever begins by hand rolls back by hand: what was begun and neither finished nor rolled back
+//! stays open until the connection is dropped.
 
 use diesel::deserialize::{self, FromSql, QueryableByName};
 use diesel::pg::Pg;
@@ -52,26 +54,36 @@ impl Session for AsyncPgConnection {
     }
 
     fn depth(&mut self) -> Option<usize> {
-        let depth = AnsiTransactionManager::transaction_manager_status_mut(self).transaction_depth();
+        let depth =
+            AnsiTransactionManager::transaction_manager_status_mut(self).transaction_depth();
         // One that is broken says so itself when it is used.
-        depth.ok().map(|depth| depth.map_or(0, |depth| depth.get() as usize))
+        depth
+            .ok()
+            .map(|depth| depth.map_or(0, |depth| depth.get() as usize))
     }
 
     async fn run(&mut self, statement: &Statement) -> Result<Option<i64>, Error> {
-        let query = statement.values.iter().fold(diesel::sql_query(statement.sql).into_boxed::<Pg>(), |query, value| match value {
-            Value::Bytes(bytes) => query.bind::<Nullable<Binary>, _>(bytes.as_deref()),
-            Value::Int(int) => query.bind::<Nullable<BigInt>, _>(*int),
-        });
+        let query = statement.values.iter().fold(
+            diesel::sql_query(statement.sql).into_boxed::<Pg>(),
+            |query, value| match value {
+                Value::Bytes(bytes) => query.bind::<Nullable<Binary>, _>(bytes.as_deref()),
+                Value::Int(int) => query.bind::<Nullable<BigInt>, _>(*int),
+            },
+        );
         let rows: Vec<Now> = query.load(self).await?;
         Ok(rows.into_iter().next().map(|now| now.0))
     }
 
     /// diesel does not hand the code on, only what is said with it.
     fn code(error: &Error) -> Option<String> {
-        let Error::DatabaseError(_, said) = error else { return None };
+        let Error::DatabaseError(_, said) = error else {
+            return None;
+        };
         let code = match said.message() {
             said if said.starts_with("fenced out") => FENCED_OUT,
-            said if said.starts_with("this attempt has completed its record already") => FINISHED_ALREADY,
+            said if said.starts_with("this attempt has completed its record already") => {
+                FINISHED_ALREADY
+            }
             said => said,
         };
         Some(code.to_owned())
@@ -85,7 +97,9 @@ impl super::Transaction for &mut AsyncPgConnection {
 
     fn is_rolled_back(error: &Error) -> bool {
         use DatabaseErrorKind as Kind;
-        let Error::DatabaseError(kind, _) = error else { return false };
+        let Error::DatabaseError(kind, _) = error else {
+            return false;
+        };
         matches!(
             kind,
             Kind::UniqueViolation

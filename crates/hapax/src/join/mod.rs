@@ -1,8 +1,11 @@
-//! Joining: an attempt that ends in the transaction of its own effect. Both commit, or neither does.
+//! Joining: an attempt that ends in the transaction of its own effect. Both commit, or neither
+//! does.
 //!
-//! On a route of [`Mode::Transaction`], whose store keeps its records in the database of the effects, a handler
-//! ends with [`Operation::finish`]. That completes the record inside the handler's transaction, under the attempt's fence, and commits: an
-//! attempt that has lost its fence cannot commit its effect. The layer then finds the record complete, and only sends the answer.
+//! On a route of [`Mode::Transaction`], whose store keeps its records in the database of the
+//! effects, a handler ends with [`Operation::finish`]. That completes the record inside the
+//! handler's transaction, under the attempt's fence, and commits: an attempt that has lost its
+//! fence cannot commit its effect. The layer then finds the record complete, and only sends the
+//! answer.
 //!
 //! | What the handler does | What becomes of it |
 //! |---|---|
@@ -15,8 +18,9 @@
 //! | finishes twice | the second transaction fails, with whatever else it did |
 //! | is dropped while it finishes | its database decides, and the layer asks it |
 //!
-//! Any driver will do that can run a statement: see [`Session`] and [`Transaction`]. A file of this module for each that is known already, behind a
-//! feature that is named after it and its major version.
+//! Any driver will do that can run a statement: see [`Session`] and [`Transaction`]. A file of this
+//! module for each that is known already, behind a feature that is named after it and its major
+//! version.
 
 #[cfg(feature = "diesel-async-0_9")]
 pub mod diesel_async;
@@ -39,7 +43,9 @@ use hapax_core::outcome::Outcome;
 use hapax_core::planted::{self, Bug};
 use hapax_core::policy::Mode;
 use hapax_core::record::State;
-use hapax_core::store::{Change, Condition, Dialect, FENCED_OUT, FINISHED_ALREADY, Finish, Put, Statement, Written};
+use hapax_core::store::{
+    Change, Condition, Dialect, FENCED_OUT, FINISHED_ALREADY, Finish, Put, Statement, Written,
+};
 use hapax_core::time::Timestamp;
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 use tokio::time::Instant;
@@ -50,7 +56,10 @@ use crate::once::Operation;
 /// Somebody's own connection, inside a transaction that they have begun.
 ///
 /// Nothing here is `Send` by itself: whether the futures are depends on the driver's.
-#[expect(async_fn_in_trait, reason = "the futures of one driver are sent between threads and those of another are not")]
+#[expect(
+    async_fn_in_trait,
+    reason = "the futures of one driver are sent between threads and those of another are not"
+)]
 pub trait Session {
     /// What the driver fails with.
     type Error: Error + Send + Sync + 'static;
@@ -58,7 +67,8 @@ pub trait Session {
     /// Which database it speaks to.
     fn dialect(&self) -> Dialect;
 
-    /// How many transactions are open here, each within the one before, where the driver counts them.
+    /// How many transactions are open here, each within the one before, where the driver counts
+    /// them.
     fn depth(&mut self) -> Option<usize> {
         None
     }
@@ -66,26 +76,30 @@ pub trait Session {
     /// Runs the statement and returns the number in its only row, where it has one.
     async fn run(&mut self, statement: &Statement) -> Result<Option<i64>, Self::Error>;
 
-    /// What the database called the error: the SQLSTATE of Postgres, or the message of SQLite. `None` if it was not the database that spoke.
+    /// What the database called the error: the SQLSTATE of Postgres, or the message of SQLite.
+    /// `None` if it was not the database that spoke.
     fn code(error: &Self::Error) -> Option<String>;
 }
 
 /// A transaction that can be committed here.
 #[expect(async_fn_in_trait, reason = "as in `Session`")]
 pub trait Transaction: Session + Sized {
-    /// Whether a commit is that of everything, or refused in a transaction within another. If it may be that of a part, the layer asks the store
-    /// whether the whole has committed, which costs one more round trip.
+    /// Whether a commit is that of everything, or refused in a transaction within another. If it
+    /// may be that of a part, the layer asks the store whether the whole has committed, which costs
+    /// one more round trip.
     const ENDS_ALL: bool = true;
 
     /// Commits.
     async fn commit(self) -> Result<(), Self::Error>;
 
-    /// Whether a commit that failed with this has certainly not taken place: the database itself said so, and lives on.
+    /// Whether a commit that failed with this has certainly not taken place: the database itself
+    /// said so, and lives on.
     fn is_rolled_back(_error: &Self::Error) -> bool {
         false
     }
 
-    /// Runs the statement and commits. One after the other, unless the driver can send both at once.
+    /// Runs the statement and commits. One after the other, unless the driver can send both at
+    /// once.
     async fn run_and_commit(mut self, statement: &Statement) -> Committed<Self::Error> {
         match self.run(statement).await {
             Err(error) => Committed::No(error),
@@ -130,8 +144,8 @@ pub enum Committed<E> {
     Unclear(E),
 }
 
-/// An answer that is to be kept: an [`Answer`], a whole [`Response`], and with the feature `axum` whatever a handler may return. `M` only tells
-/// these apart, and is never written.
+/// An answer that is to be kept: an [`Answer`], a whole [`Response`], and with the feature `axum`
+/// whatever a handler may return. `M` only tells these apart, and is never written.
 #[expect(async_fn_in_trait, reason = "as in `Session`")]
 pub trait IntoAnswer<M = ()> {
     /// It as a whole response. An error means that it could not be read.
@@ -147,7 +161,10 @@ impl IntoAnswer for Answer {
         let mut response = Response::new(self.body);
         *response.status_mut() = StatusCode::from_u16(self.status)?;
         for (name, value) in &self.headers {
-            response.headers_mut().append(HeaderName::try_from(name.as_str())?, HeaderValue::from_bytes(value)?);
+            response.headers_mut().append(
+                HeaderName::try_from(name.as_str())?,
+                HeaderValue::from_bytes(value)?,
+            );
         }
         Ok(response)
     }
@@ -177,11 +194,15 @@ where
     B::Error: Into<BoxError>,
 {
     let (parts, body) = response.into_parts();
-    let body = http_body_util::BodyExt::collect(body).await.map_err(Into::into)?.to_bytes();
+    let body = http_body_util::BodyExt::collect(body)
+        .await
+        .map_err(Into::into)?
+        .to_bytes();
     Ok(Response::from_parts(parts, body))
 }
 
-/// What a handler returns that has finished: its answer. The layer sends what was stored, which is the same.
+/// What a handler returns that has finished: its answer. The layer sends what was stored, which is
+/// the same.
 #[derive(Clone, Debug)]
 pub struct Kept(Response<Bytes>);
 
@@ -199,12 +220,13 @@ impl axum::response::IntoResponse for Kept {
     }
 }
 
-/// Why an attempt did not finish. Nothing of its transaction is there, unless it is [`Unclear`](FinishError::Unclear) or there
-/// [was none](FinishError::NoTransaction).
+/// Why an attempt did not finish. Nothing of its transaction is there, unless it is
+/// [`Unclear`](FinishError::Unclear) or there [was none](FinishError::NoTransaction).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FinishError<E> {
-    /// The attempt no longer owns its record: it was taken over, settled or given up. Somebody else's outcome counts.
+    /// The attempt no longer owns its record: it was taken over, settled or given up. Somebody
+    /// else's outcome counts.
     FencedOut,
     /// It has finished before, and the first time counts.
     FinishedAlready,
@@ -212,15 +234,18 @@ pub enum FinishError<E> {
     NotATransactionRoute,
     /// The transaction is in a database of another kind than the store's.
     AnotherDatabase,
-    /// No transaction is open. Whatever was done has committed by itself, and nobody can vouch for it: the attempt is held as not joined.
+    /// No transaction is open. Whatever was done has committed by itself, and nobody can vouch for
+    /// it: the attempt is held as not joined.
     NoTransaction,
-    /// The transaction is one within another, and its end would commit nothing: [`join`](Operation::join) here, and commit the outermost.
+    /// The transaction is one within another, and its end would commit nothing:
+    /// [`join`](Operation::join) here, and commit the outermost.
     Nested,
     /// The answer could not be read to its end.
     Answer(BoxError),
     /// The driver failed, and the transaction did not commit.
     RolledBack(E),
-    /// The commit was sent and no answer came, and the store cannot be asked what became of it. The layer goes on asking: return this as an error.
+    /// The commit was sent and no answer came, and the store cannot be asked what became of it. The
+    /// layer goes on asking: return this as an error.
     Unclear(E),
 }
 
@@ -266,18 +291,24 @@ pub(crate) struct Joined {
 impl Operation {
     /// Completes the record in this transaction, and commits both.
     ///
-    /// If the answer to the commit is lost, the store is asked what became of it: the truth is returned, and no guess.
+    /// If the answer to the commit is lost, the store is asked what became of it: the truth is
+    /// returned, and no guess.
     ///
     /// # Errors
     ///
-    /// When the attempt has lost its fence or finished before, and when the driver fails. Then nothing of the transaction is there: see
-    /// [`FinishError`].
+    /// When the attempt has lost its fence or finished before, and when the driver fails. Then
+    /// nothing of the transaction is there: see [`FinishError`].
     pub async fn finish<T: Transaction, M>(
         &self,
         mut transaction: T,
         answer: impl IntoAnswer<M>,
     ) -> Result<Kept, FinishError<T::Error>> {
-        let Prepared { put, statement, kept, _room } = self.prepare(&mut transaction, answer).await?;
+        let Prepared {
+            put,
+            statement,
+            kept,
+            _room,
+        } = self.prepare(&mut transaction, answer).await?;
         if transaction.depth().is_some_and(|depth| depth > 1) {
             return Err(FinishError::Nested);
         }
@@ -293,20 +324,33 @@ impl Operation {
                 Ok(kept)
             }
             Committed::No(error) => Err(refused::<T>(error)),
-            Committed::Unclear(error) if planted::is(Bug::AmbiguousCommitIsFailure) => Err(FinishError::RolledBack(error)),
+            Committed::Unclear(error) if planted::is(Bug::AmbiguousCommitIsFailure) => {
+                Err(FinishError::RolledBack(error))
+            }
             Committed::Unclear(error) => self.resolve(put, error).await.map(|()| kept),
         }
     }
 
-    /// Completes the record in this session's transaction and leaves the commit to its owner: for drivers that commit by themselves at the end of a
-    /// closure. What counts is the commit: before it nothing is there, and the layer looks for itself.
+    /// Completes the record in this session's transaction and leaves the commit to its owner: for
+    /// drivers that commit by themselves at the end of a closure. What counts is the commit: before
+    /// it nothing is there, and the layer looks for itself.
     ///
     /// # Errors
     ///
-    /// As [`finish`](Operation::finish). Postgres then lets the transaction only be rolled back; SQLite has rolled it back already, and whatever is run on the
-    /// session after that is outside of it: run nothing.
-    pub async fn join<S: Session, M>(&self, session: &mut S, answer: impl IntoAnswer<M>) -> Result<Kept, FinishError<S::Error>> {
-        let Prepared { put, statement, kept, .. } = self.prepare(session, answer).await?;
+    /// As [`finish`](Operation::finish). Postgres then lets the transaction only be rolled back;
+    /// SQLite has rolled it back already, and whatever is run on the session after that is outside
+    /// of it: run nothing.
+    pub async fn join<S: Session, M>(
+        &self,
+        session: &mut S,
+        answer: impl IntoAnswer<M>,
+    ) -> Result<Kept, FinishError<S::Error>> {
+        let Prepared {
+            put,
+            statement,
+            kept,
+            ..
+        } = self.prepare(session, answer).await?;
         if planted::is(Bug::JoinOutsideTransaction) {
             drop(self.store().put_if(put).await);
             return Ok(kept);
@@ -315,7 +359,8 @@ impl Operation {
         Ok(kept)
     }
 
-    /// [`finish`](Operation::finish) for drivers that block, such as rusqlite: inside `tokio::task::spawn_blocking`.
+    /// [`finish`](Operation::finish) for drivers that block, such as rusqlite: inside
+    /// `tokio::task::spawn_blocking`.
     ///
     /// # Errors
     ///
@@ -333,54 +378,105 @@ impl Operation {
     }
 
     /// What is to be written, and how it is said in the caller's transaction.
-    async fn prepare<S: Session, M>(&self, session: &mut S, answer: impl IntoAnswer<M>) -> Result<Prepared, FinishError<S::Error>> {
+    async fn prepare<S: Session, M>(
+        &self,
+        session: &mut S,
+        answer: impl IntoAnswer<M>,
+    ) -> Result<Prepared, FinishError<S::Error>> {
         let (policy, store) = (self.policy(), self.store());
         if session.depth() == Some(0) {
             self.note_outside();
             return Err(FinishError::NoTransaction);
         }
-        let joins = store.joins().filter(|_| policy.mode == Mode::Transaction).ok_or(FinishError::NotATransactionRoute)?;
+        let joins = store
+            .joins()
+            .filter(|_| policy.mode == Mode::Transaction)
+            .ok_or(FinishError::NotATransactionRoute)?;
         let response = answer.into_answer().await.map_err(FinishError::Answer)?;
         // No driver sends more, and one that fails to must not have sent the commit behind it.
         let answer = kept(&response, policy)
             .filter(|answer| answer.encoded_len() <= ANSWER_BYTES_MAX)
             .map(|answer| answer.under(policy.answer_version.as_deref()));
         // Without room in the principal's quota only the mark is written that the effect is done.
-        let (answer, room) = match answer.map(|answer| (store.reserve_bytes(self.scope(), answer.encoded_len()), answer)) {
+        let (answer, room) = match answer.map(|answer| {
+            (
+                store.reserve_bytes(self.scope(), answer.encoded_len()),
+                answer,
+            )
+        }) {
             Some((Ok(room), answer)) => (Some(Arc::new(answer)), room),
             Some((Err(_), _)) | None => (None, None),
         };
         let status = response.status().as_u16();
-        let state = Outcome::Kept { status, answer: None }.state();
-        let finish = Finish { state, status: Some(status), answer, lifetime: policy.into() };
-        let put = Put { id: self.record(), condition: Condition::Held { fence: self.fence() }, change: Change::Finish(finish) };
+        let state = Outcome::Kept {
+            status,
+            answer: None,
+        }
+        .state();
+        let finish = Finish {
+            state,
+            status: Some(status),
+            answer,
+            lifetime: policy.into(),
+        };
+        let put = Put {
+            id: self.record(),
+            condition: Condition::Held {
+                fence: self.fence(),
+            },
+            change: Change::Finish(finish),
+        };
         let statement = joins.statement(&put);
         if statement.dialect != session.dialect() {
             return Err(FinishError::AnotherDatabase);
         }
-        Ok(Prepared { statement, put, kept: Kept(response), _room: room })
+        Ok(Prepared {
+            statement,
+            put,
+            kept: Kept(response),
+            _room: room,
+        })
     }
 
-    /// Finds out what became of a commit whose answer was lost, by ending the attempt as one that did not count. Whichever of the two comes first in the
-    /// database excludes the other: if this wins, the commit did not take place and no longer can.
+    /// Finds out what became of a commit whose answer was lost, by ending the attempt as one that
+    /// did not count. Whichever of the two comes first in the database excludes the other: if this
+    /// wins, the commit did not take place and no longer can.
     async fn resolve<E>(&self, put: Put, error: E) -> Result<(), FinishError<E>> {
-        let Change::Finish(finish) = &put.change else { return Err(FinishError::Unclear(error)) };
-        let released = Finish { state: State::Retryable, status: None, answer: None, lifetime: finish.lifetime };
-        let release = Put { change: Change::Finish(released), ..put.clone() };
+        let Change::Finish(finish) = &put.change else {
+            return Err(FinishError::Unclear(error));
+        };
+        let released = Finish {
+            state: State::Retryable,
+            status: None,
+            answer: None,
+            lifetime: finish.lifetime,
+        };
+        let release = Put {
+            change: Change::Finish(released),
+            ..put.clone()
+        };
         let deadline = Instant::now() + self.policy().store_timeout;
         loop {
-            let asked = tokio::time::timeout_at(deadline, self.store().put_if(release.clone())).await;
+            let asked =
+                tokio::time::timeout_at(deadline, self.store().put_if(release.clone())).await;
             match asked {
                 Ok(Ok(Written::Won(_))) => return Err(FinishError::RolledBack(error)),
                 Ok(Ok(Written::Lost(seen))) => {
-                    let own = seen.record.as_ref().filter(|record| record.head.fence == self.fence());
+                    let own = seen
+                        .record
+                        .as_ref()
+                        .filter(|record| record.head.fence == self.fence());
                     return match own.map(|record| (record.head.state, record)) {
-                        Some((state, record)) if state == finish.state && record.answer == finish.answer => {
+                        Some((state, record))
+                            if state == finish.state && record.answer == finish.answer =>
+                        {
                             self.note_joined(&put, record.head.finished_at);
                             Ok(())
                         }
                         // By another transaction of the same attempt.
-                        Some((State::Completed | State::Failed, _)) => Err(FinishError::FinishedAlready),
+                        Some((State::Completed | State::Failed, _)) => {
+                            Err(FinishError::FinishedAlready)
+                        }
                         // By an earlier try of this one.
                         Some((State::Retryable, _)) => Err(FinishError::RolledBack(error)),
                         _ => Err(FinishError::FencedOut),
@@ -393,7 +489,11 @@ impl Operation {
     }
 
     /// Only a planted bug does this.
-    async fn commit_beside<T: Transaction>(&self, transaction: T, put: &Put) -> Committed<T::Error> {
+    async fn commit_beside<T: Transaction>(
+        &self,
+        transaction: T,
+        put: &Put,
+    ) -> Committed<T::Error> {
         let now = match self.store().put_if(put.clone()).await {
             Ok(Written::Won(won)) => i64::try_from(won.now.as_micros()).ok(),
             _ => None,
@@ -406,7 +506,10 @@ impl Operation {
 
     fn note_joined(&self, put: &Put, now: Timestamp) {
         if let Change::Finish(finish) = &put.change {
-            self.set_joined(Joined { finish: finish.clone(), now });
+            self.set_joined(Joined {
+                finish: finish.clone(),
+                now,
+            });
         }
     }
 }

@@ -15,7 +15,8 @@
 //! }
 //! ```
 //!
-//! Begin as `Immediate`: a transaction that reads before it writes is refused if somebody else wrote in between.
+//! Begin as `Immediate`: a transaction that reads before it writes is refused if somebody else
+//! wrote in between.
 
 use hapax_core::store::{Dialect, Statement, Value};
 use rusqlite::{Error, ErrorCode, ToSql, Transaction, params_from_iter};
@@ -39,7 +40,9 @@ impl Session for Transaction<'_> {
             Value::Bytes(bytes) => bytes as &dyn ToSql,
             Value::Int(int) => int,
         });
-        self.prepare_cached(statement.sql)?.execute(params_from_iter(values)).map(|_| None)
+        self.prepare_cached(statement.sql)?
+            .execute(params_from_iter(values))
+            .map(|_| None)
     }
 
     fn code(error: &Error) -> Option<String> {
@@ -55,8 +58,12 @@ impl super::Transaction for Transaction<'_> {
         self.commit()
     }
 
-    /// Nothing of it was written, or no reader would find it. After any other failure the disk may have it all the same.
+    /// Nothing of it was written, or no reader would find it. After any other failure the disk may
+    /// have it all the same.
     fn is_rolled_back(error: &Error) -> bool {
-        matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::ConstraintViolation))
+        matches!(
+            error.sqlite_error_code(),
+            Some(ErrorCode::DatabaseBusy | ErrorCode::ConstraintViolation)
+        )
     }
 }

@@ -12,8 +12,9 @@
 //! }
 //! ```
 //!
-//! sea-orm does not tell a transaction within another from the outermost one. Finish the outermost: the end of one within commits nothing, and what counts is what
-//! the store has when the handler returns. So a finish by sea-orm costs one round trip more than by the others.
+//! sea-orm does not tell a transaction within another from the outermost one. Finish the outermost:
+//! the end of one within commits nothing, and what counts is what the store has when the handler
+//! returns. So a finish by sea-orm costs one round trip more than by the others.
 
 use hapax_core::store::{Dialect, Statement, Value};
 use sea_orm::sqlx::postgres::{PgDatabaseError, PgSeverity};
@@ -37,7 +38,11 @@ impl Session for DatabaseTransaction {
             Value::Bytes(bytes) => bytes.clone().into(),
             Value::Int(int) => (*int).into(),
         });
-        let statement = sea_orm::Statement::from_sql_and_values(self.get_database_backend(), statement.sql, values);
+        let statement = sea_orm::Statement::from_sql_and_values(
+            self.get_database_backend(),
+            statement.sql,
+            values,
+        );
         let row = self.query_one_raw(statement).await?;
         row.map(|row| row.try_get_by_index(0)).transpose()
     }
@@ -55,7 +60,11 @@ impl super::Transaction for DatabaseTransaction {
     }
 
     fn is_rolled_back(error: &DbErr) -> bool {
-        let error = cause(error).and_then(|error| error.as_database_error()?.try_downcast_ref::<PgDatabaseError>());
+        let error = cause(error).and_then(|error| {
+            error
+                .as_database_error()?
+                .try_downcast_ref::<PgDatabaseError>()
+        });
         error.is_some_and(|error| error.severity() == PgSeverity::Error)
     }
 }

@@ -12,8 +12,9 @@
 //! }
 //! ```
 //!
-//! Where something else commits, `op.join(&mut *tx, answer)` only joins. In SQLite begin with `pool.begin_with("BEGIN IMMEDIATE")`: a transaction that
-//! reads before it writes is refused if somebody else wrote in between.
+//! Where something else commits, `op.join(&mut *tx, answer)` only joins. In SQLite begin with
+//! `pool.begin_with("BEGIN IMMEDIATE")`: a transaction that reads before it writes is refused if
+//! somebody else wrote in between.
 
 use hapax_core::store::{Dialect, Statement, Value};
 use sqlx::{Connection, Database, Error, Transaction};
@@ -102,10 +103,17 @@ mod postgres {
         const DIALECT: Dialect = Dialect::Postgres;
 
         async fn run(&mut self, statement: &Statement) -> Result<Option<i64>, Error> {
-            let query = statement.values.iter().fold(sqlx::query_scalar(statement.sql), |query, value| match value {
-                Value::Bytes(bytes) => query.bind(bytes.as_deref()),
-                Value::Int(int) => query.bind(int),
-            });
+            let query =
+                statement
+                    .values
+                    .iter()
+                    .fold(
+                        sqlx::query_scalar(statement.sql),
+                        |query, value| match value {
+                            Value::Bytes(bytes) => query.bind(bytes.as_deref()),
+                            Value::Int(int) => query.bind(int),
+                        },
+                    );
             query.fetch_optional(self).await
         }
 
@@ -114,7 +122,9 @@ mod postgres {
         }
 
         fn is_rolled_back(error: &Error) -> bool {
-            let error = error.as_database_error().and_then(|error| error.try_downcast_ref::<PgDatabaseError>());
+            let error = error
+                .as_database_error()
+                .and_then(|error| error.try_downcast_ref::<PgDatabaseError>());
             error.is_some_and(|error| error.severity() == PgSeverity::Error)
         }
     }
@@ -136,10 +146,13 @@ mod sqlite {
         const DIALECT: Dialect = Dialect::Sqlite;
 
         async fn run(&mut self, statement: &Statement) -> Result<Option<i64>, Error> {
-            let query = statement.values.iter().fold(sqlx::query(statement.sql), |query, value| match value {
-                Value::Bytes(bytes) => query.bind(bytes.as_deref()),
-                Value::Int(int) => query.bind(int),
-            });
+            let query = statement
+                .values
+                .iter()
+                .fold(sqlx::query(statement.sql), |query, value| match value {
+                    Value::Bytes(bytes) => query.bind(bytes.as_deref()),
+                    Value::Int(int) => query.bind(int),
+                });
             match query.execute(&mut *self).await {
                 Ok(_) => Ok(None),
                 Err(error) => {
@@ -150,19 +163,24 @@ mod sqlite {
         }
 
         fn code(error: &Error) -> Option<String> {
-            error.as_database_error().map(|error| error.message().to_owned())
+            error
+                .as_database_error()
+                .map(|error| error.message().to_owned())
         }
 
         /// Nothing of it was written. After any other failure the disk may have it all the same.
         fn is_rolled_back(error: &Error) -> bool {
-            let code = error.as_database_error().and_then(|error| error.code()?.parse::<i32>().ok());
+            let code = error
+                .as_database_error()
+                .and_then(|error| error.code()?.parse::<i32>().ok());
             // The lower byte, as the others say more about the same.
             code.is_some_and(|code| matches!(code & 0xff, BUSY | CONSTRAINT))
         }
     }
 
-    /// What is refused takes the whole transaction back, and sqlx does not hear of it: its own rollback would fail, and it would take the
-    /// connection to be in a transaction for ever. So it finds as many to end as it counts, all empty.
+    /// What is refused takes the whole transaction back, and sqlx does not hear of it: its own
+    /// rollback would fail, and it would take the connection to be in a transaction for ever. So it
+    /// finds as many to end as it counts, all empty.
     async fn begin_again(connection: &mut SqliteConnection) {
         // Fails where the transaction is still there.
         if connection.execute("BEGIN").await.is_ok() {

@@ -39,7 +39,8 @@ impl Session for Transaction<'_> {
     }
 }
 
-/// Commits the transaction itself, also where this is one within another: what has finished is there.
+/// Commits the transaction itself, also where this is one within another: what has finished is
+/// there.
 impl super::Transaction for Transaction<'_> {
     async fn commit(self) -> Result<(), Error> {
         let committed = self.client().batch_execute(COMMIT).await;
@@ -48,7 +49,9 @@ impl super::Transaction for Transaction<'_> {
     }
 
     fn is_rolled_back(error: &Error) -> bool {
-        error.as_db_error().is_some_and(|error| error.parsed_severity() == Some(Severity::Error))
+        error
+            .as_db_error()
+            .is_some_and(|error| error.parsed_severity() == Some(Severity::Error))
     }
 
     async fn run_and_commit(self, statement: &Statement) -> Committed<Error> {
@@ -60,8 +63,12 @@ impl super::Transaction for Transaction<'_> {
 
 const COMMIT: &str = "COMMIT";
 
-/// Both at once: one round trip. If the statement fails, the commit finds a transaction that has failed, and rolls it back.
-async fn run_and_commit(client: &Client, statement: &Statement) -> (Result<Option<i64>, Error>, Result<(), Error>) {
+/// Both at once: one round trip. If the statement fails, the commit finds a transaction that has
+/// failed, and rolls it back.
+async fn run_and_commit(
+    client: &Client,
+    statement: &Statement,
+) -> (Result<Option<i64>, Error>, Result<(), Error>) {
     // Polled in this order, and sent when first polled.
     tokio::join!(biased; run(client, statement), client.batch_execute(COMMIT))
 }
@@ -69,14 +76,17 @@ async fn run_and_commit(client: &Client, statement: &Statement) -> (Result<Optio
 fn judge(ran: Result<Option<i64>, Error>, committed: Result<(), Error>) -> Committed<Error> {
     match (ran, committed) {
         (Ok(now), Ok(())) => Committed::Yes(now),
-        (Err(error), _) | (Ok(_), Err(error)) if <Transaction<'_> as super::Transaction>::is_rolled_back(&error) => {
+        (Err(error), _) | (Ok(_), Err(error))
+            if <Transaction<'_> as super::Transaction>::is_rolled_back(&error) =>
+        {
             Committed::No(error)
         }
         (Err(error), _) | (Ok(_), Err(error)) => Committed::Unclear(error),
     }
 }
 
-/// Keeps the driver from rolling back what has ended, which would be one more message and a warning in the server's log.
+/// Keeps the driver from rolling back what has ended, which would be one more message and a warning
+/// in the server's log.
 fn ended(transaction: Transaction<'_>, committed: &Result<(), Error>) {
     if committed.is_ok() {
         std::mem::forget(transaction);
@@ -85,7 +95,11 @@ fn ended(transaction: Transaction<'_>, committed: &Result<(), Error>) {
 
 /// With its types given, so that it needs no preparing.
 async fn run(client: &Client, statement: &Statement) -> Result<Option<i64>, Error> {
-    let values: Vec<_> = statement.values.iter().map(|value| (of(value), kind(value))).collect();
+    let values: Vec<_> = statement
+        .values
+        .iter()
+        .map(|value| (of(value), kind(value)))
+        .collect();
     now(client.query_typed_opt(statement.sql, &values).await?)
 }
 
@@ -108,8 +122,9 @@ fn now(row: Option<Row>) -> Result<Option<i64>, Error> {
     row.map(|row| row.try_get(0)).transpose()
 }
 
-/// An effect that is one statement, prepared together with its record: one round trip for both, without `BEGIN` and `COMMIT`. For answers
-/// that are known before the effect is there. Prepared statements need a connection of their own, or a pooler that knows them (PgBouncer from 1.21 on,
+/// An effect that is one statement, prepared together with its record: one round trip for both,
+/// without `BEGIN` and `COMMIT`. For answers that are known before the effect is there. Prepared
+/// statements need a connection of their own, or a pooler that knows them (PgBouncer from 1.21 on,
 /// with `max_prepared_statements`).
 ///
 /// ```no_run
@@ -128,17 +143,21 @@ fn now(row: Option<Row>) -> Result<Option<i64>, Error> {
 pub struct Effect(tokio_postgres::Statement);
 
 impl Effect {
-    /// Prepares an `INSERT`, `UPDATE` or `DELETE` on this connection: without `RETURNING`, as nobody would read what it returns.
+    /// Prepares an `INSERT`, `UPDATE` or `DELETE` on this connection: without `RETURNING`, as
+    /// nobody would read what it returns.
     ///
     /// # Errors
     ///
-    /// When it is another kind of statement, when the database is no store, and when the driver fails.
+    /// When it is another kind of statement, when the database is no store, and when the driver
+    /// fails.
     pub async fn prepare(client: &Client, sql: &str) -> Result<Effect, Error> {
         // By itself first, for the number and types of its values.
         let alone = client.prepare(sql).await?;
-        let places: Vec<_> = (1..=ENDING.len()).map(|place| format!("${}", alone.params().len() + place)).collect();
-        // A query in its place would be left out if nobody read from it; behind one, `RETURNING` is an error. It is counted so that the record is locked
-        // after everything else.
+        let places: Vec<_> = (1..=ENDING.len())
+            .map(|place| format!("${}", alone.params().len() + place))
+            .collect();
+        // A query in its place would be left out if nobody read from it; behind one, `RETURNING` is
+        // an error. It is counted so that the record is locked after everything else.
         let sql = format!(
             "WITH effect AS ({sql}\nRETURNING 1) SELECT hapax.join({}) FROM (SELECT count(*) FROM effect) AS done",
             places.join(", ")
@@ -147,10 +166,11 @@ impl Effect {
         client.prepare_typed(&sql, &types).await.map(Effect)
     }
 
-    /// Has the effect with these values and completes the record, or does neither: [`Operation::finish`] for a transaction of one statement.
+    /// Has the effect with these values and completes the record, or does neither:
+    /// [`Operation::finish`] for a transaction of one statement.
     ///
-    /// On the connection it was prepared on. No transaction may have been begun there by hand: then everything would commit with that, and not
-    /// when this says so.
+    /// On the connection it was prepared on. No transaction may have been begun there by hand: then
+    /// everything would commit with that, and not when this says so.
     ///
     /// # Errors
     ///
@@ -162,7 +182,16 @@ impl Effect {
         values: &[&(dyn ToSql + Sync)],
         answer: impl IntoAnswer<M>,
     ) -> Result<Kept, FinishError<Error>> {
-        operation.finish(Whole { effect: self, client, values }, answer).await
+        operation
+            .finish(
+                Whole {
+                    effect: self,
+                    client,
+                    values,
+                },
+                answer,
+            )
+            .await
     }
 }
 
@@ -173,9 +202,18 @@ impl fmt::Debug for Effect {
 }
 
 /// What `hapax.join` takes.
-const ENDING: [Type; 7] = [Type::BYTEA, Type::INT8, Type::INT8, Type::INT8, Type::INT8, Type::INT8, Type::BYTEA];
+const ENDING: [Type; 7] = [
+    Type::BYTEA,
+    Type::INT8,
+    Type::INT8,
+    Type::INT8,
+    Type::INT8,
+    Type::INT8,
+    Type::BYTEA,
+];
 
-/// A transaction that is one statement. Nobody else gets hold of it: to [join](Operation::join) would be to commit.
+/// A transaction that is one statement. Nobody else gets hold of it: to [join](Operation::join)
+/// would be to commit.
 struct Whole<'a> {
     effect: &'a Effect,
     client: &'a Client,
@@ -190,7 +228,12 @@ impl Session for Whole<'_> {
     }
 
     async fn run(&mut self, statement: &Statement) -> Result<Option<i64>, Error> {
-        let values: Vec<_> = self.values.iter().copied().chain(statement.values.iter().map(of)).collect();
+        let values: Vec<_> = self
+            .values
+            .iter()
+            .copied()
+            .chain(statement.values.iter().map(of))
+            .collect();
         now(self.client.query_opt(&self.effect.0, &values).await?)
     }
 

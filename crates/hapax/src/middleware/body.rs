@@ -1,4 +1,5 @@
-//! Bodies: streamed through where nothing is guarded, held in memory or in a file where something is.
+//! Bodies: streamed through where nothing is guarded, held in memory or in a file where something
+//! is.
 
 use std::fs::File;
 use std::io;
@@ -51,7 +52,10 @@ impl Body {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        Body(Kind::Streamed { first: None, rest: UnsyncBoxBody::new(body.map_err(Into::into)) })
+        Body(Kind::Streamed {
+            first: None,
+            rest: UnsyncBoxBody::new(body.map_err(Into::into)),
+        })
     }
 
     /// Whether all of it is in memory, so that nothing more can go wrong with it.
@@ -60,12 +64,21 @@ impl Body {
     }
 
     pub(super) fn whole(data: Bytes, trailers: Option<HeaderMap>) -> Self {
-        Body(Kind::Whole { data: (!data.is_empty()).then_some(data), trailers })
+        Body(Kind::Whole {
+            data: (!data.is_empty()).then_some(data),
+            trailers,
+        })
     }
 
     /// What was read into a file, from its beginning.
     pub(super) fn spilled(file: Arc<SpillFile>, len: u64, trailers: Option<HeaderMap>) -> Self {
-        Body(Kind::Spilled(Spilled { file, at: 0, left: len, reading: None, trailers }))
+        Body(Kind::Spilled(Spilled {
+            file,
+            at: 0,
+            left: len,
+            reading: None,
+            trailers,
+        }))
     }
 
     /// A body that breaks off.
@@ -75,7 +88,11 @@ impl Body {
 
     /// This body without its trailers, then that one.
     pub(super) fn then(self, next: Body) -> Self {
-        if http_body::Body::is_end_stream(&self) { next } else { Body(Kind::Joined(Box::new([self, next]))) }
+        if http_body::Body::is_end_stream(&self) {
+            next
+        } else {
+            Body(Kind::Joined(Box::new([self, next])))
+        }
     }
 
     /// Bytes that were read already, then the rest as it comes.
@@ -84,7 +101,10 @@ impl Body {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        Body(Kind::Streamed { first: Some(first), rest: UnsyncBoxBody::new(rest.map_err(Into::into)) })
+        Body(Kind::Streamed {
+            first: Some(first),
+            rest: UnsyncBoxBody::new(rest.map_err(Into::into)),
+        })
     }
 }
 
@@ -98,11 +118,17 @@ impl http_body::Body for Body {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match &mut self.get_mut().0 {
-            Kind::Whole { data, trailers } => {
-                Poll::Ready(data.take().map(Frame::data).or_else(|| trailers.take().map(Frame::trailers)).map(Ok))
-            }
+            Kind::Whole { data, trailers } => Poll::Ready(
+                data.take()
+                    .map(Frame::data)
+                    .or_else(|| trailers.take().map(Frame::trailers))
+                    .map(Ok),
+            ),
             Kind::Spilled(spilled) => spilled.poll_frame(cx),
             Kind::Streamed { first, rest } => match first.take() {
                 Some(first) => Poll::Ready(Some(Ok(Frame::data(first)))),
@@ -128,7 +154,9 @@ impl http_body::Body for Body {
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
-            Kind::Whole { data, .. } => SizeHint::with_exact(data.as_ref().map_or(0, |data| data.len() as u64)),
+            Kind::Whole { data, .. } => {
+                SizeHint::with_exact(data.as_ref().map_or(0, |data| data.len() as u64))
+            }
             Kind::Spilled(spilled) => SizeHint::with_exact(spilled.left),
             Kind::Streamed { first, rest } => {
                 let before = first.as_ref().map_or(0, |first| first.len() as u64);

@@ -1,11 +1,14 @@
-//! Request bodies of guarded requests: read whole, in memory or into a file, with everything that has to be known of them.
+//! Request bodies of guarded requests: read whole, in memory or into a file, with everything that
+//! has to be known of them.
 
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use hapax_core::fingerprint::{Finder, Fingerprint, FingerprintPolicy, Fingerprinter, Found, Pointer, RequestHead};
+use hapax_core::fingerprint::{
+    Finder, Fingerprint, FingerprintPolicy, Fingerprinter, Found, Pointer, RequestHead,
+};
 use hapax_core::planted::{self, Bug};
 use hapax_core::policy::Policy;
 use hapax_core::rejection::Rejection;
@@ -21,7 +24,8 @@ use crate::Peer;
 use crate::budget::{BodyBudget, Full, Place, Reservation, Reserved};
 use crate::once::{Fingerprinting, Request};
 
-/// Once a body goes to a file, this much of it is in memory at a time: while it is written, and while it is read back.
+/// Once a body goes to a file, this much of it is in memory at a time: while it is written, and
+/// while it is read back.
 const SPILL_PIECE_BYTES: usize = 64 << 10;
 
 /// A request body that has been read whole, and can be read again.
@@ -61,12 +65,16 @@ impl Stopped {
             Some(error) => Body::broken(error),
             None => Body::streamed(rest),
         };
-        self.buffer.into_body().then(Body::from(self.last)).then(rest)
+        self.buffer
+            .into_body()
+            .then(Body::from(self.last))
+            .then(rest)
     }
 }
 
 impl Buffered {
-    /// Reads a body within the policy's limits and the budget. It is fingerprinted on the way, and the values at `pointers` are found.
+    /// Reads a body within the policy's limits and the budget. It is fingerprinted on the way, and
+    /// the values at `pointers` are found.
     pub(super) async fn read<B>(
         parts: &Parts,
         scope: Arc<Scope>,
@@ -81,7 +89,14 @@ impl Buffered {
         B::Error: Into<BoxError>,
     {
         let mut buffer = BodyBuffer::new(budget, parts.extensions.get().copied(), policy);
-        let stop = |rejection, buffer, last, error| Err(Box::new(Stopped { rejection, buffer, last, error }));
+        let stop = |rejection, buffer, last, error| {
+            Err(Box::new(Stopped {
+                rejection,
+                buffer,
+                last,
+                error,
+            }))
+        };
         let bytes_max = buffer.bytes_max;
         let too_large = Rejection::BodyTooLarge { bytes_max };
         // A body whose declared length is over a limit is refused without being read.
@@ -92,7 +107,10 @@ impl Buffered {
         if let Err(full) = buffer.reserve(declared) {
             return stop(no_room(&full.into()), buffer, Bytes::new(), None);
         }
-        let mut fingerprinter = Fingerprinter::new(&policy.fingerprint, &request_head(&scope, target, &parts.headers));
+        let mut fingerprinter = Fingerprinter::new(
+            &policy.fingerprint,
+            &request_head(&scope, target, &parts.headers),
+        );
         let mut finder = (!pointers.is_empty()).then(|| Finder::new(pointers.to_vec()));
         let mut trailers = None;
         while let Some(frame) = body.frame().await {
@@ -102,7 +120,14 @@ impl Buffered {
                     trailers = frame.into_trailers().ok();
                     continue;
                 }
-                Err(error) => return stop(Rejection::BodyUnreadable, buffer, Bytes::new(), Some(error.into())),
+                Err(error) => {
+                    return stop(
+                        Rejection::BodyUnreadable,
+                        buffer,
+                        Bytes::new(),
+                        Some(error.into()),
+                    );
+                }
             };
             if buffer.len() + data.len() as u64 > bytes_max {
                 return stop(too_large, buffer, data, None);
@@ -115,10 +140,17 @@ impl Buffered {
                 return stop(no_room(&error), buffer, data, None);
             }
         }
-        // HTTP libraries may end a body that broke off as if it were whole; its declared length tells.
-        let is_cut_off = declared_length(&parts.headers).is_some_and(|length| length != buffer.len());
+        // HTTP libraries may end a body that broke off as if it were whole; its declared length
+        // tells.
+        let is_cut_off =
+            declared_length(&parts.headers).is_some_and(|length| length != buffer.len());
         if is_cut_off && !planted::is(Bug::CutOffBodyIsWhole) {
-            return stop(Rejection::BodyUnreadable, buffer, Bytes::new(), Some("the body is not as long as was declared".into()));
+            return stop(
+                Rejection::BodyUnreadable,
+                buffer,
+                Bytes::new(),
+                Some("the body is not as long as was declared".into()),
+            );
         }
         let content = match buffer.finish().await {
             Ok(content) => content,
@@ -140,8 +172,8 @@ impl Buffered {
         self.body_with(self.trailers.clone())
     }
 
-    /// The body of a guarded request. Its trailers stay behind: they are no part of its fingerprint and say nothing of who is asking, so
-    /// that two requests that differ in them are one.
+    /// The body of a guarded request. Its trailers stay behind: they are no part of its fingerprint
+    /// and say nothing of who is asking, so that two requests that differ in them are one.
     pub(super) fn guarded_body(&self) -> Body {
         self.body_with(None)
     }
@@ -166,7 +198,10 @@ impl Request for Buffered {
                 return Ok(self.fingerprint.clone());
             }
             // The record was made under another policy: read the body again.
-            let mut fingerprinter = Fingerprinter::new(policy, &request_head(&self.scope, &self.target, &self.headers));
+            let mut fingerprinter = Fingerprinter::new(
+                policy,
+                &request_head(&self.scope, &self.target, &self.headers),
+            );
             let mut body = self.body();
             while let Some(frame) = body.frame().await {
                 if let Ok(data) = frame.map_err(io::Error::other)?.into_data() {
@@ -179,8 +214,15 @@ impl Request for Buffered {
 }
 
 fn request_head<'a>(scope: &'a Scope, target: &'a str, headers: &'a HeaderMap) -> RequestHead<'a> {
-    let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
-    RequestHead { scope, target, headers }
+    let headers = headers
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_bytes()))
+        .collect();
+    RequestHead {
+        scope,
+        target,
+        headers,
+    }
 }
 
 /// How long the body is, as the head says. One that says it twice was judged by the HTTP library.
@@ -202,17 +244,21 @@ fn no_room(error: &NoRoom) -> Rejection {
     match error {
         // Counted as a rejection. A line each would let a flood of requests fill the log.
         NoRoom::Full(full) => tracing::debug!(%full, "a request body was refused"),
-        NoRoom::Spill(error) => tracing::error!(%error, "a request body could not be written to the spill directory"),
+        NoRoom::Spill(error) => {
+            tracing::error!(%error, "a request body could not be written to the spill directory");
+        }
     }
     Rejection::BufferFull
 }
 
-/// Collects a body: in memory while it is small, else in a file that has no name and goes when it is closed.
+/// Collects a body: in memory while it is small, else in a file that has no name and goes when it
+/// is closed.
 struct BodyBuffer {
     memory: BytesMut,
     /// A body up to this size stays in memory.
     memory_max: usize,
-    /// The largest body that can be held: the policy's limit, or less if the budget could never hold that.
+    /// The largest body that can be held: the policy's limit, or less if the budget could never
+    /// hold that.
     bytes_max: u64,
     /// What may be in memory of a body that goes to a file.
     piece_max: usize,
@@ -226,10 +272,20 @@ impl BodyBuffer {
     fn new(budget: &Arc<BodyBudget>, peer: Option<Peer>, policy: &Policy) -> Self {
         let memory_share = usize::try_from(budget.share(peer, Place::Memory)).unwrap_or(usize::MAX);
         let memory_max = policy.body_memory_bytes_max.min(memory_share);
-        let bytes_max = policy.body_bytes_max.min(budget.share(peer, Place::Disk).max(memory_max as u64));
+        let bytes_max = policy
+            .body_bytes_max
+            .min(budget.share(peer, Place::Disk).max(memory_max as u64));
         let piece_max = SPILL_PIECE_BYTES.min(memory_share);
         let reservation = budget.reservation(peer);
-        BodyBuffer { memory: BytesMut::new(), memory_max, bytes_max, piece_max, file: None, spilled: 0, reservation }
+        BodyBuffer {
+            memory: BytesMut::new(),
+            memory_max,
+            bytes_max,
+            piece_max,
+            file: None,
+            spilled: 0,
+            reservation,
+        }
     }
 
     fn len(&self) -> u64 {
@@ -241,15 +297,19 @@ impl BodyBuffer {
         if !self.is_on_disk(len) {
             return self.reservation.grow_to(Place::Memory, len);
         }
-        self.reservation.grow_to(Place::Memory, self.piece_max as u64)?;
+        self.reservation
+            .grow_to(Place::Memory, self.piece_max as u64)?;
         self.reservation.grow_to(Place::Disk, len)
     }
 
     fn is_on_disk(&self, len: u64) -> bool {
-        self.file.is_some() || len > self.memory_max as u64 || self.reservation.reserved(Place::Disk) > 0
+        self.file.is_some()
+            || len > self.memory_max as u64
+            || self.reservation.reserved(Place::Disk) > 0
     }
 
-    /// Takes the next part of the body. After an error that part is not held, and everything before it is.
+    /// Takes the next part of the body. After an error that part is not held, and everything before
+    /// it is.
     async fn add(&mut self, data: &Bytes) -> Result<(), NoRoom> {
         let len = self.len() + data.len() as u64;
         if !self.is_on_disk(len) {
@@ -270,8 +330,13 @@ impl BodyBuffer {
     /// Reserves what is allocated: twice as much each time, where no length was declared.
     fn add_in_memory(&mut self, data: &Bytes) -> Result<(), Full> {
         let needed = self.memory.len() + data.len();
-        let reserved = usize::try_from(self.reservation.reserved(Place::Memory)).unwrap_or(usize::MAX);
-        let room = if needed <= reserved { reserved } else { needed.max((2 * reserved).min(self.memory_max)) };
+        let reserved =
+            usize::try_from(self.reservation.reserved(Place::Memory)).unwrap_or(usize::MAX);
+        let room = if needed <= reserved {
+            reserved
+        } else {
+            needed.max((2 * reserved).min(self.memory_max))
+        };
         self.reservation.grow_to(Place::Memory, room as u64)?;
         if self.memory.capacity() < room {
             self.memory.reserve(room - self.memory.len());
@@ -301,7 +366,10 @@ impl BodyBuffer {
         let writing = tokio::task::spawn_blocking(move || {
             let file = match file {
                 Some(file) => file,
-                None => Arc::new(SpillFile { file: reservation.budget().create_file()?, _reservation: reservation.clone() }),
+                None => Arc::new(SpillFile {
+                    file: reservation.budget().create_file()?,
+                    _reservation: reservation.clone(),
+                }),
             };
             file.file.write_all_at(&piece, at)?;
             drop((piece, reservation));
@@ -322,7 +390,10 @@ impl BodyBuffer {
             return Err((error.into(), self));
         }
         match self.file {
-            Some(file) => Ok(Content::File { file, len: self.spilled }),
+            Some(file) => Ok(Content::File {
+                file,
+                len: self.spilled,
+            }),
             // A long body was declared, and nothing came.
             None => Ok(Content::Memory(Bytes::new())),
         }
@@ -330,7 +401,10 @@ impl BodyBuffer {
 
     /// What was collected so far.
     fn into_body(self) -> Body {
-        let spilled = self.file.clone().map(|file| Body::spilled(file, self.spilled, None));
+        let spilled = self
+            .file
+            .clone()
+            .map(|file| Body::spilled(file, self.spilled, None));
         let memory = Body::from(self.into_bytes());
         match spilled {
             Some(spilled) => spilled.then(memory),
@@ -347,6 +421,9 @@ impl BodyBuffer {
         if planted::is(Bug::BodyRoomComesBackEarly) {
             return bytes;
         }
-        Bytes::from_owner(Reserved { bytes, _reservation: self.reservation })
+        Bytes::from_owner(Reserved {
+            bytes,
+            _reservation: self.reservation,
+        })
     }
 }

@@ -14,15 +14,28 @@ pub(crate) const PROBE: HeaderName = HeaderName::from_static("hapax-probe");
 pub(crate) const STATUS: HeaderName = HeaderName::from_static("hapax-status");
 pub(crate) const REFUSED: HeaderName = HeaderName::from_static("hapax-refused");
 pub(crate) const TRACE: HeaderName = HeaderName::from_static("hapax-trace");
-pub(crate) const ANSWER_VERSION: HeaderName = HeaderName::from_static(hapax_core::answer::VERSION_FIELD);
+pub(crate) const ANSWER_VERSION: HeaderName =
+    HeaderName::from_static(hapax_core::answer::VERSION_FIELD);
 pub(crate) const PREFER: HeaderName = HeaderName::from_static("prefer");
 pub(crate) const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 pub(crate) const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 pub(crate) const STRIPE_SHOULD_RETRY: HeaderName = HeaderName::from_static("stripe-should-retry");
 
 /// What only Hapax says in an answer: copies from the inner service are not sent on.
-pub(crate) const OURS: [HeaderName; 12] =
-    [REPLAYED, EXPIRES, IDEMPOTENCY_STATUS, FENCE, OPERATION, KEEP, OUTCOME, REFUSED, PROBE, STATUS, TRACE, ANSWER_VERSION];
+pub(crate) const OURS: [HeaderName; 12] = [
+    REPLAYED,
+    EXPIRES,
+    IDEMPOTENCY_STATUS,
+    FENCE,
+    OPERATION,
+    KEEP,
+    OUTCOME,
+    REFUSED,
+    PROBE,
+    STATUS,
+    TRACE,
+    ANSWER_VERSION,
+];
 
 /// What concerns one connection only (RFC 9110 section 7.6.1), besides whatever `Connection` names.
 pub(crate) const HOP_BY_HOP: [HeaderName; 8] = [

@@ -15,7 +15,8 @@ use super::probe::Probe;
 use super::service::Idempotency;
 use crate::Hapax;
 
-/// A layer that does not know yet who is asking. Keys mean something only for somebody, so this must be said, even if it is "nobody".
+/// A layer that does not know yet who is asking. Keys mean something only for somebody, so this
+/// must be said, even if it is "nobody".
 pub struct LayerBuilder {
     hapax: Hapax,
     policy: Arc<Policy>,
@@ -25,21 +26,30 @@ pub struct LayerBuilder {
 
 impl LayerBuilder {
     pub(crate) fn new(hapax: Hapax) -> Self {
-        LayerBuilder { hapax, policy: Arc::default(), name: "".into(), probe: None }
+        LayerBuilder {
+            hapax,
+            policy: Arc::default(),
+            name: "".into(),
+            probe: None,
+        }
     }
 
-    /// Who asks the service what became of a lost attempt, for a policy of [`Mode::Probe`]. To be said before the policy.
+    /// Who asks the service what became of a lost attempt, for a policy of [`Mode::Probe`]. To be
+    /// said before the policy.
     #[must_use]
     pub fn probe(mut self, probe: impl Probe) -> Self {
         self.probe = Some(Arc::new(probe));
         self
     }
 
-    /// Sets what the guarded routes promise. A policy that contradicts itself is refused here, and one whose promise this store cannot keep.
+    /// Sets what the guarded routes promise. A policy that contradicts itself is refused here, and
+    /// one whose promise this store cannot keep.
     pub fn policy(mut self, policy: Policy) -> Result<Self, PolicyError> {
         policy.validate()?;
         match policy.mode {
-            Mode::Transaction if self.hapax.engine().store.joins().is_none() => return Err(PolicyError::NoTransactions),
+            Mode::Transaction if self.hapax.engine().store.joins().is_none() => {
+                return Err(PolicyError::NoTransactions);
+            }
             Mode::Probe if self.probe.is_none() => return Err(PolicyError::NoProbe),
             _ => {}
         }
@@ -47,8 +57,9 @@ impl LayerBuilder {
         Ok(self)
     }
 
-    /// Counts new keys ([`Policy::velocity`]) under this name: layers of one name and namespace count together whatever their rules have in
-    /// common, and a layer that is made anew under its old name goes on where the old one was. Without a name, that of all without one.
+    /// Counts new keys ([`Policy::velocity`]) under this name: layers of one name and namespace
+    /// count together whatever their rules have in common, and a layer that is made anew under its
+    /// old name goes on where the old one was. Without a name, that of all without one.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         self.name = name.into();
@@ -57,32 +68,51 @@ impl LayerBuilder {
 
     /// Who is asking, from the request. `None` is answered with `principal-missing`.
     ///
-    /// Whatever the closure reads must have been checked before this layer: an unchecked header lets anybody ask as anybody.
-    pub fn principal(self, source: impl Fn(&Parts) -> Option<Principal> + Send + Sync + 'static) -> IdempotencyLayer {
-        self.try_principal(move |parts| source(parts).ok_or(Rejection::PrincipalMissing { flaw: None, unread: None }))
+    /// Whatever the closure reads must have been checked before this layer: an unchecked header
+    /// lets anybody ask as anybody.
+    pub fn principal(
+        self,
+        source: impl Fn(&Parts) -> Option<Principal> + Send + Sync + 'static,
+    ) -> IdempotencyLayer {
+        self.try_principal(move |parts| {
+            source(parts).ok_or(Rejection::PrincipalMissing {
+                flaw: None,
+                unread: None,
+            })
+        })
     }
 
-    /// Who is asking, from the request, or the rejection that a guarded request gets if that is not known.
+    /// Who is asking, from the request, or the rejection that a guarded request gets if that is not
+    /// known.
     ///
-    /// As for [`principal`](LayerBuilder::principal), whatever the closure reads must have been checked before.
+    /// As for [`principal`](LayerBuilder::principal), whatever the closure reads must have been
+    /// checked before.
     pub fn try_principal(
         self,
         source: impl Fn(&Parts) -> Result<Principal, Rejection> + Send + Sync + 'static,
     ) -> IdempotencyLayer {
-        let key_field = HeaderName::try_from(&*self.policy.key_field).expect("the policy was validated");
+        let key_field =
+            HeaderName::try_from(&*self.policy.key_field).expect("the policy was validated");
         let namespace = match self.policy.shadow {
             true => format!("{}{}", crate::SHADOW, self.hapax.namespace).into(),
             false => self.hapax.namespace.clone(),
         };
         let pointers = self.policy.pointers();
         let principal = Box::new(source);
-        let LayerBuilder { hapax, mut policy, name, probe } = self;
+        let LayerBuilder {
+            hapax,
+            mut policy,
+            name,
+            probe,
+        } = self;
         if policy.shadow {
-            // So that all that is asked for one request is answered, or given up, within what the route allows.
+            // So that all that is asked for one request is answered, or given up, within what the
+            // route allows.
             let policy = Arc::make_mut(&mut policy);
             policy.store_timeout = policy.store_timeout * 3 / 4;
         }
-        let (said_close_delimited, said_not_guarded) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (said_close_delimited, said_not_guarded) =
+            (AtomicBool::new(false), AtomicBool::new(false));
         IdempotencyLayer(Arc::new(Shared {
             hapax,
             namespace,
@@ -97,16 +127,21 @@ impl LayerBuilder {
         }))
     }
 
-    /// Who is asking, from what an authentication layer outside this one left in the request's extensions. A request without it,
-    /// because that layer is missing or stands inside, is answered with `principal-missing`.
-    pub fn principal_from<T>(self, name: impl Fn(&T) -> Principal + Send + Sync + 'static) -> IdempotencyLayer
+    /// Who is asking, from what an authentication layer outside this one left in the request's
+    /// extensions. A request without it, because that layer is missing or stands inside, is
+    /// answered with `principal-missing`.
+    pub fn principal_from<T>(
+        self,
+        name: impl Fn(&T) -> Principal + Send + Sync + 'static,
+    ) -> IdempotencyLayer
     where
         T: Clone + Send + Sync + 'static,
     {
         self.principal(move |parts| parts.extensions.get::<T>().map(&name))
     }
 
-    /// All callers are one: whoever knows a key gets its answer. For services without users. The host does not set callers apart.
+    /// All callers are one: whoever knows a key gets its answer. For services without users. The
+    /// host does not set callers apart.
     pub fn anonymous(self) -> IdempotencyLayer {
         self.principal(|_| Some(Principal::Anonymous))
     }
@@ -159,7 +194,8 @@ impl Shared {
         }
     }
 
-    /// Says, once, that answers of this layer are not kept because nobody can tell whether they are whole.
+    /// Says, once, that answers of this layer are not kept because nobody can tell whether they are
+    /// whole.
     pub(super) fn say_close_delimited(&self) {
         if !self.said_close_delimited.swap(true, Ordering::Relaxed) {
             tracing::warn!(

@@ -17,7 +17,8 @@
 //! # }}
 //! ```
 //!
-//! Customised: another header, a 500 that is known to come before the effect, one JSON value that does not count.
+//! Customised: another header, a 500 that is known to come before the effect, one JSON value that
+//! does not count.
 //!
 //! ```
 //! # use std::{sync::Arc, time::Duration};
@@ -35,20 +36,24 @@
 //! # }
 //! ```
 //!
-//! The layer never fails upward on a guarded request: every failure is a response of the table in `docs/http.md`. What the inner
-//! service returns as an error, and a panic, is held as unknown, unless the error is [`NeverDispatched`]. A handler may overrule how
-//! its status is read by putting a [`Class`](hapax_core::Class) into the response's extensions or by sending `Hapax-Outcome` (`none` with
-//! a 4xx or 5xx: nothing happened; `done` with a 5xx: keep this answer), and have its answer not kept by
-//! sending `Hapax-Keep: no`. What it sends as `Hapax-Trace` goes to no caller: whoever stands outside finds it with each replay, as
+//! The layer never fails upward on a guarded request: every failure is a response of the table in
+//! `docs/http.md`. What the inner service returns as an error, and a panic, is held as unknown,
+//! unless the error is [`NeverDispatched`]. A handler may overrule how its status is read by
+//! putting a [`Class`](hapax_core::Class) into the response's extensions or by sending
+//! `Hapax-Outcome` (`none` with a 4xx or 5xx: nothing happened; `done` with a 5xx: keep this
+//! answer), and have its answer not kept by sending `Hapax-Keep: no`. What it sends as
+//! `Hapax-Trace` goes to no caller: whoever stands outside finds it with each replay, as
 //! [`Origin`], and can link the replay to the trace in which the answer was made.
 //!
-//! Frameworks turn errors into statuses before this layer sees them: an axum handler's `Err` is often a 500, a timeout layer's answer
-//! a 408, a catch-panic layer's a 500. The handler may have had its effect by then, so each of those is *unknown*: the first caller gets
-//! the response as it is, and a repeat 409 `outcome-unknown`. A handler that knows that nothing happened says so, as above. In the modes
-//! [`Transaction`](hapax_core::Mode::Transaction) and [`Rerun`](hapax_core::Mode::Rerun) every 5xx releases the key: there a second attempt is safe.
+//! Frameworks turn errors into statuses before this layer sees them: an axum handler's `Err` is
+//! often a 500, a timeout layer's answer a 408, a catch-panic layer's a 500. The handler may have
+//! had its effect by then, so each of those is *unknown*: the first caller gets the response as it
+//! is, and a repeat 409 `outcome-unknown`. A handler that knows that nothing happened says so, as
+//! above. In the modes [`Transaction`](hapax_core::Mode::Transaction) and
+//! [`Rerun`](hapax_core::Mode::Rerun) every 5xx releases the key: there a second attempt is safe.
 //!
-//! The host a request was sent to is not part of its scope. Services told apart by host alone want a
-//! [namespace](crate::Hapax::namespace) each.
+//! The host a request was sent to is not part of its scope. Services told apart by host alone want
+//! a [namespace](crate::Hapax::namespace) each.
 
 mod answer;
 mod body;

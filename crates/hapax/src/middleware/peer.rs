@@ -15,7 +15,9 @@ impl Peer {
     /// The peer at an address.
     pub fn new(address: IpAddr) -> Peer {
         Peer(match address.to_canonical() {
-            IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64))),
+            IpAddr::V6(address) => {
+                IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)))
+            }
             address => address,
         })
     }
@@ -31,8 +33,9 @@ impl Peer {
 
 /// Says that nobody has checked who sends a request: its principal is only what was presented.
 ///
-/// A service puts it into the extensions of such a request. Until an operation of the principal has been answered with 2xx, its new keys
-/// are then counted by [`Peer`]. Without it, a layer takes its principal for checked: it stands inside the authentication.
+/// A service puts it into the extensions of such a request. Until an operation of the principal has
+/// been answered with 2xx, its new keys are then counted by [`Peer`]. Without it, a layer takes its
+/// principal for checked: it stands inside the authentication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unverified;
 

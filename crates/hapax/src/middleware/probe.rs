@@ -31,10 +31,13 @@ impl Probed {
 /// What a [`Probe`] finds out.
 pub type Probing<'a> = Pin<Box<dyn Future<Output = Probed> + Send + 'a>>;
 
-/// Asks an upstream what became of an operation of a route in [`Mode::Probe`](hapax_core::Mode::Probe), before it is attempted again.
+/// Asks an upstream what became of an operation of a route in
+/// [`Mode::Probe`](hapax_core::Mode::Probe), before it is attempted again.
 ///
-/// An upstream that answers [`Barred`](Probed::Barred) promises to refuse every lower [fence](Operation::fence), also of an attempt that is still on its way; one
-/// that only looks and finds nothing must answer [`Unknown`](Probed::Unknown). Be bounded in time: the attempt's lease is running.
+/// An upstream that answers [`Barred`](Probed::Barred) promises to refuse every lower
+/// [fence](Operation::fence), also of an attempt that is still on its way; one that only looks and
+/// finds nothing must answer [`Unknown`](Probed::Unknown). Be bounded in time: the attempt's lease
+/// is running.
 pub trait Probe: Send + Sync + 'static {
     /// Asks, with the fence of the attempt that is about to begin.
     fn probe<'a>(&'a self, operation: &'a Operation) -> Probing<'a>;

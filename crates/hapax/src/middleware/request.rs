@@ -26,7 +26,9 @@ pub(super) enum Ask {
 /// The key of a request with a guarded method.
 pub(super) fn key(parts: &Parts, field: &HeaderName, policy: &Policy) -> Result<Ask, Rejection> {
     if let Some(parameter) = key_in_url(parts.uri.query().unwrap_or_default()) {
-        return Err(Rejection::KeyInUrl { parameter: parameter.into() });
+        return Err(Rejection::KeyInUrl {
+            parameter: parameter.into(),
+        });
     }
     if policy.key_source != KeySource::Field {
         return Ok(Ask::Body);
@@ -44,25 +46,37 @@ pub(super) fn key(parts: &Parts, field: &HeaderName, policy: &Policy) -> Result<
 
 /// Whether a request is a gRPC call, in any of its encodings and over the web.
 pub(super) fn is_grpc(parts: &Parts) -> bool {
-    let is_grpc =
-        |line: &HeaderValue| line.as_bytes().get(..16).is_some_and(|start| start.eq_ignore_ascii_case(b"application/grpc"));
+    let is_grpc = |line: &HeaderValue| {
+        line.as_bytes()
+            .get(..16)
+            .is_some_and(|start| start.eq_ignore_ascii_case(b"application/grpc"))
+    };
     parts.headers.get_all(CONTENT_TYPE).iter().any(is_grpc)
 }
 
-/// A gRPC call passes only where no key is involved: its failure, which stands in the trailers of a 200, would be kept as a success.
+/// A gRPC call passes only where no key is involved: its failure, which stands in the trailers of a
+/// 200, would be kept as a success.
 pub(super) fn grpc(parts: &Parts, field: &HeaderName, policy: &Policy) -> Result<(), Rejection> {
     let is_derived = matches!(policy.key_source, KeySource::Derived(_));
     if policy.key != KeyRule::Optional || is_derived || parts.headers.contains_key(field) {
-        return Err(Rejection::GrpcNotGuarded { key_field: policy.key_field.clone() });
+        return Err(Rejection::GrpcNotGuarded {
+            key_field: policy.key_field.clone(),
+        });
     }
     Ok(())
 }
 
-/// The query parameter that holds a key, by the names under which keys have been seen in query strings, where logs and proxies keep them.
+/// The query parameter that holds a key, by the names under which keys have been seen in query
+/// strings, where logs and proxies keep them.
 fn key_in_url(query: &str) -> Option<&'static str> {
-    let names = query.split('&').map(|pair| decoded(pair.split('=').next().unwrap_or_default()));
-    let known =
-        |name: String| ["idempotency_key", "idempotency-key", "idem"].into_iter().find(|known| name.eq_ignore_ascii_case(known));
+    let names = query
+        .split('&')
+        .map(|pair| decoded(pair.split('=').next().unwrap_or_default()));
+    let known = |name: String| {
+        ["idempotency_key", "idempotency-key", "idem"]
+            .into_iter()
+            .find(|known| name.eq_ignore_ascii_case(known))
+    };
     names.filter_map(known).next()
 }
 
@@ -72,7 +86,10 @@ fn decoded(name: &str) -> String {
     let mut rest = name;
     while let Some((before, after)) = rest.split_once('%') {
         decoded.push_str(before);
-        match after.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+        match after
+            .get(..2)
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok())
+        {
             Some(byte) => {
                 decoded.push(char::from(byte));
                 rest = &after[2..];
@@ -86,34 +103,50 @@ fn decoded(name: &str) -> String {
     decoded + rest
 }
 
-/// The caller's deadline. One that cannot be read is refused: ignoring it could begin what the caller wanted left alone.
+/// The caller's deadline. One that cannot be read is refused: ignoring it could begin what the
+/// caller wanted left alone.
 pub(super) fn deadline(headers: &HeaderMap) -> Result<Option<Timestamp>, Rejection> {
     let mut lines = headers.get_all(headers::DEADLINE).iter();
     match (lines.next(), lines.next()) {
         (None, _) => Ok(None),
-        (Some(line), None) => field::date(line.as_bytes()).map(Some).ok_or(Rejection::DeadlineMalformed),
+        (Some(line), None) => field::date(line.as_bytes())
+            .map(Some)
+            .ok_or(Rejection::DeadlineMalformed),
         (Some(_), Some(_)) => Err(Rejection::DeadlineMalformed),
     }
 }
 
 /// How long the caller is ready to wait (`Prefer: wait=10`, RFC 7240), within the route's limit.
 pub(super) fn wait(headers: &HeaderMap, policy: &Policy) -> Duration {
-    let values = headers.get_all(headers::PREFER).iter().filter_map(|line| line.to_str().ok());
+    let values = headers
+        .get_all(headers::PREFER)
+        .iter()
+        .filter_map(|line| line.to_str().ok());
     // Of a repeated preference the first counts.
-    let wait = values.flat_map(|line| line.split(',')).find_map(preferred_wait);
+    let wait = values
+        .flat_map(|line| line.split(','))
+        .find_map(preferred_wait);
     wait.unwrap_or(policy.wait).min(policy.wait_max)
 }
 
 fn preferred_wait(preference: &str) -> Option<Duration> {
     let preference = preference.split(';').next()?.trim();
-    let (name, value) = preference.split_once('=').map_or((preference, None), |(name, value)| (name.trim(), Some(value.trim())));
+    let (name, value) = preference
+        .split_once('=')
+        .map_or((preference, None), |(name, value)| {
+            (name.trim(), Some(value.trim()))
+        });
     if !name.eq_ignore_ascii_case("wait") {
         return None;
     }
     match value {
         // Without a number: as long as the route allows.
         None => Some(Duration::MAX),
-        Some(seconds) => seconds.trim_matches('"').parse().ok().map(Duration::from_secs),
+        Some(seconds) => seconds
+            .trim_matches('"')
+            .parse()
+            .ok()
+            .map(Duration::from_secs),
     }
 }
 
@@ -149,7 +182,13 @@ mod tests {
 
     #[test]
     fn keys_in_urls_are_found_however_they_are_spelled() {
-        for query in ["idem=1", "a=1&idempotency_key=x", "idempotency-key", "Idempotency%5fKey=x", "%69dem="] {
+        for query in [
+            "idem=1",
+            "a=1&idempotency_key=x",
+            "idempotency-key",
+            "Idempotency%5fKey=x",
+            "%69dem=",
+        ] {
             assert!(key_in_url(query).is_some(), "{query}");
         }
         for query in ["", "a=idem", "idempotent=1", "idempotency_key_2=x", "%"] {

@@ -1,11 +1,14 @@
-//! The shadow: a layer that only watches. What would have been replayed or refused is counted, and everything is let through.
+//! The shadow: a layer that only watches. What would have been replayed or refused is counted, and
+//! everything is let through.
 //!
-//! The inner service is called on the request's own future, with the request as it came: no second task, no key rewritten, no coding
-//! asked for. A caller that hangs up ends the work as it would without this layer, and the record lapses. Of what only Hapax may say the
-//! request is rid, as any request that passes; the answer is nobody's business but the service's.
+//! The inner service is called on the request's own future, with the request as it came: no second
+//! task, no key rewritten, no coding asked for. A caller that hangs up ends the work as it would
+//! without this layer, and the record lapses. Of what only Hapax may say the request is rid, as any
+//! request that passes; the answer is nobody's business but the service's.
 //!
-//! To know what would have been there must be records. They are made in a namespace of their own, so that nothing of this is left when
-//! the shadow is turned off, and without answers. The body is read before it is passed on, since the fingerprint covers it.
+//! To know what would have been there must be records. They are made in a namespace of their own,
+//! so that nothing of this is left when the shadow is turned off, and without answers. The body is
+//! read before it is passed on, since the fingerprint covers it.
 
 use std::sync::Arc;
 
@@ -25,7 +28,12 @@ use crate::once::{Call, Foreseen};
 
 impl Shared {
     /// Lets a request through, whatever would have become of it.
-    pub(super) async fn watch<S, B, RB>(self: Arc<Self>, inner: S, mut parts: Parts, body: B) -> Result<Response<Body>, S::Error>
+    pub(super) async fn watch<S, B, RB>(
+        self: Arc<Self>,
+        inner: S,
+        mut parts: Parts,
+        body: B,
+    ) -> Result<Response<Body>, S::Error>
     where
         S: Service<Request<Body>, Response = Response<RB>>,
         S::Error: 'static,
@@ -40,13 +48,22 @@ impl Shared {
             Seen::Nothing => return hand_on(inner, parts, body).await,
             Seen::Rejection(rejection) => {
                 let would = Would::Reject(rejection);
-                self.hapax.observe(&Event::Shadowed { subject: None, would: &would });
+                self.hapax.observe(&Event::Shadowed {
+                    subject: None,
+                    would: &would,
+                });
                 return marked(hand_on(inner, parts, body).await, would);
             }
             Seen::Call(call) => {
                 let foreseen = self.hapax.engine().foresee(&call).await;
-                let subject = Some(Subject { scope: &call.scope, id: call.id });
-                self.hapax.observe(&Event::Shadowed { subject, would: &foreseen.would });
+                let subject = Some(Subject {
+                    scope: &call.scope,
+                    id: call.id,
+                });
+                self.hapax.observe(&Event::Shadowed {
+                    subject,
+                    would: &foreseen.would,
+                });
                 foreseen
             }
         };
@@ -85,8 +102,15 @@ impl Shared {
         (buffered.body(), seen)
     }
 
-    /// Calls the inner service, and writes down what it would have ended in if this would have been an attempt.
-    async fn run<S, RB>(&self, inner: S, parts: Parts, body: Body, foreseen: Foreseen) -> Result<Response<Body>, S::Error>
+    /// Calls the inner service, and writes down what it would have ended in if this would have been
+    /// an attempt.
+    async fn run<S, RB>(
+        &self,
+        inner: S,
+        parts: Parts,
+        body: Body,
+        foreseen: Foreseen,
+    ) -> Result<Response<Body>, S::Error>
     where
         S: Service<Request<Body>, Response = Response<RB>>,
         S::Error: 'static,
@@ -95,14 +119,21 @@ impl Shared {
     {
         let Foreseen { would, attempt } = foreseen;
         let called = hand_on(inner, parts, body);
-        let Some(mut attempt) = attempt else { return marked(called.await, would) };
+        let Some(mut attempt) = attempt else {
+            return marked(called.await, would);
+        };
         match attempt.run(called).await {
             Ok(response) => {
                 let status = response.status().as_u16();
                 attempt
                     .end(match work::class_of(&response, &self.policy) {
-                        Class::Keep => Outcome::Kept { status, answer: None },
-                        Class::Release => Outcome::Released { status: Some(status) },
+                        Class::Keep => Outcome::Kept {
+                            status,
+                            answer: None,
+                        },
+                        Class::Release => Outcome::Released {
+                            status: Some(status),
+                        },
                         Class::Unknown => Outcome::Lost(Loss::Answered(status)),
                     })
                     .await;
@@ -116,7 +147,8 @@ impl Shared {
     }
 }
 
-/// What an error says of the attempt. Looked at from outside, since the error goes on as it is: the word itself, or the word in a box.
+/// What an error says of the attempt. Looked at from outside, since the error goes on as it is: the
+/// word itself, or the word in a box.
 fn ended_by<E: 'static>(error: &E) -> Outcome {
     let error = error as &dyn std::any::Any;
     let boxed = error.downcast_ref::<BoxError>();
@@ -124,7 +156,11 @@ fn ended_by<E: 'static>(error: &E) -> Outcome {
         return Outcome::Released { status: None };
     }
     let timed_out = error.is::<TimedOut>() || boxed.is_some_and(|error| error.is::<TimedOut>());
-    Outcome::Lost(if timed_out { Loss::TimedOut } else { Loss::NoAnswer })
+    Outcome::Lost(if timed_out {
+        Loss::TimedOut
+    } else {
+        Loss::NoAnswer
+    })
 }
 
 /// What a request turned out to be.

@@ -36,20 +36,37 @@ where
     let policy = shared.policy.clone();
     if let Some(probe) = shared.probe.as_ref().filter(|_| operation.follows_lost()) {
         let probed = probe.probe(&operation).await;
-        let subject = Subject { scope: operation.scope(), id: operation.record() };
-        shared.hapax.observe(&Event::Probed { subject, found: probed.word() });
+        let subject = Subject {
+            scope: operation.scope(),
+            id: operation.record(),
+        };
+        shared.hapax.observe(&Event::Probed {
+            subject,
+            found: probed.word(),
+        });
         match probed {
             Probed::Barred => {}
             Probed::Unknown => {
-                operation.note_cause("the service was asked, and does not know what became of the attempt before");
-                return Ended { outcome: Outcome::Lost(Loss::ProbeUnknown), live: Err(Rejection::OutcomeUnknown) };
+                operation.note_cause(
+                    "the service was asked, and does not know what became of the attempt before",
+                );
+                return Ended {
+                    outcome: Outcome::Lost(Loss::ProbeUnknown),
+                    live: Err(Rejection::OutcomeUnknown),
+                };
             }
             // Read as any answer is, so that the same of it is kept.
-            Probed::Done(answer) => return kept(answer::stored(&answer), &policy, &operation).await,
+            Probed::Done(answer) => {
+                return kept(answer::stored(&answer), &policy, &operation).await;
+            }
         }
     }
     let ended = run(inner, parts, body, operation, policy).await;
-    if ended.live.as_ref().is_ok_and(|response| is_without_end(response.extensions(), &shared.policy)) {
+    if ended
+        .live
+        .as_ref()
+        .is_ok_and(|response| is_without_end(response.extensions(), &shared.policy))
+    {
         shared.say_close_delimited();
     }
     ended
@@ -57,7 +74,9 @@ where
 
 /// Whether nobody can tell that an answer is whole, and the policy does not accept that.
 fn is_without_end(extensions: &http::Extensions, policy: &Policy) -> bool {
-    extensions.get::<CloseDelimited>().is_some() && !policy.keep_close_delimited && !planted::is(Bug::CloseDelimitedIsKept)
+    extensions.get::<CloseDelimited>().is_some()
+        && !policy.keep_close_delimited
+        && !planted::is(Bug::CloseDelimitedIsKept)
 }
 
 /// The work of an operation: calls the inner service and reads its answer as an outcome.
@@ -74,10 +93,14 @@ where
     RB: http_body::Body<Data = Bytes> + Send + 'static,
     RB::Error: Into<BoxError>,
 {
-    parts.headers.insert(headers::FENCE, HeaderValue::from(operation.fence().as_u64()));
-    parts
-        .headers
-        .insert(headers::OPERATION, HeaderValue::try_from(operation.id().as_str()).expect("an operation id is a header value"));
+    parts.headers.insert(
+        headers::FENCE,
+        HeaderValue::from(operation.fence().as_u64()),
+    );
+    parts.headers.insert(
+        headers::OPERATION,
+        HeaderValue::try_from(operation.id().as_str()).expect("an operation id is a header value"),
+    );
     parts.extensions.insert(operation.clone());
 
     let response = match inner.call(Request::from_parts(parts, body)).await {
@@ -88,20 +111,32 @@ where
     let status = response.status().as_u16();
     match class {
         Class::Keep => kept(response, &policy, &operation).await,
-        Class::Release => Ended { outcome: Outcome::Released { status: Some(status) }, live: Ok(response.map(Body::streamed)) },
+        Class::Release => Ended {
+            outcome: Outcome::Released {
+                status: Some(status),
+            },
+            live: Ok(response.map(Body::streamed)),
+        },
         // No answer to the caller, whatever its status: it is for us.
         Class::Unknown if is_refused_for_fence(&response) => {
             operation.note_cause("the service refused the attempt's fence");
-            Ended { outcome: Outcome::Lost(Loss::Answered(status)), live: Err(lost(&policy, false)) }
+            Ended {
+                outcome: Outcome::Lost(Loss::Answered(status)),
+                live: Err(lost(&policy, false)),
+            }
         }
         Class::Unknown => {
             operation.note_cause(format!("the service answered {status}"));
-            Ended { outcome: Outcome::Lost(Loss::Answered(status)), live: Ok(unknown(response, &policy)) }
+            Ended {
+                outcome: Outcome::Lost(Loss::Answered(status)),
+                live: Ok(unknown(response, &policy)),
+            }
         }
     }
 }
 
-/// What the first caller gets of a response that does not tell whether its service has acted: all of it, and whether to try again.
+/// What the first caller gets of a response that does not tell whether its service has acted: all
+/// of it, and whether to try again.
 fn unknown<RB>(response: Response<RB>, policy: &Policy) -> Response<Body>
 where
     RB: http_body::Body<Data = Bytes> + Send + 'static,
@@ -112,10 +147,12 @@ where
     response
 }
 
-/// How a response is read: as its handler says, as the service says in its field, else by its status.
+/// How a response is read: as its handler says, as the service says in its field, else by its
+/// status.
 pub(super) fn class_of<B>(response: &Response<B>, policy: &Policy) -> Class {
-    // A higher fence was there, which nobody here knows of. A service that keeps what it has applied has done nothing for this one, and the next has
-    // a higher fence still; of one that can only be asked, it is asked.
+    // A higher fence was there, which nobody here knows of. A service that keeps what it has
+    // applied has done nothing for this one, and the next has a higher fence still; of one that can
+    // only be asked, it is asked.
     if is_refused_for_fence(response) {
         match policy.mode {
             Mode::Fenced => return Class::Release,
@@ -125,19 +162,26 @@ pub(super) fn class_of<B>(response: &Response<B>, policy: &Policy) -> Class {
     }
     let status = response.status().as_u16();
     let of_handler = response.extensions().get::<Class>().copied();
-    of_handler.or_else(|| said(response.headers(), status)).unwrap_or_else(|| classify(status, policy))
+    of_handler
+        .or_else(|| said(response.headers(), status))
+        .unwrap_or_else(|| classify(status, policy))
 }
 
 /// Whether the service says that it has seen a higher fence.
 fn is_refused_for_fence<B>(response: &Response<B>) -> bool {
-    response.headers().get(headers::REFUSED).is_some_and(|why| why == "fence")
+    response
+        .headers()
+        .get(headers::REFUSED)
+        .is_some_and(|why| why == "fence")
 }
 
 /// What the service says of the effect in its own field, if that means anything beside this status.
 fn said(headers: &HeaderMap, status: u16) -> Option<Class> {
     let mut lines = headers.get_all(headers::OUTCOME).iter();
     let (line, more) = (lines.next()?, lines.next());
-    let class = Said::read(line.as_bytes()).filter(|_| more.is_none()).and_then(|said| said.class(status));
+    let class = Said::read(line.as_bytes())
+        .filter(|_| more.is_none())
+        .and_then(|said| said.class(status));
     if class.is_none() {
         tracing::warn!(
             status,
@@ -149,41 +193,78 @@ fn said(headers: &HeaderMap, status: u16) -> Option<Class> {
 }
 
 /// The service returned no response at all.
-fn failed(error: &BoxError, policy: &Policy, operation: &Operation) -> Ended<Result<Response<Body>, Rejection>> {
+fn failed(
+    error: &BoxError,
+    policy: &Policy,
+    operation: &Operation,
+) -> Ended<Result<Response<Body>, Rejection>> {
     operation.note_cause(because(&**error));
-    // Only if it is the error itself: one that caused it may come from a second step, after a first one had its effect.
+    // Only if it is the error itself: one that caused it may come from a second step, after a first
+    // one had its effect.
     if error.is::<NeverDispatched>() {
-        return Ended { outcome: Outcome::Released { status: None }, live: Err(Rejection::UpstreamUnreachable) };
+        return Ended {
+            outcome: Outcome::Released { status: None },
+            live: Err(Rejection::UpstreamUnreachable),
+        };
     }
     let is_late = error.is::<TimedOut>();
-    let loss = if is_late { Loss::TimedOut } else { Loss::NoAnswer };
-    Ended { outcome: Outcome::Lost(loss), live: Err(lost(policy, is_late)) }
+    let loss = if is_late {
+        Loss::TimedOut
+    } else {
+        Loss::NoAnswer
+    };
+    Ended {
+        outcome: Outcome::Lost(loss),
+        live: Err(lost(policy, is_late)),
+    }
 }
 
 /// A definitive response: read whole and kept, or passed on with a mark that it was not.
-async fn kept<RB>(response: Response<RB>, policy: &Policy, operation: &Operation) -> Ended<Result<Response<Body>, Rejection>>
+async fn kept<RB>(
+    response: Response<RB>,
+    policy: &Policy,
+    operation: &Operation,
+) -> Ended<Result<Response<Body>, Rejection>>
 where
     RB: http_body::Body<Data = Bytes> + Send + 'static,
     RB::Error: Into<BoxError>,
 {
     let (mut parts, body) = response.into_parts();
     let status = parts.status.as_u16();
-    let ended =
-        |parts, answer, body| Ended { outcome: Outcome::Kept { status, answer }, live: Ok(Response::from_parts(parts, body)) };
-    if !policy.keep_answers || !answer::wants_keeping(&parts.headers) || is_without_end(&parts.extensions, policy) {
+    let ended = |parts, answer, body| Ended {
+        outcome: Outcome::Kept { status, answer },
+        live: Ok(Response::from_parts(parts, body)),
+    };
+    if !policy.keep_answers
+        || !answer::wants_keeping(&parts.headers)
+        || is_without_end(&parts.extensions, policy)
+    {
         return ended(parts, None, Body::streamed(body));
     }
     match answer::collect(Box::pin(body), policy.answer_bytes_max).await {
         Ok(Collected::Whole { body, trailers }) => {
             answer::mend_length(&mut parts.headers, &body);
-            let answer = answer::keep(parts.status, &parts.headers, &body, trailers.as_ref(), policy);
+            let answer = answer::keep(
+                parts.status,
+                &parts.headers,
+                &body,
+                trailers.as_ref(),
+                policy,
+            );
             ended(parts, Some(Arc::new(answer)), Body::whole(body, trailers))
         }
         Ok(Collected::Over(body)) => ended(parts, None, body),
         Err(error) => {
             operation.note_cause(format!("the answer broke off: {}", because(&*error)));
-            let loss = if error.is::<TimedOut>() { Loss::TimedOut } else { Loss::BrokeOff };
-            Ended { outcome: Outcome::Lost(loss), live: Err(lost(policy, false)) }
+            let loss = if error.is::<TimedOut>() {
+                Loss::TimedOut
+            } else {
+                Loss::BrokeOff
+            };
+            Ended {
+                outcome: Outcome::Lost(loss),
+                live: Err(lost(policy, false)),
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The store as the engine sees it: the store itself, and the books of who has how much in it.
 //!
-//! Every write goes through here, so that none can be missed. While no quota is set there are no books, and a write costs one glance more.
+//! Every write goes through here, so that none can be missed. While no quota is set there are no
+//! books, and a write costs one glance more.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,8 +40,19 @@ pub struct Quotas {
 
 impl From<&Limits> for Quotas {
     fn from(limits: &Limits) -> Self {
-        let &Limits { records_per_principal_max, bytes_per_principal_max, records_max, refused_records_max, .. } = limits;
-        Quotas { records_per_principal_max, bytes_per_principal_max, records_max, refused_records_max }
+        let &Limits {
+            records_per_principal_max,
+            bytes_per_principal_max,
+            records_max,
+            refused_records_max,
+            ..
+        } = limits;
+        Quotas {
+            records_per_principal_max,
+            bytes_per_principal_max,
+            records_max,
+            refused_records_max,
+        }
     }
 }
 
@@ -65,16 +77,29 @@ impl Deref for Books {
 
 impl Books {
     pub(crate) fn new(store: Arc<dyn Store>, quotas: Quotas) -> Self {
-        let books = Books { store, records_max: AtomicU64::new(ANY), bytes_max: AtomicU64::new(ANY), ledger: Mutex::default() };
+        let books = Books {
+            store,
+            records_max: AtomicU64::new(ANY),
+            bytes_max: AtomicU64::new(ANY),
+            ledger: Mutex::default(),
+        };
         books.set_quotas(quotas);
         books
     }
 
     pub(crate) fn set_quotas(&self, quotas: Quotas) {
-        let Quotas { records_per_principal_max, bytes_per_principal_max, .. } = quotas;
+        let Quotas {
+            records_per_principal_max,
+            bytes_per_principal_max,
+            ..
+        } = quotas;
         let mut ledger = self.ledger();
-        self.records_max.store(records_per_principal_max.unwrap_or(ANY), Ordering::Relaxed);
-        let counted_bytes = self.bytes_max.swap(bytes_per_principal_max.unwrap_or(ANY), Ordering::Relaxed) != ANY;
+        self.records_max
+            .store(records_per_principal_max.unwrap_or(ANY), Ordering::Relaxed);
+        let counted_bytes = self
+            .bytes_max
+            .swap(bytes_per_principal_max.unwrap_or(ANY), Ordering::Relaxed)
+            != ANY;
         if !self.is_counting() {
             *ledger = Ledger::default();
         } else if !counted_bytes && bytes_per_principal_max.is_some() {
@@ -84,7 +109,8 @@ impl Books {
     }
 
     pub(crate) fn is_counting(&self) -> bool {
-        self.records_max.load(Ordering::Relaxed) != ANY || self.bytes_max.load(Ordering::Relaxed) != ANY
+        self.records_max.load(Ordering::Relaxed) != ANY
+            || self.bytes_max.load(Ordering::Relaxed) != ANY
     }
 
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
@@ -97,7 +123,10 @@ impl Books {
             return self.store.put_if(put);
         }
         Box::pin(async move {
-            let bytes = put.change.answer().map_or(0, |answer| answer.encoded_len() as u64);
+            let bytes = put
+                .change
+                .answer()
+                .map_or(0, |answer| answer.encoded_len() as u64);
             let written = self.store.put_if(put).await?;
             match &written {
                 Written::Won(won) => self.ledger().wrote(&won.head, bytes, won.now),
@@ -124,20 +153,35 @@ impl Books {
         if !self.is_counting() {
             return Ok(None);
         }
-        let (records, bytes) = (self.records_max.load(Ordering::Relaxed), self.bytes_max.load(Ordering::Relaxed));
-        self.ledger().reserve_record(scope, records, bytes).map(Some).ok_or(Over)
+        let (records, bytes) = (
+            self.records_max.load(Ordering::Relaxed),
+            self.bytes_max.load(Ordering::Relaxed),
+        );
+        self.ledger()
+            .reserve_record(scope, records, bytes)
+            .map(Some)
+            .ok_or(Over)
     }
 
     /// Room for an answer of so many bytes, as long as the result lives.
-    pub(crate) fn reserve_bytes(&self, scope: &Scope, bytes: usize) -> Result<Option<Reserved>, Over> {
+    pub(crate) fn reserve_bytes(
+        &self,
+        scope: &Scope,
+        bytes: usize,
+    ) -> Result<Option<Reserved>, Over> {
         match self.bytes_max.load(Ordering::Relaxed) {
             ANY => Ok(None),
-            bytes_max => self.ledger().reserve_bytes(scope, bytes as u64, bytes_max).map(Some).ok_or(Over),
+            bytes_max => self
+                .ledger()
+                .reserve_bytes(scope, bytes as u64, bytes_max)
+                .map(Some)
+                .ok_or(Over),
         }
     }
 
     pub(crate) fn usage(&self, namespace: &Arc<str>, principal: &Principal) -> Option<Usage> {
-        self.is_counting().then(|| self.ledger().usage(namespace, principal))
+        self.is_counting()
+            .then(|| self.ledger().usage(namespace, principal))
     }
 
     /// The store's time, as it was just told.
@@ -147,7 +191,8 @@ impl Books {
         }
     }
 
-    /// The store has changed records by itself, and does not say which: all are read again, after a rest.
+    /// The store has changed records by itself, and does not say which: all are read again, after a
+    /// rest.
     pub(crate) fn count_again(&self) {
         if self.is_counting() {
             self.ledger().filling = Filling::Due;
@@ -161,20 +206,32 @@ impl Books {
 
     /// Reads one batch of what is there; says where to go on.
     async fn fill(&self, after: Option<RecordId>) -> Result<Option<RecordId>, StoreError> {
-        let heads = self.store.list(ListQuery { state: None, after, limit: HEADS_BATCH }).await?;
+        let heads = self
+            .store
+            .list(ListQuery {
+                state: None,
+                after,
+                limit: HEADS_BATCH,
+            })
+            .await?;
         let now = self.store.pulse().await?.now;
         let last = heads.last().map(|head| head.id);
-        let (kept, others): (Vec<Head>, Vec<Head>) =
-            heads.into_iter().partition(|head| head.kept && self.bytes_max.load(Ordering::Relaxed) != ANY);
+        let (kept, others): (Vec<Head>, Vec<Head>) = heads
+            .into_iter()
+            .partition(|head| head.kept && self.bytes_max.load(Ordering::Relaxed) != ANY);
         self.note_all(others.iter().map(|head| (head, 0)), now);
         for batch in kept.chunks(ANSWERS_BATCH) {
             let records = self.read(batch).await?;
-            self.note_all(records.iter().map(|record| (&record.head, length(record))), now);
+            self.note_all(
+                records.iter().map(|record| (&record.head, length(record))),
+                now,
+            );
         }
         Ok(last)
     }
 
-    /// Records with their answers. One whose answer cannot be read counts without: that is for whoever wants the answer to hear of.
+    /// Records with their answers. One whose answer cannot be read counts without: that is for
+    /// whoever wants the answer to hear of.
     async fn read(&self, heads: &[Head]) -> Result<Vec<Record>, StoreError> {
         let ids = heads.iter().map(|head| head.id).collect();
         if let Ok(reading) = self.store.get(ids).await {
@@ -185,7 +242,10 @@ impl Books {
             match self.store.get(vec![head.id]).await {
                 Ok(reading) => records.extend(reading.records.into_iter().flatten()),
                 Err(error) if error.kind() == hapax_core::store::StoreErrorKind::Corrupt => {
-                    records.push(Record { head: head.clone(), answer: None });
+                    records.push(Record {
+                        head: head.clone(),
+                        answer: None,
+                    });
                 }
                 Err(error) => return Err(error),
             }
@@ -203,14 +263,21 @@ impl Books {
 }
 
 fn length(record: &Record) -> u64 {
-    record.answer.as_ref().map_or(0, |answer| answer.encoded_len() as u64)
+    record
+        .answer
+        .as_ref()
+        .map_or(0, |answer| answer.encoded_len() as u64)
 }
 
 impl Engine {
-    /// Reads what was there before counting began, in the background, unless that is done or under way.
+    /// Reads what was there before counting began, in the background, unless that is done or under
+    /// way.
     pub(super) fn start_counting(self: &Arc<Self>) {
         if self.store.take_on_filling() {
-            tokio::spawn(run(Task { engine: Arc::downgrade(self), is_done: false }));
+            tokio::spawn(run(Task {
+                engine: Arc::downgrade(self),
+                is_done: false,
+            }));
         }
     }
 }
@@ -218,7 +285,9 @@ impl Engine {
 async fn run(mut task: Task) {
     let mut after = None;
     loop {
-        let Some(engine) = task.engine.upgrade() else { return };
+        let Some(engine) = task.engine.upgrade() else {
+            return;
+        };
         match engine.store.fill(after).await {
             Ok(None) => break,
             Ok(last) => after = last,
@@ -235,7 +304,8 @@ async fn run(mut task: Task) {
     task.is_done = true;
 }
 
-/// The reading task's own mark. Should the task end before its time, with its runtime, the next call starts another.
+/// The reading task's own mark. Should the task end before its time, with its runtime, the next
+/// call starts another.
 struct Task {
     engine: Weak<Engine>,
     is_done: bool,

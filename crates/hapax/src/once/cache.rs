@@ -1,8 +1,8 @@
 //! Finished records in memory: a replay without a round trip.
 //!
-//! An entry is good only under the forget-epoch it was read in, and only while that epoch is known to be current: read from the
-//! store no longer than [`EPOCH_GOOD_FOR`] ago. `forget` raises the epoch and waits that long, so that when it returns no node can
-//! serve the answer.
+//! An entry is good only under the forget-epoch it was read in, and only while that epoch is known
+//! to be current: read from the store no longer than [`EPOCH_GOOD_FOR`] ago. `forget` raises the
+//! epoch and waits that long, so that when it returns no node can serve the answer.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -43,7 +43,11 @@ struct Weight;
 
 impl Weighter<RecordId, Entry> for Weight {
     fn weight(&self, _: &RecordId, entry: &Entry) -> u64 {
-        let answer = entry.record.answer.as_ref().map_or(0, |answer| answer.weight());
+        let answer = entry
+            .record
+            .answer
+            .as_ref()
+            .map_or(0, |answer| answer.weight());
         (answer + ENTRY_BYTES) as u64
     }
 }
@@ -51,17 +55,29 @@ impl Weighter<RecordId, Entry> for Weight {
 impl Cache {
     pub(crate) fn new(bytes_max: u64) -> Self {
         let items = usize::try_from(bytes_max).unwrap_or(usize::MAX) / (ENTRY_BYTES * 2);
-        let entries = quick_cache::sync::Cache::with(items, bytes_max, Weight, Ids::default(), DefaultLifecycle::default());
-        Cache { entries, epoch: Mutex::new(None) }
+        let entries = quick_cache::sync::Cache::with(
+            items,
+            bytes_max,
+            Weight,
+            Ids::default(),
+            DefaultLifecycle::default(),
+        );
+        Cache {
+            entries,
+            epoch: Mutex::new(None),
+        }
     }
 
     /// The epoch, if it is known well enough to serve or fill entries under it.
     pub(crate) fn epoch(&self) -> Option<u64> {
         let known = *self.epoch.lock().unwrap_or_else(PoisonError::into_inner);
-        known.filter(|(read_at, _)| read_at.elapsed() < EPOCH_GOOD_FOR).map(|(_, epoch)| epoch)
+        known
+            .filter(|(read_at, _)| read_at.elapsed() < EPOCH_GOOD_FOR)
+            .map(|(_, epoch)| epoch)
     }
 
-    /// Takes note of a pulse that was asked for at `asked_at`; counting from then errs on the safe side.
+    /// Takes note of a pulse that was asked for at `asked_at`; counting from then errs on the safe
+    /// side.
     pub(crate) fn learn(&self, pulse: &Pulse, asked_at: Instant) {
         let mut known = self.epoch.lock().unwrap_or_else(PoisonError::into_inner);
         if known.is_none_or(|(read_at, _)| read_at < asked_at) {
@@ -79,8 +95,19 @@ impl Cache {
 
     /// Keeps a record that has an answer. `epoch` must have been read before the record was.
     pub(crate) fn keep(&self, seen: &Seen, epoch: u64) {
-        let Some(record) = seen.record.as_ref().filter(|record| record.answer.is_some()) else { return };
-        let entry = Entry { record: Arc::new(record.clone()), epoch, seen: seen.now, at: Instant::now() };
+        let Some(record) = seen
+            .record
+            .as_ref()
+            .filter(|record| record.answer.is_some())
+        else {
+            return;
+        };
+        let entry = Entry {
+            record: Arc::new(record.clone()),
+            epoch,
+            seen: seen.now,
+            at: Instant::now(),
+        };
         self.entries.insert(record.head.id, entry);
     }
 

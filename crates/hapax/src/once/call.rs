@@ -64,30 +64,52 @@ pub(crate) struct UnverifiedCall {
 
 impl Call {
     pub(crate) fn subject(&self, id: RecordId) -> Subject<'_> {
-        Subject { scope: &self.scope, id }
+        Subject {
+            scope: &self.scope,
+            id,
+        }
     }
 
     pub(super) fn ask<'a>(&self, fingerprint: &'a Fingerprint) -> Ask<'a> {
-        Ask { fingerprint, deadline: self.deadline, token_until: self.token_until }
+        Ask {
+            fingerprint,
+            deadline: self.deadline,
+            token_until: self.token_until,
+        }
     }
 
     /// Whether the caller may have to be told that it is too late to begin.
     pub(super) fn is_late(&self, now: Timestamp) -> bool {
-        self.deadline.is_some_and(|deadline| deadline < now) || self.token_until.is_some_and(|until| until < now)
+        self.deadline.is_some_and(|deadline| deadline < now)
+            || self.token_until.is_some_and(|until| until < now)
     }
 
-    /// The request's fingerprint as a record would have it: under the policy the record was made with.
-    pub(super) async fn fingerprint_for(&self, head: Option<&Head>) -> Result<Fingerprint, Rejection> {
-        let made_with = head.and_then(|head| head.fingerprint.as_ref()).map(|fingerprint| &fingerprint.policy);
-        self.fingerprint(made_with.unwrap_or(&self.policy.fingerprint)).await
+    /// The request's fingerprint as a record would have it: under the policy the record was made
+    /// with.
+    pub(super) async fn fingerprint_for(
+        &self,
+        head: Option<&Head>,
+    ) -> Result<Fingerprint, Rejection> {
+        let made_with = head
+            .and_then(|head| head.fingerprint.as_ref())
+            .map(|fingerprint| &fingerprint.policy);
+        self.fingerprint(made_with.unwrap_or(&self.policy.fingerprint))
+            .await
     }
 
-    pub(super) async fn fingerprint(&self, policy: &Arc<FingerprintPolicy>) -> Result<Fingerprint, Rejection> {
-        self.request.fingerprint(policy).await.map_err(|_| Rejection::BodyUnreadable)
+    pub(super) async fn fingerprint(
+        &self,
+        policy: &Arc<FingerprintPolicy>,
+    ) -> Result<Fingerprint, Rejection> {
+        self.request
+            .fingerprint(policy)
+            .await
+            .map_err(|_| Rejection::BodyUnreadable)
     }
 }
 
-pub(crate) type Fingerprinting<'a> = Pin<Box<dyn Future<Output = std::io::Result<Fingerprint>> + Send + 'a>>;
+pub(crate) type Fingerprinting<'a> =
+    Pin<Box<dyn Future<Output = std::io::Result<Fingerprint>> + Send + 'a>>;
 
 /// A request that can be fingerprinted again, under the policy a record was made with.
 pub(crate) trait Request: Send + Sync + 'static {
@@ -102,7 +124,11 @@ pub(crate) struct Plain {
 
 impl Request for Plain {
     fn fingerprint<'a>(&'a self, policy: &'a Arc<FingerprintPolicy>) -> Fingerprinting<'a> {
-        let head = RequestHead { scope: &self.scope, target: &self.scope.path, headers: Vec::new() };
+        let head = RequestHead {
+            scope: &self.scope,
+            target: &self.scope.path,
+            headers: Vec::new(),
+        };
         let mut fingerprinter = Fingerprinter::new(policy, &head);
         fingerprinter.update(&self.body);
         Box::pin(std::future::ready(Ok(fingerprinter.finish())))
@@ -123,14 +149,24 @@ pub(crate) enum Reply<T> {
         head: Box<Head>,
         live: T,
     },
-    /// The work ran for this caller, and its record was completed in the transaction of its effect. What was stored there counts, whatever the
-    /// work returned; where no answer was kept, that is all there is.
-    Joined { head: Box<Head>, answer: Option<Arc<Answer>>, live: Option<T> },
+    /// The work ran for this caller, and its record was completed in the transaction of its effect.
+    /// What was stored there counts, whatever the work returned; where no answer was kept, that is
+    /// all there is.
+    Joined {
+        head: Box<Head>,
+        answer: Option<Arc<Answer>>,
+        live: Option<T>,
+    },
     /// The work ran before.
-    Replay { head: Box<Head>, answer: Arc<Answer>, source: Source },
+    Replay {
+        head: Box<Head>,
+        answer: Arc<Answer>,
+        source: Source,
+    },
 }
 
-/// The operation that the current code is an attempt of. Handed to the work; with axum, an extractor.
+/// The operation that the current code is an attempt of. Handed to the work; with axum, an
+/// extractor.
 #[derive(Clone)]
 pub struct Operation(Arc<Inside>);
 
@@ -162,7 +198,11 @@ pub(super) struct Ties {
 
 impl Operation {
     pub(super) fn new(id: OperationId, head: &Head, ties: Ties) -> Self {
-        let Ties { policy, store, follows_lost } = ties;
+        let Ties {
+            policy,
+            store,
+            follows_lost,
+        } = ties;
         Operation(Arc::new(Inside {
             record: head.id,
             id,
@@ -187,7 +227,8 @@ impl Operation {
         self.0.record
     }
 
-    /// Opaque and unguessable, and the same for every attempt. A key that is used again after its tombstone is over is another operation.
+    /// Opaque and unguessable, and the same for every attempt. A key that is used again after its
+    /// tombstone is over is another operation.
     pub fn id(&self) -> &OperationId {
         &self.0.id
     }
@@ -202,7 +243,8 @@ impl Operation {
         self.0.attempt
     }
 
-    /// The id of the request that made this attempt, to be passed on to whatever is called or logged because of it. `None` without HTTP.
+    /// The id of the request that made this attempt, to be passed on to whatever is called or
+    /// logged because of it. `None` without HTTP.
     pub fn request_id(&self) -> Option<&RequestId> {
         self.0.request_id.as_ref()
     }
@@ -220,12 +262,14 @@ impl Operation {
         &self.0.store
     }
 
-    /// How this attempt finished in a transaction of the work's own, if that is known to have committed.
+    /// How this attempt finished in a transaction of the work's own, if that is known to have
+    /// committed.
     pub(crate) fn joined(&self) -> Option<&Joined> {
         self.0.joined.get()
     }
 
-    /// Whether the work wanted to join where there was no transaction, so that whatever it did there has committed by itself.
+    /// Whether the work wanted to join where there was no transaction, so that whatever it did
+    /// there has committed by itself.
     pub(crate) fn has_acted_outside(&self) -> bool {
         self.0.acted_outside.load(Ordering::Relaxed)
     }
@@ -264,7 +308,8 @@ impl Operation {
         self.0.id.derive(step)
     }
 
-    /// Whether this attempt is known to have lost its lease. Its outcome may be discarded; long work may stop early.
+    /// Whether this attempt is known to have lost its lease. Its outcome may be discarded; long
+    /// work may stop early.
     pub fn has_lost_lease(&self) -> bool {
         self.0.lost_lease.load(Ordering::Relaxed)
     }
@@ -282,6 +327,10 @@ impl Operation {
 
 impl fmt::Debug for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Operation").field("id", &self.0.id).field("fence", &self.0.fence).field("attempt", &self.0.attempt).finish()
+        f.debug_struct("Operation")
+            .field("id", &self.0.id)
+            .field("fence", &self.0.fence)
+            .field("attempt", &self.0.attempt)
+            .finish()
     }
 }

@@ -1,11 +1,13 @@
 //! Room for new keys: how many records a store may hold, and for whom the last of it is kept.
 //!
-//! The store counts its records, and every node reads the counts with the pulse, once a second at most. In between a node adds what it
-//! has begun itself. So a limit may be passed by what all nodes begin in about a second; no record is ever removed to make room.
+//! The store counts its records, and every node reads the counts with the pulse, once a second at
+//! most. In between a node adds what it has begun itself. So a limit may be passed by what all
+//! nodes begin in about a second; no record is ever removed to make room.
 //!
-//! A caller whose credential nobody has checked can be anybody: forged credentials make as many principals as somebody likes. Such a
-//! caller is a *stranger* until one of its operations has been answered with 2xx. The store remembers the principals of whom that is
-//! true, as long as they have such a record and up to a day longer; a node writes this down once per principal and day.
+//! A caller whose credential nobody has checked can be anybody: forged credentials make as many
+//! principals as somebody likes. Such a caller is a *stranger* until one of its operations has been
+//! answered with 2xx. The store remembers the principals of whom that is true, as long as they have
+//! such a record and up to a day longer; a node writes this down once per principal and day.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,7 +36,8 @@ const PEERS_MAX: usize = 65_536;
 const KNOWN_MAX: usize = 10_000;
 /// Principals that wait to be written down; the others are noticed again with their next record.
 const UNWRITTEN_MAX: usize = 10_000;
-/// How long the store is told that a principal is known, beyond the life of its record: it is written again when that is used up.
+/// How long the store is told that a principal is known, beyond the life of its record: it is
+/// written again when that is used up.
 const KNOWN_LONGER: Duration = Duration::from_secs(24 * 60 * 60);
 /// How long what the store says of a principal is believed.
 const KNOWN_FOR: Duration = Duration::from_secs(60);
@@ -82,8 +85,12 @@ impl Capacity {
     }
 
     pub(crate) fn set_quotas(&self, quotas: Quotas) {
-        self.records_max.store(quotas.records_max.unwrap_or(u64::MAX), Ordering::Relaxed);
-        self.refused_max.store(quotas.refused_records_max.unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.records_max
+            .store(quotas.records_max.unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.refused_max.store(
+            quotas.refused_records_max.unwrap_or(u64::MAX),
+            Ordering::Relaxed,
+        );
     }
 
     /// What the store has counted.
@@ -108,7 +115,10 @@ impl Capacity {
     }
 
     fn space(&self) -> Space {
-        let (records, max) = (self.records.load(Ordering::Relaxed), self.records_max.load(Ordering::Relaxed));
+        let (records, max) = (
+            self.records.load(Ordering::Relaxed),
+            self.records_max.load(Ordering::Relaxed),
+        );
         match records {
             _ if records >= max => Space::Nobody,
             _ if records >= max - max / RESERVED_PART => Space::KnownPrincipals,
@@ -127,11 +137,18 @@ impl Capacity {
         Timestamp::from_micros(self.now.load(Ordering::Relaxed))
     }
 
-    /// Notes that a principal has a completed record. Returns whether somebody has to begin writing such notes down.
+    /// Notes that a principal has a completed record. Returns whether somebody has to begin writing
+    /// such notes down.
     fn note_known(&self, scope: &Scope, head: &Head) -> bool {
         let is_success = head.state == State::Completed && matches!(head.status, Some(200..=299));
-        let Some(id) = PrincipalId::of(scope).filter(|_| is_success) else { return false };
-        if self.known.get(&id).is_some_and(|until| until >= head.tombstone_until) {
+        let Some(id) = PrincipalId::of(scope).filter(|_| is_success) else {
+            return false;
+        };
+        if self
+            .known
+            .get(&id)
+            .is_some_and(|until| until >= head.tombstone_until)
+        {
             return false;
         }
         let mut unwritten = lock(&self.unwritten);
@@ -146,33 +163,50 @@ impl Capacity {
 }
 
 impl Engine {
-    /// Whether there is room for a new key of this caller. Says whether the caller is a stranger, where that matters; the store is asked
-    /// only then.
+    /// Whether there is room for a new key of this caller. Says whether the caller is a stranger,
+    /// where that matters; the store is asked only then.
     pub(super) async fn find_room(&self, call: &Call) -> Result<bool, Rejection> {
         let space = self.capacity.space();
         if space == Space::Nobody {
             return Err(Rejection::StoreFull);
         }
-        let is_peer_over = call.unverified.as_ref().is_some_and(|unverified| self.capacity.is_over(unverified.peer));
-        let is_counted = call.unverified.as_ref().is_some_and(|unverified| !unverified.counted.is_empty());
+        let is_peer_over = call
+            .unverified
+            .as_ref()
+            .is_some_and(|unverified| self.capacity.is_over(unverified.peer));
+        let is_counted = call
+            .unverified
+            .as_ref()
+            .is_some_and(|unverified| !unverified.counted.is_empty());
         let matters = space == Space::KnownPrincipals || is_peer_over || is_counted;
         if !matters || self.is_known(call).await? {
             return Ok(false);
         }
         match space {
             Space::KnownPrincipals => Err(Rejection::StoreFull),
-            _ if is_peer_over => Err(Rejection::KeysTooFast { retry_after: COME_BACK }),
+            _ if is_peer_over => Err(Rejection::KeysTooFast {
+                retry_after: COME_BACK,
+            }),
             _ => Ok(true),
         }
     }
 
     async fn is_known(&self, call: &Call) -> Result<bool, Rejection> {
-        let Some(id) = PrincipalId::of(&call.scope) else { return Ok(false) };
+        let Some(id) = PrincipalId::of(&call.scope) else {
+            return Ok(false);
+        };
         let now = self.capacity.store_now();
-        if self.capacity.known.get(&id).is_some_and(|until| until > now) {
+        if self
+            .capacity
+            .known
+            .get(&id)
+            .is_some_and(|until| until > now)
+        {
             return Ok(true);
         }
-        let is_known = self.ask_in(call.policy.store_timeout, self.store.knows(id)).await?;
+        let is_known = self
+            .ask_in(call.policy.store_timeout, self.store.knows(id))
+            .await?;
         if is_known {
             self.capacity.known.insert(id, now.after(KNOWN_FOR));
         }
@@ -182,7 +216,8 @@ impl Engine {
     /// Takes note of what an attempt of this call has ended in.
     pub(super) fn note_end(self: &Arc<Self>, call: &Call, head: &Head) {
         if head.is_refused() {
-            self.capacity.add_refused(call.unverified.as_ref().map(|unverified| unverified.peer));
+            self.capacity
+                .add_refused(call.unverified.as_ref().map(|unverified| unverified.peer));
         } else if self.capacity.note_known(&call.scope, head) {
             let (engine, timeout) = (Arc::downgrade(self), call.policy.store_timeout);
             tokio::spawn(async move {
@@ -194,10 +229,15 @@ impl Engine {
         }
     }
 
-    /// Writes down who is known. What fails is forgotten here too, so that it is written after the next record.
+    /// Writes down who is known. What fails is forgotten here too, so that it is written after the
+    /// next record.
     async fn write_known(&self, timeout: Duration) {
         let unwritten = std::mem::take(&mut *lock(&self.capacity.unwritten));
-        if self.ask_in(timeout, self.store.remember(unwritten.clone())).await.is_err() {
+        if self
+            .ask_in(timeout, self.store.remember(unwritten.clone()))
+            .await
+            .is_err()
+        {
             for known in unwritten {
                 self.capacity.known.remove(&known.id);
             }
@@ -229,7 +269,10 @@ impl RefusedBy {
     fn count(&mut self, peer: PeerId, now: Instant) -> u64 {
         self.pass(now);
         let of = |counts: &HashMap<PeerId, u64>, others: u64| {
-            counts.get(&peer).copied().unwrap_or(if counts.len() < PEERS_MAX { 0 } else { others })
+            counts
+                .get(&peer)
+                .copied()
+                .unwrap_or(if counts.len() < PEERS_MAX { 0 } else { others })
         };
         of(&self.latest, self.others[0]) + of(&self.before, self.others[1])
     }
@@ -240,8 +283,19 @@ impl RefusedBy {
             return;
         }
         self.since = Some(now);
-        self.before = if elapsed < REFUSED_FOR * 2 { std::mem::take(&mut self.latest) } else { HashMap::new() };
-        self.others = [0, if elapsed < REFUSED_FOR * 2 { self.others[0] } else { 0 }];
+        self.before = if elapsed < REFUSED_FOR * 2 {
+            std::mem::take(&mut self.latest)
+        } else {
+            HashMap::new()
+        };
+        self.others = [
+            0,
+            if elapsed < REFUSED_FOR * 2 {
+                self.others[0]
+            } else {
+                0
+            },
+        ];
         self.latest.clear();
     }
 }
@@ -259,7 +313,11 @@ mod tests {
 
     fn capacity(records_max: u64, refused_records_max: u64) -> Capacity {
         let (records_max, refused_records_max) = (Some(records_max), Some(refused_records_max));
-        Capacity::new(Quotas { records_max, refused_records_max, ..Quotas::default() })
+        Capacity::new(Quotas {
+            records_max,
+            refused_records_max,
+            ..Quotas::default()
+        })
     }
 
     #[test]
@@ -273,7 +331,10 @@ mod tests {
         assert!(space_at(18) == Space::KnownPrincipals && space_at(19) == Space::KnownPrincipals);
         assert!(space_at(20) == Space::Nobody && space_at(21) == Space::Nobody);
         capacity.set_quotas(Quotas::default());
-        assert!(space_at(1 << 40) == Space::Anybody, "without a limit there is none");
+        assert!(
+            space_at(1 << 40) == Space::Anybody,
+            "without a limit there is none"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -282,7 +343,10 @@ mod tests {
         (0..199).for_each(|_| capacity.add_refused(Some(ANN)));
         assert!(!capacity.is_over(ANN), "there is room for all");
         capacity.add_refused(Some(BOB));
-        assert!(capacity.is_over(ANN) && !capacity.is_over(BOB), "one of two hundred is within a hundredth");
+        assert!(
+            capacity.is_over(ANN) && !capacity.is_over(BOB),
+            "one of two hundred is within a hundredth"
+        );
         capacity.add_refused(Some(BOB));
         assert!(capacity.is_over(BOB));
         tokio::time::advance(REFUSED_FOR * 2).await;
@@ -299,6 +363,12 @@ mod tests {
         };
         (0..PEERS_MAX + 10).for_each(|number| counts.add(peer(number), now));
         assert_eq!(counts.latest.len(), PEERS_MAX);
-        assert_eq!((counts.count(peer(0), now), counts.count(peer(PEERS_MAX + 5), now)), (1, 10));
+        assert_eq!(
+            (
+                counts.count(peer(0), now),
+                counts.count(peer(PEERS_MAX + 5), now)
+            ),
+            (1, 10)
+        );
     }
 }

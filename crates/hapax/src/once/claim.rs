@@ -1,9 +1,11 @@
-//! Claims whose reply was lost: adopted where there is still a caller, released where there is none.
+//! Claims whose reply was lost: adopted where there is still a caller, released where there is
+//! none.
 //!
-//! The attempt token tells ours from theirs. Sending the same claim again settles the matter either way: it wins, or it finds itself
-//! there already, or it finds somebody else. After it the lost original can no longer land, for its condition is gone; but for one
-//! case, in rerun: the attempt it would have followed renewed its lease and lapsed again. Then the original wins a fence that nobody
-//! runs under, which costs a lease of waiting and no effect.
+//! The attempt token tells ours from theirs. Sending the same claim again settles the matter either
+//! way: it wins, or it finds itself there already, or it finds somebody else. After it the lost
+//! original can no longer land, for its condition is gone; but for one case, in rerun: the attempt
+//! it would have followed renewed its lease and lapsed again. Then the original wins a fence that
+//! nobody runs under, which costs a lease of waiting and no effect.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,12 +47,17 @@ impl Engine {
                     Ok(written) => return Ok((written, room)),
                     Err(rejection) => break rejection,
                 },
-                // Nothing was written, and whoever has the record may keep it for long. Of a new key there is none that anybody could have.
-                Err(Rejection::InFlight { .. }) if !is_open && put.condition == Condition::Absent => {
+                // Nothing was written, and whoever has the record may keep it for long. Of a new
+                // key there is none that anybody could have.
+                Err(Rejection::InFlight { .. })
+                    if !is_open && put.condition == Condition::Absent =>
+                {
                     return Err(Rejection::StoreUnavailable);
                 }
                 Err(rejection @ Rejection::InFlight { .. }) if !is_open => return Err(rejection),
-                Err(Rejection::StoreUnavailable) if Instant::now() + pause < deadline => tokio::time::sleep(pause).await,
+                Err(Rejection::StoreUnavailable) if Instant::now() + pause < deadline => {
+                    tokio::time::sleep(pause).await;
+                }
                 Err(rejection) => break rejection,
             }
             (pause, is_open) = ((pause * 2).min(PAUSE_MAX), true);
@@ -60,29 +67,64 @@ impl Engine {
     }
 
     /// "Exists with my token" means mine: an earlier try had won after all.
-    async fn adopt(&self, written: Written, token: AttemptToken, policy: &Policy, unused: Unused) -> Result<Written, Rejection> {
-        let Written::Lost(seen) = written else { return Ok(written) };
-        let Some(head) = mine(&seen, token) else { return Ok(Written::Lost(seen)) };
+    async fn adopt(
+        &self,
+        written: Written,
+        token: AttemptToken,
+        policy: &Policy,
+        unused: Unused,
+    ) -> Result<Written, Rejection> {
+        let Written::Lost(seen) = written else {
+            return Ok(written);
+        };
+        let Some(head) = mine(&seen, token) else {
+            return Ok(Written::Lost(seen));
+        };
         if head.state_at(seen.now) == State::Running {
-            return Ok(Written::Won(Won { head: head.clone(), now: seen.now }));
+            return Ok(Written::Won(Won {
+                head: head.clone(),
+                now: seen.now,
+            }));
         }
-        // Ours, but its lease is over already. It was never dispatched, so that nothing of it need be held as unknown.
+        // Ours, but its lease is over already. It was never dispatched, so that nothing of it need
+        // be held as unknown.
         let put = unused.release(head, policy.into());
-        match self.ask_in(policy.store_timeout, self.store.put_if(put)).await? {
-            Written::Won(won) => Ok(Written::Lost(Seen { record: Some(Record { head: won.head, answer: None }), now: won.now })),
+        match self
+            .ask_in(policy.store_timeout, self.store.put_if(put))
+            .await?
+        {
+            Written::Won(won) => Ok(Written::Lost(Seen {
+                record: Some(Record {
+                    head: won.head,
+                    answer: None,
+                }),
+                now: won.now,
+            })),
             lost @ Written::Lost(_) => Ok(lost),
         }
     }
 
-    /// Nobody is waiting for this claim any more: makes sure, in the background, that it does not hold the key.
-    fn release_later(self: &Arc<Self>, put: Put, token: AttemptToken, policy: &Policy, unused: Unused) {
+    /// Nobody is waiting for this claim any more: makes sure, in the background, that it does not
+    /// hold the key.
+    fn release_later(
+        self: &Arc<Self>,
+        put: Put,
+        token: AttemptToken,
+        policy: &Policy,
+        unused: Unused,
+    ) {
         if planted::is(Bug::LateClaimForgotten) {
             return;
         }
         let Ok(limbo) = self.limbo.clone().try_acquire_owned() else {
             return tracing::warn!(record = %put.id, "too many lost claims: this one is left to lapse");
         };
-        let (engine, lifetime, timeout, counted) = (self.clone(), policy.into(), policy.store_timeout, self.attempts.token());
+        let (engine, lifetime, timeout, counted) = (
+            self.clone(),
+            policy.into(),
+            policy.store_timeout,
+            self.attempts.token(),
+        );
         let releasing = async move {
             if !engine.release(&put, token, unused, lifetime, timeout).await {
                 tracing::warn!(record = %put.id, "a claim whose reply was lost could not be released");
@@ -92,8 +134,16 @@ impl Engine {
         tokio::spawn(releasing.in_current_span());
     }
 
-    /// Tries until it is certain that the claim does not hold the key; says whether it came to that.
-    async fn release(&self, put: &Put, token: AttemptToken, unused: Unused, lifetime: Lifetime, timeout: Duration) -> bool {
+    /// Tries until it is certain that the claim does not hold the key; says whether it came to
+    /// that.
+    async fn release(
+        &self,
+        put: &Put,
+        token: AttemptToken,
+        unused: Unused,
+        lifetime: Lifetime,
+        timeout: Duration,
+    ) -> bool {
         let mut pause = PAUSE_MIN;
         for _ in 0..RELEASE_TRIES_MAX {
             tokio::time::sleep(pause).await;
@@ -106,7 +156,11 @@ impl Engine {
                     None => return true,
                 },
             };
-            if self.ask_in(timeout, self.store.put_if(unused.release(&head, lifetime))).await.is_ok() {
+            if self
+                .ask_in(timeout, self.store.put_if(unused.release(&head, lifetime)))
+                .await
+                .is_ok()
+            {
                 return true;
             }
         }
@@ -125,7 +179,8 @@ fn mine(seen: &Seen, token: AttemptToken) -> Option<&Head> {
 pub(super) enum Unused {
     /// There was nothing, or an attempt that did not count.
     Retryable,
-    /// An attempt had been lost for this reason, and nothing more is known of it now: whoever comes next must be told so, and ask about it.
+    /// An attempt had been lost for this reason, and nothing more is known of it now: whoever comes
+    /// next must be told so, and ask about it.
     Unknown(Loss),
 }
 
@@ -135,7 +190,16 @@ impl Unused {
             Unused::Retryable => (State::Retryable, None),
             Unused::Unknown(loss) => (State::Unknown, loss.code()),
         };
-        let finish = Finish { state, status, answer: None, lifetime };
-        Put { id: head.id, condition: Condition::Held { fence: head.fence }, change: Change::Finish(finish) }
+        let finish = Finish {
+            state,
+            status,
+            answer: None,
+            lifetime,
+        };
+        Put {
+            id: head.id,
+            condition: Condition::Held { fence: head.fence },
+            change: Change::Finish(finish),
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! Flights: what this node is working on, so that repeats join instead of asking the store.
 //!
-//! The first request of a key to arrive takes the seat and leads; others join its flight and are woken by push when it lands. A
-//! flight may also follow an attempt of another node: then one poll of the store, for all such keys together, lands it.
+//! The first request of a key to arrive takes the seat and leads; others join its flight and are
+//! woken by push when it lands. A flight may also follow an attempt of another node: then one poll
+//! of the store, for all such keys together, lands it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -74,9 +75,17 @@ impl Flights {
         match self.lock().entry(id) {
             Slot::Occupied(flight) => Entry::Join(flight.get().clone()),
             Slot::Vacant(slot) => {
-                let flight = Arc::new(Flight { phase: watch::Sender::new(Phase::Claiming), waiters: AtomicUsize::new(0) });
+                let flight = Arc::new(Flight {
+                    phase: watch::Sender::new(Phase::Claiming),
+                    waiters: AtomicUsize::new(0),
+                });
                 slot.insert(flight.clone());
-                Entry::Lead(Seat { flights: self.clone(), id, flight, landing: Landing::Again })
+                Entry::Lead(Seat {
+                    flights: self.clone(),
+                    id,
+                    flight,
+                    landing: Landing::Again,
+                })
             }
         }
     }
@@ -97,7 +106,8 @@ impl Seat {
 
     /// An attempt is running.
     pub(crate) fn running(&self, fingerprint: Fingerprint, since: Instant) {
-        self.flight.enter(Phase::Running(Arc::new(Running { fingerprint, since })));
+        self.flight
+            .enter(Phase::Running(Arc::new(Running { fingerprint, since })));
     }
 
     /// Leaves, with this to tell.
@@ -107,7 +117,10 @@ impl Seat {
 
     /// Leaves with a record.
     pub(crate) fn land_seen(self, seen: Seen, ran: bool) {
-        self.land(Landing::Seen { seen: Arc::new(seen), ran });
+        self.land(Landing::Seen {
+            seen: Arc::new(seen),
+            ran,
+        });
     }
 
     pub(crate) fn has_waiters(&self) -> bool {
@@ -117,7 +130,8 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        // First off the board, then the news: who is woken and looks again must not find this flight.
+        // First off the board, then the news: who is woken and looks again must not find this
+        // flight.
         self.flights.lock().remove(&self.id);
         let landing = std::mem::replace(&mut self.landing, Landing::Again);
         self.flight.enter(Phase::Landed(landing));
@@ -127,7 +141,8 @@ impl Drop for Seat {
 impl Flight {
     /// Goes on to this phase, and wakes whoever waits for it.
     fn enter(&self, phase: Phase) {
-        // Most flights have nobody to wake. Who subscribes after this count reads the phase after it was written: both take the lock.
+        // Most flights have nobody to wake. Who subscribes after this count reads the phase after
+        // it was written: both take the lock.
         self.phase.send_if_modified(|current| {
             *current = phase;
             self.phase.receiver_count() > 0
@@ -137,22 +152,36 @@ impl Flight {
     /// The phase after the claim is decided.
     pub(crate) async fn decided(&self) -> Phase {
         let mut phase = self.phase.subscribe();
-        let decided = phase.wait_for(|phase| !matches!(phase, Phase::Claiming)).await;
+        let decided = phase
+            .wait_for(|phase| !matches!(phase, Phase::Claiming))
+            .await;
         decided.map_or(Phase::Landed(Landing::Again), |phase| phase.clone())
     }
 
     /// The landing, by push.
     pub(crate) async fn landed(&self) -> Landing {
         let mut phase = self.phase.subscribe();
-        match phase.wait_for(|phase| matches!(phase, Phase::Landed(_))).await.as_deref() {
+        match phase
+            .wait_for(|phase| matches!(phase, Phase::Landed(_)))
+            .await
+            .as_deref()
+        {
             Ok(Phase::Landed(landing)) => landing.clone(),
             _ => Landing::Again,
         }
     }
 
     /// A place among the waiters, unless too many wait for this key or on this node.
-    pub(crate) fn wait(self: Arc<Self>, flights: &Arc<Flights>, per_key_max: usize, max: usize) -> Option<Waiter> {
-        let waiter = Waiter { flights: flights.clone(), flight: self };
+    pub(crate) fn wait(
+        self: Arc<Self>,
+        flights: &Arc<Flights>,
+        per_key_max: usize,
+        max: usize,
+    ) -> Option<Waiter> {
+        let waiter = Waiter {
+            flights: flights.clone(),
+            flight: self,
+        };
         let of_key = waiter.flight.waiters.fetch_add(1, Ordering::SeqCst);
         let of_node = flights.waiters.fetch_add(1, Ordering::SeqCst);
         (of_key < per_key_max && of_node < max).then_some(waiter)

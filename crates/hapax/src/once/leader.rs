@@ -1,4 +1,5 @@
-//! The leader: decides on behalf of all requests of one key that this node has, and makes the claim.
+//! The leader: decides on behalf of all requests of one key that this node has, and makes the
+//! claim.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -49,16 +50,28 @@ pub(super) struct Leader {
 }
 
 impl Leader {
-    pub(super) async fn lead<T, W, F>(mut self, seat: Seat, work: W, tell: oneshot::Sender<Led<T, W>>)
-    where
+    pub(super) async fn lead<T, W, F>(
+        mut self,
+        seat: Seat,
+        work: W,
+        tell: oneshot::Sender<Led<T, W>>,
+    ) where
         T: Send + 'static,
         W: FnOnce(Operation) -> F + Send + 'static,
         F: Future<Output = Ended<T>> + Send + 'static,
     {
         match self.decide(seat.id()).await {
             Ok(Course::Run(claimed)) => {
-                let attempt = Attempt { engine: self.engine, call: self.call, claimed, epoch: self.epoch };
-                attempt::run(attempt, seat, work, |reply| drop(tell.send(Led::Reply(reply)))).await;
+                let attempt = Attempt {
+                    engine: self.engine,
+                    call: self.call,
+                    claimed,
+                    epoch: self.epoch,
+                };
+                attempt::run(attempt, seat, work, |reply| {
+                    drop(tell.send(Led::Reply(reply)));
+                })
+                .await;
             }
             Ok(Course::Replay(seen)) => {
                 if let Some(epoch) = self.epoch {
@@ -72,7 +85,9 @@ impl Leader {
                 if self.call.wait.is_zero() {
                     seat.land_seen(seen.clone(), false);
                 } else if let Some(fingerprint) = head.fingerprint {
-                    let began = Instant::now().checked_sub(since(&seen)).unwrap_or_else(Instant::now);
+                    let began = Instant::now()
+                        .checked_sub(since(&seen))
+                        .unwrap_or_else(Instant::now);
                     seat.running(fingerprint, began);
                     remote::follow(&self.engine, seat, head.fence);
                 }
@@ -81,7 +96,9 @@ impl Leader {
             Err(Refusal { rejection, seen }) => {
                 match seen {
                     Some(seen) => seat.land_seen(seen, false),
-                    None if rejection == Rejection::StoreUnavailable => seat.land(Landing::Failed(rejection.clone())),
+                    None if rejection == Rejection::StoreUnavailable => {
+                        seat.land(Landing::Failed(rejection.clone()));
+                    }
                     // The leader's own trouble, such as a body that cannot be read again.
                     None => seat.land(Landing::Again),
                 }
@@ -94,32 +111,59 @@ impl Leader {
     pub(super) async fn decide(&mut self, id: RecordId) -> Result<Course, Refusal> {
         let policy = self.call.policy.clone();
         let mut seen = self.known.take();
-        // A fresh key costs one round trip: its absence is assumed, and the claim's condition finds out. Only a caller who may begin
-        // nothing any more looks first, and one whose new keys are counted: a repeat must not take, not even for a moment, what a new
-        // key needs.
+        // A fresh key costs one round trip: its absence is assumed, and the claim's condition finds
+        // out. Only a caller who may begin nothing any more looks first, and one whose new keys are
+        // counted: a repeat must not take, not even for a moment, what a new key needs.
         let now = Timestamp::from_system_time(SystemTime::now());
         let is_counted = !self.call.counted.is_empty() || self.engine.store.is_counting();
-        if seen.is_none() && (is_counted || self.call.is_late(now) || planted::is(Bug::CheckThenAct)) {
+        if seen.is_none()
+            && (is_counted || self.call.is_late(now) || planted::is(Bug::CheckThenAct))
+        {
             seen = Some(self.read(id).await?);
         }
         for _ in 0..ROUNDS_MAX {
-            let head = seen.as_ref().and_then(|seen| seen.record.as_ref()).map(|record| &record.head);
-            let now = seen.as_ref().map_or(now, |seen| if planted::is(Bug::LapseByNodeClock) { now } else { seen.now });
+            let head = seen
+                .as_ref()
+                .and_then(|seen| seen.record.as_ref())
+                .map(|record| &record.head);
+            let now = seen.as_ref().map_or(now, |seen| {
+                if planted::is(Bug::LapseByNodeClock) {
+                    now
+                } else {
+                    seen.now
+                }
+            });
             let fingerprint = self.call.fingerprint_for(head).await?;
             match decide(head, &self.call.ask(&fingerprint), now, &policy) {
                 Decision::Attempt(condition) => match self.admit(condition).await {
-                    Ok(admitted) => match self.claim(id, condition, head.and_then(|head| loss(head, now)), admitted).await? {
+                    Ok(admitted) => match self
+                        .claim(
+                            id,
+                            condition,
+                            head.and_then(|head| loss(head, now)),
+                            admitted,
+                        )
+                        .await?
+                    {
                         Claimed::Mine(mine) => return Ok(Course::Run(mine)),
                         Claimed::Theirs(theirs) => seen = Some(*theirs),
                     },
-                    // What is done can be replayed even where nothing more can be begun: look before refusing.
-                    Err(rejection) if seen.is_none() => seen = Some(self.read(id).await.map_err(|_| rejection)?),
+                    // What is done can be replayed even where nothing more can be begun: look
+                    // before refusing.
+                    Err(rejection) if seen.is_none() => {
+                        seen = Some(self.read(id).await.map_err(|_| rejection)?);
+                    }
                     Err(rejection) => return Err(Refusal { rejection, seen }),
                 },
-                Decision::Replay => return Ok(Course::Replay(seen.take().expect("a replay has a record"))),
+                Decision::Replay => {
+                    return Ok(Course::Replay(seen.take().expect("a replay has a record")));
+                }
                 Decision::Wait => {
                     let head = head.expect("who waits has seen a record").clone();
-                    return Ok(Course::Follow(seen.take().expect("who waits has seen a record"), Box::new(head)));
+                    return Ok(Course::Follow(
+                        seen.take().expect("who waits has seen a record"),
+                        Box::new(head),
+                    ));
                 }
                 Decision::Hold(condition) => seen = Some(self.hold(id, condition).await?),
                 Decision::Reject(rejection) => return Err(Refusal { rejection, seen }),
@@ -128,60 +172,151 @@ impl Leader {
         Err(in_flight(Duration::ZERO).into())
     }
 
-    /// Whether one more attempt may begin. Only a new key is held to more than the node's own limit: what it is made of, how many records
-    /// there are, and how many its principal, and whatever else new keys are counted by, have had.
+    /// Whether one more attempt may begin. Only a new key is held to more than the node's own
+    /// limit: what it is made of, how many records there are, and how many its principal, and
+    /// whatever else new keys are counted by, have had.
     async fn admit(&self, condition: Condition) -> Result<Admitted, Rejection> {
-        let Call { policy, scope, counted, unverified, .. } = &self.call;
+        let Call {
+            policy,
+            scope,
+            counted,
+            unverified,
+            ..
+        } = &self.call;
         let room = self.engine.room(policy)?;
         if condition != Condition::Absent {
-            return Ok(Admitted { room, reserved: None, taken: None });
+            return Ok(Admitted {
+                room,
+                reserved: None,
+                taken: None,
+            });
         }
-        if policy.key_bits_min > 0 && self.is_key_the_callers() && self.call.key.bits() < policy.key_bits_min {
-            return Err(Rejection::KeyGuessable { bits_min: policy.key_bits_min });
+        if policy.key_bits_min > 0
+            && self.is_key_the_callers()
+            && self.call.key.bits() < policy.key_bits_min
+        {
+            return Err(Rejection::KeyGuessable {
+                bits_min: policy.key_bits_min,
+            });
         }
         let is_stranger = self.engine.find_room(&self.call).await?;
-        let counted = unverified.as_ref().filter(|_| is_stranger).map_or(counted, |unverified| &unverified.counted);
-        let reserved = self.engine.store.reserve_record(scope).map_err(|_| Rejection::QuotaReached)?;
-        let velocities = if policy.shadow { &self.engine.shadow_velocities } else { &self.engine.velocities };
+        let counted = unverified
+            .as_ref()
+            .filter(|_| is_stranger)
+            .map_or(counted, |unverified| &unverified.counted);
+        let reserved = self
+            .engine
+            .store
+            .reserve_record(scope)
+            .map_err(|_| Rejection::QuotaReached)?;
+        let velocities = if policy.shadow {
+            &self.engine.shadow_velocities
+        } else {
+            &self.engine.velocities
+        };
         let taken = velocities.take(counted, Instant::now());
         let taken = taken.map_err(|retry_after| Rejection::KeysTooFast { retry_after })?;
-        Ok(Admitted { room, reserved, taken: Some(taken) })
+        Ok(Admitted {
+            room,
+            reserved,
+            taken: Some(taken),
+        })
     }
 
     /// Whether the caller made the key, and could have made it better.
     fn is_key_the_callers(&self) -> bool {
-        let Policy { key, key_source, .. } = &*self.call.policy;
+        let Policy {
+            key, key_source, ..
+        } = &*self.call.policy;
         *key != KeyRule::Issued && !matches!(key_source, KeySource::Derived(_))
     }
 
     async fn read(&self, id: RecordId) -> Result<Seen, Rejection> {
-        let mut reading = self.engine.ask_in(self.call.policy.store_timeout, self.engine.store.get(vec![id])).await?;
-        Ok(Seen { record: reading.records.pop().flatten(), now: reading.now })
+        let mut reading = self
+            .engine
+            .ask_in(
+                self.call.policy.store_timeout,
+                self.engine.store.get(vec![id]),
+            )
+            .await?;
+        Ok(Seen {
+            record: reading.records.pop().flatten(),
+            now: reading.now,
+        })
     }
 
     /// Writes down that the attempt was lost, unless it has ended after all.
     async fn hold(&self, id: RecordId, condition: Condition) -> Result<Seen, Rejection> {
-        let put = Put { id, condition, change: Change::Lose((&*self.call.policy).into()) };
-        match self.engine.ask_in(self.call.policy.store_timeout, self.engine.store.put_if(put)).await? {
-            Written::Won(won) => Ok(Seen { record: Some(Record { head: won.head, answer: None }), now: won.now }),
+        let put = Put {
+            id,
+            condition,
+            change: Change::Lose((&*self.call.policy).into()),
+        };
+        match self
+            .engine
+            .ask_in(
+                self.call.policy.store_timeout,
+                self.engine.store.put_if(put),
+            )
+            .await?
+        {
+            Written::Won(won) => Ok(Seen {
+                record: Some(Record {
+                    head: won.head,
+                    answer: None,
+                }),
+                now: won.now,
+            }),
             Written::Lost(seen) => Ok(seen),
         }
     }
 
     /// `lost` is why the attempt before this one is unknown, if it is.
-    async fn claim(&self, id: RecordId, condition: Condition, lost: Option<Loss>, admitted: Admitted) -> Result<Claimed, Refusal> {
+    async fn claim(
+        &self,
+        id: RecordId,
+        condition: Condition,
+        lost: Option<Loss>,
+        admitted: Admitted,
+    ) -> Result<Claimed, Refusal> {
         // Whatever is not spent below is given back: a claim that finds a record is no new key.
-        let Admitted { room, reserved, taken } = admitted;
-        let Call { policy, scope, key, request_id, .. } = &self.call;
+        let Admitted {
+            room,
+            reserved,
+            taken,
+        } = admitted;
+        let Call {
+            policy,
+            scope,
+            key,
+            request_id,
+            ..
+        } = &self.call;
         // Under the route's own policy; a further attempt keeps the fingerprint of the first.
         let fingerprint = self.call.fingerprint(&policy.fingerprint).await?;
         let operation_ids = self.engine.operation_ids(policy.store_timeout).await?;
-        let lease = if planted::is(Bug::RetentionAsLease) { policy.retention } else { policy.lease };
+        let lease = if planted::is(Bug::RetentionAsLease) {
+            policy.retention
+        } else {
+            policy.lease
+        };
         let token = new_token();
         let terms = (policy.mode == Mode::Transaction).then(|| Arc::new(Terms::from(&**policy)));
         let request_id = request_id.clone();
-        let claim = Claim { scope: scope.stored(), key: key.clone(), fingerprint, token, lease, terms, request_id };
-        let put = Put { id, condition, change: Change::Claim(claim) };
+        let claim = Claim {
+            scope: scope.stored(),
+            key: key.clone(),
+            fingerprint,
+            token,
+            lease,
+            terms,
+            request_id,
+        };
+        let put = Put {
+            id,
+            condition,
+            change: Change::Claim(claim),
+        };
 
         let unused = lost.map_or(Unused::Retryable, Unused::Unknown);
         self.engine.observe(&Event::Claiming(self.call.subject(id)));
@@ -190,7 +325,11 @@ impl Leader {
             Written::Won(won) => {
                 let (fence, attempt) = (won.head.fence, won.head.attempts);
                 let subject = self.call.subject(id);
-                self.engine.observe(&Event::Claimed { subject, fence, attempt });
+                self.engine.observe(&Event::Claimed {
+                    subject,
+                    fence,
+                    attempt,
+                });
                 drop(reserved);
                 if let Some(taken) = taken {
                     self.engine.capacity.add_record();
@@ -199,9 +338,21 @@ impl Leader {
                         self.engine.observe(&Event::GuessableKey { subject, kind });
                     }
                 }
-                let ties = Ties { policy: policy.clone(), store: self.engine.store.clone(), follows_lost: lost.is_some() };
-                let operation = Operation::new(operation_ids.make(&id, won.head.created_at), &won.head, ties);
-                Ok(Claimed::Mine(Box::new(attempt::Claimed { head: won.head, operation, _room: room })))
+                let ties = Ties {
+                    policy: policy.clone(),
+                    store: self.engine.store.clone(),
+                    follows_lost: lost.is_some(),
+                };
+                let operation = Operation::new(
+                    operation_ids.make(&id, won.head.created_at),
+                    &won.head,
+                    ties,
+                );
+                Ok(Claimed::Mine(Box::new(attempt::Claimed {
+                    head: won.head,
+                    operation,
+                    _room: room,
+                })))
             }
             Written::Lost(seen) => Ok(Claimed::Theirs(Box::new(seen))),
         }
@@ -235,20 +386,28 @@ pub(super) struct Refusal {
 
 impl From<Rejection> for Refusal {
     fn from(rejection: Rejection) -> Self {
-        Refusal { rejection, seen: None }
+        Refusal {
+            rejection,
+            seen: None,
+        }
     }
 }
 
 /// Why the attempt in this record was lost, if it was: it may have had its effect.
 fn loss(head: &Head, now: Timestamp) -> Option<Loss> {
-    Some(head.state_at(now)).filter(|state| *state == State::Unknown).and_then(|state| head.loss(state))
+    Some(head.state_at(now))
+        .filter(|state| *state == State::Unknown)
+        .and_then(|state| head.loss(state))
 }
 
-/// A token that no other claim has: random bytes of this process, and a count. It is no secret, so that the system need not be asked
-/// for new ones each time.
+/// A token that no other claim has: random bytes of this process, and a count. It is no secret, so
+/// that the system need not be asked for new ones each time.
 fn new_token() -> AttemptToken {
-    static PROCESS: LazyLock<[u8; 8]> =
-        LazyLock::new(|| uuid::Uuid::new_v4().into_bytes()[..8].try_into().expect("eight of sixteen"));
+    static PROCESS: LazyLock<[u8; 8]> = LazyLock::new(|| {
+        uuid::Uuid::new_v4().into_bytes()[..8]
+            .try_into()
+            .expect("eight of sixteen")
+    });
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&*PROCESS);

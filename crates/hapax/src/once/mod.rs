@@ -1,7 +1,8 @@
 //! Once: the only driver of [`decide`](hapax_core::decide()).
 //!
-//! A request becomes a call; the engine finds out what is remembered of it, and has its work run once. `path.rs` is the
-//! path of a call, `leader.rs` asks `decide` and claims, `attempt.rs` is the life of an attempt; the other files are what those lean on.
+//! A request becomes a call; the engine finds out what is remembered of it, and has its work run
+//! once. `path.rs` is the path of a call, `leader.rs` asks `decide` and claims, `attempt.rs` is the
+//! life of an attempt; the other files are what those lean on.
 //!
 //! Without HTTP, use [`Once`]:
 //!
@@ -137,8 +138,17 @@ fn is_refusal(status: u16) -> bool {
 
 impl Once {
     pub(crate) fn new(engine: Arc<Engine>, namespace: Arc<str>, name: &str) -> Self {
-        let scope = Scope { namespace, principal: Principal::Anonymous, method: "RUN".into(), path: name.into() };
-        Once { engine, policy: Arc::default(), scope }
+        let scope = Scope {
+            namespace,
+            principal: Principal::Anonymous,
+            method: "RUN".into(),
+            path: name.into(),
+        };
+        Once {
+            engine,
+            policy: Arc::default(),
+            scope,
+        }
     }
 
     /// Keeps this principal's keys apart from everybody else's.
@@ -161,19 +171,37 @@ impl Once {
         Ok(self)
     }
 
-    /// What a new key counts for. Without HTTP there are no headers, and of the request no more is known than that it is the work's.
+    /// What a new key counts for. Without HTTP there are no headers, and of the request no more is
+    /// known than that it is the work's.
     fn counted(&self) -> Arc<[Counted]> {
-        let Scope { namespace, principal, path, .. } = &self.scope;
-        let rules = self.policy.velocity.iter().filter(|rule| rule.by == Part::Principal);
+        let Scope {
+            namespace,
+            principal,
+            path,
+            ..
+        } = &self.scope;
+        let rules = self
+            .policy
+            .velocity
+            .iter()
+            .filter(|rule| rule.by == Part::Principal);
         let name = Part::digest_of_principal(principal);
-        rules.map(|rule| Counted::new(rule, &[namespace, path], name, name)).collect()
+        rules
+            .map(|rule| Counted::new(rule, &[namespace, path], name, name))
+            .collect()
     }
 
     /// Runs `work` unless it ran under this key before; then returns what it returned.
     ///
-    /// `request` is what the work is asked to do: the same key with another request is refused. The work runs on a task of its own:
-    /// dropping this future does not stop it. An `Err` or a panic is held as unknown unless the error says otherwise.
-    pub async fn run<W, F>(&self, key: Key, request: impl Into<Bytes>, work: W) -> Result<Ran, RunError>
+    /// `request` is what the work is asked to do: the same key with another request is refused. The
+    /// work runs on a task of its own: dropping this future does not stop it. An `Err` or a panic
+    /// is held as unknown unless the error says otherwise.
+    pub async fn run<W, F>(
+        &self,
+        key: Key,
+        request: impl Into<Bytes>,
+        work: W,
+    ) -> Result<Ran, RunError>
     where
         W: FnOnce(Operation) -> F + Send + 'static,
         F: Future<Output = Result<Bytes, Failure>> + Send + 'static,
@@ -181,7 +209,10 @@ impl Once {
         let scope = Arc::new(self.scope.clone());
         let call = Call {
             id: RecordId::of(&scope, &key),
-            request: Arc::new(call::Plain { scope: scope.clone(), body: request.into() }),
+            request: Arc::new(call::Plain {
+                scope: scope.clone(),
+                body: request.into(),
+            }),
             scope,
             key,
             policy: self.policy.clone(),
@@ -197,7 +228,10 @@ impl Once {
             let kept = |status, body: Bytes| {
                 let answer = (policy.keep_answers && body.len() <= policy.answer_bytes_max)
                     .then(|| Arc::new(Answer::new(status, Bytes::copy_from_slice(&body))));
-                Ended { outcome: Outcome::Kept { status, answer }, live: Ok((status, body)) }
+                Ended {
+                    outcome: Outcome::Kept { status, answer },
+                    live: Ok((status, body)),
+                }
             };
             match work(operation.clone()).await {
                 Ok(body) => kept(DONE, body),
@@ -205,30 +239,58 @@ impl Once {
                 Err(Failure::NotDone(error)) => {
                     operation.note_cause(because(&*error));
                     let rejection = Rejection::UpstreamUnreachable;
-                    Ended { outcome: Outcome::Released { status: None }, live: Err(rejection) }
+                    Ended {
+                        outcome: Outcome::Released { status: None },
+                        live: Err(rejection),
+                    }
                 }
                 Err(Failure::Lost(error)) => {
                     operation.note_cause(because(&*error));
-                    Ended { outcome: Outcome::Lost(Loss::NoAnswer), live: Err(lost(&policy, false)) }
+                    Ended {
+                        outcome: Outcome::Lost(Loss::NoAnswer),
+                        live: Err(lost(&policy, false)),
+                    }
                 }
             }
         });
         match reply.await? {
             Reply::First { live, .. } => {
                 let (status, body) = live?;
-                Ok(Ran { body, replayed: false, refused: is_refusal(status) })
+                Ok(Ran {
+                    body,
+                    replayed: false,
+                    refused: is_refusal(status),
+                })
             }
-            Reply::Joined { answer: Some(answer), .. } => {
-                Ok(Ran { body: answer.body.clone(), replayed: false, refused: is_refusal(answer.status) })
-            }
-            Reply::Joined { head, live, answer: None } => {
-                let not_kept = Rejection::AnswerNotKept { status: head.answered(), at: head.finished_at };
+            Reply::Joined {
+                answer: Some(answer),
+                ..
+            } => Ok(Ran {
+                body: answer.body.clone(),
+                replayed: false,
+                refused: is_refusal(answer.status),
+            }),
+            Reply::Joined {
+                head,
+                live,
+                answer: None,
+            } => {
+                let not_kept = Rejection::AnswerNotKept {
+                    status: head.answered(),
+                    at: head.finished_at,
+                };
                 let (status, body) = live.unwrap_or(Err(not_kept))?;
-                Ok(Ran { body, replayed: false, refused: is_refusal(status) })
+                Ok(Ran {
+                    body,
+                    replayed: false,
+                    refused: is_refusal(status),
+                })
             }
-            Reply::Replay { answer, .. } => {
-                Ok(Ran { body: answer.body.clone(), replayed: true, refused: is_refusal(answer.status) })
-            }
+            Reply::Replay { answer, .. } => Ok(Ran {
+                body: answer.body.clone(),
+                replayed: true,
+                refused: is_refusal(answer.status),
+            }),
         }
     }
 

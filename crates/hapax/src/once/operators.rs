@@ -7,7 +7,9 @@ use hapax_core::audit::{LogEntry, LogQuery, Note, Signed, SignedError};
 use hapax_core::outcome::Loss;
 use hapax_core::record::{Fence, Head, Last, Record, State};
 use hapax_core::scope::RecordId;
-use hapax_core::store::{Change, Condition, Finish, Lifetime, ListQuery, Put, StoreError, StoreErrorKind, Won, Written};
+use hapax_core::store::{
+    Change, Condition, Finish, Lifetime, ListQuery, Put, StoreError, StoreErrorKind, Won, Written,
+};
 
 use super::cache::EPOCH_GOOD_FOR;
 use super::engine::Engine;
@@ -24,7 +26,8 @@ pub enum Settlement {
     NotDone,
 }
 
-/// Who changes a record by hand, and why. Both must be said, and are kept in the store's audit log together with the change.
+/// Who changes a record by hand, and why. Both must be said, and are kept in the store's audit log
+/// together with the change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Audit<'a> {
     /// Who, as your own authentication knows them.
@@ -51,13 +54,17 @@ pub enum OperatorError {
         /// Its state.
         state: State,
     },
-    /// The record was forgotten before anybody settled it: nothing is left of its request to compare a repeat with.
-    #[error("record {0} was forgotten while its outcome was unknown: it can no longer be settled, and its repeats get 410")]
+    /// The record was forgotten before anybody settled it: nothing is left of its request to
+    /// compare a repeat with.
+    #[error(
+        "record {0} was forgotten while its outcome was unknown: it can no longer be settled, and its repeats get 410"
+    )]
     Forgotten(RecordId),
     /// Somebody changed the record meanwhile.
     #[error("record {0} has changed meanwhile: look again")]
     Changed(RecordId),
-    /// The record is forgotten and nobody is served its answer any more, but the store could not make sure in time that its bytes are gone.
+    /// The record is forgotten and nobody is served its answer any more, but the store could not
+    /// make sure in time that its bytes are gone.
     #[error(
         "record {id} is forgotten and nobody is served its answer any more, but its bytes may still be on the disk: {source}. Forget it \
          once more to make sure"
@@ -73,12 +80,16 @@ pub enum OperatorError {
     Store(#[from] StoreError),
 }
 
-/// What something is that cannot be changed like this, and what to do. What is unknown can be settled, so it was to be forgotten.
+/// What something is that cannot be changed like this, and what to do. What is unknown can be
+/// settled, so it was to be forgotten.
 fn not_now(state: State) -> String {
     if is_unknown(state) {
         return "unknown: what is forgotten can never be settled, so settle it first".to_owned();
     }
-    format!("{}: only an unknown outcome can be settled, and nothing running can be forgotten", state.word())
+    format!(
+        "{}: only an unknown outcome can be settled, and nothing running can be forgotten",
+        state.word()
+    )
 }
 
 fn is_unknown(state: State) -> bool {
@@ -102,19 +113,40 @@ impl Engine {
     pub(crate) async fn look(&self, id: RecordId) -> Result<(Record, State), OperatorError> {
         match self.store.get(vec![id]).await {
             Ok(mut reading) => {
-                let record = reading.records.pop().flatten().ok_or(OperatorError::NotFound(id))?;
+                let record = reading
+                    .records
+                    .pop()
+                    .flatten()
+                    .ok_or(OperatorError::NotFound(id))?;
                 let state = record.head.state_at(reading.now);
                 Ok((record, state))
             }
-            Err(error) if error.kind() == StoreErrorKind::Corrupt => self.look_at_head(id, error).await,
+            Err(error) if error.kind() == StoreErrorKind::Corrupt => {
+                self.look_at_head(id, error).await
+            }
             Err(error) => Err(error.into()),
         }
     }
 
-    /// An answer that cannot be read keeps nobody from looking at its head, or from having it forgotten. A list has heads alone.
-    async fn look_at_head(&self, id: RecordId, error: StoreError) -> Result<(Record, State), OperatorError> {
-        let query = ListQuery { state: None, after: before(id), limit: 1 };
-        let head = self.store.list(query).await?.pop().filter(|head| head.id == id).ok_or(error)?;
+    /// An answer that cannot be read keeps nobody from looking at its head, or from having it
+    /// forgotten. A list has heads alone.
+    async fn look_at_head(
+        &self,
+        id: RecordId,
+        error: StoreError,
+    ) -> Result<(Record, State), OperatorError> {
+        let query = ListQuery {
+            state: None,
+            after: before(id),
+            limit: 1,
+        };
+        let head = self
+            .store
+            .list(query)
+            .await?
+            .pop()
+            .filter(|head| head.id == id)
+            .ok_or(error)?;
         let state = head.state_at(self.store.pulse().await?.now);
         Ok((Record { head, answer: None }, state))
     }
@@ -127,9 +159,18 @@ impl Engine {
         self.store.log(query).await
     }
 
-    pub(crate) async fn note(&self, action: &str, audit: Audit<'_>) -> Result<LogEntry, OperatorError> {
+    pub(crate) async fn note(
+        &self,
+        action: &str,
+        audit: Audit<'_>,
+    ) -> Result<LogEntry, OperatorError> {
         let note = Note::new(action, Signed::new(audit.by, audit.reason)?)?;
-        tracing::info!(action, by = audit.by, reason = audit.reason, "something was done by hand");
+        tracing::info!(
+            action,
+            by = audit.by,
+            reason = audit.reason,
+            "something was done by hand"
+        );
         Ok(self.store.note(note).await?)
     }
 
@@ -144,7 +185,11 @@ impl Engine {
         let signed = Signed::new(audit.by, audit.reason)?;
         let (record, state) = self.look(id).await?;
         if !record.head.is_unresolved(state) {
-            return Err(if is_unknown(state) { OperatorError::Forgotten(id) } else { OperatorError::NotNow { id, state } });
+            return Err(if is_unknown(state) {
+                OperatorError::Forgotten(id)
+            } else {
+                OperatorError::NotNow { id, state }
+            });
         }
         if attempt.is_some_and(|fence| fence != record.head.fence) {
             return Err(OperatorError::Changed(id));
@@ -160,7 +205,10 @@ impl Engine {
             Settlement::DoneWithoutAnswer => finish(State::Completed, None),
             Settlement::NotDone => finish(State::Retryable, None),
         };
-        let head = self.change(&record.head, Change::Settle(finish, signed)).await?.head;
+        let head = self
+            .change(&record.head, Change::Settle(finish, signed))
+            .await?
+            .head;
         self.tell(&head, audit, head.state);
         Ok(head)
     }
@@ -182,7 +230,10 @@ impl Engine {
         if version.is_some_and(|version| version != record.head.version) {
             return Err(OperatorError::Changed(id));
         }
-        let erased = match self.change(&record.head, Change::Forget(lifetime, signed)).await {
+        let erased = match self
+            .change(&record.head, Change::Forget(lifetime, signed))
+            .await
+        {
             Ok(_) => Ok(()),
             // Forgotten it is all the same.
             Err(error @ OperatorError::Unerased { .. }) => Err(error),
@@ -197,10 +248,22 @@ impl Engine {
 
     async fn change(&self, head: &Head, change: Change) -> Result<Won, OperatorError> {
         let id = head.id;
-        match self.store.put_if(Put { id, condition: Condition::Version { version: head.version }, change }).await {
+        match self
+            .store
+            .put_if(Put {
+                id,
+                condition: Condition::Version {
+                    version: head.version,
+                },
+                change,
+            })
+            .await
+        {
             Ok(Written::Won(won)) => Ok(won),
             Ok(Written::Lost(_)) => Err(OperatorError::Changed(id)),
-            Err(source) if source.kind() == StoreErrorKind::Unerased => Err(OperatorError::Unerased { id, source }),
+            Err(source) if source.kind() == StoreErrorKind::Unerased => {
+                Err(OperatorError::Unerased { id, source })
+            }
             Err(source) => Err(source.into()),
         }
     }
@@ -208,7 +271,15 @@ impl Engine {
     /// Tells whoever watches what the store has in its audit log already.
     fn tell(&self, head: &Head, Audit { by, reason }: Audit<'_>, state: State) {
         tracing::info!(record = %head.id, state = state.word(), by, reason, "a record was changed by hand");
-        self.observe(&Event::ChangedByHand { subject: Subject { scope: &head.scope, id: head.id }, state, by, reason });
+        self.observe(&Event::ChangedByHand {
+            subject: Subject {
+                scope: &head.scope,
+                id: head.id,
+            },
+            state,
+            by,
+            reason,
+        });
     }
 
     /// Marks every attempt that is still running as unknown, all at once.
@@ -217,11 +288,21 @@ impl Engine {
         let mut marks = tokio::task::JoinSet::new();
         for (id, fence, policy) in &running {
             self.renewals.stop(*id, *fence);
-            let finish = Finish { state: State::Unknown, status: Loss::Stopped.code(), answer: None, lifetime: (&**policy).into() };
-            let put = Put { id: *id, condition: Condition::Held { fence: *fence }, change: Change::Finish(finish) };
+            let finish = Finish {
+                state: State::Unknown,
+                status: Loss::Stopped.code(),
+                answer: None,
+                lifetime: (&**policy).into(),
+            };
+            let put = Put {
+                id: *id,
+                condition: Condition::Held { fence: *fence },
+                change: Change::Finish(finish),
+            };
             let (engine, timeout) = (self.clone(), policy.store_timeout);
             // Without the store's help the leases lapse by themselves.
-            marks.spawn(async move { drop(engine.ask_in(timeout, engine.store.put_if(put)).await) });
+            marks
+                .spawn(async move { drop(engine.ask_in(timeout, engine.store.put_if(put)).await) });
         }
         marks.join_all().await;
     }

@@ -29,7 +29,11 @@ impl Engine {
     /// Answers a call, having its work run if nothing is remembered of it.
     ///
     /// Dropping the future changes nothing for the work: it runs on a task of its own.
-    pub(crate) async fn drive<T, W, F>(self: &Arc<Self>, call: Call, work: W) -> Result<Reply<T>, Rejection>
+    pub(crate) async fn drive<T, W, F>(
+        self: &Arc<Self>,
+        call: Call,
+        work: W,
+    ) -> Result<Reply<T>, Rejection>
     where
         T: Send + 'static,
         W: FnOnce(Operation) -> F + Send + 'static,
@@ -39,14 +43,24 @@ impl Engine {
         let id = call.id;
         let reply = self.find_answer(&call, id, work).await;
         match &reply {
-            Err(rejection) => self.observe(&Event::Rejected { subject: Some(call.subject(id)), rejection }),
-            Ok(Reply::First { .. } | Reply::Joined { .. }) => self.observe(&Event::Answering(call.subject(id))),
+            Err(rejection) => self.observe(&Event::Rejected {
+                subject: Some(call.subject(id)),
+                rejection,
+            }),
+            Ok(Reply::First { .. } | Reply::Joined { .. }) => {
+                self.observe(&Event::Answering(call.subject(id)));
+            }
             Ok(Reply::Replay { .. }) => {}
         }
         reply
     }
 
-    async fn find_answer<T, W, F>(self: &Arc<Self>, call: &Call, id: RecordId, work: W) -> Result<Reply<T>, Rejection>
+    async fn find_answer<T, W, F>(
+        self: &Arc<Self>,
+        call: &Call,
+        id: RecordId,
+        work: W,
+    ) -> Result<Reply<T>, Rejection>
     where
         T: Send + 'static,
         W: FnOnce(Operation) -> F + Send + 'static,
@@ -63,12 +77,21 @@ impl Engine {
             match self.flights.enter(id) {
                 Entry::Lead(seat) => {
                     let (tell, told) = oneshot::channel();
-                    let leader = Leader { engine: self.clone(), call: call.clone(), epoch, known: known.take() };
-                    // Boxed, because starting a task moves its future several times, and this one holds the whole request.
+                    let leader = Leader {
+                        engine: self.clone(),
+                        call: call.clone(),
+                        epoch,
+                        known: known.take(),
+                    };
+                    // Boxed, because starting a task moves its future several times, and this one
+                    // holds the whole request.
                     let lead = Box::pin(leader.lead(seat, work, tell));
                     tokio::spawn(lead.in_current_span());
                     // A leader that vanishes is our bug; what it did is not known.
-                    match told.await.unwrap_or(Led::Reply(Err(lost(&call.policy, false)))) {
+                    match told
+                        .await
+                        .unwrap_or(Led::Reply(Err(lost(&call.policy, false))))
+                    {
                         Led::Reply(reply) => return reply,
                         Led::Follow { seen, work: unused } => {
                             if patience <= Instant::now() {
@@ -82,7 +105,9 @@ impl Engine {
                     None => {}
                     Some(seen) => match self.settled(call, &seen, Source::Wait).await {
                         Settled::Reply(reply) => return reply,
-                        Settled::Wait if patience <= Instant::now() => return Err(in_flight(since(&seen))),
+                        Settled::Wait if patience <= Instant::now() => {
+                            return Err(in_flight(since(&seen)));
+                        }
                         Settled::Wait | Settled::Act => known = Some(Seen::clone(&seen)),
                     },
                 },
@@ -92,13 +117,23 @@ impl Engine {
     }
 
     /// A replay from memory. The fingerprint is compared here as anywhere.
-    async fn recall<T>(&self, call: &Call, id: RecordId, epoch: Option<u64>) -> Option<Result<Reply<T>, Rejection>> {
+    async fn recall<T>(
+        &self,
+        call: &Call,
+        id: RecordId,
+        epoch: Option<u64>,
+    ) -> Option<Result<Reply<T>, Rejection>> {
         let (record, now) = self.cache.get(&id, epoch?)?;
         let answer = record.answer.clone()?;
         let head = Box::new(record.head.clone());
         let of_version = is_of_version(&answer, &call.policy);
         let decision = match call.fingerprint_for(Some(&record.head)).await {
-            Ok(fingerprint) => decide(Some(&record.head), &call.ask(&fingerprint), now, &call.policy),
+            Ok(fingerprint) => decide(
+                Some(&record.head),
+                &call.ask(&fingerprint),
+                now,
+                &call.policy,
+            ),
             Err(rejection) => Decision::Reject(rejection),
         };
         match decision {
@@ -108,15 +143,32 @@ impl Engine {
             Decision::Reject(rejection) => return Some(Err(rejection)),
             _ => return None,
         }
-        self.observe(&Event::Replayed { subject: call.subject(id), source: Source::Cache });
-        Some(Ok(Reply::Replay { head, answer, source: Source::Cache }))
+        self.observe(&Event::Replayed {
+            subject: call.subject(id),
+            source: Source::Cache,
+        });
+        Some(Ok(Reply::Replay {
+            head,
+            answer,
+            source: Source::Cache,
+        }))
     }
 
     /// Joins a flight: the record it landed with, or nothing if the caller should look again.
-    async fn join(&self, call: &Call, flight: Arc<Flight>, patience: Instant) -> Result<Option<Arc<Seen>>, Rejection> {
-        let counted = flight.wait(&self.flights, self.limits.waiters_per_key_max, self.limits.waiters_max);
+    async fn join(
+        &self,
+        call: &Call,
+        flight: Arc<Flight>,
+        patience: Instant,
+    ) -> Result<Option<Arc<Seen>>, Rejection> {
+        let counted = flight.wait(
+            &self.flights,
+            self.limits.waiters_per_key_max,
+            self.limits.waiters_max,
+        );
         let waiter = counted.ok_or_else(|| in_flight(Duration::ZERO))?;
-        // The leader asks the store a bounded number of times; this only guards against one that does not.
+        // The leader asks the store a bounded number of times; this only guards against one that
+        // does not.
         let claiming = tokio::time::timeout(call.policy.store_timeout * 4, waiter.flight.decided());
         let landing = match claiming.await.map_err(|_| Rejection::StoreUnavailable)? {
             Phase::Claiming => return Ok(None),
@@ -130,17 +182,26 @@ impl Engine {
                     return Err(come_back());
                 }
                 self.observe(&Event::Waiting(call.subject(call.id)));
-                tokio::time::timeout_at(patience, waiter.flight.landed()).await.map_err(|_| come_back())?
+                tokio::time::timeout_at(patience, waiter.flight.landed())
+                    .await
+                    .map_err(|_| come_back())?
             }
         };
         match landing {
             Landing::Again => Ok(None),
             Landing::Failed(rejection) => Err(rejection),
             // Those who waited do not all rush in where one was turned away.
-            Landing::Seen { seen, ran: true } if is_retryable(&seen) && !planted::is(Bug::RetryableStampede) => {
+            Landing::Seen { seen, ran: true }
+                if is_retryable(&seen) && !planted::is(Bug::RetryableStampede) =>
+            {
                 let head = seen.record.as_ref().map(|record| &record.head);
-                let is_same = Some(call.fingerprint_for(head).await?) == head.and_then(|head| head.fingerprint.clone());
-                Err(if is_same { in_flight(Duration::ZERO) } else { Rejection::KeyReused })
+                let is_same = Some(call.fingerprint_for(head).await?)
+                    == head.and_then(|head| head.fingerprint.clone());
+                Err(if is_same {
+                    in_flight(Duration::ZERO)
+                } else {
+                    Rejection::KeyReused
+                })
             }
             Landing::Seen { seen, .. } => Ok(Some(seen)),
         }
@@ -161,21 +222,39 @@ impl Engine {
         }
     }
 
-    pub(super) fn replay<T>(&self, call: &Call, seen: &Seen, source: Source) -> Result<Reply<T>, Rejection> {
+    pub(super) fn replay<T>(
+        &self,
+        call: &Call,
+        seen: &Seen,
+        source: Source,
+    ) -> Result<Reply<T>, Rejection> {
         let record = seen.record.as_ref();
-        let (Some(head), Some(answer)) = (record.map(|record| &record.head), record.and_then(|record| record.answer.clone()))
-        else {
+        let (Some(head), Some(answer)) = (
+            record.map(|record| &record.head),
+            record.and_then(|record| record.answer.clone()),
+        ) else {
             return Err(Rejection::AnswerCorrupt);
         };
         if !is_of_version(&answer, &call.policy) {
             return Err(not_kept(head));
         }
-        self.observe(&Event::Replayed { subject: call.subject(head.id), source });
-        Ok(Reply::Replay { head: Box::new(head.clone()), answer, source })
+        self.observe(&Event::Replayed {
+            subject: call.subject(head.id),
+            source,
+        });
+        Ok(Reply::Replay {
+            head: Box::new(head.clone()),
+            answer,
+            source,
+        })
     }
 
     /// What is there after an attempt lost its fence: discard, re-read, replay.
-    pub(super) async fn after_fence_lost<T>(&self, call: &Call, seen: &Seen) -> Result<Reply<T>, Rejection> {
+    pub(super) async fn after_fence_lost<T>(
+        &self,
+        call: &Call,
+        seen: &Seen,
+    ) -> Result<Reply<T>, Rejection> {
         match self.settled(call, seen, Source::Store).await {
             Settled::Reply(reply) => reply,
             Settled::Wait | Settled::Act => Err(in_flight(since(seen))),
@@ -190,31 +269,45 @@ enum Settled<T> {
     Act,
 }
 
-/// Whether an answer was kept under the version that the route has now: in another it might mislead its reader.
+/// Whether an answer was kept under the version that the route has now: in another it might mislead
+/// its reader.
 fn is_of_version(answer: &Answer, policy: &Policy) -> bool {
     answer.version() == policy.answer_version.as_deref().map(str::as_bytes)
 }
 
-/// What is said of an answer that is not sent again: the effect is done, and there is no answer to show for it.
+/// What is said of an answer that is not sent again: the effect is done, and there is no answer to
+/// show for it.
 fn not_kept(head: &Head) -> Rejection {
-    Rejection::AnswerNotKept { status: head.answered(), at: head.finished_at }
+    Rejection::AnswerNotKept {
+        status: head.answered(),
+        at: head.finished_at,
+    }
 }
 
 /// What the first caller hears of an attempt that was lost.
 pub(crate) fn lost(policy: &Policy, timed_out: bool) -> Rejection {
-    Rejection::Lost { timed_out, repeat: policy.mode.repeats_lost() }
+    Rejection::Lost {
+        timed_out,
+        repeat: policy.mode.repeats_lost(),
+    }
 }
 
 /// Come back, the later the longer it has been running already.
 pub(super) fn in_flight(running_for: Duration) -> Rejection {
-    Rejection::InFlight { retry_after: running_for.clamp(Duration::from_millis(100), Duration::from_secs(5)) }
+    Rejection::InFlight {
+        retry_after: running_for.clamp(Duration::from_millis(100), Duration::from_secs(5)),
+    }
 }
 
 /// How long the attempt in this record has been running.
 pub(super) fn since(seen: &Seen) -> Duration {
-    seen.record.as_ref().map_or(Duration::ZERO, |record| seen.now.since(record.head.claimed_at))
+    seen.record.as_ref().map_or(Duration::ZERO, |record| {
+        seen.now.since(record.head.claimed_at)
+    })
 }
 
 fn is_retryable(seen: &Seen) -> bool {
-    seen.record.as_ref().is_some_and(|record| record.head.state == State::Retryable)
+    seen.record
+        .as_ref()
+        .is_some_and(|record| record.head.state == State::Retryable)
 }

@@ -1,4 +1,5 @@
-//! Following attempts of other nodes: one poll of the store for all of them together, however many wait.
+//! Following attempts of other nodes: one poll of the store for all of them together, however many
+//! wait.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -31,20 +32,26 @@ pub(crate) fn follow(engine: &Arc<Engine>, seat: Seat, fence: Fence) {
     let mut followed = engine.remote.lock();
     followed.seats.insert(seat.id(), (seat, fence));
     if !std::mem::replace(&mut followed.polling, true) {
-        tokio::spawn(poll(Task { engine: Arc::downgrade(engine), is_done: false }));
+        tokio::spawn(poll(Task {
+            engine: Arc::downgrade(engine),
+            is_done: false,
+        }));
     }
 }
 
 async fn poll(mut task: Task) {
     loop {
         tokio::time::sleep(INTERVAL).await;
-        let Some(engine) = task.engine.upgrade() else { return };
+        let Some(engine) = task.engine.upgrade() else {
+            return;
+        };
         let ids = engine.remote.still_followed();
         if ids.is_empty() {
             task.is_done = true;
             return;
         }
-        match tokio::time::timeout(engine.limits.poll_timeout, engine.store.get(ids.clone())).await {
+        match tokio::time::timeout(engine.limits.poll_timeout, engine.store.get(ids.clone())).await
+        {
             Ok(Ok(reading)) => engine.remote.land(&ids, reading),
             Ok(Err(error)) => engine.store_failed(&error),
             // Those who wait run out of patience by themselves.
@@ -53,7 +60,8 @@ async fn poll(mut task: Task) {
     }
 }
 
-/// The polling task's own mark. Should the task end before its time, with its runtime, its flights land and the next begins anew.
+/// The polling task's own mark. Should the task end before its time, with its runtime, its flights
+/// land and the next begins anew.
 struct Task {
     engine: Weak<Engine>,
     is_done: bool,
@@ -87,12 +95,22 @@ impl Remote {
         for (id, record) in ids.iter().zip(reading.records) {
             let mut followed = self.lock();
             let fence = followed.seats.get(id).map(|(_, fence)| *fence);
-            let is_running = |head: &hapax_core::Head| head.state_at(reading.now) == State::Running && Some(head.fence) == fence;
-            if !record.as_ref().is_some_and(|record| is_running(&record.head))
+            let is_running = |head: &hapax_core::Head| {
+                head.state_at(reading.now) == State::Running && Some(head.fence) == fence
+            };
+            if !record
+                .as_ref()
+                .is_some_and(|record| is_running(&record.head))
                 && let Some((seat, _)) = followed.seats.remove(id)
             {
                 drop(followed);
-                seat.land_seen(Seen { record, now: reading.now }, true);
+                seat.land_seen(
+                    Seen {
+                        record,
+                        now: reading.now,
+                    },
+                    true,
+                );
             }
         }
     }

@@ -1,4 +1,5 @@
-//! Renewals: one statement per node and interval, and only for attempts that outlive a third of their lease.
+//! Renewals: one statement per node and interval, and only for attempts that outlive a third of
+//! their lease.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -53,36 +54,61 @@ impl Drop for Renewed {
 }
 
 /// Keeps the lease of this attempt renewed for as long as the result lives.
-pub(crate) fn keep(engine: &Arc<Engine>, id: RecordId, operation: &Operation, policy: &Arc<Policy>) -> Renewed {
+pub(crate) fn keep(
+    engine: &Arc<Engine>,
+    id: RecordId,
+    operation: &Operation,
+    policy: &Arc<Policy>,
+) -> Renewed {
     let key = (id, operation.fence());
     let due = Instant::now() + policy.lease / 3;
     let mut inside = engine.renewals.lock();
-    inside.leases.insert(key, Lease { operation: operation.clone(), policy: policy.clone(), due });
+    inside.leases.insert(
+        key,
+        Lease {
+            operation: operation.clone(),
+            policy: policy.clone(),
+            due,
+        },
+    );
     match inside.next_look {
         None => {
             inside.next_look = Some(due);
-            tokio::spawn(run(Arc::downgrade(engine), Task { renewals: engine.renewals.clone(), is_done: false }));
+            tokio::spawn(run(
+                Arc::downgrade(engine),
+                Task {
+                    renewals: engine.renewals.clone(),
+                    is_done: false,
+                },
+            ));
         }
         Some(next) if due < next => engine.renewals.earlier.notify_one(),
         Some(_) => {}
     }
-    Renewed { renewals: engine.renewals.clone(), lease: key }
+    Renewed {
+        renewals: engine.renewals.clone(),
+        lease: key,
+    }
 }
 
-/// Renews what is due, again and again, until nothing is running. Keeps the engine alive only while it renews.
+/// Renews what is due, again and again, until nothing is running. Keeps the engine alive only while
+/// it renews.
 async fn run(engine: Weak<Engine>, mut task: Task) {
     while let Some(next_look) = task.renewals.plan() {
         tokio::select! {
             () = tokio::time::sleep_until(next_look) => {}
             () = task.renewals.earlier.notified() => continue,
         }
-        let Some(engine) = engine.upgrade() else { return };
+        let Some(engine) = engine.upgrade() else {
+            return;
+        };
         engine.renew_due().await;
     }
     task.is_done = true;
 }
 
-/// The renewing task's own mark. Should the task end before its time, with its runtime, the next attempt starts another.
+/// The renewing task's own mark. Should the task end before its time, with its runtime, the next
+/// attempt starts another.
 struct Task {
     renewals: Arc<Renewals>,
     is_done: bool,
@@ -111,7 +137,11 @@ impl Renewals {
 
     /// The attempts that are running here.
     pub(crate) fn running(&self) -> Vec<(RecordId, Fence, Arc<Policy>)> {
-        self.lock().leases.iter().map(|(&(id, fence), lease)| (id, fence, lease.policy.clone())).collect()
+        self.lock()
+            .leases
+            .iter()
+            .map(|(&(id, fence), lease)| (id, fence, lease.policy.clone()))
+            .collect()
     }
 
     /// When to look next. Without a lease there is nothing to look for, and the task ends.
@@ -124,11 +154,19 @@ impl Renewals {
     fn due(&self) -> Vec<Renewal> {
         let now = Instant::now();
         let mut inside = self.lock();
-        let due = inside.leases.iter_mut().filter(|(_, lease)| lease.due <= now).take(BATCH_MAX);
+        let due = inside
+            .leases
+            .iter_mut()
+            .filter(|(_, lease)| lease.due <= now)
+            .take(BATCH_MAX);
         due.map(|(&(id, fence), lease)| {
             // Should the store not answer, there is time for another try before the lease is over.
             lease.due = now + lease.policy.lease / 3;
-            Renewal { id, fence, lease: lease.policy.lease }
+            Renewal {
+                id,
+                fence,
+                lease: lease.policy.lease,
+            }
         })
         .collect()
     }
@@ -140,8 +178,13 @@ impl Engine {
         if due.is_empty() {
             return;
         }
-        // Within a third of the shortest lease; but one that is too short for any store must not be the others' undoing.
-        let shortest = due.iter().map(|renewal| renewal.lease / 3).min().unwrap_or_default();
+        // Within a third of the shortest lease; but one that is too short for any store must not be
+        // the others' undoing.
+        let shortest = due
+            .iter()
+            .map(|renewal| renewal.lease / 3)
+            .min()
+            .unwrap_or_default();
         let timeout = shortest.max(TIMEOUT_MIN);
         match tokio::time::timeout(timeout, self.store.renew(due.clone())).await {
             Ok(Ok(renewed)) => self.note_renewals(&due, &renewed),
@@ -162,6 +205,9 @@ impl Engine {
             }
         }
         drop(inside);
-        self.observe(&Event::Renewed { renewed: due.len() - count, lost: count });
+        self.observe(&Event::Renewed {
+            renewed: due.len() - count,
+            lost: count,
+        });
     }
 }

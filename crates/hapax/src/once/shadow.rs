@@ -21,7 +21,8 @@ pub(crate) struct Foreseen {
     pub(crate) attempt: Option<Watched>,
 }
 
-/// An attempt that somebody else runs. Dropped before its end it lapses, and is unknown from then on.
+/// An attempt that somebody else runs. Dropped before its end it lapses, and is unknown from then
+/// on.
 pub(crate) struct Watched {
     engine: Arc<Engine>,
     policy: Arc<Policy>,
@@ -30,11 +31,18 @@ pub(crate) struct Watched {
 }
 
 impl Engine {
-    /// Finds out what would become of a call, within the store's timeout. Nobody waits for a running attempt, and nothing is answered.
+    /// Finds out what would become of a call, within the store's timeout. Nobody waits for a
+    /// running attempt, and nothing is answered.
     pub(crate) async fn foresee(self: &Arc<Self>, call: &Call) -> Foreseen {
         self.start_background();
-        let mut leader = Leader { engine: self.clone(), call: call.clone(), epoch: None, known: None };
-        // Each step has a little less than the whole: a claim whose reply does not come is then still seen to.
+        let mut leader = Leader {
+            engine: self.clone(),
+            call: call.clone(),
+            epoch: None,
+            known: None,
+        };
+        // Each step has a little less than the whole: a claim whose reply does not come is then
+        // still seen to.
         let whole = call.policy.store_timeout * 4 / 3;
         let course = match tokio::time::timeout(whole, leader.decide(call.id)).await {
             Ok(course) => course.map_err(|refusal| refusal.rejection),
@@ -43,8 +51,16 @@ impl Engine {
         let would = match course {
             Ok(Course::Run(claimed)) => {
                 let renewed = renew::keep(self, call.id, &claimed.operation, &call.policy);
-                let attempt = Watched { engine: self.clone(), policy: call.policy.clone(), claimed, renewed: Some(renewed) };
-                return Foreseen { would: Would::Run, attempt: Some(attempt) };
+                let attempt = Watched {
+                    engine: self.clone(),
+                    policy: call.policy.clone(),
+                    claimed,
+                    renewed: Some(renewed),
+                };
+                return Foreseen {
+                    would: Would::Run,
+                    attempt: Some(attempt),
+                };
             }
             Ok(Course::Replay(_)) => Would::Replay,
             Ok(Course::Follow(seen, _)) => Would::Reject(in_flight(since(&seen))),
@@ -52,7 +68,10 @@ impl Engine {
             Err(Rejection::AnswerNotKept { .. }) if call.policy.keep_answers => Would::Replay,
             Err(rejection) => Would::Reject(rejection),
         };
-        Foreseen { would, attempt: None }
+        Foreseen {
+            would,
+            attempt: None,
+        }
     }
 }
 
@@ -69,11 +88,25 @@ impl Watched {
 
     /// Writes down what the work ended in, if the store takes it in time; else the record lapses.
     pub(crate) async fn end(self, outcome: Outcome) {
-        let Claimed { head, operation, .. } = &*self.claimed;
+        let Claimed {
+            head, operation, ..
+        } = &*self.claimed;
         let lifetime = outcome.lifetime(head, operation.follows_lost(), &self.policy);
-        let finish = Finish { state: outcome.state(), status: outcome.code(), answer: None, lifetime };
+        let finish = Finish {
+            state: outcome.state(),
+            status: outcome.code(),
+            answer: None,
+            lifetime,
+        };
         let condition = Condition::Held { fence: head.fence };
-        let put = Put { id: head.id, condition, change: Change::Finish(finish) };
-        let _ = self.engine.ask_in(self.policy.store_timeout, self.engine.store.put_if(put)).await;
+        let put = Put {
+            id: head.id,
+            condition,
+            change: Change::Finish(finish),
+        };
+        let _ = self
+            .engine
+            .ask_in(self.policy.store_timeout, self.engine.store.put_if(put))
+            .await;
     }
 }

@@ -1,11 +1,14 @@
-//! Who has how much in the store: records that have not expired, and bytes of kept answers, for each principal of a namespace.
+//! Who has how much in the store: records that have not expired, and bytes of kept answers, for
+//! each principal of a namespace.
 //!
-//! Kept in memory, and only while a quota is set. Every write that this process makes is noted, with the record as it has become; what was
-//! there before is read in the background when counting begins, and again after a sweep found attempts lost, of which it does not say
-//! which (`books.rs`). Of each record the latest version counts, so that it does not matter in which order the two come. A record
-//! counts until its retention is over, rounded up to a second.
+//! Kept in memory, and only while a quota is set. Every write that this process makes is noted,
+//! with the record as it has become; what was there before is read in the background when counting
+//! begins, and again after a sweep found attempts lost, of which it does not say which
+//! (`books.rs`). Of each record the latest version counts, so that it does not matter in which
+//! order the two come. A record counts until its retention is over, rounded up to a second.
 //!
-//! This costs about 150 bytes for each record that has not expired. Other nodes on the same store are not heard of.
+//! This costs about 150 bytes for each record that has not expired. Other nodes on the same store
+//! are not heard of.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -44,7 +47,8 @@ pub(super) struct Ledger {
     clock: Option<(Timestamp, Instant)>,
     pub(super) filling: Filling,
     filled_at: Option<Instant>,
-    /// What was forgotten while what is there is being read: a reading from before must not bring it back.
+    /// What was forgotten while what is there is being read: a reading from before must not bring
+    /// it back.
     forgotten: HashSet<RecordId, Ids>,
 }
 
@@ -91,8 +95,12 @@ pub(crate) struct Reserved {
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        self.account.reserved_records.fetch_sub(self.records, Ordering::Relaxed);
-        self.account.reserved_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.account
+            .reserved_records
+            .fetch_sub(self.records, Ordering::Relaxed);
+        self.account
+            .reserved_bytes
+            .fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -114,8 +122,11 @@ impl Ledger {
 
     fn note(&mut self, head: &Head, bytes: u64, now: Timestamp) {
         self.learn(now);
-        // What is known already must not be noted again: repeats of a key find the same record over and over.
-        let is_known = |entry: &Entry| entry.version > head.version || (entry.version == head.version && entry.bytes == bytes);
+        // What is known already must not be noted again: repeats of a key find the same record over
+        // and over.
+        let is_known = |entry: &Entry| {
+            entry.version > head.version || (entry.version == head.version && entry.bytes == bytes)
+        };
         if self.entries.get(&head.id).is_some_and(is_known) {
             return;
         }
@@ -131,12 +142,22 @@ impl Ledger {
         if let Some(until) = until {
             self.expiring.entry(until).or_default().push(head.id);
         }
-        self.entries.insert(head.id, Entry { account, until, bytes, version: head.version });
+        self.entries.insert(
+            head.id,
+            Entry {
+                account,
+                until,
+                bytes,
+                version: head.version,
+            },
+        );
     }
 
     /// Whether what is there has to be read, and may be by now. It is the caller's to read it then.
     pub(super) fn begin_filling(&mut self) -> bool {
-        let has_rested = self.filled_at.is_none_or(|filled_at| filled_at.elapsed() >= REST);
+        let has_rested = self
+            .filled_at
+            .is_none_or(|filled_at| filled_at.elapsed() >= REST);
         let begins = self.filling == Filling::Due && has_rested;
         if begins {
             self.filling = Filling::Walking;
@@ -144,7 +165,8 @@ impl Ledger {
         begins
     }
 
-    /// What is there has to be read anew, without a rest: nothing is known of what is to be counted now.
+    /// What is there has to be read anew, without a rest: nothing is known of what is to be counted
+    /// now.
     pub(super) fn recount(&mut self) {
         self.filling = Filling::Due;
         self.filled_at = None;
@@ -168,19 +190,33 @@ impl Ledger {
     }
 
     /// Room for one more record.
-    pub(super) fn reserve_record(&mut self, scope: &Scope, records_max: u64, bytes_max: u64) -> Option<Reserved> {
+    pub(super) fn reserve_record(
+        &mut self,
+        scope: &Scope,
+        records_max: u64,
+        bytes_max: u64,
+    ) -> Option<Reserved> {
         self.expire();
         let account = self.account(scope);
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let has_room = load(&account.records) + load(&account.reserved_records) < records_max && load(&account.bytes) < bytes_max;
+        let has_room = load(&account.records) + load(&account.reserved_records) < records_max
+            && load(&account.bytes) < bytes_max;
         has_room.then(|| account.reserve(1, 0))
     }
 
     /// Room for an answer of so many bytes.
-    pub(super) fn reserve_bytes(&mut self, scope: &Scope, bytes: u64, bytes_max: u64) -> Option<Reserved> {
+    pub(super) fn reserve_bytes(
+        &mut self,
+        scope: &Scope,
+        bytes: u64,
+        bytes_max: u64,
+    ) -> Option<Reserved> {
         self.expire();
         let account = self.account(scope);
-        let has_room = account.bytes.load(Ordering::Relaxed) + account.reserved_bytes.load(Ordering::Relaxed) + bytes <= bytes_max;
+        let has_room = account.bytes.load(Ordering::Relaxed)
+            + account.reserved_bytes.load(Ordering::Relaxed)
+            + bytes
+            <= bytes_max;
         has_room.then(|| account.reserve(0, bytes))
     }
 
@@ -188,24 +224,41 @@ impl Ledger {
         self.expire();
         let is_complete = self.filling == Filling::Done;
         let account = self.accounts.get(&(namespace.clone(), principal.clone()));
-        account.map_or(Usage { is_complete, ..Usage::default() }, |account| Usage {
-            records: account.records.load(Ordering::Relaxed),
-            bytes: account.bytes.load(Ordering::Relaxed),
-            is_complete,
-        })
+        account.map_or(
+            Usage {
+                is_complete,
+                ..Usage::default()
+            },
+            |account| Usage {
+                records: account.records.load(Ordering::Relaxed),
+                bytes: account.bytes.load(Ordering::Relaxed),
+                is_complete,
+            },
+        )
     }
 
     /// Lets go of what has expired by now, and of the accounts in which nothing is left.
     fn expire(&mut self) {
         if self.accounts.len() > self.entries.len() + EMPTY_ACCOUNTS_MAX {
-            self.accounts.retain(|_, account| Arc::strong_count(account) > 1);
+            self.accounts
+                .retain(|_, account| Arc::strong_count(account) > 1);
         }
-        let Some((latest, at)) = self.clock else { return };
+        let Some((latest, at)) = self.clock else {
+            return;
+        };
         let now = latest.after(at.elapsed()).as_micros() / 1_000_000;
-        while let Some(second) = self.expiring.first_entry().filter(|second| *second.key() <= now) {
+        while let Some(second) = self
+            .expiring
+            .first_entry()
+            .filter(|second| *second.key() <= now)
+        {
             let (second, ids) = second.remove_entry();
             for id in ids {
-                if self.entries.get(&id).is_some_and(|entry| entry.until == Some(second)) {
+                if self
+                    .entries
+                    .get(&id)
+                    .is_some_and(|entry| entry.until == Some(second))
+                {
                     self.remove(&id);
                 }
             }
@@ -213,7 +266,9 @@ impl Ledger {
     }
 
     fn remove(&mut self, id: &RecordId) {
-        let Some(Entry { account, bytes, .. }) = self.entries.remove(id) else { return };
+        let Some(Entry { account, bytes, .. }) = self.entries.remove(id) else {
+            return;
+        };
         account.records.fetch_sub(1, Ordering::Relaxed);
         account.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -228,7 +283,11 @@ impl Account {
     fn reserve(self: Arc<Self>, records: u64, bytes: u64) -> Reserved {
         self.reserved_records.fetch_add(records, Ordering::Relaxed);
         self.reserved_bytes.fetch_add(bytes, Ordering::Relaxed);
-        Reserved { account: self, records, bytes }
+        Reserved {
+            account: self,
+            records,
+            bytes,
+        }
     }
 }
 
@@ -242,7 +301,12 @@ mod tests {
     /// A repeat finds the record that is known already. However often, that must cost no memory.
     #[test]
     fn what_is_known_is_not_noted_again() {
-        let scope = Scope { namespace: "shop".into(), principal: Principal::Anonymous, method: "POST".into(), path: "/".into() };
+        let scope = Scope {
+            namespace: "shop".into(),
+            principal: Principal::Anonymous,
+            method: "POST".into(),
+            path: "/".into(),
+        };
         let (key, now) = (Key::new("k").unwrap(), Timestamp::from_micros(1_000_000));
         let head = Head {
             id: RecordId::of(&scope, &key),
@@ -266,6 +330,12 @@ mod tests {
         };
         let mut ledger = Ledger::default();
         (0..1_000).for_each(|_| ledger.read(&head, 0, now));
-        assert_eq!((ledger.entries.len(), ledger.expiring.values().map(Vec::len).sum::<usize>()), (1, 1));
+        assert_eq!(
+            (
+                ledger.entries.len(),
+                ledger.expiring.values().map(Vec::len).sum::<usize>()
+            ),
+            (1, 1)
+        );
     }
 }

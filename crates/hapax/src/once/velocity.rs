@@ -1,11 +1,14 @@
 //! How many new keys there may be in a time: token buckets, each node's own.
 //!
-//! A bucket holds as many tokens as a rule allows keys, and is filled evenly over the rule's time. Only new keys take one: a claim that finds
-//! a record gives its token back. All that is kept of a bucket is the moment at which it will be full again; a full one says nothing and
-//! need not be kept, so that the buckets dropped to make room are those whose loss changes nothing. When none is full, a further one is
-//! refused rather than another forgotten: else whoever sends many values would get tokens by having old buckets dropped. So that nobody can
-//! fill them all and have everybody else refused, one principal's new keys may have opened a quarter of them at the most; and all strangers
-//! together (callers whom nobody has checked and of whom nothing is known), who are counted by their peer, a half.
+//! A bucket holds as many tokens as a rule allows keys, and is filled evenly over the rule's time.
+//! Only new keys take one: a claim that finds a record gives its token back. All that is kept of a
+//! bucket is the moment at which it will be full again; a full one says nothing and need not be
+//! kept, so that the buckets dropped to make room are those whose loss changes nothing. When none
+//! is full, a further one is refused rather than another forgotten: else whoever sends many values
+//! would get tokens by having old buckets dropped. So that nobody can fill them all and have
+//! everybody else refused, one principal's new keys may have opened a quarter of them at the most;
+//! and all strangers together (callers whom nobody has checked and of whom nothing is known), who
+//! are counted by their peer, a half.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,7 +27,8 @@ const OWNERS_MIN: usize = 4;
 pub(crate) struct Counted {
     bucket: Bucket,
     owner: Owner,
-    /// Whether it is a stranger's: nobody has checked who sends the key, and nothing is known of its principal.
+    /// Whether it is a stranger's: nobody has checked who sends the key, and nothing is known of
+    /// its principal.
     is_stranger: bool,
     /// In which one token comes, in nanoseconds.
     interval: u64,
@@ -32,26 +36,41 @@ pub(crate) struct Counted {
     whole: u64,
 }
 
-/// A digest of the rule's content, of where it stands, and of the value: a reload of the same rule finds the same bucket.
+/// A digest of the rule's content, of where it stands, and of the value: a reload of the same rule
+/// finds the same bucket.
 type Bucket = [u8; 16];
 
-/// A digest of the principal whose new key opened a bucket; of the peer, where the principal is a stranger.
+/// A digest of the principal whose new key opened a bucket; of the peer, where the principal is a
+/// stranger.
 type Owner = [u8; 16];
 
 impl Counted {
     pub(crate) fn new(rule: &Velocity, within: &[&str], owner: [u8; 32], value: [u8; 32]) -> Self {
-        let (by, keys, per) = (rule.by.to_string(), rule.keys.to_be_bytes(), rule.per.as_nanos().to_be_bytes());
+        let (by, keys, per) = (
+            rule.by.to_string(),
+            rule.keys.to_be_bytes(),
+            rule.per.as_nanos().to_be_bytes(),
+        );
         let within = within.iter().map(|name| name.as_bytes());
         let digest = Part::digest_of(within.chain([by.as_bytes(), &keys, &per, &value]));
         let interval = nanos(rule.per / rule.keys.max(1)).max(1);
         let short = |digest: &[u8; 32]| digest.first_chunk().copied().expect("a digest has more");
         let (bucket, owner) = (short(&digest), short(&owner));
-        Counted { bucket, owner, is_stranger: false, interval, whole: interval.saturating_mul(u64::from(rule.keys)) }
+        Counted {
+            bucket,
+            owner,
+            is_stranger: false,
+            interval,
+            whole: interval.saturating_mul(u64::from(rule.keys)),
+        }
     }
 
     /// The same for a stranger, whose peer is the owner.
     pub(crate) fn of_stranger(self) -> Self {
-        Counted { is_stranger: true, ..self }
+        Counted {
+            is_stranger: true,
+            ..self
+        }
     }
 }
 
@@ -101,29 +120,48 @@ impl Drop for Taken {
     fn drop(&mut self) {
         if !self.counted.is_empty() {
             let mut buckets = self.velocities.lock();
-            self.counted.iter().for_each(|counted| buckets.give_back(counted));
+            self.counted
+                .iter()
+                .for_each(|counted| buckets.give_back(counted));
         }
     }
 }
 
 impl Velocities {
     pub(crate) fn new(entries_max: usize) -> Self {
-        Velocities { began: Instant::now(), entries_max, inside: Mutex::default() }
+        Velocities {
+            began: Instant::now(),
+            entries_max,
+            inside: Mutex::default(),
+        }
     }
 
     /// Takes a token of each bucket, or of none: then says when there will be one.
-    pub(crate) fn take(self: &Arc<Self>, counted: &Arc<[Counted]>, now: Instant) -> Result<Taken, Duration> {
+    pub(crate) fn take(
+        self: &Arc<Self>,
+        counted: &Arc<[Counted]>,
+        now: Instant,
+    ) -> Result<Taken, Duration> {
         if !counted.is_empty() {
             let now = nanos(now.saturating_duration_since(self.began));
             let mut buckets = self.lock();
             buckets.make_room(counted, self.entries_max, now)?;
-            let wait = counted.iter().map(|counted| buckets.wait(counted, now)).max().unwrap_or_default();
+            let wait = counted
+                .iter()
+                .map(|counted| buckets.wait(counted, now))
+                .max()
+                .unwrap_or_default();
             if wait > 0 {
                 return Err(Duration::from_nanos(wait));
             }
-            counted.iter().for_each(|counted| buckets.take(counted, now));
+            counted
+                .iter()
+                .for_each(|counted| buckets.take(counted, now));
         }
-        Ok(Taken { velocities: self.clone(), counted: counted.clone() })
+        Ok(Taken {
+            velocities: self.clone(),
+            counted: counted.clone(),
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Buckets> {
@@ -133,16 +171,30 @@ impl Velocities {
 
 impl Buckets {
     /// Drops full buckets until there is room for these, or says when the next one is full.
-    fn make_room(&mut self, counted: &[Counted], entries_max: usize, now: u64) -> Result<(), Duration> {
+    fn make_room(
+        &mut self,
+        counted: &[Counted],
+        entries_max: usize,
+        now: u64,
+    ) -> Result<(), Duration> {
         while let Some(&(full_at, bucket)) = self.in_order.first()
             && full_at <= now
         {
             self.drop_full(full_at, bucket);
         }
-        let new = || counted.iter().filter(|counted| !self.full_at.contains_key(&counted.bucket));
-        let (Some(first), count) = (new().next(), new().count()) else { return Ok(()) };
+        let new = || {
+            counted
+                .iter()
+                .filter(|counted| !self.full_at.contains_key(&counted.bucket))
+        };
+        let (Some(first), count) = (new().next(), new().count()) else {
+            return Ok(());
+        };
         if self.full_at.len() + count > entries_max {
-            let next = self.in_order.first().map_or(first.interval, |(full_at, _)| full_at - now);
+            let next = self
+                .in_order
+                .first()
+                .map_or(first.interval, |(full_at, _)| full_at - now);
             return Err(Duration::from_nanos(next));
         }
         let theirs = self.owned.get(&first.owner).copied().unwrap_or_default();
@@ -155,7 +207,12 @@ impl Buckets {
 
     fn drop_full(&mut self, full_at: u64, bucket: Bucket) {
         self.in_order.remove(&(full_at, bucket));
-        let Some(Open { owner, is_stranger, .. }) = self.full_at.remove(&bucket) else { return };
+        let Some(Open {
+            owner, is_stranger, ..
+        }) = self.full_at.remove(&bucket)
+        else {
+            return;
+        };
         self.strangers -= usize::from(is_stranger);
         let owned = self.owned.entry(owner).or_default();
         *owned = owned.saturating_sub(1);
@@ -165,12 +222,16 @@ impl Buckets {
     }
 
     fn full_at(&self, counted: &Counted, now: u64) -> u64 {
-        self.full_at.get(&counted.bucket).map_or(now, |open| open.full_at.max(now))
+        self.full_at
+            .get(&counted.bucket)
+            .map_or(now, |open| open.full_at.max(now))
     }
 
     /// How long until the bucket has a token.
     fn wait(&self, counted: &Counted, now: u64) -> u64 {
-        self.full_at(counted, now).saturating_add(counted.interval).saturating_sub(now.saturating_add(counted.whole))
+        self.full_at(counted, now)
+            .saturating_add(counted.interval)
+            .saturating_sub(now.saturating_add(counted.whole))
     }
 
     fn take(&mut self, counted: &Counted, now: u64) {
@@ -185,14 +246,26 @@ impl Buckets {
     }
 
     fn set(&mut self, counted: &Counted, full_at: u64) {
-        let Counted { bucket, owner, is_stranger, .. } = *counted;
+        let Counted {
+            bucket,
+            owner,
+            is_stranger,
+            ..
+        } = *counted;
         match self.full_at.get_mut(&bucket) {
             Some(open) => {
                 self.in_order.remove(&(open.full_at, bucket));
                 open.full_at = full_at;
             }
             None => {
-                self.full_at.insert(bucket, Open { full_at, owner, is_stranger });
+                self.full_at.insert(
+                    bucket,
+                    Open {
+                        full_at,
+                        owner,
+                        is_stranger,
+                    },
+                );
                 self.strangers += usize::from(is_stranger);
                 *self.owned.entry(owner).or_default() += 1;
             }
@@ -208,7 +281,11 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn counted(value: u8) -> Arc<[Counted]> {
-        let rule = Velocity { by: Part::Principal, keys: 3, per: SECOND * 3 };
+        let rule = Velocity {
+            by: Part::Principal,
+            keys: 3,
+            per: SECOND * 3,
+        };
         Arc::new([Counted::new(&rule, &["shop"], [value; 32], [value; 32])])
     }
 
@@ -225,12 +302,21 @@ mod tests {
         }
         let early = spend(&velocities, 1, start).unwrap_err();
         assert_eq!(early, SECOND, "the next token comes in a third of the time");
-        assert_eq!(spend(&velocities, 2, start), Ok(()), "another value has its own");
+        assert_eq!(
+            spend(&velocities, 2, start),
+            Ok(()),
+            "another value has its own"
+        );
         assert_eq!(spend(&velocities, 1, start + early), Ok(()));
         assert!(spend(&velocities, 1, start + early).is_err());
         // However long nobody comes, it holds no more than it holds.
         let later = start + SECOND * 3_600;
-        assert_eq!((0..10).filter(|_| spend(&velocities, 1, later).is_ok()).count(), 3);
+        assert_eq!(
+            (0..10)
+                .filter(|_| spend(&velocities, 1, later).is_ok())
+                .count(),
+            3
+        );
     }
 
     #[test]
@@ -240,8 +326,13 @@ mod tests {
         for _ in 0..100 {
             drop(velocities.take(&counted(1), now).unwrap());
         }
-        let held: Vec<_> = (0..3).map(|_| velocities.take(&counted(1), now).unwrap()).collect();
-        assert!(velocities.take(&counted(1), now).is_err(), "what is held is nobody else's");
+        let held: Vec<_> = (0..3)
+            .map(|_| velocities.take(&counted(1), now).unwrap())
+            .collect();
+        assert!(
+            velocities.take(&counted(1), now).is_err(),
+            "what is held is nobody else's"
+        );
         drop(held);
         assert!(velocities.take(&counted(1), now).is_ok());
     }
@@ -255,7 +346,13 @@ mod tests {
             spend(&velocities, 2, now).unwrap();
         }
         assert!(velocities.take(&both, now).is_err());
-        assert_eq!((0..10).filter(|_| spend(&velocities, 1, now).is_ok()).count(), 3, "none was taken of the first");
+        assert_eq!(
+            (0..10)
+                .filter(|_| spend(&velocities, 1, now).is_ok())
+                .count(),
+            3,
+            "none was taken of the first"
+        );
     }
 
     #[test]
@@ -272,13 +369,24 @@ mod tests {
         assert_eq!(velocities.lock().full_at.len(), 2);
         assert_eq!(velocities.lock().in_order.len(), 2);
         // The one that was not full is remembered: it has two tokens by now.
-        assert_eq!((0..10).filter(|_| spend(&velocities, 2, start + wait).is_ok()).count(), 2);
+        assert_eq!(
+            (0..10)
+                .filter(|_| spend(&velocities, 2, start + wait).is_ok())
+                .count(),
+            2
+        );
     }
 
     #[test]
     fn the_same_rule_has_the_same_bucket_and_another_does_not() {
-        let rule = |keys, per| Velocity { by: Part::Principal, keys, per };
-        let bucket = |rule: &Velocity, within: &[&str], value| Counted::new(rule, within, [0; 32], [value; 32]).bucket;
+        let rule = |keys, per| Velocity {
+            by: Part::Principal,
+            keys,
+            per,
+        };
+        let bucket = |rule: &Velocity, within: &[&str], value| {
+            Counted::new(rule, within, [0; 32], [value; 32]).bucket
+        };
         let first = bucket(&rule(3, SECOND), &["shop", "pay"], 1);
         assert_eq!(first, bucket(&rule(3, SECOND), &["shop", "pay"], 1));
         for other in [
@@ -286,7 +394,14 @@ mod tests {
             bucket(&rule(3, SECOND * 2), &["shop", "pay"], 1),
             bucket(&rule(3, SECOND), &["shop", "refund"], 1),
             bucket(&rule(3, SECOND), &["shop", "pay"], 2),
-            bucket(&Velocity { by: Part::Header("x".into()), ..rule(3, SECOND) }, &["shop", "pay"], 1),
+            bucket(
+                &Velocity {
+                    by: Part::Header("x".into()),
+                    ..rule(3, SECOND)
+                },
+                &["shop", "pay"],
+                1,
+            ),
         ] {
             assert_ne!(first, other);
         }
@@ -296,9 +411,14 @@ mod tests {
     fn nobody_fills_all_the_buckets() {
         let velocities = Arc::new(Velocities::new(8));
         let now = Instant::now();
-        let rule = Velocity { by: Part::Header("x-card".into()), keys: 3, per: SECOND * 3 };
+        let rule = Velocity {
+            by: Part::Header("x-card".into()),
+            keys: 3,
+            per: SECOND * 3,
+        };
         let spend = |owner: u8, value: u8| {
-            let counted: Arc<[Counted]> = Arc::new([Counted::new(&rule, &["shop"], [owner; 32], [value; 32])]);
+            let counted: Arc<[Counted]> =
+                Arc::new([Counted::new(&rule, &["shop"], [owner; 32], [value; 32])]);
             velocities.take(&counted, now).map(Taken::spend)
         };
         let eves = (0..100).filter(|value| spend(1, *value).is_ok()).count();
@@ -307,7 +427,10 @@ mod tests {
         assert_eq!(spend(2, 200), Ok(()), "and there is room for others");
         let later = now + SECOND * 10;
         let counted: Arc<[Counted]> = Arc::new([Counted::new(&rule, &["shop"], [1; 32], [99; 32])]);
-        assert!(velocities.take(&counted, later).is_ok(), "full ones count for nobody");
+        assert!(
+            velocities.take(&counted, later).is_ok(),
+            "full ones count for nobody"
+        );
         assert!(velocities.lock().owned.len() <= 1);
     }
 
@@ -317,11 +440,23 @@ mod tests {
         let now = Instant::now();
         let spend = |value: u8, is_stranger: bool| {
             let counted = counted(value)[0];
-            let counted: Arc<[Counted]> = Arc::new([if is_stranger { counted.of_stranger() } else { counted }]);
+            let counted: Arc<[Counted]> = Arc::new([if is_stranger {
+                counted.of_stranger()
+            } else {
+                counted
+            }]);
             velocities.take(&counted, now).map(Taken::spend)
         };
-        assert_eq!((0..100).filter(|value| spend(*value, true).is_ok()).count(), 4);
-        assert_eq!((100..200).filter(|value| spend(*value, false).is_ok()).count(), 4);
+        assert_eq!(
+            (0..100).filter(|value| spend(*value, true).is_ok()).count(),
+            4
+        );
+        assert_eq!(
+            (100..200)
+                .filter(|value| spend(*value, false).is_ok())
+                .count(),
+            4
+        );
         let later = now + SECOND * 10;
         let stranger: Arc<[Counted]> = Arc::new([counted(7)[0].of_stranger()]);
         assert_eq!(velocities.take(&stranger, later).map(Taken::spend), Ok(()));

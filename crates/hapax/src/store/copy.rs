@@ -11,12 +11,15 @@
 //! # Ok(()) }
 //! ```
 //!
-//! What is done in which order, and why it may be killed anywhere, is told in [`hapax_core::transfer`].
+//! What is done in which order, and why it may be killed anywhere, is told in
+//! [`hapax_core::transfer`].
 
 use hapax_core::record::Record;
 use hapax_core::scope::RecordId;
 use hapax_core::store::{StoreError, StoreErrorKind};
-use hapax_core::transfer::{Account, CopyId, Left, Page, Passage, Position, Shipment, Standing, Survey, Transfer};
+use hapax_core::transfer::{
+    Account, CopyId, Left, Page, Passage, Position, Shipment, Standing, Survey, Transfer,
+};
 
 /// One of the two stores, with the name that the other will know it by.
 #[derive(Clone, Copy)]
@@ -32,16 +35,25 @@ impl<'a> End<'a> {
     }
 
     fn passage(&self, copy: CopyId) -> Passage {
-        Passage { copy, other: self.name.to_owned() }
+        Passage {
+            copy,
+            other: self.name.to_owned(),
+        }
     }
 
     /// Whatever went wrong, in which store.
     fn failed(&self, error: StoreError) -> CopyError {
-        CopyError::Store { name: self.name.to_owned(), source: error }
+        CopyError::Store {
+            name: self.name.to_owned(),
+            source: error,
+        }
     }
 
     async fn survey(&self) -> Result<Survey, CopyError> {
-        self.store.survey().await.map_err(|error| self.failed(error))
+        self.store
+            .survey()
+            .await
+            .map_err(|error| self.failed(error))
     }
 }
 
@@ -82,7 +94,8 @@ pub enum Step {
 pub struct Copied {
     /// How many records the target has.
     pub records: u64,
-    /// How many of them were running when the source was left: nobody runs them any more, and their end is unknown.
+    /// How many of them were running when the source was left: nobody runs them any more, and their
+    /// end is unknown.
     pub running: u64,
     /// The number of the last entry in the audit log.
     pub logged: u64,
@@ -90,7 +103,8 @@ pub struct Copied {
     pub is_resumed: bool,
 }
 
-/// Why a copy was not completed. The text says what to do; the source has everything, unless it says that it was moved.
+/// Why a copy was not completed. The text says what to do; the source has everything, unless it
+/// says that it was moved.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CopyError {
@@ -113,7 +127,9 @@ pub enum CopyError {
         live: u64,
     },
     /// There is something in the target that a copy would destroy.
-    #[error("{name} is not empty: {found}. Choose an empty store, or the one that this one was copied from")]
+    #[error(
+        "{name} is not empty: {found}. Choose an empty store, or the one that this one was copied from"
+    )]
     NotEmpty {
         /// The target.
         name: String,
@@ -165,10 +181,16 @@ impl CopyError {
     }
 }
 
-/// Copies everything, takes the source out of use and puts the target into use. Goes on where an earlier run was interrupted.
+/// Copies everything, takes the source out of use and puts the target into use. Goes on where an
+/// earlier run was interrupted.
 ///
-/// Dropping the future interrupts it. Every page is read while the one before is written, so that both stores work at once.
-pub async fn copy(from: End<'_>, to: End<'_>, mut told: impl FnMut(Step)) -> Result<Copied, CopyError> {
+/// Dropping the future interrupts it. Every page is read while the one before is written, so that
+/// both stores work at once.
+pub async fn copy(
+    from: End<'_>,
+    to: End<'_>,
+    mut told: impl FnMut(Step),
+) -> Result<Copied, CopyError> {
     let (mut source, target) = (from.survey().await?, to.survey().await?);
     let (copy, begun) = match begun(&source, &target) {
         Some((copy, position)) => (copy, Some(position)),
@@ -179,14 +201,30 @@ pub async fn copy(from: End<'_>, to: End<'_>, mut told: impl FnMut(Step)) -> Res
             (copy, None)
         }
     };
-    told(Step::Arrived { is_resumed: begun.is_some() });
+    told(Step::Arrived {
+        is_resumed: begun.is_some(),
+    });
     let done = if begun.is_some() { target.records } else { 0 };
-    let run = Run { from, to, copy, of: source.records };
-    let position = run.records(begun.unwrap_or_default(), done, &mut told).await?;
+    let run = Run {
+        from,
+        to,
+        copy,
+        of: source.records,
+    };
+    let position = run
+        .records(begun.unwrap_or_default(), done, &mut told)
+        .await?;
     run.log(position, source.account.logged, &mut told).await?;
     run.end(&mut told).await?;
-    let Survey { records, account, .. } = to.survey().await?;
-    Ok(Copied { records, running: source.running, logged: account.logged, is_resumed: begun.is_some() })
+    let Survey {
+        records, account, ..
+    } = to.survey().await?;
+    Ok(Copied {
+        records,
+        running: source.running,
+        logged: account.logged,
+        is_resumed: begun.is_some(),
+    })
 }
 
 /// Gives an unfinished copy up: the target is empty again, and the source in use.
@@ -194,28 +232,42 @@ pub async fn give_up(from: End<'_>, to: End<'_>) -> Result<(), CopyError> {
     let (source, target) = (from.survey().await?, to.survey().await?);
     let is_common = begun(&source, &target).is_some();
     match source.standing {
-        Standing::Moved(_) if is_common => return Err(CopyError::TooLate { name: from.name.to_owned() }),
+        Standing::Moved(_) if is_common => {
+            return Err(CopyError::TooLate {
+                name: from.name.to_owned(),
+            });
+        }
         Standing::Leaving(_) => {}
-        _ => return Err(CopyError::NothingBegun { from: from.name.to_owned(), to: to.name.to_owned() }),
+        _ => {
+            return Err(CopyError::NothingBegun {
+                from: from.name.to_owned(),
+                to: to.name.to_owned(),
+            });
+        }
     }
     // The target first: as long as it has something of this copy, the source must not change.
     if is_common {
         to.store.give_up().await.map_err(|error| to.failed(error))?;
     }
-    from.store.give_up().await.map_err(|error| from.failed(error))
+    from.store
+        .give_up()
+        .await
+        .map_err(|error| from.failed(error))
 }
 
 /// The copy that both stores take part in already, and how far it is.
 fn begun(source: &Survey, target: &Survey) -> Option<(CopyId, Position)> {
     match (&source.standing, &target.standing) {
-        (Standing::Leaving(left) | Standing::Moved(left), Standing::Arriving(arrived, position)) if left.copy == arrived.copy => {
-            Some((left.copy, *position))
-        }
+        (
+            Standing::Leaving(left) | Standing::Moved(left),
+            Standing::Arriving(arrived, position),
+        ) if left.copy == arrived.copy => Some((left.copy, *position)),
         _ => None,
     }
 }
 
-/// Begins a copy under a new name, also where one was begun to or from another store: that one can no longer be finished.
+/// Begins a copy under a new name, also where one was begun to or from another store: that one can
+/// no longer be finished.
 async fn begin(
     from: End<'_>,
     to: End<'_>,
@@ -223,33 +275,56 @@ async fn begin(
     target: &Survey,
     told: &mut impl FnMut(Step),
 ) -> Result<CopyId, CopyError> {
-    if let (Standing::Moved(_) | Standing::Arriving(..), Some(refusal)) = (&source.standing, source.standing.refusal()) {
-        return Err(CopyError::Source { name: from.name.to_owned(), refusal });
+    if let (Standing::Moved(_) | Standing::Arriving(..), Some(refusal)) =
+        (&source.standing, source.standing.refusal())
+    {
+        return Err(CopyError::Source {
+            name: from.name.to_owned(),
+            refusal,
+        });
     }
     // Before anything is changed.
     if !target.is_outlived(&source.account.secret) {
         return Err(not_empty(to, target));
     }
     let copy = CopyId::from_bytes(*uuid::Uuid::new_v4().as_bytes());
-    let left = from.store.leave(to.passage(copy)).await.map_err(|error| from.failed(error))?;
+    let left = from
+        .store
+        .leave(to.passage(copy))
+        .await
+        .map_err(|error| from.failed(error))?;
     if let Left::Busy(live) = left {
-        return Err(CopyError::Busy { name: from.name.to_owned(), live });
+        return Err(CopyError::Busy {
+            name: from.name.to_owned(),
+            live,
+        });
     }
     told(Step::Left);
     let arrived = to.store.arrive(from.passage(copy), source.account).await;
     if !matches!(arrived, Ok(true)) && source.standing == Standing::Live {
-        // Nothing was begun, and nobody shall have to say so. Should this fail too, the copy can still be given up by hand.
+        // Nothing was begun, and nobody shall have to say so. Should this fail too, the copy can
+        // still be given up by hand.
         let _ = from.store.give_up().await;
     }
-    if arrived.map_err(|error| to.failed(error))? { Ok(copy) } else { Err(not_empty(to, &to.survey().await?)) }
+    if arrived.map_err(|error| to.failed(error))? {
+        Ok(copy)
+    } else {
+        Err(not_empty(to, &to.survey().await?))
+    }
 }
 
 fn not_empty(to: End<'_>, target: &Survey) -> CopyError {
     let found = match &target.standing {
-        Standing::Live => format!("it has {} records, and {} entries in its audit log", target.records, target.account.logged),
+        Standing::Live => format!(
+            "it has {} records, and {} entries in its audit log",
+            target.records, target.account.logged
+        ),
         standing => format!("it {}", standing.refusal().unwrap_or_default()),
     };
-    CopyError::NotEmpty { name: to.name.to_owned(), found }
+    CopyError::NotEmpty {
+        name: to.name.to_owned(),
+        found,
+    }
 }
 
 /// A copy under way.
@@ -263,13 +338,23 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// Brings all records over, from a position on.
-    async fn records(&self, mut position: Position, mut done: u64, told: &mut impl FnMut(Step)) -> Result<Position, CopyError> {
+    async fn records(
+        &self,
+        mut position: Position,
+        mut done: u64,
+        told: &mut impl FnMut(Step),
+    ) -> Result<Position, CopyError> {
         let mut page = self.export(position.record).await?;
         while let Some(last) = page.last() {
             position.record = Some(last.head.id);
             done += page.len() as u64;
-            let shipment = Shipment { records: page, log: Vec::new(), position };
-            let (imported, next) = tokio::join!(self.import(shipment), self.export(position.record));
+            let shipment = Shipment {
+                records: page,
+                log: Vec::new(),
+                position,
+            };
+            let (imported, next) =
+                tokio::join!(self.import(shipment), self.export(position.record));
             imported?;
             told(Step::Records { done, of: self.of });
             page = next?;
@@ -277,13 +362,33 @@ impl Run<'_> {
         Ok(position)
     }
 
-    async fn log(&self, mut position: Position, of: u64, told: &mut impl FnMut(Step)) -> Result<(), CopyError> {
+    async fn log(
+        &self,
+        mut position: Position,
+        of: u64,
+        told: &mut impl FnMut(Step),
+    ) -> Result<(), CopyError> {
         loop {
-            let log = self.from.store.entries(position.entry).await.map_err(|error| self.from.failed(error))?;
-            let Some(last) = log.last() else { return Ok(()) };
+            let log = self
+                .from
+                .store
+                .entries(position.entry)
+                .await
+                .map_err(|error| self.from.failed(error))?;
+            let Some(last) = log.last() else {
+                return Ok(());
+            };
             position.entry = last.sequence;
-            self.import(Shipment { records: Vec::new(), log, position }).await?;
-            told(Step::Log { done: position.entry, of });
+            self.import(Shipment {
+                records: Vec::new(),
+                log,
+                position,
+            })
+            .await?;
+            told(Step::Log {
+                done: position.entry,
+                of,
+            });
         }
     }
 
@@ -291,22 +396,42 @@ impl Run<'_> {
     async fn end(&self, told: &mut impl FnMut(Step)) -> Result<(), CopyError> {
         let target = self.to.survey().await?;
         if target.records != self.of {
-            return Err(CopyError::Incomplete { name: self.to.name.to_owned(), found: target.records, expected: self.of });
+            return Err(CopyError::Incomplete {
+                name: self.to.name.to_owned(),
+                found: target.records,
+                expected: self.of,
+            });
         }
-        self.from.store.moved(self.copy).await.map_err(|error| self.from.failed(error))?;
+        self.from
+            .store
+            .moved(self.copy)
+            .await
+            .map_err(|error| self.from.failed(error))?;
         told(Step::Moved);
         // Once more: its clock has gone on.
         let account: Account = self.from.survey().await?.account;
-        self.to.store.settle_in(self.copy, account).await.map_err(|error| self.to.failed(error))?;
+        self.to
+            .store
+            .settle_in(self.copy, account)
+            .await
+            .map_err(|error| self.to.failed(error))?;
         told(Step::Settled);
         Ok(())
     }
 
     async fn export(&self, after: Option<RecordId>) -> Result<Vec<Record>, CopyError> {
-        self.from.store.export(after, Page::default()).await.map_err(|error| self.from.failed(error))
+        self.from
+            .store
+            .export(after, Page::default())
+            .await
+            .map_err(|error| self.from.failed(error))
     }
 
     async fn import(&self, shipment: Shipment) -> Result<(), CopyError> {
-        self.to.store.import(self.copy, shipment).await.map_err(|error| self.to.failed(error))
+        self.to
+            .store
+            .import(self.copy, shipment)
+            .await
+            .map_err(|error| self.to.failed(error))
     }
 }

@@ -14,7 +14,8 @@ use hapax_core::{Memory, Secret};
 
 use crate::clock::BootClock;
 
-/// Records in memory, by this machine's clock: for development, and for services that can bear to forget when they restart.
+/// Records in memory, by this machine's clock: for development, and for services that can bear to
+/// forget when they restart.
 pub fn memory() -> Memory {
     Memory::new(Arc::new(BootClock::default()), random_secret())
 }

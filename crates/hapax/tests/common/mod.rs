@@ -1,5 +1,10 @@
 //! What the tests of the layer share: small services with a ledger of their own, and requests.
-#![allow(dead_code, missing_docs, unreachable_pub, reason = "each test binary uses a part of this")]
+#![allow(
+    dead_code,
+    missing_docs,
+    unreachable_pub,
+    reason = "each test binary uses a part of this"
+)]
 
 use std::sync::{Arc, Mutex};
 
@@ -65,7 +70,8 @@ pub fn quiet(store: Arc<dyn Store>) -> Hapax {
     Hapax::builder_shared(store).sweep(None).build()
 }
 
-/// Opens a store file that this process has just let go of: a task may still be on its last line with it.
+/// Opens a store file that this process has just let go of: a task may still be on its last line
+/// with it.
 #[cfg(feature = "sqlite")]
 pub async fn open_when_free(path: &std::path::Path) -> hapax::Sqlite {
     loop {
@@ -94,7 +100,12 @@ impl Got {
         let (parts, body) = response.into_parts();
         let collected = body.collect().await.unwrap();
         let trailers = collected.trailers().cloned();
-        Got { status: parts.status, headers: parts.headers, body: collected.to_bytes(), trailers }
+        Got {
+            status: parts.status,
+            headers: parts.headers,
+            body: collected.to_bytes(),
+            trailers,
+        }
     }
 
     pub fn header(&self, name: &str) -> Option<&str> {
@@ -108,15 +119,25 @@ impl Got {
     /// The slug of a problem; panics if this is none.
     #[track_caller]
     pub fn problem(&self) -> String {
-        assert_eq!(self.header("content-type"), Some("application/problem+json"), "{self:?}");
+        assert_eq!(
+            self.header("content-type"),
+            Some("application/problem+json"),
+            "{self:?}"
+        );
         let text = std::str::from_utf8(&self.body).unwrap();
-        let code = text.split("\"code\":\"").nth(1).unwrap_or_else(|| panic!("no code in {text}"));
+        let code = text
+            .split("\"code\":\"")
+            .nth(1)
+            .unwrap_or_else(|| panic!("no code in {text}"));
         code.split('"').next().unwrap().to_owned()
     }
 }
 
 pub fn post(path: &str, key: &str, body: impl Into<Bytes>) -> Request<Full<Bytes>> {
-    Request::post(path).header("idempotency-key", key).body(Full::new(body.into())).unwrap()
+    Request::post(path)
+        .header("idempotency-key", key)
+        .body(Full::new(body.into()))
+        .unwrap()
 }
 
 /// Sends a request through a service, without a port.
@@ -138,13 +159,18 @@ pub fn spawn(service: &Guarded, request: Request<Full<Bytes>>) -> JoinHandle<Got
 
 /// The same request, ready to wait.
 pub fn ready_to_wait(mut request: Request<Full<Bytes>>, seconds: u64) -> Request<Full<Bytes>> {
-    request.headers_mut().insert("prefer", HeaderValue::try_from(format!("wait={seconds}")).unwrap());
+    request.headers_mut().insert(
+        "prefer",
+        HeaderValue::try_from(format!("wait={seconds}")).unwrap(),
+    );
     request
 }
 
 /// The same request, from somebody.
 pub fn by(mut request: Request<Full<Bytes>>, user: &str) -> Request<Full<Bytes>> {
-    request.headers_mut().insert("x-user", HeaderValue::try_from(user).unwrap());
+    request
+        .headers_mut()
+        .insert("x-user", HeaderValue::try_from(user).unwrap());
     request
 }
 
@@ -155,7 +181,10 @@ where
     Fut: Future<Output = Result<Response<Body>, Broken>> + Send + 'static,
 {
     let layer = hapax.layer().policy(policy).unwrap().principal(|parts| {
-        let user = parts.headers.get("x-user").map(|user| user.to_str().unwrap());
+        let user = parts
+            .headers
+            .get("x-user")
+            .map(|user| user.to_str().unwrap());
         Some(user.map_or(Principal::Anonymous, Principal::named))
     });
     layer.layer(BoxCloneSyncService::new(service_fn(handler)))
@@ -169,7 +198,12 @@ pub fn charges(hapax: &Hapax, policy: Policy) -> (Guarded, Ledger) {
         move |request: Request<Body>| {
             let ledger = ledger.clone();
             async move {
-                let body = request.into_body().collect().await.map_err(Broken)?.to_bytes();
+                let body = request
+                    .into_body()
+                    .collect()
+                    .await
+                    .map_err(Broken)?
+                    .to_bytes();
                 Ok(charged(ledger.add(String::from_utf8_lossy(&body))))
             }
         }
@@ -203,7 +237,10 @@ pub struct Gate {
 
 impl Gate {
     pub fn new() -> Self {
-        Gate { arrived: Arc::new(watch::Sender::new(0)), open: Arc::new(Semaphore::new(0)) }
+        Gate {
+            arrived: Arc::new(watch::Sender::new(0)),
+            open: Arc::new(Semaphore::new(0)),
+        }
     }
 
     pub async fn pass(&self) {
@@ -212,7 +249,11 @@ impl Gate {
     }
 
     pub async fn wait_for(&self, count: usize) {
-        self.arrived.subscribe().wait_for(|arrived| *arrived >= count).await.unwrap();
+        self.arrived
+            .subscribe()
+            .wait_for(|arrived| *arrived >= count)
+            .await
+            .unwrap();
     }
 
     pub fn open(&self, count: usize) {

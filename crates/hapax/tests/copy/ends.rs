@@ -36,10 +36,13 @@ pub struct World {
 
 impl World {
     pub fn new() -> World {
-        World { directory: tempfile::tempdir().unwrap() }
+        World {
+            directory: tempfile::tempdir().unwrap(),
+        }
     }
 
-    /// An empty store of this kind under a name of its own. `None` where there is no server to be had, which was said.
+    /// An empty store of this kind under a name of its own. `None` where there is no server to be
+    /// had, which was said.
     pub async fn place(&self, kind: Kind, name: &str) -> Option<Place> {
         match kind {
             Kind::Memory => Some(Place::Memory(Arc::new(hapax::store::memory()))),
@@ -47,7 +50,9 @@ impl World {
             Kind::Postgres => {
                 let url = servers::Postgres::shared()?.database();
                 let connection = ConnectOptions::parse(&url).unwrap();
-                schema::migrate(&connection, &schema::migrations(), |_| {}).await.unwrap();
+                schema::migrate(&connection, &schema::migrations(), |_| {})
+                    .await
+                    .unwrap();
                 Some(Place::Postgres(url))
             }
         }
@@ -76,7 +81,11 @@ impl Place {
         match self {
             Place::Memory(memory) => memory.clone(),
             Place::Sqlite(path) => Arc::new(Sqlite::open_to_copy(path).await.unwrap()),
-            Place::Postgres(url) => Arc::new(Mover::open(&ConnectOptions::parse(url).unwrap()).await.unwrap()),
+            Place::Postgres(url) => Arc::new(
+                Mover::open(&ConnectOptions::parse(url).unwrap())
+                    .await
+                    .unwrap(),
+            ),
         }
     }
 
@@ -101,10 +110,19 @@ pub async fn copy(from: &Place, to: &Place) -> Result<Copied, CopyError> {
     copy_told(from, to, |_| {}).await
 }
 
-pub async fn copy_told(from: &Place, to: &Place, told: impl FnMut(Step)) -> Result<Copied, CopyError> {
+pub async fn copy_told(
+    from: &Place,
+    to: &Place,
+    told: impl FnMut(Step),
+) -> Result<Copied, CopyError> {
     let (source, target) = (from.open_to_copy().await, to.open_to_copy().await);
     let (from_name, to_name) = (from.url(), to.url());
-    copy::copy(End::new(&from_name, &*source), End::new(&to_name, &*target), told).await
+    copy::copy(
+        End::new(&from_name, &*source),
+        End::new(&to_name, &*target),
+        told,
+    )
+    .await
 }
 
 pub async fn give_up(from: &Place, to: &Place) -> Result<(), CopyError> {

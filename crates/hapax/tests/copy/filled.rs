@@ -18,28 +18,69 @@ use super::ends::Place;
 const LEASE: Duration = Duration::from_secs(60);
 /// Over before anybody looks.
 const NOTHING: Duration = Duration::from_micros(1);
-const LONG: Lifetime = Lifetime { retention: Duration::from_secs(3600), tombstone: Duration::from_secs(3600) };
+const LONG: Lifetime = Lifetime {
+    retention: Duration::from_secs(3600),
+    tombstone: Duration::from_secs(3600),
+};
 /// A tombstone by the time it is copied.
-const BURIED: Lifetime = Lifetime { retention: NOTHING, ..LONG };
+const BURIED: Lifetime = Lifetime {
+    retention: NOTHING,
+    ..LONG
+};
 /// As good as absent by the time it is copied, but still there.
-const GONE: Lifetime = Lifetime { retention: NOTHING, tombstone: NOTHING };
+const GONE: Lifetime = Lifetime {
+    retention: NOTHING,
+    tombstone: NOTHING,
+};
 
 /// A claim of one of a few principals, under one of a few policies.
 pub fn claim(key: &str, lease: Duration) -> Put {
     let number = key.bytes().map(usize::from).sum::<usize>();
-    let principal = if number.is_multiple_of(3) { Principal::Anonymous } else { Principal::named(format!("user-{}", number % 3)) };
-    let path = if key == "long-path" { &format!("/naïve/{}", "x".repeat(31_000)) } else { "/naïve/orders" };
-    let scope = Arc::new(Scope { namespace: "copy".into(), principal, method: "POST".into(), path: path.into() });
+    let principal = if number.is_multiple_of(3) {
+        Principal::Anonymous
+    } else {
+        Principal::named(format!("user-{}", number % 3))
+    };
+    let path = if key == "long-path" {
+        &format!("/naïve/{}", "x".repeat(31_000))
+    } else {
+        "/naïve/orders"
+    };
+    let scope = Arc::new(Scope {
+        namespace: "copy".into(),
+        principal,
+        method: "POST".into(),
+        path: path.into(),
+    });
     let key = Key::new(key).unwrap();
-    let policy = if number.is_multiple_of(2) { FingerprintPolicy::default() } else { FingerprintPolicy::json() };
-    let fingerprint = Fingerprint { digest: [number as u8; 32], policy: Arc::new(policy) };
+    let policy = if number.is_multiple_of(2) {
+        FingerprintPolicy::default()
+    } else {
+        FingerprintPolicy::json()
+    };
+    let fingerprint = Fingerprint {
+        digest: [number as u8; 32],
+        policy: Arc::new(policy),
+    };
     let id = RecordId::of(&scope, &key);
     let token = AttemptToken::from_bytes(std::array::from_fn(|i| id.as_bytes()[i]));
-    let request_id = RequestId::new(if number.is_multiple_of(5) { "" } else { "request/7" });
+    let request_id = RequestId::new(if number.is_multiple_of(5) {
+        ""
+    } else {
+        "request/7"
+    });
     Put {
         id,
         condition: Condition::Absent,
-        change: Change::Claim(Claim { scope: scope.stored(), key, fingerprint, token, lease, terms: None, request_id }),
+        change: Change::Claim(Claim {
+            scope: scope.stored(),
+            key,
+            fingerprint,
+            token,
+            lease,
+            terms: None,
+            request_id,
+        }),
     }
 }
 
@@ -50,11 +91,34 @@ pub async fn won(store: &dyn Store, put: Put) -> Head {
     }
 }
 
-pub async fn finish(store: &dyn Store, head: &Head, state: State, body: Option<&str>, lifetime: Lifetime) -> Head {
+pub async fn finish(
+    store: &dyn Store,
+    head: &Head,
+    state: State,
+    body: Option<&str>,
+    lifetime: Lifetime,
+) -> Head {
     let mut answer = body.map(|body| Answer::new(201, body.to_owned()));
-    answer.iter_mut().for_each(|answer| answer.headers.push(("x-bytes".into(), bytes::Bytes::from_static(b"\xff\x00"))));
-    let finish = Finish { state, status: Some(201), answer: answer.map(Arc::new), lifetime };
-    won(store, Put { id: head.id, condition: Condition::Held { fence: head.fence }, change: Change::Finish(finish) }).await
+    answer.iter_mut().for_each(|answer| {
+        answer
+            .headers
+            .push(("x-bytes".into(), bytes::Bytes::from_static(b"\xff\x00")));
+    });
+    let finish = Finish {
+        state,
+        status: Some(201),
+        answer: answer.map(Arc::new),
+        lifetime,
+    };
+    won(
+        store,
+        Put {
+            id: head.id,
+            condition: Condition::Held { fence: head.fence },
+            change: Change::Finish(finish),
+        },
+    )
+    .await
 }
 
 fn by(reason: &str) -> Signed {
@@ -83,7 +147,10 @@ pub async fn fill(store: &dyn Store) {
     taken_over(store).await;
     settled(store).await;
     forgotten(store).await;
-    store.note(Note::new("reload", by("a note")).unwrap()).await.unwrap();
+    store
+        .note(Note::new("reload", by("a note")).unwrap())
+        .await
+        .unwrap();
     // What is short is over when it is copied.
     let now = store.pulse().await.unwrap().now;
     while store.pulse().await.unwrap().now <= now.after(Duration::from_millis(1)) {
@@ -95,7 +162,15 @@ async fn taken_over(store: &dyn Store) {
     let head = won(store, claim("taken-over", LEASE)).await;
     let head = finish(store, &head, State::Retryable, None, LONG).await;
     let Put { id, change, .. } = claim("taken-over", NOTHING);
-    let head = won(store, Put { id, condition: Condition::Lapsed { fence: head.fence }, change }).await;
+    let head = won(
+        store,
+        Put {
+            id,
+            condition: Condition::Lapsed { fence: head.fence },
+            change,
+        },
+    )
+    .await;
     assert_eq!(head.attempts, 2);
     finish(store, &head, State::Completed, Some("second"), LONG).await;
 }
@@ -103,17 +178,37 @@ async fn taken_over(store: &dyn Store) {
 async fn settled(store: &dyn Store) {
     let head = won(store, claim("settled", LEASE)).await;
     let head = finish(store, &head, State::Unknown, None, LONG).await;
-    let finish =
-        Finish { state: State::Completed, status: Some(200), answer: Some(Arc::new(Answer::new(200, "so"))), lifetime: LONG };
+    let finish = Finish {
+        state: State::Completed,
+        status: Some(200),
+        answer: Some(Arc::new(Answer::new(200, "so"))),
+        lifetime: LONG,
+    };
     let change = Change::Settle(finish, by("it is in the books"));
-    won(store, Put { id: head.id, condition: Condition::Version { version: head.version }, change }).await;
+    won(
+        store,
+        Put {
+            id: head.id,
+            condition: Condition::Version {
+                version: head.version,
+            },
+            change,
+        },
+    )
+    .await;
 }
 
 async fn forgotten(store: &dyn Store) {
     let head = won(store, claim("forgotten", LEASE)).await;
     let head = finish(store, &head, State::Completed, Some("a secret"), LONG).await;
     let change = Change::Forget(LONG, by("they asked"));
-    let put = Put { id: head.id, condition: Condition::Version { version: head.version }, change };
+    let put = Put {
+        id: head.id,
+        condition: Condition::Version {
+            version: head.version,
+        },
+        change,
+    };
     assert!(matches!(store.put_if(put).await.unwrap(), Written::Won(_)));
 }
 
@@ -155,46 +250,99 @@ impl Content {
         let store = place.open_to_copy().await;
         let mut stored: Vec<Record> = Vec::new();
         loop {
-            let page =
-                store.export(stored.last().map(|record| record.head.id), Page { records: 700, bytes: 3 << 20 }).await.unwrap();
+            let page = store
+                .export(
+                    stored.last().map(|record| record.head.id),
+                    Page {
+                        records: 700,
+                        bytes: 3 << 20,
+                    },
+                )
+                .await
+                .unwrap();
             if page.is_empty() {
                 break;
             }
             stored.extend(page);
         }
         assert!(stored.is_sorted_by(|a, b| a.head.id < b.head.id));
-        let (log, account) = (store.entries(0).await.unwrap(), store.survey().await.unwrap().account);
+        let (log, account) = (
+            store.entries(0).await.unwrap(),
+            store.survey().await.unwrap().account,
+        );
         drop(store);
         // What is out of use can only be told as it is stored.
         let (mut seen, mut heads) = (Vec::new(), Vec::new());
         if let Ok(store) = place.open().await {
             (seen, heads) = read(&*store, &stored).await;
         }
-        let Account { secret, lives_since, epoch, logged, .. } = account;
-        Content { stored, seen, heads, log, secret, lives_since, epoch, logged }
+        let Account {
+            secret,
+            lives_since,
+            epoch,
+            logged,
+            ..
+        } = account;
+        Content {
+            stored,
+            seen,
+            heads,
+            log,
+            secret,
+            lives_since,
+            epoch,
+            logged,
+        }
     }
 
     /// The highest fence of all.
     pub fn fence(&self) -> Fence {
-        self.stored.iter().map(|record| record.head.fence).max().unwrap()
+        self.stored
+            .iter()
+            .map(|record| record.head.fence)
+            .max()
+            .unwrap()
     }
 
     /// Says which record differs, rather than both stores whole.
     pub fn assert_same(&self, other: &Content) {
-        let keys = |content: &Content| content.stored.iter().map(|record| record.head.key.clone()).collect::<Vec<_>>();
+        let keys = |content: &Content| {
+            content
+                .stored
+                .iter()
+                .map(|record| record.head.key.clone())
+                .collect::<Vec<_>>()
+        };
         assert_eq!(keys(self), keys(other));
         for (mine, theirs) in self.stored.iter().zip(&other.stored) {
-            assert!(mine == theirs, "stored:\n{:?}\n{:?}", mine.head, theirs.head);
+            assert!(
+                mine == theirs,
+                "stored:\n{:?}\n{:?}",
+                mine.head,
+                theirs.head
+            );
         }
         for (mine, theirs) in self.seen.iter().zip(&other.seen) {
-            assert!(mine == theirs, "read:\n{:?}\n{:?}", mine.as_ref().map(|r| &r.head), theirs.as_ref().map(|r| &r.head));
+            assert!(
+                mine == theirs,
+                "read:\n{:?}\n{:?}",
+                mine.as_ref().map(|r| &r.head),
+                theirs.as_ref().map(|r| &r.head)
+            );
         }
         for (mine, theirs) in self.heads.iter().zip(&other.heads) {
             assert_eq!(mine, theirs, "listed");
         }
-        assert_eq!((self.seen.len(), self.heads.len()), (self.stored.len(), self.stored.len()), "taken of a store in use");
+        assert_eq!(
+            (self.seen.len(), self.heads.len()),
+            (self.stored.len(), self.stored.len()),
+            "taken of a store in use"
+        );
         assert_eq!(self.log, other.log);
-        assert!(self == other, "the secret, the epoch or the number of the last entry");
+        assert!(
+            self == other,
+            "the secret, the epoch or the number of the last entry"
+        );
     }
 }
 
@@ -206,13 +354,24 @@ async fn read(store: &dyn Store, stored: &[Record]) -> (Vec<Option<Record>>, Vec
     }
     loop {
         let after = heads.last().map(|head| head.id);
-        let page = store.list(ListQuery { state: None, after, limit: 1_000 }).await.unwrap();
+        let page = store
+            .list(ListQuery {
+                state: None,
+                after,
+                limit: 1_000,
+            })
+            .await
+            .unwrap();
         if page.is_empty() {
             break;
         }
         heads.extend(page);
     }
-    seen.iter_mut().flatten().map(|record| &mut record.head).chain(&mut heads).for_each(unheld);
+    seen.iter_mut()
+        .flatten()
+        .map(|record| &mut record.head)
+        .chain(&mut heads)
+        .for_each(unheld);
     (seen, heads)
 }
 

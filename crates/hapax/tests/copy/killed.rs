@@ -13,26 +13,41 @@ const TO: &str = "HAPAX_TEST_TO";
 const POINT: &str = "HAPAX_TEST_POINT";
 
 /// Where a copy is killed.
-const POINTS: [&str; 7] = ["left", "arrived", "records 1", "records 3", "log", "moved", "settled"];
+const POINTS: [&str; 7] = [
+    "left",
+    "arrived",
+    "records 1",
+    "records 3",
+    "log",
+    "moved",
+    "settled",
+];
 /// Three pages.
 const RECORDS: usize = 2_100;
 
 #[test]
 fn a_copy_that_is_killed_at_any_point_goes_on_and_nothing_is_lost() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
     if crash::role().is_some() {
         return runtime.block_on(copy_until_killed());
     }
     runtime.block_on(async {
         let world = World::new();
         let here = world.place(Kind::Sqlite, "here.db").await.unwrap();
-        let Some(there) = world.place(Kind::Postgres, "").await else { return };
+        let Some(there) = world.place(Kind::Postgres, "").await else {
+            return;
+        };
         let store = here.open().await.unwrap();
         fill(&*store).await;
         fill_pages(&store, RECORDS).await;
         drop(store);
         let before = Content::of(&here).await;
-        // There and back again, so that each is the source and the target of a copy that is killed at each point.
+        // There and back again, so that each is the source and the target of a copy that is killed
+        // at each point.
         for point in POINTS {
             kill_at(point, &here, &there, &before).await;
             kill_at(point, &there, &here, &before).await;
@@ -41,16 +56,31 @@ fn a_copy_that_is_killed_at_any_point_goes_on_and_nothing_is_lost() {
 }
 
 async fn kill_at(point: &str, from: &Place, to: &Place, before: &Content) {
-    let mut child = Child::spawn(TEST, "copier", &[(FROM, &from.url()), (TO, &to.url()), (POINT, point)]);
+    let mut child = Child::spawn(
+        TEST,
+        "copier",
+        &[(FROM, &from.url()), (TO, &to.url()), (POINT, point)],
+    );
     child.wait_for(&format!("at {point}"));
     child.kill();
 
-    assert!(from.open().await.is_err(), "killed at {point}: the source serves");
+    assert!(
+        from.open().await.is_err(),
+        "killed at {point}: the source serves"
+    );
     let is_complete = point == "settled";
-    // Only one that was never part of a copy does not know better yet: it is an empty store like any other.
-    let is_untouched = matches!(to.open_to_copy().await.survey().await.unwrap().standing, Standing::Live) && !is_complete;
+    // Only one that was never part of a copy does not know better yet: it is an empty store like
+    // any other.
+    let is_untouched = matches!(
+        to.open_to_copy().await.survey().await.unwrap().standing,
+        Standing::Live
+    ) && !is_complete;
     assert!(!is_untouched || point == "left", "killed at {point}");
-    assert_eq!(to.open().await.is_ok(), is_complete || is_untouched, "killed at {point}: the target serves");
+    assert_eq!(
+        to.open().await.is_ok(),
+        is_complete || is_untouched,
+        "killed at {point}: the target serves"
+    );
     let again = copy(from, to).await;
     assert_eq!(again.is_ok(), !is_complete, "killed at {point}: {again:?}");
     if let Ok(copied) = again {
@@ -59,7 +89,12 @@ async fn kill_at(point: &str, from: &Place, to: &Place, before: &Content) {
     before.assert_same(&Content::of(to).await);
     assert!(to.open().await.is_ok() && from.open().await.is_err());
     let kind = |place: &Place| place.url().split_once(':').unwrap().0.to_owned();
-    println!("{} to {}, killed at {point}: {} records, all there", kind(from), kind(to), before.stored.len());
+    println!(
+        "{} to {}, killed at {point}: {} records, all there",
+        kind(from),
+        kind(to),
+        before.stored.len()
+    );
 }
 
 /// The child's life: copies, and stands still at its point.
@@ -83,5 +118,7 @@ async fn copy_until_killed() {
             crash::pause_forever();
         }
     };
-    copy_told(&Place::at(&env(FROM)), &Place::at(&env(TO)), told).await.unwrap();
+    copy_told(&Place::at(&env(FROM)), &Place::at(&env(TO)), told)
+        .await
+        .unwrap();
 }

@@ -22,9 +22,14 @@ fn no_key_has_two_effects_whenever_the_process_is_killed() {
     if crash::role().is_some() {
         return service::serve();
     }
-    let kills =
-        std::env::var("HAPAX_KILLS").map_or(KILLS_PER_POINT, |kills| kills.parse::<usize>().unwrap().div_ceil(POINTS.len()));
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let kills = std::env::var("HAPAX_KILLS").map_or(KILLS_PER_POINT, |kills| {
+        kills.parse::<usize>().unwrap().div_ceil(POINTS.len())
+    });
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
     let mut sum = Verdict::default();
     for point in POINTS {
         let verdict = runtime.block_on(kill_at(point, kills));
@@ -33,7 +38,10 @@ fn no_key_has_two_effects_whenever_the_process_is_killed() {
         sum.add(&verdict);
     }
     println!("{:>17}: {sum}", "in all");
-    assert!(sum.unknown > 0 && sum.replayed > 0 && sum.run_on_retry > 0, "a run without all of these shows nothing");
+    assert!(
+        sum.unknown > 0 && sum.replayed > 0 && sum.run_on_retry > 0,
+        "a run without all of these shows nothing"
+    );
 }
 
 /// What the ledger and the retries say.
@@ -60,7 +68,14 @@ impl Verdict {
 
 impl std::fmt::Display for Verdict {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Verdict { kills, keys, acknowledged, replayed, unknown, run_on_retry } = self;
+        let Verdict {
+            kills,
+            keys,
+            acknowledged,
+            replayed,
+            unknown,
+            run_on_retry,
+        } = self;
         write!(
             f,
             "{kills} kills, {keys} keys, {acknowledged} acknowledged; retried: {replayed} replayed, {unknown} held as unknown, {run_on_retry} run"
@@ -85,8 +100,12 @@ async fn kill_at(point: &str, kills: usize) -> Verdict {
     verdict
 }
 
-/// A client that sends one request after the other until there is nobody to answer: some of its answers arrive just before the kill.
-async fn send_steadily(round: usize, address: SocketAddr) -> (Vec<String>, BTreeMap<String, Answer>) {
+/// A client that sends one request after the other until there is nobody to answer: some of its
+/// answers arrive just before the kill.
+async fn send_steadily(
+    round: usize,
+    address: SocketAddr,
+) -> (Vec<String>, BTreeMap<String, Answer>) {
     let (mut keys, mut acknowledged) = (Vec::new(), BTreeMap::new());
     loop {
         let key = format!("{round}-steady-{}", keys.len());
@@ -107,7 +126,12 @@ struct Round {
 }
 
 impl Round {
-    async fn send_and_kill(point: &str, round: usize, child: &mut Child, address: SocketAddr) -> Round {
+    async fn send_and_kill(
+        point: &str,
+        round: usize,
+        child: &mut Child,
+        address: SocketAddr,
+    ) -> Round {
         let mut keys: Vec<_> = (0..REQUESTS).map(|i| format!("{round}-{i}")).collect();
         let mut requests = JoinSet::new();
         let mut send_keys = |keys: &[String]| {
@@ -128,7 +152,10 @@ impl Round {
             let (answer, key) = requests.join_next().await.unwrap().unwrap();
             acknowledged.insert(key, answer.expect("the one that went through was answered"));
         } else {
-            let in_flight: usize = child.wait_for(&format!("at {point} with ")).parse().unwrap();
+            let in_flight: usize = child
+                .wait_for(&format!("at {point} with "))
+                .parse()
+                .unwrap();
             assert!(in_flight >= IN_FLIGHT_MIN, "{in_flight} attempts in flight");
         }
         child.kill();
@@ -139,7 +166,11 @@ impl Round {
         let (steady_keys, steadily_acknowledged) = steady.await.unwrap();
         keys.extend(steady_keys);
         acknowledged.extend(steadily_acknowledged);
-        Round { keys, acknowledged, definite: BTreeSet::new() }
+        Round {
+            keys,
+            acknowledged,
+            definite: BTreeSet::new(),
+        }
     }
 
     /// Retries every key to a definite answer.
@@ -161,11 +192,16 @@ impl Round {
                     );
                     verdict.acknowledged += 1;
                 }
-                None => assert!(answer.status == 201 || answer.is_unknown(), "{key} got {answer:?}"),
+                None => assert!(
+                    answer.status == 201 || answer.is_unknown(),
+                    "{key} got {answer:?}"
+                ),
             }
             match answer {
                 _ if answer.is_unknown() => verdict.unknown += 1,
-                Answer { is_replay: true, .. } => verdict.replayed += 1,
+                Answer {
+                    is_replay: true, ..
+                } => verdict.replayed += 1,
                 _ => verdict.run_on_retry += 1,
             }
             if answer.status == 201 {
@@ -174,14 +210,19 @@ impl Round {
         }
     }
 
-    /// The ledger's word: at most one effect for each key, exactly one for each that was answered with success.
+    /// The ledger's word: at most one effect for each key, exactly one for each that was answered
+    /// with success.
     fn judge(&self, directory: &Path) {
         let effects = Ledger::open(directory.join("ledger")).counts();
         for (key, count) in &effects {
             assert!(*count <= 1, "{key} had {count} effects");
         }
         for key in &self.definite {
-            assert_eq!(effects.get(key), Some(&1), "{key} was answered with success");
+            assert_eq!(
+                effects.get(key),
+                Some(&1),
+                "{key} was answered with success"
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The child: an axum service on SQLite, with a ledger of its own, that can be made to stand still at a point.
+//! The child: an axum service on SQLite, with a ledger of its own, that can be made to stand still
+//! at a point.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +10,9 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
-use hapax::{Audit, Event, Hapax, Mode, Operation, OperatorError, Policy, Settlement, Sqlite, Store, Sweep};
+use hapax::{
+    Audit, Event, Hapax, Mode, Operation, OperatorError, Policy, Settlement, Sqlite, Store, Sweep,
+};
 use hapax_core::store::ListQuery;
 use hapax_testkit::crash::{Child, Ledger, announce, hear};
 use hapax_testkit::{Fault, Faulty, Verb};
@@ -85,7 +88,11 @@ impl Inside {
     }
 }
 
-async fn charge(State(inside): State<Arc<Inside>>, operation: Operation, headers: HeaderMap) -> (StatusCode, String) {
+async fn charge(
+    State(inside): State<Arc<Inside>>,
+    operation: Operation,
+    headers: HeaderMap,
+) -> (StatusCode, String) {
     inside.at("after dispatch");
     let holds = headers.contains_key("x-hold");
     if holds {
@@ -105,7 +112,10 @@ async fn charge(State(inside): State<Arc<Inside>>, operation: Operation, headers
     if holds {
         inside.through.acquire().await.unwrap().forget();
     }
-    (StatusCode::CREATED, format!("charged by {}", operation.fence()))
+    (
+        StatusCode::CREATED,
+        format!("charged by {}", operation.fence()),
+    )
 }
 
 /// Holds one attempt until told otherwise: for stopping the process in the middle of it.
@@ -115,15 +125,29 @@ async fn slow(State(inside): State<Arc<Inside>>, operation: Operation) -> (Statu
     if operation.attempt() == 1 {
         inside.through.acquire().await.unwrap().forget();
     }
-    (StatusCode::CREATED, format!("charged by attempt {}", operation.attempt()))
+    (
+        StatusCode::CREATED,
+        format!("charged by attempt {}", operation.attempt()),
+    )
 }
 
 /// Settles whatever is unknown as done.
 async fn settle(State(inside): State<Arc<Inside>>) -> (StatusCode, String) {
     let hapax = inside.hapax.get().unwrap();
     let mut settled = 0;
-    for head in hapax.list(ListQuery { state: None, after: None, limit: 1_000 }).await.unwrap() {
-        let audit = Audit { by: "the test", reason: "it says so" };
+    for head in hapax
+        .list(ListQuery {
+            state: None,
+            after: None,
+            limit: 1_000,
+        })
+        .await
+        .unwrap()
+    {
+        let audit = Audit {
+            by: "the test",
+            reason: "it says so",
+        };
         // A sweep may come between the look and the change; whoever settles looks again.
         let result = loop {
             let done = Settlement::Done(hapax::Answer::new(200, "settled"));
@@ -151,28 +175,45 @@ pub fn serve() {
         hapax: OnceLock::new(),
     });
     // One thread more than can be made to stand still.
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(3).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(3)
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(listen(&inside, directory));
     while let Some(order) = hear() {
         match order.split_once(' ') {
             Some(("arm", point)) => *inside.armed.lock().unwrap() = Some(point.to_owned()),
             Some(("let", count)) => inside.through.add_permits(count.parse().unwrap()),
-            Some(("fail", "renewals")) => inside.faulty.get().unwrap().fail_next(Verb::Renew, Fault::ErrorBefore, usize::MAX),
+            Some(("fail", "renewals")) => {
+                inside
+                    .faulty
+                    .get()
+                    .unwrap()
+                    .fail_next(Verb::Renew, Fault::ErrorBefore, usize::MAX);
+            }
             _ => panic!("no such order: {order:?}"),
         }
         announce("done");
     }
 }
 
-/// Two nodes in one process, because the file has one owner: what one forgets to renew, the other may take over.
+/// Two nodes in one process, because the file has one owner: what one forgets to renew, the other
+/// may take over.
 async fn listen(inside: &Arc<Inside>, directory: &std::path::Path) {
     let store: Arc<dyn Store> = Arc::new(Sqlite::open(directory.join("hapax.db")).await.unwrap());
     let faulty = Arc::new(Faulty::new(store.clone()));
     inside.faulty.set(faulty.clone()).ok().unwrap();
 
     let observer = inside.clone();
-    let sweep = Sweep { interval: Duration::from_millis(20), batch: 256 };
-    let first = Hapax::builder_shared(faulty).observer(move |event: &Event<'_>| observer.on(event)).sweep(Some(sweep)).build();
+    let sweep = Sweep {
+        interval: Duration::from_millis(20),
+        batch: 256,
+    };
+    let first = Hapax::builder_shared(faulty)
+        .observer(move |event: &Event<'_>| observer.on(event))
+        .sweep(Some(sweep))
+        .build();
     let second = Hapax::builder_shared(store).sweep(None).build();
     inside.hapax.set(second.clone()).ok().unwrap();
     let addresses = [node(inside, &first).await, node(inside, &second).await];
@@ -180,11 +221,22 @@ async fn listen(inside: &Arc<Inside>, directory: &std::path::Path) {
 }
 
 async fn node(inside: &Arc<Inside>, hapax: &Hapax) -> SocketAddr {
-    let mode = if std::env::var("HAPAX_TEST_MODE").as_deref() == Ok("rerun") { Mode::Rerun } else { Mode::Hold };
-    let stoppable = Policy { mode, lease: Duration::from_millis(100), ..Policy::default() };
+    let mode = if std::env::var("HAPAX_TEST_MODE").as_deref() == Ok("rerun") {
+        Mode::Rerun
+    } else {
+        Mode::Hold
+    };
+    let stoppable = Policy {
+        mode,
+        lease: Duration::from_millis(100),
+        ..Policy::default()
+    };
     let app = Router::new()
         .route("/charges", post(charge).layer(hapax.layer().anonymous()))
-        .route("/slow", post(slow).layer(hapax.layer().policy(stoppable).unwrap().anonymous()))
+        .route(
+            "/slow",
+            post(slow).layer(hapax.layer().policy(stoppable).unwrap().anonymous()),
+        )
         .route("/settle", post(settle))
         .with_state(inside.clone());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -195,7 +247,10 @@ async fn node(inside: &Arc<Inside>, hapax: &Hapax) -> SocketAddr {
 
 /// Starts the child on the files of a directory; returns the addresses of its two nodes.
 pub fn start(test: &str, directory: &std::path::Path, mode: &str) -> (Child, [SocketAddr; 2]) {
-    let envs = [("HAPAX_TEST_DIRECTORY", directory.to_str().unwrap()), ("HAPAX_TEST_MODE", mode)];
+    let envs = [
+        ("HAPAX_TEST_DIRECTORY", directory.to_str().unwrap()),
+        ("HAPAX_TEST_MODE", mode),
+    ];
     let mut child = Child::spawn(test, "service", &envs);
     let addresses = child.wait_for("listens at ");
     let (first, second) = addresses.split_once(' ').unwrap();

@@ -25,7 +25,8 @@ impl Zombie {
     async fn wake(test: &str, mode: &str) -> Zombie {
         let directory = tempfile::tempdir().unwrap();
         let (mut child, [own, other]) = service::start(test, directory.path(), mode);
-        // Else the first thing it does when it wakes is to renew its lease, before anybody could have acted on the lapse.
+        // Else the first thing it does when it wakes is to renew its lease, before anybody could
+        // have acted on the lapse.
         service::order(&mut child, "fail renewals");
         let first = tokio::spawn(send(own, "/slow", "k", false));
         child.wait_for("began 1");
@@ -33,7 +34,13 @@ impl Zombie {
         // A lease goes by the machine's own clock, which no test can turn.
         tokio::time::sleep(Duration::from_millis(110)).await;
         child.cont();
-        Zombie { child, own, other, first, directory }
+        Zombie {
+            child,
+            own,
+            other,
+            first,
+            directory,
+        }
     }
 
     async fn finish(&mut self) -> Answer {
@@ -50,13 +57,22 @@ fn run(test: impl Future<Output = ()>) {
     if crash::role().is_some() {
         return service::serve();
     }
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(test);
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(test);
 }
 
 #[test]
 fn in_hold_mode_the_late_completion_resolves_the_record() {
     run(async {
-        let mut zombie = Zombie::wake("stop::in_hold_mode_the_late_completion_resolves_the_record", "hold").await;
+        let mut zombie = Zombie::wake(
+            "stop::in_hold_mode_the_late_completion_resolves_the_record",
+            "hold",
+        )
+        .await;
         let held = send(zombie.other, "/slow", "k", false).await.unwrap();
         assert!(held.is_unknown(), "{held:?}");
 
@@ -64,7 +80,10 @@ fn in_hold_mode_the_late_completion_resolves_the_record() {
         assert_eq!((first.status, first.is_replay), (201, false));
         for node in [zombie.own, zombie.other] {
             let again = send(node, "/slow", "k", false).await.unwrap();
-            assert_eq!((again.status, &again.body, again.is_replay), (201, &first.body, true));
+            assert_eq!(
+                (again.status, &again.body, again.is_replay),
+                (201, &first.body, true)
+            );
         }
         assert_eq!(zombie.effects(), 1);
     });
@@ -73,15 +92,29 @@ fn in_hold_mode_the_late_completion_resolves_the_record() {
 #[test]
 fn after_a_takeover_the_zombies_completion_changes_nothing() {
     run(async {
-        let mut zombie = Zombie::wake("stop::after_a_takeover_the_zombies_completion_changes_nothing", "rerun").await;
+        let mut zombie = Zombie::wake(
+            "stop::after_a_takeover_the_zombies_completion_changes_nothing",
+            "rerun",
+        )
+        .await;
         let successor = send(zombie.other, "/slow", "k", false).await.unwrap();
-        assert_eq!((successor.status, successor.body.as_str(), successor.is_replay), (201, "charged by attempt 2", false));
+        assert_eq!(
+            (
+                successor.status,
+                successor.body.as_str(),
+                successor.is_replay
+            ),
+            (201, "charged by attempt 2", false)
+        );
 
         // Discarded, re-read, replayed: the zombie's own caller gets the successor's answer.
         let first = zombie.finish().await;
         assert_eq!((&first.body, first.is_replay), (&successor.body, true));
         for node in [zombie.own, zombie.other] {
-            assert_eq!(send(node, "/slow", "k", false).await.unwrap().body, successor.body);
+            assert_eq!(
+                send(node, "/slow", "k", false).await.unwrap().body,
+                successor.body
+            );
         }
         assert_eq!(zombie.effects(), 2, "what rerun allows, and no more");
     });
@@ -90,14 +123,21 @@ fn after_a_takeover_the_zombies_completion_changes_nothing() {
 #[test]
 fn after_a_settlement_the_zombies_completion_changes_nothing() {
     run(async {
-        let mut zombie = Zombie::wake("stop::after_a_settlement_the_zombies_completion_changes_nothing", "hold").await;
+        let mut zombie = Zombie::wake(
+            "stop::after_a_settlement_the_zombies_completion_changes_nothing",
+            "hold",
+        )
+        .await;
         let settled = send(zombie.other, "/settle", "any", false).await.unwrap();
         assert_eq!(settled.body, "1", "so many were settled");
 
         let first = zombie.finish().await;
         assert_eq!((first.body.as_str(), first.is_replay), ("settled", true));
         for node in [zombie.own, zombie.other] {
-            assert_eq!(send(node, "/slow", "k", false).await.unwrap().body, "settled");
+            assert_eq!(
+                send(node, "/slow", "k", false).await.unwrap().body,
+                "settled"
+            );
         }
         assert_eq!(zombie.effects(), 1);
     });

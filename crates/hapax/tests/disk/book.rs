@@ -20,27 +20,42 @@ pub struct Book {
 }
 
 impl Book {
-    /// Notes what a request was answered with, which has to be one of the documented answers; says whether it was a charge.
+    /// Notes what a request was answered with, which has to be one of the documented answers; says
+    /// whether it was a charge.
     pub fn note(&mut self, key: &str, answer: &Answer) -> bool {
         if answer.status == 201 {
             self.acknowledged.push((key.to_owned(), answer.clone()));
             return true;
         }
-        assert!(answer.is_unavailable() || answer.is_unknown() || answer.is_in_flight(), "{key} got {answer:?}");
+        assert!(
+            answer.is_unavailable() || answer.is_unknown() || answer.is_in_flight(),
+            "{key} got {answer:?}"
+        );
         false
     }
 
     /// Charges something nobody has charged before.
     pub fn charge(&mut self, process: &mut Process, key: &str, answer_bytes: usize) {
-        let answer = process.send_until_definite(&Order { key: key.to_owned(), answer_bytes, wait_s: WAIT_S });
+        let answer = process.send_until_definite(&Order {
+            key: key.to_owned(),
+            answer_bytes,
+            wait_s: WAIT_S,
+        });
         assert_eq!(answer.status, 201, "{key} is new, and got {answer:?}");
         self.note(key, &answer);
     }
 
     /// Sends a key again that met with a fault, until it has a definite answer.
     pub fn retry(&mut self, process: &mut Process, key: &str, answer_bytes: usize) {
-        let answer = process.send_until_definite(&Order { key: key.to_owned(), answer_bytes, wait_s: WAIT_S });
-        let earlier = self.acknowledged.iter().find(|(acknowledged, _)| acknowledged == key);
+        let answer = process.send_until_definite(&Order {
+            key: key.to_owned(),
+            answer_bytes,
+            wait_s: WAIT_S,
+        });
+        let earlier = self
+            .acknowledged
+            .iter()
+            .find(|(acknowledged, _)| acknowledged == key);
         match (earlier, answer.status) {
             (Some((_, first)), _) => same(key, first, &answer),
             (None, 201) => {
@@ -68,13 +83,18 @@ impl Book {
 
     fn replay_from(&mut self, first: usize, process: &mut Process) {
         for (key, first) in &self.acknowledged[first..] {
-            let answer = process.send_until_definite(&Order { key: key.clone(), answer_bytes: 0, wait_s: WAIT_S });
+            let answer = process.send_until_definite(&Order {
+                key: key.clone(),
+                answer_bytes: 0,
+                wait_s: WAIT_S,
+            });
             same(key, first, &answer);
             self.replayed += 1;
         }
     }
 
-    /// The ledger's word: at most one effect for each key, exactly one for each that was acknowledged.
+    /// The ledger's word: at most one effect for each key, exactly one for each that was
+    /// acknowledged.
     pub fn judge(&self, places: &Places) {
         let effects = places.ledger().counts();
         for (key, count) in &effects {
@@ -87,13 +107,18 @@ impl Book {
 }
 
 fn same(key: &str, first: &Answer, again: &Answer) {
-    let replay = Answer { is_replay: true, ..first.clone() };
+    let replay = Answer {
+        is_replay: true,
+        ..first.clone()
+    };
     assert_eq!(*again, replay, "{key} was acknowledged");
 }
 
 /// The file is whole, by SQLite's own check.
 pub fn check_file(places: &Places) {
     let connection = rusqlite::Connection::open(&places.store).unwrap();
-    let word: String = connection.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+    let word: String = connection
+        .query_row("PRAGMA integrity_check", [], |row| row.get(0))
+        .unwrap();
     assert_eq!(word, "ok", "{}", places.store.display());
 }

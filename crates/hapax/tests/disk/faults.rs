@@ -1,4 +1,5 @@
-//! Writes and fsyncs of the store's files that fail, one after the other, under a process that has to live with it.
+//! Writes and fsyncs of the store's files that fail, one after the other, under a process that has
+//! to live with it.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,7 +17,8 @@ const WRITES: &str = "pwrite64,pwritev,write,writev,ftruncate,fallocate,fsync,fd
 const STORE_TIMEOUT: Duration = Duration::from_millis(100);
 /// or long enough for a checkpoint on a busy machine.
 const STORE_TIMEOUT_FILLING: Duration = Duration::from_millis(500);
-/// A request asks the store for a claim and for a completion, and each may take its timeout; the rest is for a busy machine.
+/// A request asks the store for a claim and for a completion, and each may take its timeout; the
+/// rest is for a busy machine.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 /// Of a whole request: its answer takes pages of its own.
 const ANSWER_BYTES: usize = 6_000;
@@ -40,8 +42,16 @@ struct Fault {
 
 impl Fault {
     fn injection(&self) -> String {
-        let Fault { call, error, nth, lasts } = self;
-        format!("inject={call}:error={error}:when={nth}{}", if *lasts { "+" } else { "" })
+        let Fault {
+            call,
+            error,
+            nth,
+            lasts,
+        } = self;
+        format!(
+            "inject={call}:error={error}:when={nth}{}",
+            if *lasts { "+" } else { "" }
+        )
     }
 }
 
@@ -58,8 +68,18 @@ struct Tally {
 
 impl Tally {
     fn print(&self, what: &str, book: &Book) {
-        let Tally { faults, landed, calls, unavailable } = self;
-        let Book { unknown, run_on_retry, replayed, .. } = book;
+        let Tally {
+            faults,
+            landed,
+            calls,
+            unavailable,
+        } = self;
+        let Book {
+            unknown,
+            run_on_retry,
+            replayed,
+            ..
+        } = book;
         println!(
             "{what}: {faults} faults, {landed} landed, {calls} calls failed; {unavailable} requests got 503; retried: {run_on_retry} run, {unknown} held as unknown; {replayed} replays"
         );
@@ -83,49 +103,92 @@ impl Bench {
         let places = Places::in_directory(directory.path());
         let process = Process::start(test, &places, store_timeout);
         let files = places.store_files();
-        let mut bench = Bench { places, process, book: Book::default(), tally: Tally::default(), files, _directory: directory };
+        let mut bench = Bench {
+            places,
+            process,
+            book: Book::default(),
+            tally: Tally::default(),
+            files,
+            _directory: directory,
+        };
         for warm_up in 0..3 {
-            bench.book.charge(&mut bench.process, &format!("warm-up-{warm_up}"), ANSWER_BYTES);
+            bench.book.charge(
+                &mut bench.process,
+                &format!("warm-up-{warm_up}"),
+                ANSWER_BYTES,
+            );
         }
         bench
     }
 
     fn attach(&self, options: &[&str]) -> Result<Strace, String> {
         let files = self.files.iter().flat_map(|file| ["-P", file]);
-        let options: Vec<_> = ["-f", "-y", "-e", "signal=none"].into_iter().chain(files).chain(options.iter().copied()).collect();
+        let options: Vec<_> = ["-f", "-y", "-e", "signal=none"]
+            .into_iter()
+            .chain(files)
+            .chain(options.iter().copied())
+            .collect();
         Strace::attach(self.process.child.pid(), &options, &self.places.log)
     }
 
     /// How often a thread makes each of the calls while `work` is done, at the most.
-    fn count(&mut self, work: impl FnOnce(&mut Bench, &Strace)) -> Result<BTreeMap<String, usize>, String> {
+    fn count(
+        &mut self,
+        work: impl FnOnce(&mut Bench, &Strace),
+    ) -> Result<BTreeMap<String, usize>, String> {
         let strace = self.attach(&["-e", &format!("trace={WRITES}")])?;
         work(self, &strace);
         Ok(most_by_one_thread(&calls(&strace.detach())))
     }
 
-    /// One whole request under a fault; then the fault is gone, and the same process has to be as good as new.
+    /// One whole request under a fault; then the fault is gone, and the same process has to be as
+    /// good as new.
     fn endure(&mut self, name: &str, fault: &Fault) {
-        let strace = self.attach(&["-e", &format!("trace={}", fault.call), "-e", &fault.injection()]).unwrap();
+        let strace = self
+            .attach(&[
+                "-e",
+                &format!("trace={}", fault.call),
+                "-e",
+                &fault.injection(),
+            ])
+            .unwrap();
         self.request(name, ANSWER_BYTES);
         self.recover(name, &[name.to_owned()], strace);
     }
 
     /// Several requests at once under a fault, so that it hits what they share.
     fn endure_together(&mut self, name: &str, fault: &Fault) {
-        let strace = self.attach(&["-e", &format!("trace={}", fault.call), "-e", &fault.injection()]).unwrap();
+        let strace = self
+            .attach(&[
+                "-e",
+                &format!("trace={}", fault.call),
+                "-e",
+                &fault.injection(),
+            ])
+            .unwrap();
         let keys = self.request_together(name);
         self.recover(name, &keys, strace);
     }
 
     fn request_together(&mut self, name: &str) -> Vec<String> {
-        let keys: Vec<_> = (0..TOGETHER).map(|index| format!("{name}-{index}")).collect();
+        let keys: Vec<_> = (0..TOGETHER)
+            .map(|index| format!("{name}-{index}"))
+            .collect();
         let sent_at = Instant::now();
         for key in &keys {
-            self.process.order(&Order { key: key.clone(), answer_bytes: ANSWER_BYTES, wait_s: 0 });
+            self.process.order(&Order {
+                key: key.clone(),
+                answer_bytes: ANSWER_BYTES,
+                wait_s: 0,
+            });
         }
         for _ in &keys {
             let (key, answer) = self.process.answer().expect("a fault kills nobody");
-            assert!(sent_at.elapsed() < ANSWERED_WITHIN, "{key} was answered after {:?}", sent_at.elapsed());
+            assert!(
+                sent_at.elapsed() < ANSWERED_WITHIN,
+                "{key} was answered after {:?}",
+                sent_at.elapsed()
+            );
             self.book.note(&key, &answer);
             self.tally.unavailable += usize::from(answer.is_unavailable());
         }
@@ -134,7 +197,14 @@ impl Bench {
 
     /// Requests until the fault has hit the work that the store does on the side.
     fn endure_filling(&mut self, name: &str, fault: &Fault) {
-        let strace = self.attach(&["-e", &format!("trace={}", fault.call), "-e", &fault.injection()]).unwrap();
+        let strace = self
+            .attach(&[
+                "-e",
+                &format!("trace={}", fault.call),
+                "-e",
+                &fault.injection(),
+            ])
+            .unwrap();
         let mut sent = 0;
         while strace.injected() == 0 && sent < FILLING_ANSWERS_MAX {
             self.request(&format!("{name}-{sent}"), FILLING_ANSWER_BYTES);
@@ -147,24 +217,36 @@ impl Bench {
 
     fn request(&mut self, key: &str, answer_bytes: usize) {
         let sent_at = Instant::now();
-        let answer = self.process.send(&Order { key: key.to_owned(), answer_bytes, wait_s: 0 });
-        assert!(sent_at.elapsed() < ANSWERED_WITHIN, "{key} was answered after {:?}", sent_at.elapsed());
+        let answer = self.process.send(&Order {
+            key: key.to_owned(),
+            answer_bytes,
+            wait_s: 0,
+        });
+        assert!(
+            sent_at.elapsed() < ANSWERED_WITHIN,
+            "{key} was answered after {:?}",
+            sent_at.elapsed()
+        );
         self.book.note(key, &answer);
         self.tally.unavailable += usize::from(answer.is_unavailable());
     }
 
-    /// The fault is gone: the same process has to charge what is new, and to answer for what met with the fault.
+    /// The fault is gone: the same process has to charge what is new, and to answer for what met
+    /// with the fault.
     fn recover(&mut self, name: &str, keys: &[String], strace: Strace) {
         let injected = strace.detach().matches("(INJECTED)").count();
         self.tally.faults += 1;
         self.tally.landed += usize::from(injected > 0);
         self.tally.calls += injected;
-        self.book.charge(&mut self.process, &format!("{name}-after"), ANSWER_BYTES);
-        keys.iter().for_each(|key| self.book.retry(&mut self.process, key, ANSWER_BYTES));
+        self.book
+            .charge(&mut self.process, &format!("{name}-after"), ANSWER_BYTES);
+        keys.iter()
+            .for_each(|key| self.book.retry(&mut self.process, key, ANSWER_BYTES));
         self.book.replay_latest(&mut self.process);
     }
 
-    /// Everything that was ever promised, by the process that saw all the faults and by the next one.
+    /// Everything that was ever promised, by the process that saw all the faults and by the next
+    /// one.
     fn judge(mut self, test: &str, what: &str) {
         self.book.replay_all(&mut self.process);
         self.process.child.kill();
@@ -173,7 +255,10 @@ impl Bench {
         self.book.replay_all(&mut self.process);
         self.book.judge(&self.places);
         self.tally.print(what, &self.book);
-        assert!(self.tally.landed > 0, "a run in which no fault landed shows nothing");
+        assert!(
+            self.tally.landed > 0,
+            "a run in which no fault landed shows nothing"
+        );
     }
 }
 
@@ -181,8 +266,18 @@ fn faults(counts: &BTreeMap<String, usize>, nths: impl Fn(usize) -> Vec<usize>) 
     let mut faults = Vec::new();
     for (call, count) in counts {
         for nth in nths(*count) {
-            for (error, lasts) in [("EIO", false), ("EIO", true), ("ENOSPC", false), ("ENOSPC", true)] {
-                faults.push(Fault { call: call.clone(), error, nth, lasts });
+            for (error, lasts) in [
+                ("EIO", false),
+                ("EIO", true),
+                ("ENOSPC", false),
+                ("ENOSPC", true),
+            ] {
+                faults.push(Fault {
+                    call: call.clone(),
+                    error,
+                    nth,
+                    lasts,
+                });
             }
         }
     }
@@ -201,8 +296,14 @@ fn a_fault_at_any_write_of_a_request_costs_no_effect() {
         Err(why) => return println!("SKIPPED {TEST}: {why}"),
     };
     println!("a request's writes: {counts:?}");
-    for (index, fault) in faults(&counts, |count| (1..=count).collect()).iter().enumerate() {
-        bench.endure(&format!("{index}-{}-{}-{}", fault.call, fault.error, fault.nth), fault);
+    for (index, fault) in faults(&counts, |count| (1..=count).collect())
+        .iter()
+        .enumerate()
+    {
+        bench.endure(
+            &format!("{index}-{}-{}-{}", fault.call, fault.error, fault.nth),
+            fault,
+        );
     }
     bench.judge(TEST, "faults in a request");
 }
@@ -220,13 +321,20 @@ fn a_fault_in_a_commit_that_many_share_costs_none_of_them_an_effect() {
     };
     println!("the writes of {TOGETHER} requests at once: {counts:?}");
     // Every write has had its turn with one request alone; here it is the company that counts.
-    for (index, fault) in faults(&counts, |count| (1..=count).step_by(4).collect()).iter().enumerate() {
-        bench.endure_together(&format!("{index}-{}-{}-{}", fault.call, fault.error, fault.nth), fault);
+    for (index, fault) in faults(&counts, |count| (1..=count).step_by(4).collect())
+        .iter()
+        .enumerate()
+    {
+        bench.endure_together(
+            &format!("{index}-{}-{}-{}", fault.call, fault.error, fault.nth),
+            fault,
+        );
     }
     bench.judge(TEST, "faults in shared commits");
 }
 
-/// As after a remount: nothing can be written, what is opened to write is opened to read only, and SQLite may take that for good.
+/// As after a remount: nothing can be written, what is opened to write is opened to read only, and
+/// SQLite may take that for good.
 #[test]
 fn a_disk_that_is_read_only_for_a_while_is_written_again_after_it() {
     const TEST: &str = "faults::a_disk_that_is_read_only_for_a_while_is_written_again_after_it";
@@ -238,11 +346,20 @@ fn a_disk_that_is_read_only_for_a_while_is_written_again_after_it() {
         // Every other opening: the first tries to write, the one that follows is content to read.
         let openings = "inject=openat:error=EROFS:when=1+2";
         let writes = format!("inject={WRITES}:error=EROFS:when={nth}+");
-        let strace = match bench.attach(&["-e", &format!("trace={WRITES},openat"), "-e", &writes, "-e", openings]) {
+        let strace = match bench.attach(&[
+            "-e",
+            &format!("trace={WRITES},openat"),
+            "-e",
+            &writes,
+            "-e",
+            openings,
+        ]) {
             Ok(strace) => strace,
             Err(why) => return println!("SKIPPED {TEST}: {why}"),
         };
-        let keys: Vec<_> = (0..3).map(|request| format!("{nth}-read-only-{request}")).collect();
+        let keys: Vec<_> = (0..3)
+            .map(|request| format!("{nth}-read-only-{request}"))
+            .collect();
         keys.iter().for_each(|key| bench.request(key, ANSWER_BYTES));
         bench.recover(&format!("{nth}-read-only"), &keys, strace);
     }
@@ -272,12 +389,16 @@ fn a_fault_in_a_checkpoint_costs_nothing() {
     };
     println!("a checkpoint's writes: {counts:?}");
     for (index, fault) in faults(&counts, some_of).iter().enumerate() {
-        bench.endure_filling(&format!("{index}-{}-{}-{}", fault.call, fault.error, fault.nth), fault);
+        bench.endure_filling(
+            &format!("{index}-{}-{}-{}", fault.call, fault.error, fault.nth),
+            fault,
+        );
     }
     bench.judge(TEST, "faults in a checkpoint");
 }
 
-/// The first, one in the middle, and one near the end: a checkpoint writes pages one like the other.
+/// The first, one in the middle, and one near the end: a checkpoint writes pages one like the
+/// other.
 fn some_of(count: usize) -> Vec<usize> {
     let mut some = vec![1, count / 2, count * 9 / 10];
     some.retain(|nth| *nth > 0);

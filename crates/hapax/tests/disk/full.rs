@@ -1,4 +1,5 @@
-//! A disk that is full, with room left for a bit more each time, so that every write of a request is once the one that fails.
+//! A disk that is full, with room left for a bit more each time, so that every write of a request
+//! is once the one that fails.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,14 +12,16 @@ use super::process::{Places, Process};
 use super::service::{self, Order};
 
 const STORE_TIMEOUT: Duration = Duration::from_millis(100);
-/// A request asks the store for a claim and for a completion, and each may take its timeout; the rest is for a busy machine.
+/// A request asks the store for a claim and for a completion, and each may take its timeout; the
+/// rest is for a busy machine.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 const ANSWER_BYTES: usize = 6_000;
 /// Below what makes a store checkpoint, so that its log can only grow.
 const DISK_BYTES: u64 = 16 << 20;
 /// A request that needs more than this has no need for it.
 const PAGES_MAX: u64 = 120;
-/// So many pages in a row with which nothing fails any more: then a whole request has had what it needs.
+/// So many pages in a row with which nothing fails any more: then a whole request has had what it
+/// needs.
 const ENOUGH: usize = 3;
 
 /// Mounts a disk and does the test on it, here or where it may; says so if nowhere.
@@ -27,7 +30,10 @@ fn on_a_small_disk(test: &str, work: impl FnOnce(&Tmpfs, &Path)) {
         return service::serve();
     }
     let (mount_point, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    match Tmpfs::mount(&std::fs::canonicalize(mount_point.path()).unwrap(), DISK_BYTES) {
+    match Tmpfs::mount(
+        &std::fs::canonicalize(mount_point.path()).unwrap(),
+        DISK_BYTES,
+    ) {
         Ok(disk) => work(&disk, elsewhere.path()),
         Err(why) => {
             if let Err(why_not) = run_unshared(test) {
@@ -41,7 +47,10 @@ fn on_a_small_disk(test: &str, work: impl FnOnce(&Tmpfs, &Path)) {
 fn places(disk: &Tmpfs, elsewhere: &Path, name: &str) -> Places {
     let directory = disk.path().join(name);
     std::fs::create_dir(&directory).unwrap();
-    Places { ledger: elsewhere.join(format!("{name}-ledger")), ..Places::in_directory(&directory) }
+    Places {
+        ledger: elsewhere.join(format!("{name}-ledger")),
+        ..Places::in_directory(&directory)
+    }
 }
 
 #[derive(Default)]
@@ -67,32 +76,66 @@ fn a_full_disk_at_any_write_of_a_request_costs_no_effect() {
                 break;
             }
         }
-        let Tally { runs, landed, unavailable, replayed_while_full } = tally;
-        let Book { unknown, run_on_retry, replayed, .. } = book;
+        let Tally {
+            runs,
+            landed,
+            unavailable,
+            replayed_while_full,
+        } = tally;
+        let Book {
+            unknown,
+            run_on_retry,
+            replayed,
+            ..
+        } = book;
         println!(
             "disk full: {runs} runs, one page more each; in {landed} the fault landed; {unavailable} requests got 503, {replayed_while_full} replays while full"
         );
-        println!("disk full: retried: {run_on_retry} run, {unknown} held as unknown; {replayed} replays");
+        println!(
+            "disk full: retried: {run_on_retry} run, {unknown} held as unknown; {replayed} replays"
+        );
         assert!(landed > 0, "a run in which no fault landed shows nothing");
-        assert_eq!(enough, ENOUGH, "even with {PAGES_MAX} pages a request fails");
+        assert_eq!(
+            enough, ENOUGH,
+            "even with {PAGES_MAX} pages a request fails"
+        );
     });
 }
 
-/// One life of a store: two charges, the disk fills up but for so many pages, two requests and a repeat, room again, and a restart.
-fn request_with(pages: u64, test: &str, disk: &Tmpfs, places: &Places, tally: &mut Tally, sum: &mut Book) -> bool {
+/// One life of a store: two charges, the disk fills up but for so many pages, two requests and a
+/// repeat, room again, and a restart.
+fn request_with(
+    pages: u64,
+    test: &str,
+    disk: &Tmpfs,
+    places: &Places,
+    tally: &mut Tally,
+    sum: &mut Book,
+) -> bool {
     let mut process = Process::start(test, places, STORE_TIMEOUT);
     let mut book = Book::default();
     book.charge(&mut process, "before-0", ANSWER_BYTES);
     book.charge(&mut process, "before-1", ANSWER_BYTES);
     let filler = disk.leave_free(pages);
     let keys = ["full-0", "full-1"];
-    let unavailable = keys.iter().filter(|key| !request(&mut process, &mut book, key)).count();
-    let repeat = process.send(&Order { key: "before-0".to_owned(), answer_bytes: 0, wait_s: 0 });
-    assert!(repeat.is_replay || repeat.is_unavailable(), "before-0 was acknowledged and got {repeat:?}");
+    let unavailable = keys
+        .iter()
+        .filter(|key| !request(&mut process, &mut book, key))
+        .count();
+    let repeat = process.send(&Order {
+        key: "before-0".to_owned(),
+        answer_bytes: 0,
+        wait_s: 0,
+    });
+    assert!(
+        repeat.is_replay || repeat.is_unavailable(),
+        "before-0 was acknowledged and got {repeat:?}"
+    );
     drop(filler);
 
     book.charge(&mut process, "after", ANSWER_BYTES);
-    keys.iter().for_each(|key| book.retry(&mut process, key, ANSWER_BYTES));
+    keys.iter()
+        .for_each(|key| book.retry(&mut process, key, ANSWER_BYTES));
     book.replay_all(&mut process);
     process.child.kill();
     check_file(places);
@@ -113,14 +156,23 @@ fn request_with(pages: u64, test: &str, disk: &Tmpfs, places: &Places, tally: &m
 /// Sends a request that has to be answered in time; says whether it was charged.
 fn request(process: &mut Process, book: &mut Book, key: &str) -> bool {
     let sent_at = Instant::now();
-    let answer = process.send(&Order { key: key.to_owned(), answer_bytes: ANSWER_BYTES, wait_s: 0 });
-    assert!(sent_at.elapsed() < ANSWERED_WITHIN, "{key} was answered after {:?}", sent_at.elapsed());
+    let answer = process.send(&Order {
+        key: key.to_owned(),
+        answer_bytes: ANSWER_BYTES,
+        wait_s: 0,
+    });
+    assert!(
+        sent_at.elapsed() < ANSWERED_WITHIN,
+        "{key} was answered after {:?}",
+        sent_at.elapsed()
+    );
     book.note(key, &answer)
 }
 
 #[test]
 fn a_store_that_could_not_be_opened_on_a_full_disk_opens_once_there_is_room() {
-    const TEST: &str = "full::a_store_that_could_not_be_opened_on_a_full_disk_opens_once_there_is_room";
+    const TEST: &str =
+        "full::a_store_that_could_not_be_opened_on_a_full_disk_opens_once_there_is_room";
     on_a_small_disk(TEST, |disk, elsewhere| {
         let (mut refused, mut enough, mut runs) = ([0; 2], 0, 0);
         for pages in 0..PAGES_MAX {
@@ -128,7 +180,11 @@ fn a_store_that_could_not_be_opened_on_a_full_disk_opens_once_there_is_room() {
             runs += 1;
             refused[0] += usize::from(landed[0]);
             refused[1] += usize::from(landed[1]);
-            enough = if landed == [false, false] { enough + 1 } else { 0 };
+            enough = if landed == [false, false] {
+                enough + 1
+            } else {
+                0
+            };
             if enough == ENOUGH {
                 break;
             }
@@ -137,12 +193,19 @@ fn a_store_that_could_not_be_opened_on_a_full_disk_opens_once_there_is_room() {
             "opened on a full disk: {runs} runs, one page more each; refused {} new stores and {} old ones",
             refused[0], refused[1]
         );
-        assert!(refused[0] > 0 && refused[1] > 0, "a run in which no fault landed shows nothing");
-        assert_eq!(enough, ENOUGH, "even with {PAGES_MAX} pages a store does not open");
+        assert!(
+            refused[0] > 0 && refused[1] > 0,
+            "a run in which no fault landed shows nothing"
+        );
+        assert_eq!(
+            enough, ENOUGH,
+            "even with {PAGES_MAX} pages a store does not open"
+        );
     });
 }
 
-/// Opens a store that is not there yet, and later one that a killed process left behind; says which of them could not be opened.
+/// Opens a store that is not there yet, and later one that a killed process left behind; says which
+/// of them could not be opened.
 fn open_with(pages: u64, test: &str, disk: &Tmpfs, elsewhere: &Path) -> [bool; 2] {
     let places = places(disk, elsewhere, &format!("{pages}-pages"));
     let mut book = Book::default();

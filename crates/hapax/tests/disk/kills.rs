@@ -1,4 +1,5 @@
-//! SIGKILL before each system call that one whole request makes, on whichever thread; and before each that changes anything while a store is opened.
+//! SIGKILL before each system call that one whole request makes, on whichever thread; and before
+//! each that changes anything while a store is opened.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,7 +27,8 @@ struct Point {
     nth: usize,
 }
 
-/// A thread as it can be found again in another process: its name, and which of those with that name.
+/// A thread as it can be found again in another process: its name, and which of those with that
+/// name.
 type Thread = (String, usize);
 
 #[test]
@@ -56,27 +58,52 @@ fn a_kill_before_any_system_call_of_a_request_costs_no_effect() {
     book.judge(&places);
     check_file(&places);
     let sum: usize = landed.values().sum();
-    println!("{} points {ROUNDS} times, {sum} kills landed, by call: {landed:?}", points.len());
-    println!("retried: {} replayed, {} held as unknown, {} run", book.replayed, book.unknown, book.run_on_retry);
-    assert!(book.unknown > 0 && book.replayed > 0 && book.run_on_retry > 0, "a run without all of these shows nothing");
-    assert!(sum * 2 > points.len() * ROUNDS, "most points of one request are points of the next");
+    println!(
+        "{} points {ROUNDS} times, {sum} kills landed, by call: {landed:?}",
+        points.len()
+    );
+    println!(
+        "retried: {} replayed, {} held as unknown, {} run",
+        book.replayed, book.unknown, book.run_on_retry
+    );
+    assert!(
+        book.unknown > 0 && book.replayed > 0 && book.run_on_retry > 0,
+        "a run without all of these shows nothing"
+    );
+    assert!(
+        sum * 2 > points.len() * ROUNDS,
+        "most points of one request are points of the next"
+    );
 }
 
 /// Every call of one whole request, by thread.
 fn points(process: &mut Process, book: &mut Book, places: &Places) -> Result<Vec<Point>, String> {
     book.charge(process, "warm-up", ANSWER_BYTES);
-    let strace = Strace::attach(process.child.pid(), &["-f", "-e", "signal=none"], &places.log)?;
+    let strace = Strace::attach(
+        process.child.pid(),
+        &["-f", "-e", "signal=none"],
+        &places.log,
+    )?;
     book.charge(process, "counted", ANSWER_BYTES);
     let log = strace.detach();
-    let named: BTreeMap<u32, Thread> = named_threads(process).into_iter().map(|(thread, id)| (id, thread)).collect();
+    let named: BTreeMap<u32, Thread> = named_threads(process)
+        .into_iter()
+        .map(|(thread, id)| (id, thread))
+        .collect();
     let mut counts = BTreeMap::<(Thread, String), usize>::new();
     for call in calls(&log) {
-        let Some(thread) = named.get(&call.thread) else { continue };
+        let Some(thread) = named.get(&call.thread) else {
+            continue;
+        };
         *counts.entry((thread.clone(), call.name)).or_default() += 1;
     }
-    let points = counts
-        .into_iter()
-        .flat_map(|((thread, call), count)| (1..=count).map(move |nth| Point { thread: thread.clone(), call: call.clone(), nth }));
+    let points = counts.into_iter().flat_map(|((thread, call), count)| {
+        (1..=count).map(move |nth| Point {
+            thread: thread.clone(),
+            call: call.clone(),
+            nth,
+        })
+    });
     Ok(points.collect())
 }
 
@@ -94,27 +121,51 @@ fn named_threads(process: &Process) -> BTreeMap<Thread, u32> {
 }
 
 /// Sends a request to a process that dies at the point; says whether it did.
-fn kill_at(point: &Point, key: &str, process: &mut Process, book: &mut Book, places: &Places) -> bool {
+fn kill_at(
+    point: &Point,
+    key: &str,
+    process: &mut Process,
+    book: &mut Book,
+    places: &Places,
+) -> bool {
     book.charge(process, &format!("{key}-before"), ANSWER_BYTES);
-    let Some(thread) = named_threads(process).get(&point.thread).copied() else { return false };
+    let Some(thread) = named_threads(process).get(&point.thread).copied() else {
+        return false;
+    };
     let Point { call, nth, .. } = point;
-    let (trace, inject) = (format!("trace={call}"), format!("inject={call}:signal=KILL:when={nth}"));
+    let (trace, inject) = (
+        format!("trace={call}"),
+        format!("inject={call}:signal=KILL:when={nth}"),
+    );
     // A thread that has ended meanwhile is no point any more.
-    let Ok(strace) = Strace::attach(thread, &["-e", &trace, "-e", &inject], &places.log) else { return false };
-    if let Some(answer) = process.try_send(&Order { key: key.to_owned(), answer_bytes: ANSWER_BYTES, wait_s: 0 }) {
+    let Ok(strace) = Strace::attach(thread, &["-e", &trace, "-e", &inject], &places.log) else {
+        return false;
+    };
+    if let Some(answer) = process.try_send(&Order {
+        key: key.to_owned(),
+        answer_bytes: ANSWER_BYTES,
+        wait_s: 0,
+    }) {
         book.note(key, &answer);
     }
     // Killed in any case; by strace, if it has seen so many calls begin.
     process.child.kill();
-    strace.ended().lines().filter(|line| line.starts_with(&format!("{call}("))).count() >= *nth
+    strace
+        .ended()
+        .lines()
+        .filter(|line| line.starts_with(&format!("{call}(")))
+        .count()
+        >= *nth
 }
 
-/// What opening changes on the disk. A kill between two of these is the same wherever between them it comes.
+/// What opening changes on the disk. A kill between two of these is the same wherever between them
+/// it comes.
 const CHANGES: &str = "trace=openat,write,pwrite64,ftruncate,fallocate,fsync,fdatasync,unlink,unlinkat,rename,renameat";
 
 #[test]
 fn a_kill_before_any_system_call_of_an_opening_leaves_a_store_that_opens() {
-    const TEST: &str = "kills::a_kill_before_any_system_call_of_an_opening_leaves_a_store_that_opens";
+    const TEST: &str =
+        "kills::a_kill_before_any_system_call_of_an_opening_leaves_a_store_that_opens";
     if crash::role().is_some() {
         return service::serve();
     }
@@ -130,8 +181,13 @@ fn a_kill_before_any_system_call_of_an_opening_leaves_a_store_that_opens() {
         }
     }
     let sum: usize = landed.values().sum();
-    println!("openings: {points} points, each of a new store and of an old one, {sum} kills landed, by call: {landed:?}");
-    assert!(sum > points, "most points of one opening are points of the next");
+    println!(
+        "openings: {points} points, each of a new store and of an old one, {sum} kills landed, by call: {landed:?}"
+    );
+    assert!(
+        sum > points,
+        "most points of one opening are points of the next"
+    );
 }
 
 /// How often a thread makes each call while a store is opened for the first time, at the most.
@@ -139,26 +195,47 @@ fn count_opening(test: &str) -> Result<BTreeMap<String, usize>, String> {
     let directory = tempfile::tempdir().unwrap();
     let places = Places::in_directory(directory.path());
     let mut process = Process::stand_by(test, &places, STORE_TIMEOUT);
-    let strace = Strace::attach(process.child.pid(), &["-f", "-e", "signal=none", "-e", CHANGES], &places.log)?;
+    let strace = Strace::attach(
+        process.child.pid(),
+        &["-f", "-e", "signal=none", "-e", CHANGES],
+        &places.log,
+    )?;
     process.open();
     Ok(most_by_one_thread(&calls(&strace.detach())))
 }
 
-/// Kills a process that opens a new store, and one that opens what another left; says how many of the two died of it.
+/// Kills a process that opens a new store, and one that opens what another left; says how many of
+/// the two died of it.
 fn kill_opening(test: &str, call: &str, nth: usize) -> usize {
     let directory = tempfile::tempdir().unwrap();
     let places = Places::in_directory(directory.path());
     let (mut book, mut landed) = (Book::default(), 0);
     for index in 0..2 {
         let mut process = Process::stand_by(test, &places, STORE_TIMEOUT);
-        let (trace, inject) = (format!("trace={call}"), format!("inject={call}:signal=KILL:when={nth}"));
-        let strace = Strace::attach(process.child.pid(), &["-f", "-e", &trace, "-e", &inject], &places.log).unwrap();
+        let (trace, inject) = (
+            format!("trace={call}"),
+            format!("inject={call}:signal=KILL:when={nth}"),
+        );
+        let strace = Strace::attach(
+            process.child.pid(),
+            &["-f", "-e", &trace, "-e", &inject],
+            &places.log,
+        )
+        .unwrap();
         // Whether it heard that, and how far it came, is the point.
         process.child.try_say("open");
-        while process.child.line(OPENED_WITHIN).is_some_and(|line| !line.starts_with("open ")) {}
+        while process
+            .child
+            .line(OPENED_WITHIN)
+            .is_some_and(|line| !line.starts_with("open "))
+        {}
         process.child.kill();
         // Counted at its beginning: who has begun so many has been killed there.
-        landed += usize::from(most_by_one_thread(&calls(&strace.ended())).get(call).is_some_and(|count| *count >= nth));
+        landed += usize::from(
+            most_by_one_thread(&calls(&strace.ended()))
+                .get(call)
+                .is_some_and(|count| *count >= nth),
+        );
 
         let mut process = Process::start(test, &places, STORE_TIMEOUT);
         book.charge(&mut process, &format!("{index}"), ANSWER_BYTES);

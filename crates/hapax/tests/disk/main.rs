@@ -1,6 +1,8 @@
-//! A real service whose disk fails, fills up, or loses what it was never made to keep. Judged by a ledger outside Hapax.
+//! A real service whose disk fails, fills up, or loses what it was never made to keep. Judged by a
+//! ledger outside Hapax.
 //!
-//! The faults come from outside, at the system calls of an unchanged process. Nothing here knows how the store lays out its file.
+//! The faults come from outside, at the system calls of an unchanged process. Nothing here knows
+//! how the store lays out its file.
 
 #![allow(unreachable_pub, reason = "modules of one test binary")]
 

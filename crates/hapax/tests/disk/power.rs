@@ -33,7 +33,8 @@ const ANSWER_BYTES: [usize; 4] = [300, 6_000, 1_000, 60_000];
 const BATCHES_MAX: usize = 20;
 /// Keys without an effect that are tried on each image.
 const TRIED_MAX: usize = 3;
-/// What may be lost: the names of the store's files. What is in shared memory and who owns the file do not outlive the machine.
+/// What may be lost: the names of the store's files. What is in shared memory and who owns the file
+/// do not outlive the machine.
 const FILES: [&str; 3] = ["hapax.db", "hapax.db-wal", "hapax.db-journal"];
 
 #[test]
@@ -51,7 +52,8 @@ fn what_was_acknowledged_survives_the_loss_of_power() {
     };
     let recording = parse(&log);
     let facts = Facts::of(&recording);
-    let losses = std::env::var("HAPAX_POWER_LOSSES").map_or(POWER_LOSSES, |losses| losses.parse().unwrap());
+    let losses =
+        std::env::var("HAPAX_POWER_LOSSES").map_or(POWER_LOSSES, |losses| losses.parse().unwrap());
     let verdict = judge_all(&recording, &facts, Disk::Honest, losses);
     println!("seeds {SEED} to {}: {verdict}", SEED + losses - 1);
     assert!(
@@ -60,14 +62,24 @@ fn what_was_acknowledged_survives_the_loss_of_power() {
         keep(&log).display(),
         verdict.convicted
     );
-    assert!(verdict.landed * 2 > losses as usize, "most cuts should put something at stake");
+    assert!(
+        verdict.landed * 2 > losses as usize,
+        "most cuts should put something at stake"
+    );
 
     let lies = judge_all(&recording, &facts, Disk::Lying, LIES);
-    println!("on a lying disk: {} of {LIES} images convicted", lies.convicted.len());
-    assert!(lies.convicted.len() * 2 > LIES as usize, "a judge that does not notice a lying disk shows nothing");
+    println!(
+        "on a lying disk: {} of {LIES} images convicted",
+        lies.convicted.len()
+    );
+    assert!(
+        lies.convicted.len() * 2 > LIES as usize,
+        "a judge that does not notice a lying disk shows nothing"
+    );
 }
 
-/// Records a life: many requests at once, checkpoints, logs begun anew, and the store closed and opened again in the middle.
+/// Records a life: many requests at once, checkpoints, logs begun anew, and the store closed and
+/// opened again in the middle.
 ///
 /// The log, and before it the store's directory in a line of its own.
 fn record() -> Result<String, String> {
@@ -75,7 +87,10 @@ fn record() -> Result<String, String> {
     let places = Places::in_directory(directory.path());
     let store = places.store.with_file_name("store");
     std::fs::create_dir(&store).unwrap();
-    let places = Places { store: store.join("hapax.db"), ..places };
+    let places = Places {
+        store: store.join("hapax.db"),
+        ..places
+    };
     let mut process = Process::stand_by(TEST, &places, STORE_TIMEOUT);
     let strace = Strace::attach(process.child.pid(), &RECORD, &places.log)?;
     let with_directory = |log: &str| format!("{}\n{log}", store.display());
@@ -92,8 +107,15 @@ fn record() -> Result<String, String> {
     send_batch(&mut process, batches);
     let log = with_directory(&strace.detach());
     let marks = Marks::of(&parse(&log));
-    println!("recorded {} requests in {} MiB: {marks}", (batches + 1) * BATCH, log.len() >> 20);
-    assert!(marks.is_past(&opened), "no checkpoint, or no log begun anew: such a recording shows little");
+    println!(
+        "recorded {} requests in {} MiB: {marks}",
+        (batches + 1) * BATCH,
+        log.len() >> 20
+    );
+    assert!(
+        marks.is_past(&opened),
+        "no checkpoint, or no log begun anew: such a recording shows little"
+    );
     Ok(log)
 }
 
@@ -134,7 +156,11 @@ impl Marks {
 fn send_batch(process: &mut Process, batch: usize) {
     let mut orders = (0..BATCH).map(|index| {
         let answer_bytes = ANSWER_BYTES[index % ANSWER_BYTES.len()];
-        Order { key: format!("{batch}-{index}"), answer_bytes, wait_s: 0 }
+        Order {
+            key: format!("{batch}-{index}"),
+            answer_bytes,
+            wait_s: 0,
+        }
     });
     for order in orders.by_ref().take(CONCURRENCY) {
         process.order(&order);
@@ -150,8 +176,15 @@ fn send_batch(process: &mut Process, batch: usize) {
 
 impl std::fmt::Display for Marks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Marks { main_file_syncs, log_syncs, logs_begun } = self;
-        write!(f, "main file synced {main_file_syncs} times, log {log_syncs} times and begun {logs_begun} times")
+        let Marks {
+            main_file_syncs,
+            log_syncs,
+            logs_begun,
+        } = self;
+        write!(
+            f,
+            "main file synced {main_file_syncs} times, log {log_syncs} times and begun {logs_begun} times"
+        )
     }
 }
 
@@ -165,26 +198,43 @@ struct Facts {
 
 impl Facts {
     fn of(recording: &Recording) -> Facts {
-        let mut facts = Facts { answers: Vec::new(), effects: Vec::new() };
+        let mut facts = Facts {
+            answers: Vec::new(),
+            effects: Vec::new(),
+        };
         for said in recording.said() {
             if said.to.ends_with("/ledger") {
-                facts.effects.push((said.begun, said.text.trim_end().to_owned()));
+                facts
+                    .effects
+                    .push((said.begun, said.text.trim_end().to_owned()));
             } else if let Some((_, line)) = said.text.split_once("hapax-crash: ")
                 && let Some((key, answer)) = Answer::parse(line.trim_end())
             {
                 facts.answers.push((said.begun, key, answer));
             }
         }
-        assert_eq!(facts.answers.len(), facts.effects.len(), "every request had its effect and its answer");
+        assert_eq!(
+            facts.answers.len(),
+            facts.effects.len(),
+            "every request had its effect and its answer"
+        );
         facts
     }
 
     fn answers_before(&self, cut: usize) -> BTreeMap<&str, &Answer> {
-        self.answers.iter().filter(|(begun, ..)| *begun < cut).map(|(_, key, answer)| (key.as_str(), answer)).collect()
+        self.answers
+            .iter()
+            .filter(|(begun, ..)| *begun < cut)
+            .map(|(_, key, answer)| (key.as_str(), answer))
+            .collect()
     }
 
     fn effects_before(&self, cut: usize) -> BTreeSet<&str> {
-        self.effects.iter().filter(|(begun, _)| *begun < cut).map(|(_, key)| key.as_str()).collect()
+        self.effects
+            .iter()
+            .filter(|(begun, _)| *begun < cut)
+            .map(|(_, key)| key.as_str())
+            .collect()
     }
 }
 
@@ -231,9 +281,26 @@ impl Verdict {
 
 impl std::fmt::Display for Verdict {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Verdict { images, landed, losses, checked, convicted } = self;
-        let Losses { kept, dropped, torn, names } = losses;
-        let Checked { answers, replayed, unknown, run, held } = checked;
+        let Verdict {
+            images,
+            landed,
+            losses,
+            checked,
+            convicted,
+        } = self;
+        let Losses {
+            kept,
+            dropped,
+            torn,
+            names,
+        } = losses;
+        let Checked {
+            answers,
+            replayed,
+            unknown,
+            run,
+            held,
+        } = checked;
         write!(
             f,
             "{images} images, {landed} with unsynced writes ({kept} kept, {dropped} dropped, {torn} torn, {names} names lost); \
@@ -247,7 +314,10 @@ impl std::fmt::Display for Verdict {
 fn judge_all(recording: &Recording, facts: &Facts, disk: Disk, count: u64) -> Verdict {
     let next = AtomicU64::new(SEED);
     let work = || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         let mut verdict = Verdict::default();
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -261,7 +331,9 @@ fn judge_all(recording: &Recording, facts: &Facts, disk: Disk, count: u64) -> Ve
     let mut sum = Verdict::default();
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().for_each(|thread| sum.add(thread.join().unwrap()));
+        threads
+            .into_iter()
+            .for_each(|thread| sum.add(thread.join().unwrap()));
     });
     sum
 }
@@ -274,23 +346,36 @@ async fn judge(image: &Image, facts: &Facts, seed: u64) -> Verdict {
         std::fs::write(directory.path().join("hapax.db-shm"), [0xa5; 32 << 10]).unwrap();
     }
     let landed = usize::from(image.losses.at_stake() > 0);
-    let mut verdict = Verdict { images: 1, landed, losses: image.losses, ..Verdict::default() };
+    let mut verdict = Verdict {
+        images: 1,
+        landed,
+        losses: image.losses,
+        ..Verdict::default()
+    };
     match look(directory.path(), facts, image.cut).await {
         Ok(checked) => verdict.checked = checked,
-        Err(why) => drop(verdict.convicted.insert(seed, format!("cut at {}: {why}", image.cut))),
+        Err(why) => drop(
+            verdict
+                .convicted
+                .insert(seed, format!("cut at {}: {why}", image.cut)),
+        ),
     }
     verdict
 }
 
 /// In memory where there is such a place: the images are many, and nobody loses power here.
 fn fast_directory() -> tempfile::TempDir {
-    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+    tempfile::tempdir_in("/dev/shm")
+        .or_else(|_| tempfile::tempdir())
+        .unwrap()
 }
 
 /// Opens what is left and holds it against what others may know. `Err` says what is wrong.
 async fn look(directory: &Path, facts: &Facts, cut: usize) -> Result<Checked, String> {
     let path = directory.join("hapax.db");
-    let store = Sqlite::open(&path).await.map_err(|error| format!("it does not open: {error:?}"))?;
+    let store = Sqlite::open(&path)
+        .await
+        .map_err(|error| format!("it does not open: {error:?}"))?;
     let ledger = Arc::new(Ledger::open(directory.join("ledger")));
     let shop = Shop::on(store, ledger.clone(), STORE_TIMEOUT);
     check_integrity(&path)?;
@@ -304,7 +389,12 @@ async fn look(directory: &Path, facts: &Facts, cut: usize) -> Result<Checked, St
             answer => return Err(format!("{key} had its effect and got {answer:?}")),
         }
     }
-    let without: Vec<_> = facts.effects.iter().map(|(_, key)| key.as_str()).filter(|key| !effects.contains(key)).collect();
+    let without: Vec<_> = facts
+        .effects
+        .iter()
+        .map(|(_, key)| key.as_str())
+        .filter(|key| !effects.contains(key))
+        .collect();
     for key in without.iter().take(TRIED_MAX).chain(&["new"]) {
         match send(&shop, key).await {
             answer if answer.is_unknown() && *key != "new" => checked.held += 1,
@@ -312,18 +402,30 @@ async fn look(directory: &Path, facts: &Facts, cut: usize) -> Result<Checked, St
             answer => return Err(format!("{key} had no effect and got {answer:?}")),
         }
     }
-    match ledger.counts().iter().find(|(key, count)| **count > 1 || effects.contains(key.as_str())) {
+    match ledger
+        .counts()
+        .iter()
+        .find(|(key, count)| **count > 1 || effects.contains(key.as_str()))
+    {
         Some((key, _)) => Err(format!("{key} had a second effect")),
         None => Ok(checked),
     }
 }
 
 async fn send(shop: &Shop, key: &str) -> Answer {
-    shop.send(&Order { key: key.to_owned(), answer_bytes: 100, wait_s: 0 }).await
+    shop.send(&Order {
+        key: key.to_owned(),
+        answer_bytes: 100,
+        wait_s: 0,
+    })
+    .await
 }
 
 fn check_integrity(path: &Path) -> Result<(), String> {
-    let check = || rusqlite::Connection::open(path)?.query_row("PRAGMA integrity_check", [], |row| row.get::<_, String>(0));
+    let check = || {
+        rusqlite::Connection::open(path)?
+            .query_row("PRAGMA integrity_check", [], |row| row.get::<_, String>(0))
+    };
     match check() {
         Ok(word) if word == "ok" => Ok(()),
         word => Err(format!("the file is not whole: {word:?}")),
@@ -331,9 +433,20 @@ fn check_integrity(path: &Path) -> Result<(), String> {
 }
 
 /// Every acknowledged answer is there as it was, and no key is there twice.
-async fn check_answers(shop: &Shop, answers: &BTreeMap<&str, &Answer>, checked: &mut Checked) -> Result<(), String> {
-    let heads =
-        shop.hapax().list(ListQuery { state: None, after: None, limit: 100_000 }).await.map_err(|error| format!("{error:?}"))?;
+async fn check_answers(
+    shop: &Shop,
+    answers: &BTreeMap<&str, &Answer>,
+    checked: &mut Checked,
+) -> Result<(), String> {
+    let heads = shop
+        .hapax()
+        .list(ListQuery {
+            state: None,
+            after: None,
+            limit: 100_000,
+        })
+        .await
+        .map_err(|error| format!("{error:?}"))?;
     let mut ids = BTreeMap::new();
     for head in &heads {
         if ids.insert(head.key.as_str(), head.id).is_some() {
@@ -341,11 +454,19 @@ async fn check_answers(shop: &Shop, answers: &BTreeMap<&str, &Answer>, checked: 
         }
     }
     for (key, answer) in answers {
-        let id = *ids.get(key).ok_or_else(|| format!("{key} was acknowledged and is gone"))?;
-        let (record, _) = shop.hapax().look(id).await.map_err(|error| format!("{key} was acknowledged: {error:?}"))?;
+        let id = *ids
+            .get(key)
+            .ok_or_else(|| format!("{key} was acknowledged and is gone"))?;
+        let (record, _) = shop
+            .hapax()
+            .look(id)
+            .await
+            .map_err(|error| format!("{key} was acknowledged: {error:?}"))?;
         let kept = record.answer.map(|kept| (kept.status, digest(&kept.body)));
         if kept.as_ref() != Some(&(answer.status, answer.content.clone())) {
-            return Err(format!("{key} was acknowledged with {answer:?}, and now it is {kept:?}"));
+            return Err(format!(
+                "{key} was acknowledged with {answer:?}, and now it is {kept:?}"
+            ));
         }
         checked.answers += 1;
     }

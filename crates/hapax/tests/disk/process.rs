@@ -24,12 +24,19 @@ impl Places {
     pub fn in_directory(directory: &Path) -> Places {
         // By its true path: strace compares paths letter by letter.
         let directory = std::fs::canonicalize(directory).unwrap();
-        Places { store: directory.join("hapax.db"), ledger: directory.join("ledger"), log: directory.join("strace") }
+        Places {
+            store: directory.join("hapax.db"),
+            ledger: directory.join("ledger"),
+            log: directory.join("strace"),
+        }
     }
 
     /// The files that are the store's: what a fault may hit.
     pub fn store_files(&self) -> Vec<String> {
-        ["", "-wal", "-shm", "-journal"].iter().map(|end| format!("{}{end}", self.store.display())).collect()
+        ["", "-wal", "-shm", "-journal"]
+            .iter()
+            .map(|end| format!("{}{end}", self.store.display()))
+            .collect()
     }
 
     pub fn ledger(&self) -> Ledger {
@@ -64,7 +71,8 @@ impl Process {
 
     /// Opens the store, or closes it and opens it again.
     pub fn open(&mut self) {
-        self.try_open().unwrap_or_else(|why| panic!("the store does not open: {why}"));
+        self.try_open()
+            .unwrap_or_else(|why| panic!("the store does not open: {why}"));
     }
 
     /// The same where it may fail: with what the store said.
@@ -78,15 +86,23 @@ impl Process {
 
     /// Gives an order without waiting for its answer; says whether anybody heard it.
     pub fn order(&mut self, order: &Order) -> bool {
-        let Order { key, answer_bytes, wait_s } = order;
-        self.child.try_say(&format!("send {key} {answer_bytes} {wait_s}"))
+        let Order {
+            key,
+            answer_bytes,
+            wait_s,
+        } = order;
+        self.child
+            .try_say(&format!("send {key} {answer_bytes} {wait_s}"))
     }
 
     /// The next answer, whoever's it is; `None` if the child died first.
     pub fn answer(&mut self) -> Option<(String, Answer)> {
         let deadline = Instant::now() + ANSWER_MAX;
         loop {
-            match self.child.line(deadline.saturating_duration_since(Instant::now())) {
+            match self
+                .child
+                .line(deadline.saturating_duration_since(Instant::now()))
+            {
                 Some(line) => match Answer::parse(&line) {
                     Some(answered) => return Some(answered),
                     None => continue,
@@ -106,10 +122,12 @@ impl Process {
     }
 
     pub fn send(&mut self, order: &Order) -> Answer {
-        self.try_send(order).unwrap_or_else(|| panic!("the child died of {order:?}"))
+        self.try_send(order)
+            .unwrap_or_else(|| panic!("the child died of {order:?}"))
     }
 
-    /// Sends it again until the answer is one to go by: neither still running nor the store's momentary trouble.
+    /// Sends it again until the answer is one to go by: neither still running nor the store's
+    /// momentary trouble.
     pub fn send_until_definite(&mut self, order: &Order) -> Answer {
         let deadline = Instant::now() + ANSWER_MAX;
         loop {
@@ -117,7 +135,10 @@ impl Process {
             if !answer.is_in_flight() && !answer.is_unavailable() {
                 return answer;
             }
-            assert!(Instant::now() < deadline, "the store does not serve again: {order:?} got {answer:?}");
+            assert!(
+                Instant::now() < deadline,
+                "the store does not serve again: {order:?} got {answer:?}"
+            );
         }
     }
 }

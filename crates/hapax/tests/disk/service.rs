@@ -1,5 +1,5 @@
-//! The child: charges on SQLite, with a ledger elsewhere. Requests come in as lines and answers go out as lines, so that a recording of
-//! its system calls shows when each answer left the process.
+//! The child: charges on SQLite, with a ledger elsewhere. Requests come in as lines and answers go
+//! out as lines, so that a recording of its system calls shows when each answer left the process.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -54,8 +54,13 @@ impl Answer {
     /// Reads what [`Answer::line`] wrote.
     pub fn parse(line: &str) -> Option<(String, Answer)> {
         let mut words = line.strip_prefix("answer ")?.split(' ');
-        let (key, status, kind, content) = (words.next()?, words.next()?, words.next()?, words.next()?);
-        let answer = Answer { status: status.parse().ok()?, is_replay: kind == "replay", content: content.to_owned() };
+        let (key, status, kind, content) =
+            (words.next()?, words.next()?, words.next()?, words.next()?);
+        let answer = Answer {
+            status: status.parse().ok()?,
+            is_replay: kind == "replay",
+            content: content.to_owned(),
+        };
         Some((key.to_owned(), answer))
     }
 
@@ -79,17 +84,30 @@ pub struct Shop {
 }
 
 impl Shop {
-    pub async fn open(store: &Path, ledger: Arc<Ledger>, store_timeout: Duration) -> Result<Shop, OpenError> {
+    pub async fn open(
+        store: &Path,
+        ledger: Arc<Ledger>,
+        store_timeout: Duration,
+    ) -> Result<Shop, OpenError> {
         Ok(Shop::on(Sqlite::open(store).await?, ledger, store_timeout))
     }
 
     pub fn on(store: Sqlite, ledger: Arc<Ledger>, store_timeout: Duration) -> Shop {
-        // No memory, so that every replay comes from the file; no sweep, so that the file is written for requests only.
-        let limits = Limits { cache_bytes_max: 0, ..Limits::default() };
+        // No memory, so that every replay comes from the file; no sweep, so that the file is
+        // written for requests only.
+        let limits = Limits {
+            cache_bytes_max: 0,
+            ..Limits::default()
+        };
         let hapax = Hapax::builder(store).limits(limits).sweep(None).build();
-        let policy = Policy { store_timeout, ..Policy::default() };
+        let policy = Policy {
+            store_timeout,
+            ..Policy::default()
+        };
         let layer = hapax.layer().policy(policy).unwrap().anonymous();
-        let router = Router::new().route("/charges", post(charge).layer(layer)).with_state(ledger);
+        let router = Router::new()
+            .route("/charges", post(charge).layer(layer))
+            .with_state(ledger);
         Shop { hapax, router }
     }
 
@@ -117,42 +135,87 @@ async fn send(router: Router, order: &Order) -> Answer {
         .unwrap();
     let response = router.oneshot(request).await.unwrap();
     let is_replay = response.headers().contains_key("idempotent-replayed");
-    let is_problem = response.headers().get("content-type").is_some_and(|kind| kind == "application/problem+json");
+    let is_problem = response
+        .headers()
+        .get("content-type")
+        .is_some_and(|kind| kind == "application/problem+json");
     let status = response.status().as_u16();
     let body = response.into_body().collect().await.unwrap().to_bytes();
-    let content = if is_problem { code(&body) } else { digest(&body) };
-    Answer { status, is_replay, content }
+    let content = if is_problem {
+        code(&body)
+    } else {
+        digest(&body)
+    };
+    Answer {
+        status,
+        is_replay,
+        content,
+    }
 }
 
 fn code(problem: &[u8]) -> String {
     let problem = String::from_utf8_lossy(problem);
-    let code = problem.split_once("\"code\":\"").and_then(|(_, rest)| rest.split_once('"')).map(|(code, _)| code);
-    code.unwrap_or_else(|| panic!("a problem without a code: {problem}")).to_owned()
+    let code = problem
+        .split_once("\"code\":\"")
+        .and_then(|(_, rest)| rest.split_once('"'))
+        .map(|(code, _)| code);
+    code.unwrap_or_else(|| panic!("a problem without a code: {problem}"))
+        .to_owned()
 }
 
-async fn charge(State(ledger): State<Arc<Ledger>>, operation: Operation, headers: HeaderMap) -> (StatusCode, String) {
+async fn charge(
+    State(ledger): State<Arc<Ledger>>,
+    operation: Operation,
+    headers: HeaderMap,
+) -> (StatusCode, String) {
     ledger.append(operation.key().as_str());
     let bytes: usize = headers["x-answer-bytes"].to_str().unwrap().parse().unwrap();
     // Different in every page, so that no piece of one answer passes for a piece of another.
-    let line = format!("{} charged by {};", operation.key().as_str(), operation.fence());
-    (StatusCode::CREATED, line.chars().cycle().take(bytes).collect())
+    let line = format!(
+        "{} charged by {};",
+        operation.key().as_str(),
+        operation.fence()
+    );
+    (
+        StatusCode::CREATED,
+        line.chars().cycle().take(bytes).collect(),
+    )
 }
 
 /// The child's life: serves until its parent kills it or is gone.
 pub fn serve() {
     let path = |name| PathBuf::from(std::env::var_os(name).unwrap());
-    let (store, ledger) = (path("HAPAX_TEST_STORE"), Arc::new(Ledger::open(path("HAPAX_TEST_LEDGER"))));
-    let store_timeout = Duration::from_millis(std::env::var("HAPAX_TEST_STORE_TIMEOUT_MS").unwrap().parse().unwrap());
+    let (store, ledger) = (
+        path("HAPAX_TEST_STORE"),
+        Arc::new(Ledger::open(path("HAPAX_TEST_LEDGER"))),
+    );
+    let store_timeout = Duration::from_millis(
+        std::env::var("HAPAX_TEST_STORE_TIMEOUT_MS")
+            .unwrap()
+            .parse()
+            .unwrap(),
+    );
     // One worker: then a thread's name says what it does, whatever the machine.
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
     let mut shop = None;
     announce("stands by");
     while let Some(order) = hear() {
         match order.split(' ').collect::<Vec<_>>()[..] {
-            ["open"] => shop = runtime.block_on(reopen(shop.take(), &store, &ledger, store_timeout)),
+            ["open"] => {
+                shop = runtime.block_on(reopen(shop.take(), &store, &ledger, store_timeout));
+            }
             ["send", key, answer_bytes, wait_s] => {
-                let (answer_bytes, wait_s) = (answer_bytes.parse().unwrap(), wait_s.parse().unwrap());
-                let order = Order { key: key.to_owned(), answer_bytes, wait_s };
+                let (answer_bytes, wait_s) =
+                    (answer_bytes.parse().unwrap(), wait_s.parse().unwrap());
+                let order = Order {
+                    key: key.to_owned(),
+                    answer_bytes,
+                    wait_s,
+                };
                 let router = shop.as_ref().expect("opened before").router.clone();
                 runtime.spawn(async move { announce(send(router, &order).await.line(&order.key)) });
             }
@@ -162,7 +225,12 @@ pub fn serve() {
 }
 
 /// Closes the store if it is open, opens it, and says what came of it.
-async fn reopen(shop: Option<Shop>, store: &Path, ledger: &Arc<Ledger>, store_timeout: Duration) -> Option<Shop> {
+async fn reopen(
+    shop: Option<Shop>,
+    store: &Path,
+    ledger: &Arc<Ledger>,
+    store_timeout: Duration,
+) -> Option<Shop> {
     if let Some(shop) = shop {
         shop.close().await;
     }
@@ -170,7 +238,9 @@ async fn reopen(shop: Option<Shop>, store: &Path, ledger: &Arc<Ledger>, store_ti
     loop {
         match Shop::open(store, ledger.clone(), store_timeout).await {
             // What is left of the last one still lets go of the file.
-            Err(OpenError::Owned { .. }) if Instant::now() < deadline => tokio::task::yield_now().await,
+            Err(OpenError::Owned { .. }) if Instant::now() < deadline => {
+                tokio::task::yield_now().await;
+            }
             Err(error) => {
                 announce(format!("open failed: {error:?}"));
                 return None;

@@ -9,9 +9,15 @@ use hapax_core::Store;
 use hapax_core::record::State;
 use hapax_core::store::{Lifetime, Written};
 
-use super::shop::{HOUR, SOON, Shop, answer, assert_sound, charge, charge_many, claim, eventually, finish, retry, win};
+use super::shop::{
+    HOUR, SOON, Shop, answer, assert_sound, charge, charge_many, claim, eventually, finish, retry,
+    win,
+};
 
-const KEPT: Lifetime = Lifetime { retention: HOUR, tombstone: HOUR };
+const KEPT: Lifetime = Lifetime {
+    retention: HOUR,
+    tombstone: HOUR,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backup_under_load_has_everything_acknowledged_before_it_and_is_sound() {
@@ -29,10 +35,17 @@ async fn a_backup_under_load_has_everything_acknowledged_before_it_and_is_sound(
     let path = shop.directory.path().join("copy.db");
     let copied = store.backup(&path).await.unwrap();
     let during = store.stats().commits - commits;
-    assert!(during > 10, "only {during} commits during the backup: it was not under load");
+    assert!(
+        during > 10,
+        "only {during} commits during the backup: it was not under load"
+    );
     let metadata = std::fs::metadata(&path).unwrap();
     assert_eq!(copied.bytes, metadata.len());
-    assert_eq!(metadata.permissions().mode() & 0o777, 0o600, "it holds answers and a secret");
+    assert_eq!(
+        metadata.permissions().mode() & 0o777,
+        0o600,
+        "it holds answers and a secret"
+    );
     load.await.unwrap();
 
     let copy = shop.open_at(&path).await.unwrap();
@@ -42,12 +55,18 @@ async fn a_backup_under_load_has_everything_acknowledged_before_it_and_is_sound(
         assert_eq!(answer(&copy, &key).await, Some(key.into_bytes()));
     }
     let during = copy.stats().records - 5_020;
-    println!("{} bytes; {during} of 20,000 records written meanwhile are in it", copied.bytes);
+    println!(
+        "{} bytes; {during} of 20,000 records written meanwhile are in it",
+        copied.bytes
+    );
     drop(copy);
     assert_sound(&rusqlite::Connection::open(&path).unwrap());
     // The original goes on.
     assert!(store.restored().is_none());
-    assert_eq!(answer(&*store, "during-7").await, Some(b"during-7".to_vec()));
+    assert_eq!(
+        answer(&*store, "during-7").await,
+        Some(b"during-7".to_vec())
+    );
 }
 
 #[tokio::test]
@@ -57,39 +76,64 @@ async fn a_backup_overwrites_nothing_and_leaves_nothing_behind_when_it_fails() {
     charge(&store, "paid", "yes", KEPT).await;
     let there = shop.directory.path().join("there");
     std::fs::write(&there, "mine").unwrap();
-    assert!(matches!(store.backup(&there).await, Err(BackupError::Exists { .. })));
+    assert!(matches!(
+        store.backup(&there).await,
+        Err(BackupError::Exists { .. })
+    ));
     assert_eq!(std::fs::read(&there).unwrap(), b"mine");
-    let error = store.backup(shop.directory.path().join("no/such/place")).await.unwrap_err();
+    let error = store
+        .backup(shop.directory.path().join("no/such/place"))
+        .await
+        .unwrap_err();
     assert!(matches!(error, BackupError::Io { .. }), "{error}");
-    let files: Vec<_> = std::fs::read_dir(shop.directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert!(files.iter().all(|name| !name.to_string_lossy().contains("backup")), "{files:?}");
+    let files: Vec<_> = std::fs::read_dir(shop.directory.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert!(
+        files
+            .iter()
+            .all(|name| !name.to_string_lossy().contains("backup")),
+        "{files:?}"
+    );
 }
 
-/// The writer comes to it when its caller, and with it the file that was to become the copy, is gone.
+/// The writer comes to it when its caller, and with it the file that was to become the copy, is
+/// gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backup_that_was_given_up_leaves_nothing_behind() {
     let shop = Shop::new();
     let store = Arc::new(shop.open().await);
     charge(&*store, "first", "paid", KEPT).await;
     let directory = tempfile::tempdir().unwrap();
-    let files = || std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+    let files = || {
+        std::fs::read_dir(directory.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect::<Vec<_>>()
+    };
     let lock = shop.hold_up(&store).await;
     let backup = tokio::spawn({
         let (store, path) = (store.clone(), directory.path().join("copy.db"));
         async move { store.backup(path).await.map(drop) }
     });
-    eventually("the backup waits for the writer", SOON, || store.stats().queue_bytes > 0).await;
+    eventually("the backup waits for the writer", SOON, || {
+        store.stats().queue_bytes > 0
+    })
+    .await;
     assert_eq!(files().len(), 1);
     backup.abort();
     assert!(backup.await.unwrap_err().is_cancelled());
     drop(lock);
-    // The writer carries out one batch after the other: with the end of a second one, the backup's turn is over.
+    // The writer carries out one batch after the other: with the end of a second one, the backup's
+    // turn is over.
     charge(&*store, "second", "paid", KEPT).await;
     charge(&*store, "third", "paid", KEPT).await;
     assert_eq!(files(), [""; 0]);
 }
 
-/// What is acknowledged after the copy is whole is not in it, however late whoever asked for it looks at the clock.
+/// What is acknowledged after the copy is whole is not in it, however late whoever asked for it
+/// looks at the clock.
 #[tokio::test]
 async fn a_backup_says_when_it_was_whole_and_not_when_its_caller_heard_of_it() {
     let shop = Shop::new();
@@ -103,8 +147,8 @@ async fn a_backup_says_when_it_was_whole_and_not_when_its_caller_heard_of_it() {
         () = eventually("the backup waits for the writer", SOON, || store.stats().queue_bytes > 0) => {}
     }
     drop(lock);
-    // The writer carries out one batch after the other, and one between two steps of the copy, of which so small a file needs two: with the
-    // end of a third batch it is whole.
+    // The writer carries out one batch after the other, and one between two steps of the copy, of
+    // which so small a file needs two: with the end of a third batch it is whole.
     for key in ["meanwhile", "and then"] {
         charge(&store, key, "paid", KEPT).await;
     }
@@ -117,7 +161,8 @@ async fn a_backup_says_when_it_was_whole_and_not_when_its_caller_heard_of_it() {
     assert_eq!(answer(&copy, "after").await, None);
 }
 
-/// Both ways in which an old state comes back: a backup, and a plain copy of the file that was made while nobody used it.
+/// Both ways in which an old state comes back: a backup, and a plain copy of the file that was made
+/// while nobody used it.
 #[tokio::test]
 async fn an_old_state_raises_the_epoch_and_an_alarm_and_fences_still_grow() {
     for is_backup in [true, false] {
@@ -151,8 +196,15 @@ async fn an_old_state_raises_the_epoch_and_an_alarm_and_fences_still_grow() {
         assert_eq!(restored.copied_at.is_some(), is_backup);
         assert!(store.pulse().await.unwrap().epoch > epoch);
         assert_eq!(answer(&store, "old").await, Some(b"paid".to_vec()));
-        let Written::Won(again) = store.put_if(claim("since")).await.unwrap() else { panic!("it was forgotten") };
-        assert!(again.head.fence > lost.fence, "{:?} after {:?}", again.head.fence, lost.fence);
+        let Written::Won(again) = store.put_if(claim("since")).await.unwrap() else {
+            panic!("it was forgotten")
+        };
+        assert!(
+            again.head.fence > lost.fence,
+            "{:?} after {:?}",
+            again.head.fence,
+            lost.fence
+        );
         assert!(again.head.fence.as_u64() >= shop.clock.now().as_micros());
         drop(store);
         // Only once: from now on it is the store.
@@ -190,11 +242,23 @@ async fn an_alarm_that_nobody_could_hear_is_raised_again() {
     drop(store);
     std::fs::rename(&copy, &shop.path).unwrap();
 
-    let checksum: i64 = shop.raw().query_row("SELECT checksum FROM heads", [], |row| row.get(0)).unwrap();
-    let set = |checksum: i64| assert_eq!(shop.raw().execute("UPDATE heads SET checksum = ?1", [checksum]), Ok(1));
+    let checksum: i64 = shop
+        .raw()
+        .query_row("SELECT checksum FROM heads", [], |row| row.get(0))
+        .unwrap();
+    let set = |checksum: i64| {
+        assert_eq!(
+            shop.raw()
+                .execute("UPDATE heads SET checksum = ?1", [checksum]),
+            Ok(1)
+        );
+    };
     set(checksum ^ 1);
     assert!(shop.open_at(&shop.path).await.is_err());
     set(checksum);
-    assert_eq!(shop.open().await.restored().expect("an alarm").copied_at, Some(copied.at));
+    assert_eq!(
+        shop.open().await.restored().expect("an alarm").copied_at,
+        Some(copied.at)
+    );
     assert_eq!(shop.open().await.restored(), None);
 }

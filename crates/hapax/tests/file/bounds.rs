@@ -8,11 +8,16 @@ use hapax::store::sqlite::{Options, Sqlite};
 use hapax_core::Store;
 use hapax_core::store::Lifetime;
 
-use super::shop::{HOUR, SHORT, SOON, Shop, answer, charge, charge_many, claim, eventually, id, sweep_all, win};
+use super::shop::{
+    HOUR, SHORT, SOON, Shop, answer, charge, charge_many, claim, eventually, id, sweep_all, win,
+};
 
 const MIB: usize = 1 << 20;
 const LOG_MAX: u64 = 64 << 20;
-const KEPT: Lifetime = Lifetime { retention: HOUR, tombstone: HOUR };
+const KEPT: Lifetime = Lifetime {
+    retention: HOUR,
+    tombstone: HOUR,
+};
 
 fn length(shop: &Shop, end: &str) -> u64 {
     std::fs::metadata(shop.beside(end)).map_or(0, |file| file.len())
@@ -27,26 +32,45 @@ async fn the_log_stays_short_and_is_short_again_after_a_long_reader() {
         charge(&store, &format!("alone-{i}"), vec![7; MIB], KEPT).await;
         longest = longest.max(length(&shop, "-wal"));
     }
-    assert!(longest <= LOG_MAX, "{longest} bytes of log with nobody reading");
+    assert!(
+        longest <= LOG_MAX,
+        "{longest} bytes of log with nobody reading"
+    );
 
     let mut raw = shop.raw();
     let reader = raw.transaction().unwrap();
-    let before: i64 = reader.query_row("SELECT count(*) FROM heads", [], |row| row.get(0)).unwrap();
+    let before: i64 = reader
+        .query_row("SELECT count(*) FROM heads", [], |row| row.get(0))
+        .unwrap();
     for i in 0..100 {
         charge(&store, &format!("read-{i}"), vec![7; MIB], KEPT).await;
     }
     let held = length(&shop, "-wal");
-    assert!(held > LOG_MAX, "{held} bytes: the reader did not hold the log, so this shows nothing");
-    assert_eq!(reader.query_row("SELECT count(*) FROM heads", [], |row| row.get::<_, i64>(0)).unwrap(), before);
+    assert!(
+        held > LOG_MAX,
+        "{held} bytes: the reader did not hold the log, so this shows nothing"
+    );
+    assert_eq!(
+        reader
+            .query_row("SELECT count(*) FROM heads", [], |row| row.get::<_, i64>(0))
+            .unwrap(),
+        before
+    );
     drop(reader);
     // Though nobody writes.
-    eventually("the log is cut back", Duration::from_secs(10), || length(&shop, "-wal") <= LOG_MAX).await;
-    println!("{longest} bytes at most with nobody reading, {held} with a reader, {} after it", length(&shop, "-wal"));
+    eventually("the log is cut back", Duration::from_secs(10), || {
+        length(&shop, "-wal") <= LOG_MAX
+    })
+    .await;
+    println!(
+        "{longest} bytes at most with nobody reading, {held} with a reader, {} after it",
+        length(&shop, "-wal")
+    );
     assert_eq!(answer(&store, "read-99").await, Some(vec![7; MIB]));
 }
 
-/// A reader that stays in the log keeps it from beginning anew. The store's own come one after the other, and must not be taken for one
-/// from outside, for whom nothing can be done.
+/// A reader that stays in the log keeps it from beginning anew. The store's own come one after the
+/// other, and must not be taken for one from outside, for whom nothing can be done.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_log_stays_short_though_the_stores_own_readers_never_rest() {
     let shop = Shop::new();
@@ -71,8 +95,14 @@ async fn the_log_stays_short_though_the_stores_own_readers_never_rest() {
     }
     is_over.store(true, Ordering::Relaxed);
     readers.join_all().await;
-    println!("{longest} bytes of log at most, {} resets", store.stats().log_resets);
-    assert!(longest <= LOG_MAX, "{longest} bytes of log with nobody outside reading");
+    println!(
+        "{longest} bytes of log at most, {} resets",
+        store.stats().log_resets
+    );
+    assert!(
+        longest <= LOG_MAX,
+        "{longest} bytes of log with nobody outside reading"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -89,11 +119,16 @@ async fn the_file_shrinks_when_what_was_in_it_is_gone() {
     assert_eq!(store.stats().records, 0);
 }
 
-/// A disk that does not answer, here a lock that somebody else holds: what waits is bounded in bytes, and the rest is told at once.
+/// A disk that does not answer, here a lock that somebody else holds: what waits is bounded in
+/// bytes, and the rest is told at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waits_for_a_slow_disk_is_bounded_in_bytes() {
     let shop = Shop::new();
-    let options = Options { queue_bytes_max: 2 * MIB, clock: Some(Arc::new(shop.clock.clone())), ..Options::default() };
+    let options = Options {
+        queue_bytes_max: 2 * MIB,
+        clock: Some(Arc::new(shop.clock.clone())),
+        ..Options::default()
+    };
     let store = Arc::new(Sqlite::open_with(&shop.path, options).await.unwrap());
     let mut heads = Vec::new();
     for i in 0..40 {
@@ -102,16 +137,27 @@ async fn what_waits_for_a_slow_disk_is_bounded_in_bytes() {
     let lock = shop.hold_up(&store).await;
     let mut waiting = tokio::task::JoinSet::new();
     for head in &heads {
-        let (store, put) = (store.clone(), super::shop::finish(head, hapax_core::State::Completed, vec![7; MIB / 4], KEPT));
+        let (store, put) = (
+            store.clone(),
+            super::shop::finish(head, hapax_core::State::Completed, vec![7; MIB / 4], KEPT),
+        );
         waiting.spawn(async move { store.put_if(put).await.is_ok() });
     }
     // All that find no room, while nothing makes any.
     eventually("most are refused", SOON, || store.stats().refused >= 20).await;
-    assert!(store.stats().queue_bytes <= 2 * MIB as u64, "{:?}", store.stats());
+    assert!(
+        store.stats().queue_bytes <= 2 * MIB as u64,
+        "{:?}",
+        store.stats()
+    );
     drop(lock);
     let results = waiting.join_all().await;
     let refused = results.iter().filter(|is_ok| !**is_ok).count();
-    println!("{refused} of {} completions refused, {} bytes waiting", results.len(), store.stats().queue_bytes);
+    println!(
+        "{refused} of {} completions refused, {} bytes waiting",
+        results.len(),
+        store.stats().queue_bytes
+    );
     assert!(refused >= 20);
     assert_eq!(store.stats().queue_bytes, 0);
     // And it goes on.

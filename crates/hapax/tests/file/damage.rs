@@ -1,4 +1,5 @@
-//! Files that are not what was written: nothing is served from them, and no key seems new because of it.
+//! Files that are not what was written: nothing is served from them, and no key seems new because
+//! of it.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
@@ -12,17 +13,27 @@ use hapax_core::store::{Lifetime, StoreErrorKind, Written};
 use hapax_core::{Store, StoreError};
 use rusqlite::types::Value;
 
-use super::shop::{HOUR, Shop, answer, charge, charge_many, claim, finish, id, retry, sweep_all, win};
+use super::shop::{
+    HOUR, Shop, answer, charge, charge_many, claim, finish, id, retry, sweep_all, win,
+};
 
 /// Gone after twenty minutes.
-const FADED: Lifetime = Lifetime { retention: Duration::from_secs(600), tombstone: Duration::from_secs(600) };
-const KEPT: Lifetime = Lifetime { retention: HOUR, tombstone: HOUR };
+const FADED: Lifetime = Lifetime {
+    retention: Duration::from_secs(600),
+    tombstone: Duration::from_secs(600),
+};
+const KEPT: Lifetime = Lifetime {
+    retention: HOUR,
+    tombstone: HOUR,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_piece_of_the_roll_is_read_from_the_heads() {
-    for damage in
-        ["UPDATE roll SET prefixes = zeroblob(length(prefixes))", "UPDATE roll SET checksum = checksum + 1", "DELETE FROM roll"]
-    {
+    for damage in [
+        "UPDATE roll SET prefixes = zeroblob(length(prefixes))",
+        "UPDATE roll SET checksum = checksum + 1",
+        "DELETE FROM roll",
+    ] {
         let shop = Shop::new();
         let store = Arc::new(shop.open().await);
         charge_many(&store, (0..20_000).map(|i| i.to_string()), KEPT).await;
@@ -34,7 +45,13 @@ async fn a_damaged_piece_of_the_roll_is_read_from_the_heads() {
         let store = shop.open().await;
         assert_eq!(store.stats().records, 20_000);
         for i in 0..20_000 {
-            assert!(matches!(store.put_if(claim(&i.to_string())).await.unwrap(), Written::Lost(_)), "{i} would run twice");
+            assert!(
+                matches!(
+                    store.put_if(claim(&i.to_string())).await.unwrap(),
+                    Written::Lost(_)
+                ),
+                "{i} would run twice"
+            );
         }
     }
 }
@@ -53,16 +70,25 @@ async fn rolled(before: usize) -> Shop {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_piece_of_the_roll_is_written_anew_and_fails_no_write() {
     let shop = rolled(0).await;
-    let checksum = || shop.raw().query_row("SELECT checksum FROM roll", [], |row| row.get::<_, i64>(0)).unwrap();
+    let checksum = || {
+        shop.raw()
+            .query_row("SELECT checksum FROM roll", [], |row| row.get::<_, i64>(0))
+            .unwrap()
+    };
     let written = checksum();
-    assert_eq!(shop.raw().execute("UPDATE roll SET checksum = checksum + 1", []), Ok(1));
+    assert_eq!(
+        shop.raw()
+            .execute("UPDATE roll SET checksum = checksum + 1", []),
+        Ok(1)
+    );
     let store = shop.open().await;
     charge(&store, "new", "paid", KEPT).await;
     drop(store);
     assert_eq!(checksum(), written);
 }
 
-/// Every column of a head: a change that SQLite has no way to notice. Where the roll names the row, only its own key suffers.
+/// Every column of a head: a change that SQLite has no way to notice. Where the roll names the row,
+/// only its own key suffers.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_that_was_changed_is_never_believed() {
     let columns = "id state fence token version attempts incarnation lease_until fingerprint policy created_at claimed_at finished_at \
@@ -76,18 +102,37 @@ async fn a_record_that_was_changed_is_never_believed() {
         let raw = shop.raw();
         let changed = match column {
             "id" | "token" | "fingerprint" => format!("{column} = zeroblob(length({column}))"),
-            "namespace" | "method" | "path" | "key" | "request_id" => format!("{column} = {column} || 'x'"),
+            "namespace" | "method" | "path" | "key" | "request_id" => {
+                format!("{column} = {column} || 'x'")
+            }
             "principal" => "principal = 'somebody'".to_owned(),
             _ => format!("{column} = {column} + 1"),
         };
-        assert_eq!(raw.execute(&format!("UPDATE heads SET {changed} WHERE key = 'hurt'"), []).unwrap(), 1);
+        assert_eq!(
+            raw.execute(
+                &format!("UPDATE heads SET {changed} WHERE key = 'hurt'"),
+                []
+            )
+            .unwrap(),
+            1
+        );
         drop(raw);
 
         let store = shop.open().await;
-        for result in [store.put_if(claim("hurt")).await.map(drop), store.get(vec![id("hurt")]).await.map(drop)] {
-            assert_eq!(result.as_ref().map_err(StoreError::kind), Err(StoreErrorKind::Corrupt), "{column}");
+        for result in [
+            store.put_if(claim("hurt")).await.map(drop),
+            store.get(vec![id("hurt")]).await.map(drop),
+        ] {
+            assert_eq!(
+                result.as_ref().map_err(StoreError::kind),
+                Err(StoreErrorKind::Corrupt),
+                "{column}"
+            );
         }
-        assert!(matches!(store.put_if(claim("7")).await.unwrap(), Written::Lost(_)), "the others are well");
+        assert!(
+            matches!(store.put_if(claim("7")).await.unwrap(), Written::Lost(_)),
+            "the others are well"
+        );
         charge(&store, "another", "paid", KEPT).await;
     }
 }
@@ -100,26 +145,52 @@ async fn a_sweep_removes_nothing_that_it_cannot_believe() {
     assert_eq!(shop.raw().execute(past, []), Ok(1));
     let store = shop.open().await;
     assert_eq!(store.sweep(100).await.unwrap().total(), 0);
-    assert_eq!(store.put_if(claim("hurt")).await.map_err(|error| error.kind()), Err(StoreErrorKind::Corrupt));
+    assert_eq!(
+        store
+            .put_if(claim("hurt"))
+            .await
+            .map_err(|error| error.kind()),
+        Err(StoreErrorKind::Corrupt)
+    );
 }
 
-/// It stands at the front of its lane. The other lanes are swept, the file is not opened again for it, and whoever shares a commit
-/// with the sweep hears nothing of it.
+/// It stands at the front of its lane. The other lanes are swept, the file is not opened again for
+/// it, and whoever shares a commit with the sweep hears nothing of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_that_cannot_be_read_is_not_swept_and_harms_nobody_else() {
     let shop = rolled(0).await;
-    assert_eq!(shop.raw().execute("UPDATE heads SET id = x'00' WHERE key = 'hurt'", []), Ok(1));
+    assert_eq!(
+        shop.raw()
+            .execute("UPDATE heads SET id = x'00' WHERE key = 'hurt'", []),
+        Ok(1)
+    );
     let store = shop.open().await;
     // Due before those, so in a lane of its own.
-    charge(&store, "another", "paid", Lifetime { retention: HOUR / 2, tombstone: HOUR / 2 }).await;
+    charge(
+        &store,
+        "another",
+        "paid",
+        Lifetime {
+            retention: HOUR / 2,
+            tombstone: HOUR / 2,
+        },
+    )
+    .await;
     shop.clock.advance(HOUR * 3);
     let healthy = win(&store, claim("healthy")).await;
 
     let lock = shop.hold_up(&store).await;
-    let (sweep, end) = (store.sweep(20_000), store.put_if(finish(&healthy, State::Completed, "paid", KEPT)));
+    let (sweep, end) = (
+        store.sweep(20_000),
+        store.put_if(finish(&healthy, State::Completed, "paid", KEPT)),
+    );
     drop(lock);
     let swept = sweep.await.unwrap();
-    assert_eq!((swept.buried, swept.removed), (17_002, 1), "every answer, and the one head of the other lane");
+    assert_eq!(
+        (swept.buried, swept.removed),
+        (17_002, 1),
+        "every answer, and the one head of the other lane"
+    );
     assert!(matches!(end.await.unwrap(), Written::Won(_)));
     for _ in 0..3 {
         assert_eq!(store.sweep(20_000).await.unwrap().total(), 0);
@@ -134,51 +205,85 @@ async fn a_row_that_cannot_be_read_is_not_swept_and_harms_nobody_else() {
 async fn no_key_runs_again_whichever_bit_of_a_rows_number_is_flipped() {
     let shop = rolled(5_000).await;
     let place = "SELECT row, id FROM heads WHERE key = 'hurt'";
-    let (row, id): (i64, Vec<u8>) = shop.raw().query_row(place, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+    let (row, id): (i64, Vec<u8>) = shop
+        .raw()
+        .query_row(place, [], |row| Ok((row.get(0)?, row.get(1)?)))
+        .unwrap();
     let near = shop.keys(&format!("row BETWEEN {row} - 20 AND {row} + 20"));
-    // As the file has it: in front of the record, seven bits to a byte, each but the last with its highest bit set.
-    let number: Vec<u8> = (0..7).rev().map(|i| (row >> (7 * i)) as u8 & 0x7f | if i > 0 { 0x80 } else { 0 }).collect();
+    // As the file has it: in front of the record, seven bits to a byte, each but the last with its
+    // highest bit set.
+    let number: Vec<u8> = (0..7)
+        .rev()
+        .map(|i| (row >> (7 * i)) as u8 & 0x7f | if i > 0 { 0x80 } else { 0 })
+        .collect();
     let whole = std::fs::read(&shop.path).unwrap();
-    let record = whole.windows(id.len()).position(|bytes| bytes == id).unwrap();
-    let at = whole[..record].windows(number.len()).rposition(|bytes| bytes == number).unwrap();
-    assert!(record - at < 200, "{} bytes before the id: not its row's number", record - at);
+    let record = whole
+        .windows(id.len())
+        .position(|bytes| bytes == id)
+        .unwrap();
+    let at = whole[..record]
+        .windows(number.len())
+        .rposition(|bytes| bytes == number)
+        .unwrap();
+    assert!(
+        record - at < 200,
+        "{} bytes before the id: not its row's number",
+        record - at
+    );
 
-    let file = std::fs::OpenOptions::new().write(true).open(&shop.path).unwrap();
+    let file = std::fs::OpenOptions::new()
+        .write(true)
+        .open(&shop.path)
+        .unwrap();
     let (mut refused, mut errors, mut right) = (0, 0, 0);
     for bit in 0..number.len() * 8 {
         let byte = at + bit / 8;
-        file.write_all_at(&[whole[byte] ^ 1 << (bit % 8)], byte as u64).unwrap();
+        file.write_all_at(&[whole[byte] ^ 1 << (bit % 8)], byte as u64)
+            .unwrap();
         match shop.open_at(&shop.path).await {
             Err(_) => refused += 1,
             Ok(store) => {
                 for key in &near {
                     match store.put_if(claim(key)).await {
-                        Ok(Written::Won(_)) => panic!("{key} would run twice with bit {bit} flipped"),
+                        Ok(Written::Won(_)) => {
+                            panic!("{key} would run twice with bit {bit} flipped")
+                        }
                         Ok(Written::Lost(_)) => right += 1,
                         Err(_) => errors += 1,
                     }
                 }
-                assert!(store.put_if(claim("hurt")).await.is_err(), "found with bit {bit} flipped");
+                assert!(
+                    store.put_if(claim("hurt")).await.is_err(),
+                    "found with bit {bit} flipped"
+                );
             }
         }
         file.write_all_at(&whole[byte..=byte], byte as u64).unwrap();
     }
-    println!("{refused} files refused; of the keys around it in the others {right} right, {errors} errors");
-    assert!(errors > 0 && right > 0, "a run without both of these shows nothing");
+    println!(
+        "{refused} files refused; of the keys around it in the others {right} right, {errors} errors"
+    );
+    assert!(
+        errors > 0 && right > 0,
+        "a run without both of these shows nothing"
+    );
     let store = shop.open().await;
     for key in &near {
         assert!(answer(&store, key).await.is_some(), "{key}");
     }
 }
 
-/// Every column of what the store says of itself. By a clock that is ahead, say, every record would be gone.
+/// Every column of what the store says of itself. By a clock that is ahead, say, every record would
+/// be gone.
 #[tokio::test]
 async fn what_the_store_says_of_itself_is_not_believed_once_it_was_changed() {
     let shop = Shop::new();
     let store = shop.open().await;
     charge(&store, "paid", "yes", KEPT).await;
     drop(store);
-    for column in "name secret epoch floor incarnation boot_id boot_us clock_us copied_us checksum".split_whitespace() {
+    for column in "name secret epoch floor incarnation boot_id boot_us clock_us copied_us checksum"
+        .split_whitespace()
+    {
         let raw = shop.raw();
         let read = format!("SELECT {column} FROM meta");
         let before: Value = raw.query_row(&read, [], |row| row.get(0)).unwrap();
@@ -188,13 +293,26 @@ async fn what_the_store_says_of_itself_is_not_believed_once_it_was_changed() {
             Value::Blob(bytes) => Value::Blob(bytes.iter().map(|byte| byte ^ 1).collect()),
             other => panic!("{column} is {other:?}"),
         };
-        let set = |value: &Value| assert_eq!(raw.execute(&format!("UPDATE meta SET {column} = ?1"), [value]), Ok(1));
+        let set = |value: &Value| {
+            assert_eq!(
+                raw.execute(&format!("UPDATE meta SET {column} = ?1"), [value]),
+                Ok(1)
+            );
+        };
         set(&changed);
-        let Err(error) = shop.open_at(&shop.path).await else { panic!("opened with another {column}") };
-        assert!(matches!(error, OpenError::Damaged { .. }), "{column}: {error}");
+        let Err(error) = shop.open_at(&shop.path).await else {
+            panic!("opened with another {column}")
+        };
+        assert!(
+            matches!(error, OpenError::Damaged { .. }),
+            "{column}: {error}"
+        );
         set(&before);
     }
-    assert_eq!(answer(&shop.open().await, "paid").await, Some(b"yes".to_vec()));
+    assert_eq!(
+        answer(&shop.open().await, "paid").await,
+        Some(b"yes".to_vec())
+    );
 }
 
 /// Its head is sound, and that is all that forgetting takes.
@@ -210,8 +328,19 @@ async fn a_key_with_a_damaged_answer_can_be_forgotten() {
     let store = Arc::new(shop.open().await);
     let hapax = Hapax::builder_shared(store.clone()).build();
     assert_eq!(hapax.look(id("hurt")).await.unwrap().1, State::Completed);
-    hapax.forget(id("hurt"), Audit { by: "ada", reason: "its answer is damaged" }).await.unwrap();
-    let Written::Lost(seen) = store.put_if(claim("hurt")).await.unwrap() else { panic!("it would run twice") };
+    hapax
+        .forget(
+            id("hurt"),
+            Audit {
+                by: "ada",
+                reason: "its answer is damaged",
+            },
+        )
+        .await
+        .unwrap();
+    let Written::Lost(seen) = store.put_if(claim("hurt")).await.unwrap() else {
+        panic!("it would run twice")
+    };
     assert_eq!(seen.record.unwrap().head.state.word(), "expired");
     assert_eq!(answer(&*store, "well").await, Some(b"paid".to_vec()));
 }
@@ -226,10 +355,19 @@ async fn a_changed_record_that_is_not_on_the_roll_yet_keeps_the_file_from_openin
     drop(store);
     for key in ["done", "running"] {
         let raw = shop.raw();
-        let id: Vec<u8> = raw.query_row("SELECT id FROM heads WHERE key = ?1", [key], |row| row.get(0)).unwrap();
-        let set = |id: &[u8]| raw.execute("UPDATE heads SET id = ?1 WHERE key = ?2", (id, key)).unwrap();
+        let id: Vec<u8> = raw
+            .query_row("SELECT id FROM heads WHERE key = ?1", [key], |row| {
+                row.get(0)
+            })
+            .unwrap();
+        let set = |id: &[u8]| {
+            raw.execute("UPDATE heads SET id = ?1 WHERE key = ?2", (id, key))
+                .unwrap()
+        };
         set(&[7; 32]);
-        let Err(error) = shop.open_at(&shop.path).await else { panic!("opened without {key}") };
+        let Err(error) = shop.open_at(&shop.path).await else {
+            panic!("opened without {key}")
+        };
         assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
         assert!(error.to_string().contains("restore a backup"), "{error}");
         set(&id);
@@ -248,21 +386,41 @@ async fn a_file_that_was_cut_short_is_refused() {
     let length = std::fs::metadata(&shop.path).unwrap().len();
     let whole = std::fs::read(&shop.path).unwrap();
     for cut in [length - 4_096, length / 2, 4_096, 100] {
-        std::fs::OpenOptions::new().write(true).open(&shop.path).unwrap().set_len(cut).unwrap();
-        let Err(error) = shop.open_at(&shop.path).await else { panic!("{cut} of {length} bytes opened") };
-        assert!(matches!(error, OpenError::Damaged { .. } | OpenError::NotAStore { .. }), "{cut} of {length}: {error}");
+        std::fs::OpenOptions::new()
+            .write(true)
+            .open(&shop.path)
+            .unwrap()
+            .set_len(cut)
+            .unwrap();
+        let Err(error) = shop.open_at(&shop.path).await else {
+            panic!("{cut} of {length} bytes opened")
+        };
+        assert!(
+            matches!(
+                error,
+                OpenError::Damaged { .. } | OpenError::NotAStore { .. }
+            ),
+            "{cut} of {length}: {error}"
+        );
         std::fs::write(&shop.path, &whole).unwrap();
     }
     shop.open().await;
 }
 
-/// Page after page is overwritten with rubbish. The store refuses to open, or answers every key with what is right or with an error.
+/// Page after page is overwritten with rubbish. The store refuses to open, or answers every key
+/// with what is right or with an error.
 #[tokio::test]
 async fn no_key_runs_again_whichever_page_is_damaged() {
     let shop = Shop::new();
     let store = shop.open().await;
     for i in 0..60 {
-        charge(&store, &i.to_string(), format!("answer {i} {}", "x".repeat(900)), KEPT).await;
+        charge(
+            &store,
+            &i.to_string(),
+            format!("answer {i} {}", "x".repeat(900)),
+            KEPT,
+        )
+        .await;
     }
     let unknown = win(&store, claim("unknown")).await;
     win(&store, finish(&unknown, State::Unknown, "", KEPT)).await;
@@ -270,11 +428,19 @@ async fn no_key_runs_again_whichever_page_is_damaged() {
     let whole = std::fs::read(&shop.path).unwrap();
     let (mut refused, mut errors, mut right) = (0, 0, 0);
     for page in 0..whole.len() / 4_096 {
-        let mut file = std::fs::OpenOptions::new().read(true).write(true).open(&shop.path).unwrap();
+        let mut file = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&shop.path)
+            .unwrap();
         file.seek(SeekFrom::Start(page as u64 * 4_096)).unwrap();
         let mut rubbish = vec![0; 4_096];
         file.read_exact(&mut rubbish).unwrap();
-        rubbish.iter_mut().enumerate().filter(|(at, _)| at % 3 == 0).for_each(|(at, byte)| *byte = (at * 31) as u8 ^ 0x5a);
+        rubbish
+            .iter_mut()
+            .enumerate()
+            .filter(|(at, _)| at % 3 == 0)
+            .for_each(|(at, byte)| *byte = (at * 31) as u8 ^ 0x5a);
         file.seek(SeekFrom::Start(page as u64 * 4_096)).unwrap();
         file.write_all(&rubbish).unwrap();
         drop(file);
@@ -283,11 +449,15 @@ async fn no_key_runs_again_whichever_page_is_damaged() {
             Ok(store) => {
                 for key in (0..60).map(|i| i.to_string()).chain(["unknown".to_owned()]) {
                     match store.put_if(claim(&key)).await {
-                        Ok(Written::Won(_)) => panic!("{key} would run twice with page {page} damaged"),
+                        Ok(Written::Won(_)) => {
+                            panic!("{key} would run twice with page {page} damaged")
+                        }
                         Ok(Written::Lost(seen)) => {
                             right += 1;
                             let answer = seen.record.unwrap().answer;
-                            assert!(answer.is_none_or(|answer| answer.body.starts_with(format!("answer {key} ").as_bytes())));
+                            assert!(answer.is_none_or(|answer| {
+                                answer.body.starts_with(format!("answer {key} ").as_bytes())
+                            }));
                         }
                         Err(_) => errors += 1,
                     }
@@ -303,7 +473,10 @@ async fn no_key_runs_again_whichever_page_is_damaged() {
         "{} pages damaged: {refused} files refused; of the keys in the others {right} right, {errors} errors",
         whole.len() / 4_096
     );
-    assert!(refused > 0 && errors > 0 && right > 0, "a run without all of these shows nothing");
+    assert!(
+        refused > 0 && errors > 0 && right > 0,
+        "a run without all of these shows nothing"
+    );
 }
 
 /// What says which rows have left has no checksum; what it hides is looked for instead.
@@ -317,19 +490,32 @@ async fn rows_that_are_said_to_have_left_and_have_not_keep_the_file_from_opening
     charge_many(&store, (0..17_000).map(|i| i.to_string()), KEPT).await;
     win(&*store, retry(&retryable)).await;
     shop.clock.advance(HOUR / 2);
-    assert_eq!(sweep_all(&*store).await, 2, "the answer and the head of the first");
+    assert_eq!(
+        sweep_all(&*store).await,
+        2,
+        "the answer and the head of the first"
+    );
     drop(store);
     for table in ["fronts", "vacated"] {
         let raw = shop.raw();
-        assert_eq!(raw.execute(&format!("UPDATE {table} SET row = row + 4096"), []).unwrap(), 1, "{table}");
-        let Err(error) = shop.open_at(&shop.path).await else { panic!("opened with another row in {table}") };
+        assert_eq!(
+            raw.execute(&format!("UPDATE {table} SET row = row + 4096"), [])
+                .unwrap(),
+            1,
+            "{table}"
+        );
+        let Err(error) = shop.open_at(&shop.path).await else {
+            panic!("opened with another row in {table}")
+        };
         assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
-        raw.execute(&format!("UPDATE {table} SET row = row - 4096"), []).unwrap();
+        raw.execute(&format!("UPDATE {table} SET row = row - 4096"), [])
+            .unwrap();
     }
     shop.open().await;
 }
 
-/// Rows that no roll names yet: SQLite finds them by the numbers of their neighbours, and one of those leads astray.
+/// Rows that no roll names yet: SQLite finds them by the numbers of their neighbours, and one of
+/// those leads astray.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_row_is_passed_over_because_a_neighbours_number_is_damaged() {
     let shop = Shop::new();
@@ -339,19 +525,34 @@ async fn no_row_is_passed_over_because_a_neighbours_number_is_damaged() {
     let whole = std::fs::read(&shop.path).unwrap();
     let rows: Vec<(i64, Vec<u8>)> = {
         let raw = shop.raw();
-        let mut rows = raw.prepare("SELECT row, id FROM heads ORDER BY row LIMIT 4 OFFSET 100").unwrap();
-        rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap().map(Result::unwrap).collect()
+        let mut rows = raw
+            .prepare("SELECT row, id FROM heads ORDER BY row LIMIT 4 OFFSET 100")
+            .unwrap();
+        rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))
+            .unwrap()
+            .map(Result::unwrap)
+            .collect()
     };
-    let file = std::fs::OpenOptions::new().write(true).open(&shop.path).unwrap();
+    let file = std::fs::OpenOptions::new()
+        .write(true)
+        .open(&shop.path)
+        .unwrap();
     let mut refused = 0;
     for (row, id) in rows {
         // As it is in the page: seven bits to a byte, all but the last marked.
-        let number: Vec<u8> = (0..7).rev().map(|i| (row >> (7 * i)) as u8 & 0x7f | if i > 0 { 0x80 } else { 0 }).collect();
+        let number: Vec<u8> = (0..7)
+            .rev()
+            .map(|i| (row >> (7 * i)) as u8 & 0x7f | if i > 0 { 0x80 } else { 0 })
+            .collect();
         let record = whole.windows(32).position(|bytes| bytes == id).unwrap();
-        let at = whole[..record].windows(7).rposition(|bytes| bytes == number).unwrap();
+        let at = whole[..record]
+            .windows(7)
+            .rposition(|bytes| bytes == number)
+            .unwrap();
         for bit in 0..56 {
             let byte = at + bit / 8;
-            file.write_all_at(&[whole[byte] ^ 1 << (bit % 8)], byte as u64).unwrap();
+            file.write_all_at(&[whole[byte] ^ 1 << (bit % 8)], byte as u64)
+                .unwrap();
             match shop.open_at(&shop.path).await {
                 Err(_) => refused += 1,
                 Ok(store) => assert_eq!(store.stats().records, 300, "row {row}, bit {bit}"),

@@ -1,7 +1,8 @@
 //! What was forgotten is in no byte of any file.
 //!
-//! Answers are hidden under a key in two halves, one of which, the seal, stands in the table `seals` alone. So that an answer's own bytes are in
-//! no file shows little; these tests take note of its seal and look for that.
+//! Answers are hidden under a key in two halves, one of which, the seal, stands in the table
+//! `seals` alone. So that an answer's own bytes are in no file shows little; these tests take note
+//! of its seal and look for that.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,9 +16,15 @@ use hapax_core::audit::{LogQuery, Signed};
 use hapax_core::record::{Head, State};
 use hapax_core::store::{Change, Condition, Lifetime, ListQuery, Put, StoreErrorKind, Written};
 
-use super::shop::{HOUR, SOON, Shop, answer, assert_sound, charge, claim, eventually, finish, id, many, sweep_all, win};
+use super::shop::{
+    HOUR, SOON, Shop, answer, assert_sound, charge, claim, eventually, finish, id, many, sweep_all,
+    win,
+};
 
-const KEPT: Lifetime = Lifetime { retention: HOUR, tombstone: HOUR.saturating_mul(1_000) };
+const KEPT: Lifetime = Lifetime {
+    retention: HOUR,
+    tombstone: HOUR.saturating_mul(1_000),
+};
 /// In every answer, and many times in a large one.
 const CANARY: &str = "canary 4929-1234-5678-9012;";
 const SEALS: i64 = 127;
@@ -30,11 +37,24 @@ fn body(bytes: usize) -> String {
 
 fn forgetting(head: &Head) -> Put {
     let change = Change::Forget(KEPT, Signed::new("ada", "erasure request").unwrap());
-    Put { id: head.id, condition: Condition::Version { version: head.version }, change }
+    Put {
+        id: head.id,
+        condition: Condition::Version {
+            version: head.version,
+        },
+        change,
+    }
 }
 
 async fn forget(store: &dyn Store, key: &str) {
-    let head = store.get(vec![id(key)]).await.unwrap().records.remove(0).unwrap().head;
+    let head = store
+        .get(vec![id(key)])
+        .await
+        .unwrap()
+        .records
+        .remove(0)
+        .unwrap()
+        .head;
     win(store, forgetting(&head)).await;
 }
 
@@ -50,29 +70,59 @@ async fn forget_all(store: &Arc<Sqlite>, keys: impl Iterator<Item = &(String, Ve
 /// What the answer of a key cannot be read without.
 fn seal(shop: &Shop, key: &str) -> Vec<u8> {
     let raw = shop.raw();
-    let place: i64 = raw.query_row("SELECT answer FROM heads WHERE key = ?1", [key], |row| row.get(0)).unwrap();
+    let place: i64 = raw
+        .query_row("SELECT answer FROM heads WHERE key = ?1", [key], |row| {
+            row.get(0)
+        })
+        .unwrap();
     let (lane, turn) = (place >> 48, place & ((1 << 48) - 1));
     let sql = "SELECT substr(seals, ?2, 32) FROM seals WHERE row = ?1";
-    let seal: Vec<u8> = raw.query_row(sql, [lane << 48 | (turn / SEALS), LEAD + turn % SEALS * 32 + 1], |row| row.get(0)).unwrap();
-    assert!(seal.len() == 32 && seal.iter().any(|byte| *byte != 0), "{key} has no seal");
+    let seal: Vec<u8> = raw
+        .query_row(
+            sql,
+            [lane << 48 | (turn / SEALS), LEAD + turn % SEALS * 32 + 1],
+            |row| row.get(0),
+        )
+        .unwrap();
+    assert!(
+        seal.len() == 32 && seal.iter().any(|byte| *byte != 0),
+        "{key} has no seal"
+    );
     seal
 }
 
-/// The files in which these bytes are. Read by another process: closing a file that this one has open would drop its locks.
+/// The files in which these bytes are. Read by another process: closing a file that this one has
+/// open would drop its locks.
 fn files_with(shop: &Shop, bytes: &[u8]) -> Vec<PathBuf> {
-    let files = std::fs::read_dir(shop.directory.path()).unwrap().map(|file| file.unwrap().path());
+    let files = std::fs::read_dir(shop.directory.path())
+        .unwrap()
+        .map(|file| file.unwrap().path());
     files
         .filter(|file| {
-            let read = std::process::Command::new("cat").arg(file).output().unwrap();
-            assert!(read.status.success() || !file.exists(), "{file:?} could not be read");
+            let read = std::process::Command::new("cat")
+                .arg(file)
+                .output()
+                .unwrap();
+            assert!(
+                read.status.success() || !file.exists(),
+                "{file:?} could not be read"
+            );
             memchr::memmem::find(&read.stdout, bytes).is_some()
         })
         .collect()
 }
 
 fn assert_erased(shop: &Shop, seal: &[u8], what: &str) {
-    assert_eq!(files_with(shop, seal), Vec::<PathBuf>::new(), "{what}: its seal is still there");
-    assert_eq!(files_with(shop, CANARY.as_bytes()), Vec::<PathBuf>::new(), "{what}: it is there to be read");
+    assert_eq!(
+        files_with(shop, seal),
+        Vec::<PathBuf>::new(),
+        "{what}: its seal is still there"
+    );
+    assert_eq!(
+        files_with(shop, CANARY.as_bytes()),
+        Vec::<PathBuf>::new(),
+        "{what}: it is there to be read"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -81,18 +131,36 @@ async fn a_forgotten_answer_is_in_no_byte_of_any_file() {
         let shop = Shop::new();
         let mut store = shop.open().await;
         for key in ["fresh", "reopened", "neighbour", "over", "buried"] {
-            let lifetime = if matches!(key, "over" | "buried") { Lifetime { retention: HOUR / 2, ..KEPT } } else { KEPT };
+            let lifetime = if matches!(key, "over" | "buried") {
+                Lifetime {
+                    retention: HOUR / 2,
+                    ..KEPT
+                }
+            } else {
+                KEPT
+            };
             charge(&store, key, body(bytes), lifetime).await;
             assert_eq!(answer(&store, key).await, Some(body(bytes).into_bytes()));
         }
         let lost = win(&store, claim("settled")).await;
         let lost = win(&store, finish(&lost, State::Unknown, "", KEPT)).await;
-        let Change::Finish(done) = finish(&lost, State::Completed, body(bytes), KEPT).change else { unreachable!("as made") };
+        let Change::Finish(done) = finish(&lost, State::Completed, body(bytes), KEPT).change else {
+            unreachable!("as made")
+        };
         let change = Change::Settle(done, Signed::new("ada", "found in the books").unwrap());
-        win(&store, Put { change, ..forgetting(&lost) }).await;
+        win(
+            &store,
+            Put {
+                change,
+                ..forgetting(&lost)
+            },
+        )
+        .await;
 
-        let seals: Vec<_> =
-            ["fresh", "settled", "reopened", "over", "buried"].map(|key| (key, seal(&shop, key))).into_iter().collect();
+        let seals: Vec<_> = ["fresh", "settled", "reopened", "over", "buried"]
+            .map(|key| (key, seal(&shop, key)))
+            .into_iter()
+            .collect();
         for (key, seal) in &seals {
             assert_ne!(
                 files_with(&shop, seal),
@@ -114,7 +182,11 @@ async fn a_forgotten_answer_is_in_no_byte_of_any_file() {
             assert_eq!(answer(&store, key).await, None);
             assert_erased(&shop, seal, &format!("{key}, {bytes} bytes"));
         }
-        assert_eq!(answer(&store, "neighbour").await, Some(body(bytes).into_bytes()), "only what was forgotten is gone");
+        assert_eq!(
+            answer(&store, "neighbour").await,
+            Some(body(bytes).into_bytes()),
+            "only what was forgotten is gone"
+        );
         drop(store);
         assert_sound(&shop.raw());
     }
@@ -135,7 +207,13 @@ async fn a_forgotten_answer_is_erased_while_others_write_and_look() {
     let shop = Shop::new();
     let store = Arc::new(shop.open().await);
     for number in 0..5 {
-        charge(&*store, &format!("secret-{number}"), body(300 << (number * 2)), KEPT).await;
+        charge(
+            &*store,
+            &format!("secret-{number}"),
+            body(300 << (number * 2)),
+            KEPT,
+        )
+        .await;
     }
     let over = Over::default();
     let is_over = &over.0;
@@ -155,7 +233,12 @@ async fn a_forgotten_answer_is_erased_while_others_write_and_look() {
     others.spawn_blocking(move || {
         let mut count = 0;
         while !looking.load(Ordering::Relaxed) {
-            view.list(&ListQuery { state: None, after: None, limit: 10 }).unwrap();
+            view.list(&ListQuery {
+                state: None,
+                after: None,
+                limit: 10,
+            })
+            .unwrap();
             count += 1;
         }
         count
@@ -169,7 +252,10 @@ async fn a_forgotten_answer_is_erased_while_others_write_and_look() {
     drop(over);
     let done = others.join_all().await;
     println!("{done:?} writes and looks meanwhile");
-    assert!(done.iter().all(|count| *count > 0), "{done:?}: this shows nothing");
+    assert!(
+        done.iter().all(|count| *count > 0),
+        "{done:?}: this shows nothing"
+    );
 }
 
 /// It is said, nobody else waits for it, and it is made good as soon as the reader ends.
@@ -177,14 +263,20 @@ async fn a_forgotten_answer_is_erased_while_others_write_and_look() {
 async fn bytes_that_a_reader_holds_are_an_error_and_go_when_it_ends() {
     let shop = Shop::new();
     let patience = Duration::from_millis(300);
-    let options = Options { clock: Some(Arc::new(shop.clock.clone())), erase_patience: patience, ..Options::default() };
+    let options = Options {
+        clock: Some(Arc::new(shop.clock.clone())),
+        erase_patience: patience,
+        ..Options::default()
+    };
     let store = Arc::new(Sqlite::open_with(&shop.path, options).await.unwrap());
     let first = charge(&*store, "first", body(5_000), KEPT).await;
     let second = charge(&*store, "second", body(5_000), KEPT).await;
     let (first_seal, second_seal) = (seal(&shop, "first"), seal(&shop, "second"));
     let mut raw = shop.raw();
     let reader = raw.transaction().unwrap();
-    reader.query_row("SELECT count(*) FROM heads", [], |row| row.get::<_, i64>(0)).unwrap();
+    reader
+        .query_row("SELECT count(*) FROM heads", [], |row| row.get::<_, i64>(0))
+        .unwrap();
 
     let forgotten = tokio::spawn({
         let store = store.clone();
@@ -195,67 +287,128 @@ async fn bytes_that_a_reader_holds_are_an_error_and_go_when_it_ends() {
     }
     let error = forgotten.await.unwrap().unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unerased, "{error}");
-    assert!(error.to_string().contains("another program reads the store file"), "{error}");
-    assert_eq!(answer(&*store, "first").await, None, "forgotten it is all the same");
-    assert_ne!(files_with(&shop, &first_seal), Vec::<PathBuf>::new(), "it was no false alarm");
+    assert!(
+        error
+            .to_string()
+            .contains("another program reads the store file"),
+        "{error}"
+    );
+    assert_eq!(
+        answer(&*store, "first").await,
+        None,
+        "forgotten it is all the same"
+    );
+    assert_ne!(
+        files_with(&shop, &first_seal),
+        Vec::<PathBuf>::new(),
+        "it was no false alarm"
+    );
 
     // One that ends in time costs nothing but the wait.
     let forgotten = tokio::spawn({
         let store = store.clone();
         async move { store.put_if(forgetting(&second)).await }
     });
-    let is_forgotten =
-        async || store.get(vec![id("second")]).await.unwrap().records[0].as_ref().unwrap().head.fingerprint.is_none();
+    let is_forgotten = async || {
+        store.get(vec![id("second")]).await.unwrap().records[0]
+            .as_ref()
+            .unwrap()
+            .head
+            .fingerprint
+            .is_none()
+    };
     while !is_forgotten().await {
         tokio::task::yield_now().await;
     }
     drop(reader);
     assert!(matches!(forgotten.await.unwrap().unwrap(), Written::Won(_)));
     assert_erased(&shop, &second_seal, "second");
-    eventually("the first is made good", SOON, || files_with(&shop, &first_seal).is_empty()).await;
+    eventually("the first is made good", SOON, || {
+        files_with(&shop, &first_seal).is_empty()
+    })
+    .await;
 }
 
-/// What the library makes of it: the operator is told, and nobody is served the answer, which was in memory too.
+/// What the library makes of it: the operator is told, and nobody is served the answer, which was
+/// in memory too.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forgetting_whose_bytes_may_be_left_is_an_error_and_a_forgetting() {
     let shop = Shop::new();
-    let options = Options { erase_patience: Duration::from_millis(100), ..Options::default() };
-    let hapax = Hapax::builder(Sqlite::open_with(&shop.path, options).await.unwrap()).sweep(None).build();
+    let options = Options {
+        erase_patience: Duration::from_millis(100),
+        ..Options::default()
+    };
+    let hapax = Hapax::builder(Sqlite::open_with(&shop.path, options).await.unwrap())
+        .sweep(None)
+        .build();
     let once = hapax.once("charge");
-    let run = async || once.run(Key::new("k").unwrap(), "x", async |_| Ok(body(100).into())).await;
+    let run = async || {
+        once.run(Key::new("k").unwrap(), "x", async |_| Ok(body(100).into()))
+            .await
+    };
     assert!(!run().await.unwrap().replayed && run().await.unwrap().replayed);
     let mut raw = shop.raw();
     let reader = raw.transaction().unwrap();
-    reader.query_row("SELECT count(*) FROM heads", [], |row| row.get::<_, i64>(0)).unwrap();
+    reader
+        .query_row("SELECT count(*) FROM heads", [], |row| row.get::<_, i64>(0))
+        .unwrap();
 
-    let id = hapax.list(ListQuery { state: None, after: None, limit: 1 }).await.unwrap()[0].id;
-    let audit = Audit { by: "ada", reason: "erasure request" };
+    let id = hapax
+        .list(ListQuery {
+            state: None,
+            after: None,
+            limit: 1,
+        })
+        .await
+        .unwrap()[0]
+        .id;
+    let audit = Audit {
+        by: "ada",
+        reason: "erasure request",
+    };
     let error = hapax.forget(id, audit).await.unwrap_err();
-    assert!(matches!(error, OperatorError::Unerased { .. }) && error.to_string().contains("once more"), "{error}");
+    assert!(
+        matches!(error, OperatorError::Unerased { .. }) && error.to_string().contains("once more"),
+        "{error}"
+    );
     assert!(run().await.is_err(), "it was served after it was forgotten");
     drop(reader);
     hapax.forget(id, audit).await.unwrap();
     assert_eq!(hapax.log(LogQuery::latest(10)).await.unwrap().len(), 2);
 }
 
-/// Where SQLite splits, merges and moves pages: of a table that is written so, deleted rows stay behind in gaps now and then.
+/// Where SQLite splits, merges and moves pages: of a table that is written so, deleted rows stay
+/// behind in gaps now and then.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_page_that_sqlite_moved_about_keeps_a_seal() {
     let shop = Shop::new();
     let store = Arc::new(shop.open().await);
     // Three lanes, which grow where they meet, and are swept from their fronts.
-    let lifetimes = [1, 2, 3].map(|hours| Lifetime { retention: HOUR * hours, tombstone: HOUR * 10_000 });
+    let lifetimes = [1, 2, 3].map(|hours| Lifetime {
+        retention: HOUR * hours,
+        tombstone: HOUR * 10_000,
+    });
     let sizes = [60, 200, 500, 900, 2_500, 6_000];
     let (mut forgotten, mut number) = (Vec::new(), 0_usize);
     for round in 0..60 {
         let mut written = tokio::task::JoinSet::new();
         for _ in 0..40 {
-            let (store, lifetime, bytes) = (store.clone(), lifetimes[number * 7 % 3], sizes[number * 11 % 6]);
-            written.spawn(async move { charge(&*store, &number.to_string(), body(bytes), lifetime).await });
+            let (store, lifetime, bytes) = (
+                store.clone(),
+                lifetimes[number * 7 % 3],
+                sizes[number * 11 % 6],
+            );
+            written.spawn(async move {
+                charge(&*store, &number.to_string(), body(bytes), lifetime).await
+            });
             number += 1;
         }
         let heads = written.join_all().await;
-        let picked: Vec<_> = heads.iter().step_by(7).map(|head| head.key.as_str().to_owned()).collect();
+        let picked: Vec<_> = heads
+            .iter()
+            .step_by(7)
+            .map(|head| head.key.as_str().to_owned())
+            .collect();
         forgotten.extend(picked.iter().map(|key| (key.clone(), seal(&shop, key))));
         forget_all(&store, forgotten.iter().rev().skip(20).take(4)).await;
         shop.clock.advance(HOUR / 8);
@@ -264,10 +417,20 @@ async fn no_page_that_sqlite_moved_about_keeps_a_seal() {
         }
     }
     forget_all(&store, forgotten.iter()).await;
-    let files: Vec<_> = std::fs::read_dir(shop.directory.path()).unwrap().map(|file| file.unwrap().path()).collect();
-    let all: Vec<u8> = std::process::Command::new("cat").args(&files).output().unwrap().stdout;
-    let left: Vec<_> =
-        forgotten.iter().filter(|(_, seal)| memchr::memmem::find(&all, seal).is_some()).map(|(key, _)| key).collect();
+    let files: Vec<_> = std::fs::read_dir(shop.directory.path())
+        .unwrap()
+        .map(|file| file.unwrap().path())
+        .collect();
+    let all: Vec<u8> = std::process::Command::new("cat")
+        .args(&files)
+        .output()
+        .unwrap()
+        .stdout;
+    let left: Vec<_> = forgotten
+        .iter()
+        .filter(|(_, seal)| memchr::memmem::find(&all, seal).is_some())
+        .map(|(key, _)| key)
+        .collect();
     println!(
         "{} answers written, {} forgotten, {} bytes in {} files looked through",
         number,
@@ -275,7 +438,10 @@ async fn no_page_that_sqlite_moved_about_keeps_a_seal() {
         all.len(),
         files.len()
     );
-    assert!(left.is_empty() && memchr::memmem::find(&all, CANARY.as_bytes()).is_none(), "{left:?} are still there");
+    assert!(
+        left.is_empty() && memchr::memmem::find(&all, CANARY.as_bytes()).is_none(),
+        "{left:?} are still there"
+    );
     drop(store);
     assert_sound(&shop.raw());
 }

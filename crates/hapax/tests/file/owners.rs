@@ -1,4 +1,5 @@
-//! Who else comes near the file: a second opening, a second name, another program, and whoever lists what is being written.
+//! Who else comes near the file: a second opening, a second name, another program, and whoever
+//! lists what is being written.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,12 +11,18 @@ use hapax_core::record::State;
 use hapax_core::store::{Lifetime, ListQuery};
 use hapax_testkit::crash::{self, Child};
 
-use super::shop::{HOUR, SOON, Shop, answer, charge, charge_many, claim, eventually, finish, retry, win};
+use super::shop::{
+    HOUR, SOON, Shop, answer, charge, charge_many, claim, eventually, finish, retry, win,
+};
 
-const KEPT: Lifetime = Lifetime { retention: HOUR, tombstone: HOUR };
+const KEPT: Lifetime = Lifetime {
+    retention: HOUR,
+    tombstone: HOUR,
+};
 
-/// A process that closes any handle of a file loses all the locks it has on it. SQLite in another process would then take itself for
-/// the only one there, and take away the log that the owner goes on writing.
+/// A process that closes any handle of a file loses all the locks it has on it. SQLite in another
+/// process would then take itself for the only one there, and take away the log that the owner goes
+/// on writing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_opening_costs_the_owner_neither_its_locks_nor_its_log() {
     const TEST: &str = "owners::a_refused_opening_costs_the_owner_neither_its_locks_nor_its_log";
@@ -26,7 +33,10 @@ async fn a_refused_opening_costs_the_owner_neither_its_locks_nor_its_log() {
     let shop = Shop::new();
     let store = shop.open().await;
     charge(&store, "first", "paid", KEPT).await;
-    assert!(matches!(shop.open_at(&shop.path).await, Err(OpenError::Owned { .. })));
+    assert!(matches!(
+        shop.open_at(&shop.path).await,
+        Err(OpenError::Owned { .. })
+    ));
     let mut visitor = Child::spawn(TEST, "visitor", &[(PATH, shop.path.to_str().unwrap())]);
     visitor.wait_for("it is not alone");
     assert!(visitor.ended().success());
@@ -44,8 +54,8 @@ async fn a_refused_opening_costs_the_owner_neither_its_locks_nor_its_log() {
     }
 }
 
-/// Another program looks, and then tries to have the file for itself. Before 3.51 SQLite tried that whenever it closed a file; this
-/// one must be asked to.
+/// Another program looks, and then tries to have the file for itself. Before 3.51 SQLite tried that
+/// whenever it closed a file; this one must be asked to.
 fn visit(path: &str) {
     for mode in ["NORMAL", "EXCLUSIVE"] {
         let raw = rusqlite::Connection::open(path).unwrap();
@@ -55,7 +65,10 @@ fn visit(path: &str) {
         raw.close().unwrap();
         match (mode, looked) {
             ("NORMAL", Ok(1)) => {}
-            ("EXCLUSIVE", Err(error)) => assert_eq!(error.sqlite_error_code(), Some(rusqlite::ErrorCode::DatabaseBusy)),
+            ("EXCLUSIVE", Err(error)) => assert_eq!(
+                error.sqlite_error_code(),
+                Some(rusqlite::ErrorCode::DatabaseBusy)
+            ),
             (mode, looked) => panic!("{mode}: {looked:?}"),
         }
     }
@@ -70,18 +83,33 @@ async fn a_file_with_a_second_name_is_refused_by_either() {
     charge(&store, "paid", "yes", KEPT).await;
     let link = shop.directory.path().join("link.db");
     std::fs::hard_link(&shop.path, &link).unwrap();
-    let Err(error) = shop.open_at(&link).await else { panic!("two owners") };
+    let Err(error) = shop.open_at(&link).await else {
+        panic!("two owners")
+    };
     assert!(matches!(error, OpenError::Linked { .. }), "{error}");
     drop(store);
     for path in [&link, &shop.path] {
-        let Err(error) = shop.open_at(path).await else { panic!("opened by {path:?}") };
+        let Err(error) = shop.open_at(path).await else {
+            panic!("opened by {path:?}")
+        };
         assert!(matches!(error, OpenError::Linked { .. }), "{error}");
         assert!(error.to_string().contains("remove the link"), "{error}");
     }
     std::fs::remove_file(&link).unwrap();
-    assert_eq!(answer(&shop.open().await, "paid").await, Some(b"yes".to_vec()));
-    let files: Vec<_> = std::fs::read_dir(shop.directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert!(files.iter().all(|name| !name.to_string_lossy().starts_with("link")), "{files:?}");
+    assert_eq!(
+        answer(&shop.open().await, "paid").await,
+        Some(b"yes".to_vec())
+    );
+    let files: Vec<_> = std::fs::read_dir(shop.directory.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert!(
+        files
+            .iter()
+            .all(|name| !name.to_string_lossy().starts_with("link")),
+        "{files:?}"
+    );
 }
 
 #[tokio::test]
@@ -90,9 +118,15 @@ async fn what_keeps_the_store_from_writing_is_said_for_as_long_as_it_does() {
     let store = shop.open().await;
     assert_eq!(store.stats().failing, None);
     let lock = shop.hold_up(&store).await;
-    eventually("the writer gives up", SOON, || store.stats().commits_failed > 0).await;
+    eventually("the writer gives up", SOON, || {
+        store.stats().commits_failed > 0
+    })
+    .await;
     let failing = store.stats().failing.expect("it cannot write");
-    assert!(failing.starts_with("another program holds a lock on the store file"), "{failing}");
+    assert!(
+        failing.starts_with("another program holds a lock on the store file"),
+        "{failing}"
+    );
     drop(lock);
     charge(&store, "paid", "yes", KEPT).await;
     assert_eq!(store.stats().failing, None);
@@ -120,7 +154,14 @@ async fn a_listing_misses_no_record_that_only_moves() {
         });
     }
     for _ in 0..100 {
-        let heads = store.list(ListQuery { state: None, after: None, limit: 10_000 }).await.unwrap();
+        let heads = store
+            .list(ListQuery {
+                state: None,
+                after: None,
+                limit: 10_000,
+            })
+            .await
+            .unwrap();
         assert_eq!(heads.len(), 2_020);
     }
     is_over.store(true, Ordering::Relaxed);
@@ -129,7 +170,8 @@ async fn a_listing_misses_no_record_that_only_moves() {
     assert!(moves > 100, "only {moves} moves: this shows nothing");
 }
 
-/// Writes into a file that was removed succeed, and are gone with the process: nobody may be told that they are durable.
+/// Writes into a file that was removed succeed, and are gone with the process: nobody may be told
+/// that they are durable.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_acknowledged_into_a_file_that_is_no_longer_there() {
     let shop = Shop::new();
@@ -138,17 +180,31 @@ async fn nothing_is_acknowledged_into_a_file_that_is_no_longer_there() {
     let aside = tempfile::tempdir_in(shop.directory.path()).unwrap();
     let ends = ["", "-wal", "-shm"];
     for end in ends {
-        std::fs::rename(shop.beside(end), aside.path().join(format!("hapax.db{end}"))).unwrap();
+        std::fs::rename(
+            shop.beside(end),
+            aside.path().join(format!("hapax.db{end}")),
+        )
+        .unwrap();
     }
     let error = store.put_if(claim("second")).await.unwrap_err();
-    assert!(error.to_string().contains("no longer where it was") && store.stats().failing.is_some(), "{error}");
+    assert!(
+        error.to_string().contains("no longer where it was") && store.stats().failing.is_some(),
+        "{error}"
+    );
     // Back in its place it is taken up again, with all that was acknowledged.
     for end in ends {
-        let _ = std::fs::rename(aside.path().join(format!("hapax.db{end}")), shop.beside(end));
+        let _ = std::fs::rename(
+            aside.path().join(format!("hapax.db{end}")),
+            shop.beside(end),
+        );
     }
     let until = std::time::Instant::now() + SOON;
     while store.put_if(claim("third")).await.is_err() {
-        assert!(std::time::Instant::now() < until, "{:?}", store.stats().failing);
+        assert!(
+            std::time::Instant::now() < until,
+            "{:?}",
+            store.stats().failing
+        );
         tokio::task::yield_now().await;
     }
     assert_eq!(answer(&store, "first").await, Some(b"paid".to_vec()));

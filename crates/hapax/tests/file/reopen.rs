@@ -6,12 +6,18 @@ use hapax_core::record::State;
 use hapax_core::store::{Lifetime, ListQuery, Written};
 use hapax_core::{RecordId, Store};
 
-use super::shop::{HOUR, SHORT, Shop, answer, assert_sound, charge_many, claim, finish, id, many, retry, sweep_all, win};
+use super::shop::{
+    HOUR, SHORT, Shop, answer, assert_sound, charge_many, claim, finish, id, many, retry,
+    sweep_all, win,
+};
 
 /// More than two pieces of the roll, and a tail.
 const KEYS: usize = 40_000;
 /// Half of a lifetime in which nothing goes.
-const LONG: Lifetime = Lifetime { retention: HOUR, tombstone: HOUR.saturating_mul(50) };
+const LONG: Lifetime = Lifetime {
+    retention: HOUR,
+    tombstone: HOUR.saturating_mul(50),
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_record_is_found_after_reopening_and_what_is_gone_is_not() {
@@ -25,18 +31,24 @@ async fn every_record_is_found_after_reopening_and_what_is_gone_is_not() {
     win(&*store, finish(&unknown, State::Unknown, "", SHORT)).await;
     win(&*store, claim("running")).await;
 
-    // What was released is claimed again, from the middle of its lane, when much has been written after it.
+    // What was released is claimed again, from the middle of its lane, when much has been written
+    // after it.
     charge_many(&store, (0..20_000).map(|i| format!("later-{i}")), LONG).await;
     win(&*store, retry(&retryable)).await;
 
     // The short ones go, and so do the answers of the long ones.
     shop.clock.advance(HOUR * 3);
-    assert_eq!(sweep_all(&*store).await, 2_000 * 2 + KEYS + 20_000 + 2, "2 leases, every answer, the short heads");
+    assert_eq!(
+        sweep_all(&*store).await,
+        2_000 * 2 + KEYS + 20_000 + 2,
+        "2 leases, every answer, the short heads"
+    );
     charge_many(&store, (0..100).map(|i| format!("new-{i}")), LONG).await;
     drop(store);
 
     let store = shop.open().await;
-    // The roll still names the row that was left from the middle of its lane; that it was left is noted.
+    // The roll still names the row that was left from the middle of its lane; that it was left is
+    // noted.
     assert_eq!(store.stats().records as usize, KEYS + 20_000 + 3 + 100);
     for i in 0..KEYS {
         assert_tombstone(&store, &format!("long-{i}")).await;
@@ -45,13 +57,36 @@ async fn every_record_is_found_after_reopening_and_what_is_gone_is_not() {
         assert_tombstone(&store, &format!("later-{i}")).await;
     }
     for i in 0..2_000 {
-        assert_eq!(store.get(vec![id(&format!("short-{i}"))]).await.unwrap().records, [None]);
+        assert_eq!(
+            store
+                .get(vec![id(&format!("short-{i}"))])
+                .await
+                .unwrap()
+                .records,
+            [None]
+        );
     }
     for i in 0..100 {
-        assert_eq!(answer(&store, &format!("new-{i}")).await, Some(format!("new-{i}").into_bytes()));
+        assert_eq!(
+            answer(&store, &format!("new-{i}")).await,
+            Some(format!("new-{i}").into_bytes())
+        );
     }
-    for (key, word) in [("retryable", "unknown"), ("unknown", "expired"), ("running", "unknown")] {
-        assert_eq!(store.get(vec![id(key)]).await.unwrap().records[0].as_ref().unwrap().head.state.word(), word, "{key}");
+    for (key, word) in [
+        ("retryable", "unknown"),
+        ("unknown", "expired"),
+        ("running", "unknown"),
+    ] {
+        assert_eq!(
+            store.get(vec![id(key)]).await.unwrap().records[0]
+                .as_ref()
+                .unwrap()
+                .head
+                .state
+                .word(),
+            word,
+            "{key}"
+        );
     }
     assert_all_are_listed(&store, KEYS + 20_000 + 3 + 100).await;
     drop(store);
@@ -61,7 +96,9 @@ async fn every_record_is_found_after_reopening_and_what_is_gone_is_not() {
 /// It is there, it is past its retention, and nobody can claim it.
 async fn assert_tombstone(store: &dyn Store, key: &str) {
     match store.put_if(claim(key)).await.unwrap() {
-        Written::Lost(seen) => assert_eq!(seen.record.unwrap().head.state.word(), "expired", "{key}"),
+        Written::Lost(seen) => {
+            assert_eq!(seen.record.unwrap().head.state.word(), "expired", "{key}");
+        }
         Written::Won(_) => panic!("{key} would run twice"),
     }
 }
@@ -69,7 +106,14 @@ async fn assert_tombstone(store: &dyn Store, key: &str) {
 async fn assert_all_are_listed(store: &dyn Store, count: usize) {
     let (mut ids, mut after): (Vec<RecordId>, _) = (Vec::new(), None);
     loop {
-        let page = store.list(ListQuery { state: None, after, limit: 7_000 }).await.unwrap();
+        let page = store
+            .list(ListQuery {
+                state: None,
+                after,
+                limit: 7_000,
+            })
+            .await
+            .unwrap();
         let Some(last) = page.last() else { break };
         after = Some(last.id);
         ids.extend(page.iter().map(|head| head.id));
@@ -96,15 +140,21 @@ async fn a_lane_that_was_emptied_is_not_mistaken_for_what_it_was() {
     let store = shop.open().await;
     for round in 0..3 {
         for i in 0..9_000 {
-            assert!(matches!(store.put_if(claim(&format!("{round}-{i}"))).await.unwrap(), Written::Lost(_)), "{round}-{i}");
+            assert!(
+                matches!(
+                    store.put_if(claim(&format!("{round}-{i}"))).await.unwrap(),
+                    Written::Lost(_)
+                ),
+                "{round}-{i}"
+            );
         }
     }
     drop(store);
     assert_sound(&shop.raw());
 }
 
-/// What was released is claimed again, all but what stands in front: the roll then has a piece behind the last row there is, and the
-/// lane goes on behind that.
+/// What was released is claimed again, all but what stands in front: the roll then has a piece
+/// behind the last row there is, and the lane goes on behind that.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lane_goes_on_though_its_end_has_left_and_its_front_has_not() {
     let shop = Shop::new();
@@ -119,7 +169,11 @@ async fn a_lane_goes_on_though_its_end_has_left_and_its_front_has_not() {
     // Two pieces of the roll, and a tail.
     let released = many((0..33_000).map(|i| release(i.to_string()))).await;
     drop(store);
-    assert_eq!(shop.raw().query_row("SELECT count(*) FROM roll", [], |row| row.get(0)), Ok(2));
+    assert_eq!(
+        shop.raw()
+            .query_row("SELECT count(*) FROM roll", [], |row| row.get(0)),
+        Ok(2)
+    );
     let front = shop.keys("true ORDER BY row LIMIT 10");
 
     let store = Arc::new(shop.open().await);
@@ -127,7 +181,13 @@ async fn a_lane_goes_on_though_its_end_has_left_and_its_front_has_not() {
         let store = store.clone();
         async move { win(&*store, retry(&head)).await }
     };
-    many(released.into_iter().filter(|head| !front.iter().any(|key| key == head.key.as_str())).map(leave)).await;
+    many(
+        released
+            .into_iter()
+            .filter(|head| !front.iter().any(|key| key == head.key.as_str()))
+            .map(leave),
+    )
+    .await;
     drop(store);
 
     let store = shop.open().await;
@@ -139,7 +199,10 @@ async fn a_lane_goes_on_though_its_end_has_left_and_its_front_has_not() {
     let store = shop.open().await;
     assert_eq!(store.stats().records, 33_002);
     for key in front.iter().map(String::as_str).chain(["new", "newer"]) {
-        assert!(matches!(store.put_if(claim(key)).await.unwrap(), Written::Lost(_)), "{key} would run twice");
+        assert!(
+            matches!(store.put_if(claim(key)).await.unwrap(), Written::Lost(_)),
+            "{key} would run twice"
+        );
     }
     drop(store);
     assert_sound(&shop.raw());

@@ -19,7 +19,10 @@ pub const HOUR: Duration = Duration::from_secs(60 * 60);
 /// For what has no bound of its own, on a machine that does other things too.
 pub const SOON: Duration = Duration::from_secs(60);
 /// Gone after two hours.
-pub const SHORT: Lifetime = Lifetime { retention: HOUR, tombstone: HOUR };
+pub const SHORT: Lifetime = Lifetime {
+    retention: HOUR,
+    tombstone: HOUR,
+};
 
 pub struct Shop {
     pub directory: TempDir,
@@ -30,7 +33,11 @@ pub struct Shop {
 impl Shop {
     pub fn new() -> Shop {
         let directory = tempfile::tempdir().unwrap();
-        Shop { path: directory.path().join("hapax.db"), directory, clock: ManualClock::new() }
+        Shop {
+            path: directory.path().join("hapax.db"),
+            directory,
+            clock: ManualClock::new(),
+        }
     }
 
     pub async fn open(&self) -> Sqlite {
@@ -38,7 +45,14 @@ impl Shop {
     }
 
     pub async fn open_at(&self, path: &Path) -> Result<Sqlite, hapax::store::sqlite::OpenError> {
-        Sqlite::open_with(path, Options { clock: Some(Arc::new(self.clock.clone())), ..Options::default() }).await
+        Sqlite::open_with(
+            path,
+            Options {
+                clock: Some(Arc::new(self.clock.clone())),
+                ..Options::default()
+            },
+        )
+        .await
     }
 
     pub fn beside(&self, end: &str) -> PathBuf {
@@ -55,12 +69,18 @@ impl Shop {
     /// The keys of some rows, in order.
     pub fn keys(&self, condition: &str) -> Vec<String> {
         let raw = self.raw();
-        let mut statement = raw.prepare(&format!("SELECT key FROM heads WHERE {condition}")).unwrap();
-        statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+        let mut statement = raw
+            .prepare(&format!("SELECT key FROM heads WHERE {condition}"))
+            .unwrap();
+        statement
+            .query_map([], |row| row.get(0))
+            .unwrap()
+            .map(Result::unwrap)
+            .collect()
     }
 
-    /// The writer waits for a lock that somebody else holds until what is returned is dropped. It gives up after a second, so whatever
-    /// is to be asked of it meanwhile is asked at once.
+    /// The writer waits for a lock that somebody else holds until what is returned is dropped. It
+    /// gives up after a second, so whatever is to be asked of it meanwhile is asked at once.
     pub async fn hold_up(&self, store: &Sqlite) -> rusqlite::Connection {
         let lock = self.raw();
         lock.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -81,10 +101,18 @@ pub async fn eventually(what: &str, within: Duration, mut is_so: impl FnMut() ->
 }
 
 pub fn claim(key: &str) -> Put {
-    let scope = Scope { namespace: "n".into(), principal: Principal::Anonymous, method: "POST".into(), path: "/orders".into() };
+    let scope = Scope {
+        namespace: "n".into(),
+        principal: Principal::Anonymous,
+        method: "POST".into(),
+        path: "/orders".into(),
+    };
     let (scope, key) = (Arc::new(scope), Key::new(key).unwrap());
     let id = RecordId::of(&scope, &key);
-    let fingerprint = Fingerprint { digest: [1; 32], policy: Arc::default() };
+    let fingerprint = Fingerprint {
+        digest: [1; 32],
+        policy: Arc::default(),
+    };
     let claim = Claim {
         scope,
         key,
@@ -94,7 +122,11 @@ pub fn claim(key: &str) -> Put {
         terms: None,
         request_id: RequestId::new("request-7"),
     };
-    Put { id, condition: Condition::Absent, change: Change::Claim(claim) }
+    Put {
+        id,
+        condition: Condition::Absent,
+        change: Change::Claim(claim),
+    }
 }
 
 pub fn id(key: &str) -> RecordId {
@@ -103,13 +135,25 @@ pub fn id(key: &str) -> RecordId {
 
 pub fn finish(head: &Head, state: State, body: impl Into<bytes::Bytes>, lifetime: Lifetime) -> Put {
     let answer = (state == State::Completed).then(|| Arc::new(Answer::new(201, body)));
-    let finish = Finish { state, status: Some(201), answer, lifetime };
-    Put { id: head.id, condition: Condition::Held { fence: head.fence }, change: Change::Finish(finish) }
+    let finish = Finish {
+        state,
+        status: Some(201),
+        answer,
+        lifetime,
+    };
+    Put {
+        id: head.id,
+        condition: Condition::Held { fence: head.fence },
+        change: Change::Finish(finish),
+    }
 }
 
 /// Another attempt at a key whose last one was released, or has lapsed.
 pub fn retry(head: &Head) -> Put {
-    Put { condition: Condition::Lapsed { fence: head.fence }, ..claim(head.key.as_str()) }
+    Put {
+        condition: Condition::Lapsed { fence: head.fence },
+        ..claim(head.key.as_str())
+    }
 }
 
 pub async fn win(store: &dyn Store, put: Put) -> Head {
@@ -120,13 +164,22 @@ pub async fn win(store: &dyn Store, put: Put) -> Head {
 }
 
 /// One record, completed.
-pub async fn charge(store: &dyn Store, key: &str, body: impl Into<bytes::Bytes>, lifetime: Lifetime) -> Head {
+pub async fn charge(
+    store: &dyn Store,
+    key: &str,
+    body: impl Into<bytes::Bytes>,
+    lifetime: Lifetime,
+) -> Head {
     let head = win(store, claim(key)).await;
     win(store, finish(&head, State::Completed, body, lifetime)).await
 }
 
 /// Many records, each completed with its key as the answer.
-pub async fn charge_many(store: &Arc<Sqlite>, keys: impl Iterator<Item = String>, lifetime: Lifetime) {
+pub async fn charge_many(
+    store: &Arc<Sqlite>,
+    keys: impl Iterator<Item = String>,
+    lifetime: Lifetime,
+) {
     let charged = |key: String| {
         let store = store.clone();
         async move { charge(&*store, &key, key.clone(), lifetime).await }
@@ -135,7 +188,9 @@ pub async fn charge_many(store: &Arc<Sqlite>, keys: impl Iterator<Item = String>
 }
 
 /// Many at once: enough to share commits, and less than the queue takes.
-pub async fn many<T: Send + 'static>(all: impl Iterator<Item = impl Future<Output = T> + Send + 'static>) -> Vec<T> {
+pub async fn many<T: Send + 'static>(
+    all: impl Iterator<Item = impl Future<Output = T> + Send + 'static>,
+) -> Vec<T> {
     let (mut running, mut done) = (JoinSet::new(), Vec::new());
     for one in all {
         running.spawn(one);
@@ -152,7 +207,11 @@ pub async fn many<T: Send + 'static>(all: impl Iterator<Item = impl Future<Outpu
 /// What a key's record answers.
 pub async fn answer(store: &dyn Store, key: &str) -> Option<Vec<u8>> {
     let reading = store.get(vec![id(key)]).await.unwrap();
-    reading.records[0].as_ref()?.answer.as_ref().map(|answer| answer.body.to_vec())
+    reading.records[0]
+        .as_ref()?
+        .answer
+        .as_ref()
+        .map(|answer| answer.body.to_vec())
 }
 
 /// Sweeps until nothing is due.
@@ -166,15 +225,28 @@ pub async fn sweep_all(store: &dyn Store) -> usize {
     }
 }
 
-/// How often each id has a row. The file alone is asked, as nothing in it keeps an id from having two.
+/// How often each id has a row. The file alone is asked, as nothing in it keeps an id from having
+/// two.
 pub fn rows_by_id(raw: &rusqlite::Connection) -> BTreeMap<Vec<u8>, i64> {
-    let mut statement = raw.prepare("SELECT id, count(*) FROM heads GROUP BY id").unwrap();
-    statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap().map(Result::unwrap).collect()
+    let mut statement = raw
+        .prepare("SELECT id, count(*) FROM heads GROUP BY id")
+        .unwrap();
+    statement
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))
+        .unwrap()
+        .map(Result::unwrap)
+        .collect()
 }
 
 /// The file makes sense to SQLite, and no id is in it twice.
 pub fn assert_sound(raw: &rusqlite::Connection) {
-    let verdict: String = raw.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+    let verdict: String = raw
+        .query_row("PRAGMA integrity_check", [], |row| row.get(0))
+        .unwrap();
     assert_eq!(verdict, "ok");
-    assert_eq!(rows_by_id(raw).into_iter().find(|(_, rows)| *rows > 1), None, "an id has two rows");
+    assert_eq!(
+        rows_by_id(raw).into_iter().find(|(_, rows)| *rows > 1),
+        None,
+        "an id has two rows"
+    );
 }

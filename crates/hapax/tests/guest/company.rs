@@ -9,21 +9,33 @@ use hapax_core::record::State;
 use hapax_core::store::{Store, Written};
 use tokio::sync::Barrier;
 
-use super::shop::{HOUR, LEASE, Shop, claim, complete, joining, look, lose, orders, run, takeover, win};
+use super::shop::{
+    HOUR, LEASE, Shop, claim, complete, joining, look, lose, orders, run, takeover, win,
+};
 
 #[tokio::test]
 async fn what_one_guest_writes_all_others_see() {
     let shop = Shop::new();
     let (one, other) = (shop.guest().await, shop.guest().await);
-    assert_eq!(one.pulse().await.unwrap().secret, other.pulse().await.unwrap().secret);
+    assert_eq!(
+        one.pulse().await.unwrap().secret,
+        other.pulse().await.unwrap().secret
+    );
     let head = win(&one, claim("k")).await;
     assert_eq!(lose(&other, claim("k")).await, Some(head.clone()));
     win(&other, complete(&head, "by the other")).await;
-    assert_eq!(look(&one, head.id).await, (State::Completed, Some("by the other".to_owned())));
+    assert_eq!(
+        look(&one, head.id).await,
+        (State::Completed, Some("by the other".to_owned()))
+    );
 
     let running = win(&one, claim("lapsing")).await;
     drop(one);
-    assert_eq!(lose(&other, takeover("lapsing", &running)).await, Some(running.clone()), "a lease is over by its time alone");
+    assert_eq!(
+        lose(&other, takeover("lapsing", &running)).await,
+        Some(running.clone()),
+        "a lease is over by its time alone"
+    );
     shop.clock.advance(LEASE);
     assert!(win(&other, takeover("lapsing", &running)).await.fence > running.fence);
 }
@@ -32,7 +44,10 @@ async fn what_one_guest_writes_all_others_see() {
 #[tokio::test]
 async fn all_guests_of_a_file_go_by_one_clock() {
     let shop = Shop::new();
-    let (one, other) = (Guest::open(&shop.path).await.unwrap(), Guest::open(&shop.path).await.unwrap());
+    let (one, other) = (
+        Guest::open(&shop.path).await.unwrap(),
+        Guest::open(&shop.path).await.unwrap(),
+    );
     let mut last = one.pulse().await.unwrap().now;
     for guest in [&other, &one, &other, &one] {
         let now = guest.pulse().await.unwrap().now;
@@ -40,7 +55,12 @@ async fn all_guests_of_a_file_go_by_one_clock() {
         last = now;
     }
     let anchors = "SELECT count(*) FROM hapax_meta WHERE boot_us > 0 AND clock_us > 0";
-    assert_eq!(shop.connect().query_row(anchors, [], |row| row.get::<_, i64>(0)).unwrap(), 1);
+    assert_eq!(
+        shop.connect()
+            .query_row(anchors, [], |row| row.get::<_, i64>(0))
+            .unwrap(),
+        1
+    );
 }
 
 /// Another boot, and a wall clock that was set back meanwhile.
@@ -51,12 +71,15 @@ async fn no_clock_begins_before_the_last_change() {
     // The hand-turned clock is years ahead of the wall.
     let head = win(&guest, claim("k")).await;
     drop(guest);
-    shop.connect().execute("UPDATE hapax_meta SET boot_id = 'another'", []).unwrap();
+    shop.connect()
+        .execute("UPDATE hapax_meta SET boot_id = 'another'", [])
+        .unwrap();
     let guest = Guest::open(&shop.path).await.unwrap();
     assert!(guest.pulse().await.unwrap().now >= head.claimed_at);
 }
 
-/// Of all who ask at once, by whichever guest, one runs; and with the effect in its own transaction there is one effect.
+/// Of all who ask at once, by whichever guest, one runs; and with the effect in its own transaction
+/// there is one effect.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn one_of_many_wins_across_guests_and_its_effect_is_the_only_one() {
     const KEYS: usize = 20;
@@ -64,25 +87,40 @@ async fn one_of_many_wins_across_guests_and_its_effect_is_the_only_one() {
     let shop = Arc::new(Shop::new());
     let mut guests = Vec::new();
     for _ in 0..3 {
-        let options = Options { busy_timeout: HOUR, ..shop.options() };
-        guests.push(Arc::new(Guest::open_with(&shop.path, options).await.unwrap()));
+        let options = Options {
+            busy_timeout: HOUR,
+            ..shop.options()
+        };
+        guests.push(Arc::new(
+            Guest::open_with(&shop.path, options).await.unwrap(),
+        ));
     }
     let won = Arc::new(AtomicUsize::new(0));
     let start = Arc::new(Barrier::new(CALLERS));
     let callers: Vec<_> = (0..CALLERS)
         .map(|caller| {
-            let (guest, shop, won, start) = (guests[caller % 3].clone(), shop.clone(), won.clone(), start.clone());
+            let (guest, shop, won, start) = (
+                guests[caller % 3].clone(),
+                shop.clone(),
+                won.clone(),
+                start.clone(),
+            );
             tokio::spawn(async move {
                 start.wait().await;
                 for key in 0..KEYS {
-                    let Written::Won(claimed) = guest.put_if(claim(&format!("key {key}"))).await.unwrap() else { continue };
+                    let Written::Won(claimed) =
+                        guest.put_if(claim(&format!("key {key}"))).await.unwrap()
+                    else {
+                        continue;
+                    };
                     won.fetch_add(1, Ordering::Relaxed);
                     let end = joining(&*guest, &complete(&claimed.head, &format!("by {caller}")));
                     let shop = shop.clone();
                     let work = move || {
                         let mut connection = shop.connect();
                         connection.busy_timeout(HOUR).unwrap();
-                        let transaction = super::shop::ordering(&mut connection, &format!("key {key}"));
+                        let transaction =
+                            super::shop::ordering(&mut connection, &format!("key {key}"));
                         run(&transaction, &end).unwrap();
                         transaction.commit().unwrap();
                     };
@@ -97,10 +135,17 @@ async fn one_of_many_wins_across_guests_and_its_effect_is_the_only_one() {
     assert_eq!(won.load(Ordering::Relaxed), KEYS);
     let connection = shop.connect();
     assert_eq!(orders(&connection), KEYS as i64);
-    let distinct: i64 = connection.query_row("SELECT count(DISTINCT item) FROM orders", [], |row| row.get(0)).unwrap();
+    let distinct: i64 = connection
+        .query_row("SELECT count(DISTINCT item) FROM orders", [], |row| {
+            row.get(0)
+        })
+        .unwrap();
     assert_eq!(distinct, KEYS as i64);
     for key in 0..KEYS {
-        assert_eq!(look(&*guests[0], claim(&format!("key {key}")).id).await.0, State::Completed);
+        assert_eq!(
+            look(&*guests[0], claim(&format!("key {key}")).id).await.0,
+            State::Completed
+        );
     }
 }
 
@@ -108,7 +153,10 @@ async fn one_of_many_wins_across_guests_and_its_effect_is_the_only_one() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn claims_that_gather_behind_a_transaction_are_all_made() {
     let shop = Shop::new();
-    let options = Options { busy_timeout: HOUR, ..shop.options() };
+    let options = Options {
+        busy_timeout: HOUR,
+        ..shop.options()
+    };
     let guest = Arc::new(Guest::open_with(&shop.path, options).await.unwrap());
     let mut connection = shop.connect();
     let transaction = super::shop::ordering(&mut connection, "slow");
@@ -118,7 +166,8 @@ async fn claims_that_gather_behind_a_transaction_are_all_made() {
             tokio::spawn(async move { win(&*guest, claim(&format!("k{number}"))).await })
         })
         .collect();
-    // Each of them has read that its key is new before the transaction ends, or comes after it: either way it is made.
+    // Each of them has read that its key is new before the transaction ends, or comes after it:
+    // either way it is made.
     tokio::task::yield_now().await;
     transaction.commit().unwrap();
     for claimed in waiting {
@@ -134,19 +183,47 @@ async fn the_users_own_tables_are_left_alone() {
         .execute_batch("PRAGMA user_version = 42; PRAGMA application_id = 77; INSERT INTO orders (item) VALUES ('old')")
         .unwrap();
     let schema = |connection: &rusqlite::Connection| {
-        let mut statement = connection.prepare("SELECT name FROM sqlite_schema ORDER BY name").unwrap();
-        let names = statement.query_map([], |row| row.get::<_, String>(0)).unwrap();
+        let mut statement = connection
+            .prepare("SELECT name FROM sqlite_schema ORDER BY name")
+            .unwrap();
+        let names = statement
+            .query_map([], |row| row.get::<_, String>(0))
+            .unwrap();
         names.map(Result::unwrap).collect::<Vec<_>>()
     };
     assert_eq!(schema(&connection), ["orders"]);
     let guest = shop.guest().await;
     let head = win(&guest, claim("k")).await;
     win(&guest, complete(&head, "done")).await;
-    let foreign: Vec<_> = schema(&connection).into_iter().filter(|name| !name.starts_with("hapax_")).collect();
-    assert_eq!(foreign.iter().filter(|name| !name.starts_with("sqlite_")).collect::<Vec<_>>(), ["orders"], "{foreign:?}");
-    let pragma = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).unwrap();
-    assert_eq!((pragma("user_version"), pragma("application_id"), orders(&connection)), (42, 77, 1));
+    let foreign: Vec<_> = schema(&connection)
+        .into_iter()
+        .filter(|name| !name.starts_with("hapax_"))
+        .collect();
+    assert_eq!(
+        foreign
+            .iter()
+            .filter(|name| !name.starts_with("sqlite_"))
+            .collect::<Vec<_>>(),
+        ["orders"],
+        "{foreign:?}"
+    );
+    let pragma = |name: &str| {
+        connection
+            .pragma_query_value(None, name, |row| row.get::<_, i64>(0))
+            .unwrap()
+    };
+    assert_eq!(
+        (
+            pragma("user_version"),
+            pragma("application_id"),
+            orders(&connection)
+        ),
+        (42, 77, 1)
+    );
     // And the user may tidy up as ever.
     connection.execute_batch("VACUUM").unwrap();
-    assert_eq!(look(&guest, head.id).await, (State::Completed, Some("done".to_owned())));
+    assert_eq!(
+        look(&guest, head.id).await,
+        (State::Completed, Some("done".to_owned()))
+    );
 }

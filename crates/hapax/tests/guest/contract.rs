@@ -24,9 +24,22 @@ async fn random_histories_are_the_same_in_memory_and_as_a_guest() {
         tally += history::run(seed, 250, &memory, &shop.guest().await, &shop.clock).await;
     }
     println!("{tally}");
-    for kind in ["claim", "takeover", "completion", "late completion", "release", "loss", "settlement", "forgetting", "renewal"] {
+    for kind in [
+        "claim",
+        "takeover",
+        "completion",
+        "late completion",
+        "release",
+        "loss",
+        "settlement",
+        "forgetting",
+        "renewal",
+    ] {
         for result in ["won", "lost"] {
-            assert!(tally.count(kind, result) > 0, "no {kind} {result}: this run shows nothing of it");
+            assert!(
+                tally.count(kind, result) > 0,
+                "no {kind} {result}: this run shows nothing of it"
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The file as a crash leaves it: copied, with the log beside it, at every step between the claim and the answer.
+//! The file as a crash leaves it: copied, with the log beside it, at every step between the claim
+//! and the answer.
 
 use std::path::{Path, PathBuf};
 
@@ -9,13 +10,18 @@ use rusqlite::Connection;
 
 use super::shop::{LEASE, Shop, claim, complete, joining, ordering, orders, run, takeover, win};
 
-/// What a process that was killed now would leave. Read by another process: closing a file that this one has open would drop its locks.
+/// What a process that was killed now would leave. Read by another process: closing a file that
+/// this one has open would drop its locks.
 fn image(shop: &Shop, name: &str) -> PathBuf {
     let to = shop.directory.path().join(name);
     std::fs::create_dir(&to).unwrap();
     for suffix in ["", "-wal"] {
         let from = format!("{}{suffix}", shop.path.display());
-        let copied = std::process::Command::new("cp").arg(&from).arg(&to).status().unwrap();
+        let copied = std::process::Command::new("cp")
+            .arg(&from)
+            .arg(&to)
+            .status()
+            .unwrap();
         assert!(copied.success(), "{from} could not be copied");
     }
     to.join("shop.db")
@@ -24,8 +30,16 @@ fn image(shop: &Shop, name: &str) -> PathBuf {
 /// The state of the record in an image, and how many effects there are.
 async fn found(shop: &Shop, image: &Path) -> (Option<State>, i64) {
     let guest = Guest::open_with(image, shop.options()).await.unwrap();
-    let record = guest.get(vec![claim("k").id]).await.unwrap().records.remove(0);
-    (record.map(|record| record.head.state), orders(&Connection::open(image).unwrap()))
+    let record = guest
+        .get(vec![claim("k").id])
+        .await
+        .unwrap()
+        .records
+        .remove(0);
+    (
+        record.map(|record| record.head.state),
+        orders(&Connection::open(image).unwrap()),
+    )
 }
 
 #[tokio::test]
@@ -37,10 +51,16 @@ async fn effect_and_record_never_disagree_in_any_crash_image() {
     images.push((image(&shop, "claimed"), (Some(State::Running), 0)));
     let mut connection = shop.connect();
     // So small that what is not committed goes into the log all the same.
-    connection.execute_batch("PRAGMA cache_size = 1; PRAGMA cache_spill = 1").unwrap();
+    connection
+        .execute_batch("PRAGMA cache_size = 1; PRAGMA cache_spill = 1")
+        .unwrap();
     let transaction = ordering(&mut connection, "tea");
     images.push((image(&shop, "effect"), (Some(State::Running), 0)));
-    run(&transaction, &joining(&guest, &complete(&head, &"large ".repeat(20_000)))).unwrap();
+    run(
+        &transaction,
+        &joining(&guest, &complete(&head, &"large ".repeat(20_000))),
+    )
+    .unwrap();
     images.push((image(&shop, "joined"), (Some(State::Running), 0)));
     transaction.commit().unwrap();
     images.push((image(&shop, "committed"), (Some(State::Completed), 1)));
@@ -54,7 +74,10 @@ async fn effect_and_record_never_disagree_in_any_crash_image() {
 
     // Whoever goes on after a crash before the commit has its effect once.
     shop.clock.advance(LEASE);
-    for (image, _) in images.iter().filter(|(_, expected)| *expected == (Some(State::Running), 0)) {
+    for (image, _) in images
+        .iter()
+        .filter(|(_, expected)| *expected == (Some(State::Running), 0))
+    {
         let guest = Guest::open_with(image, shop.options()).await.unwrap();
         let next = win(&guest, takeover("k", &head)).await;
         let mut connection = Connection::open(image).unwrap();

@@ -14,8 +14,11 @@ use super::shop::{LEASE, Shop, claim, complete, look, ordering, takeover, win};
 #[tokio::test]
 async fn a_file_that_is_not_there_is_created_and_one_without_a_log_gets_one() {
     let shop = Shop::new();
-    let mode =
-        |connection: &Connection| connection.pragma_query_value(None, "journal_mode", |row| row.get::<_, String>(0)).unwrap();
+    let mode = |connection: &Connection| {
+        connection
+            .pragma_query_value(None, "journal_mode", |row| row.get::<_, String>(0))
+            .unwrap()
+    };
     assert_eq!(mode(&shop.connect()), "delete");
     drop(shop.guest().await);
     assert_eq!(mode(&shop.connect()), "wal");
@@ -39,14 +42,29 @@ async fn a_store_that_hapax_owns_alone_takes_no_guests_and_the_other_way_round()
         }
     }
     drop(owner);
-    assert!(matches!(Guest::open(&own).await, Err(OpenError::OwnStore { .. })));
-    assert!(matches!(look(&Sqlite::open(&own).await.unwrap(), claim("k").id).await, (State::Unknown, None)), "it is as it was");
+    assert!(matches!(
+        Guest::open(&own).await,
+        Err(OpenError::OwnStore { .. })
+    ));
+    assert!(
+        matches!(
+            look(&Sqlite::open(&own).await.unwrap(), claim("k").id).await,
+            (State::Unknown, None)
+        ),
+        "it is as it was"
+    );
 
     drop(shop.guest().await);
-    assert!(matches!(Sqlite::open(&shop.path).await, Err(OpenError::NotAStore { .. })));
+    assert!(matches!(
+        Sqlite::open(&shop.path).await,
+        Err(OpenError::NotAStore { .. })
+    ));
     let new = shop.directory.path().join("new.db");
     drop(Guest::open(&new).await.unwrap());
-    assert!(matches!(Sqlite::open(&new).await, Err(OpenError::NotAStore { .. })));
+    assert!(matches!(
+        Sqlite::open(&new).await,
+        Err(OpenError::NotAStore { .. })
+    ));
 }
 
 #[tokio::test]
@@ -56,15 +74,39 @@ async fn what_cannot_be_opened_says_why() {
         assert!(matches!(Guest::open(path).await, Err(OpenError::NotAPath)));
     }
     let diary = shop.directory.path().join("diary.txt");
-    std::fs::write(&diary, "Dear diary, this is not a database, but it is longer than a header.".repeat(20)).unwrap();
+    std::fs::write(
+        &diary,
+        "Dear diary, this is not a database, but it is longer than a header.".repeat(20),
+    )
+    .unwrap();
     assert!(Guest::open(&diary).await.is_err());
-    assert!(std::fs::read_to_string(&diary).unwrap().starts_with("Dear diary"));
-    assert!(Guest::open(shop.directory.path().join("nowhere/shop.db")).await.is_err());
+    assert!(
+        std::fs::read_to_string(&diary)
+            .unwrap()
+            .starts_with("Dear diary")
+    );
+    assert!(
+        Guest::open(shop.directory.path().join("nowhere/shop.db"))
+            .await
+            .is_err()
+    );
 
     drop(shop.guest().await);
-    shop.connect().execute("UPDATE hapax_meta SET format = 99", []).unwrap();
+    shop.connect()
+        .execute("UPDATE hapax_meta SET format = 99", [])
+        .unwrap();
     let error = Guest::open(&shop.path).await.err().unwrap();
-    assert!(matches!(error, OpenError::Newer { found: 99, known: 3, .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            OpenError::Newer {
+                found: 99,
+                known: 3,
+                ..
+            }
+        ),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -72,7 +114,10 @@ async fn a_file_that_somebody_keeps_locked_is_not_opened_and_not_waited_for_fore
     let shop = Shop::new();
     let mut connection = shop.connect();
     let transaction = ordering(&mut connection, "slow");
-    let options = Options { busy_timeout: Duration::from_millis(10), ..shop.options() };
+    let options = Options {
+        busy_timeout: Duration::from_millis(10),
+        ..shop.options()
+    };
     let error = Guest::open_with(&shop.path, options).await.err().unwrap();
     assert!(matches!(error, OpenError::Locked { .. }), "{error:?}");
     transaction.commit().unwrap();
@@ -91,26 +136,47 @@ async fn a_damaged_answer_is_an_error_and_never_a_replay() {
     user.execute("UPDATE hapax_answers SET content = (SELECT content FROM hapax_answers ORDER BY answer DESC LIMIT 1)", [])
         .unwrap();
 
-    assert_eq!(guest.get(vec![head.id]).await.unwrap_err().kind(), StoreErrorKind::Corrupt);
-    assert_eq!(guest.put_if(claim("k")).await.unwrap_err().kind(), StoreErrorKind::Corrupt);
-    assert_eq!(look(&guest, other.id).await, (State::Completed, Some("another answer".to_owned())));
+    assert_eq!(
+        guest.get(vec![head.id]).await.unwrap_err().kind(),
+        StoreErrorKind::Corrupt
+    );
+    assert_eq!(
+        guest.put_if(claim("k")).await.unwrap_err().kind(),
+        StoreErrorKind::Corrupt
+    );
+    assert_eq!(
+        look(&guest, other.id).await,
+        (State::Completed, Some("another answer".to_owned()))
+    );
     user.execute("DELETE FROM hapax_answers", []).unwrap();
-    assert_eq!(guest.get(vec![other.id]).await.unwrap_err().kind(), StoreErrorKind::Corrupt);
+    assert_eq!(
+        guest.get(vec![other.id]).await.unwrap_err().kind(),
+        StoreErrorKind::Corrupt
+    );
 }
 
 #[tokio::test]
 async fn a_record_that_cannot_be_read_stops_neither_the_sweep_nor_its_neighbours() {
     let shop = Shop::new();
     let guest = shop.guest().await;
-    let (bad, good) = (win(&guest, claim("bad")).await, win(&guest, claim("good")).await);
+    let (bad, good) = (
+        win(&guest, claim("bad")).await,
+        win(&guest, claim("good")).await,
+    );
     let sql = "UPDATE hapax_heads SET policy = 'from the future' WHERE key = 'bad'";
     assert_eq!(shop.connect().execute(sql, []).unwrap(), 1);
     shop.clock.advance(LEASE);
     // One at a time, so that the bad one would stand in the way for ever.
-    let lost = [guest.sweep(1).await.unwrap().lost, guest.sweep(1).await.unwrap().lost];
+    let lost = [
+        guest.sweep(1).await.unwrap().lost,
+        guest.sweep(1).await.unwrap().lost,
+    ];
     assert_eq!(lost, [1, 0]);
     assert_eq!(look(&guest, good.id).await.0, State::Unknown);
-    assert_eq!(guest.get(vec![bad.id]).await.unwrap_err().kind(), StoreErrorKind::Unsupported);
+    assert_eq!(
+        guest.get(vec![bad.id]).await.unwrap_err().kind(),
+        StoreErrorKind::Unsupported
+    );
     let (damaged, fine) = tokio::join!(guest.put_if(claim("bad")), guest.put_if(claim("fine")));
     assert!(damaged.is_err() && fine.is_ok());
 }
@@ -137,34 +203,70 @@ async fn a_file_of_format_1_keeps_its_operations() {
         first_rule.make(&before.id, before.created_at),
         "the service would take it for another operation"
     );
-    // What a process of the version before claims meanwhile has the same id by either program; from then on each life has its own.
+    // What a process of the version before claims meanwhile has the same id by either program; from
+    // then on each life has its own.
     shop.clock.advance(hapax_core::operation::GRACE);
     let new = win(&guest, claim("new")).await;
-    assert_ne!(ids.make(&new.id, new.created_at), first_rule.make(&new.id, new.created_at));
+    assert_ne!(
+        ids.make(&new.id, new.created_at),
+        first_rule.make(&new.id, new.created_at)
+    );
     drop(guest);
-    assert_eq!(shop.guest().await.pulse().await.unwrap().operation_ids(), ids, "told once");
+    assert_eq!(
+        shop.guest().await.pulse().await.unwrap().operation_ids(),
+        ids,
+        "told once"
+    );
 }
 
-/// A record that was claimed before records had the id of a request, and a process of the version before that has the file open meanwhile.
+/// A record that was claimed before records had the id of a request, and a process of the version
+/// before that has the file open meanwhile.
 #[tokio::test]
 async fn a_file_of_format_2_gets_request_ids() {
     let shop = Shop::new();
     let before = win(&shop.guest().await, claim("old")).await;
     let older = shop.connect();
-    older.execute_batch("ALTER TABLE hapax_heads DROP COLUMN request_id; UPDATE hapax_meta SET format = 2").unwrap();
+    older
+        .execute_batch(
+            "ALTER TABLE hapax_heads DROP COLUMN request_id; UPDATE hapax_meta SET format = 2",
+        )
+        .unwrap();
 
     let guest = shop.guest().await;
-    let head = guest.get(vec![before.id]).await.unwrap().records.remove(0).unwrap().head;
+    let head = guest
+        .get(vec![before.id])
+        .await
+        .unwrap()
+        .records
+        .remove(0)
+        .unwrap()
+        .head;
     assert_eq!((head.fence, head.request_id), (before.fence, None));
     let new = win(&guest, claim("new")).await;
     assert!(new.request_id.is_some());
-    assert_eq!(win(&guest, complete(&new, "paid")).await.request_id, new.request_id);
+    assert_eq!(
+        win(&guest, complete(&new, "paid")).await.request_id,
+        new.request_id
+    );
     // It writes rows without the column.
     let columns = "id, state, fence, token, version, attempts, lease_until, fingerprint, policy, created_at, claimed_at, finished_at, \
                    expires_at, tombstone_until, status, answer, namespace, principal, method, path, key, due";
-    let sql = format!("INSERT OR REPLACE INTO hapax_heads ({columns}) SELECT {columns} FROM hapax_heads WHERE key = 'new'");
+    let sql = format!(
+        "INSERT OR REPLACE INTO hapax_heads ({columns}) SELECT {columns} FROM hapax_heads WHERE key = 'new'"
+    );
     assert_eq!(older.execute(&sql, []).unwrap(), 1);
-    assert_eq!(guest.get(vec![new.id]).await.unwrap().records.remove(0).unwrap().head.request_id, None);
+    assert_eq!(
+        guest
+            .get(vec![new.id])
+            .await
+            .unwrap()
+            .records
+            .remove(0)
+            .unwrap()
+            .head
+            .request_id,
+        None
+    );
     drop(guest);
     shop.guest().await.get(vec![new.id]).await.unwrap();
 }

@@ -3,22 +3,32 @@
 use hapax_core::audit::Signed;
 use hapax_core::record::{Head, State};
 use hapax_core::store::{
-    Change, Condition, Dialect, FENCED_OUT, FINISHED_ALREADY, Finish, Lifetime, Put, Store, StoreErrorKind, Swept, Value, Written,
+    Change, Condition, Dialect, FENCED_OUT, FINISHED_ALREADY, Finish, Lifetime, Put, Store,
+    StoreErrorKind, Swept, Value, Written,
 };
 use hapax_core::{Memory, Secret};
 use rusqlite::Connection;
 
-use super::shop::{HOUR, LEASE, Shop, claim, complete, finish, joining, look, lose, ordering, orders, run, takeover, win};
+use super::shop::{
+    HOUR, LEASE, Shop, claim, complete, finish, joining, look, lose, ordering, orders, run,
+    takeover, win,
+};
 
-/// An effect and its end that must not be: the error's text, and nothing of the transaction is left to be committed.
+/// An effect and its end that must not be: the error's text, and nothing of the transaction is left
+/// to be committed.
 fn refused(connection: &mut Connection, end: &hapax_core::store::Statement) -> String {
     let before = orders(connection);
     let transaction = ordering(connection, "never");
     let error = run(&transaction, end).unwrap_err();
-    assert!(transaction.is_autocommit(), "the transaction is still open: {error}");
+    assert!(
+        transaction.is_autocommit(),
+        "the transaction is still open: {error}"
+    );
     drop(transaction);
     assert_eq!(orders(connection), before, "the effect is there");
-    let rusqlite::Error::SqliteFailure(_, Some(text)) = error else { panic!("{error:?}") };
+    let rusqlite::Error::SqliteFailure(_, Some(text)) = error else {
+        panic!("{error:?}")
+    };
     text
 }
 
@@ -28,7 +38,10 @@ async fn an_effect_and_its_record_commit_together() {
     let guest = shop.guest().await;
     let head = win(&guest, claim("k")).await;
     let end = joining(&guest, &complete(&head, "order 1"));
-    assert_eq!((end.dialect, end.now), (Dialect::Sqlite, Some(shop.clock.now())));
+    assert_eq!(
+        (end.dialect, end.now),
+        (Dialect::Sqlite, Some(shop.clock.now()))
+    );
 
     let mut connection = shop.connect();
     let transaction = ordering(&mut connection, "tea");
@@ -37,7 +50,10 @@ async fn an_effect_and_its_record_commit_together() {
     assert_eq!(look(&guest, head.id).await, (State::Running, None));
     assert_eq!(shop.orders(), 0);
     transaction.commit().unwrap();
-    assert_eq!(look(&guest, head.id).await, (State::Completed, Some("order 1".to_owned())));
+    assert_eq!(
+        look(&guest, head.id).await,
+        (State::Completed, Some("order 1".to_owned()))
+    );
     assert_eq!(shop.orders(), 1);
 }
 
@@ -46,12 +62,25 @@ async fn an_effect_and_its_record_commit_together() {
 async fn a_joined_end_is_what_any_other_end_is() {
     let shop = Shop::new();
     let guest = shop.guest().await;
-    let memory = Memory::new(std::sync::Arc::new(shop.clock.clone()), Secret::from_bytes([7; 32]));
-    let ends = [State::Completed, State::Failed, State::Retryable, State::Unknown];
+    let memory = Memory::new(
+        std::sync::Arc::new(shop.clock.clone()),
+        Secret::from_bytes([7; 32]),
+    );
+    let ends = [
+        State::Completed,
+        State::Failed,
+        State::Retryable,
+        State::Unknown,
+    ];
     let mut heads = Vec::new();
     // What an attempt does not know has no answer.
-    let all = ends.into_iter().flat_map(|state| [(state, None), (state, Some("answer"))]);
-    for (number, (state, answer)) in all.filter(|end| *end != (State::Unknown, Some("answer"))).enumerate() {
+    let all = ends
+        .into_iter()
+        .flat_map(|state| [(state, None), (state, Some("answer"))]);
+    for (number, (state, answer)) in all
+        .filter(|end| *end != (State::Unknown, Some("answer")))
+        .enumerate()
+    {
         for is_lost in [false, true] {
             let key = format!("{number} {is_lost}");
             let claimed = win(&guest, claim(&key)).await;
@@ -59,8 +88,13 @@ async fn a_joined_end_is_what_any_other_end_is() {
             if is_lost {
                 shop.clock.advance(LEASE);
                 let lose = Put {
-                    condition: Condition::Lapsed { fence: claimed.fence },
-                    change: Change::Lose(Lifetime { retention: HOUR, tombstone: HOUR }),
+                    condition: Condition::Lapsed {
+                        fence: claimed.fence,
+                    },
+                    change: Change::Lose(Lifetime {
+                        retention: HOUR,
+                        tombstone: HOUR,
+                    }),
                     id: claimed.id,
                 };
                 win(&guest, lose.clone()).await;
@@ -72,18 +106,35 @@ async fn a_joined_end_is_what_any_other_end_is() {
             heads.push(claimed.id);
         }
     }
-    let (mut ours, theirs) = (guest.get(heads.clone()).await.unwrap(), memory.get(heads.clone()).await.unwrap());
+    let (mut ours, theirs) = (
+        guest.get(heads.clone()).await.unwrap(),
+        memory.get(heads.clone()).await.unwrap(),
+    );
     assert_eq!(ours, theirs);
     // And so is what time makes of it.
     for _ in 0..3 {
         shop.clock.advance(HOUR);
-        assert_eq!(guest.sweep(100).await.unwrap(), memory.sweep(100).await.unwrap());
+        assert_eq!(
+            guest.sweep(100).await.unwrap(),
+            memory.sweep(100).await.unwrap()
+        );
         ours = guest.get(heads.clone()).await.unwrap();
         assert_eq!(ours, memory.get(heads.clone()).await.unwrap());
     }
-    assert!(ours.records.iter().any(Option::is_none), "nothing was removed, so that little was compared");
-    let answers: i64 = shop.connect().query_row("SELECT count(*) FROM hapax_answers", [], |row| row.get(0)).unwrap();
-    assert!(ours.records.iter().all(|record| record.as_ref().is_none_or(|record| !record.head.kept)) && answers == 0);
+    assert!(
+        ours.records.iter().any(Option::is_none),
+        "nothing was removed, so that little was compared"
+    );
+    let answers: i64 = shop
+        .connect()
+        .query_row("SELECT count(*) FROM hapax_answers", [], |row| row.get(0))
+        .unwrap();
+    assert!(
+        ours.records
+            .iter()
+            .all(|record| record.as_ref().is_none_or(|record| !record.head.kept))
+            && answers == 0
+    );
 }
 
 #[tokio::test]
@@ -100,10 +151,17 @@ async fn an_attempt_that_was_taken_over_commits_nothing() {
     assert_eq!(look(&guest, first.id).await, (State::Running, None));
 
     let transaction = ordering(&mut connection, "tea");
-    run(&transaction, &joining(&guest, &complete(&second, "in time"))).unwrap();
+    run(
+        &transaction,
+        &joining(&guest, &complete(&second, "in time")),
+    )
+    .unwrap();
     transaction.commit().unwrap();
     assert!(refused(&mut connection, &zombie).starts_with(FENCED_OUT));
-    assert_eq!(look(&guest, first.id).await, (State::Completed, Some("in time".to_owned())));
+    assert_eq!(
+        look(&guest, first.id).await,
+        (State::Completed, Some("in time".to_owned()))
+    );
     assert_eq!(shop.orders(), 1);
 }
 
@@ -117,10 +175,19 @@ async fn an_attempt_whose_lease_is_over_may_still_join() {
         shop.clock.advance(LEASE);
         let lost = if is_swept { 1 } else { 0 };
         if is_swept {
-            assert_eq!(guest.sweep(10).await.unwrap(), Swept { lost, ..Swept::default() });
+            assert_eq!(
+                guest.sweep(10).await.unwrap(),
+                Swept {
+                    lost,
+                    ..Swept::default()
+                }
+            );
         }
         run(&shop.connect(), &joining(&guest, &complete(&head, key))).unwrap();
-        assert_eq!(look(&guest, head.id).await, (State::Completed, Some(key.to_owned())));
+        assert_eq!(
+            look(&guest, head.id).await,
+            (State::Completed, Some(key.to_owned()))
+        );
     }
 }
 
@@ -132,18 +199,30 @@ async fn finishing_twice_commits_once() {
         let head = win(&guest, claim(key)).await;
         let mut connection = shop.connect();
         let transaction = ordering(&mut connection, key);
-        run(&transaction, &joining(&guest, &finish(&head, state, Some("first")))).unwrap();
+        run(
+            &transaction,
+            &joining(&guest, &finish(&head, state, Some("first"))),
+        )
+        .unwrap();
         transaction.commit().unwrap();
         let again = joining(&guest, &complete(&head, "second"));
         assert!(refused(&mut connection, &again).starts_with(FINISHED_ALREADY));
-        assert_eq!(look(&guest, head.id).await, (state, Some("first".to_owned())));
+        assert_eq!(
+            look(&guest, head.id).await,
+            (state, Some("first".to_owned()))
+        );
 
         // Twice in one transaction takes all of it back.
         let head = win(&guest, claim(&format!("{key} twice at once"))).await;
         let end = joining(&guest, &finish(&head, state, Some("first")));
         let transaction = ordering(&mut connection, "never");
         run(&transaction, &end).unwrap();
-        assert!(run(&transaction, &end).unwrap_err().to_string().starts_with(FINISHED_ALREADY));
+        assert!(
+            run(&transaction, &end)
+                .unwrap_err()
+                .to_string()
+                .starts_with(FINISHED_ALREADY)
+        );
         assert!(transaction.is_autocommit());
         drop(transaction);
         assert_eq!(look(&guest, head.id).await, (State::Running, None));
@@ -160,12 +239,22 @@ async fn what_is_rolled_back_was_never_there_and_may_be_done_again() {
     let transaction = ordering(&mut connection, "tea");
     run(&transaction, &joining(&guest, &complete(&head, "never"))).unwrap();
     transaction.rollback().unwrap();
-    assert_eq!((look(&guest, head.id).await, shop.orders()), ((State::Running, None), 0));
+    assert_eq!(
+        (look(&guest, head.id).await, shop.orders()),
+        ((State::Running, None), 0)
+    );
 
     let transaction = ordering(&mut connection, "tea");
-    run(&transaction, &joining(&guest, &complete(&head, "second try"))).unwrap();
+    run(
+        &transaction,
+        &joining(&guest, &complete(&head, "second try")),
+    )
+    .unwrap();
     transaction.commit().unwrap();
-    assert_eq!((look(&guest, head.id).await, shop.orders()), ((State::Completed, Some("second try".to_owned())), 1));
+    assert_eq!(
+        (look(&guest, head.id).await, shop.orders()),
+        ((State::Completed, Some("second try".to_owned())), 1)
+    );
 }
 
 /// Neither who released it, nor who was settled or forgotten away from under it, nor who never was.
@@ -174,27 +263,53 @@ async fn whoever_no_longer_owns_the_record_is_fenced_out() {
     let shop = Shop::new();
     let guest = shop.guest().await;
     let signed = || Signed::new("ada", "looked").unwrap();
-    let lifetime = Lifetime { retention: HOUR, tombstone: HOUR };
-    let done = Finish { state: State::Completed, status: Some(200), answer: None, lifetime };
+    let lifetime = Lifetime {
+        retention: HOUR,
+        tombstone: HOUR,
+    };
+    let done = Finish {
+        state: State::Completed,
+        status: Some(200),
+        answer: None,
+        lifetime,
+    };
     let [released, settled, forgotten] = ["released", "settled", "forgotten"];
     let mut ends = Vec::new();
     for key in [released, settled, forgotten] {
         let head = win(&guest, claim(key)).await;
         ends.push(joining(&guest, &complete(&head, "never")));
-        let state = if key == released { State::Retryable } else { State::Unknown };
+        let state = if key == released {
+            State::Retryable
+        } else {
+            State::Unknown
+        };
         let lost = win(&guest, finish(&head, state, None)).await;
         let change = match key {
             "settled" => Change::Settle(done.clone(), signed()),
             "forgotten" => Change::Forget(lifetime, signed()),
             _ => continue,
         };
-        let acted = win(&guest, Put { id: head.id, condition: Condition::Version { version: lost.version }, change }).await;
+        let acted = win(
+            &guest,
+            Put {
+                id: head.id,
+                condition: Condition::Version {
+                    version: lost.version,
+                },
+                change,
+            },
+        )
+        .await;
         if key == forgotten {
-            // Not even by the fence that the forgetting was given: of what is forgotten nothing can be said any more.
+            // Not even by the fence that the forgetting was given: of what is forgotten nothing can
+            // be said any more.
             ends.push(joining(&guest, &complete(&acted, "never")));
         }
     }
-    let absent = Head { id: claim("absent").id, ..win(&guest, claim("other")).await };
+    let absent = Head {
+        id: claim("absent").id,
+        ..win(&guest, claim("other")).await
+    };
     ends.push(joining(&guest, &complete(&absent, "never")));
     let mut nothing = ends[0].clone();
     nothing.values = vec![Value::Bytes(None); nothing.values.len()];
@@ -228,57 +343,125 @@ async fn any_way_of_writing_will_do() {
         ("exclusive", "BEGIN EXCLUSIVE", "COMMIT"),
         ("savepoint", "SAVEPOINT work", "RELEASE work"),
         ("nested", "BEGIN; SAVEPOINT work", "RELEASE work; COMMIT"),
-        ("distrust", "PRAGMA trusted_schema = OFF; PRAGMA recursive_triggers = ON; PRAGMA foreign_keys = ON; BEGIN", "COMMIT"),
+        (
+            "distrust",
+            "PRAGMA trusted_schema = OFF; PRAGMA recursive_triggers = ON; PRAGMA foreign_keys = ON; BEGIN",
+            "COMMIT",
+        ),
     ] {
         let head = win(&guest, claim(key)).await;
         let mut connection = shop.connect();
         connection.execute_batch(begin).unwrap();
-        connection.execute("INSERT INTO orders (item) VALUES (?1)", [key]).unwrap();
+        connection
+            .execute("INSERT INTO orders (item) VALUES (?1)", [key])
+            .unwrap();
         run(&connection, &joining(&guest, &complete(&head, key))).unwrap();
         connection.execute_batch(end).unwrap();
-        assert_eq!(look(&guest, head.id).await, (State::Completed, Some(key.to_owned())));
+        assert_eq!(
+            look(&guest, head.id).await,
+            (State::Completed, Some(key.to_owned()))
+        );
 
         let before = orders(&connection);
-        connection.execute_batch(begin.rsplit("; ").next().unwrap()).unwrap();
-        connection.execute("INSERT INTO orders (item) VALUES ('never')", []).unwrap();
+        connection
+            .execute_batch(begin.rsplit("; ").next().unwrap())
+            .unwrap();
+        connection
+            .execute("INSERT INTO orders (item) VALUES ('never')", [])
+            .unwrap();
         run(&connection, &joining(&guest, &complete(&head, "again"))).unwrap_err();
-        assert!(connection.is_autocommit(), "{key}: something is left to be committed");
+        assert!(
+            connection.is_autocommit(),
+            "{key}: something is left to be committed"
+        );
         assert_eq!(orders(&connection), before, "{key}");
         refused(&mut connection, &joining(&guest, &complete(&head, "again")));
     }
 }
 
-/// A duplicate is told at once. A new key cannot be claimed meanwhile, as SQLite has one lock: it waits, and is then told to come again.
+/// A duplicate is told at once. A new key cannot be claimed meanwhile, as SQLite has one lock: it
+/// waits, and is then told to come again.
 #[tokio::test]
 async fn an_open_transaction_holds_up_no_reading_and_no_duplicate() {
     let shop = Shop::new();
     let patience = std::time::Duration::from_millis(50);
-    let options = hapax::store::guest::Options { busy_timeout: patience, ..shop.options() };
+    let options = hapax::store::guest::Options {
+        busy_timeout: patience,
+        ..shop.options()
+    };
     let guest = hapax::Guest::open_with(&shop.path, options).await.unwrap();
-    let (running, other) = (win(&guest, claim("running")).await, win(&guest, claim("other")).await);
+    let (running, other) = (
+        win(&guest, claim("running")).await,
+        win(&guest, claim("other")).await,
+    );
     let mut connection = shop.connect();
     let transaction = ordering(&mut connection, "tea");
     run(&transaction, &joining(&guest, &complete(&running, "done"))).unwrap();
 
     // With as much patience as there is: none of these waits for the lock.
-    assert_eq!(lose(&guest, claim("running")).await.unwrap().state, State::Running);
-    assert_eq!(lose(&guest, takeover("running", &running)).await.unwrap().state, State::Running);
     assert_eq!(
-        lose(&guest, complete(&Head { fence: claim_fence(&other), ..other.clone() }, "no")).await.unwrap().state,
+        lose(&guest, claim("running")).await.unwrap().state,
         State::Running
     );
-    assert_eq!(guest.list(hapax_core::store::ListQuery { state: None, after: None, limit: 9 }).await.unwrap().len(), 2);
+    assert_eq!(
+        lose(&guest, takeover("running", &running))
+            .await
+            .unwrap()
+            .state,
+        State::Running
+    );
+    assert_eq!(
+        lose(
+            &guest,
+            complete(
+                &Head {
+                    fence: claim_fence(&other),
+                    ..other.clone()
+                },
+                "no"
+            )
+        )
+        .await
+        .unwrap()
+        .state,
+        State::Running
+    );
+    assert_eq!(
+        guest
+            .list(hapax_core::store::ListQuery {
+                state: None,
+                after: None,
+                limit: 9
+            })
+            .await
+            .unwrap()
+            .len(),
+        2
+    );
     guest.pulse().await.unwrap();
     let statement_is_made = joining(&guest, &complete(&other, "later"));
 
     // Whoever has to write waits, and is told that nothing was written.
     for put in [claim("new"), complete(&other, "done")] {
-        assert_eq!(guest.put_if(put).await.unwrap_err().kind(), StoreErrorKind::Locked);
+        assert_eq!(
+            guest.put_if(put).await.unwrap_err().kind(),
+            StoreErrorKind::Locked
+        );
     }
-    assert_eq!(guest.sweep(1).await.unwrap_err().kind(), StoreErrorKind::Locked);
+    assert_eq!(
+        guest.sweep(1).await.unwrap_err().kind(),
+        StoreErrorKind::Locked
+    );
     transaction.commit().unwrap();
-    assert_eq!(look(&guest, running.id).await, (State::Completed, Some("done".to_owned())));
-    assert_eq!(look(&guest, other.id).await, (State::Running, None), "what was refused was not written later");
+    assert_eq!(
+        look(&guest, running.id).await,
+        (State::Completed, Some("done".to_owned()))
+    );
+    assert_eq!(
+        look(&guest, other.id).await,
+        (State::Running, None),
+        "what was refused was not written later"
+    );
     win(&guest, claim("new")).await;
     run(&connection, &statement_is_made).unwrap();
 }
@@ -290,19 +473,27 @@ fn claim_fence(head: &Head) -> hapax_core::Fence {
 #[tokio::test]
 async fn who_waits_for_an_open_transaction_goes_on_when_it_ends() {
     let shop = Shop::new();
-    let options = hapax::store::guest::Options { busy_timeout: HOUR, ..shop.options() };
+    let options = hapax::store::guest::Options {
+        busy_timeout: HOUR,
+        ..shop.options()
+    };
     let guest = hapax::Guest::open_with(&shop.path, options).await.unwrap();
     let head = win(&guest, claim("k")).await;
     let mut connection = shop.connect();
     let transaction = ordering(&mut connection, "tea");
     run(&transaction, &joining(&guest, &complete(&head, "joined"))).unwrap();
 
-    // The end of the same attempt is asked for while its transaction is open: the reading finds it running, so that it waits.
+    // The end of the same attempt is asked for while its transaction is open: the reading finds it
+    // running, so that it waits.
     let late = guest.put_if(finish(&head, State::Retryable, None));
     let mut late = std::pin::pin!(late);
-    let is_waiting = tokio::time::timeout(std::time::Duration::from_millis(20), &mut late).await.is_err();
+    let is_waiting = tokio::time::timeout(std::time::Duration::from_millis(20), &mut late)
+        .await
+        .is_err();
     assert!(is_waiting, "it did not wait");
     transaction.commit().unwrap();
-    let Written::Lost(seen) = late.await.unwrap() else { panic!("the joined end was overwritten") };
+    let Written::Lost(seen) = late.await.unwrap() else {
+        panic!("the joined end was overwritten")
+    };
     assert_eq!(seen.record.unwrap().head.state, State::Completed);
 }

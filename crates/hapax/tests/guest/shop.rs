@@ -9,7 +9,9 @@ use hapax::store::guest::Options;
 use hapax_core::answer::Answer;
 use hapax_core::fingerprint::Fingerprint;
 use hapax_core::record::{AttemptToken, Head, State};
-use hapax_core::store::{Change, Claim, Condition, Finish, Lifetime, Put, Statement, Store, Value, Written};
+use hapax_core::store::{
+    Change, Claim, Condition, Finish, Lifetime, Put, Statement, Store, Value, Written,
+};
 use hapax_core::{Key, Principal, RecordId, RequestId, Scope};
 use hapax_testkit::ManualClock;
 use rusqlite::types::ToSql;
@@ -29,13 +31,22 @@ impl Shop {
     /// A file with a table of orders, made by the user before anybody thought of Hapax.
     pub(crate) fn new() -> Shop {
         let directory = tempfile::tempdir().unwrap();
-        let shop = Shop { path: directory.path().join("shop.db"), directory, clock: ManualClock::new() };
-        shop.connect().execute_batch("CREATE TABLE orders (number INTEGER PRIMARY KEY, item TEXT NOT NULL)").unwrap();
+        let shop = Shop {
+            path: directory.path().join("shop.db"),
+            directory,
+            clock: ManualClock::new(),
+        };
+        shop.connect()
+            .execute_batch("CREATE TABLE orders (number INTEGER PRIMARY KEY, item TEXT NOT NULL)")
+            .unwrap();
         shop
     }
 
     pub(crate) fn options(&self) -> Options {
-        Options { clock: Some(Arc::new(self.clock.clone())), ..Options::default() }
+        Options {
+            clock: Some(Arc::new(self.clock.clone())),
+            ..Options::default()
+        }
     }
 
     pub(crate) async fn guest(&self) -> Guest {
@@ -54,13 +65,19 @@ impl Shop {
 }
 
 pub(crate) fn orders(connection: &Connection) -> i64 {
-    connection.query_row("SELECT count(*) FROM orders", [], |row| row.get(0)).unwrap()
+    connection
+        .query_row("SELECT count(*) FROM orders", [], |row| row.get(0))
+        .unwrap()
 }
 
 /// A transaction of the user's with an effect in it.
 pub(crate) fn ordering<'a>(connection: &'a mut Connection, item: &str) -> Transaction<'a> {
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
-    transaction.execute("INSERT INTO orders (item) VALUES (?1)", [item]).unwrap();
+    let transaction = connection
+        .transaction_with_behavior(TransactionBehavior::Immediate)
+        .unwrap();
+    transaction
+        .execute("INSERT INTO orders (item) VALUES (?1)", [item])
+        .unwrap();
     transaction
 }
 
@@ -78,10 +95,18 @@ pub(crate) fn run(connection: &Connection, statement: &Statement) -> rusqlite::R
 }
 
 pub(crate) fn claim(key: &str) -> Put {
-    let scope = Arc::new(Scope { namespace: "n".into(), principal: Principal::Anonymous, method: "POST".into(), path: "/".into() });
+    let scope = Arc::new(Scope {
+        namespace: "n".into(),
+        principal: Principal::Anonymous,
+        method: "POST".into(),
+        path: "/".into(),
+    });
     let key = Key::new(key).unwrap();
     let claim = Claim {
-        fingerprint: Fingerprint { digest: [1; 32], policy: Arc::default() },
+        fingerprint: Fingerprint {
+            digest: [1; 32],
+            policy: Arc::default(),
+        },
         token: AttemptToken::from_bytes([2; 16]),
         lease: LEASE,
         terms: None,
@@ -89,19 +114,38 @@ pub(crate) fn claim(key: &str) -> Put {
         scope: scope.clone(),
         key: key.clone(),
     };
-    Put { id: RecordId::of(&scope, &key), condition: Condition::Absent, change: Change::Claim(claim) }
+    Put {
+        id: RecordId::of(&scope, &key),
+        condition: Condition::Absent,
+        change: Change::Claim(claim),
+    }
 }
 
 /// Another attempt, after one whose lease is over.
 pub(crate) fn takeover(key: &str, head: &Head) -> Put {
-    Put { condition: Condition::Lapsed { fence: head.fence }, ..claim(key) }
+    Put {
+        condition: Condition::Lapsed { fence: head.fence },
+        ..claim(key)
+    }
 }
 
 pub(crate) fn finish(head: &Head, state: State, answer: Option<&str>) -> Put {
     let answer = answer.map(|body| Arc::new(Answer::new(201, body.to_owned())));
-    let lifetime = Lifetime { retention: HOUR, tombstone: HOUR };
-    let finish = Finish { state, status: Some(201), answer, lifetime };
-    Put { id: head.id, condition: Condition::Held { fence: head.fence }, change: Change::Finish(finish) }
+    let lifetime = Lifetime {
+        retention: HOUR,
+        tombstone: HOUR,
+    };
+    let finish = Finish {
+        state,
+        status: Some(201),
+        answer,
+        lifetime,
+    };
+    Put {
+        id: head.id,
+        condition: Condition::Held { fence: head.fence },
+        change: Change::Finish(finish),
+    }
 }
 
 pub(crate) fn complete(head: &Head, body: &str) -> Put {
@@ -126,11 +170,16 @@ pub(crate) async fn lose(store: &dyn Store, put: Put) -> Option<Head> {
 pub(crate) async fn look(store: &dyn Store, id: RecordId) -> (State, Option<String>) {
     let reading = store.get(vec![id]).await.unwrap();
     let record = reading.records[0].clone().unwrap();
-    let body = record.answer.map(|answer| String::from_utf8(answer.body.to_vec()).unwrap());
+    let body = record
+        .answer
+        .map(|answer| String::from_utf8(answer.body.to_vec()).unwrap());
     (record.head.state_at(reading.now), body)
 }
 
 /// The statement by which this end joins a transaction.
 pub(crate) fn joining(store: &dyn Store, put: &Put) -> Statement {
-    store.joins().expect("a guest takes part in transactions").statement(put)
+    store
+        .joins()
+        .expect("a guest takes part in transactions")
+        .statement(put)
 }

@@ -1,6 +1,8 @@
 //! The six drivers, and what one of them can do besides.
 
-use diesel_async::{AnsiTransactionManager, AsyncConnection, AsyncPgConnection, TransactionManager};
+use diesel_async::{
+    AnsiTransactionManager, AsyncConnection, AsyncPgConnection, TransactionManager,
+};
 use hapax::Operation;
 use hapax::join::Kept;
 use hapax::join::tokio_postgres::Effect;
@@ -50,7 +52,9 @@ pub struct TokioPostgres(String);
 
 impl TokioPostgres {
     async fn connect(&self) -> Result<tokio_postgres::Client, Failed> {
-        let (client, connection) = tokio_postgres::connect(&self.0, tokio_postgres::NoTls).await.map_err(driver)?;
+        let (client, connection) = tokio_postgres::connect(&self.0, tokio_postgres::NoTls)
+            .await
+            .map_err(driver)?;
         tokio::spawn(connection);
         Ok(client)
     }
@@ -68,7 +72,12 @@ impl Driver for TokioPostgres {
         let mut client = self.connect().await?;
         let mut tx = client.transaction().await.map_err(driver)?;
         script.at(Point::Begun).await;
-        tx.execute(EFFECT, &[&operation.record().as_bytes().as_slice(), &fence(operation)]).await.map_err(driver)?;
+        tx.execute(
+            EFFECT,
+            &[&operation.record().as_bytes().as_slice(), &fence(operation)],
+        )
+        .await
+        .map_err(driver)?;
         script.at(Point::Written).await;
         let kept = end!(operation, script, tx);
         script.at(Point::Committed).await;
@@ -97,7 +106,14 @@ impl Driver for TokioPostgresEffect {
         }
         script.at(Point::Committing).await;
         let (record, fence) = (operation.record(), fence(operation));
-        let kept = effect.finish(operation, &mut client, &[&record.as_bytes().as_slice(), &fence], answer(operation)).await?;
+        let kept = effect
+            .finish(
+                operation,
+                &mut client,
+                &[&record.as_bytes().as_slice(), &fence],
+                answer(operation),
+            )
+            .await?;
         script.at(Point::Committed).await;
         Ok(kept)
     }
@@ -116,7 +132,9 @@ impl Driver for SqlxPostgres {
     async fn perform(&self, operation: &Operation, script: &Script) -> Result<Kept, Failed> {
         let mut tx = self.0.begin().await.map_err(driver)?;
         script.at(Point::Begun).await;
-        let effect = sqlx::query(EFFECT).bind(operation.record().as_bytes().to_vec()).bind(fence(operation));
+        let effect = sqlx::query(EFFECT)
+            .bind(operation.record().as_bytes().to_vec())
+            .bind(fence(operation));
         effect.execute(&mut *tx).await.map_err(driver)?;
         script.at(Point::Written).await;
         let kept = end!(operation, script, tx);
@@ -133,13 +151,19 @@ impl Driver for SqlxSqlite {
 
     fn new(at: &str) -> Self {
         let options = sqlx::sqlite::SqliteConnectOptions::new().filename(at);
-        SqlxSqlite(sqlx::sqlite::SqlitePoolOptions::new().max_connections(2).connect_lazy_with(options))
+        SqlxSqlite(
+            sqlx::sqlite::SqlitePoolOptions::new()
+                .max_connections(2)
+                .connect_lazy_with(options),
+        )
     }
 
     async fn perform(&self, operation: &Operation, script: &Script) -> Result<Kept, Failed> {
         let mut tx = self.0.begin_with("BEGIN IMMEDIATE").await.map_err(driver)?;
         script.at(Point::Begun).await;
-        let effect = sqlx::query(EFFECT).bind(operation.record().as_bytes().to_vec()).bind(fence(operation));
+        let effect = sqlx::query(EFFECT)
+            .bind(operation.record().as_bytes().to_vec())
+            .bind(fence(operation));
         effect.execute(&mut *tx).await.map_err(driver)?;
         script.at(Point::Written).await;
         let kept = end!(operation, script, tx);
@@ -167,8 +191,12 @@ impl Driver for SeaOrm {
         let database = self.1.get_or_try_init(connect).await.map_err(driver)?;
         let mut tx = database.begin().await.map_err(driver)?;
         script.at(Point::Begun).await;
-        let values = [operation.record().as_bytes().to_vec().into(), fence(operation).into()];
-        let effect = sea_orm::Statement::from_sql_and_values(sea_orm::DbBackend::Postgres, EFFECT, values);
+        let values = [
+            operation.record().as_bytes().to_vec().into(),
+            fence(operation).into(),
+        ];
+        let effect =
+            sea_orm::Statement::from_sql_and_values(sea_orm::DbBackend::Postgres, EFFECT, values);
         tx.execute_raw(effect).await.map_err(driver)?;
         script.at(Point::Written).await;
         let kept = end!(operation, script, tx);
@@ -180,7 +208,11 @@ impl Driver for SeaOrm {
 pub struct DieselAsync(String);
 
 impl DieselAsync {
-    async fn effect(operation: &Operation, script: &Script, connection: &mut AsyncPgConnection) -> Result<(), Failed> {
+    async fn effect(
+        operation: &Operation,
+        script: &Script,
+        connection: &mut AsyncPgConnection,
+    ) -> Result<(), Failed> {
         // Not for all of the file, since it gives everything an `execute`.
         use diesel_async::RunQueryDsl;
 
@@ -210,9 +242,13 @@ impl Driver for DieselAsync {
     }
 
     async fn perform(&self, operation: &Operation, script: &Script) -> Result<Kept, Failed> {
-        let mut connection = AsyncPgConnection::establish(&self.0).await.map_err(driver)?;
+        let mut connection = AsyncPgConnection::establish(&self.0)
+            .await
+            .map_err(driver)?;
         let kept = if script.end == End::Finish {
-            AnsiTransactionManager::begin_transaction(&mut connection).await.map_err(driver)?;
+            AnsiTransactionManager::begin_transaction(&mut connection)
+                .await
+                .map_err(driver)?;
             DieselAsync::effect(operation, script, &mut connection).await?;
             script.at(Point::Committing).await;
             operation.finish(&mut connection, answer(operation)).await?
@@ -243,9 +279,15 @@ impl Rusqlite {
     fn perform_blocking(at: &str, operation: &Operation, script: &Script) -> Result<Kept, Failed> {
         let here = Handle::current();
         let mut connection = rusqlite::Connection::open(at).map_err(driver)?;
-        let mut tx = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(driver)?;
+        let mut tx = connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)
+            .map_err(driver)?;
         here.block_on(script.at(Point::Begun));
-        tx.execute(EFFECT, (operation.record().as_bytes().as_slice(), fence(operation))).map_err(driver)?;
+        tx.execute(
+            EFFECT,
+            (operation.record().as_bytes().as_slice(), fence(operation)),
+        )
+        .map_err(driver)?;
         here.block_on(script.at(Point::Written));
         let kept = match script.end {
             End::Finish => {
@@ -283,7 +325,10 @@ impl Driver for Rusqlite {
 
     async fn perform(&self, operation: &Operation, script: &Script) -> Result<Kept, Failed> {
         let (at, operation, script) = (self.0.clone(), operation.clone(), script.clone());
-        let work = tokio::task::spawn_blocking(move || Rusqlite::perform_blocking(&at, &operation, &script));
-        work.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+        let work = tokio::task::spawn_blocking(move || {
+            Rusqlite::perform_blocking(&at, &operation, &script)
+        });
+        work.await
+            .unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
     }
 }

@@ -50,15 +50,27 @@ suites!(
 );
 
 async fn what_has_finished_is_there_and_replays<D: Driver>() {
-    let Some(world) = World::<D>::new().await else { return };
+    let Some(world) = World::<D>::new().await else {
+        return;
+    };
     for (key, end) in [("finished", End::Finish), ("joined", End::JoinAndCommit)] {
         let ran = world.run(key, Script::new(end)).await.expect("it ran");
         let done = body(world.last().fence().as_u64());
-        assert_eq!((String::from_utf8_lossy(&ran.body).into_owned(), ran.replayed), (done, false), "{end:?}");
+        assert_eq!(
+            (
+                String::from_utf8_lossy(&ran.body).into_owned(),
+                ran.replayed
+            ),
+            (done, false),
+            "{end:?}"
+        );
         assert_eq!(world.effects().await, 1, "{end:?}");
         let another = world.another().await;
         for node in [&world.once, &another] {
-            let again = world.run_on(node, key, Script::new(end)).await.expect("it has run");
+            let again = world
+                .run_on(node, key, Script::new(end))
+                .await
+                .expect("it has run");
             assert_eq!((&again.body, again.replayed), (&ran.body, true), "{end:?}");
         }
         assert_eq!(world.effects().await, 1, "{end:?}");
@@ -67,7 +79,9 @@ async fn what_has_finished_is_there_and_replays<D: Driver>() {
 }
 
 async fn what_returns_without_finishing_is_not_joined<D: Driver>() {
-    let Some(world) = World::<D>::new().await else { return };
+    let Some(world) = World::<D>::new().await else {
+        return;
+    };
     // The answer of something else that has finished, as a handler may have one from anywhere.
     let kept = Arc::new(Mutex::new(None));
     let keep = kept.clone();
@@ -76,30 +90,46 @@ async fn what_returns_without_finishing_is_not_joined<D: Driver>() {
         *keep.lock().unwrap() = finished.clone().ok();
         finished
     };
-    world.work(&world.once, "other", finishes).await.expect("it ran");
+    world
+        .work(&world.once, "other", finishes)
+        .await
+        .expect("it ran");
     let kept = kept.lock().unwrap().clone().expect("it has finished");
 
     for (key, rolls_back) in [("nothing", false), ("rolled back", true)] {
         let kept = kept.clone();
         let returns = async move |driver: Arc<D>, operation| {
             if rolls_back {
-                let failed = driver.perform(&operation, &Script::new(End::JoinAndRollBack)).await.expect_err("it was rolled back");
+                let failed = driver
+                    .perform(&operation, &Script::new(End::JoinAndRollBack))
+                    .await
+                    .expect_err("it was rolled back");
                 assert_eq!(failed, Failed::OnPurpose);
             }
             Ok(kept)
         };
         let first = world.work(&world.once, key, returns).await;
-        assert_eq!(first, Err(RunError::Rejected(Rejection::NotJoined)), "{key}");
+        assert_eq!(
+            first,
+            Err(RunError::Rejected(Rejection::NotJoined)),
+            "{key}"
+        );
         // Somebody said that it is done: nobody does it again.
         let again = world.run(key, Script::new(End::Finish)).await;
-        assert_eq!(again, Err(RunError::Rejected(Rejection::OutcomeUnknown)), "{key}");
+        assert_eq!(
+            again,
+            Err(RunError::Rejected(Rejection::OutcomeUnknown)),
+            "{key}"
+        );
         assert_eq!(world.effects().await, 0, "{key}");
     }
     assert_eq!(world.attempts(), 3);
 }
 
 async fn what_finishes_twice_has_one_effect<D: Driver>() {
-    let Some(world) = World::<D>::new().await else { return };
+    let Some(world) = World::<D>::new().await else {
+        return;
+    };
     for (key, second) in [("finish", End::Finish), ("join", End::JoinAndCommit)] {
         let twice = async move |driver: Arc<D>, operation| {
             let first = driver.perform(&operation, &Script::new(End::Finish)).await;
@@ -108,15 +138,23 @@ async fn what_finishes_twice_has_one_effect<D: Driver>() {
             first
         };
         let ran = world.work(&world.once, key, twice).await.expect("it ran");
-        assert_eq!(String::from_utf8_lossy(&ran.body), body(world.last().fence().as_u64()));
+        assert_eq!(
+            String::from_utf8_lossy(&ran.body),
+            body(world.last().fence().as_u64())
+        );
         assert_eq!(world.effects().await, 1);
         // Whatever was refused, the driver's next transaction is like any other.
-        world.run(&format!("after {key}"), Script::new(End::Finish)).await.expect("it ran");
+        world
+            .run(&format!("after {key}"), Script::new(End::Finish))
+            .await
+            .expect("it ran");
     }
 }
 
 async fn what_finishes_and_then_fails_has_its_answer<D: Driver>() {
-    let Some(world) = World::<D>::new().await else { return };
+    let Some(world) = World::<D>::new().await else {
+        return;
+    };
     for end in [End::Finish, End::JoinAndCommit] {
         for panics in [false, true] {
             let fails = async move |driver: Arc<D>, operation| {
@@ -125,8 +163,15 @@ async fn what_finishes_and_then_fails_has_its_answer<D: Driver>() {
                 Err(Failed::OnPurpose)
             };
             let key = format!("{end:?} {panics}");
-            let ran = world.work(&world.once, &key, fails).await.expect("what is stored counts");
-            assert_eq!(String::from_utf8_lossy(&ran.body), body(world.last().fence().as_u64()), "{key}");
+            let ran = world
+                .work(&world.once, &key, fails)
+                .await
+                .expect("what is stored counts");
+            assert_eq!(
+                String::from_utf8_lossy(&ran.body),
+                body(world.last().fence().as_u64()),
+                "{key}"
+            );
             let again = world.run(&key, Script::new(end)).await.expect("it has run");
             assert_eq!((again.body, again.replayed), (ran.body, true), "{key}");
             assert_eq!(world.effects().await, 1, "{key}");
@@ -136,35 +181,65 @@ async fn what_finishes_and_then_fails_has_its_answer<D: Driver>() {
 }
 
 async fn what_joins_and_rolls_back_has_not_joined<D: Driver>() {
-    let Some(world) = World::<D>::new().await else { return };
+    let Some(world) = World::<D>::new().await else {
+        return;
+    };
     for end in [End::JoinAndRollBack, End::RollBack] {
         let key = format!("{end:?}");
         let first = world.run(&key, Script::new(end)).await;
-        assert_eq!(first, Err(RunError::Rejected(Rejection::Lost { timed_out: false, repeat: true })), "{end:?}");
+        assert_eq!(
+            first,
+            Err(RunError::Rejected(Rejection::Lost {
+                timed_out: false,
+                repeat: true
+            })),
+            "{end:?}"
+        );
         assert_eq!(world.effects().await, 0, "{end:?}");
-        let again = world.run(&key, Script::new(End::Finish)).await.expect("it runs again");
+        let again = world
+            .run(&key, Script::new(End::Finish))
+            .await
+            .expect("it runs again");
         assert!(!again.replayed, "{end:?}");
         assert_eq!(world.effects().await, 1, "{end:?}");
     }
 }
 
 async fn what_panics_before_it_finishes_runs_again<D: Driver>() {
-    let Some(world) = World::<D>::new().await else { return };
-    for (end, at) in [(End::Finish, Point::Begun), (End::Finish, Point::Written), (End::JoinAndCommit, Point::Joined)] {
+    let Some(world) = World::<D>::new().await else {
+        return;
+    };
+    for (end, at) in [
+        (End::Finish, Point::Begun),
+        (End::Finish, Point::Written),
+        (End::JoinAndCommit, Point::Joined),
+    ] {
         let key = format!("{at:?}");
-        let script = Script::new(end).passing(move |point| async move { assert_ne!(point, at, "on purpose") });
+        let script = Script::new(end)
+            .passing(move |point| async move { assert_ne!(point, at, "on purpose") });
         let first = world.run(&key, script).await;
-        assert_eq!(first, Err(RunError::Rejected(Rejection::Lost { timed_out: false, repeat: true })), "{at:?}");
+        assert_eq!(
+            first,
+            Err(RunError::Rejected(Rejection::Lost {
+                timed_out: false,
+                repeat: true
+            })),
+            "{at:?}"
+        );
         assert_eq!(world.effects().await, 0, "{at:?}");
         // A driver may be at rolling back still.
-        let again = world.drive(&world.once, &key, &Script::new(End::Finish)).await;
+        let again = world
+            .drive(&world.once, &key, &Script::new(End::Finish))
+            .await;
         assert!(!again.replayed, "{at:?}");
         assert_eq!(world.effects().await, 1, "{at:?}");
     }
 }
 
 async fn what_is_dropped_anywhere_has_one_effect_in_the_end<D: Driver>() {
-    let Some(world) = World::<D>::new().await else { return };
+    let Some(world) = World::<D>::new().await else {
+        return;
+    };
     let (mut dropped, mut joined) = (0, 0);
     for end in [End::Finish, End::JoinAndCommit] {
         for polls in 1.. {
@@ -179,7 +254,9 @@ async fn what_is_dropped_anywhere_has_one_effect_in_the_end<D: Driver>() {
             let first = world.work(&world.once, &key, drops).await;
             // What it left behind is there as a whole or not at all, whenever one looks.
             world.effects().await;
-            let again = world.drive(&world.once, &key, &Script::new(End::Finish)).await;
+            let again = world
+                .drive(&world.once, &key, &Script::new(End::Finish))
+                .await;
             assert_eq!(world.effects().await, 1, "{key}");
             if let Ok(first) = first {
                 assert_eq!((again.body, again.replayed), (first.body, true), "{key}");
@@ -191,7 +268,10 @@ async fn what_is_dropped_anywhere_has_one_effect_in_the_end<D: Driver>() {
             dropped += 1;
         }
     }
-    println!("{}: dropped at {dropped} points, of which and of two whole ones {joined} had joined", D::NAME);
+    println!(
+        "{}: dropped at {dropped} points, of which and of two whole ones {joined} had joined",
+        D::NAME
+    );
     assert!(dropped > 0, "void: nothing was dropped");
 }
 
@@ -209,11 +289,18 @@ async fn polled<F: Future>(polls: usize, future: F) -> Option<F::Output> {
     .await
 }
 
-/// In a file, whoever has begun to write keeps everybody else from it: there only who has not begun yet can be taken over.
+/// In a file, whoever has begun to write keeps everybody else from it: there only who has not begun
+/// yet can be taken over.
 async fn what_was_taken_over_cannot_commit<D: Driver>() {
-    let Some(world) = World::<D>::new().await else { return };
+    let Some(world) = World::<D>::new().await else {
+        return;
+    };
     let world = Arc::new(world);
-    let points: &[Option<Point>] = if D::IS_FILE { &[None] } else { &[None, Some(Point::Begun), Some(Point::Written)] };
+    let points: &[Option<Point>] = if D::IS_FILE {
+        &[None]
+    } else {
+        &[None, Some(Point::Begun), Some(Point::Written)]
+    };
     for point in points {
         for end in [End::Finish, End::JoinAndCommit] {
             for is_done in [true, false] {
@@ -223,13 +310,25 @@ async fn what_was_taken_over_cannot_commit<D: Driver>() {
     }
 }
 
-/// Takes an attempt over at a point, or before all of them. Its successor is done when it goes on, or still at it.
-async fn taken_over<D: Driver>(world: &Arc<World<D>>, point: Option<Point>, end: End, is_done: bool) {
+/// Takes an attempt over at a point, or before all of them. Its successor is done when it goes on,
+/// or still at it.
+async fn taken_over<D: Driver>(
+    world: &Arc<World<D>>,
+    point: Option<Point>,
+    end: End,
+    is_done: bool,
+) {
     let key = format!("{point:?} {end:?} {is_done}");
     let (first, second) = (Arc::new(Stand::default()), Arc::new(Stand::default()));
     let zombie = tokio::spawn({
         let (world, key, stand) = (world.clone(), key.clone(), first.clone());
-        async move { world.work(&world.unrenewed(), &key, move |driver, operation| zombie(driver, operation, end, point, stand)).await }
+        async move {
+            world
+                .work(&world.unrenewed(), &key, move |driver, operation| {
+                    zombie(driver, operation, end, point, stand)
+                })
+                .await
+        }
     });
     first.arrived.notified().await;
 
@@ -250,12 +349,22 @@ async fn taken_over<D: Driver>(world: &Arc<World<D>>, point: Option<Point>, end:
         second.go.notify_one();
         let successor = successor.await.expect("it ran");
         first.go.notify_one();
-        let zombie = zombie.await.expect("it ran").expect("the successor's answer");
-        assert_eq!((&zombie.body, zombie.replayed), (&successor.body, true), "{key}");
+        let zombie = zombie
+            .await
+            .expect("it ran")
+            .expect("the successor's answer");
+        assert_eq!(
+            (&zombie.body, zombie.replayed),
+            (&successor.body, true),
+            "{key}"
+        );
         successor
     } else {
         first.go.notify_one();
-        zombie.await.expect("it ran").expect_err("nobody has an answer yet");
+        zombie
+            .await
+            .expect("it ran")
+            .expect_err("nobody has an answer yet");
         assert_eq!(world.effects().await, 0, "{key}");
         second.go.notify_one();
         successor.await.expect("it ran")
@@ -264,7 +373,13 @@ async fn taken_over<D: Driver>(world: &Arc<World<D>>, point: Option<Point>, end:
     assert_eq!(world.effects().await, 1, "{key}");
 }
 
-async fn zombie<D: Driver>(driver: Arc<D>, operation: Operation, end: End, point: Option<Point>, stand: Arc<Stand>) -> Work {
+async fn zombie<D: Driver>(
+    driver: Arc<D>,
+    operation: Operation,
+    end: End,
+    point: Option<Point>,
+    stand: Arc<Stand>,
+) -> Work {
     stand_at(point.is_none().then(|| stand.clone())).await;
     let script = Script::new(end).passing(move |at| {
         let stand = (Some(at) == point).then(|| stand.clone());

@@ -1,4 +1,5 @@
-//! SIGKILL at every step between claim and answer, by every driver: whatever is left is one effect with its record, or neither.
+//! SIGKILL at every step between claim and answer, by every driver: whatever is left is one effect
+//! with its record, or neither.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -6,7 +7,9 @@ use std::time::Duration;
 use hapax::{Key, Principal, RecordId, Scope};
 use hapax_testkit::crash::Child;
 
-use crate::drivers::{DieselAsync, Rusqlite, SeaOrm, SqlxPostgres, SqlxSqlite, TokioPostgres, TokioPostgresEffect};
+use crate::drivers::{
+    DieselAsync, Rusqlite, SeaOrm, SqlxPostgres, SqlxSqlite, TokioPostgres, TokioPostgresEffect,
+};
 use crate::place::{Place, Row, agree, server};
 use crate::script::{Driver, body};
 use crate::service::{STEPS, served, start};
@@ -23,7 +26,11 @@ fn no_record_and_effect_disagree_whenever_a_process_is_killed() {
     if served() {
         return;
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(6).enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(6)
+        .enable_all()
+        .build()
+        .expect("a runtime");
     let tables = runtime.block_on(async {
         server()?;
         let hunts = (
@@ -35,18 +42,32 @@ fn no_record_and_effect_disagree_whenever_a_process_is_killed() {
             tokio::spawn(hunt::<TokioPostgres>()),
             tokio::spawn(hunt::<TokioPostgresEffect>()),
         );
-        let tables = tokio::join!(hunts.0, hunts.1, hunts.2, hunts.3, hunts.4, hunts.5, hunts.6);
-        let tables = [tables.0, tables.1, tables.2, tables.3, tables.4, tables.5, tables.6];
+        let tables = tokio::join!(
+            hunts.0, hunts.1, hunts.2, hunts.3, hunts.4, hunts.5, hunts.6
+        );
+        let tables = [
+            tables.0, tables.1, tables.2, tables.3, tables.4, tables.5, tables.6,
+        ];
         Some(tables.map(|table| table.expect("no hunt fails")))
     });
     let Some(tables) = tables else { return };
 
-    println!("{:>15} {}   keys  acknowledged", "kills at", STEPS.map(|step| format!("{step:>12}")).join(""));
+    println!(
+        "{:>15} {}   keys  acknowledged",
+        "kills at",
+        STEPS.map(|step| format!("{step:>12}")).join("")
+    );
     for table in &tables {
         println!("{table}");
-        assert!(table.landed.iter().all(|kills| *kills > 0), "void: no kill landed at some step");
+        assert!(
+            table.landed.iter().all(|kills| *kills > 0),
+            "void: no kill landed at some step"
+        );
     }
-    println!("{} kills", tables.iter().flat_map(|table| table.landed).sum::<usize>());
+    println!(
+        "{} kills",
+        tables.iter().flat_map(|table| table.landed).sum::<usize>()
+    );
 }
 
 /// What became of one driver's keys.
@@ -61,9 +82,19 @@ struct Table {
 
 impl std::fmt::Display for Table {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let cells =
-            self.landed.iter().zip(self.committed).map(|(landed, committed)| format!("{:>12}", format!("{landed} ({committed})")));
-        write!(f, "{:>15} {} {:>6} {:>13}", self.driver, cells.collect::<String>(), self.keys, self.acknowledged)
+        let cells = self
+            .landed
+            .iter()
+            .zip(self.committed)
+            .map(|(landed, committed)| format!("{:>12}", format!("{landed} ({committed})")));
+        write!(
+            f,
+            "{:>15} {} {:>6} {:>13}",
+            self.driver,
+            cells.collect::<String>(),
+            self.keys,
+            self.acknowledged
+        )
     }
 }
 
@@ -81,13 +112,29 @@ struct Hunt<D> {
 }
 
 async fn hunt<D: Driver>() -> Table {
-    let kills =
-        std::env::var("HAPAX_KILLS").map_or(KILLS, |kills| kills.parse::<usize>().expect("a number").div_ceil(7 * STEPS.len()));
+    let kills = std::env::var("HAPAX_KILLS").map_or(KILLS, |kills| {
+        kills
+            .parse::<usize>()
+            .expect("a number")
+            .div_ceil(7 * STEPS.len())
+    });
     let place = Place::new::<D>().await.expect("a server");
     let (victim, heir) = (start::<D>(TEST, place.at()), start::<D>(TEST, place.at()));
-    let mut hunt =
-        Hunt::<D> { place, victim, heir, open: BTreeSet::new(), acknowledged: BTreeMap::new(), driver: std::marker::PhantomData };
-    let mut table = Table { driver: D::NAME, landed: [0; STEPS.len()], committed: [0; STEPS.len()], keys: 0, acknowledged: 0 };
+    let mut hunt = Hunt::<D> {
+        place,
+        victim,
+        heir,
+        open: BTreeSet::new(),
+        acknowledged: BTreeMap::new(),
+        driver: std::marker::PhantomData,
+    };
+    let mut table = Table {
+        driver: D::NAME,
+        landed: [0; STEPS.len()],
+        committed: [0; STEPS.len()],
+        keys: 0,
+        acknowledged: 0,
+    };
     for _ in 0..kills {
         for (number, step) in STEPS.iter().enumerate() {
             table.keys += 1;
@@ -102,11 +149,26 @@ async fn hunt<D: Driver>() -> Table {
     let rows = hunt.place.rows().await;
     agree(&rows);
     assert_eq!(rows.len(), table.keys, "one record for each key");
-    let mut by: Vec<_> = rows.iter().map(|row| body(row.effects.expect("each was driven to its end").1.unsigned_abs())).collect();
+    let mut by: Vec<_> = rows
+        .iter()
+        .map(|row| {
+            body(
+                row.effects
+                    .expect("each was driven to its end")
+                    .1
+                    .unsigned_abs(),
+            )
+        })
+        .collect();
     let mut answers: Vec<_> = hunt.acknowledged.values().cloned().collect();
     by.sort();
     answers.sort();
-    assert_eq!(answers, by, "{}: the answers are those of the effects", D::NAME);
+    assert_eq!(
+        answers,
+        by,
+        "{}: the answers are those of the effects",
+        D::NAME
+    );
     table
 }
 
@@ -140,7 +202,10 @@ impl<D: Driver> Hunt<D> {
 
     /// The next that the victim says.
     fn listen(&mut self) -> String {
-        let line = self.victim.line(GUARD).unwrap_or_else(|| panic!("{}: the victim is silent", D::NAME));
+        let line = self
+            .victim
+            .line(GUARD)
+            .unwrap_or_else(|| panic!("{}: the victim is silent", D::NAME));
         self.note(&line);
         line
     }
@@ -150,7 +215,11 @@ impl<D: Driver> Hunt<D> {
         match (words.next(), words.next(), words.next()) {
             (Some("done"), Some(key), Some(answer)) => {
                 let before = self.acknowledged.insert(key.to_owned(), answer.to_owned());
-                assert!(before.is_none_or(|before| before == answer), "{}: {key} has two answers", D::NAME);
+                assert!(
+                    before.is_none_or(|before| before == answer),
+                    "{}: {key} has two answers",
+                    D::NAME
+                );
                 self.open.remove(key);
             }
             // Somebody else was faster, or slower.
@@ -175,7 +244,13 @@ impl<D: Driver> Hunt<D> {
 
 /// Whether the effect of this key is there.
 fn is_there(rows: &[Row], key: &str) -> bool {
-    let scope = Scope { namespace: "shop".into(), principal: Principal::Anonymous, method: "RUN".into(), path: "order".into() };
+    let scope = Scope {
+        namespace: "shop".into(),
+        principal: Principal::Anonymous,
+        method: "RUN".into(),
+        path: "order".into(),
+    };
     let id = RecordId::of(&scope, &Key::new(key).expect("a key"));
-    rows.iter().any(|row| row.record == id.as_bytes() && row.effects.is_some())
+    rows.iter()
+        .any(|row| row.record == id.as_bytes() && row.effects.is_some())
 }

@@ -47,15 +47,25 @@ async fn by_every_byte<D: Driver>() {
             }
         }
     }
-    let Found { committed, not_committed } = found;
-    println!("{:>15}: {committed} had committed and {not_committed} had not", D::NAME);
-    assert!(committed > 0 && not_committed > 0, "void: a run without both shows nothing");
+    let Found {
+        committed,
+        not_committed,
+    } = found;
+    println!(
+        "{:>15}: {committed} had committed and {not_committed} had not",
+        D::NAME
+    );
+    assert!(
+        committed > 0 && not_committed > 0,
+        "void: a run without both shows nothing"
+    );
 }
 
 /// Breaks the connection of one transaction while it commits. False if it was through before that.
 async fn cut<D: Driver>(world: &World<D>, end: End, bytes: Option<u64>, found: &mut Found) -> bool {
     let case = format!("{}, {end:?}, {bytes:?}", D::NAME);
-    let proxy = Arc::new(FaultProxy::in_front_of(place::server().expect("asked before").address()).await);
+    let proxy =
+        Arc::new(FaultProxy::in_front_of(place::server().expect("asked before").address()).await);
     let driver = D::new(&through(proxy.address(), world.place.at()));
     let cutting = proxy.clone();
     let script = Script::new(end).passing(move |point| {
@@ -78,17 +88,25 @@ async fn cut<D: Driver>(world: &World<D>, end: End, bytes: Option<u64>, found: &
     let told = told.lock().unwrap().clone().expect("it has run");
     match (&told, end) {
         (Ok(()), _) => assert_eq!(effects, 1, "{case}: told that it is there"),
-        (Err(Failed::RolledBack(_)), _) => assert_eq!(effects, 0, "{case}: told that it is not there"),
+        (Err(Failed::RolledBack(_)), _) => {
+            assert_eq!(effects, 0, "{case}: told that it is not there");
+        }
         // Where the driver commits by itself, its error says nothing, and the layer asks.
         (Err(Failed::Otherwise(_)), End::JoinAndCommit) => {}
         _ => panic!("{case}: told {told:?}"),
     }
     assert_eq!(first.is_ok(), effects == 1, "{case}: {first:?}");
     if landed {
-        *(if effects == 1 { &mut found.committed } else { &mut found.not_committed }) += 1;
+        *(if effects == 1 {
+            &mut found.committed
+        } else {
+            &mut found.not_committed
+        }) += 1;
     }
     // Nobody is in the way of a repeat, which goes straight to the server.
-    let again = world.drive(&world.once, &case, &Script::new(End::Finish)).await;
+    let again = world
+        .drive(&world.once, &case, &Script::new(End::Finish))
+        .await;
     assert_eq!(again.replayed, effects == 1, "{case}");
     assert_eq!(world.effects().await, 1, "{case}");
     landed
@@ -96,5 +114,8 @@ async fn cut<D: Driver>(world: &World<D>, end: End, bytes: Option<u64>, found: &
 
 /// The same database by another address.
 fn through(address: SocketAddr, url: &str) -> String {
-    format!("postgres://postgres@{address}/{}", url.rsplit('/').next().expect("a URL has a path"))
+    format!(
+        "postgres://postgres@{address}/{}",
+        url.rsplit('/').next().expect("a URL has a path")
+    )
 }

@@ -1,4 +1,5 @@
-//! Where the tests take place: a database with a table of effects, which the records of the store share.
+//! Where the tests take place: a database with a table of effects, which the records of the store
+//! share.
 
 use std::sync::Arc;
 
@@ -36,11 +37,21 @@ impl Place {
     pub async fn new<D: Driver>() -> Option<Place> {
         if D::IS_FILE {
             let directory = tempfile::tempdir().expect("a directory");
-            let path = directory.path().join("shop.db").to_str().expect("a path that is text").to_owned();
+            let path = directory
+                .path()
+                .join("shop.db")
+                .to_str()
+                .expect("a path that is text")
+                .to_owned();
             drop(Guest::open(&path).await.expect("a file of our own"));
             let connection = rusqlite::Connection::open(&path).expect("the file");
-            connection.execute_batch(&EFFECTS.replace("{}", "blob")).expect("a table");
-            return Some(Place::File { path, _directory: directory });
+            connection
+                .execute_batch(&EFFECTS.replace("{}", "blob"))
+                .expect("a table");
+            return Some(Place::File {
+                path,
+                _directory: directory,
+            });
         }
         Place::on(server()?).await
     }
@@ -49,9 +60,16 @@ impl Place {
     pub async fn on(server: &servers::Postgres) -> Option<Place> {
         let url = tokio::task::block_in_place(|| server.database());
         let options = ConnectOptions::parse(&url).expect("a URL");
-        schema::migrate(&options, &schema::migrations(), |_| {}).await.unwrap_or_else(|error| panic!("{error}"));
+        schema::migrate(&options, &schema::migrations(), |_| {})
+            .await
+            .unwrap_or_else(|error| panic!("{error}"));
         let place = Place::Server { url };
-        place.session().await.batch_execute(&EFFECTS.replace("{}", "bytea")).await.expect("a table");
+        place
+            .session()
+            .await
+            .batch_execute(&EFFECTS.replace("{}", "bytea"))
+            .await
+            .expect("a table");
         Some(place)
     }
 
@@ -75,36 +93,55 @@ impl Place {
                  FULL JOIN (SELECT record, count(*) AS effects, max(fence) AS fence FROM effects GROUP BY record) AS e ON e.record = h.id"
             )
         };
-        let row = |record, state: Option<i64>, fence: Option<i64>, effects: Option<i64>, by: Option<i64>| Row {
+        let row = |record,
+                   state: Option<i64>,
+                   fence: Option<i64>,
+                   effects: Option<i64>,
+                   by: Option<i64>| Row {
             record,
             head: state.zip(fence),
             effects: effects.zip(by),
         };
         match self {
             Place::Server { .. } => {
-                let rows = self.session().await.query(&sql("hapax.heads"), &[]).await.expect("a look");
-                rows.iter().map(|r| row(r.get(0), r.get(1), r.get(2), r.get(3), r.get(4))).collect()
+                let rows = self
+                    .session()
+                    .await
+                    .query(&sql("hapax.heads"), &[])
+                    .await
+                    .expect("a look");
+                rows.iter()
+                    .map(|r| row(r.get(0), r.get(1), r.get(2), r.get(3), r.get(4)))
+                    .collect()
             }
             Place::File { path, .. } => {
                 let connection = rusqlite::Connection::open(path).expect("the file");
                 let mut statement = connection.prepare(&sql("hapax_heads")).expect("a look");
-                let rows =
-                    statement.query_map([], |r| Ok(row(r.get(0)?, r.get(1)?, r.get(2)?, r.get(3)?, r.get(4)?))).expect("a look");
+                let rows = statement
+                    .query_map([], |r| {
+                        Ok(row(r.get(0)?, r.get(1)?, r.get(2)?, r.get(3)?, r.get(4)?))
+                    })
+                    .expect("a look");
                 rows.map(|row| row.expect("a row")).collect()
             }
         }
     }
 
-    /// How many effects this record has. Panics where a record and its effects disagree, of this one or any other.
+    /// How many effects this record has. Panics where a record and its effects disagree, of this
+    /// one or any other.
     pub async fn effects(&self, record: RecordId) -> i64 {
         let rows = self.rows().await;
         agree(&rows);
         let of_record = rows.iter().find(|row| row.record == record.as_bytes());
-        of_record.and_then(|row| row.effects).map_or(0, |(count, _)| count)
+        of_record
+            .and_then(|row| row.effects)
+            .map_or(0, |(count, _)| count)
     }
 
     async fn session(&self) -> tokio_postgres::Client {
-        let (client, connection) = tokio_postgres::connect(self.at(), NoTls).await.expect("a session");
+        let (client, connection) = tokio_postgres::connect(self.at(), NoTls)
+            .await
+            .expect("a session");
         tokio::spawn(connection);
         client
     }
@@ -113,22 +150,40 @@ impl Place {
 /// Opens the store of a database, by its URL or path.
 pub async fn open(at: &str) -> Arc<dyn Store> {
     if at.starts_with("postgres:") {
-        Arc::new(Postgres::open(at).await.unwrap_or_else(|error| panic!("{error}")))
+        Arc::new(
+            Postgres::open(at)
+                .await
+                .unwrap_or_else(|error| panic!("{error}")),
+        )
     } else {
-        Arc::new(Guest::open(at).await.unwrap_or_else(|error| panic!("{error}")))
+        Arc::new(
+            Guest::open(at)
+                .await
+                .unwrap_or_else(|error| panic!("{error}")),
+        )
     }
 }
 
 /// An effect is there if and only if its record is complete, by the same attempt; and never two.
 pub fn agree(rows: &[Row]) {
     for row in rows {
-        let completed_by = row.head.and_then(|(state, fence)| (state == COMPLETED).then_some(fence));
-        assert_eq!(row.effects, completed_by.map(|fence| (1, fence)), "a record and its effects disagree: {row:?}");
+        let completed_by = row
+            .head
+            .and_then(|(state, fence)| (state == COMPLETED).then_some(fence));
+        assert_eq!(
+            row.effects,
+            completed_by.map(|fence| (1, fence)),
+            "a record and its effects disagree: {row:?}"
+        );
     }
 }
 
 /// One for all tests of this process, in memory: nothing here takes a machine down.
 pub fn server() -> Option<&'static servers::Postgres> {
     static SERVER: std::sync::OnceLock<Option<servers::Postgres>> = std::sync::OnceLock::new();
-    tokio::task::block_in_place(|| SERVER.get_or_init(|| servers::Postgres::in_memory(&[("max_connections", "400")])).as_ref())
+    tokio::task::block_in_place(|| {
+        SERVER
+            .get_or_init(|| servers::Postgres::in_memory(&[("max_connections", "400")]))
+            .as_ref()
+    })
 }

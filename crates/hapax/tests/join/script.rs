@@ -19,7 +19,11 @@ pub trait Driver: Send + Sync + Sized + 'static {
     fn new(at: &str) -> Self;
 
     /// Runs the script: begins, writes the effect of this operation, and ends.
-    fn perform(&self, operation: &Operation, script: &Script) -> impl Future<Output = Result<Kept, Failed>> + Send;
+    fn perform(
+        &self,
+        operation: &Operation,
+        script: &Script,
+    ) -> impl Future<Output = Result<Kept, Failed>> + Send;
 }
 
 /// How the transaction ends.
@@ -52,12 +56,21 @@ pub struct Script {
 
 impl Script {
     pub fn new(end: End) -> Script {
-        Script { end, passing: Arc::new(|_| Box::pin(async {})) }
+        Script {
+            end,
+            passing: Arc::new(|_| Box::pin(async {})),
+        }
     }
 
     /// Calls this at every point.
-    pub fn passing<F: Future<Output = ()> + Send + 'static>(self, passing: impl Fn(Point) -> F + Send + Sync + 'static) -> Script {
-        Script { passing: Arc::new(move |point| Box::pin(passing(point))), ..self }
+    pub fn passing<F: Future<Output = ()> + Send + 'static>(
+        self,
+        passing: impl Fn(Point) -> F + Send + Sync + 'static,
+    ) -> Script {
+        Script {
+            passing: Arc::new(move |point| Box::pin(passing(point))),
+            ..self
+        }
     }
 
     pub async fn at(&self, point: Point) {

@@ -8,15 +8,27 @@ use hapax_testkit::crash::{Child, announce, hear, role};
 use tokio::runtime::Builder;
 use tokio::sync::{Notify, mpsc};
 
-use crate::drivers::{DieselAsync, Rusqlite, SeaOrm, SqlxPostgres, SqlxSqlite, TokioPostgres, TokioPostgresEffect};
+use crate::drivers::{
+    DieselAsync, Rusqlite, SeaOrm, SqlxPostgres, SqlxSqlite, TokioPostgres, TokioPostgresEffect,
+};
 use crate::place::open;
 use crate::script::{Driver, End, Point, Script};
 use crate::world::once;
 
-/// Where a service can be made to stand still, in order. At `committing` it only says so: what is on its way cannot be held.
-pub const STEPS: [&str; 7] = ["claimed", "begun", "written", "joined", "committing", "committed", "answering"];
+/// Where a service can be made to stand still, in order. At `committing` it only says so: what is
+/// on its way cannot be held.
+pub const STEPS: [&str; 7] = [
+    "claimed",
+    "begun",
+    "written",
+    "joined",
+    "committing",
+    "committed",
+    "answering",
+];
 
-/// So short that successors need not wait for long, and long enough to be renewed on a slow machine.
+/// So short that successors need not wait for long, and long enough to be renewed on a slow
+/// machine.
 pub const LEASE: Duration = Duration::from_millis(150);
 
 /// Starts a service on a place.
@@ -51,16 +63,25 @@ fn serve<D: Driver>() {
     // Not in the runtime, as whoever reads from a pipe cannot be interrupted.
     std::thread::spawn(move || while hear().is_some_and(|order| orders.send(order).is_ok()) {});
     // One thread, as it starts in no time.
-    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
     runtime.block_on(async {
         let at = std::env::var("HAPAX_TEST_AT").expect("a place");
         let hapax = Hapax::builder_shared(open(&at).await).sweep(None).build();
-        let service = Arc::new(Service { driver: D::new(&at), once: once(hapax, LEASE), go: Notify::new() });
+        let service = Arc::new(Service {
+            driver: D::new(&at),
+            once: once(hapax, LEASE),
+            go: Notify::new(),
+        });
         // Ends with the parent.
         while let Some(order) = received.recv().await {
             let service = service.clone();
             match order.split(' ').collect::<Vec<_>>()[..] {
-                ["hold", key, step] => drop(tokio::spawn(service.hold(key.to_owned(), step.to_owned()))),
+                ["hold", key, step] => {
+                    drop(tokio::spawn(service.hold(key.to_owned(), step.to_owned())));
+                }
                 ["drive", key] => drop(tokio::spawn(service.drive(key.to_owned()))),
                 ["go"] => service.go.notify_one(),
                 _ => panic!("no such order: {order:?}"),
@@ -83,7 +104,11 @@ impl<D: Driver> Service<D> {
     async fn drive(self: Arc<Self>, key: String) {
         let ran = loop {
             match self.run(&key, None).await {
-                Err(RunError::Rejected(Rejection::InFlight { .. } | Rejection::Lost { .. } | Rejection::StoreUnavailable)) => {
+                Err(RunError::Rejected(
+                    Rejection::InFlight { .. }
+                    | Rejection::Lost { .. }
+                    | Rejection::StoreUnavailable,
+                )) => {
                     // As callers do that are told to come again.
                     tokio::time::sleep(Duration::from_millis(15)).await;
                 }
@@ -98,9 +123,15 @@ impl<D: Driver> Service<D> {
         let work = async move |operation: Operation| {
             service.clone().pass(&name, "claimed", &step).await;
             // By every other attempt, so that both ways are killed everywhere.
-            let joins = step.as_deref() == Some("joined") || operation.fence().as_u64().is_multiple_of(2);
+            let joins =
+                step.as_deref() == Some("joined") || operation.fence().as_u64().is_multiple_of(2);
             let (passing, named) = (service.clone(), name.clone());
-            let script = Script::new(if joins { End::JoinAndCommit } else { End::Finish }).passing(move |point| {
+            let script = Script::new(if joins {
+                End::JoinAndCommit
+            } else {
+                End::Finish
+            })
+            .passing(move |point| {
                 let (service, name, step) = (passing.clone(), named.clone(), step.clone());
                 async move { service.pass(&name, called(point), &step).await }
             });
@@ -111,7 +142,9 @@ impl<D: Driver> Service<D> {
             let kept = performed.map_err(|failed| Failure::Lost(Box::new(failed)))?;
             Ok(kept.into_response().into_body())
         };
-        self.once.run(Key::new(key).expect("a key"), "order", work).await
+        self.once
+            .run(Key::new(key).expect("a key"), "order", work)
+            .await
     }
 
     async fn pass(&self, key: &str, here: &str, step: &Option<String>) {

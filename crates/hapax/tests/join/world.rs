@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hapax::{Failure, Hapax, Key, Mode, Once, Operation, Policy, Ran, RecordId, Rejection, RunError};
+use hapax::{
+    Failure, Hapax, Key, Mode, Once, Operation, Policy, Ran, RecordId, Rejection, RunError,
+};
 use hapax_testkit::{Fault, Faulty, Verb};
 
 use crate::place::Place;
@@ -29,19 +31,39 @@ impl<D: Driver> World<D> {
 
     pub async fn on(place: Place, driver: D) -> World<D> {
         let faulty = Arc::new(Faulty::new(place.store().await));
-        let once = once(Hapax::builder_shared(faulty.clone()).sweep(None).build(), LONG);
-        World { place, driver: Arc::new(driver), faulty, once, began: Arc::default() }
+        let once = once(
+            Hapax::builder_shared(faulty.clone()).sweep(None).build(),
+            LONG,
+        );
+        World {
+            place,
+            driver: Arc::new(driver),
+            faulty,
+            once,
+            began: Arc::default(),
+        }
     }
 
     /// Another node on the same place.
     pub async fn another(&self) -> Once {
-        once(Hapax::builder_shared(self.place.store().await).sweep(None).build(), LONG)
+        once(
+            Hapax::builder_shared(self.place.store().await)
+                .sweep(None)
+                .build(),
+            LONG,
+        )
     }
 
     /// The same node, whose attempts are over as soon as nobody renews them; and nobody does.
     pub fn unrenewed(&self) -> Once {
-        self.faulty.fail_next(Verb::Renew, Fault::ErrorBefore, usize::MAX);
-        once(Hapax::builder_shared(self.faulty.clone()).sweep(None).build(), SHORT)
+        self.faulty
+            .fail_next(Verb::Renew, Fault::ErrorBefore, usize::MAX);
+        once(
+            Hapax::builder_shared(self.faulty.clone())
+                .sweep(None)
+                .build(),
+            SHORT,
+        )
     }
 
     /// Runs the script under a key.
@@ -50,7 +72,10 @@ impl<D: Driver> World<D> {
     }
 
     pub async fn run_on(&self, once: &Once, key: &str, script: Script) -> Result<Ran, RunError> {
-        self.work(once, key, async move |driver: Arc<D>, operation| driver.perform(&operation, &script).await).await
+        self.work(once, key, async move |driver: Arc<D>, operation| {
+            driver.perform(&operation, &script).await
+        })
+        .await
     }
 
     /// Runs work of the test's own under a key.
@@ -62,7 +87,9 @@ impl<D: Driver> World<D> {
         let (driver, began) = (self.driver.clone(), self.began.clone());
         let work = move |operation: Operation| async move {
             began.lock().unwrap().push(operation.clone());
-            let kept = work(driver, operation).await.map_err(|failed| Failure::Lost(Box::new(failed)))?;
+            let kept = work(driver, operation)
+                .await
+                .map_err(|failed| Failure::Lost(Box::new(failed)))?;
             Ok(kept.into_response().into_body())
         };
         once.run(Key::new(key).expect("a key"), "order", work).await
@@ -74,7 +101,11 @@ impl<D: Driver> World<D> {
             match self.run_on(once, key, script.clone()).await {
                 Ok(ran) => return ran,
                 // A lease goes by the store's own clock, which no test can turn.
-                Err(RunError::Rejected(Rejection::InFlight { .. } | Rejection::Lost { .. } | Rejection::StoreUnavailable)) => {
+                Err(RunError::Rejected(
+                    Rejection::InFlight { .. }
+                    | Rejection::Lost { .. }
+                    | Rejection::StoreUnavailable,
+                )) => {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
                 Err(error) => panic!("{key}: {error:?}"),
@@ -84,7 +115,12 @@ impl<D: Driver> World<D> {
 
     /// The last attempt that has begun.
     pub fn last(&self) -> Operation {
-        self.began.lock().unwrap().last().expect("something has begun").clone()
+        self.began
+            .lock()
+            .unwrap()
+            .last()
+            .expect("something has begun")
+            .clone()
     }
 
     /// How many attempts have begun.
@@ -107,6 +143,14 @@ const LONG: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(100);
 
 pub fn once(hapax: Hapax, lease: Duration) -> Once {
-    let policy = Policy { mode: Mode::Transaction, lease, ..Policy::default() };
-    hapax.namespace("shop").once("order").policy(policy).expect("a store that takes part in transactions")
+    let policy = Policy {
+        mode: Mode::Transaction,
+        lease,
+        ..Policy::default()
+    };
+    hapax
+        .namespace("shop")
+        .once("order")
+        .policy(policy)
+        .expect("a store that takes part in transactions")
 }

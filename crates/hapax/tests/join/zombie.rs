@@ -1,4 +1,5 @@
-//! SIGSTOP past the lease and back: a process that does not know that it was taken over cannot commit.
+//! SIGSTOP past the lease and back: a process that does not know that it was taken over cannot
+//! commit.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -6,7 +7,9 @@ use std::sync::Arc;
 use hapax_testkit::crash::Child;
 use tokio::sync::Notify;
 
-use crate::drivers::{DieselAsync, Rusqlite, SeaOrm, SqlxPostgres, SqlxSqlite, TokioPostgres, TokioPostgresEffect};
+use crate::drivers::{
+    DieselAsync, Rusqlite, SeaOrm, SqlxPostgres, SqlxSqlite, TokioPostgres, TokioPostgresEffect,
+};
 use crate::script::{Driver, End, Point, Script};
 use crate::service::{served, start};
 use crate::world::World;
@@ -18,7 +21,11 @@ fn a_process_that_was_stopped_past_its_lease_cannot_commit() {
     if served() {
         return;
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
     runtime.block_on(async {
         tokio::join!(
             wakes::<DieselAsync>(),
@@ -33,20 +40,32 @@ fn a_process_that_was_stopped_past_its_lease_cannot_commit() {
 }
 
 async fn wakes<D: Driver>() {
-    let Some(world) = World::<D>::new().await else { return };
+    let Some(world) = World::<D>::new().await else {
+        return;
+    };
     // In a file nobody could take over from one that has begun to write.
-    let steps: &[&str] = if D::IS_FILE { &["claimed"] } else { &["claimed", "begun", "written"] };
+    let steps: &[&str] = if D::IS_FILE {
+        &["claimed"]
+    } else {
+        &["claimed", "begun", "written"]
+    };
     let mut child = start::<D>(TEST, world.place.at());
     for (number, step) in steps.iter().enumerate() {
         // Both ways to end: which one is taken depends on the fence.
         for again in 0..2 {
             let key = format!("{number}-{again}");
             stop_at(&mut child, &key, step);
-            let successor = world.drive(&world.once, &key, &Script::new(End::Finish)).await;
+            let successor = world
+                .drive(&world.once, &key, &Script::new(End::Finish))
+                .await;
             assert!(!successor.replayed, "{}: {key}", D::NAME);
             wakes_and_fails(&mut child, &key);
             let answer = String::from_utf8_lossy(&successor.body).into_owned();
-            assert_eq!(said(&mut child, &format!("done {key} ")), answer, "its caller gets the successor's answer");
+            assert_eq!(
+                said(&mut child, &format!("done {key} ")),
+                answer,
+                "its caller gets the successor's answer"
+            );
             assert_eq!(world.effects().await, 1, "{}: {key}", D::NAME);
         }
         // In a file whoever has begun is alone.
@@ -57,7 +76,12 @@ async fn wakes<D: Driver>() {
 }
 
 /// Nothing but the fence is in its way: its record is as open as it left it.
-async fn wakes_beside_its_successor<D: Driver>(world: &World<D>, child: &mut Child, key: &str, step: &str) {
+async fn wakes_beside_its_successor<D: Driver>(
+    world: &World<D>,
+    child: &mut Child,
+    key: &str,
+    step: &str,
+) {
     stop_at(child, key, step);
     let (committing, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (at, wait) = (committing.clone(), go.clone());
@@ -76,7 +100,10 @@ async fn wakes_beside_its_successor<D: Driver>(world: &World<D>, child: &mut Chi
         _ = &mut successor => panic!("{}: {key}: it did not stop before its commit", D::NAME),
     }
     wakes_and_fails(child, key);
-    assert!(said(child, &format!("refused {key} ")).contains("InFlight"), "its caller is told that another one is at it");
+    assert!(
+        said(child, &format!("refused {key} ")).contains("InFlight"),
+        "its caller is told that another one is at it"
+    );
     assert_eq!(world.effects().await, 0, "{}: {key}", D::NAME);
     go.notify_one();
     assert!(!successor.await.replayed, "{}: {key}", D::NAME);

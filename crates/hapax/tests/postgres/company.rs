@@ -4,16 +4,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use hapax_core::audit::{LogEntry, LogQuery, Note};
 use hapax_core::scope::PrincipalId;
-use hapax_core::store::{Change, KnownPrincipal, ListQuery, Pulse, Reading, Renewal, Reply, StoreError, Swept, Written};
+use hapax_core::store::{
+    Change, KnownPrincipal, ListQuery, Pulse, Reading, Renewal, Reply, StoreError, Swept, Written,
+};
 use hapax_core::{Condition, Fence, Head, Put, RecordId, Store};
 
-/// A store to which nobody writes alone: before and after each there is somebody who writes to a record that does not exist. One of the two
-/// may be gone before the write itself is sent, and then the other still waits for the same statement.
+/// A store to which nobody writes alone: before and after each there is somebody who writes to a
+/// record that does not exist. One of the two may be gone before the write itself is sent, and then
+/// the other still waits for the same statement.
 pub(crate) struct InCompany<S>(pub(crate) S);
 
 impl<S: Store> InCompany<S> {
     async fn read(&self, ids: Vec<RecordId>) -> Result<Reading, StoreError> {
-        let (first, read, last) = tokio::join!(self.0.get(vec![nobody(0)]), self.0.get(ids), self.0.get(vec![nobody(u8::MAX)]));
+        let (first, read, last) = tokio::join!(
+            self.0.get(vec![nobody(0)]),
+            self.0.get(ids),
+            self.0.get(vec![nobody(u8::MAX)])
+        );
         for stranger in [first, last] {
             assert_eq!(stranger?.records, [None], "nobody was ever there");
         }
@@ -21,10 +28,19 @@ impl<S: Store> InCompany<S> {
     }
 
     async fn put(&self, put: Put) -> Result<Written, StoreError> {
-        let (Some(first), Some(last)) = (stranger(&put, 0), stranger(&put, u8::MAX)) else { return self.0.put_if(put).await };
-        let (first, written, last) = tokio::join!(self.0.put_if(first), self.0.put_if(put), self.0.put_if(last));
+        let (Some(first), Some(last)) = (stranger(&put, 0), stranger(&put, u8::MAX)) else {
+            return self.0.put_if(put).await;
+        };
+        let (first, written, last) = tokio::join!(
+            self.0.put_if(first),
+            self.0.put_if(put),
+            self.0.put_if(last)
+        );
         for stranger in [first?, last?] {
-            assert!(matches!(&stranger, Written::Lost(seen) if seen.record.is_none()), "nobody was ever there: {stranger:?}");
+            assert!(
+                matches!(&stranger, Written::Lost(seen) if seen.record.is_none()),
+                "nobody was ever there: {stranger:?}"
+            );
         }
         written
     }
@@ -38,10 +54,15 @@ fn stranger(put: &Put, edge: u8) -> Option<Put> {
         Change::Finish(_) => Condition::Held { fence },
         _ => return None,
     };
-    Some(Put { id: nobody(edge), condition, change: put.change.clone() })
+    Some(Put {
+        id: nobody(edge),
+        condition,
+        change: put.change.clone(),
+    })
 }
 
-/// An id that no record has, at this end of all ids. Never the same twice, as one record is not written to twice in a statement.
+/// An id that no record has, at this end of all ids. Never the same twice, as one record is not
+/// written to twice in a statement.
 fn nobody(edge: u8) -> RecordId {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let mut id = [edge; 32];

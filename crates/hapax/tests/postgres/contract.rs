@@ -45,8 +45,15 @@ async fn pooled() -> Option<Bench> {
 
 async fn two_nodes_in_company() -> Option<Bench> {
     let url = place::prepared_once().await?;
-    let nodes = Nodes::new([InCompany(place::open(url).await), InCompany(place::open(url).await)]);
-    Some(Bench::in_real_time(Arc::new(nodes)).shared().dropping_in_bulk())
+    let nodes = Nodes::new([
+        InCompany(place::open(url).await),
+        InCompany(place::open(url).await),
+    ]);
+    Some(
+        Bench::in_real_time(Arc::new(nodes))
+            .shared()
+            .dropping_in_bulk(),
+    )
 }
 
 /// Those that take a clock which can be turned, or a store that nobody else sweeps.
@@ -60,9 +67,15 @@ async fn what_takes_a_year_or_solitude_holds_by_a_hand_turned_clock() {
         "fences_grow_across_removal_though_the_clock_stands",
         "fences_grow_faster_than_the_clock_if_they_must",
     ] {
-        let Some((_, url)) = place::prepared().await else { return };
+        let Some((_, url)) = place::prepared().await else {
+            return;
+        };
         let clock = ManualClock::new();
         let store = place::ByHand::open(&url, clock.clone()).await;
-        contract::run(case, Bench::by_hand(Arc::new(store), clock).dropping_in_bulk()).await;
+        contract::run(
+            case,
+            Bench::by_hand(Arc::new(store), clock).dropping_in_bulk(),
+        )
+        .await;
     }
 }

@@ -22,14 +22,26 @@ struct Node {
 impl Node {
     async fn start(url: &str) -> Node {
         let store = Arc::new(place::open(url).await);
-        let limits = Limits { records_max: Some(RECORDS_MAX), ..Limits::default() };
-        Node { hapax: Hapax::builder_shared(store.clone()).limits(limits).sweep(None).build(), store }
+        let limits = Limits {
+            records_max: Some(RECORDS_MAX),
+            ..Limits::default()
+        };
+        Node {
+            hapax: Hapax::builder_shared(store.clone())
+                .limits(limits)
+                .sweep(None)
+                .build(),
+            store,
+        }
     }
 
     /// Whether a new key of this principal was taken.
     async fn pay(&self, user: &str, key: String) -> bool {
         let once = self.hapax.once("pay").principal(Principal::named(user));
-        match once.run(Key::new(key).unwrap(), "5", async |_| Ok("paid".into())).await {
+        match once
+            .run(Key::new(key).unwrap(), "5", async |_| Ok("paid".into()))
+            .await
+        {
             Ok(_) => true,
             Err(RunError::Rejected(Rejection::StoreFull)) => false,
             Err(error) => panic!("{error}"),
@@ -40,7 +52,11 @@ impl Node {
     async fn count(&self, records: u64) {
         until(async || {
             self.store.sweep(1).await.unwrap();
-            self.store.pulse().await.unwrap().counts == Some(Counts { records, refused: 0 })
+            self.store.pulse().await.unwrap().counts
+                == Some(Counts {
+                    records,
+                    refused: 0,
+                })
         })
         .await;
     }
@@ -53,27 +69,52 @@ async fn until(mut is_true: impl AsyncFnMut() -> bool) {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), waiting).await.expect("within half a minute");
+    tokio::time::timeout(Duration::from_secs(30), waiting)
+        .await
+        .expect("within half a minute");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_share_the_limit_on_records_and_who_has_some() {
-    let Some((_, url)) = place::prepared().await else { return };
+    let Some((_, url)) = place::prepared().await else {
+        return;
+    };
     let here = Node::start(&url).await;
     for key in 0..18 {
         assert!(here.pay("ann", format!("here-{key}")).await);
     }
     here.count(18).await;
-    let head = here.store.list(ListQuery { state: None, after: None, limit: 1 }).await.unwrap().remove(0);
+    let head = here
+        .store
+        .list(ListQuery {
+            state: None,
+            after: None,
+            limit: 1,
+        })
+        .await
+        .unwrap()
+        .remove(0);
     let ann = PrincipalId::of(&head.scope).unwrap();
     until(async || here.store.knows(ann).await.unwrap()).await;
 
     // A node that has begun none of it, nor seen who did.
     let there = Node::start(&url).await;
-    assert!(!there.pay("bob", "there-0".to_owned()).await, "what is left is for those who have records");
-    assert!(there.pay("ann", "there-0".to_owned()).await && there.pay("ann", "there-1".to_owned()).await);
-    assert!(!there.pay("ann", "there-2".to_owned()).await, "as many as there may be");
-    assert!(there.pay("ann", "here-17".to_owned()).await, "repeats are free");
+    assert!(
+        !there.pay("bob", "there-0".to_owned()).await,
+        "what is left is for those who have records"
+    );
+    assert!(
+        there.pay("ann", "there-0".to_owned()).await
+            && there.pay("ann", "there-1".to_owned()).await
+    );
+    assert!(
+        !there.pay("ann", "there-2".to_owned()).await,
+        "as many as there may be"
+    );
+    assert!(
+        there.pay("ann", "here-17".to_owned()).await,
+        "repeats are free"
+    );
     there.count(20).await;
     until(async || !here.pay("ann", "here-18".to_owned()).await).await;
 }

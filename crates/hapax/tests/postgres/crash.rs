@@ -6,11 +6,14 @@ use hapax_testkit::servers;
 use crate::lanes::{claim, finish, won};
 use crate::place;
 
-/// A database may be set not to wait for its disk, for the sake of its other users. A claim that is lost after its effect is a second effect.
+/// A database may be set not to wait for its disk, for the sake of its other users. A claim that is
+/// lost after its effect is a second effect.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_waits_for_no_disk_loses_nothing_of_ours() {
     let settings = [("synchronous_commit", "off"), ("wal_writer_delay", "10s")];
-    let Some(mut server) = servers::Postgres::in_memory(&settings) else { return };
+    let Some(mut server) = servers::Postgres::in_memory(&settings) else {
+        return;
+    };
     let url = server.database();
     place::migrate(&url).await;
     server.psql("postgres", "CHECKPOINT");
@@ -28,9 +31,20 @@ async fn a_server_that_waits_for_no_disk_loses_nothing_of_ours() {
     server.start_again();
 
     let store = place::open(&url).await;
-    let found = store.get(heads.iter().map(|head| head.id).collect()).await.expect("read").records;
-    let found: Vec<_> = found.into_iter().map(|record| record.map(|record| (record.head.state, record.head.fence))).collect();
+    let found = store
+        .get(heads.iter().map(|head| head.id).collect())
+        .await
+        .expect("read")
+        .records;
+    let found: Vec<_> = found
+        .into_iter()
+        .map(|record| record.map(|record| (record.head.state, record.head.fence)))
+        .collect();
     let states = [State::Running, State::Completed, State::Completed];
-    let expected: Vec<_> = heads.iter().zip(states).map(|(head, state)| Some((state, head.fence))).collect();
+    let expected: Vec<_> = heads
+        .iter()
+        .zip(states)
+        .map(|(head, state)| Some((state, head.fence)))
+        .collect();
     assert_eq!(found, expected);
 }

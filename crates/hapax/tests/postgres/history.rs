@@ -26,16 +26,22 @@ async fn postgres_and_memory_never_differ_in_company() {
 async fn compare<S: Store>(seeds: Range<u64>, around: fn(place::ByHand) -> S) {
     let mut sum = Tally::default();
     for seed in seeds {
-        let Some((_, url)) = place::prepared().await else { return };
+        let Some((_, url)) = place::prepared().await else {
+            return;
+        };
         let clock = ManualClock::new();
         let memory = Memory::new(Arc::new(clock.clone()), Secret::from_bytes([7; 32]));
         let store = around(place::ByHand::open(&url, clock.clone()).await);
         sum += history::run_dropping_in_bulk(seed, STEPS, &memory, &store, &clock).await;
     }
     println!("{sum}");
-    for (kind, result) in
-        [("claim", "won"), ("takeover", "won"), ("completion", "won"), ("settlement", "won"), ("forgetting", "won")]
-    {
+    for (kind, result) in [
+        ("claim", "won"),
+        ("takeover", "won"),
+        ("completion", "won"),
+        ("settlement", "won"),
+        ("forgetting", "won"),
+    ] {
         assert!(sum.count(kind, result) > 0, "{kind} {result} never:\n{sum}");
     }
 }

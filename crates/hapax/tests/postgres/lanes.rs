@@ -7,7 +7,10 @@ use hapax::Postgres;
 use hapax::store::postgres::Options;
 use hapax_core::fingerprint::FingerprintPolicy;
 use hapax_core::store::{Change, Claim, Finish, Lifetime, Renewal, StoreErrorKind, Written};
-use hapax_core::{Answer, AttemptToken, Condition, Fence, Fingerprint, Head, Key, Principal, Put, RecordId, Scope, State, Store};
+use hapax_core::{
+    Answer, AttemptToken, Condition, Fence, Fingerprint, Head, Key, Principal, Put, RecordId,
+    Scope, State, Store,
+};
 
 use crate::place;
 
@@ -15,7 +18,9 @@ const CALLERS: usize = 64;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn callers_share_statements_and_a_single_one_waits_for_nobody() {
-    let Some((_, url)) = place::prepared().await else { return };
+    let Some((_, url)) = place::prepared().await else {
+        return;
+    };
     let store = Arc::new(place::open(&url).await);
     let head = won(store.put_if(claim("alone")).await);
     won(store.put_if(finish(&head, "paid")).await);
@@ -27,7 +32,14 @@ async fn callers_share_statements_and_a_single_one_waits_for_nobody() {
         tokio::spawn(async move {
             let head = won(store.put_if(claim(&format!("shared {number}"))).await);
             won(store.put_if(finish(&head, &number.to_string())).await);
-            let found = store.get(vec![head.id]).await.expect("read").records.pop().flatten().and_then(|record| record.answer);
+            let found = store
+                .get(vec![head.id])
+                .await
+                .expect("read")
+                .records
+                .pop()
+                .flatten()
+                .and_then(|record| record.answer);
             assert_eq!(found, Some(Arc::new(Answer::new(201, number.to_string()))));
         })
     });
@@ -40,10 +52,13 @@ async fn callers_share_statements_and_a_single_one_waits_for_nobody() {
     assert_eq!((stats.queue_bytes, stats.refused), (0, 0));
 }
 
-/// A user's transaction that has touched one record holds up whoever wants that record, and nobody who happens to be sent with them.
+/// A user's transaction that has touched one record holds up whoever wants that record, and nobody
+/// who happens to be sent with them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_record_that_somebody_has_locked_holds_up_nobody_else() {
-    let Some((_, url)) = place::prepared().await else { return };
+    let Some((_, url)) = place::prepared().await else {
+        return;
+    };
     let store = Arc::new(place::open(&url).await);
     let mut heads = Vec::new();
     for number in 0..CALLERS {
@@ -51,13 +66,20 @@ async fn a_record_that_somebody_has_locked_holds_up_nobody_else() {
     }
     let mut session = place::session(&url).await;
     let open = session.transaction().await.expect("a transaction");
-    let touched = open.execute("UPDATE hapax.heads SET attempts = attempts WHERE id = $1", &[&&heads[0].id.as_bytes()[..]]).await;
+    let touched = open
+        .execute(
+            "UPDATE hapax.heads SET attempts = attempts WHERE id = $1",
+            &[&&heads[0].id.as_bytes()[..]],
+        )
+        .await;
     assert_eq!(touched.expect("touched"), 1);
 
     let mut finishes = Vec::new();
     for head in heads {
         let store = store.clone();
-        finishes.push(tokio::spawn(async move { store.put_if(finish(&head, "paid")).await }));
+        finishes.push(tokio::spawn(async move {
+            store.put_if(finish(&head, "paid")).await
+        }));
     }
     let mut finishes = finishes.into_iter();
     let locked = finishes.next().expect("the first");
@@ -68,22 +90,45 @@ async fn a_record_that_somebody_has_locked_holds_up_nobody_else() {
     assert_eq!(error.kind(), StoreErrorKind::Locked, "{error}");
     // Of those that were sent with it none went alone: the batch was halved.
     let alone = store.stats().alone;
-    assert!(alone > 0 && alone < CALLERS as u64 / 2, "{alone} were sent alone");
+    assert!(
+        alone > 0 && alone < CALLERS as u64 / 2,
+        "{alone} were sent alone"
+    );
     open.rollback().await.expect("let go");
 }
 
-/// Whoever has the row is most likely the attempt itself, in a transaction of its own: it must not be told that it has lost its lease.
+/// Whoever has the row is most likely the attempt itself, in a transaction of its own: it must not
+/// be told that it has lost its lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_lease_whose_record_somebody_has_locked_is_not_lost() {
-    let Some((_, url)) = place::prepared().await else { return };
+    let Some((_, url)) = place::prepared().await else {
+        return;
+    };
     let store = place::open(&url).await;
-    let heads = [won(store.put_if(claim("touched")).await), won(store.put_if(claim("free")).await)];
+    let heads = [
+        won(store.put_if(claim("touched")).await),
+        won(store.put_if(claim("free")).await),
+    ];
     let mut session = place::session(&url).await;
     let open = session.transaction().await.expect("a transaction");
-    let touched = open.execute("UPDATE hapax.heads SET attempts = attempts WHERE id = $1", &[&&heads[0].id.as_bytes()[..]]).await;
+    let touched = open
+        .execute(
+            "UPDATE hapax.heads SET attempts = attempts WHERE id = $1",
+            &[&&heads[0].id.as_bytes()[..]],
+        )
+        .await;
     assert_eq!(touched.expect("touched"), 1);
-    let renewals = heads.map(|head| Renewal { id: head.id, fence: head.fence, lease: Duration::from_secs(60) }).to_vec();
-    assert_eq!(store.renew(renewals.clone()).await.expect("renewed"), [true, true]);
+    let renewals = heads
+        .map(|head| Renewal {
+            id: head.id,
+            fence: head.fence,
+            lease: Duration::from_secs(60),
+        })
+        .to_vec();
+    assert_eq!(
+        store.renew(renewals.clone()).await.expect("renewed"),
+        [true, true]
+    );
     open.rollback().await.expect("let go");
     assert_eq!(store.renew(renewals).await.expect("renewed"), [true, true]);
 }
@@ -92,24 +137,53 @@ async fn a_lease_whose_record_somebody_has_locked_is_not_lost() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn answers_that_end_together_are_each_found_however_long_they_are_kept() {
     const HOUR: Duration = Duration::from_secs(60 * 60);
-    let Some((_, url)) = place::prepared().await else { return };
+    let Some((_, url)) = place::prepared().await else {
+        return;
+    };
     let store = Arc::new(place::open(&url).await);
     let callers = (0..CALLERS).map(|number| {
         let store = store.clone();
         tokio::spawn(async move {
             let head = won(store.put_if(claim(&format!("kept {number}"))).await);
-            let Put { id, condition, change: Change::Finish(finish) } = finish(&head, &number.to_string()) else { unreachable!() };
+            let Put {
+                id,
+                condition,
+                change: Change::Finish(finish),
+            } = finish(&head, &number.to_string())
+            else {
+                unreachable!()
+            };
             let retention = HOUR * [1, 24, 10 * 24, 60 * 24][number % 4];
-            let lifetime = Lifetime { retention, tombstone: HOUR };
+            let lifetime = Lifetime {
+                retention,
+                tombstone: HOUR,
+            };
             let answer = if number % 5 == 0 { None } else { finish.answer };
-            let change = Change::Finish(Finish { lifetime, answer: answer.clone(), ..finish });
-            won(store.put_if(Put { id, condition, change }).await);
+            let change = Change::Finish(Finish {
+                lifetime,
+                answer: answer.clone(),
+                ..finish
+            });
+            won(store
+                .put_if(Put {
+                    id,
+                    condition,
+                    change,
+                })
+                .await);
             (head.id, answer)
         })
     });
     for caller in callers.collect::<Vec<_>>() {
         let (id, answer) = caller.await.expect("served");
-        let record = store.get(vec![id]).await.expect("read").records.pop().flatten().expect("a record");
+        let record = store
+            .get(vec![id])
+            .await
+            .expect("read")
+            .records
+            .pop()
+            .flatten()
+            .expect("a record");
         assert_eq!(record.answer, answer);
     }
 }
@@ -117,9 +191,13 @@ async fn answers_that_end_together_are_each_found_however_long_they_are_kept() {
 /// The record is not there yet for anybody to see, and may never be.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_claim_that_is_not_committed_holds_up_only_its_own_key() {
-    let Some((_, url)) = place::prepared().await else { return };
+    let Some((_, url)) = place::prepared().await else {
+        return;
+    };
     let store = Arc::new(place::open(&url).await);
-    let Change::Claim(first) = claim("held").change else { unreachable!() };
+    let Change::Claim(first) = claim("held").change else {
+        unreachable!()
+    };
     let held = claim("held").id;
     // Known to the database before anybody else sends it.
     won(store.put_if(claim("before")).await);
@@ -129,9 +207,15 @@ async fn a_claim_that_is_not_committed_holds_up_only_its_own_key() {
         "INSERT INTO hapax.heads (fence, version, lease_until, created_at, claimed_at, finished_at, expires_at, tombstone_until,
                       token, attempts, state, lost, id, namespace, method, path, key)
                   VALUES (1, 1, 1, 1, 1, 0, 0, 0, gen_random_uuid(), 1, 1, false, $1, '', '', '', 'k')";
-    open.execute(insert, &[&&held.as_bytes()[..]]).await.expect("inserted");
+    open.execute(insert, &[&&held.as_bytes()[..]])
+        .await
+        .expect("inserted");
 
-    let same = Put { id: held, condition: Condition::Absent, change: Change::Claim(first) };
+    let same = Put {
+        id: held,
+        condition: Condition::Absent,
+        change: Change::Claim(first),
+    };
     let waiting = tokio::spawn({
         let store = store.clone();
         async move { store.put_if(same).await }
@@ -150,13 +234,23 @@ async fn a_claim_that_is_not_committed_holds_up_only_its_own_key() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn more_than_may_wait_is_refused_at_once() {
-    let Some((_, url)) = place::prepared().await else { return };
-    let options = Options { queue_bytes_max: 4096, ..Options::new(&url).expect("a URL") };
+    let Some((_, url)) = place::prepared().await else {
+        return;
+    };
+    let options = Options {
+        queue_bytes_max: 4096,
+        ..Options::new(&url).expect("a URL")
+    };
     let store = Arc::new(Postgres::open_with(options).await.expect("opened"));
     won(store.put_if(claim("before")).await);
     let callers = (0..500).map(|number| {
         let store = store.clone();
-        tokio::spawn(async move { store.put_if(claim(&format!("many {number}"))).await.map_err(|error| error.to_string()) })
+        tokio::spawn(async move {
+            store
+                .put_if(claim(&format!("many {number}")))
+                .await
+                .map_err(|error| error.to_string())
+        })
     });
     let (mut won, mut refused) = (0, 0);
     for caller in callers.collect::<Vec<_>>() {
@@ -169,13 +263,18 @@ async fn more_than_may_wait_is_refused_at_once() {
         }
     }
     assert!(won > 0 && refused > 0, "{won} won, {refused} refused");
-    assert_eq!((store.stats().refused, store.stats().queue_bytes), (refused, 0));
+    assert_eq!(
+        (store.stats().refused, store.stats().queue_bytes),
+        (refused, 0)
+    );
 }
 
 /// Nobody sees this but by an error in between, if at all: there is nothing to restart.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn lost_connections_come_back_by_themselves() {
-    let Some((server, url)) = place::prepared().await else { return };
+    let Some((server, url)) = place::prepared().await else {
+        return;
+    };
     let store = place::open(&url).await;
     let database = url.rsplit('/').next().expect("a database");
     for round in 0..5 {
@@ -183,17 +282,27 @@ async fn lost_connections_come_back_by_themselves() {
         assert!(server.terminate_backends(database) > 0);
         let begun = Instant::now();
         until_served(&store, finish(&head, "paid")).await;
-        assert!(begun.elapsed() < Duration::from_secs(5), "back after {:?}", begun.elapsed());
+        assert!(
+            begun.elapsed() < Duration::from_secs(5),
+            "back after {:?}",
+            begun.elapsed()
+        );
     }
     let stats = store.stats();
-    assert!(stats.connections_lost > 0 && stats.failing.is_none(), "{stats:?}");
+    assert!(
+        stats.connections_lost > 0 && stats.failing.is_none(),
+        "{stats:?}"
+    );
     assert_eq!((stats.failovers, stats.commits_lost), (0, 0));
 }
 
-/// Only connections in a row that answered nobody make a lane rest: those that were lost after they had served do not add up.
+/// Only connections in a row that answered nobody make a lane rest: those that were lost after they
+/// had served do not add up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn connections_that_served_and_were_lost_do_not_add_up() {
-    let Some((server, url)) = place::prepared().await else { return };
+    let Some((server, url)) = place::prepared().await else {
+        return;
+    };
     let store = place::open(&url).await;
     let database = url.rsplit('/').next().expect("a database");
     for round in 0..8 {
@@ -202,77 +311,153 @@ async fn connections_that_served_and_were_lost_do_not_add_up() {
     }
     let begun = Instant::now();
     until_served(&store, claim("the last")).await;
-    assert!(begun.elapsed() < Duration::from_secs(1), "back after {:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < Duration::from_secs(1),
+        "back after {:?}",
+        begun.elapsed()
+    );
 }
 
-/// A copy from before takes the place of the database, on the same server: neither identifier nor timeline tell.
+/// A copy from before takes the place of the database, on the same server: neither identifier nor
+/// timeline tell.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_restore_on_the_same_server_is_noticed() {
-    let Some((server, url)) = place::prepared().await else { return };
+    let Some((server, url)) = place::prepared().await else {
+        return;
+    };
     let database = url.rsplit('/').next().expect("a database");
-    server.psql("postgres", &format!("CREATE DATABASE {database}_copy TEMPLATE {database}"));
+    server.psql(
+        "postgres",
+        &format!("CREATE DATABASE {database}_copy TEMPLATE {database}"),
+    );
     let store = place::open(&url).await;
     let lost = until_served(&store, claim("lost")).await;
-    server.psql("postgres", &format!("DROP DATABASE {database} WITH (FORCE)"));
-    server.psql("postgres", &format!("ALTER DATABASE {database}_copy RENAME TO {database}"));
+    server.psql(
+        "postgres",
+        &format!("DROP DATABASE {database} WITH (FORCE)"),
+    );
+    server.psql(
+        "postgres",
+        &format!("ALTER DATABASE {database}_copy RENAME TO {database}"),
+    );
 
     let after = until_served(&store, claim("after")).await;
     let stats = store.stats();
     assert_eq!((stats.commits_lost, stats.failovers), (1, 0), "{stats:?}");
-    assert!(after.fence > lost.fence, "{:?} after {:?}", after.fence, lost.fence);
+    assert!(
+        after.fence > lost.fence,
+        "{:?} after {:?}",
+        after.fence,
+        lost.fence
+    );
     // The copy was told anew what fingerprints cover.
-    let read = place::open(&url).await.get(vec![after.id]).await.expect("read");
-    assert_eq!(read.records[0].as_ref().map(|record| record.head.fence), Some(after.fence));
+    let read = place::open(&url)
+        .await
+        .get(vec![after.id])
+        .await
+        .expect("read");
+    assert_eq!(
+        read.records[0].as_ref().map(|record| record.head.fence),
+        Some(after.fence)
+    );
 }
 
-/// A fence that is no longer exact in every language is never given; what is there already is still found.
+/// A fence that is no longer exact in every language is never given; what is there already is still
+/// found.
 #[tokio::test]
 async fn no_fence_reaches_two_to_the_fifty_third() {
-    let Some((_, url)) = place::prepared().await else { return };
+    let Some((_, url)) = place::prepared().await else {
+        return;
+    };
     let store = place::open(&url).await;
     let head = won(store.put_if(claim("before")).await);
     let session = place::session(&url).await;
-    session.batch_execute("UPDATE hapax.pace SET floor = 9007199254740991").await.expect("a floor");
+    session
+        .batch_execute("UPDATE hapax.pace SET floor = 9007199254740991")
+        .await
+        .expect("a floor");
     // The first goes alone, the others in one statement.
-    let tried = tokio::join!(store.put_if(claim("one")), store.put_if(claim("another")), store.put_if(claim("a third")));
+    let tried = tokio::join!(
+        store.put_if(claim("one")),
+        store.put_if(claim("another")),
+        store.put_if(claim("a third"))
+    );
     for tried in [tried.0, tried.1, tried.2] {
         tried.expect_err("there is no fence left");
     }
-    assert!(matches!(store.put_if(claim("before")).await, Ok(Written::Lost(seen)) if seen.record.is_some()));
+    assert!(
+        matches!(store.put_if(claim("before")).await, Ok(Written::Lost(seen)) if seen.record.is_some())
+    );
     won(store.put_if(finish(&head, "paid")).await);
-    let given: i64 = session.query_one("SELECT max(fence) FROM hapax.heads", &[]).await.expect("asked").get(0);
+    let given: i64 = session
+        .query_one("SELECT max(fence) FROM hapax.heads", &[])
+        .await
+        .expect("asked")
+        .get(0);
     assert_eq!(given.unsigned_abs(), head.fence.as_u64());
 }
 
 /// Logs are read by people who may not read what is stored.
 #[tokio::test]
 async fn an_error_shows_nothing_of_the_row_it_is_about() {
-    let Some((_, url)) = place::prepared().await else { return };
+    let Some((_, url)) = place::prepared().await else {
+        return;
+    };
     let store = place::open(&url).await;
     let session = place::session(&url).await;
-    session.batch_execute("ALTER TABLE hapax.heads ADD CONSTRAINT odd CHECK (attempts > 1)").await.expect("a constraint");
-    let error = store.put_if(claim("a key of somebody")).await.expect_err("no row is taken");
+    session
+        .batch_execute("ALTER TABLE hapax.heads ADD CONSTRAINT odd CHECK (attempts > 1)")
+        .await
+        .expect("a constraint");
+    let error = store
+        .put_if(claim("a key of somebody"))
+        .await
+        .expect_err("no row is taken");
     let shown = format!("{error} {error:?}");
-    assert!(shown.contains("odd") && !shown.contains("Failing row"), "{shown}");
+    assert!(
+        shown.contains("odd") && !shown.contains("Failing row"),
+        "{shown}"
+    );
 }
 
-/// The lock of a whole table stands for a server that does not answer: reads wait for it for as long as a statement may take. A write
-/// gives up on a lock before that, and cannot tell it from that of a record.
+/// The lock of a whole table stands for a server that does not answer: reads wait for it for as
+/// long as a statement may take. A write gives up on a lock before that, and cannot tell it from
+/// that of a record.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_statement_without_an_answer_is_an_error_in_time() {
-    let Some((_, url)) = place::prepared().await else { return };
+    let Some((_, url)) = place::prepared().await else {
+        return;
+    };
     let store = place::open(&url).await;
     let head = won(store.put_if(claim("before")).await);
     let mut session = place::session(&url).await;
     let open = session.transaction().await.expect("a transaction");
-    open.batch_execute("LOCK TABLE hapax.heads IN ACCESS EXCLUSIVE MODE").await.expect("locked");
+    open.batch_execute("LOCK TABLE hapax.heads IN ACCESS EXCLUSIVE MODE")
+        .await
+        .expect("locked");
     for _ in 0..2 {
         let begun = Instant::now();
-        let error = store.get(vec![head.id]).await.expect_err("nobody can read it");
+        let error = store
+            .get(vec![head.id])
+            .await
+            .expect_err("nobody can read it");
         assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
-        let error = store.put_if(finish(&head, "paid")).await.expect_err("nobody can write it");
-        assert!(matches!(error.kind(), StoreErrorKind::Locked | StoreErrorKind::Unavailable), "{error}");
-        assert!(begun.elapsed() < Duration::from_secs(6), "after {:?}", begun.elapsed());
+        let error = store
+            .put_if(finish(&head, "paid"))
+            .await
+            .expect_err("nobody can write it");
+        assert!(
+            matches!(
+                error.kind(),
+                StoreErrorKind::Locked | StoreErrorKind::Unavailable
+            ),
+            "{error}"
+        );
+        assert!(
+            begun.elapsed() < Duration::from_secs(6),
+            "after {:?}",
+            begun.elapsed()
+        );
     }
     open.rollback().await.expect("let go");
     until_served(&store, finish(&head, "paid")).await;
@@ -285,7 +470,13 @@ pub(crate) async fn until_served(store: &Postgres, put: Put) -> Head {
             Ok(Written::Won(won)) => return won.head,
             Ok(Written::Lost(seen)) => return seen.record.expect("there is a record").head,
             Err(error) => {
-                assert!(matches!(error.kind(), StoreErrorKind::Locked | StoreErrorKind::Unavailable), "{error}");
+                assert!(
+                    matches!(
+                        error.kind(),
+                        StoreErrorKind::Locked | StoreErrorKind::Unavailable
+                    ),
+                    "{error}"
+                );
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         }
@@ -312,19 +503,35 @@ pub(crate) fn claim(key: &str) -> Put {
     let claim = Claim {
         scope: Arc::new(scope),
         key,
-        fingerprint: Fingerprint { digest: [1; 32], policy: Arc::new(FingerprintPolicy::default()) },
+        fingerprint: Fingerprint {
+            digest: [1; 32],
+            policy: Arc::new(FingerprintPolicy::default()),
+        },
         token: AttemptToken::from_bytes([1; 16]),
         lease: Duration::from_secs(60),
         terms: None,
         request_id: None,
     };
-    Put { id, condition: Condition::Absent, change: Change::Claim(claim) }
+    Put {
+        id,
+        condition: Condition::Absent,
+        change: Change::Claim(claim),
+    }
 }
 
 pub(crate) fn finish(head: &Head, body: &str) -> Put {
     let Head { id, fence, .. } = *head;
     debug_assert!(fence > Fence::ZERO);
     let answer = Some(Arc::new(Answer::new(201, body.to_owned())));
-    let finish = Finish { state: State::Completed, status: Some(201), answer, lifetime: Lifetime::default() };
-    Put { id, condition: Condition::Held { fence }, change: Change::Finish(finish) }
+    let finish = Finish {
+        state: State::Completed,
+        status: Some(201),
+        answer,
+        lifetime: Lifetime::default(),
+    };
+    Put {
+        id,
+        condition: Condition::Held { fence },
+        change: Change::Finish(finish),
+    }
 }

@@ -1,4 +1,5 @@
-//! Where the tests take place: a private server, and databases on it that are prepared for the store.
+//! Where the tests take place: a private server, and databases on it that are prepared for the
+//! store.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -7,14 +8,17 @@ use hapax::Postgres;
 use hapax::store::postgres::{ConnectOptions, Options, schema};
 use hapax_core::audit::{LogEntry, LogQuery, Note};
 use hapax_core::scope::PrincipalId;
-use hapax_core::store::{KnownPrincipal, ListQuery, Pulse, Put, Reading, Renewal, Reply, Swept, Written};
+use hapax_core::store::{
+    KnownPrincipal, ListQuery, Pulse, Put, Reading, Renewal, Reply, Swept, Written,
+};
 use hapax_core::{Head, RecordId, Store};
 use hapax_testkit::servers::{self, PgBouncer};
 use hapax_testkit::{Bench, ManualClock};
 use tokio::sync::{Mutex, OnceCell};
 use tokio_postgres::{Client, NoTls};
 
-/// A new database that is prepared for the store, and the server it is on. `None`, after saying so, if there is no server to be had.
+/// A new database that is prepared for the store, and the server it is on. `None`, after saying so,
+/// if there is no server to be had.
 pub(crate) async fn prepared() -> Option<(&'static servers::Postgres, String)> {
     let server = servers::Postgres::shared()?;
     let url = server.database();
@@ -25,7 +29,10 @@ pub(crate) async fn prepared() -> Option<(&'static servers::Postgres, String)> {
 /// The same one for all who ask.
 pub(crate) async fn prepared_once() -> Option<&'static str> {
     static PREPARED: OnceCell<Option<String>> = OnceCell::const_new();
-    PREPARED.get_or_init(async || Some(prepared().await?.1)).await.as_deref()
+    PREPARED
+        .get_or_init(async || Some(prepared().await?.1))
+        .await
+        .as_deref()
 }
 
 /// The same through PgBouncer, with fewer connections than all lanes together.
@@ -40,21 +47,29 @@ pub(crate) async fn pooled_once() -> Option<String> {
 
 pub(crate) async fn migrate(url: &str) {
     let options = ConnectOptions::parse(url).expect("a URL");
-    schema::migrate(&options, &schema::migrations(), |_| {}).await.unwrap_or_else(|error| panic!("{error}"));
+    schema::migrate(&options, &schema::migrations(), |_| {})
+        .await
+        .unwrap_or_else(|error| panic!("{error}"));
 }
 
 pub(crate) async fn open(url: &str) -> Postgres {
-    Postgres::open(url).await.unwrap_or_else(|error| panic!("{error}"))
+    Postgres::open(url)
+        .await
+        .unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// A bench on a store that others use at the same time.
 pub(crate) async fn shared_bench(url: &str) -> Bench {
-    Bench::in_real_time(Arc::new(open(url).await)).shared().dropping_in_bulk()
+    Bench::in_real_time(Arc::new(open(url).await))
+        .shared()
+        .dropping_in_bulk()
 }
 
 /// Somebody else who works in the database, with every right.
 pub(crate) async fn session(url: &str) -> Client {
-    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("a session");
+    let (client, connection) = tokio_postgres::connect(url, NoTls)
+        .await
+        .expect("a session");
     tokio::spawn(connection);
     client
 }
@@ -73,10 +88,23 @@ impl ByHand {
         let sql = "CREATE TABLE hapax.hand (now int8 NOT NULL);
                    INSERT INTO hapax.hand VALUES (0);
                    CREATE OR REPLACE FUNCTION hapax.clock() RETURNS int8 LANGUAGE sql VOLATILE AS $$ SELECT now FROM hapax.hand $$;";
-        session.batch_execute(sql).await.expect("a clock that can be turned");
-        let options = Options { clock: Some(Arc::new(clock.clone())), ..Options::new(url).expect("a URL") };
-        let store = Postgres::open_with(options).await.unwrap_or_else(|error| panic!("{error}"));
-        ByHand { store, clock, session, told: Mutex::new(0) }
+        session
+            .batch_execute(sql)
+            .await
+            .expect("a clock that can be turned");
+        let options = Options {
+            clock: Some(Arc::new(clock.clone())),
+            ..Options::new(url).expect("a URL")
+        };
+        let store = Postgres::open_with(options)
+            .await
+            .unwrap_or_else(|error| panic!("{error}"));
+        ByHand {
+            store,
+            clock,
+            session,
+            told: Mutex::new(0),
+        }
     }
 
     /// How many tables of answers it has emptied.
@@ -89,7 +117,10 @@ impl ByHand {
         let mut told = self.told.lock().await;
         let now = self.clock.now().as_micros();
         if *told != now {
-            self.session.batch_execute(&format!("UPDATE hapax.hand SET now = {now}")).await.expect("a clock that can be turned");
+            self.session
+                .batch_execute(&format!("UPDATE hapax.hand SET now = {now}"))
+                .await
+                .expect("a clock that can be turned");
             *told = now;
         }
     }

@@ -12,13 +12,20 @@ use crate::place;
 
 const ROUNDS: u64 = 8;
 
-/// Whoever does not know must not say: a caller who is told that there is no record would run again.
+/// Whoever does not know must not say: a caller who is told that there is no record would run
+/// again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_write_whose_reply_is_lost_is_an_error_and_sent_again_finds_itself() {
-    let Some((server, url)) = place::prepared().await else { return };
+    let Some((server, url)) = place::prepared().await else {
+        return;
+    };
     let proxy = FaultProxy::in_front_of(server.address()).await;
     let database = url.rsplit('/').next().expect("a database");
-    let store = place::open(&format!("postgres://postgres@{}/{database}", proxy.address())).await;
+    let store = place::open(&format!(
+        "postgres://postgres@{}/{database}",
+        proxy.address()
+    ))
+    .await;
     // Whatever is said once, such as policies, is said.
     won(store.put_if(claim("before")).await);
 
@@ -26,7 +33,10 @@ async fn a_write_whose_reply_is_lost_is_an_error_and_sent_again_finds_itself() {
         let claim = claim(&format!("round {round}"));
         let seen = lost_and_sent_again(&store, &proxy, round * 7, &claim).await;
         let head = seen.record.expect("it took place").head;
-        assert_eq!((head.state, head.token), (State::Running, won_token(&claim)));
+        assert_eq!(
+            (head.state, head.token),
+            (State::Running, won_token(&claim))
+        );
         let finish = finish(&head, "paid");
         let seen = lost_and_sent_again(&store, &proxy, round * 7, &finish).await;
         let record = seen.record.expect("it took place");
@@ -38,10 +48,14 @@ async fn a_write_whose_reply_is_lost_is_an_error_and_sent_again_finds_itself() {
     assert!(proxy.faults() >= 2 * ROUNDS, "{} faults", proxy.faults());
 }
 
-/// Sends it, cuts the connection after some bytes of the reply, and sends it again until it is answered.
+/// Sends it, cuts the connection after some bytes of the reply, and sends it again until it is
+/// answered.
 async fn lost_and_sent_again(store: &Postgres, proxy: &FaultProxy, bytes: u64, put: &Put) -> Seen {
     proxy.cut_next_statement_after(bytes);
-    let error = store.put_if(put.clone()).await.expect_err("nobody can know");
+    let error = store
+        .put_if(put.clone())
+        .await
+        .expect_err("nobody can know");
     assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
     for _ in 0..1_000 {
         match store.put_if(put.clone()).await {
@@ -59,6 +73,8 @@ async fn not_yet(error: StoreError) {
 }
 
 fn won_token(put: &Put) -> hapax_core::AttemptToken {
-    let hapax_core::store::Change::Claim(claim) = &put.change else { unreachable!() };
+    let hapax_core::store::Change::Claim(claim) = &put.change else {
+        unreachable!()
+    };
     claim.token
 }

@@ -1,4 +1,5 @@
-//! Tables of answers are emptied whole, each in its time, and no answer goes before its own time is over.
+//! Tables of answers are emptied whole, each in its time, and no answer goes before its own time is
+//! over.
 
 use std::time::Duration;
 
@@ -27,15 +28,25 @@ const RETENTIONS: [Duration; 8] = [
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_is_there_until_its_retention_is_over_and_no_longer() {
-    let Some((_, url)) = place::prepared().await else { return };
+    let Some((_, url)) = place::prepared().await else {
+        return;
+    };
     let clock = ManualClock::new();
     let store = ByHand::open(&url, clock.clone()).await;
     let mut kept = Vec::new();
-    // Some at every hour of a day and a half, as each finds its table at another point of its time; then on until the last is over.
+    // Some at every hour of a day and a half, as each finds its table at another point of its time;
+    // then on until the last is over.
     for hour in 0..36 {
         let number = hour % RETENTIONS.len();
         kept.push(completed(&store, &format!("hour {hour}"), RETENTIONS[number]).await);
-        kept.push(completed(&store, &format!("and {hour}"), RETENTIONS[(number + 3) % RETENTIONS.len()]).await);
+        kept.push(
+            completed(
+                &store,
+                &format!("and {hour}"),
+                RETENTIONS[(number + 3) % RETENTIONS.len()],
+            )
+            .await,
+        );
         pass(&store, &clock, HOUR - MINUTE, &kept).await;
     }
     for _ in 0..48 {
@@ -46,48 +57,113 @@ async fn an_answer_is_there_until_its_retention_is_over_and_no_longer() {
     }
     assert!(store.turns() > 20, "{} turns", store.turns());
     let session = place::session(&url).await;
-    let held = session.query("SELECT count(*) FROM hapax.answers_32", &[]).await.expect("counted");
-    assert_eq!(held[0].get::<_, i64>(0), 0, "what outlasts the rings goes one by one");
+    let held = session
+        .query("SELECT count(*) FROM hapax.answers_32", &[])
+        .await
+        .expect("counted");
+    assert_eq!(
+        held[0].get::<_, i64>(0),
+        0,
+        "what outlasts the rings goes one by one"
+    );
 }
 
 async fn completed(store: &ByHand, key: &str, retention: Duration) -> Head {
     let head = won(store.put_if(claim(key)).await);
-    let Put { id, condition, change: Change::Finish(finish) } = finish(&head, key) else { unreachable!() };
-    let change = Change::Finish(Finish { lifetime: Lifetime { retention, tombstone: 365 * DAY }, ..finish });
-    won(store.put_if(Put { id, condition, change }).await)
+    let Put {
+        id,
+        condition,
+        change: Change::Finish(finish),
+    } = finish(&head, key)
+    else {
+        unreachable!()
+    };
+    let change = Change::Finish(Finish {
+        lifetime: Lifetime {
+            retention,
+            tombstone: 365 * DAY,
+        },
+        ..finish
+    });
+    won(store
+        .put_if(Put {
+            id,
+            condition,
+            change,
+        })
+        .await)
 }
 
 /// Lets time pass and the tables turn, and looks at every answer.
 async fn pass(store: &ByHand, clock: &ManualClock, duration: Duration, kept: &[Head]) {
     clock.advance(duration);
     while store.sweep(1_000).await.expect("swept").total() > 0 {}
-    let reading = store.get(kept.iter().map(|head| head.id).collect()).await.expect("read");
+    let reading = store
+        .get(kept.iter().map(|head| head.id).collect())
+        .await
+        .expect("read");
     for (head, record) in kept.iter().zip(reading.records) {
         let answer = record.expect("its tombstone stands").answer;
-        assert_eq!(answer.is_some(), reading.now < head.expires_at, "at {:?} of {head:?}", reading.now);
+        assert_eq!(
+            answer.is_some(),
+            reading.now < head.expires_at,
+            "at {:?} of {head:?}",
+            reading.now
+        );
     }
 }
 
 /// The database's clock alone: the node's stays where it is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_that_jumps_ahead_empties_and_removes_nothing() {
-    let Some((_, url)) = place::prepared().await else { return };
+    let Some((_, url)) = place::prepared().await else {
+        return;
+    };
     let clock = ManualClock::new();
     let store = ByHand::open(&url, clock.clone()).await;
     store.sweep(10).await.expect("swept");
-    let kept = [completed(&store, "k", DAY).await, completed(&store, "l", 20 * DAY).await];
+    let kept = [
+        completed(&store, "k", DAY).await,
+        completed(&store, "l", 20 * DAY).await,
+    ];
     let session = place::session(&url).await;
     for days in [1, 30, 3_000] {
         let ahead = clock.now().after(days * DAY).as_micros();
-        session.batch_execute(&format!("UPDATE hapax.hand SET now = {ahead}")).await.expect("a jump");
-        assert!(matches!(store.put_if(claim("k")).await, Ok(Written::Lost(_))), "{days} days: it would run again");
-        assert_eq!((store.sweep(1_000).await.expect("swept").total(), store.turns()), (0, 0), "{days} days");
-        let reading = store.get(kept.iter().map(|head| head.id).collect()).await.expect("read");
-        assert!(reading.records.iter().flatten().all(|record| record.answer.is_some()), "{days} days: {reading:?}");
+        session
+            .batch_execute(&format!("UPDATE hapax.hand SET now = {ahead}"))
+            .await
+            .expect("a jump");
+        assert!(
+            matches!(store.put_if(claim("k")).await, Ok(Written::Lost(_))),
+            "{days} days: it would run again"
+        );
+        assert_eq!(
+            (
+                store.sweep(1_000).await.expect("swept").total(),
+                store.turns()
+            ),
+            (0, 0),
+            "{days} days"
+        );
+        let reading = store
+            .get(kept.iter().map(|head| head.id).collect())
+            .await
+            .expect("read");
+        assert!(
+            reading
+                .records
+                .iter()
+                .flatten()
+                .all(|record| record.answer.is_some()),
+            "{days} days: {reading:?}"
+        );
     }
     // The node's own clock says so too: then it is so late.
     clock.advance(400 * DAY);
     store.sweep(1_000).await.expect("swept");
     store.sweep(1_000).await.expect("swept");
-    assert!(matches!(store.put_if(claim("k")).await, Ok(Written::Won(_))), "it is over");
+    assert!(
+        matches!(store.put_if(claim("k")).await, Ok(Written::Won(_))),
+        "it is over"
+    );
 }

@@ -9,7 +9,9 @@ use crate::place;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_standby_is_no_store() {
-    let Some(primary) = servers::Postgres::in_memory(&[]) else { return };
+    let Some(primary) = servers::Postgres::in_memory(&[]) else {
+        return;
+    };
     let url = primary.database();
     place::migrate(&url).await;
     let standby = primary.synchronous_standby();
@@ -17,15 +19,37 @@ async fn a_standby_is_no_store() {
 
     let url = standby.url(url.rsplit('/').next().expect("a database"));
     for url in [url.clone(), format!("{url}?target_session_attrs=any")] {
-        let Err(error) = Postgres::open(&url).await else { panic!("{url} was opened") };
+        let Err(error) = Postgres::open(&url).await else {
+            panic!("{url} was opened")
+        };
         assert!(error.to_string().contains("standby"), "{error}");
     }
     // Nor for whoever connected to a pooler, which has looked for another server since.
     let session = place::session(&url).await;
-    let read = session.query("SELECT * FROM hapax.get($1)", &[&vec![&head.id.as_bytes()[..]]]).await;
-    assert_eq!(read.expect_err("it was read").code().map(|code| code.code()), Some("25006"));
-    for sql in ["hapax.pulse()", "hapax.list(NULL, NULL, 10)", "hapax.log(NULL, NULL, NULL, 10)"] {
+    let read = session
+        .query(
+            "SELECT * FROM hapax.get($1)",
+            &[&vec![&head.id.as_bytes()[..]]],
+        )
+        .await;
+    assert_eq!(
+        read.expect_err("it was read")
+            .code()
+            .map(|code| code.code()),
+        Some("25006")
+    );
+    for sql in [
+        "hapax.pulse()",
+        "hapax.list(NULL, NULL, 10)",
+        "hapax.log(NULL, NULL, NULL, 10)",
+    ] {
         let read = session.query(&format!("SELECT * FROM {sql}"), &[]).await;
-        assert_eq!(read.expect_err("it was read").code().map(|code| code.code()), Some("25006"), "{sql}");
+        assert_eq!(
+            read.expect_err("it was read")
+                .code()
+                .map(|code| code.code()),
+            Some("25006"),
+            "{sql}"
+        );
     }
 }

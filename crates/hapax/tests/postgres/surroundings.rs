@@ -1,4 +1,5 @@
-//! What else may happen to a database: its clock is set, somebody publishes all its tables, somebody leaves a transaction open.
+//! What else may happen to a database: its clock is set, somebody publishes all its tables,
+//! somebody leaves a transaction open.
 
 use std::time::Duration;
 
@@ -14,11 +15,16 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// Leases would not end for as long as time stood, nor answers expire.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_that_is_set_back_neither_turns_time_back_nor_stops_it() {
-    let Some((_, url)) = place::prepared().await else { return };
+    let Some((_, url)) = place::prepared().await else {
+        return;
+    };
     let (store, session) = (place::open(&url).await, place::session(&url).await);
     let before = store.pulse().await.expect("pulse").now;
     // As if it had been two hours later a moment ago.
-    session.batch_execute("UPDATE hapax.pace SET clock_floor = hapax.now() + 7200000000").await.expect("another time");
+    session
+        .batch_execute("UPDATE hapax.pace SET clock_floor = hapax.now() + 7200000000")
+        .await
+        .expect("another time");
     store.sweep(1).await.expect("sweep");
     let first = store.pulse().await.expect("pulse").now;
     assert!(first.since(before) >= 2 * HOUR, "time has run back");
@@ -26,34 +32,63 @@ async fn a_clock_that_is_set_back_neither_turns_time_back_nor_stops_it() {
     while later == first {
         later = store.pulse().await.expect("pulse").now;
     }
-    assert!(later > first && later.since(first) < HOUR, "{first:?} {later:?}");
+    assert!(
+        later > first && later.since(first) < HOUR,
+        "{first:?} {later:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_that_publishes_all_its_tables_sweeps_and_forgets() {
-    let Some((_, url)) = place::prepared().await else { return };
+    let Some((_, url)) = place::prepared().await else {
+        return;
+    };
     let (store, session) = (place::open(&url).await, place::session(&url).await);
-    session.batch_execute("CREATE PUBLICATION everything FOR ALL TABLES").await.expect("a publication");
+    session
+        .batch_execute("CREATE PUBLICATION everything FOR ALL TABLES")
+        .await
+        .expect("a publication");
     let head = won(store.put_if(claim("published")).await);
     let head = won(store.put_if(finish(&head, "paid")).await);
     let signed = Signed::new("ada", "asked to").expect("both are said");
     let change = Change::Forget(Lifetime::default(), signed);
-    let forgotten = store.put_if(Put { id: head.id, condition: Condition::Version { version: head.version }, change }).await;
+    let forgotten = store
+        .put_if(Put {
+            id: head.id,
+            condition: Condition::Version {
+                version: head.version,
+            },
+            change,
+        })
+        .await;
     assert!(matches!(forgotten, Ok(Written::Won(_))), "{forgotten:?}");
     store.sweep(10).await.expect("sweep");
 }
 
-/// Everybody reads the row of the sweep; while a transaction is open each of its versions stays, and has to be read past.
+/// Everybody reads the row of the sweep; while a transaction is open each of its versions stays,
+/// and has to be read past.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sweeps_beside_an_open_transaction_leave_little_behind() {
-    let Some((_, url)) = place::prepared().await else { return };
-    let (store, session, idle) = (place::open(&url).await, place::session(&url).await, place::session(&url).await);
-    idle.batch_execute("BEGIN; CREATE TEMPORARY TABLE held (a int); SELECT count(*) FROM hapax.heads")
-        .await
-        .expect("an open transaction");
+    let Some((_, url)) = place::prepared().await else {
+        return;
+    };
+    let (store, session, idle) = (
+        place::open(&url).await,
+        place::session(&url).await,
+        place::session(&url).await,
+    );
+    idle.batch_execute(
+        "BEGIN; CREATE TEMPORARY TABLE held (a int); SELECT count(*) FROM hapax.heads",
+    )
+    .await
+    .expect("an open transaction");
     for _ in 0..300 {
         store.sweep(10).await.expect("sweep");
     }
-    let bytes: i64 = session.query_one("SELECT pg_relation_size('hapax.pace')", &[]).await.expect("a size").get(0);
+    let bytes: i64 = session
+        .query_one("SELECT pg_relation_size('hapax.pace')", &[])
+        .await
+        .expect("a size")
+        .get(0);
     assert!(bytes <= 4 * 8192, "{bytes} bytes after 300 sweeps");
 }

@@ -25,17 +25,34 @@ enum Outcome {
 async fn every_store_passes_the_same_contract() {
     let directly = place::prepared_once().await;
     let pooled = place::pooled_once().await;
-    let mut columns = vec![("memory", run(async |_| memory()).await), ("sqlite", run(async |_| sqlite().await).await)];
+    let mut columns = vec![
+        ("memory", run(async |_| memory()).await),
+        ("sqlite", run(async |_| sqlite().await).await),
+    ];
     if let Some(url) = directly {
-        columns.push(("postgres", run(async |_| place::shared_bench(url).await).await));
+        columns.push((
+            "postgres",
+            run(async |_| place::shared_bench(url).await).await,
+        ));
     }
     if let Some(url) = &pooled {
-        columns.push(("pgbouncer", run(async |_| place::shared_bench(url).await).await));
+        columns.push((
+            "pgbouncer",
+            run(async |_| place::shared_bench(url).await).await,
+        ));
     }
     print(&columns);
     for (name, outcomes) in &columns {
-        let failed: Vec<_> = CASES.iter().zip(outcomes).filter(|(_, outcome)| **outcome == Outcome::Failed).collect();
-        assert!(failed.is_empty(), "{name}: {:?}", failed.iter().map(|(case, _)| case.name).collect::<Vec<_>>());
+        let failed: Vec<_> = CASES
+            .iter()
+            .zip(outcomes)
+            .filter(|(_, outcome)| **outcome == Outcome::Failed)
+            .collect();
+        assert!(
+            failed.is_empty(),
+            "{name}: {:?}",
+            failed.iter().map(|(case, _)| case.name).collect::<Vec<_>>()
+        );
     }
 }
 
@@ -64,20 +81,47 @@ async fn run(make: impl AsyncFn(&Case) -> Bench) -> Vec<Outcome> {
 
 fn memory() -> Bench {
     let clock = ManualClock::new();
-    Bench::by_hand(Arc::new(Memory::new(Arc::new(clock.clone()), Secret::from_bytes([7; 32]))), clock)
+    Bench::by_hand(
+        Arc::new(Memory::new(
+            Arc::new(clock.clone()),
+            Secret::from_bytes([7; 32]),
+        )),
+        clock,
+    )
 }
 
 async fn sqlite() -> Bench {
-    let (clock, directory) = (ManualClock::new(), tempfile::tempdir().expect("a directory"));
-    let options = hapax::store::sqlite::Options { clock: Some(Arc::new(clock.clone())), ..Default::default() };
-    let store = Sqlite::open_with(directory.path().join("hapax.db"), options).await.expect("a new file");
+    let (clock, directory) = (
+        ManualClock::new(),
+        tempfile::tempdir().expect("a directory"),
+    );
+    let options = hapax::store::sqlite::Options {
+        clock: Some(Arc::new(clock.clone())),
+        ..Default::default()
+    };
+    let store = Sqlite::open_with(directory.path().join("hapax.db"), options)
+        .await
+        .expect("a new file");
     Bench::by_hand(Arc::new(store), clock).keeping(directory)
 }
 
 fn print(columns: &[(&str, Vec<Outcome>)]) {
-    println!("{:<12}{:>8}{:>8}{:>8}", "store", "passed", "skipped", "failed");
+    println!(
+        "{:<12}{:>8}{:>8}{:>8}",
+        "store", "passed", "skipped", "failed"
+    );
     for (name, outcomes) in columns {
-        let count = |wanted| outcomes.iter().filter(|outcome| **outcome == wanted).count();
-        println!("{name:<12}{:>8}{:>8}{:>8}", count(Outcome::Passed), count(Outcome::Skipped), count(Outcome::Failed));
+        let count = |wanted| {
+            outcomes
+                .iter()
+                .filter(|outcome| **outcome == wanted)
+                .count()
+        };
+        println!(
+            "{name:<12}{:>8}{:>8}{:>8}",
+            count(Outcome::Passed),
+            count(Outcome::Skipped),
+            count(Outcome::Failed)
+        );
     }
 }

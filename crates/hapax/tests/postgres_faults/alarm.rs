@@ -12,12 +12,20 @@ static ALARMS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 /// Listens from now on, for the whole process: tasks of the store log from threads of their own.
 pub(crate) fn listen() {
     static LISTENING: Once = Once::new();
-    LISTENING.call_once(|| tracing::subscriber::set_global_default(Alarms).expect("nobody else listens"));
+    LISTENING.call_once(|| {
+        tracing::subscriber::set_global_default(Alarms).expect("nobody else listens");
+    });
 }
 
 /// The alarms so far that have this text in them.
 pub(crate) fn heard(text: &str) -> Vec<String> {
-    ALARMS.lock().unwrap().iter().filter(|alarm| alarm.contains(text)).cloned().collect()
+    ALARMS
+        .lock()
+        .unwrap()
+        .iter()
+        .filter(|alarm| alarm.contains(text))
+        .cloned()
+        .collect()
 }
 
 struct Alarms;

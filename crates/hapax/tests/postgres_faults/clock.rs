@@ -1,4 +1,5 @@
-//! A clock of the database that jumps ahead: what is finished must neither be taken for gone nor removed.
+//! A clock of the database that jumps ahead: what is finished must neither be taken for gone nor
+//! removed.
 
 use std::time::{Duration, SystemTime};
 
@@ -37,21 +38,33 @@ impl World {
     }
 
     async fn jump(&self, by: Duration) {
-        self.user.batch_execute(&format!("UPDATE public.jump SET by = {}", by.as_micros())).await.unwrap();
+        self.user
+            .batch_execute(&format!("UPDATE public.jump SET by = {}", by.as_micros()))
+            .await
+            .unwrap();
     }
 
-    /// Completes a key that is to be remembered for [`kept`], and long past it by a clock that jumps.
+    /// Completes a key that is to be remembered for [`kept`], and long past it by a clock that
+    /// jumps.
     async fn completed(&self, key: &str) -> Subject {
         let subject = Subject::new(key);
-        let Ok(Written::Won(won)) = self.store.put_if(subject.claim(LONG)).await else { panic!("{key}") };
-        let ended = self.store.put_if(subject.complete(won.head.fence, &answer(key), kept())).await;
+        let Ok(Written::Won(won)) = self.store.put_if(subject.claim(LONG)).await else {
+            panic!("{key}")
+        };
+        let ended = self
+            .store
+            .put_if(subject.complete(won.head.fence, &answer(key), kept()))
+            .await;
         assert!(matches!(ended, Ok(Written::Won(_))), "{ended:?}");
         subject
     }
 
     /// Whether the key would run again.
     async fn runs_again(&self, subject: &Subject) -> bool {
-        matches!(self.store.put_if(subject.claim(LONG)).await, Ok(Written::Won(_)))
+        matches!(
+            self.store.put_if(subject.claim(LONG)).await,
+            Ok(Written::Won(_))
+        )
     }
 
     async fn now(&self) -> Timestamp {
@@ -66,24 +79,51 @@ fn wall() -> Timestamp {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_that_jumps_ahead_removes_nothing_and_lets_nothing_run_again() {
     alarm::listen();
-    let Some(world) = World::new().await else { return };
-    let (first, second) = (world.completed("first").await, world.completed("second").await);
+    let Some(world) = World::new().await else {
+        return;
+    };
+    let (first, second) = (
+        world.completed("first").await,
+        world.completed("second").await,
+    );
     let running = Subject::new("running");
-    assert!(matches!(world.store.put_if(running.claim(LONG)).await, Ok(Written::Won(_))));
+    assert!(matches!(
+        world.store.put_if(running.claim(LONG)).await,
+        Ok(Written::Won(_))
+    ));
     let heard = alarm::heard("clock of the database").len();
 
     world.jump(400 * DAY).await;
-    assert!(!world.runs_again(&first).await, "at once, before anybody has swept");
+    assert!(
+        !world.runs_again(&first).await,
+        "at once, before anybody has swept"
+    );
     for _ in 0..5 {
         let swept = world.store.sweep(1000).await.unwrap();
         assert_eq!(swept.total(), 0, "{swept:?}");
     }
     assert!(!world.runs_again(&second).await && !world.runs_again(&running).await);
     let read = world.store.get(vec![first.id, second.id]).await.unwrap();
-    assert!(read.records.iter().all(|record| record.as_ref().unwrap().answer.is_some()), "they replay: {read:?}");
-    assert!(world.now().await < wall().after(DAY), "time goes on from where it was");
-    assert_eq!(alarm::heard("clock of the database").len(), heard + 1, "told once");
-    assert!(world.store.stats().clock_ahead_seconds > (399 * DAY).as_secs(), "{:?}", world.store.stats());
+    assert!(
+        read.records
+            .iter()
+            .all(|record| record.as_ref().unwrap().answer.is_some()),
+        "they replay: {read:?}"
+    );
+    assert!(
+        world.now().await < wall().after(DAY),
+        "time goes on from where it was"
+    );
+    assert_eq!(
+        alarm::heard("clock of the database").len(),
+        heard + 1,
+        "told once"
+    );
+    assert!(
+        world.store.stats().clock_ahead_seconds > (399 * DAY).as_secs(),
+        "{:?}",
+        world.store.stats()
+    );
     // Others find the same, also those who come later.
     let other = open(&world.url).await;
     other.sweep(100).await.unwrap();
@@ -95,15 +135,23 @@ async fn a_clock_that_jumps_ahead_removes_nothing_and_lets_nothing_run_again() {
     world.store.sweep(100).await.unwrap();
     assert_eq!(world.store.stats().clock_ahead_seconds, 0);
     let (now, wall) = (world.now().await, wall());
-    assert!(now < wall.after(Duration::from_secs(60)) && now.after(Duration::from_secs(60)) > wall, "{now:?} is not {wall:?}");
+    assert!(
+        now < wall.after(Duration::from_secs(60)) && now.after(Duration::from_secs(60)) > wall,
+        "{now:?} is not {wall:?}"
+    );
     assert!(!world.runs_again(&first).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn time_in_which_nobody_was_there_passes() {
-    let Some(world) = World::new().await else { return };
+    let Some(world) = World::new().await else {
+        return;
+    };
     // The last one who looked was there ten days ago, by a clock that is right.
-    let past = format!("UPDATE hapax.pace SET clock_floor = clock_floor - {}, lapsed_to = 0", (10 * DAY).as_micros());
+    let past = format!(
+        "UPDATE hapax.pace SET clock_floor = clock_floor - {}, lapsed_to = 0",
+        (10 * DAY).as_micros()
+    );
     world.user.batch_execute(&past).await.unwrap();
     let subject = world.completed("fresh").await;
     assert!(world.now().await.after(Duration::from_secs(60)) > wall());

@@ -1,4 +1,5 @@
-//! Connections that are cut after every possible number of reply bytes, and that swallow everything: through a proxy that does as told.
+//! Connections that are cut after every possible number of reply bytes, and that swallow
+//! everything: through a proxy that does as told.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,10 +15,17 @@ use super::world::{Server, open, open_through, prepared};
 const LANES: u64 = 4;
 /// More than a reply to one claim, or to the end of one attempt, can have.
 const REPLY_BYTES_MAX: u64 = 8 * 1024;
-/// What the network does to everything that is said: it is lost, or comes late, when those who said it have long hung up.
-const FAULTS: [fn(&FaultProxy, bool); 4] = [FaultProxy::blackhole, FaultProxy::stall, FaultProxy::blackhole, FaultProxy::stall];
+/// What the network does to everything that is said: it is lost, or comes late, when those who said
+/// it have long hung up.
+const FAULTS: [fn(&FaultProxy, bool); 4] = [
+    FaultProxy::blackhole,
+    FaultProxy::stall,
+    FaultProxy::blackhole,
+    FaultProxy::stall,
+];
 const CALLERS: usize = 8;
-/// The store gives up after two seconds, and so does whoever asks it what it is. The rest is for a slow machine.
+/// The store gives up after two seconds, and so does whoever asks it what it is. The rest is for a
+/// slow machine.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(8);
 
 /// The step of an attempt whose reply is cut.
@@ -56,11 +64,18 @@ impl Node {
         };
         let shop = Shop::told(store, books, observer);
         // The first claim is preceded by what its fingerprint covers.
-        shop.charge(&format!("first-{}", proxy.address().port())).await;
-        Node { proxy, shop, sight, cut }
+        shop.charge(&format!("first-{}", proxy.address().port()))
+            .await;
+        Node {
+            proxy,
+            shop,
+            sight,
+            cut,
+        }
     }
 
-    /// Charges a key, and has the reply to one step of it cut after so many bytes. Says whether there were so many.
+    /// Charges a key, and has the reply to one step of it cut after so many bytes. Says whether
+    /// there were so many.
     async fn charge_and_cut(&self, step: Step, bytes: u64) -> bool {
         self.cut.send_replace(Some((step, bytes)));
         let faults = self.proxy.faults();
@@ -70,7 +85,8 @@ impl Node {
     }
 }
 
-/// Goes through every `LANES`th number of bytes from `first` on, until replies have no more; says how many that were.
+/// Goes through every `LANES`th number of bytes from `first` on, until replies have no more; says
+/// how many that were.
 async fn cut_all(node: Node, step: Step, first: u64) -> (u64, Arc<Sight>) {
     for (cuts, bytes) in (0..).zip((first..REPLY_BYTES_MAX).step_by(LANES as usize)) {
         if !node.charge_and_cut(step, bytes).await {
@@ -82,7 +98,9 @@ async fn cut_all(node: Node, step: Step, first: u64) -> (u64, Arc<Sight>) {
 
 /// Cuts the reply to this step after every number of bytes that it has.
 async fn every_byte(step: Step) {
-    let Some(server) = Server::shared() else { return };
+    let Some(server) = Server::shared() else {
+        return;
+    };
     let url = prepared(server).await;
     let books = Arc::new(Books::default());
     let mut lanes = Vec::new();
@@ -107,13 +125,27 @@ async fn every_byte(step: Step) {
         books.longest(),
     );
     assert!(cuts > 100, "void: a reply has more than {cuts} bytes");
-    assert!(sum(Sight::failed) >= cuts, "every cut is a write that failed");
-    // The server commits before it replies: each of these was done, and its caller had to find out. A reply that came whole may be lost
-    // all the same with its connection.
-    let (found, other) = if step == Step::Claim { (adopted, before) } else { (before, adopted) };
-    assert!((cuts..=cuts + LANES).contains(&found), "{found} were found to have been done, after {cuts} cuts");
+    assert!(
+        sum(Sight::failed) >= cuts,
+        "every cut is a write that failed"
+    );
+    // The server commits before it replies: each of these was done, and its caller had to find out.
+    // A reply that came whole may be lost all the same with its connection.
+    let (found, other) = if step == Step::Claim {
+        (adopted, before)
+    } else {
+        (before, adopted)
+    };
+    assert!(
+        (cuts..=cuts + LANES).contains(&found),
+        "{found} were found to have been done, after {cuts} cuts"
+    );
     assert_eq!(other, 0);
-    assert!(books.longest() < ANSWERED_WITHIN, "a request took {:?}", books.longest());
+    assert!(
+        books.longest() < ANSWERED_WITHIN,
+        "a request took {:?}",
+        books.longest()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -127,8 +159,11 @@ async fn an_end_whose_reply_is_cut_anywhere_is_found_written() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_network_that_swallows_or_delays_everything_is_an_answer_in_time_and_costs_no_second_effect() {
-    let Some(server) = Server::shared() else { return };
+async fn a_network_that_swallows_or_delays_everything_is_an_answer_in_time_and_costs_no_second_effect()
+ {
+    let Some(server) = Server::shared() else {
+        return;
+    };
     let url = prepared(server).await;
     let proxy = FaultProxy::in_front_of(server.address()).await;
     let books = Arc::new(Books::default());
@@ -142,11 +177,16 @@ async fn a_network_that_swallows_or_delays_everything_is_an_answer_in_time_and_c
         }
         sight.fault();
         fault(&proxy, true);
-        // Somebody new is told in time that there is nobody to ask, by an answer and not by silence.
+        // Somebody new is told in time that there is nobody to ask, by an answer and not by
+        // silence.
         let begun = Instant::now();
         let told = shop.send(&format!("swallowed-{round}")).await;
         assert_eq!(told, Err(Rejection::StoreUnavailable));
-        assert!(begun.elapsed() < ANSWERED_WITHIN, "told after {:?}", begun.elapsed());
+        assert!(
+            begun.elapsed() < ANSWERED_WITHIN,
+            "told after {:?}",
+            begun.elapsed()
+        );
         fault(&proxy, false);
     }
     books.more(CALLERS * 4).await;
@@ -167,6 +207,13 @@ async fn a_network_that_swallows_or_delays_everything_is_an_answer_in_time_and_c
         books.longest(),
         sight.slowest(),
     );
-    assert!(proxy.faults() > 0 && sight.struck() > 0, "void: no statement was in flight");
-    assert!(books.longest() < ANSWERED_WITHIN, "a request took {:?}", books.longest());
+    assert!(
+        proxy.faults() > 0 && sight.struck() > 0,
+        "void: no statement was in flight"
+    );
+    assert!(
+        books.longest() < ANSWERED_WITHIN,
+        "a request took {:?}",
+        books.longest()
+    );
 }

@@ -7,21 +7,24 @@ use super::shop::{Books, Load, Shop};
 use super::watched::{Sight, Watched};
 use super::world::{Server, name, open, prepared, session};
 
-/// How often the whole server is killed at least, and how often all of its connections to a database.
+/// How often the whole server is killed at least, and how often all of its connections to a
+/// database.
 const KILLS: usize = 8;
 const TERMINATIONS: usize = 40;
-/// As often as it takes until so many statements were struck in flight: mostly the first few do, but a kill may fall between two statements.
+/// As often as it takes until so many statements were struck in flight: mostly the first few do,
+/// but a kill may fall between two statements.
 const STRUCK_MIN: u64 = 8;
 const KILLS_MAX: usize = 10 * KILLS;
 /// Callers at each of the nodes.
 const CALLERS: usize = 8;
 /// What is charged between two faults: enough that everybody has connected anew.
 const BETWEEN: usize = 40;
-/// A request is given up after two seconds at each step that asks the store, and there are two: what the store is and what it has of the
-/// key. The rest is for a slow machine.
+/// A request is given up after two seconds at each step that asks the store, and there are two:
+/// what the store is and what it has of the key. The rest is for a slow machine.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(8);
 
-/// Ends all connections to a database; says how many there were, and on how many a statement was in flight.
+/// Ends all connections to a database; says how many there were, and on how many a statement was in
+/// flight.
 const TERMINATE: &str = "
     SELECT count(*), count(*) FILTER (WHERE state = 'active')
     FROM (SELECT state, pg_terminate_backend(pid) AS is_ended FROM pg_stat_activity WHERE datname = $1::text OFFSET 0) AS ended WHERE is_ended";
@@ -37,7 +40,12 @@ struct Nodes {
 impl Nodes {
     async fn open(url: &str) -> Nodes {
         let books = Arc::new(Books::default());
-        let mut nodes = Nodes { shops: Vec::new(), sights: Vec::new(), stores: Vec::new(), books };
+        let mut nodes = Nodes {
+            shops: Vec::new(),
+            sights: Vec::new(),
+            stores: Vec::new(),
+            books,
+        };
         for _ in 0..2 {
             let (store, sight) = Watched::new(open(url).await);
             nodes.shops.push(Shop::on(store.clone(), &nodes.books));
@@ -55,22 +63,42 @@ impl Nodes {
         self.sights.iter().map(|sight| of(sight)).sum()
     }
 
-    /// Nothing happened twice, nothing was lost, everything that failed failed in time, and faults did land: on so many statements.
+    /// Nothing happened twice, nothing was lost, everything that failed failed in time, and faults
+    /// did land: on so many statements.
     async fn judge(&self, what: &str, faults: usize, landed: u64, url: &str) {
         let charges = self.books.judge();
         self.books.replay_all(Arc::new(open(url).await)).await;
-        let (failed, adopted, before) = (self.sum(Sight::failed), self.sum(Sight::adopted), self.sum(Sight::written_before));
+        let (failed, adopted, before) = (
+            self.sum(Sight::failed),
+            self.sum(Sight::adopted),
+            self.sum(Sight::written_before),
+        );
         println!(
             "{what}: {faults} faults, which landed on {landed} statements in flight; {failed} writes failed; {charges} charges, {} answers of 503 or 409, \
              {adopted} claims adopted, {before} ends found written; the longest request took {:?}, the longest write {:?}",
             self.books.unavailable(),
             self.books.longest(),
-            self.sights.iter().map(|sight| sight.slowest()).max().unwrap(),
+            self.sights
+                .iter()
+                .map(|sight| sight.slowest())
+                .max()
+                .unwrap(),
         );
-        assert!(landed > 0 && failed > 0, "void: no fault landed while a statement was in flight");
-        assert!(self.books.longest() < ANSWERED_WITHIN, "a request took {:?}", self.books.longest());
+        assert!(
+            landed > 0 && failed > 0,
+            "void: no fault landed while a statement was in flight"
+        );
+        assert!(
+            self.books.longest() < ANSWERED_WITHIN,
+            "a request took {:?}",
+            self.books.longest()
+        );
         for store in &self.stores {
-            assert_eq!((store.stats().failovers, store.stats().commits_lost), (0, 0), "the database is the one it was");
+            assert_eq!(
+                (store.stats().failovers, store.stats().commits_lost),
+                (0, 0),
+                "the database is the one it was"
+            );
             assert!(store.stats().connections_lost > 0);
         }
     }
@@ -78,7 +106,9 @@ impl Nodes {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_killed_again_and_again_costs_no_second_effect_and_no_restart() {
-    let Some(mut server) = Server::start() else { return };
+    let Some(mut server) = Server::start() else {
+        return;
+    };
     let url = prepared(&server).await;
     let nodes = Nodes::open(&url).await;
     let load = Load::start("key", &nodes.shops, CALLERS);
@@ -94,12 +124,16 @@ async fn a_server_that_is_killed_again_and_again_costs_no_second_effect_and_no_r
     }
     nodes.books.more(BETWEEN).await;
     load.end().await;
-    nodes.judge("server killed", kills, nodes.sum(Sight::struck), &url).await;
+    nodes
+        .judge("server killed", kills, nodes.sum(Sight::struck), &url)
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_are_terminated_at_random_cost_no_second_effect_and_no_restart() {
-    let Some(server) = Server::shared() else { return };
+    let Some(server) = Server::shared() else {
+        return;
+    };
     let url = prepared(server).await;
     let nodes = Nodes::open(&url).await;
     let load = Load::start("key", &nodes.shops, CALLERS);
@@ -115,5 +149,12 @@ async fn connections_that_are_terminated_at_random_cost_no_second_effect_and_no_
     }
     nodes.books.more(BETWEEN).await;
     load.end().await;
-    nodes.judge("backends terminated", terminated.try_into().unwrap(), landed.try_into().unwrap(), &url).await;
+    nodes
+        .judge(
+            "backends terminated",
+            terminated.try_into().unwrap(),
+            landed.try_into().unwrap(),
+            &url,
+        )
+        .await;
 }

@@ -1,4 +1,5 @@
-//! Failovers and restores that lost what was acknowledged: nobody can undo that, but somebody must be told.
+//! Failovers and restores that lost what was acknowledged: nobody can undo that, but somebody must
+//! be told.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -16,8 +17,12 @@ const WRITES: usize = 10;
 /// Claims and completes so many keys; both are acknowledged.
 async fn charge(store: &Postgres, name: &str) {
     for subject in Subject::many(name, WRITES) {
-        let Ok(Written::Won(won)) = store.put_if(subject.claim(LONG)).await else { panic!("{name}") };
-        let written = store.put_if(subject.complete(won.head.fence, &answer(name), kept())).await;
+        let Ok(Written::Won(won)) = store.put_if(subject.claim(LONG)).await else {
+            panic!("{name}")
+        };
+        let written = store
+            .put_if(subject.complete(won.head.fence, &answer(name), kept()))
+            .await;
         assert!(matches!(written, Ok(Written::Won(_))), "{written:?}");
     }
 }
@@ -29,13 +34,17 @@ async fn comes_back(store: &Postgres) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), asking).await.expect("the store is back");
+    tokio::time::timeout(Duration::from_secs(30), asking)
+        .await
+        .expect("the store is back");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_that_lost_commits_is_an_alarm() {
     alarm::listen();
-    let Some(mut primary) = Server::in_memory(&[]) else { return };
+    let Some(mut primary) = Server::in_memory(&[]) else {
+        return;
+    };
     let url = prepared(&primary).await;
     let mut standby = tokio::task::block_in_place(|| primary.synchronous_standby());
     let url = both(&url, &primary, &standby);
@@ -43,7 +52,11 @@ async fn a_failover_that_lost_commits_is_an_alarm() {
     charge(&store, "replicated").await;
 
     // Alone it is no store: what it has may be old.
-    let refused = Postgres::open(&standby.url(name(&url))).await.err().expect("a standby is refused").to_string();
+    let refused = Postgres::open(&standby.url(name(&url)))
+        .await
+        .err()
+        .expect("a standby is refused")
+        .to_string();
     assert!(refused.contains("standby"), "{refused}");
 
     // From now on nothing gets there, and nobody waits for it.
@@ -53,7 +66,10 @@ async fn a_failover_that_lost_commits_is_an_alarm() {
         tokio::task::yield_now().await;
     }
     charge(&store, "acknowledged").await;
-    assert_eq!((store.stats().failovers, store.stats().commits_lost), (0, 0));
+    assert_eq!(
+        (store.stats().failovers, store.stats().commits_lost),
+        (0, 0)
+    );
     tokio::task::block_in_place(|| {
         primary.kill();
         standby.promote();
@@ -69,22 +85,43 @@ async fn a_failover_that_lost_commits_is_an_alarm() {
     // It is told once, and the store goes on.
     charge(&store, "after").await;
     comes_back(&store).await;
-    assert_eq!((store.stats().failovers, store.stats().commits_lost), (1, stats.commits_lost));
+    assert_eq!(
+        (store.stats().failovers, store.stats().commits_lost),
+        (1, stats.commits_lost)
+    );
     let fresh = open(&url).await;
-    assert_eq!((fresh.stats().failovers, fresh.stats().commits_lost), (0, 0), "who comes later has nothing to miss");
+    assert_eq!(
+        (fresh.stats().failovers, fresh.stats().commits_lost),
+        (0, 0),
+        "who comes later has nothing to miss"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_restored_elsewhere_is_an_alarm_when_it_is_opened() {
     alarm::listen();
-    let (Some(server), Some(elsewhere)) = (Server::shared(), Server::made_anew()) else { return };
+    let (Some(server), Some(elsewhere)) = (Server::shared(), Server::made_anew()) else {
+        return;
+    };
     let url = prepared(server).await;
     charge(&open(&url).await, "before").await;
     let restored = elsewhere.database();
     tokio::task::block_in_place(|| {
-        let dump = server.client("pg_dump").arg(name(&url)).stdin(Stdio::null()).output().expect("pg_dump runs");
-        assert!(dump.status.success(), "{}", String::from_utf8_lossy(&dump.stderr));
-        elsewhere.psql(name(&restored), &String::from_utf8(dump.stdout).expect("a text"));
+        let dump = server
+            .client("pg_dump")
+            .arg(name(&url))
+            .stdin(Stdio::null())
+            .output()
+            .expect("pg_dump runs");
+        assert!(
+            dump.status.success(),
+            "{}",
+            String::from_utf8_lossy(&dump.stderr)
+        );
+        elsewhere.psql(
+            name(&restored),
+            &String::from_utf8(dump.stdout).expect("a text"),
+        );
     });
 
     assert_eq!(alarm::heard("another system"), Vec::<String>::new());
@@ -94,16 +131,34 @@ async fn a_database_restored_elsewhere_is_an_alarm_when_it_is_opened() {
     assert_eq!(alarms.len(), 1, "{alarms:?}");
     println!("{}", alarms[0]);
     // What is there is served, and the next who opens it is told nothing new.
-    let reading = store.get(Subject::many("before", WRITES).iter().map(|subject| subject.id).collect()).await.unwrap();
-    assert!(reading.records.iter().flatten().all(|record| record.answer == Some(answer("before"))), "{reading:?}");
+    let reading = store
+        .get(
+            Subject::many("before", WRITES)
+                .iter()
+                .map(|subject| subject.id)
+                .collect(),
+        )
+        .await
+        .unwrap();
+    assert!(
+        reading
+            .records
+            .iter()
+            .flatten()
+            .all(|record| record.answer == Some(answer("before"))),
+        "{reading:?}"
+    );
     assert_eq!(reading.records.iter().flatten().count(), WRITES);
     assert_eq!(open(&restored).await.stats().failovers, 0);
     assert_eq!(alarm::heard("another system").len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_standby_did_not_confirm_is_not_acknowledged_even_if_the_wait_for_it_is_cancelled() {
-    let Some(primary) = Server::in_memory(&[]) else { return };
+async fn what_the_standby_did_not_confirm_is_not_acknowledged_even_if_the_wait_for_it_is_cancelled()
+{
+    let Some(primary) = Server::in_memory(&[]) else {
+        return;
+    };
     let url = prepared(&primary).await;
     let mut standby = tokio::task::block_in_place(|| primary.synchronous_standby());
     let store = Arc::new(open(&url).await);
@@ -113,14 +168,20 @@ async fn what_the_standby_did_not_confirm_is_not_acknowledged_even_if_the_wait_f
         let store = store.clone();
         async move { store.put_if(Subject::new("unconfirmed").claim(LONG)).await }
     });
-    // Somebody cancels what hangs. The server then says that it has committed, with no more than a warning that the standby may not have.
-    let cancel =
-        format!("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE datname = '{}' AND wait_event = 'SyncRep'", name(&url));
+    // Somebody cancels what hangs. The server then says that it has committed, with no more than a
+    // warning that the standby may not have.
+    let cancel = format!(
+        "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE datname = '{}' AND wait_event = 'SyncRep'",
+        name(&url)
+    );
     while tokio::task::block_in_place(|| primary.psql("postgres", &cancel)) != "t" {
         assert!(!claim.is_finished(), "void: nobody waited for the standby");
     }
     let written = claim.await.unwrap();
-    assert!(written.is_err(), "only the primary has it, and if that is lost the key runs again: {written:?}");
+    assert!(
+        written.is_err(),
+        "only the primary has it, and if that is lost the key runs again: {written:?}"
+    );
     tokio::task::block_in_place(|| standby.start_again());
     charge(&store, "confirmed again").await;
 }

@@ -21,14 +21,19 @@ struct Receiver(String);
 
 impl Receiver {
     fn stop(standby: &Server) -> Receiver {
-        let id = tokio::task::block_in_place(|| standby.psql("postgres", "SELECT pid FROM pg_stat_wal_receiver"));
+        let id = tokio::task::block_in_place(|| {
+            standby.psql("postgres", "SELECT pid FROM pg_stat_wal_receiver")
+        });
         let receiver = Receiver(id);
         receiver.signal("STOP");
         receiver
     }
 
     fn signal(&self, name: &str) {
-        let signalled = Command::new("kill").args(["-s", name, &self.0]).status().expect("a command of every system");
+        let signalled = Command::new("kill")
+            .args(["-s", name, &self.0])
+            .status()
+            .expect("a command of every system");
         assert!(signalled.success(), "{name} {}", self.0);
     }
 }
@@ -41,22 +46,35 @@ impl Drop for Receiver {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_synchronous_standby_that_takes_over_costs_no_second_effect_and_loses_nothing() {
-    let Some(mut primary) = Server::in_memory(&[]) else { return };
+    let Some(mut primary) = Server::in_memory(&[]) else {
+        return;
+    };
     let url = prepared(&primary).await;
     let mut standby = tokio::task::block_in_place(|| primary.synchronous_standby());
     let url = both(&url, &primary, &standby);
     let books = Arc::new(Books::default());
     let (first, sight) = Watched::new(open(&url).await);
     let stores = [first, Watched::by(open(&url).await, &sight)];
-    let shops: Vec<_> = stores.iter().map(|store| Shop::on(store.clone(), &books)).collect();
+    let shops: Vec<_> = stores
+        .iter()
+        .map(|store| Shop::on(store.clone(), &books))
+        .collect();
     let load = Load::start("key", &shops, CALLERS);
 
     let (mut promotions, mut away) = (0, Duration::ZERO);
     while sight.faults_in_claims() < IN_CLAIMS_MIN && promotions < PROMOTIONS_MAX {
         books.more(BETWEEN).await;
-        // Mostly while claims wait for the standby: they may be there, on their way, or not even that. At other times wherever they are.
-        let receiver = if promotions % 4 == 3 { None } else { Some(Receiver::stop(&standby)) };
-        let (shop, key) = (shops[promotions % 2].clone(), format!("promotion-{promotions}"));
+        // Mostly while claims wait for the standby: they may be there, on their way, or not even
+        // that. At other times wherever they are.
+        let receiver = if promotions % 4 == 3 {
+            None
+        } else {
+            Some(Receiver::stop(&standby))
+        };
+        let (shop, key) = (
+            shops[promotions % 2].clone(),
+            format!("promotion-{promotions}"),
+        );
         let caught = tokio::spawn(async move { shop.charge(&key).await });
         while sight.claims_in_flight() == 0 {
             tokio::task::yield_now().await;
@@ -86,10 +104,19 @@ async fn a_synchronous_standby_that_takes_over_costs_no_second_effect_and_loses_
         books.unavailable(),
         books.longest(),
     );
-    assert!(in_claims >= IN_CLAIMS_MIN, "void: only {in_claims} of {promotions} promotions landed inside a claim");
+    assert!(
+        in_claims >= IN_CLAIMS_MIN,
+        "void: only {in_claims} of {promotions} promotions landed inside a claim"
+    );
     for store in &stores {
         let stats = store.stats();
-        assert_eq!(stats.commits_lost, 0, "a synchronous standby has everything: a false alarm");
-        assert_eq!(stats.failovers, promotions as u64, "every promotion is noticed, once");
+        assert_eq!(
+            stats.commits_lost, 0,
+            "a synchronous standby has everything: a false alarm"
+        );
+        assert_eq!(
+            stats.failovers, promotions as u64,
+            "every promotion is noticed, once"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! A database that is restored from a backup while every node is stopped, which is the natural procedure: somebody must be told all the same.
+//! A database that is restored from a backup while every node is stopped, which is the natural
+//! procedure: somebody must be told all the same.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -18,27 +19,48 @@ const WRITES: usize = 5;
 
 /// A node that remembers its last writes in this file.
 async fn node(url: &str, file: &Path) -> Postgres {
-    let options = Options { high_water_file: Some(file.to_owned()), ..Options::new(url).expect("a URL") };
-    Postgres::open_with(options).await.unwrap_or_else(|error| panic!("{error}"))
+    let options = Options {
+        high_water_file: Some(file.to_owned()),
+        ..Options::new(url).expect("a URL")
+    };
+    Postgres::open_with(options)
+        .await
+        .unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Claims and completes so many keys, and waits until the file names the last of them.
 async fn charge(store: &Postgres, name: &str, lifetime: Lifetime, file: Option<&Path>) {
     let subjects = Subject::many(name, WRITES);
     for subject in &subjects {
-        let Ok(Written::Won(won)) = store.put_if(subject.claim(LONG)).await else { panic!("{name}") };
-        let written = store.put_if(subject.complete(won.head.fence, &answer(name), lifetime)).await;
+        let Ok(Written::Won(won)) = store.put_if(subject.claim(LONG)).await else {
+            panic!("{name}")
+        };
+        let written = store
+            .put_if(subject.complete(won.head.fence, &answer(name), lifetime))
+            .await;
         assert!(matches!(written, Ok(Written::Won(_))), "{written:?}");
     }
     let Some(file) = file else { return };
-    let last = store.get(vec![subjects[WRITES - 1].id]).await.unwrap().records.remove(0).unwrap().head;
+    let last = store
+        .get(vec![subjects[WRITES - 1].id])
+        .await
+        .unwrap()
+        .records
+        .remove(0)
+        .unwrap()
+        .head;
     let line = format!("write {} {} ", last.id, last.version);
     let written = async {
-        while !std::fs::read_to_string(file).unwrap_or_default().contains(&line) {
+        while !std::fs::read_to_string(file)
+            .unwrap_or_default()
+            .contains(&line)
+        {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), written).await.expect("the file names the last write");
+    tokio::time::timeout(Duration::from_secs(30), written)
+        .await
+        .expect("the file names the last write");
 }
 
 /// Those of other tests are among them.
@@ -46,25 +68,41 @@ fn alarms() -> usize {
     alarm::heard("without writes that it had acknowledged").len()
 }
 
-/// What a node found when it began: whether the database went back, and the epoch and the highest fence it gives now.
+/// What a node found when it began: whether the database went back, and the epoch and the highest
+/// fence it gives now.
 async fn found(store: &Postgres) -> (bool, u64, u64) {
     let epoch = store.pulse().await.expect("pulse").epoch;
-    let Ok(Written::Won(won)) = store.put_if(Subject::new(&uuid::Uuid::new_v4().to_string()).claim(LONG)).await else { panic!() };
+    let Ok(Written::Won(won)) = store
+        .put_if(Subject::new(&uuid::Uuid::new_v4().to_string()).claim(LONG))
+        .await
+    else {
+        panic!()
+    };
     (store.stats().restored, epoch, won.head.fence.as_u64())
 }
 
 fn copy(from: &Path, to: &Path) {
-    let copied = std::process::Command::new("cp").arg("-a").arg(from).arg(to).status().expect("cp runs");
+    let copied = std::process::Command::new("cp")
+        .arg("-a")
+        .arg(from)
+        .arg(to)
+        .status()
+        .expect("cp runs");
     assert!(copied.success());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_that_was_restored_while_all_nodes_were_stopped_is_an_alarm() {
     alarm::listen();
-    let Some(mut server) = Server::start() else { return };
+    let Some(mut server) = Server::start() else {
+        return;
+    };
     let url = prepared(&server).await;
     let directory = tempfile::tempdir().unwrap();
-    let (file, backup) = (directory.path().join("high-water"), directory.path().join("backup"));
+    let (file, backup) = (
+        directory.path().join("high-water"),
+        directory.path().join("backup"),
+    );
     let store = node(&url, &file).await;
     charge(&store, "before", kept(), Some(&file)).await;
     drop(store);
@@ -78,7 +116,11 @@ async fn a_database_that_was_restored_while_all_nodes_were_stopped_is_an_alarm()
     // An ordinary restart of both is none.
     let store = node(&url, &file).await;
     let (restored, epoch, _) = found(&store).await;
-    assert!(!restored && store.stats().commits_lost == 0, "a false alarm: {:?}", store.stats());
+    assert!(
+        !restored && store.stats().commits_lost == 0,
+        "a false alarm: {:?}",
+        store.stats()
+    );
     charge(&store, "after", kept(), Some(&file)).await;
     let (_, _, fence) = found(&store).await;
     drop(store);
@@ -94,29 +136,51 @@ async fn a_database_that_was_restored_while_all_nodes_were_stopped_is_an_alarm()
     let heard = alarms();
     let store = node(&url, &file).await;
     let (restored, epoch_after, fence_after) = found(&store).await;
-    assert!(restored && store.stats().commits_lost >= WRITES as u64, "{:?}", store.stats());
+    assert!(
+        restored && store.stats().commits_lost >= WRITES as u64,
+        "{:?}",
+        store.stats()
+    );
     assert!(alarms() > heard);
     assert!(epoch_after > epoch, "what nodes have in memory is void");
-    assert!(fence_after > fence, "a fence that was given is given again: {fence_after} after {fence}");
+    assert!(
+        fence_after > fence,
+        "a fence that was given is given again: {fence_after} after {fence}"
+    );
     // Told once.
     charge(&store, "since", kept(), Some(&file)).await;
     drop(store);
     let store = node(&url, &file).await;
-    assert!(!found(&store).await.0 && store.stats().commits_lost == 0, "{:?}", store.stats());
+    assert!(
+        !found(&store).await.0 && store.stats().commits_lost == 0,
+        "{:?}",
+        store.stats()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dump_restored_into_the_same_database_is_an_alarm() {
     alarm::listen();
-    let Some(server) = Server::shared() else { return };
+    let Some(server) = Server::shared() else {
+        return;
+    };
     let url = prepared(server).await;
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("high-water");
     let store = node(&url, &file).await;
     charge(&store, "dumped", kept(), Some(&file)).await;
     let dump = tokio::task::block_in_place(|| {
-        let dump = server.client("pg_dump").arg(name(&url)).stdin(Stdio::null()).output().expect("pg_dump runs");
-        assert!(dump.status.success(), "{}", String::from_utf8_lossy(&dump.stderr));
+        let dump = server
+            .client("pg_dump")
+            .arg(name(&url))
+            .stdin(Stdio::null())
+            .output()
+            .expect("pg_dump runs");
+        assert!(
+            dump.status.success(),
+            "{}",
+            String::from_utf8_lossy(&dump.stderr)
+        );
         String::from_utf8(dump.stdout).expect("a text")
     });
     charge(&store, "lost", kept(), Some(&file)).await;
@@ -141,37 +205,69 @@ async fn a_dump_restored_into_the_same_database_is_an_alarm() {
     let (restored, epoch, _) = found(&store).await;
     assert!(!restored, "nobody can tell");
     let signed = Signed::new("ada", "the disk of db-1 failed").unwrap();
-    let noted = schema::restored(&ConnectOptions::parse(&url).unwrap(), &signed).await.expect("noted");
+    let noted = schema::restored(&ConnectOptions::parse(&url).unwrap(), &signed)
+        .await
+        .expect("noted");
     let (_, epoch_after, fence) = found(&store).await;
     assert!(
-        epoch_after == noted.epoch && noted.epoch > epoch && fence > noted.floor && noted.floor > noted.now.as_micros(),
+        epoch_after == noted.epoch
+            && noted.epoch > epoch
+            && fence > noted.floor
+            && noted.floor > noted.now.as_micros(),
         "{noted:?}"
     );
     let log = store.log(LogQuery::latest(1)).await.unwrap();
-    assert_eq!((log[0].action.word(), log[0].signed.by(), log[0].signed.reason()), ("restored", "ada", "the disk of db-1 failed"));
+    assert_eq!(
+        (
+            log[0].action.word(),
+            log[0].signed.by(),
+            log[0].signed.reason()
+        ),
+        ("restored", "ada", "the disk of db-1 failed")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_may_be_gone_by_now_is_no_witness() {
     alarm::listen();
-    let Some(server) = Server::shared() else { return };
+    let Some(server) = Server::shared() else {
+        return;
+    };
     let url = prepared(server).await;
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("high-water");
     let store = node(&url, &file).await;
     charge(&store, "kept", kept(), Some(&file)).await;
     // Goes by itself before long.
-    charge(&store, "brief", Lifetime { retention: Duration::ZERO, tombstone: Duration::ZERO }, None).await;
+    charge(
+        &store,
+        "brief",
+        Lifetime {
+            retention: Duration::ZERO,
+            tombstone: Duration::ZERO,
+        },
+        None,
+    )
+    .await;
     while store.sweep(100).await.unwrap().removed < WRITES {}
     drop(store);
     let store = node(&url, &file).await;
     assert!(!found(&store).await.0, "{:?}", store.stats());
     drop(store);
     // All that it names is over and gone.
-    server.psql(name(&url), "UPDATE hapax.heads SET tombstone_until = 1, expires_at = 1; DELETE FROM hapax.heads");
+    server.psql(
+        name(&url),
+        "UPDATE hapax.heads SET tombstone_until = 1, expires_at = 1; DELETE FROM hapax.heads",
+    );
     let text = std::fs::read_to_string(&file).unwrap();
-    assert!(text.contains("\nwrite "), "void: the file names nothing: {text}");
-    let moved = format!("UPDATE hapax.pace SET skew = {}", 30 * 24 * 60 * 60 * 1_000_000_u64);
+    assert!(
+        text.contains("\nwrite "),
+        "void: the file names nothing: {text}"
+    );
+    let moved = format!(
+        "UPDATE hapax.pace SET skew = {}",
+        30 * 24 * 60 * 60 * 1_000_000_u64
+    );
     server.psql(name(&url), &moved);
     let store = node(&url, &file).await;
     assert!(!found(&store).await.0, "{:?}", store.stats());
@@ -179,7 +275,9 @@ async fn what_may_be_gone_by_now_is_no_witness() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_of_another_store_says_nothing() {
-    let Some(server) = Server::shared() else { return };
+    let Some(server) = Server::shared() else {
+        return;
+    };
     let (one, other) = (prepared(server).await, prepared(server).await);
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("high-water");

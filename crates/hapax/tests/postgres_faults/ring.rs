@@ -19,7 +19,8 @@ const WRITERS: usize = 64;
 const WIDTH_US: u64 = 100_000;
 /// How often each node sweeps.
 const SWEEP_EVERY: Duration = Duration::from_millis(25);
-/// Just within thirteen widths: the farthest ahead that the ring is written to, into the table that was emptied last.
+/// Just within thirteen widths: the farthest ahead that the ring is written to, into the table that
+/// was emptied last.
 const RETENTION: Duration = Duration::from_millis(1250);
 /// How often an answer is read while it replays.
 const READ_EVERY: Duration = Duration::from_millis(200);
@@ -30,7 +31,8 @@ const TURNS_MIN: u64 = 20;
 const TURNS: u64 = 60;
 /// If there were not so many turns by then, it has to do with fewer.
 const LONGEST: Duration = Duration::from_secs(20);
-/// No write may take longer, on a loaded machine: a turn waits 50 ms for its table, a write 100 ms for its record.
+/// No write may take longer, on a loaded machine: a turn waits 50 ms for its table, a write 100 ms
+/// for its record.
 const STALL_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
@@ -47,16 +49,23 @@ impl Tally {
     async fn timed<T>(&self, asked: impl Future<Output = T>) -> T {
         let begun = Instant::now();
         let answered = asked.await;
-        self.longest_us.fetch_max(u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.longest_us.fetch_max(
+            u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX),
+            Ordering::Relaxed,
+        );
         answered
     }
 }
 
-/// Charges again and again: claims the key at two nodes at once, ends the attempt that won, and has the answer read until it is over.
+/// Charges again and again: claims the key at two nodes at once, ends the attempt that won, and has
+/// the answer read until it is over.
 async fn write(nodes: [Arc<Postgres>; 2], reader: Arc<Reader>, writer: usize, tally: Arc<Tally>) {
     let mut replays = JoinSet::new();
     // Not all at the same time, so that there is something in every table.
-    tokio::time::sleep(WRITE_EVERY * u32::try_from(writer).unwrap() / u32::try_from(WRITERS).unwrap()).await;
+    tokio::time::sleep(
+        WRITE_EVERY * u32::try_from(writer).unwrap() / u32::try_from(WRITERS).unwrap(),
+    )
+    .await;
     for number in 0.. {
         if tally.is_over.load(Ordering::Relaxed) {
             break;
@@ -72,21 +81,46 @@ async fn write(nodes: [Arc<Postgres>; 2], reader: Arc<Reader>, writer: usize, ta
         };
         tally.contested.fetch_add(1, Ordering::Relaxed);
         let answer = answer(&format!("the answer of {name}"));
-        let end = rivals[winner].complete(head.fence, &answer, Lifetime { retention: RETENTION, tombstone: LONG });
+        let end = rivals[winner].complete(
+            head.fence,
+            &answer,
+            Lifetime {
+                retention: RETENTION,
+                tombstone: LONG,
+            },
+        );
         let begun = Instant::now();
         let written = tally.timed(nodes[winner].put_if(end)).await.unwrap();
         assert!(matches!(written, Written::Won(_)), "{written:?}");
         tally.written.fetch_add(1, Ordering::Relaxed);
-        replays.spawn(replay(reader.clone(), head.id, answer, begun + RETENTION, tally.clone()));
+        replays.spawn(replay(
+            reader.clone(),
+            head.id,
+            answer,
+            begun + RETENTION,
+            tally.clone(),
+        ));
         tokio::time::sleep(WRITE_EVERY).await;
     }
     replays.join_all().await;
 }
 
 /// Reads an answer until it is over, which it is not before `alive`.
-async fn replay(reader: Arc<Reader>, id: RecordId, answer: Arc<Answer>, alive: Instant, tally: Arc<Tally>) {
+async fn replay(
+    reader: Arc<Reader>,
+    id: RecordId,
+    answer: Arc<Answer>,
+    alive: Instant,
+    tally: Arc<Tally>,
+) {
     while let Some(record) = reader.read(id, alive).await {
-        assert_eq!(record.answer, Some(answer.clone()), "{}, which is over at {:?}", record.head.key, record.head.expires_at);
+        assert_eq!(
+            record.answer,
+            Some(answer.clone()),
+            "{}, which is over at {:?}",
+            record.head.key,
+            record.head.expires_at
+        );
         tally.replayed.fetch_add(1, Ordering::Relaxed);
         tokio::time::sleep(READ_EVERY).await;
     }
@@ -107,20 +141,35 @@ struct Reader(Postgres);
 
 impl Reader {
     async fn open(url: &str) -> Reader {
-        let options = Options { lock_patience: Duration::ZERO, ..Options::new(url).unwrap() };
+        let options = Options {
+            lock_patience: Duration::ZERO,
+            ..Options::new(url).unwrap()
+        };
         Reader(Postgres::open_with(options).await.unwrap())
     }
 
-    /// The record until it is over. Until `alive` it surely is not; after that it may be dropped while it is read.
+    /// The record until it is over. Until `alive` it surely is not; after that it may be dropped
+    /// while it is read.
     async fn read(&self, id: RecordId, alive: Instant) -> Option<Record> {
         let reading = self.0.get(vec![id]).await;
         let is_alive = Instant::now() < alive;
         match reading {
             Ok(Reading { records, now }) => {
-                let record = records.into_iter().next().flatten().expect("its tombstone stands for an hour");
+                let record = records
+                    .into_iter()
+                    .next()
+                    .flatten()
+                    .expect("its tombstone stands for an hour");
                 let is_over = record.head.expires_at <= now;
-                assert!(!(is_over && is_alive), "over before its time: {record:?} at {now:?}");
-                assert_eq!(is_over, matches!(record.head.state, State::Expired(_)), "{record:?}");
+                assert!(
+                    !(is_over && is_alive),
+                    "over before its time: {record:?} at {now:?}"
+                );
+                assert_eq!(
+                    is_over,
+                    matches!(record.head.state, State::Expired(_)),
+                    "{record:?}"
+                );
                 (!is_over).then_some(record)
             }
             Err(error) => {
@@ -133,29 +182,46 @@ impl Reader {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tables_of_answers_turn_under_load_beside_idle_transactions_and_hold_up_nobody() {
-    // In memory, as emptying a table so often is mostly waiting for a disk that others wait for too.
-    let Some(server) = Server::in_memory(&[]) else { return };
+    // In memory, as emptying a table so often is mostly waiting for a disk that others wait for
+    // too.
+    let Some(server) = Server::in_memory(&[]) else {
+        return;
+    };
     let url = prepared(&server).await;
     let user = session(&url).await;
-    user.batch_execute(&format!("UPDATE hapax.pace SET hours_width = {WIDTH_US}")).await.unwrap();
+    user.batch_execute(&format!("UPDATE hapax.pace SET hours_width = {WIDTH_US}"))
+        .await
+        .unwrap();
     let nodes = [Arc::new(open(&url).await), Arc::new(open(&url).await)];
 
     let reader = Arc::new(Reader::open(&url).await);
 
-    // Somebody who has read all there is and written a record of their own; and somebody who has one of the tables in hand.
+    // Somebody who has read all there is and written a record of their own; and somebody who has
+    // one of the tables in hand.
     let own = Subject::new("somebody's own");
-    assert!(matches!(nodes[0].put_if(own.claim(LONG)).await, Ok(Written::Won(_))));
+    assert!(matches!(
+        nodes[0].put_if(own.claim(LONG)).await,
+        Ok(Written::Won(_))
+    ));
     let busy = session(&url).await;
-    let idle = format!("BEGIN; SELECT count(*) FROM hapax.heads; UPDATE hapax.heads SET version = version WHERE {}", own.row());
+    let idle = format!(
+        "BEGIN; SELECT count(*) FROM hapax.heads; UPDATE hapax.heads SET version = version WHERE {}",
+        own.row()
+    );
     user.batch_execute(&idle).await.unwrap();
-    busy.batch_execute("BEGIN; SELECT count(*) FROM hapax.answers_05").await.unwrap();
+    busy.batch_execute("BEGIN; SELECT count(*) FROM hapax.answers_05")
+        .await
+        .unwrap();
 
     let tally = Arc::new(Tally::default());
-    let writers: Vec<_> =
-        (0..WRITERS).map(|writer| tokio::spawn(write(nodes.clone(), reader.clone(), writer, tally.clone()))).collect();
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|writer| tokio::spawn(write(nodes.clone(), reader.clone(), writer, tally.clone())))
+        .collect();
     let begun = Instant::now();
     let turns = || nodes.iter().map(|node| node.stats().turns).sum::<u64>();
-    let sweepers = nodes.clone().map(|node| tokio::spawn(sweep(node, tally.clone())));
+    let sweepers = nodes
+        .clone()
+        .map(|node| tokio::spawn(sweep(node, tally.clone())));
     let is_cut_short = || begun.elapsed() > LONGEST || writers.iter().any(JoinHandle::is_finished);
     while turns() < TURNS && !is_cut_short() {
         tokio::time::sleep(SWEEP_EVERY).await;

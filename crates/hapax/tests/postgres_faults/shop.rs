@@ -1,4 +1,5 @@
-//! Callers who charge, and retry until they know; and the judge's books: effects as the work itself counts them, and what callers were told.
+//! Callers who charge, and retry until they know; and the judge's books: effects as the work itself
+//! counts them, and what callers were told.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,7 +11,8 @@ use hapax::{Hapax, Key, Observer, Once, Rejection, RunError, Store};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
-/// Within so long a key has a definite answer, whatever happened to its server: a lease, and time for a slow machine.
+/// Within so long a key has a definite answer, whatever happened to its server: a lease, and time
+/// for a slow machine.
 const STUCK: Duration = Duration::from_secs(40);
 /// A caller's pause before it sends its key again.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -39,7 +41,10 @@ impl Books {
 
     fn acknowledge(&self, key: &str, body: Bytes) {
         let mut acknowledged = self.acknowledged.lock().unwrap();
-        assert!(acknowledged.insert(key.to_owned(), body).is_none(), "{key} is asked for by one caller");
+        assert!(
+            acknowledged.insert(key.to_owned(), body).is_none(),
+            "{key} is asked for by one caller"
+        );
         self.count.send_replace(acknowledged.len());
     }
 
@@ -48,7 +53,10 @@ impl Books {
         let mut count = self.count.subscribe();
         let wanted = *count.borrow() + charges;
         let waited = tokio::time::timeout(STUCK, count.wait_for(|count| *count >= wanted)).await;
-        assert!(waited.is_ok_and(|count| count.is_ok()), "no {charges} charges in {STUCK:?}: the store does not come back");
+        assert!(
+            waited.is_ok_and(|count| count.is_ok()),
+            "no {charges} charges in {STUCK:?}: the store does not come back"
+        );
     }
 
     /// Of all who were answered, who had to wait the longest for it.
@@ -61,20 +69,38 @@ impl Books {
         self.unavailable.load(Ordering::Relaxed)
     }
 
-    /// At most one effect for each key, and exactly one for each that a caller knows of. Returns how many those are.
+    /// At most one effect for each key, and exactly one for each that a caller knows of. Returns
+    /// how many those are.
     pub(crate) fn judge(&self) -> usize {
-        let (effects, acknowledged) = (self.effects.lock().unwrap(), self.acknowledged.lock().unwrap());
+        let (effects, acknowledged) = (
+            self.effects.lock().unwrap(),
+            self.acknowledged.lock().unwrap(),
+        );
         let twice: Vec<_> = effects.iter().filter(|(_, count)| **count > 1).collect();
-        assert!(twice.is_empty(), "{} keys had more than one effect: {twice:?}", twice.len());
-        let without: Vec<_> = acknowledged.keys().filter(|key| !effects.contains_key(*key)).collect();
-        assert!(without.is_empty(), "acknowledged, and never had an effect: {without:?}");
+        assert!(
+            twice.is_empty(),
+            "{} keys had more than one effect: {twice:?}",
+            twice.len()
+        );
+        let without: Vec<_> = acknowledged
+            .keys()
+            .filter(|key| !effects.contains_key(*key))
+            .collect();
+        assert!(
+            without.is_empty(),
+            "acknowledged, and never had an effect: {without:?}"
+        );
         acknowledged.len()
     }
 
-    /// Everything that a caller was told is what the store still says, to a node that remembers nothing.
+    /// Everything that a caller was told is what the store still says, to a node that remembers
+    /// nothing.
     pub(crate) async fn replay_all(&self, store: Arc<dyn Store>) {
         let acknowledged = self.acknowledged.lock().unwrap().clone();
-        let shop = Shop::new(&Hapax::builder_shared(store).sweep(None).build(), Arc::default());
+        let shop = Shop::new(
+            &Hapax::builder_shared(store).sweep(None).build(),
+            Arc::default(),
+        );
         let mut replays = JoinSet::new();
         for (key, body) in acknowledged {
             if replays.len() == AT_A_TIME {
@@ -83,7 +109,11 @@ impl Books {
             let shop = shop.clone();
             replays.spawn(async move {
                 assert_eq!(shop.charge(&key).await, body, "{key} was acknowledged");
-                assert_eq!(shop.books.effects.lock().unwrap().get(&key), None, "{key} was acknowledged, and ran again");
+                assert_eq!(
+                    shop.books.effects.lock().unwrap().get(&key),
+                    None,
+                    "{key} was acknowledged, and ran again"
+                );
             });
         }
         replays.join_all().await;
@@ -99,7 +129,10 @@ pub(crate) struct Shop {
 
 impl Shop {
     pub(crate) fn new(hapax: &Hapax, books: Arc<Books>) -> Shop {
-        Shop { once: hapax.once("charge"), books }
+        Shop {
+            once: hapax.once("charge"),
+            books,
+        }
     }
 
     /// A node on this store.
@@ -109,16 +142,26 @@ impl Shop {
 
     /// The same, that tells somebody what it does, and does nothing by itself.
     pub(crate) fn told(store: Arc<dyn Store>, books: &Arc<Books>, observer: impl Observer) -> Shop {
-        Shop::new(&Hapax::builder_shared(store).observer(observer).sweep(None).build(), books.clone())
+        Shop::new(
+            &Hapax::builder_shared(store)
+                .observer(observer)
+                .sweep(None)
+                .build(),
+            books.clone(),
+        )
     }
 
-    /// Sends a key until there is a definite answer, as a patient client does, and has it acknowledged.
+    /// Sends a key until there is a definite answer, as a patient client does, and has it
+    /// acknowledged.
     pub(crate) async fn charge(&self, key: &str) -> Bytes {
         let begun = Instant::now();
         loop {
             let sent = Instant::now();
             let ran = self.send(key).await;
-            self.books.longest_us.fetch_max(u64::try_from(sent.elapsed().as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+            self.books.longest_us.fetch_max(
+                u64::try_from(sent.elapsed().as_micros()).unwrap_or(u64::MAX),
+                Ordering::Relaxed,
+            );
             let rejection = match ran {
                 Ok(body) => {
                     self.books.acknowledge(key, body.clone());
@@ -133,7 +176,10 @@ impl Shop {
                 _ => panic!("{key} got {rejection:?}"),
             }
             .fetch_add(1, Ordering::Relaxed);
-            assert!(begun.elapsed() < STUCK, "{key} has no definite answer after {STUCK:?}, only {rejection:?}");
+            assert!(
+                begun.elapsed() < STUCK,
+                "{key} has no definite answer after {STUCK:?}, only {rejection:?}"
+            );
             tokio::time::sleep(PAUSE).await;
         }
     }
@@ -142,7 +188,11 @@ impl Shop {
     pub(crate) async fn send(&self, key: &str) -> Result<Bytes, Rejection> {
         let (books, name) = (self.books.clone(), key.to_owned());
         let work = async move |_| Ok(books.charge(&name));
-        match self.once.run(Key::new(key).expect("a key"), key.to_owned(), work).await {
+        match self
+            .once
+            .run(Key::new(key).expect("a key"), key.to_owned(), work)
+            .await
+        {
             Ok(ran) => Ok(ran.body),
             Err(RunError::Rejected(rejection)) => Err(rejection),
             Err(error) => panic!("{key}: {error}"),
@@ -162,9 +212,14 @@ impl Load {
         let is_over = Arc::new(AtomicBool::new(false));
         let begin = |(node, shop): (usize, &Shop)| {
             let name = |caller| format!("{name}-{node}-{caller}");
-            (0..callers).map(|caller| tokio::spawn(call(shop.clone(), name(caller), is_over.clone()))).collect::<Vec<_>>()
+            (0..callers)
+                .map(|caller| tokio::spawn(call(shop.clone(), name(caller), is_over.clone())))
+                .collect::<Vec<_>>()
         };
-        Load { callers: shops.iter().enumerate().flat_map(begin).collect(), is_over }
+        Load {
+            callers: shops.iter().enumerate().flat_map(begin).collect(),
+            is_over,
+        }
     }
 
     /// Lets every caller get its last answer.

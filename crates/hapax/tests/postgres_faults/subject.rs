@@ -31,17 +31,27 @@ impl Subject {
         };
         let key = Key::new(key).expect("a key");
         let token = AttemptToken::from_bytes(uuid::Uuid::new_v4().into_bytes());
-        Subject { id: RecordId::of(&scope, &key), key, token, scope: Arc::new(scope) }
+        Subject {
+            id: RecordId::of(&scope, &key),
+            key,
+            token,
+            scope: Arc::new(scope),
+        }
     }
 
     /// As many as asked for, in the order of their keys.
     pub(crate) fn many(name: &str, count: usize) -> Vec<Subject> {
-        (0..count).map(|number| Subject::new(&format!("{name}-{number}"))).collect()
+        (0..count)
+            .map(|number| Subject::new(&format!("{name}-{number}")))
+            .collect()
     }
 
     /// The first claim.
     pub(crate) fn claim(&self, lease: Duration) -> Put {
-        let fingerprint = Fingerprint { policy: Arc::new(FingerprintPolicy::default()), digest: [7; 32] };
+        let fingerprint = Fingerprint {
+            policy: Arc::new(FingerprintPolicy::default()),
+            digest: [7; 32],
+        };
         let claim = Claim {
             scope: self.scope.clone(),
             key: self.key.clone(),
@@ -51,13 +61,26 @@ impl Subject {
             terms: None,
             request_id: None,
         };
-        Put { id: self.id, condition: Condition::Absent, change: Change::Claim(claim) }
+        Put {
+            id: self.id,
+            condition: Condition::Absent,
+            change: Change::Claim(claim),
+        }
     }
 
     /// The end of an attempt, with an answer that replays for a while.
     pub(crate) fn complete(&self, fence: Fence, answer: &Arc<Answer>, lifetime: Lifetime) -> Put {
-        let finish = Finish { state: State::Completed, status: Some(201), answer: Some(answer.clone()), lifetime };
-        Put { id: self.id, condition: Condition::Held { fence }, change: Change::Finish(finish) }
+        let finish = Finish {
+            state: State::Completed,
+            status: Some(201),
+            answer: Some(answer.clone()),
+            lifetime,
+        };
+        Put {
+            id: self.id,
+            condition: Condition::Held { fence },
+            change: Change::Finish(finish),
+        }
     }
 
     /// The first claim as SQL, for a session that does not end its transaction.
@@ -78,7 +101,10 @@ impl Subject {
 
 /// An hour, and another.
 pub(crate) fn kept() -> Lifetime {
-    Lifetime { retention: LONG, tombstone: LONG }
+    Lifetime {
+        retention: LONG,
+        tombstone: LONG,
+    }
 }
 
 pub(crate) fn answer(body: &str) -> Arc<Answer> {

@@ -13,8 +13,8 @@ use tokio_postgres::Client;
 use super::subject::{LONG, Subject, answer, kept};
 use super::world::{Server, name, open, prepared, session};
 
-/// What a record that somebody holds may cost the others: a lock is waited for a tenth of a second, and what it was sent with is then sent one
-/// by one. The rest is for a slow machine.
+/// What a record that somebody holds may cost the others: a lock is waited for a tenth of a second,
+/// and what it was sent with is then sent one by one. The rest is for a slow machine.
 const HELD_UP_MAX: Duration = Duration::from_millis(1500);
 /// As many as go into one statement with the one that is held.
 const OTHERS: usize = 63;
@@ -49,20 +49,31 @@ async fn claimed(store: &Arc<Postgres>, subject: &Subject) -> Fence {
     }
 }
 
-async fn completes(store: &Arc<Postgres>, subject: &Subject, fence: Fence) -> Result<Written, StoreError> {
-    store.put_if(subject.complete(fence, &answer("done"), kept())).await
+async fn completes(
+    store: &Arc<Postgres>,
+    subject: &Subject,
+    fence: Fence,
+) -> Result<Written, StoreError> {
+    store
+        .put_if(subject.complete(fence, &answer("done"), kept()))
+        .await
 }
 
 /// A transaction that is open for as long as this is not told to end.
 async fn transaction(url: &str, sql: &str) -> Client {
     let session = session(url).await;
-    session.batch_execute(&format!("BEGIN; {sql}")).await.unwrap();
+    session
+        .batch_execute(&format!("BEGIN; {sql}"))
+        .await
+        .unwrap();
     session
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_in_an_open_transaction_holds_up_nobody_elses() {
-    let Some(server) = Server::shared() else { return };
+    let Some(server) = Server::shared() else {
+        return;
+    };
     let url = prepared(server).await;
     let store = Arc::new(open(&url).await);
     let (held, others) = (Subject::new("held"), Subject::many("other", OTHERS));
@@ -71,29 +82,62 @@ async fn a_record_in_an_open_transaction_holds_up_nobody_elses() {
         fences.push(claimed(&store, subject).await);
     }
     let fence = fences.pop().unwrap();
-    let user = transaction(&url, &format!("UPDATE hapax.heads SET version = version WHERE {}", held.row())).await;
+    let user = transaction(
+        &url,
+        &format!(
+            "UPDATE hapax.heads SET version = version WHERE {}",
+            held.row()
+        ),
+    )
+    .await;
 
     let end_held = send(&store, held.complete(fence, &answer("held"), kept()));
-    let mut sent: Vec<_> =
-        others.iter().zip(fences).map(|(other, fence)| send(&store, other.complete(fence, &answer("other"), kept()))).collect();
-    sent.extend(Subject::many("fresh", FRESH).iter().map(|fresh| send(&store, fresh.claim(LONG))));
+    let mut sent: Vec<_> = others
+        .iter()
+        .zip(fences)
+        .map(|(other, fence)| send(&store, other.complete(fence, &answer("other"), kept())))
+        .collect();
+    sent.extend(
+        Subject::many("fresh", FRESH)
+            .iter()
+            .map(|fresh| send(&store, fresh.claim(LONG))),
+    );
     let longest = won(sent).await;
-    println!("beside a record that is held: {OTHERS} ends and {FRESH} claims, the longest took {longest:?}; {:?}", store.stats());
-    assert!(longest < HELD_UP_MAX, "somebody was held up for {longest:?}");
+    println!(
+        "beside a record that is held: {OTHERS} ends and {FRESH} claims, the longest took {longest:?}; {:?}",
+        store.stats()
+    );
+    assert!(
+        longest < HELD_UP_MAX,
+        "somebody was held up for {longest:?}"
+    );
 
     let (written, took) = end_held.await.unwrap();
     let error = written.expect_err("nobody can tell while the transaction is open");
     assert_eq!(error.kind(), StoreErrorKind::Locked);
-    assert!(error.to_string().contains("locked by a transaction that has not ended"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("locked by a transaction that has not ended"),
+        "{error}"
+    );
     assert!(took < Duration::from_secs(2), "{took:?}");
-    assert!(store.stats().alone > 0, "void: nothing was sent together with what is held");
+    assert!(
+        store.stats().alone > 0,
+        "void: nothing was sent together with what is held"
+    );
     user.batch_execute("COMMIT").await.unwrap();
-    assert!(matches!(completes(&store, &held, fence).await, Ok(Written::Won(_))));
+    assert!(matches!(
+        completes(&store, &held, fence).await,
+        Ok(Written::Won(_))
+    ));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_uncommitted_claim_makes_only_claims_of_the_same_key_wait() {
-    let Some(server) = Server::shared() else { return };
+    let Some(server) = Server::shared() else {
+        return;
+    };
     let url = prepared(server).await;
     let store = Arc::new(open(&url).await);
     // The database has been told of the fingerprint's policy.
@@ -103,28 +147,45 @@ async fn an_uncommitted_claim_makes_only_claims_of_the_same_key_wait() {
         let user = transaction(&url, &held.claim_sql()).await;
         let waiting = send(&store, held.claim(LONG));
         let fresh = Subject::many(&format!("fresh-{round}"), FRESH);
-        let longest = won(fresh.iter().map(|fresh| send(&store, fresh.claim(LONG))).collect()).await;
+        let longest = won(fresh
+            .iter()
+            .map(|fresh| send(&store, fresh.claim(LONG)))
+            .collect())
+        .await;
         println!("beside an uncommitted claim: {FRESH} claims, the longest took {longest:?}");
-        assert!(longest < HELD_UP_MAX, "somebody was held up for {longest:?}");
+        assert!(
+            longest < HELD_UP_MAX,
+            "somebody was held up for {longest:?}"
+        );
         user.batch_execute(end).await.unwrap();
 
-        // Until then nobody could tell. It may have been given up for now; whoever asks again learns it.
+        // Until then nobody could tell. It may have been given up for now; whoever asks again
+        // learns it.
         let written = match waiting.await.unwrap().0 {
             Ok(written) => written,
             Err(error) => {
-                assert!(matches!(error.kind(), StoreErrorKind::Locked | StoreErrorKind::Unavailable), "{error}");
+                assert!(
+                    matches!(
+                        error.kind(),
+                        StoreErrorKind::Locked | StoreErrorKind::Unavailable
+                    ),
+                    "{error}"
+                );
                 store.put_if(held.claim(LONG)).await.unwrap()
             }
         };
         match (end, written) {
             ("ROLLBACK", Written::Won(_)) => {}
-            ("COMMIT", Written::Lost(seen)) => assert_ne!(seen.record.unwrap().head.token, held.token),
+            ("COMMIT", Written::Lost(seen)) => {
+                assert_ne!(seen.record.unwrap().head.token, held.token);
+            }
             other => panic!("{other:?}"),
         }
     }
 }
 
-/// Holds every insertion of heads after the look and before the write, for those whom `public.gate` names.
+/// Holds every insertion of heads after the look and before the write, for those whom `public.gate`
+/// names.
 const GATE: &str = "
     CREATE TABLE public.gate (is_open boolean NOT NULL, arrived int NOT NULL);
     INSERT INTO public.gate VALUES (false, 0);
@@ -145,22 +206,33 @@ const GATE: &str = "
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_that_comes_between_the_look_and_the_write_is_seen_and_not_taken_for_absent() {
-    let Some(server) = Server::shared() else { return };
+    let Some(server) = Server::shared() else {
+        return;
+    };
     let url = prepared(server).await;
     let store = Arc::new(open(&url).await);
     claimed(&store, &Subject::new("first")).await;
     let user = session(&url).await;
     user.batch_execute(GATE).await.unwrap();
-    user.batch_execute("SET application_name = 'the one who is faster'").await.unwrap();
+    user.batch_execute("SET application_name = 'the one who is faster'")
+        .await
+        .unwrap();
 
     let subject = Subject::new("contended");
     let slower = send(&store, subject.claim(LONG));
-    let arrived = async || user.query_one("SELECT is_called FROM public.arrivals", &[]).await.unwrap().get::<_, bool>(0);
+    let arrived = async || {
+        user.query_one("SELECT is_called FROM public.arrivals", &[])
+            .await
+            .unwrap()
+            .get::<_, bool>(0)
+    };
     while !arrived().await {
         tokio::task::yield_now().await;
     }
     user.batch_execute(&subject.claim_sql()).await.unwrap();
-    user.batch_execute("UPDATE public.gate SET is_open = true").await.unwrap();
+    user.batch_execute("UPDATE public.gate SET is_open = true")
+        .await
+        .unwrap();
     let (written, took) = slower.await.unwrap();
     match written {
         Ok(Written::Lost(seen)) => {
@@ -174,10 +246,18 @@ async fn a_record_that_comes_between_the_look_and_the_write_is_seen_and_not_take
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_isolation_than_read_committed_is_refused_in_so_many_words() {
-    let Some(server) = Server::shared() else { return };
+    let Some(server) = Server::shared() else {
+        return;
+    };
     for isolation in ["serializable", "repeatable read"] {
         let url = prepared(server).await;
-        server.psql("postgres", &format!("ALTER DATABASE {} SET default_transaction_isolation = '{isolation}'", name(&url)));
+        server.psql(
+            "postgres",
+            &format!(
+                "ALTER DATABASE {} SET default_transaction_isolation = '{isolation}'",
+                name(&url)
+            ),
+        );
         let refused = match Postgres::open(&url).await {
             Err(error) => error.to_string(),
             Ok(store) => match store.put_if(Subject::new("one").claim(LONG)).await {
@@ -185,7 +265,10 @@ async fn another_isolation_than_read_committed_is_refused_in_so_many_words() {
                 Ok(written) => panic!("under {isolation}: {written:?}"),
             },
         };
-        assert!(refused.contains("READ COMMITTED") && refused.contains(isolation), "{refused}");
+        assert!(
+            refused.contains("READ COMMITTED") && refused.contains(isolation),
+            "{refused}"
+        );
     }
 }
 
@@ -203,17 +286,34 @@ const WITNESS: &str = "
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_that_does_not_wait_for_its_disk_waits_for_ours() {
-    let Some(server) = Server::shared() else { return };
+    let Some(server) = Server::shared() else {
+        return;
+    };
     for (weak, is_enough) in [("off", false), ("local", false), ("remote_write", true)] {
         let url = prepared(server).await;
-        server.psql("postgres", &format!("ALTER DATABASE {} SET synchronous_commit = '{weak}'", name(&url)));
+        server.psql(
+            "postgres",
+            &format!(
+                "ALTER DATABASE {} SET synchronous_commit = '{weak}'",
+                name(&url)
+            ),
+        );
         let user = session(&url).await;
         user.batch_execute(WITNESS).await.unwrap();
         let store = Arc::new(open(&url).await);
         let subject = Subject::new("one");
         let fence = claimed(&store, &subject).await;
-        assert!(matches!(completes(&store, &subject, fence).await, Ok(Written::Won(_))));
-        let rows = user.query("SELECT operation, setting FROM public.witness ORDER BY 1", &[]).await.unwrap();
+        assert!(matches!(
+            completes(&store, &subject, fence).await,
+            Ok(Written::Won(_))
+        ));
+        let rows = user
+            .query(
+                "SELECT operation, setting FROM public.witness ORDER BY 1",
+                &[],
+            )
+            .await
+            .unwrap();
         let seen: Vec<(String, String)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
         let expected = if is_enough { weak } else { "on" };
         assert_eq!(
@@ -226,9 +326,13 @@ async fn a_database_that_does_not_wait_for_its_disk_waits_for_ours() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_without_the_schema_is_refused_with_what_to_do() {
-    let Some(server) = Server::shared() else { return };
+    let Some(server) = Server::shared() else {
+        return;
+    };
     match Postgres::open(&server.database()).await.err() {
-        Some(error @ OpenError::NotMigrated { .. }) => assert!(error.to_string().contains("hapax migrate"), "{error}"),
+        Some(error @ OpenError::NotMigrated { .. }) => {
+            assert!(error.to_string().contains("hapax migrate"), "{error}");
+        }
         other => panic!("{other:?}"),
     }
 }

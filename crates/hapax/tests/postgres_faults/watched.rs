@@ -11,7 +11,8 @@ use hapax_core::audit::{LogEntry, LogQuery, Note};
 use hapax_core::record::{Head, State};
 use hapax_core::scope::PrincipalId;
 use hapax_core::store::{
-    Change, Joins, KnownPrincipal, ListQuery, Pulse, Put, Reading, Renewal, Reply, Seen, StoreError, Swept, Written,
+    Change, Joins, KnownPrincipal, ListQuery, Pulse, Put, Reading, Renewal, Reply, Seen,
+    StoreError, Swept, Written,
 };
 
 pub(crate) struct Watched {
@@ -29,7 +30,8 @@ pub(crate) struct Sight {
     in_claims: Mutex<BTreeSet<u64>>,
     /// Writes that were in flight when a fault came, and failed.
     struck: AtomicU64,
-    /// Claims that were there already with the claimant's own token: their first reply was lost after the commit.
+    /// Claims that were there already with the claimant's own token: their first reply was lost
+    /// after the commit.
     adopted: AtomicU64,
     /// Ends of attempts that were written already: likewise.
     written_before: AtomicU64,
@@ -45,7 +47,10 @@ impl Watched {
 
     /// Watched together with others.
     pub(crate) fn by(store: Postgres, sight: &Arc<Sight>) -> Arc<Watched> {
-        Arc::new(Watched { store, sight: sight.clone() })
+        Arc::new(Watched {
+            store,
+            sight: sight.clone(),
+        })
     }
 
     pub(crate) fn stats(&self) -> Stats {
@@ -53,10 +58,14 @@ impl Watched {
     }
 
     async fn put(&self, put: Put) -> Result<Written, StoreError> {
-        let _counted = matches!(put.change, Change::Claim(_)).then(|| Counted::one(&self.sight.claims_in_flight));
+        let _counted = matches!(put.change, Change::Claim(_))
+            .then(|| Counted::one(&self.sight.claims_in_flight));
         let (before, begun) = (self.sight.faults(), Instant::now());
         let written = self.store.put_if(put.clone()).await;
-        self.sight.slowest_us.fetch_max(u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.sight.slowest_us.fetch_max(
+            u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX),
+            Ordering::Relaxed,
+        );
         match &written {
             Err(_) => self.sight.note_failed(&put, before),
             Ok(Written::Lost(seen)) => self.sight.note_lost(&put, seen),
@@ -136,7 +145,9 @@ impl Sight {
     }
 
     fn note_lost(&self, put: &Put, seen: &Seen) {
-        let Some(head) = seen.record.as_ref().map(|record| &record.head) else { return };
+        let Some(head) = seen.record.as_ref().map(|record| &record.head) else {
+            return;
+        };
         match &put.change {
             Change::Claim(claim) if head.token == claim.token && head.state == State::Running => {
                 self.adopted.fetch_add(1, Ordering::Relaxed);

@@ -16,7 +16,10 @@ const ANSWER_BYTES: usize = 512;
 const HOUR_US: i64 = 3_600_000_000;
 /// A key is remembered for two days, so that the third day is like all that follow.
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-const LIFETIME: Lifetime = Lifetime { retention: DAY, tombstone: DAY };
+const LIFETIME: Lifetime = Lifetime {
+    retention: DAY,
+    tombstone: DAY,
+};
 const ALIKE_FROM_DAY: usize = 3;
 /// How much larger a relation may be later than it was on the days it is compared with.
 const GROWTH_MAX: f64 = 1.3;
@@ -46,24 +49,40 @@ struct Sizes {
 impl Sizes {
     async fn measure(session: &Client) -> Sizes {
         let row = session.query_one(SIZES, &[]).await.unwrap();
-        Sizes { heads: row.get(0), indexes: row.get(1), count: row.get(2), answers: row.get(3), rest: row.get(4) }
+        Sizes {
+            heads: row.get(0),
+            indexes: row.get(1),
+            count: row.get(2),
+            answers: row.get(3),
+            rest: row.get(4),
+        }
     }
 
     fn relations(self) -> [(&'static str, i64); 4] {
-        [("heads", self.heads), ("their indexes", self.indexes), ("answers", self.answers), ("the rest", self.rest)]
+        [
+            ("heads", self.heads),
+            ("their indexes", self.indexes),
+            ("answers", self.answers),
+            ("the rest", self.rest),
+        ]
     }
 }
 
 /// Everybody who comes in this hour.
 async fn charge(store: &Arc<Postgres>, hour: usize) {
-    let charges = Subject::many(&format!("hour-{hour}"), KEYS_PER_HOUR).into_iter().map(|subject| {
-        let store = store.clone();
-        tokio::spawn(async move {
-            let Ok(Written::Won(won)) = store.put_if(subject.claim(LONG)).await else { panic!("{}", subject.key) };
-            let end = subject.complete(won.head.fence, &answer(&"x".repeat(ANSWER_BYTES)), LIFETIME);
-            assert!(matches!(store.put_if(end).await, Ok(Written::Won(_))));
-        })
-    });
+    let charges = Subject::many(&format!("hour-{hour}"), KEYS_PER_HOUR)
+        .into_iter()
+        .map(|subject| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                let Ok(Written::Won(won)) = store.put_if(subject.claim(LONG)).await else {
+                    panic!("{}", subject.key)
+                };
+                let end =
+                    subject.complete(won.head.fence, &answer(&"x".repeat(ANSWER_BYTES)), LIFETIME);
+                assert!(matches!(store.put_if(end).await, Ok(Written::Won(_))));
+            })
+        });
     for charge in charges.collect::<Vec<_>>() {
         charge.await.unwrap();
     }
@@ -71,7 +90,9 @@ async fn charge(store: &Arc<Postgres>, hour: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_week_of_keys_that_come_and_go_leaves_no_bloat() {
-    let Some(server) = Server::shared() else { return };
+    let Some(server) = Server::shared() else {
+        return;
+    };
     let url = prepared(server).await;
     let user = session(&url).await;
     user.batch_execute(CLOCK).await.unwrap();
@@ -79,12 +100,16 @@ async fn a_week_of_keys_that_come_and_go_leaves_no_bloat() {
     let mut days = Vec::new();
     for hour in 1..=HOURS {
         charge(&store, hour).await;
-        user.batch_execute(&format!("UPDATE public.clock SET at = at + {HOUR_US}")).await.unwrap();
+        user.batch_execute(&format!("UPDATE public.clock SET at = at + {HOUR_US}"))
+            .await
+            .unwrap();
         // As often as there is something to do, and a few times more: it walks in steps.
         while store.sweep(256).await.unwrap().total() > 0 {}
         store.sweep(256).await.unwrap();
         // As the server's own would, from time to time.
-        user.batch_execute("VACUUM hapax.heads, hapax.pace, hapax.slots, public.clock").await.unwrap();
+        user.batch_execute("VACUUM hapax.heads, hapax.pace, hapax.slots, public.clock")
+            .await
+            .unwrap();
         if hour % 24 == 0 {
             days.push(Sizes::measure(&user).await);
             println!("day {}: {:?}", hour / 24, days.last().unwrap());
@@ -92,7 +117,10 @@ async fn a_week_of_keys_that_come_and_go_leaves_no_bloat() {
     }
 
     for (name, earlier, later) in grown(&days) {
-        assert!(later as f64 <= earlier as f64 * GROWTH_MAX, "{name} grew from {earlier} to {later} bytes: {days:#?}");
+        assert!(
+            later as f64 <= earlier as f64 * GROWTH_MAX,
+            "{name} grew from {earlier} to {later} bytes: {days:#?}"
+        );
     }
     let live = (2 * 24 * KEYS_PER_HOUR) as i64;
     let last = days.last().unwrap();
@@ -102,14 +130,30 @@ async fn a_week_of_keys_that_come_and_go_leaves_no_bloat() {
         last.count
     );
     let turns = store.stats().turns;
-    println!("the answers' tables were emptied {turns} times; database {}", name(&url));
+    println!(
+        "the answers' tables were emptied {turns} times; database {}",
+        name(&url)
+    );
     assert!(turns > 60, "void: the ring turned {turns} times");
 }
 
 /// Each relation: its size on the first days that are alike, and the largest after them.
 fn grown(days: &[Sizes]) -> Vec<(&'static str, i64, i64)> {
-    let largest = |days: &[Sizes], relation: usize| days.iter().map(|sizes| sizes.relations()[relation].1).max().unwrap();
+    let largest = |days: &[Sizes], relation: usize| {
+        days.iter()
+            .map(|sizes| sizes.relations()[relation].1)
+            .max()
+            .unwrap()
+    };
     let (earlier, later) = days.split_at(ALIKE_FROM_DAY);
     let earlier = &earlier[ALIKE_FROM_DAY - 2..];
-    (0..4).map(|relation| (days[0].relations()[relation].0, largest(earlier, relation), largest(later, relation))).collect()
+    (0..4)
+        .map(|relation| {
+            (
+                days[0].relations()[relation].0,
+                largest(earlier, relation),
+                largest(later, relation),
+            )
+        })
+        .collect()
 }

@@ -1,4 +1,5 @@
-//! Where the tests take place: servers of their own, and databases on them that are prepared for the store.
+//! Where the tests take place: servers of their own, and databases on them that are prepared for
+//! the store.
 
 use hapax::Postgres;
 use hapax::store::postgres::schema::{self, Migration};
@@ -18,17 +19,24 @@ pub(crate) async fn prepared(server: &Server) -> String {
 
 pub(crate) async fn migrate(url: &str, migrations: &[Migration]) {
     let connection = ConnectOptions::parse(url).expect("a URL");
-    schema::migrate(&connection, migrations, |_| {}).await.unwrap_or_else(|error| panic!("{error}"));
+    schema::migrate(&connection, migrations, |_| {})
+        .await
+        .unwrap_or_else(|error| panic!("{error}"));
 }
 
 pub(crate) async fn open(url: &str) -> Postgres {
-    Postgres::open(url).await.unwrap_or_else(|error| panic!("{error}"))
+    Postgres::open(url)
+        .await
+        .unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Opens it where a proxy stands in front of its server.
 pub(crate) async fn open_through(address: std::net::SocketAddr, url: &str) -> Postgres {
-    let options = Options::new(&format!("postgres://postgres@{address}/{}", name(url))).expect("a URL");
-    Postgres::open_with(options).await.unwrap_or_else(|error| panic!("{error}"))
+    let options =
+        Options::new(&format!("postgres://postgres@{address}/{}", name(url))).expect("a URL");
+    Postgres::open_with(options)
+        .await
+        .unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// The name of the database in a URL.
@@ -38,12 +46,19 @@ pub(crate) fn name(url: &str) -> &str {
 
 /// A session of somebody else, who may do anything.
 pub(crate) async fn session(url: &str) -> Client {
-    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("a session");
+    let (client, connection) = tokio_postgres::connect(url, NoTls)
+        .await
+        .expect("a session");
     tokio::spawn(connection);
     client
 }
 
 /// The same database on two servers, of which one takes writes.
 pub(crate) fn both(url: &str, one: &Server, other: &Server) -> String {
-    format!("postgres://postgres@{},{}/{}", one.address(), other.address(), name(url))
+    format!(
+        "postgres://postgres@{},{}/{}",
+        one.address(),
+        other.address(),
+        name(url)
+    )
 }

@@ -11,7 +11,11 @@ pub(crate) fn encode(bytes: &[u8]) -> String {
         // A group that is not full has as many digits as its bytes need, and is filled up.
         for digit in 0..4 {
             let index = bits >> (18 - 6 * digit) & 63;
-            text.push(if digit <= chunk.len() { char::from(ALPHABET[index as usize]) } else { '=' });
+            text.push(if digit <= chunk.len() {
+                char::from(ALPHABET[index as usize])
+            } else {
+                '='
+            });
         }
     }
     text
@@ -21,7 +25,10 @@ pub(crate) fn encode(bytes: &[u8]) -> String {
 pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
     for group in text.as_bytes().chunks(4) {
-        let digits = group.iter().position(|&byte| byte == b'=').unwrap_or(group.len());
+        let digits = group
+            .iter()
+            .position(|&byte| byte == b'=')
+            .unwrap_or(group.len());
         let bits = group[..digits].iter().try_fold(0, |bits, byte| {
             let digit = ALPHABET.iter().position(|known| known == byte)?;
             Some(bits << 6 | u32::try_from(digit).ok()?)
@@ -38,9 +45,14 @@ mod tests {
 
     #[test]
     fn bytes_are_written_as_the_rfc_has_them() {
-        for (bytes, text) in
-            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("foobar", "Zm9vYmFy")]
-        {
+        for (bytes, text) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("foobar", "Zm9vYmFy"),
+        ] {
             assert_eq!(encode(bytes.as_bytes()), text);
             assert_eq!(decode(text).as_deref(), Some(bytes.as_bytes()));
         }
@@ -50,7 +62,9 @@ mod tests {
 
     #[test]
     fn what_is_not_base64_is_refused() {
-        for text in ["Z", "Zg", "Zg=", "Zh==", "Z===", "====", "Zg==Zg==", "Zm9v\n", "Zm9_", "é"] {
+        for text in [
+            "Z", "Zg", "Zg=", "Zh==", "Z===", "====", "Zg==Zg==", "Zm9v\n", "Zm9_", "é",
+        ] {
             assert_eq!(decode(text), None, "{text}");
         }
     }

@@ -54,7 +54,10 @@ pub(crate) struct ChangedRecord {
 impl LoggedPage {
     /// A page of what was asked for with this limit: a full one may have a next.
     pub(crate) fn of(entries: Vec<Logged>, limit: usize) -> LoggedPage {
-        let next = entries.last().filter(|_| entries.len() >= limit).map(|entry| entry.sequence);
+        let next = entries
+            .last()
+            .filter(|_| entries.len() >= limit)
+            .map(|entry| entry.sequence);
         LoggedPage { entries, next }
     }
 }
@@ -67,7 +70,10 @@ impl Logged {
             action: entry.action.word().to_owned(),
             by: entry.signed.by().to_owned(),
             reason: entry.signed.reason().to_owned(),
-            record: entry.touched.as_ref().map(|touched| ChangedRecord::of(touched, ids)),
+            record: entry
+                .touched
+                .as_ref()
+                .map(|touched| ChangedRecord::of(touched, ids)),
         }
     }
 }

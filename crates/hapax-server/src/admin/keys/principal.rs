@@ -1,12 +1,14 @@
-//! Principals as people write them: `bob`, where a record has `header:x-user bob` or `jwt:sub https://id.example.com bob`.
+//! Principals as people write them: `bob`, where a record has `header:x-user bob` or `jwt:sub
+//! https://id.example.com bob`.
 
 use std::borrow::Cow;
 
-/// Whether a principal, as a record has it, is the one that somebody means: by its whole name, by one of its parts, or by the name that a proxy,
-/// a token or a service gave the caller.
+/// Whether a principal, as a record has it, is the one that somebody means: by its whole name, by
+/// one of its parts, or by the name that a proxy, a token or a service gave the caller.
 pub(crate) fn is_meant(stored: &str, typed: &str) -> bool {
     let is_anonymous = || typed == "anonymous" && stored == "(anonymous)";
-    let is_part = |part: &str| part == typed || name(part) == Some(typed) || begins_digest(part, typed);
+    let is_part =
+        |part: &str| part == typed || name(part) == Some(typed) || begins_digest(part, typed);
     stored == typed || is_anonymous() || parts(stored).iter().any(|part| is_part(part))
 }
 
@@ -26,19 +28,29 @@ fn digits_of(part: &str) -> &str {
 /// So many digits of a digest tell people apart.
 const DIGEST_DIGITS: usize = 8;
 
-/// A principal in a few characters, for tables: the name that people know, or the beginning of a digest.
+/// A principal in a few characters, for tables: the name that people know, or the beginning of a
+/// digest.
 pub(crate) fn short(stored: &str) -> String {
     let parts = parts(stored);
-    let shown: Vec<&str> = parts.iter().map(|part| name(part).unwrap_or_else(|| digest(part))).collect();
+    let shown: Vec<&str> = parts
+        .iter()
+        .map(|part| name(part).unwrap_or_else(|| digest(part)))
+        .collect();
     shown.join(" & ")
 }
 
-/// The parts of a principal that is known by several sources; one for any other. See `gateway/principal/list.rs`.
+/// The parts of a principal that is known by several sources; one for any other. See
+/// `gateway/principal/list.rs`.
 fn parts(stored: &str) -> Vec<Cow<'_, str>> {
-    let Some(list) = stored.strip_prefix("list:") else { return vec![Cow::Borrowed(stored)] };
+    let Some(list) = stored.strip_prefix("list:") else {
+        return vec![Cow::Borrowed(stored)];
+    };
     // A single `&` separates, two are one.
     let marked = list.replace("&&", "\u{0}");
-    marked.split(" & ").map(|part| Cow::Owned(part.replace('\u{0}', "&"))).collect()
+    marked
+        .split(" & ")
+        .map(|part| Cow::Owned(part.replace('\u{0}', "&")))
+        .collect()
 }
 
 /// The name that somebody vouches for, behind what says who does and where.
@@ -56,7 +68,9 @@ fn name(part: &str) -> Option<&str> {
 fn digest(part: &str) -> &str {
     let begin = match part.split_once(':') {
         Some(("digest", _)) => "digest:".len(),
-        Some(("cookie", rest)) => part.len() - rest.split_once(' ').map_or(0, |(_, digest)| digest.len()),
+        Some(("cookie", rest)) => {
+            part.len() - rest.split_once(' ').map_or(0, |(_, digest)| digest.len())
+        }
         _ => return part,
     };
     part.get(..begin + DIGEST_DIGITS).unwrap_or(part)
@@ -70,12 +84,16 @@ mod tests {
 
     #[test]
     fn a_principal_is_meant_by_the_name_that_people_know() {
-        let list = format!("list:{DIGEST} & header:stripe-account acct_1 && co & jwt:sub https://id bob");
+        let list =
+            format!("list:{DIGEST} & header:stripe-account acct_1 && co & jwt:sub https://id bob");
         for (stored, typed) in [
             ("header:x-user bob", "bob"),
             ("header:x-user Bob the Builder", "Bob the Builder"),
             ("jwt:sub https://id.example.com bob", "bob"),
-            ("forward-auth:https://auth.internal/verify x-auth-user bob", "bob"),
+            (
+                "forward-auth:https://auth.internal/verify x-auth-user bob",
+                "bob",
+            ),
             ("header:x-user bob", "header:x-user bob"),
             ("bob", "bob"),
             ("(anonymous)", "(anonymous)"),
@@ -113,8 +131,14 @@ mod tests {
         for (stored, shown) in [
             ("header:x-user bob", "bob"),
             (DIGEST, "digest:01234567"),
-            ("cookie:session 0123456789abcdef0123456789abcdef", "cookie:session 01234567"),
-            ("list:no digest:authorization & header:stripe-account a", "no digest:authorization & a"),
+            (
+                "cookie:session 0123456789abcdef0123456789abcdef",
+                "cookie:session 01234567",
+            ),
+            (
+                "list:no digest:authorization & header:stripe-account a",
+                "no digest:authorization & a",
+            ),
             ("bob", "bob"),
             ("(anonymous)", "(anonymous)"),
         ] {

@@ -14,8 +14,8 @@ use super::wire::Query;
 use crate::admin::operation;
 use crate::config::{Pattern, Route, route_of};
 
-/// Heads that one call looks at. A filter that matches nothing must not walk through millions of records while somebody waits; whoever
-/// asked is told where to go on.
+/// Heads that one call looks at. A filter that matches nothing must not walk through millions of
+/// records while somebody waits; whoever asked is told where to go on.
 const SCAN_MAX: usize = 10_000;
 /// Heads in one question to the store.
 const BATCH: usize = 1_000;
@@ -37,7 +37,8 @@ pub(crate) struct Filter {
     newest: bool,
 }
 
-/// A state as people ask for it: an unknown that nobody settled within its retention is still an unknown to them.
+/// A state as people ask for it: an unknown that nobody settled within its retention is still an
+/// unknown to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
     Unknown,
@@ -50,7 +51,10 @@ impl Wanted {
         match WORDS.into_iter().find(|known| *known == word) {
             Some(word) => Ok(Wanted::Word(word)),
             None if word == "unknown" => Ok(Wanted::Unknown),
-            None => Err(format!("`{word}` is no state: use {} or unknown", WORDS.join(", "))),
+            None => Err(format!(
+                "`{word}` is no state: use {} or unknown",
+                WORDS.join(", ")
+            )),
         }
     }
 
@@ -61,7 +65,8 @@ impl Wanted {
         }
     }
 
-    /// What to ask the store for. Only for what has no end yet does it know where to look; of the rest it would walk through all there is.
+    /// What to ask the store for. Only for what has no end yet does it know where to look; of the
+    /// rest it would walk through all there is.
     fn question(self) -> Option<&'static str> {
         match self {
             Wanted::Unknown | Wanted::Word("running") => Some(State::OPEN),
@@ -81,7 +86,8 @@ pub(crate) struct Known<'a> {
 /// Which route is meant.
 #[derive(Clone, Debug)]
 enum Which {
-    /// The one at this place of the configuration: it applies to the requests that go by it, and not by another.
+    /// The one at this place of the configuration: it applies to the requests that go by it, and
+    /// not by another.
     Configured { routes: Vec<Route>, at: usize },
     /// One that is written out.
     Written(Box<Route>),
@@ -91,7 +97,10 @@ impl Which {
     /// A route of the configuration by its name, or one that is written out.
     fn parse(text: &str, routes: &[Route]) -> Result<Which, String> {
         if let Some(at) = routes.iter().position(|route| *route.name == *text) {
-            return Ok(Which::Configured { routes: routes.to_vec(), at });
+            return Ok(Which::Configured {
+                routes: routes.to_vec(),
+                at,
+            });
         }
         match text.parse() {
             Ok(route) => Ok(Which::Written(Box::new(route))),
@@ -99,7 +108,10 @@ impl Which {
                 "`{text}` is no route: here no route has a name, so write methods and a pattern, as in 'POST /v1/charges/*'"
             )),
             Err(_) => {
-                let names: Vec<_> = routes.iter().map(|route| format!("`{}`", route.name)).collect();
+                let names: Vec<_> = routes
+                    .iter()
+                    .map(|route| format!("`{}`", route.name))
+                    .collect();
                 Err(format!(
                     "`{text}` is no route: there are {}; or write methods and a pattern, as in 'POST /v1/charges/*'",
                     names.join(", ")
@@ -110,7 +122,9 @@ impl Which {
 
     fn matches(&self, scope: &Scope) -> bool {
         match self {
-            Which::Configured { routes, at } => route_of(routes, scope).is_some_and(|route| std::ptr::eq(route, &routes[*at])),
+            Which::Configured { routes, at } => {
+                route_of(routes, scope).is_some_and(|route| std::ptr::eq(route, &routes[*at]))
+            }
             Which::Written(route) => route.is_of(scope),
         }
     }
@@ -119,20 +133,34 @@ impl Which {
 /// An operation id that may be one.
 fn operation_id(text: &str) -> Result<String, String> {
     let is_one = operation::is_spelled_well(text);
-    is_one.then(|| text.to_owned()).ok_or_else(|| format!("`{text}` is no operation id: it is 64 lower-case hexadecimal digits"))
+    is_one.then(|| text.to_owned()).ok_or_else(|| {
+        format!("`{text}` is no operation id: it is 64 lower-case hexadecimal digits")
+    })
 }
 
 impl Filter {
     pub(crate) fn of(query: &Query, known: &Known<'_>) -> Result<Filter, String> {
         Ok(Filter {
             state: query.state.as_deref().map(Wanted::parse).transpose()?,
-            route: query.route.as_deref().map(|text| Which::parse(text, known.routes)).transpose()?,
+            route: query
+                .route
+                .as_deref()
+                .map(|text| Which::parse(text, known.routes))
+                .transpose()?,
             path: query.path.as_deref().map(str::parse).transpose()?,
-            method: query.method.as_ref().map(|method| method.to_ascii_uppercase()),
+            method: query
+                .method
+                .as_ref()
+                .map(|method| method.to_ascii_uppercase()),
             principal: query.principal.clone(),
             namespace: query.namespace.clone(),
             key: query.key.clone(),
-            operation: query.operation_id.as_deref().map(operation_id).transpose()?.map(|id| (id, known.operation_ids)),
+            operation: query
+                .operation_id
+                .as_deref()
+                .map(operation_id)
+                .transpose()?
+                .map(|id| (id, known.operation_ids)),
             older_than: query.older_than_seconds.map(Duration::from_secs),
             newer_than: query.newer_than_seconds.map(Duration::from_secs),
             newest: query.newest,
@@ -141,10 +169,24 @@ impl Filter {
 
     /// Whether every key matches, and the first that come are the ones that are wanted.
     fn is_empty(&self) -> bool {
-        let Filter { state, route, path, method, principal, namespace, key, operation, older_than, newer_than, newest } = self;
+        let Filter {
+            state,
+            route,
+            path,
+            method,
+            principal,
+            namespace,
+            key,
+            operation,
+            older_than,
+            newer_than,
+            newest,
+        } = self;
         !newest
             && (state.is_none() && route.is_none() && path.is_none() && operation.is_none())
-            && [method, principal, namespace, key].iter().all(|said| said.is_none())
+            && [method, principal, namespace, key]
+                .iter()
+                .all(|said| said.is_none())
             && [older_than, newer_than].iter().all(|said| said.is_none())
     }
 
@@ -186,11 +228,13 @@ pub(crate) struct Found {
     pub(crate) heads: Vec<Head>,
     /// How many were looked at.
     pub(crate) looked_at: usize,
-    /// Where to go on; `None` at the end. There may be more even if fewer were found than asked for.
+    /// Where to go on; `None` at the end. There may be more even if fewer were found than asked
+    /// for.
     pub(crate) next: Option<RecordId>,
 }
 
-/// Up to `limit` keys that match: the first in the order of their ids, or the newest of all that one call looks at, newest first.
+/// Up to `limit` keys that match: the first in the order of their ids, or the newest of all that
+/// one call looks at, newest first.
 pub(crate) async fn page(
     store: &impl Heads,
     filter: &Filter,
@@ -200,14 +244,28 @@ pub(crate) async fn page(
 ) -> Result<Found, StoreError> {
     let (mut heads, mut seen) = (Vec::new(), 0);
     // One more than asked for tells whether there are more.
-    let batch_max = if filter.is_empty() { BATCH.min(limit + 1) } else { BATCH };
+    let batch_max = if filter.is_empty() {
+        BATCH.min(limit + 1)
+    } else {
+        BATCH
+    };
     loop {
-        let batch = store.heads(ListQuery { state: filter.state.and_then(Wanted::question), after, limit: batch_max }).await?;
+        let batch = store
+            .heads(ListQuery {
+                state: filter.state.and_then(Wanted::question),
+                after,
+                limit: batch_max,
+            })
+            .await?;
         let is_last = batch.len() < batch_max;
         seen += batch.len();
         for head in batch {
             if heads.len() == limit && !filter.newest {
-                return Ok(Found { heads, looked_at: seen, next: after });
+                return Ok(Found {
+                    heads,
+                    looked_at: seen,
+                    next: after,
+                });
             }
             after = Some(head.id);
             if filter.matches(&head, now) {
@@ -219,7 +277,11 @@ pub(crate) async fn page(
             heads.truncate(limit);
         }
         if is_last || seen >= SCAN_MAX {
-            return Ok(Found { heads, looked_at: seen, next: after.filter(|_| !is_last) });
+            return Ok(Found {
+                heads,
+                looked_at: seen,
+                next: after.filter(|_| !is_last),
+            });
         }
     }
 }

@@ -17,7 +17,10 @@ const FIELDS_MAX: usize = 100;
 
 /// The settlement that is meant, or what is wrong with how it is said.
 pub(crate) fn of(settle: &Settle) -> Result<Settlement, String> {
-    let has_answer = settle.status.is_some() || settle.body.is_some() || settle.body_base64.is_some() || !settle.headers.is_empty();
+    let has_answer = settle.status.is_some()
+        || settle.body.is_some()
+        || settle.body_base64.is_some()
+        || !settle.headers.is_empty();
     match settle.outcome {
         Outcome::Done => Ok(Settlement::Done(answer(settle)?)),
         Outcome::DoneWithoutAnswer | Outcome::NotDone if has_answer => {
@@ -35,31 +38,47 @@ pub(crate) fn is_about(head: &Head, fence: u64) -> Result<(), String> {
     if lost == fence {
         return Ok(());
     }
-    Err(format!("the attempt that was lost has the fence {lost}, and this is about {fence}: look what became of that one"))
+    Err(format!(
+        "the attempt that was lost has the fence {lost}, and this is about {fence}: look what became of that one"
+    ))
 }
 
 fn answer(settle: &Settle) -> Result<Answer, String> {
-    let status = settle.status.ok_or("say the status that a repeat will be answered with, or that there is no answer to replay")?;
+    let status = settle.status.ok_or(
+        "say the status that a repeat will be answered with, or that there is no answer to replay",
+    )?;
     if !(200..=599).contains(&status) || StatusCode::from_u16(status).is_err() {
-        return Err(format!("{status} is not the status of an answer: use 200 to 599"));
+        return Err(format!(
+            "{status} is not the status of an answer: use 200 to 599"
+        ));
     }
     if settle.headers.len() > FIELDS_MAX {
         return Err(format!("an answer takes up to {FIELDS_MAX} header fields"));
     }
-    let headers = settle.headers.iter().map(|(name, value)| field(name, value)).collect::<Result<_, String>>()?;
+    let headers = settle
+        .headers
+        .iter()
+        .map(|(name, value)| field(name, value))
+        .collect::<Result<_, String>>()?;
     let body = body(settle)?;
     let is_empty_by_status = matches!(status, 204 | 205 | 304);
     if is_empty_by_status && !body.is_empty() {
         return Err(format!("an answer with status {status} has no body"));
     }
-    Ok(Answer { headers, ..Answer::new(status, body) })
+    Ok(Answer {
+        headers,
+        ..Answer::new(status, body)
+    })
 }
 
 fn body(settle: &Settle) -> Result<Vec<u8>, String> {
     let body = match (&settle.body, &settle.body_base64) {
-        (Some(_), Some(_)) => return Err("give the body as `body` or as `body_base64`, not both".to_owned()),
+        (Some(_), Some(_)) => {
+            return Err("give the body as `body` or as `body_base64`, not both".to_owned());
+        }
         (Some(text), None) => text.clone().into_bytes(),
-        (None, Some(text)) => base64::decode(text).ok_or("`body_base64` is not base64 (RFC 4648 section 4, with padding)")?,
+        (None, Some(text)) => base64::decode(text)
+            .ok_or("`body_base64` is not base64 (RFC 4648 section 4, with padding)")?,
         (None, None) => Vec::new(),
     };
     if body.len() > ANSWER_BYTES_MAX {
@@ -71,18 +90,26 @@ fn body(settle: &Settle) -> Result<Vec<u8>, String> {
     Ok(body)
 }
 
-/// A field that a replay may carry: one that frames a message would break every replay, and ours only we may say.
+/// A field that a replay may carry: one that frames a message would break every replay, and ours
+/// only we may say.
 fn field(name: &str, value: &str) -> Result<(String, Bytes), String> {
-    let known = HeaderName::try_from(name).map_err(|_| format!("{name:?} is not the name of a header field"))?;
-    // What an answer of the upstream loses on its way into the store: in the gateway, then in the layer.
+    let known = HeaderName::try_from(name)
+        .map_err(|_| format!("{name:?} is not the name of a header field"))?;
+    // What an answer of the upstream loses on its way into the store: in the gateway, then in the
+    // layer.
     let is_lost = forward::is_hop_by_hop(&known) || is_never_kept(&known);
     let is_ours = known.as_str().starts_with("hapax-");
     if is_lost || is_ours || matches!(known, CONTENT_LENGTH | SET_COOKIE) {
-        return Err(format!("`{known}` is not kept with an answer: leave it out"));
+        return Err(format!(
+            "`{known}` is not kept with an answer: leave it out"
+        ));
     }
-    let value =
-        HeaderValue::from_str(value.trim()).map_err(|_| format!("the value of `{known}` cannot stand in a header field"))?;
-    Ok((known.as_str().to_owned(), Bytes::copy_from_slice(value.as_bytes())))
+    let value = HeaderValue::from_str(value.trim())
+        .map_err(|_| format!("the value of `{known}` cannot stand in a header field"))?;
+    Ok((
+        known.as_str().to_owned(),
+        Bytes::copy_from_slice(value.as_bytes()),
+    ))
 }
 
 #[cfg(test)]
@@ -101,9 +128,18 @@ mod tests {
             ..Answer::new(201, &b"ok"[..])
         };
         let fields = r#","status":201,"headers":[["Content-Type"," text/plain"]],"#;
-        assert_eq!(settle("done", &format!("{fields}\"body\":\"ok\"")), Ok(Settlement::Done(answer.clone())));
-        assert_eq!(settle("done", &format!("{fields}\"body_base64\":\"b2s=\"")), Ok(Settlement::Done(answer)));
-        assert_eq!(settle("done-without-answer", ""), Ok(Settlement::DoneWithoutAnswer));
+        assert_eq!(
+            settle("done", &format!("{fields}\"body\":\"ok\"")),
+            Ok(Settlement::Done(answer.clone()))
+        );
+        assert_eq!(
+            settle("done", &format!("{fields}\"body_base64\":\"b2s=\"")),
+            Ok(Settlement::Done(answer))
+        );
+        assert_eq!(
+            settle("done-without-answer", ""),
+            Ok(Settlement::DoneWithoutAnswer)
+        );
         assert_eq!(settle("not-done", ""), Ok(Settlement::NotDone));
     }
 
@@ -141,7 +177,10 @@ mod tests {
             ("done", r#","status":204,"body":"x""#),
             ("done", r#","status":200,"body":"x","body_base64":"eA==""#),
             ("done", r#","status":200,"body_base64":"x""#),
-            ("done", r#","status":200,"headers":[["content-length","9"]]"#),
+            (
+                "done",
+                r#","status":200,"headers":[["content-length","9"]]"#,
+            ),
             ("done", r#","status":200,"headers":[["Hapax-Fence","9"]]"#),
             ("done", r#","status":200,"headers":[["a b","9"]]"#),
             ("done", r#","status":200,"headers":[["a","b\nc"]]"#),

@@ -22,7 +22,10 @@ impl fmt::Display for Time {
         let of_day = micros % DAY_MICROS;
         let (seconds, micros) = (of_day / 1_000_000, of_day % 1_000_000);
         let (hour, minute, second) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
-        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
+        write!(
+            f,
+            "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z"
+        )
     }
 }
 
@@ -30,7 +33,8 @@ impl FromStr for Time {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Time, String> {
-        parse(text).ok_or_else(|| format!("`{text}` is not a time such as 2026-11-15T14:32:24.000000Z"))
+        parse(text)
+            .ok_or_else(|| format!("`{text}` is not a time such as 2026-11-15T14:32:24.000000Z"))
     }
 }
 
@@ -40,11 +44,14 @@ fn parse(text: &str) -> Option<Time> {
     let (year, month, day) = (part(0, 4)?, part(5, 2)?, part(8, 2)?);
     let (hour, minute, second, micros) = (part(11, 2)?, part(14, 2)?, part(17, 2)?, part(20, 6)?);
     let seconds = (hour * 60 + minute) * 60 + second;
-    let time = Time(Timestamp::from_micros(days(year, month, day)? * DAY_MICROS + seconds * 1_000_000 + micros));
+    let time = Time(Timestamp::from_micros(
+        days(year, month, day)? * DAY_MICROS + seconds * 1_000_000 + micros,
+    ));
     (time.to_string() == text).then_some(time)
 }
 
-/// The date so many days after 1970-01-01. Years are counted from March, so that the day that leap years have comes last.
+/// The date so many days after 1970-01-01. Years are counted from March, so that the day that leap
+/// years have comes last.
 fn date(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
@@ -76,7 +83,9 @@ impl Serialize for Time {
 
 impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Time, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(D::Error::custom)
     }
 }
 
@@ -100,8 +109,13 @@ mod tests {
             let time = Time(Timestamp::from_micros(day * DAY_MICROS));
             assert_eq!(time.to_string().parse(), Ok(time));
         }
-        for text in ["", "2026-11-15", "2026-02-30T00:00:00.000000Z", "1969-12-31T00:00:00.000000Z", "2026-11-15T25:00:00.000000Z"]
-        {
+        for text in [
+            "",
+            "2026-11-15",
+            "2026-02-30T00:00:00.000000Z",
+            "1969-12-31T00:00:00.000000Z",
+            "2026-11-15T25:00:00.000000Z",
+        ] {
             assert!(text.parse::<Time>().is_err(), "{text}");
         }
     }

@@ -21,11 +21,13 @@ pub(crate) const REASON_BYTES_MAX: usize = 2_000;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Query {
-    /// `running`, `completed`, `failed`, `retryable`, `unknown` or `expired`. `unknown` includes what nobody settled within its retention.
+    /// `running`, `completed`, `failed`, `retryable`, `unknown` or `expired`. `unknown` includes
+    /// what nobody settled within its retention.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(pattern = "^(running|completed|failed|retryable|unknown|expired)$")]
     pub(crate) state: Option<String>,
-    /// The name of a route of the configuration, for what it applies to; or methods and a pattern, as in `POST /v1/charges/*`.
+    /// The name of a route of the configuration, for what it applies to; or methods and a pattern,
+    /// as in `POST /v1/charges/*`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) route: Option<String>,
     /// A pattern, as routes have them.
@@ -33,8 +35,8 @@ pub(crate) struct Query {
     pub(crate) path: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) method: Option<String>,
-    /// As a key shows it, or the name that people know: `bob` for `header:x-user bob`, `jwt:sub https://id.example.com bob` and the like.
-    /// `(anonymous)` for nobody in particular.
+    /// As a key shows it, or the name that people know: `bob` for `header:x-user bob`, `jwt:sub
+    /// https://id.example.com bob` and the like. `(anonymous)` for nobody in particular.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) principal: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -125,8 +127,8 @@ pub(crate) struct Entry {
 /// Why an attempt was lost.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Cause {
-    /// `answered` (with `status`), `not-joined`, `timed-out`, `broke-off`, `no-answer`, `panicked`, `ran-too-long`, `probe-unknown`, `stopped`,
-    /// `lapsed` or `newer`.
+    /// `answered` (with `status`), `not-joined`, `timed-out`, `broke-off`, `no-answer`, `panicked`,
+    /// `ran-too-long`, `probe-unknown`, `stopped`, `lapsed` or `newer`.
     pub(crate) code: String,
     /// The same in a sentence.
     pub(crate) detail: String,
@@ -170,7 +172,8 @@ pub(crate) struct Replay {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Settle {
     pub(crate) outcome: Outcome,
-    /// Only of the attempt with this fence, as the key was shown: what was found out about one says nothing of the next.
+    /// Only of the attempt with this fence, as the key was shown: what was found out about one says
+    /// nothing of the next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(format = "uint64")]
     pub(crate) fence: Option<u64>,
@@ -227,30 +230,45 @@ pub(crate) struct Signed {
 
 impl Settle {
     pub(crate) fn signed(&self) -> Signed {
-        Signed { by: self.by.clone(), reason: self.reason.clone() }
+        Signed {
+            by: self.by.clone(),
+            reason: self.reason.clone(),
+        }
     }
 }
 
 impl Forget {
     pub(crate) fn signed(&self) -> Signed {
-        Signed { by: self.by.clone(), reason: self.reason.clone() }
+        Signed {
+            by: self.by.clone(),
+            reason: self.reason.clone(),
+        }
     }
 }
 
 impl Signed {
     pub(crate) fn audit(&self) -> Audit<'_> {
-        Audit { by: &self.by, reason: &self.reason }
+        Audit {
+            by: &self.by,
+            reason: &self.reason,
+        }
     }
 
     /// The same, as whoever asks may sign it.
     pub(in crate::admin) fn by_way_of(self, caller: Caller) -> Result<Signed, String> {
         self.check()?;
-        Ok(Signed { by: caller.signs(&self.by), reason: self.reason })
+        Ok(Signed {
+            by: caller.signs(&self.by),
+            reason: self.reason,
+        })
     }
 
     /// What whoever asks may sign who gave no name: by the token alone.
     pub(in crate::admin) fn of_caller(caller: Caller, reason: String) -> Result<Signed, String> {
-        let signed = Signed { by: caller.name().to_owned(), reason };
+        let signed = Signed {
+            by: caller.name().to_owned(),
+            reason,
+        };
         signed.check_words()?;
         Ok(signed)
     }
@@ -258,18 +276,27 @@ impl Signed {
     pub(crate) fn check(&self) -> Result<(), String> {
         self.check_words()?;
         match Caller::mark_in(&self.by) {
-            Some(mark) => Err(format!("`by` says `{mark}`, which the log adds for whoever presents that token: give a name alone")),
+            Some(mark) => Err(format!(
+                "`by` says `{mark}`, which the log adds for whoever presents that token: give a name alone"
+            )),
             None => Ok(()),
         }
     }
 
     fn check_words(&self) -> Result<(), String> {
-        for (name, words, max) in [("by", &self.by, BY_BYTES_MAX), ("reason", &self.reason, REASON_BYTES_MAX)] {
+        for (name, words, max) in [
+            ("by", &self.by, BY_BYTES_MAX),
+            ("reason", &self.reason, REASON_BYTES_MAX),
+        ] {
             if words.trim().is_empty() {
-                return Err(format!("`{name}` is empty: say who changes this record, and what they found out"));
+                return Err(format!(
+                    "`{name}` is empty: say who changes this record, and what they found out"
+                ));
             }
             if words.len() > max {
-                return Err(format!("`{name}` is longer than {max} bytes: say it shorter"));
+                return Err(format!(
+                    "`{name}` is longer than {max} bytes: say it shorter"
+                ));
             }
         }
         Ok(())
@@ -295,13 +322,16 @@ impl Entry {
             fence: head.fence.as_u64(),
             version: head.version,
             status: head.answered(),
-            cause: head.loss(state).map(|loss| Cause { code: loss.word().to_owned(), detail: loss.to_string() }),
+            cause: head.loss(state).map(|loss| Cause {
+                code: loss.word().to_owned(),
+                detail: loss.to_string(),
+            }),
             request_id: head.request_id.as_ref().map(ToString::to_string),
             answer_kept: head.kept,
-            fingerprint: head
-                .fingerprint
-                .as_ref()
-                .map(|print| Print { digest: hex(&print.digest), policy: print.policy.to_string() }),
+            fingerprint: head.fingerprint.as_ref().map(|print| Print {
+                digest: hex(&print.digest),
+                policy: print.policy.to_string(),
+            }),
             created_at: Time(head.created_at),
             claimed_at: Time(head.claimed_at),
             lease_until: (state == State::Running).then_some(Time(head.lease_until)),
@@ -313,20 +343,28 @@ impl Entry {
 
     /// Whether somebody has to find out what became of it, and can still say so.
     pub(crate) fn is_unresolved(&self) -> bool {
-        (self.state == "unknown" || self.last_state.as_deref() == Some("unknown")) && self.fingerprint.is_some()
+        (self.state == "unknown" || self.last_state.as_deref() == Some("unknown"))
+            && self.fingerprint.is_some()
     }
 }
 
 impl Shown {
     pub(crate) fn of(entry: Entry, answer: Option<&Answer>, now: Timestamp) -> Shown {
-        Shown { entry, answer: answer.map(Replay::of), now: Time(now) }
+        Shown {
+            entry,
+            answer: answer.map(Replay::of),
+            now: Time(now),
+        }
     }
 }
 
 impl Replay {
     fn of(answer: &Answer) -> Replay {
         let fields = |fields: &[(String, bytes::Bytes)]| {
-            fields.iter().map(|(name, value)| (name.clone(), String::from_utf8_lossy(value).into_owned())).collect()
+            fields
+                .iter()
+                .map(|(name, value)| (name.clone(), String::from_utf8_lossy(value).into_owned()))
+                .collect()
         };
         let (body, body_base64) = match str::from_utf8(&answer.body) {
             Ok(text) => (Some(text.to_owned()), None),

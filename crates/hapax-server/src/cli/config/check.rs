@@ -8,7 +8,8 @@ use crate::config::file::Loaded;
 use crate::config::unguarded_siblings;
 use crate::gateway;
 
-/// Say whether a start would take a configuration, files that it names included: exit code 0, or 2 and every mistake with its line.
+/// Say whether a start would take a configuration, files that it names included: exit code 0, or 2
+/// and every mistake with its line.
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -40,5 +41,9 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
 /// How many settings somebody changed: what was said once for all routes counts once.
 fn changed(loaded: &Loaded) -> usize {
     let settings = loaded.report.iter().flat_map(|section| &section.settings);
-    settings.filter(|setting| setting.is_changed).map(|setting| (setting.name, &setting.from)).collect::<BTreeSet<_>>().len()
+    settings
+        .filter(|setting| setting.is_changed)
+        .map(|setting| (setting.name, &setting.from))
+        .collect::<BTreeSet<_>>()
+        .len()
 }

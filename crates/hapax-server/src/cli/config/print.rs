@@ -1,4 +1,5 @@
-//! `hapax config print`: everything that counts, and where it was said. What is printed is a configuration that says the same.
+//! `hapax config print`: everything that counts, and where it was said. What is printed is a
+//! configuration that says the same.
 
 use serde_json::{Value, json};
 
@@ -9,7 +10,8 @@ use crate::config::file::{Counts, ReportSection, ReportSetting};
 /// How far values reach before the places stand in a column of their own.
 const VALUE_WIDTH: usize = 44;
 
-/// Show every setting that counts and where it comes from: a default, a line, a variable, a flag. Secrets stay hidden.
+/// Show every setting that counts and where it comes from: a default, a line, a variable, a flag.
+/// Secrets stay hidden.
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -21,8 +23,16 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Exit> {
     let loaded = args.given.load()?;
-    let names: Vec<String> = loaded.routes.iter().map(|route| route.name.to_string()).collect();
-    let printed = if args.json { json_of(&loaded.report, &names) } else { toml_of(&loaded.report, &names) };
+    let names: Vec<String> = loaded
+        .routes
+        .iter()
+        .map(|route| route.name.to_string())
+        .collect();
+    let printed = if args.json {
+        json_of(&loaded.report, &names)
+    } else {
+        toml_of(&loaded.report, &names)
+    };
     text::emit(&printed);
     Ok(())
 }
@@ -36,7 +46,12 @@ fn toml_of(report: &[ReportSection], names: &[String]) -> String {
         }
         printed += &match section.header {
             ROUTE if section.place == UNWRITTEN => unwritten(section),
-            ROUTE => format!("# {}, {}\n{}", text::line(names.next().map_or("", String::as_str)), section.place, body(section)),
+            ROUTE => format!(
+                "# {}, {}\n{}",
+                text::line(names.next().map_or("", String::as_str)),
+                section.place,
+                body(section)
+            ),
             _ if is_absent(section) => commented(&body(section)),
             _ => body(section),
         };
@@ -48,13 +63,21 @@ const ROUTE: &str = "[[routes]]";
 const UNWRITTEN: &str = "unwritten";
 
 fn body(section: &ReportSection) -> String {
-    let header = if section.header.is_empty() { String::new() } else { format!("{}\n", section.header) };
+    let header = if section.header.is_empty() {
+        String::new()
+    } else {
+        format!("{}\n", section.header)
+    };
     header + &section.settings.iter().map(line).collect::<String>()
 }
 
-/// The route that cannot be written, as what can: with every other route written out, what is said for all is said for it alone.
+/// The route that cannot be written, as what can: with every other route written out, what is said
+/// for all is said for it alone.
 fn unwritten(section: &ReportSection) -> String {
-    let settings = section.settings.iter().filter(|setting| !["name", "method", "path", "principal"].contains(&setting.name));
+    let settings = section
+        .settings
+        .iter()
+        .filter(|setting| !["name", "method", "path", "principal"].contains(&setting.name));
     let lines: String = settings.map(line).collect();
     format!("# default, {UNWRITTEN}: every other path\n[defaults]\n{lines}")
 }
@@ -66,11 +89,21 @@ fn is_absent(section: &ReportSection) -> bool {
 }
 
 fn commented(text: &str) -> String {
-    text.lines().map(|line| if line.starts_with('#') { format!("{line}\n") } else { format!("# {line}\n") }).collect()
+    text.lines()
+        .map(|line| {
+            if line.starts_with('#') {
+                format!("{line}\n")
+            } else {
+                format!("# {line}\n")
+            }
+        })
+        .collect()
 }
 
 pub(super) fn line(setting: &ReportSetting) -> String {
-    let ReportSetting { name, value, from, .. } = setting;
+    let ReportSetting {
+        name, value, from, ..
+    } = setting;
     let written = match value {
         Counts::Value(value) => format!("{name} = {value}"),
         Counts::Hidden => format!("# {name} = (hidden)"),
@@ -78,7 +111,11 @@ pub(super) fn line(setting: &ReportSetting) -> String {
         Counts::Words(words) => format!("# {name}: {}", words.replace('`', "")),
         Counts::Nothing => format!("# {name}: none"),
     };
-    format!("{}  # {}\n", text::line(&format!("{written:<VALUE_WIDTH$}")), text::line(from))
+    format!(
+        "{}  # {}\n",
+        text::line(&format!("{written:<VALUE_WIDTH$}")),
+        text::line(from)
+    )
 }
 
 fn json_of(report: &[ReportSection], names: &[String]) -> String {
@@ -101,12 +138,17 @@ fn json_of(report: &[ReportSection], names: &[String]) -> String {
 /// A document for a person to read and a program to parse: nothing in it acts on a terminal.
 pub(super) fn json_text(document: &Value) -> String {
     let printed = serde_json::to_string_pretty(document).expect("words and numbers are JSON");
-    printed.lines().map(|line| format!("{}\n", text::json(line))).collect()
+    printed
+        .lines()
+        .map(|line| format!("{}\n", text::json(line)))
+        .collect()
 }
 
 pub(super) fn json_setting(setting: &ReportSetting) -> Value {
     let value = match &setting.value {
-        Counts::Value(value) | Counts::Masked(value) => serde_json::to_value(value).unwrap_or(Value::Null),
+        Counts::Value(value) | Counts::Masked(value) => {
+            serde_json::to_value(value).unwrap_or(Value::Null)
+        }
         Counts::Hidden | Counts::Nothing | Counts::Words(_) => Value::Null,
     };
     json!({

@@ -19,14 +19,21 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Exit> {
-    let printed = if args.markdown { markdown::tables() } else { super::print::json_text(&document()) };
+    let printed = if args.markdown {
+        markdown::tables()
+    } else {
+        super::print::json_text(&document())
+    };
     text::emit(&printed);
     Ok(())
 }
 
 fn document() -> Value {
     let mut schema = object(&TOP);
-    schema.insert("$schema".into(), json!("https://json-schema.org/draft/2020-12/schema"));
+    schema.insert(
+        "$schema".into(),
+        json!("https://json-schema.org/draft/2020-12/schema"),
+    );
     schema.insert("title".into(), json!("Configuration of hapax serve"));
     // A variable or a flag may have it.
     schema.remove("required");
@@ -39,10 +46,14 @@ fn object(names: &Names) -> Map<String, Value> {
         properties.insert(setting.name.into(), property(setting));
         if let Some(file) = setting.file_name() {
             let description = format!("a file that has `{}`", setting.name);
-            properties.insert(file.into(), json!({ "type": "string", "minLength": 1, "description": description }));
+            properties.insert(
+                file.into(),
+                json!({ "type": "string", "minLength": 1, "description": description }),
+            );
         }
     }
-    // What a section needs may come from a variable: only a route cannot be without its path, nor a velocity without its parts.
+    // What a section needs may come from a variable: only a route cannot be without its path, nor a
+    // velocity without its parts.
     let needs = ["routes", "velocity"].contains(&names.section);
     let required: Vec<&str> = names
         .settings()
@@ -66,10 +77,14 @@ fn property(setting: &Setting) -> Value {
     let mut schema = match setting.kind {
         Kind::Section(names) => return Value::Object(object(names)),
         Kind::Sections(names) => json!({ "type": "array", "items": object(names) }),
-        Kind::Text | Kind::Path | Kind::Secret { .. } => json!({ "type": "string", "minLength": 1 }),
+        Kind::Text | Kind::Path | Kind::Secret { .. } => {
+            json!({ "type": "string", "minLength": 1 })
+        }
         Kind::Choice(words) => json!({ "enum": words }),
         Kind::Duration { .. } => json!({ "type": "string", "pattern": DURATION }),
-        Kind::Size { min, max } => json!({ "anyOf": [whole(min, max), { "type": "string", "pattern": SIZE }] }),
+        Kind::Size { min, max } => {
+            json!({ "anyOf": [whole(min, max), { "type": "string", "pattern": SIZE }] })
+        }
         Kind::Count { min, max } => whole(min, max),
         Kind::Switch => json!({ "type": "boolean" }),
         Kind::List => json!({ "type": "array", "items": { "type": "string" } }),
@@ -93,7 +108,10 @@ fn property(setting: &Setting) -> Value {
             schema.insert("default".into(), in_json(setting, value));
         }
         if !setting.example.is_empty() && setting.file_name().is_none() {
-            schema.insert("examples".into(), json!([in_json(setting, setting.example)]));
+            schema.insert(
+                "examples".into(),
+                json!([in_json(setting, setting.example)]),
+            );
         }
     }
     schema

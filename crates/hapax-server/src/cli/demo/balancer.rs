@@ -1,4 +1,5 @@
-//! A load balancer as many are set up: what is not answered in time it sends again, on its own account.
+//! A load balancer as many are set up: what is not answered in time it sends again, on its own
+//! account.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -40,7 +41,10 @@ impl Balancer {
                 }
             }
         });
-        Ok(Balancer { address, _accepting: AbortOnDropHandle::new(accepting) })
+        Ok(Balancer {
+            address,
+            _accepting: AbortOnDropHandle::new(accepting),
+        })
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -51,10 +55,18 @@ impl Balancer {
 async fn converse(stream: TcpStream, behind: SocketAddr, tally: Arc<Tally>) {
     let pass_on = service_fn(move |request| pass_on(request, behind, tally.clone()));
     // A customer who hangs up is nothing to report.
-    drop(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), pass_on).await);
+    drop(
+        hyper::server::conn::http1::Builder::new()
+            .serve_connection(TokioIo::new(stream), pass_on)
+            .await,
+    );
 }
 
-async fn pass_on(request: Request<Incoming>, behind: SocketAddr, tally: Arc<Tally>) -> Result<Response<Full<Bytes>>, hyper::Error> {
+async fn pass_on(
+    request: Request<Incoming>,
+    behind: SocketAddr,
+    tally: Arc<Tally>,
+) -> Result<Response<Full<Bytes>>, hyper::Error> {
     let (head, body) = request.into_parts();
     let body = body.collect().await?.to_bytes();
     for sent_before in 0..TRIES {

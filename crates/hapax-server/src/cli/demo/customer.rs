@@ -49,7 +49,8 @@ impl Shop<'_> {
             let sending = wire::send(self.address, request(self.address, customer, order));
             let said = match tokio::time::timeout(customer.patience, sending).await {
                 Ok(Ok(answer)) => self.read(&answer, dice),
-                // No answer, half of one, or none in time: the customer cannot know, and tries again.
+                // No answer, half of one, or none in time: the customer cannot know, and tries
+                // again.
                 Ok(Err(_)) | Err(_) => Said::Again(dice.millis(50, 250)),
             };
             match said {
@@ -79,13 +80,16 @@ impl Shop<'_> {
 
 fn request(address: SocketAddr, customer: &Customer, order: &Order) -> Request<Full<Bytes>> {
     let card = if order.declined { "declined" } else { "good" };
-    let body = serde_json::json!({ "order": order.id, "amount_cents": order.amount_cents, "card": card });
+    let body =
+        serde_json::json!({ "order": order.id, "amount_cents": order.amount_cents, "card": card });
     let request = Request::post(service::PATH)
         .header("host", address.to_string())
         .header("content-type", "application/json")
         .header("authorization", format!("Bearer {}", customer.name))
         .header("idempotency-key", &order.key);
-    request.body(Full::from(body.to_string())).expect("a plan's names are header values")
+    request
+        .body(Full::from(body.to_string()))
+        .expect("a plan's names are header values")
 }
 
 /// The short name of a problem, where the answer is one.
@@ -98,9 +102,12 @@ fn code(answer: &Response<Bytes>) -> Option<String> {
     Some(problem.get("code")?.as_str()?.to_owned())
 }
 
-/// As long as the answer says, and a little more, so that those who were told the same do not come back at the same moment.
+/// As long as the answer says, and a little more, so that those who were told the same do not come
+/// back at the same moment.
 fn advice(headers: &HeaderMap, dice: &mut Dice) -> Duration {
-    let told = headers.get("retry-after-ms").and_then(|value| value.to_str().ok()?.parse().ok());
+    let told = headers
+        .get("retry-after-ms")
+        .and_then(|value| value.to_str().ok()?.parse().ok());
     told.map_or(Duration::from_millis(100), Duration::from_millis) + dice.millis(0, 100)
 }
 
@@ -109,29 +116,45 @@ mod tests {
     use super::*;
 
     fn problem(status: u16, code: &str, retry_after_ms: Option<&str>) -> Response<Bytes> {
-        let mut answer = Response::builder().status(status).header("content-type", "application/problem+json");
+        let mut answer = Response::builder()
+            .status(status)
+            .header("content-type", "application/problem+json");
         if let Some(millis) = retry_after_ms {
             answer = answer.header("retry-after-ms", millis);
         }
-        answer.body(Bytes::from(serde_json::json!({ "code": code }).to_string())).unwrap()
+        answer
+            .body(Bytes::from(serde_json::json!({ "code": code }).to_string()))
+            .unwrap()
     }
 
     fn read(answer: &Response<Bytes>) -> Said {
         let tally = Tally::default();
-        let shop = Shop { address: ([127, 0, 0, 1], 1).into(), until: Instant::now(), tally: &tally };
+        let shop = Shop {
+            address: ([127, 0, 0, 1], 1).into(),
+            until: Instant::now(),
+            tally: &tally,
+        };
         shop.read(answer, &mut Dice::new(1, "test"))
     }
 
     #[test]
     fn an_unknown_outcome_is_not_tried_again_whatever_its_status() {
         for status in [409, 502, 504] {
-            assert!(matches!(read(&problem(status, "outcome-unknown", None)), Said::Definite(End::Held)), "{status}");
+            assert!(
+                matches!(
+                    read(&problem(status, "outcome-unknown", None)),
+                    Said::Definite(End::Held)
+                ),
+                "{status}"
+            );
         }
     }
 
     #[test]
     fn what_is_in_flight_is_asked_for_after_the_time_it_says() {
-        let Said::Again(after) = read(&problem(409, "in-flight", Some("700"))) else { panic!("definite") };
+        let Said::Again(after) = read(&problem(409, "in-flight", Some("700"))) else {
+            panic!("definite")
+        };
         assert!((700..=800).contains(&after.as_millis()), "{after:?}");
     }
 

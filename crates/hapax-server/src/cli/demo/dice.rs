@@ -7,9 +7,12 @@ use std::time::Duration;
 pub(super) struct Dice(u64);
 
 impl Dice {
-    /// Dice of their own for each purpose, so that throwing more for one leaves the others as they were.
+    /// Dice of their own for each purpose, so that throwing more for one leaves the others as they
+    /// were.
     pub(super) fn new(seed: u64, purpose: &str) -> Dice {
-        let mixed = purpose.bytes().fold(seed, |mixed, byte| Dice(mixed ^ u64::from(byte)).throw());
+        let mixed = purpose
+            .bytes()
+            .fold(seed, |mixed, byte| Dice(mixed ^ u64::from(byte)).throw());
         Dice(mixed)
     }
 

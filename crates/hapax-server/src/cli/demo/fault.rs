@@ -1,8 +1,10 @@
-//! What goes wrong, and for which order: dealt by the seed, so that the storm with Hapax and the one without meet the same faults.
+//! What goes wrong, and for which order: dealt by the seed, so that the storm with Hapax and the
+//! one without meet the same faults.
 
 use super::dice::Dice;
 
-/// A way in which the service fails its caller. Each strikes an order once, when it first gets there.
+/// A way in which the service fails its caller. Each strikes an order once, when it first gets
+/// there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     /// Charges, then closes the connection without an answer.
@@ -22,8 +24,15 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    pub(super) const ALL: [Fault; 7] =
-        [Fault::AnswerLost, Fault::Crashed, Fault::RequestLost, Fault::Stalled, Fault::Truncated, Fault::Busy, Fault::Died];
+    pub(super) const ALL: [Fault; 7] = [
+        Fault::AnswerLost,
+        Fault::Crashed,
+        Fault::RequestLost,
+        Fault::Stalled,
+        Fault::Truncated,
+        Fault::Busy,
+        Fault::Died,
+    ];
 
     /// What the service tells the demo, and the demo its reader.
     pub(super) const fn word(self) -> &'static str {
@@ -42,10 +51,13 @@ impl Fault {
         Fault::ALL.into_iter().find(|fault| fault.word() == word)
     }
 
-    /// How many of so many orders it strikes: never fewer than two, so that one swept away by the death of the service leaves another.
+    /// How many of so many orders it strikes: never fewer than two, so that one swept away by the
+    /// death of the service leaves another.
     const fn share(self, orders: usize) -> usize {
         match self {
-            Fault::AnswerLost | Fault::Crashed | Fault::Stalled | Fault::Busy => max(orders / 12, 2),
+            Fault::AnswerLost | Fault::Crashed | Fault::Stalled | Fault::Busy => {
+                max(orders / 12, 2)
+            }
             Fault::RequestLost | Fault::Truncated => max(orders / 20, 2),
             Fault::Died => max(orders / 60, 2),
         }
@@ -61,8 +73,10 @@ pub(super) const ORDERS_MIN: usize = 28;
 
 /// The fault of each order, by its number.
 pub(super) fn deal(seed: u64, orders: usize) -> Vec<Option<Fault>> {
-    let mut dealt: Vec<_> =
-        Fault::ALL.into_iter().flat_map(|fault| std::iter::repeat_n(Some(fault), fault.share(orders))).collect();
+    let mut dealt: Vec<_> = Fault::ALL
+        .into_iter()
+        .flat_map(|fault| std::iter::repeat_n(Some(fault), fault.share(orders)))
+        .collect();
     dealt.resize(orders, None);
     Dice::new(seed, "faults").shuffle(&mut dealt);
     dealt
@@ -78,9 +92,15 @@ mod tests {
             let dealt = deal(7, orders);
             assert_eq!(dealt.len(), orders);
             for fault in Fault::ALL {
-                assert!(dealt.iter().filter(|dealt| **dealt == Some(fault)).count() >= 2, "{fault:?} of {orders}");
+                assert!(
+                    dealt.iter().filter(|dealt| **dealt == Some(fault)).count() >= 2,
+                    "{fault:?} of {orders}"
+                );
             }
-            assert!(dealt.iter().filter(|dealt| dealt.is_none()).count() * 2 >= orders, "{orders}");
+            assert!(
+                dealt.iter().filter(|dealt| dealt.is_none()).count() * 2 >= orders,
+                "{orders}"
+            );
         }
     }
 
@@ -92,6 +112,10 @@ mod tests {
 
     #[test]
     fn words_name_their_fault() {
-        assert!(Fault::ALL.into_iter().all(|fault| Fault::from_word(fault.word()) == Some(fault)));
+        assert!(
+            Fault::ALL
+                .into_iter()
+                .all(|fault| Fault::from_word(fault.word()) == Some(fault))
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! The ledger of the payments service: a row for each charge that was really made. What is in here has happened.
+//! The ledger of the payments service: a row for each charge that was really made. What is in here
+//! has happened.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -60,14 +61,22 @@ impl Ledger {
 
     /// Opens it to read, while the service writes.
     pub(super) fn read(path: &Path) -> rusqlite::Result<Ledger> {
-        let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+        let connection = Connection::open_with_flags(
+            path,
+            OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+        )?;
         connection.busy_timeout(Duration::from_secs(5))?;
         connection.pragma_update(None, "query_only", true)?;
         Ok(Ledger(connection))
     }
 
-    /// Charges, and in the same transaction notes the order's fault. Says whether that is still to strike.
-    pub(super) fn charge(&mut self, entry: &Entry<'_>, fault: Option<Fault>) -> rusqlite::Result<(i64, bool)> {
+    /// Charges, and in the same transaction notes the order's fault. Says whether that is still to
+    /// strike.
+    pub(super) fn charge(
+        &mut self,
+        entry: &Entry<'_>,
+        fault: Option<Fault>,
+    ) -> rusqlite::Result<(i64, bool)> {
         let tx = self.0.transaction()?;
         tx.execute(
             "INSERT INTO charges (order_id, amount_cents, key) VALUES (?1, ?2, ?3)",
@@ -86,29 +95,48 @@ impl Ledger {
 
     /// The charge that was made under this key, if any: what somebody who reconciles looks for.
     pub(super) fn find(&self, key: &str) -> rusqlite::Result<Option<Charge>> {
-        let mut find =
-            self.0.prepare_cached("SELECT id, order_id, amount_cents FROM charges WHERE key = ?1 ORDER BY id LIMIT 1")?;
-        let read = |row: &rusqlite::Row<'_>| Ok(Charge { id: row.get(0)?, order: row.get(1)?, amount_cents: cents(row.get(2)?) });
+        let mut find = self.0.prepare_cached(
+            "SELECT id, order_id, amount_cents FROM charges WHERE key = ?1 ORDER BY id LIMIT 1",
+        )?;
+        let read = |row: &rusqlite::Row<'_>| {
+            Ok(Charge {
+                id: row.get(0)?,
+                order: row.get(1)?,
+                amount_cents: cents(row.get(2)?),
+            })
+        };
         find.query_row([key], read).optional()
     }
 
     /// How many charges there are, and of how many orders.
     pub(super) fn count(&self) -> rusqlite::Result<(u64, u64)> {
-        let mut count = self.0.prepare_cached("SELECT count(*), count(DISTINCT order_id) FROM charges")?;
+        let mut count = self
+            .0
+            .prepare_cached("SELECT count(*), count(DISTINCT order_id) FROM charges")?;
         count.query_row([], |row| Ok((cents(row.get(0)?), cents(row.get(1)?))))
     }
 
     /// Every order that was charged.
     pub(super) fn orders(&self) -> rusqlite::Result<BTreeMap<String, Charged>> {
-        let mut orders = self.0.prepare_cached("SELECT order_id, count(*), max(amount_cents) FROM charges GROUP BY order_id")?;
-        let read =
-            |row: &rusqlite::Row<'_>| Ok((row.get(0)?, Charged { times: cents(row.get(1)?), amount_cents: cents(row.get(2)?) }));
+        let mut orders = self.0.prepare_cached(
+            "SELECT order_id, count(*), max(amount_cents) FROM charges GROUP BY order_id",
+        )?;
+        let read = |row: &rusqlite::Row<'_>| {
+            Ok((
+                row.get(0)?,
+                Charged {
+                    times: cents(row.get(1)?),
+                    amount_cents: cents(row.get(2)?),
+                },
+            ))
+        };
         orders.query_map([], read)?.collect()
     }
 }
 
 fn note(connection: &Connection, order: &str, fault: Fault) -> rusqlite::Result<bool> {
-    let mut note = connection.prepare_cached("INSERT OR IGNORE INTO faults (order_id, fault) VALUES (?1, ?2)")?;
+    let mut note = connection
+        .prepare_cached("INSERT OR IGNORE INTO faults (order_id, fault) VALUES (?1, ?2)")?;
     Ok(note.execute([order, fault.word()])? == 1)
 }
 
@@ -126,15 +154,32 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ledger.db");
         let mut ledger = Ledger::open(&path).unwrap();
-        let entry = |order, key| Entry { order, amount_cents: 250, key };
+        let entry = |order, key| Entry {
+            order,
+            amount_cents: 250,
+            key,
+        };
         ledger.charge(&entry("a", Some("ka")), None).unwrap();
         ledger.charge(&entry("a", Some("ka")), None).unwrap();
         ledger.charge(&entry("b", None), None).unwrap();
 
         let read = Ledger::read(&path).unwrap();
         assert_eq!(read.count().unwrap(), (3, 2));
-        assert_eq!(read.orders().unwrap()["a"], Charged { times: 2, amount_cents: 250 });
-        assert_eq!(read.find("ka").unwrap(), Some(Charge { id: 1, order: "a".into(), amount_cents: 250 }));
+        assert_eq!(
+            read.orders().unwrap()["a"],
+            Charged {
+                times: 2,
+                amount_cents: 250
+            }
+        );
+        assert_eq!(
+            read.find("ka").unwrap(),
+            Some(Charge {
+                id: 1,
+                order: "a".into(),
+                amount_cents: 250
+            })
+        );
         assert_eq!(read.find("kb").unwrap(), None);
     }
 
@@ -143,7 +188,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ledger.db");
         let mut ledger = Ledger::open(&path).unwrap();
-        let entry = Entry { order: "a", amount_cents: 1, key: None };
+        let entry = Entry {
+            order: "a",
+            amount_cents: 1,
+            key: None,
+        };
         assert!(ledger.charge(&entry, Some(Fault::Died)).unwrap().1);
         let mut ledger = Ledger::open(&path).unwrap();
         assert!(!ledger.charge(&entry, Some(Fault::Died)).unwrap().1);

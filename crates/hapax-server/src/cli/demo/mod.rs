@@ -1,8 +1,9 @@
-//! `hapax demo`: a payments service that fails its callers, a storm of customers who try again, and what the ledgers say: once with
-//! Hapax between them, and once without.
+//! `hapax demo`: a payments service that fails its callers, a storm of customers who try again, and
+//! what the ledgers say: once with Hapax between them, and once without.
 //!
-//! Nothing is pretended. The service is a process of its own ([`service`]) that a [`supervisor`] starts again when it dies; the
-//! gateway is the one of `hapax serve`; customers, balancer and service meet over sockets; the verdict is read from the ledgers.
+//! Nothing is pretended. The service is a process of its own ([`service`]) that a [`supervisor`]
+//! starts again when it dies; the gateway is the one of `hapax serve`; customers, balancer and
+//! service meet over sockets; the verdict is read from the ledgers.
 
 mod balancer;
 mod customer;
@@ -48,8 +49,8 @@ use crate::gateway::Gateway;
 
 /// Show a storm of retries on a failing payments service, with Hapax and without.
 ///
-/// Takes about twenty seconds, uses free ports of this machine alone, and leaves nothing behind. Exit code 1 if an order was charged
-/// twice with Hapax.
+/// Takes about twenty seconds, uses free ports of this machine alone, and leaves nothing behind.
+/// Exit code 1 if an order was charged twice with Hapax.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// Choose the storm: the same number brings the same orders, clicks and faults.
@@ -82,15 +83,24 @@ fn orders(text: &str) -> Result<usize, String> {
     let allowed = fault::ORDERS_MIN..=ORDERS_MAX;
     match text.parse() {
         Ok(orders) if allowed.contains(&orders) => Ok(orders),
-        _ => Err(format!("say a number from {} to {}", allowed.start(), allowed.end())),
+        _ => Err(format!(
+            "say a number from {} to {}",
+            allowed.start(),
+            allowed.end()
+        )),
     }
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Exit> {
     // Outlives the runtime: whatever still writes there is stopped before it goes.
     let scratch = Scratch::new()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let runtime = runtime.map_err(|error| Exit::failed(format!("the system gave no resources to run on: {error}")))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    let runtime = runtime.map_err(|error| {
+        Exit::failed(format!("the system gave no resources to run on: {error}"))
+    })?;
     let ended = runtime.block_on(async {
         let stop = Stop::listen()?;
         let shown = tokio::select! {
@@ -112,23 +122,37 @@ struct Shown {
 
 async fn show(args: &Args, scratch: &Scratch) -> Result<Shown, Exit> {
     let mut screen = Screen::new(args.json);
-    let seed = args.seed.unwrap_or_else(|| u64::from(uuid::Uuid::new_v4().as_fields().0 % 100_000));
+    let seed = args
+        .seed
+        .unwrap_or_else(|| u64::from(uuid::Uuid::new_v4().as_fields().0 % 100_000));
     let plan = Arc::new(Plan::new(seed, args.orders, args.span));
     let stage = Stage::set(&plan, args.orders, scratch).await?;
     view::introduce(&mut screen, &plan);
     let verdict = stage.play(&plan, &mut screen).await?;
     view::show(&mut screen, &verdict);
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&verdict).map_err(Exit::failed)?);
+        println!(
+            "{}",
+            serde_json::to_string_pretty(&verdict).map_err(Exit::failed)?
+        );
     }
-    Ok(Shown { screen, stage, verdict })
+    Ok(Shown {
+        screen,
+        stage,
+        verdict,
+    })
 }
 
 impl Shown {
     async fn end(mut self, keep: bool, stop: &Stop) -> Result<(), Exit> {
         let (gateway, verdict) = (self.stage.gateway, self.verdict);
         if keep {
-            keep::invite(&mut self.screen, gateway.address(), gateway.admin(), &self.stage.with.ledger);
+            keep::invite(
+                &mut self.screen,
+                gateway.address(),
+                gateway.admin(),
+                &self.stage.with.ledger,
+            );
             stop.asked().await;
         }
         gateway.drain().await;
@@ -136,7 +160,9 @@ impl Shown {
             return Ok(());
         }
         let seed = verdict.seed;
-        Err(Exit::failed(format!("with Hapax not every order was charged exactly once. Please report this, with --seed {seed}")))
+        Err(Exit::failed(format!(
+            "with Hapax not every order was charged exactly once. Please report this, with --seed {seed}"
+        )))
     }
 }
 
@@ -156,9 +182,14 @@ struct Stage {
 
 impl Scene {
     fn set(ledger: PathBuf, seed: u64, orders: usize) -> Result<Scene, Exit> {
-        let no_service = |error| Exit::failed(format!("the payments service does not start: {error}"));
+        let no_service =
+            |error| Exit::failed(format!("the payments service does not start: {error}"));
         let service = Supervisor::start(&ledger, seed, orders).map_err(no_service)?;
-        Ok(Scene { ledger, service, tally: Arc::default() })
+        Ok(Scene {
+            ledger,
+            service,
+            tally: Arc::default(),
+        })
     }
 
     fn count(&self, plan: &Plan, ends: &Ends) -> Result<Count, Exit> {
@@ -171,11 +202,18 @@ impl Stage {
         let without = Scene::set(scratch.file("ledger-without.db"), plan.seed, orders)?;
         let with = Scene::set(scratch.file("ledger.db"), plan.seed, orders)?;
         let config = config(with.service.address(), &scratch.file("hapax.db"))?;
-        let gateway = Gateway::start(config).await.map_err(|error| Exit::failed(format!("the gateway does not start: {error}")))?;
-        Ok(Stage { without, with, gateway })
+        let gateway = Gateway::start(config)
+            .await
+            .map_err(|error| Exit::failed(format!("the gateway does not start: {error}")))?;
+        Ok(Stage {
+            without,
+            with,
+            gateway,
+        })
     }
 
-    /// The storm on both sides at once, what was held settled, and the ledgers read before and after.
+    /// The storm on both sides at once, what was held settled, and the ledgers read before and
+    /// after.
     async fn play(&self, plan: &Arc<Plan>, screen: &mut Screen) -> Result<Verdict, Exit> {
         let (ends_without, mut ends) = self.storm(plan, screen).await?;
         let without_hapax = self.without.count(plan, &ends_without)?;
@@ -188,10 +226,20 @@ impl Stage {
             tally: &self.with.tally,
         };
         let reconciled = reconcile::run(&books, &mut ends);
-        let reconciled = reconciled.await.map_err(|error| Exit::failed(format!("what was held could not be settled: {error}")))?;
+        let reconciled = reconciled.await.map_err(|error| {
+            Exit::failed(format!("what was held could not be settled: {error}"))
+        })?;
         let once_settled = self.with.count(plan, &ends)?;
         let faults = verdict::struck(&self.without.service, &self.with.service);
-        let mut verdict = Verdict { seed: plan.seed, without_hapax, with_hapax, once_settled, reconciled, faults, kept: false };
+        let mut verdict = Verdict {
+            seed: plan.seed,
+            without_hapax,
+            with_hapax,
+            once_settled,
+            reconciled,
+            faults,
+            kept: false,
+        };
         verdict.judge();
         Ok(verdict)
     }
@@ -213,13 +261,22 @@ impl Stage {
 
     /// Shows the storm for as long as it lasts. Ends only if that cannot be done.
     async fn watch(&self, plan: &Plan, screen: &mut Screen) -> Exit {
-        let ledgers = Ledger::read(&self.without.ledger).and_then(|without| Ok((without, Ledger::read(&self.with.ledger)?)));
+        let ledgers = Ledger::read(&self.without.ledger)
+            .and_then(|without| Ok((without, Ledger::read(&self.with.ledger)?)));
         let (without, with) = match ledgers {
             Ok(ledgers) => ledgers,
             Err(error) => return unreadable(error),
         };
-        let without = Side { tally: &self.without.tally, ledger: &without, service: &self.without.service };
-        let with = Side { tally: &self.with.tally, ledger: &with, service: &self.with.service };
+        let without = Side {
+            tally: &self.without.tally,
+            ledger: &without,
+            service: &self.without.service,
+        };
+        let with = Side {
+            tally: &self.with.tally,
+            ledger: &with,
+            service: &self.with.service,
+        };
         let live = screen.is_live(view::BLOCK_LINES);
         let begun = Instant::now();
         let mut tick = tokio::time::interval(Duration::from_millis(if live { 100 } else { 1_000 }));
@@ -228,7 +285,13 @@ impl Stage {
             tick.tick().await;
             let elapsed = begun.elapsed();
             if live {
-                screen.draw(&view::block(elapsed, plan.span + TAIL, &without, &with, screen.width()));
+                screen.draw(&view::block(
+                    elapsed,
+                    plan.span + TAIL,
+                    &without,
+                    &with,
+                    screen.width(),
+                ));
             } else {
                 screen.say(&view::plain(elapsed, &without, &with));
             }

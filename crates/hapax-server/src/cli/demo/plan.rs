@@ -1,4 +1,5 @@
-//! The storm before it breaks: who orders what and when, how patiently, and with how many clicks. All by the seed.
+//! The storm before it breaks: who orders what and when, how patiently, and with how many clicks.
+//! All by the seed.
 
 use std::time::Duration;
 
@@ -45,15 +46,23 @@ impl Plan {
         let faults = fault::deal(seed, orders);
         let customers_count = CUSTOMERS_MAX.min(orders / 3);
         let mut dice = Dice::new(seed, "customers");
-        let mut customers: Vec<_> = (0..customers_count).map(|number| Customer::new(number, &mut dice)).collect();
+        let mut customers: Vec<_> = (0..customers_count)
+            .map(|number| Customer::new(number, &mut dice))
+            .collect();
         let mut dice = Dice::new(seed, "orders");
         for (number, fault) in faults.into_iter().enumerate() {
-            customers[number % customers_count].orders.push(Order::new(number, fault, span, &mut dice));
+            customers[number % customers_count]
+                .orders
+                .push(Order::new(number, fault, span, &mut dice));
         }
         for customer in &mut customers {
             customer.orders.sort_by_key(|order| order.at);
         }
-        Plan { seed, span, customers }
+        Plan {
+            seed,
+            span,
+            customers,
+        }
     }
 
     pub(super) fn orders(&self) -> impl Iterator<Item = &Order> {
@@ -62,7 +71,9 @@ impl Plan {
 
     /// Every order, with who placed it.
     pub(super) fn placed(&self) -> impl Iterator<Item = (&Customer, &Order)> {
-        self.customers.iter().flat_map(|customer| customer.orders.iter().map(move |order| (customer, order)))
+        self.customers
+            .iter()
+            .flat_map(|customer| customer.orders.iter().map(move |order| (customer, order)))
     }
 }
 
@@ -85,7 +96,8 @@ impl Order {
             id: id(number),
             key: format!("{}-{suffix:016x}", id(number)),
             amount_cents: dice.between(499, 9_999),
-            // An order that meets a fault is one that would be charged: else the fault would show nothing.
+            // An order that meets a fault is one that would be charged: else the fault would show
+            // nothing.
             declined: declined && fault.is_none(),
             at: dice.millis(0, span_ms),
             second_click: clicks_twice.then(|| dice.millis(5, 120)),
@@ -110,7 +122,12 @@ mod tests {
 
     #[test]
     fn a_plan_is_its_seeds() {
-        let keys = |seed| Plan::new(seed, 160, Duration::from_secs(10)).orders().map(|order| order.key.clone()).collect::<Vec<_>>();
+        let keys = |seed| {
+            Plan::new(seed, 160, Duration::from_secs(10))
+                .orders()
+                .map(|order| order.key.clone())
+                .collect::<Vec<_>>()
+        };
         assert_eq!(keys(1), keys(1));
         assert_ne!(keys(1), keys(2));
     }
@@ -119,7 +136,10 @@ mod tests {
     fn every_order_has_a_key_of_its_own_and_a_number() {
         let plan = Plan::new(3, 100, Duration::from_secs(10));
         let keys: BTreeSet<_> = plan.orders().map(|order| &order.key).collect();
-        let numbers: BTreeSet<_> = plan.orders().filter_map(|order| number(&order.id)).collect();
+        let numbers: BTreeSet<_> = plan
+            .orders()
+            .filter_map(|order| number(&order.id))
+            .collect();
         assert_eq!((keys.len(), numbers), (100, (0..100).collect()));
     }
 
@@ -128,6 +148,12 @@ mod tests {
         let plan = Plan::new(3, 160, Duration::from_secs(10));
         assert!(plan.orders().any(|order| order.second_click.is_some()));
         assert!(plan.orders().any(|order| order.declined));
-        assert_eq!(plan.customers.iter().filter(|customer| customer.balanced).count(), 14);
+        assert_eq!(
+            plan.customers
+                .iter()
+                .filter(|customer| customer.balanced)
+                .count(),
+            14
+        );
     }
 }

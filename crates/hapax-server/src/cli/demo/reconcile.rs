@@ -1,5 +1,6 @@
-//! Reconciling: for what Hapax holds as unknown, somebody looks into the ledger and states what became of it. In real life this is a
-//! job of the service's owner, or an operator with `hapax keys settle`.
+//! Reconciling: for what Hapax holds as unknown, somebody looks into the ledger and states what
+//! became of it. In real life this is a job of the service's owner, or an operator with `hapax keys
+//! settle`.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -60,7 +61,11 @@ pub(super) async fn run(books: &Books<'_>, ends: &mut Ends) -> Result<Reconciled
     let mut reconciled = Reconciled::default();
     for round in 0..ROUNDS_MAX {
         let held = held(books.hapax).await?;
-        let counted = if round == 0 { &mut reconciled.held } else { &mut reconciled.held_again };
+        let counted = if round == 0 {
+            &mut reconciled.held
+        } else {
+            &mut reconciled.held_again
+        };
         *counted += held.len() as u64;
         for head in &held {
             match settle(books.hapax, &ledger, head).await? {
@@ -76,33 +81,63 @@ pub(super) async fn run(books: &Books<'_>, ends: &mut Ends) -> Result<Reconciled
 }
 
 async fn held(hapax: &Hapax) -> Result<Vec<Head>, Failure> {
-    Ok(hapax.list(ListQuery { state: Some("unknown"), after: None, limit: PAGE }).await?)
+    Ok(hapax
+        .list(ListQuery {
+            state: Some("unknown"),
+            after: None,
+            limit: PAGE,
+        })
+        .await?)
 }
 
 /// The service is at rest by now, so that what is not in its ledger will not get there any more.
 async fn settle(hapax: &Hapax, ledger: &Ledger, head: &Head) -> Result<Option<Charge>, Failure> {
     let charge = ledger.find(head.key.as_str())?;
     let (settlement, reason) = match &charge {
-        Some(charge) => (Settlement::Done(answer(charge)), "the charge is in the ledger"),
+        Some(charge) => (
+            Settlement::Done(answer(charge)),
+            "the charge is in the ledger",
+        ),
         None => (Settlement::NotDone, "the charge is not in the ledger"),
     };
-    hapax.settle(head.id, settlement, Audit { by: "hapax demo", reason }).await?;
+    hapax
+        .settle(
+            head.id,
+            settlement,
+            Audit {
+                by: "hapax demo",
+                reason,
+            },
+        )
+        .await?;
     Ok(charge)
 }
 
 /// What the service would have said, had it been heard.
 fn answer(charge: &Charge) -> Answer {
-    let mut answer = Answer::new(201, service::receipt(charge.id, &charge.order, charge.amount_cents));
-    answer.headers.push(("content-type".to_owned(), Bytes::from_static(b"application/json")));
+    let mut answer = Answer::new(
+        201,
+        service::receipt(charge.id, &charge.order, charge.amount_cents),
+    );
+    answer.headers.push((
+        "content-type".to_owned(),
+        Bytes::from_static(b"application/json"),
+    ));
     answer
 }
 
-/// Whoever has no definite answer asks again under the same key, at the gateway itself. Says how many asked.
+/// Whoever has no definite answer asks again under the same key, at the gateway itself. Says how
+/// many asked.
 async fn ask_again(books: &Books<'_>, ends: &mut Ends) -> usize {
     let mut asking = JoinSet::new();
     for (number, (_, order)) in books.plan.placed().enumerate() {
         if is_open(ends.get(&order.id)) {
-            asking.spawn(ask(books.plan.clone(), number, books.gateway, books.tally.clone()));
+            asking.spawn(ask(
+                books.plan.clone(),
+                number,
+                books.gateway,
+                books.tally.clone(),
+            ));
         }
     }
     let answered = asking.join_all().await;
@@ -111,10 +146,21 @@ async fn ask_again(books: &Books<'_>, ends: &mut Ends) -> usize {
     asked
 }
 
-async fn ask(plan: Arc<Plan>, number: usize, gateway: SocketAddr, tally: Arc<Tally>) -> (String, End) {
+async fn ask(
+    plan: Arc<Plan>,
+    number: usize,
+    gateway: SocketAddr,
+    tally: Arc<Tally>,
+) -> (String, End) {
     let (customer, order) = plan.placed().nth(number).expect("counted above");
-    let shop = Shop { address: gateway, until: Instant::now() + PATIENCE, tally: &tally };
-    let end = shop.buy(customer, order, &mut Dice::new(plan.seed, &order.key)).await;
+    let shop = Shop {
+        address: gateway,
+        until: Instant::now() + PATIENCE,
+        tally: &tally,
+    };
+    let end = shop
+        .buy(customer, order, &mut Dice::new(plan.seed, &order.key))
+        .await;
     (order.id.clone(), end)
 }
 

@@ -49,7 +49,8 @@ fn paint(style: Style, text: &str) -> String {
     }
 }
 
-/// The text in lines of at most `width`, each behind two spaces. A word that is longer has a line of its own.
+/// The text in lines of at most `width`, each behind two spaces. A word that is longer has a line
+/// of its own.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -85,10 +86,19 @@ pub(super) struct Screen {
 impl Screen {
     /// On standard output, or on standard error where that is kept for data.
     pub(super) fn new(data_on_stdout: bool) -> Screen {
-        let terminal = if data_on_stdout { io::stderr().is_terminal() } else { io::stdout().is_terminal() };
+        let terminal = if data_on_stdout {
+            io::stderr().is_terminal()
+        } else {
+            io::stdout().is_terminal()
+        };
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        Screen { to_stderr: data_on_stdout, terminal: terminal && !dumb, coloured: terminal && !dumb && !no_color, drawn: 0 }
+        Screen {
+            to_stderr: data_on_stdout,
+            terminal: terminal && !dumb,
+            coloured: terminal && !dumb && !no_color,
+            drawn: 0,
+        }
     }
 
     /// Whether a block of so many lines can be drawn over.
@@ -125,7 +135,10 @@ impl Screen {
             text.push_str(&format!("\x1b[{}A", self.drawn));
         }
         for line in block {
-            text.push_str(&format!("\r\x1b[2K{}\n", line.render(self.width() - 1, self.coloured)));
+            text.push_str(&format!(
+                "\r\x1b[2K{}\n",
+                line.render(self.width() - 1, self.coloured)
+            ));
         }
         self.drawn = block.len();
         self.write(&text);
@@ -139,9 +152,14 @@ impl Screen {
     }
 
     fn size(&self) -> Option<(usize, usize)> {
-        let size =
-            if self.to_stderr { rustix::termios::tcgetwinsize(io::stderr()) } else { rustix::termios::tcgetwinsize(io::stdout()) };
-        size.ok().filter(|size| size.ws_col > 0).map(|size| (size.ws_col.into(), size.ws_row.into()))
+        let size = if self.to_stderr {
+            rustix::termios::tcgetwinsize(io::stderr())
+        } else {
+            rustix::termios::tcgetwinsize(io::stdout())
+        };
+        size.ok()
+            .filter(|size| size.ws_col > 0)
+            .map(|size| (size.ws_col.into(), size.ws_row.into()))
     }
 
     /// Nobody reads any more: then there is nobody to tell.

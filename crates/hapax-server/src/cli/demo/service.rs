@@ -1,7 +1,8 @@
 //! The payments service: charges cards, keeps a ledger, and fails in every way a service can.
 //!
-//! A process of its own (`hapax demo-service`), so that its death is a real one. It ignores keys, as most services do. What it did
-//! to whom it says on standard output, a line each; when its standard input ends, whoever started it is gone, and so is it.
+//! A process of its own (`hapax demo-service`), so that its death is a real one. It ignores keys,
+//! as most services do. What it did to whom it says on standard output, a line each; when its
+//! standard input ends, whoever started it is gone, and so is it.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -24,7 +25,8 @@ use super::fault::{self, Fault};
 use super::ledger::{Entry, Ledger};
 use super::plan;
 
-/// The first words of the line that says where it listens, and of the one that says that a fault has struck.
+/// The first words of the line that says where it listens, and of the one that says that a fault
+/// has struck.
 pub(super) const LISTENING: &str = "listening ";
 pub(super) const STRUCK: &str = "struck ";
 
@@ -62,10 +64,18 @@ pub(in crate::cli) struct Args {
 
 pub(in crate::cli) fn run(args: &Args) -> Result<(), Exit> {
     std::thread::spawn(end_with_parent);
-    let ledger =
-        Ledger::open(&args.ledger).map_err(|error| Exit::failed(format!("cannot open the ledger {:?}: {error}", args.ledger)))?;
-    let service = Arc::new(Service { ledger: Mutex::new(ledger), seed: args.seed, faults: fault::deal(args.seed, args.orders) });
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Exit::failed)?;
+    let ledger = Ledger::open(&args.ledger).map_err(|error| {
+        Exit::failed(format!("cannot open the ledger {:?}: {error}", args.ledger))
+    })?;
+    let service = Arc::new(Service {
+        ledger: Mutex::new(ledger),
+        seed: args.seed,
+        faults: fault::deal(args.seed, args.orders),
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(Exit::failed)?;
     runtime.block_on(serve(service, args.address))
 }
 
@@ -76,11 +86,19 @@ fn end_with_parent() {
 }
 
 async fn serve(service: Arc<Service>, address: SocketAddr) -> Result<(), Exit> {
-    let no_port = |error| Exit::failed(format!("the payments service cannot listen on {address}: {error}"));
+    let no_port = |error| {
+        Exit::failed(format!(
+            "the payments service cannot listen on {address}: {error}"
+        ))
+    };
     let listener = bind(address).await.map_err(no_port)?;
-    say(LISTENING, &listener.local_addr().map_err(no_port)?.to_string());
+    say(
+        LISTENING,
+        &listener.local_addr().map_err(no_port)?.to_string(),
+    );
     loop {
-        // Out of descriptors for a moment, or the caller is gone already: neither is a reason to stop.
+        // Out of descriptors for a moment, or the caller is gone already: neither is a reason to
+        // stop.
         if let Ok((stream, _)) = listener.accept().await {
             tokio::spawn(converse(service.clone(), stream));
         }
@@ -101,12 +119,17 @@ async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
 
 async fn converse(service: Arc<Service>, stream: TcpStream) {
     let answer = service_fn(move |request| {
-        // On a task of its own: like a thread of an ordinary service, it goes on when its caller hangs up.
+        // On a task of its own: like a thread of an ordinary service, it goes on when its caller
+        // hangs up.
         let work = tokio::spawn(service.clone().answer(request));
         async move { work.await.unwrap_or(Err(HangUp)) }
     });
     // It hangs up on purpose.
-    drop(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await);
+    drop(
+        hyper::server::conn::http1::Builder::new()
+            .serve_connection(TokioIo::new(stream), answer)
+            .await,
+    );
 }
 
 struct Service {
@@ -136,38 +159,69 @@ struct Wanted {
 impl Service {
     async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, HangUp> {
         if request.method() != Method::POST || request.uri().path() != PATH {
-            return Ok(say_json(StatusCode::NOT_FOUND, format!(r#"{{"error":"POST {PATH} is all there is"}}"#)));
+            return Ok(say_json(
+                StatusCode::NOT_FOUND,
+                format!(r#"{{"error":"POST {PATH} is all there is"}}"#),
+            ));
         }
-        let key = request.headers().get("idempotency-key").and_then(|key| key.to_str().ok()).map(str::to_owned);
-        let body = Limited::new(request.into_body(), BODY_BYTES_MAX).collect().await.map_err(|_| HangUp)?.to_bytes();
+        let key = request
+            .headers()
+            .get("idempotency-key")
+            .and_then(|key| key.to_str().ok())
+            .map(str::to_owned);
+        let body = Limited::new(request.into_body(), BODY_BYTES_MAX)
+            .collect()
+            .await
+            .map_err(|_| HangUp)?
+            .to_bytes();
         match serde_json::from_slice::<Wanted>(&body) {
             Ok(wanted) => self.charge(Wanted { key, ..wanted }).await,
-            Err(error) => Ok(say_json(StatusCode::BAD_REQUEST, serde_json::json!({ "error": error.to_string() }).to_string())),
+            Err(error) => Ok(say_json(
+                StatusCode::BAD_REQUEST,
+                serde_json::json!({ "error": error.to_string() }).to_string(),
+            )),
         }
     }
 
     async fn charge(self: Arc<Self>, wanted: Wanted) -> Result<Response<Body>, HangUp> {
         tokio::time::sleep(Dice::new(self.seed, &wanted.order).millis(20, 180)).await;
         if wanted.card == "declined" {
-            return Ok(say_json(StatusCode::PAYMENT_REQUIRED, r#"{"error":"the bank declined the card"}"#.to_owned()));
+            return Ok(say_json(
+                StatusCode::PAYMENT_REQUIRED,
+                r#"{"error":"the bank declined the card"}"#.to_owned(),
+            ));
         }
-        let fault = plan::number(&wanted.order).and_then(|number| self.faults.get(number).copied().flatten());
+        let fault = plan::number(&wanted.order)
+            .and_then(|number| self.faults.get(number).copied().flatten());
         match fault {
-            Some(fault @ (Fault::Busy | Fault::RequestLost)) if self.strikes(&wanted.order, fault).await? => fail_before(fault),
+            Some(fault @ (Fault::Busy | Fault::RequestLost))
+                if self.strikes(&wanted.order, fault).await? =>
+            {
+                fail_before(fault)
+            }
             _ => self.charge_and_fail(wanted, fault).await,
         }
     }
 
     async fn strikes(self: &Arc<Self>, order: &str, fault: Fault) -> Result<bool, HangUp> {
         let order = order.to_owned();
-        self.in_ledger(move |ledger| ledger.strike(&order, fault)).await
+        self.in_ledger(move |ledger| ledger.strike(&order, fault))
+            .await
     }
 
-    async fn charge_and_fail(self: &Arc<Self>, wanted: Wanted, fault: Option<Fault>) -> Result<Response<Body>, HangUp> {
+    async fn charge_and_fail(
+        self: &Arc<Self>,
+        wanted: Wanted,
+        fault: Option<Fault>,
+    ) -> Result<Response<Body>, HangUp> {
         let (order, amount_cents) = (wanted.order.clone(), u64::from(wanted.amount_cents));
         let (id, strikes) = self
             .in_ledger(move |ledger| {
-                let entry = Entry { order: &wanted.order, amount_cents, key: wanted.key.as_deref() };
+                let entry = Entry {
+                    order: &wanted.order,
+                    amount_cents,
+                    key: wanted.key.as_deref(),
+                };
                 ledger.charge(&entry, fault)
             })
             .await?;
@@ -178,14 +232,22 @@ impl Service {
         }
     }
 
-    /// A ledger that cannot be written is answered by hanging up: no caller may be told what did not happen.
+    /// A ledger that cannot be written is answered by hanging up: no caller may be told what did
+    /// not happen.
     async fn in_ledger<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&mut Ledger) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, HangUp> {
         let service = self.clone();
-        let worked =
-            tokio::task::spawn_blocking(move || work(&mut service.ledger.lock().unwrap_or_else(PoisonError::into_inner))).await;
+        let worked = tokio::task::spawn_blocking(move || {
+            work(
+                &mut service
+                    .ledger
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner),
+            )
+        })
+        .await;
         worked.map_err(|_| HangUp)?.map_err(|error| {
             eprintln!("hapax: the payments service cannot use its ledger: {error}");
             HangUp
@@ -196,7 +258,10 @@ impl Service {
 fn fail_before(fault: Fault) -> Result<Response<Body>, HangUp> {
     say(STRUCK, fault.word());
     match fault {
-        Fault::Busy => Ok(say_json(StatusCode::SERVICE_UNAVAILABLE, r#"{"error":"busy; nothing was charged"}"#.to_owned())),
+        Fault::Busy => Ok(say_json(
+            StatusCode::SERVICE_UNAVAILABLE,
+            r#"{"error":"busy; nothing was charged"}"#.to_owned(),
+        )),
         _ => Err(HangUp),
     }
 }
@@ -208,7 +273,10 @@ async fn fail_after(fault: Fault, receipt: String) -> Result<Response<Body>, Han
             tokio::time::sleep(STALL).await;
             Ok(say_json(StatusCode::CREATED, receipt))
         }
-        Fault::Crashed => Ok(say_json(StatusCode::INTERNAL_SERVER_ERROR, r#"{"error":"internal server error"}"#.to_owned())),
+        Fault::Crashed => Ok(say_json(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            r#"{"error":"internal server error"}"#.to_owned(),
+        )),
         Fault::Truncated => Ok(half_of(receipt)),
         Fault::Died => die(),
         _ => Err(HangUp),
@@ -242,14 +310,19 @@ fn half_of(body: String) -> Response<Body> {
         let _ = sender.send(Err(HangUp)).await;
     });
     let mut response = with_head(StatusCode::CREATED, UnsyncBoxBody::new(Half(broken)));
-    response.headers_mut().insert(http::header::CONTENT_LENGTH, promised.into());
+    response
+        .headers_mut()
+        .insert(http::header::CONTENT_LENGTH, promised.into());
     response
 }
 
 fn with_head(status: StatusCode, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
-    response.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(
+        http::header::CONTENT_TYPE,
+        http::HeaderValue::from_static("application/json"),
+    );
     response
 }
 

@@ -21,7 +21,11 @@ pub(super) const LAST_CALL: Duration = Duration::from_secs(10);
 pub(super) type Ends = BTreeMap<String, End>;
 
 /// Lets the plan's customers loose.
-pub(super) async fn run(plan: &Arc<Plan>, address: SocketAddr, tally: &Arc<Tally>) -> std::io::Result<Ends> {
+pub(super) async fn run(
+    plan: &Arc<Plan>,
+    address: SocketAddr,
+    tally: &Arc<Tally>,
+) -> std::io::Result<Ends> {
     let balancer = Balancer::start(address, tally.clone()).await?;
     let begun = Instant::now();
     let mut customers = JoinSet::new();
@@ -34,7 +38,13 @@ pub(super) async fn run(plan: &Arc<Plan>, address: SocketAddr, tally: &Arc<Tally
                 until: begun + plan.span + LAST_CALL,
                 tally: &tally,
             };
-            spend(customer, shop, begun, &mut Dice::new(plan.seed, &customer.name)).await
+            spend(
+                customer,
+                shop,
+                begun,
+                &mut Dice::new(plan.seed, &customer.name),
+            )
+            .await
         });
     }
     Ok(customers.join_all().await.into_iter().flatten().collect())
@@ -60,7 +70,9 @@ async fn spend(customer: &Customer, shop: Shop<'_>, begun: Instant, dice: &mut D
 async fn click(customer: &Customer, order: &Order, shop: Shop<'_>, dice: &mut Dice) -> End {
     let mut other_dice = dice.clone();
     let first = shop.buy(customer, order, dice);
-    let Some(later) = order.second_click else { return first.await };
+    let Some(later) = order.second_click else {
+        return first.await;
+    };
     let second = async {
         tokio::time::sleep(later).await;
         other_dice.throw();
@@ -78,5 +90,9 @@ fn better_known(first: End, second: End) -> End {
         End::Held => 1,
         End::GaveUp => 0,
     };
-    if known(first) >= known(second) { first } else { second }
+    if known(first) >= known(second) {
+        first
+    } else {
+        second
+    }
 }

@@ -1,4 +1,5 @@
-//! Keeps the payments service running: starts it, listens to what it says, and starts it again on the same port when it has died.
+//! Keeps the payments service running: starts it, listens to what it says, and starts it again on
+//! the same port when it has died.
 
 use std::io::{self, BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -39,9 +40,20 @@ struct State {
 impl Supervisor {
     /// Starts the service on a free port, with a ledger in this file.
     pub(super) fn start(ledger: &Path, seed: u64, orders: usize) -> io::Result<Supervisor> {
-        let text =
-            |path: &Path| path.to_str().map(str::to_owned).ok_or_else(|| io::Error::other("the path of the ledger is not UTF-8"));
-        let command = ["demo-service", "--ledger", &text(ledger)?, "--seed", &seed.to_string(), "--orders", &orders.to_string()];
+        let text = |path: &Path| {
+            path.to_str()
+                .map(str::to_owned)
+                .ok_or_else(|| io::Error::other("the path of the ledger is not UTF-8"))
+        };
+        let command = [
+            "demo-service",
+            "--ledger",
+            &text(ledger)?,
+            "--seed",
+            &seed.to_string(),
+            "--orders",
+            &orders.to_string(),
+        ];
         let shared = Arc::new(Shared {
             command: command.map(str::to_owned).to_vec(),
             program: std::env::current_exe()?,
@@ -55,7 +67,11 @@ impl Supervisor {
             let shared = shared.clone();
             move || shared.watch(said, address)
         });
-        Ok(Supervisor { shared, address, watching: Some(watching) })
+        Ok(Supervisor {
+            shared,
+            address,
+            watching: Some(watching),
+        })
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -81,7 +97,9 @@ impl Drop for Supervisor {
 fn listening(said: &mut BufReader<ChildStdout>) -> io::Result<SocketAddr> {
     let mut line = String::new();
     said.read_line(&mut line)?;
-    let address = line.strip_prefix(LISTENING).and_then(|address| address.trim().parse().ok());
+    let address = line
+        .strip_prefix(LISTENING)
+        .and_then(|address| address.trim().parse().ok());
     address.ok_or_else(|| io::Error::other("the payments service ended before it listened"))
 }
 
@@ -106,7 +124,9 @@ impl Shared {
             match self.spawn(address) {
                 Ok(next) => said = next,
                 Err(_) if self.state().stopping => return,
-                Err(error) => return eprintln!("hapax: the payments service does not start again: {error}"),
+                Err(error) => {
+                    return eprintln!("hapax: the payments service does not start again: {error}");
+                }
             }
         }
     }
@@ -127,7 +147,9 @@ impl Shared {
             let _ = child.kill();
             let _ = child.wait();
         }
-        let waited = self.stopped.wait_timeout_while(state, NOTICE, |state| !state.stopping);
+        let waited = self
+            .stopped
+            .wait_timeout_while(state, NOTICE, |state| !state.stopping);
         !waited.unwrap_or_else(PoisonError::into_inner).0.stopping
     }
 
@@ -149,7 +171,10 @@ fn service(program: &Path, arguments: &[String], address: SocketAddr) -> Command
     use std::os::unix::process::CommandExt;
 
     let mut command = Command::new(program);
-    command.args(arguments).arg("--address").arg(address.to_string());
+    command
+        .args(arguments)
+        .arg("--address")
+        .arg(address.to_string());
     // Its input ends with us, and that ends it, however we end.
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     // Apart from the terminal's group: Ctrl-C is for the demo, which then ends it.

@@ -97,13 +97,20 @@ impl Verdict {
 
     /// Faults that did not strike on both sides: then the run shows less than it should.
     pub(super) fn missed(&self) -> Vec<&'static str> {
-        let missed = self.faults.iter().filter(|struck| struck.without_hapax == 0 || struck.with_hapax == 0);
+        let missed = self
+            .faults
+            .iter()
+            .filter(|struck| struck.without_hapax == 0 || struck.with_hapax == 0);
         missed.map(|struck| struck.fault).collect()
     }
 }
 
 pub(super) fn struck(without: &Supervisor, with: &Supervisor) -> Vec<Struck> {
-    let both = |fault: Fault| Struck { fault: fault.word(), without_hapax: without.struck(fault), with_hapax: with.struck(fault) };
+    let both = |fault: Fault| Struck {
+        fault: fault.word(),
+        without_hapax: without.struck(fault),
+        with_hapax: with.struck(fault),
+    };
     Fault::ALL.into_iter().map(both).collect()
 }
 

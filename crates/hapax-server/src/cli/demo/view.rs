@@ -43,7 +43,10 @@ impl Side<'_> {
             told_to_wait: self.tally.told_to_wait.get(),
             refused: self.tally.refused.get(),
             held: self.tally.held.get(),
-            faults: Fault::ALL.into_iter().map(|fault| self.service.struck(fault)).sum(),
+            faults: Fault::ALL
+                .into_iter()
+                .map(|fault| self.service.struck(fault))
+                .sum(),
         }
     }
 }
@@ -57,23 +60,40 @@ struct Layout {
     names: [&'static str; 3],
 }
 
-const WIDE: Layout = Layout { label: 30, column: 16, names: ["without Hapax", "with Hapax", "once settled"] };
-const NARROW: Layout = Layout { label: 23, column: 8, names: ["without", "with", "settled"] };
+const WIDE: Layout = Layout {
+    label: 30,
+    column: 16,
+    names: ["without Hapax", "with Hapax", "once settled"],
+};
+const NARROW: Layout = Layout {
+    label: 23,
+    column: 8,
+    names: ["without", "with", "settled"],
+};
 
 impl Layout {
     /// For so many columns of numbers.
     fn for_width(width: usize, columns: usize) -> &'static Layout {
-        if width > WIDE.label + columns * WIDE.column { &WIDE } else { &NARROW }
+        if width > WIDE.label + columns * WIDE.column {
+            &WIDE
+        } else {
+            &NARROW
+        }
     }
 
     fn header(&self, columns: usize) -> Line {
-        let names: String = self.names[..columns].iter().map(|name| format!("{name:>width$}", width = self.column)).collect();
+        let names: String = self.names[..columns]
+            .iter()
+            .map(|name| format!("{name:>width$}", width = self.column))
+            .collect();
         Line::new(Plain, " ".repeat(self.label)).and(Bold, names)
     }
 
     fn row(&self, label: &str, cells: &[(Style, String)]) -> Line {
         let line = Line::new(Plain, format!("  {label:<width$}", width = self.label - 2));
-        cells.iter().fold(line, |line, (style, cell)| line.and(*style, format!("{cell:>width$}", width = self.column)))
+        cells.iter().fold(line, |line, (style, cell)| {
+            line.and(*style, format!("{cell:>width$}", width = self.column))
+        })
     }
 }
 
@@ -82,8 +102,15 @@ pub(super) const BLOCK_LINES: usize = 11;
 
 pub(super) fn introduce(screen: &mut Screen, plan: &Plan) {
     let (seed, customers, orders) = (plan.seed, plan.customers.len(), plan.orders().count());
-    let balanced = plan.customers.iter().filter(|customer| customer.balanced).count();
-    let twice = plan.orders().filter(|order| order.second_click.is_some()).count();
+    let balanced = plan
+        .customers
+        .iter()
+        .filter(|customer| customer.balanced)
+        .count();
+    let twice = plan
+        .orders()
+        .filter(|order| order.second_click.is_some())
+        .count();
     screen.say(&Line::default());
     screen.say(&Line::new(Bold, "  hapax demo").and(Dim, format!("  --seed {seed}")));
     screen.say(&Line::default());
@@ -99,11 +126,24 @@ pub(super) fn introduce(screen: &mut Screen, plan: &Plan) {
 }
 
 /// The storm as a block to draw over.
-pub(super) fn block(elapsed: Duration, expected: Duration, without: &Side<'_>, with: &Side<'_>, width: usize) -> Vec<Line> {
+pub(super) fn block(
+    elapsed: Duration,
+    expected: Duration,
+    without: &Side<'_>,
+    with: &Side<'_>,
+    width: usize,
+) -> Vec<Line> {
     let (a, b) = (without.read(), with.read());
     let layout = Layout::for_width(width, 2);
-    let row = |label: &str, read: fn(&Reading) -> u64| layout.row(label, &[&a, &b].map(|side| (Plain, read(side).to_string())));
-    let again = [&a, &b].map(|side| (if side.again > 0 { Bad } else { Good }, side.again.to_string()));
+    let row = |label: &str, read: fn(&Reading) -> u64| {
+        layout.row(label, &[&a, &b].map(|side| (Plain, read(side).to_string())))
+    };
+    let again = [&a, &b].map(|side| {
+        (
+            if side.again > 0 { Bad } else { Good },
+            side.again.to_string(),
+        )
+    });
     let block = vec![
         bar(elapsed, expected, width),
         Line::default(),
@@ -161,7 +201,16 @@ pub(super) fn show(screen: &mut Screen, verdict: &Verdict) {
     screen.tell(Plain, &reconciliation(verdict));
     screen.say(&Line::default());
     screen.say(&layout.header(3));
-    table(layout, [&verdict.without_hapax, &verdict.with_hapax, &verdict.once_settled]).iter().for_each(|line| screen.say(line));
+    table(
+        layout,
+        [
+            &verdict.without_hapax,
+            &verdict.with_hapax,
+            &verdict.once_settled,
+        ],
+    )
+    .iter()
+    .for_each(|line| screen.say(line));
     screen.say(&Line::default());
     tell_faults(screen, verdict);
     screen.say(&Line::default());
@@ -184,10 +233,28 @@ fn reconciliation(verdict: &Verdict) -> String {
 
 fn table(layout: &Layout, counts: [&Count; 3]) -> Vec<Line> {
     let cells = |read: fn(&Count) -> u64| counts.map(|count| (Plain, read(count).to_string()));
-    let none = |read: fn(&Count) -> u64| counts.map(|count| (if read(count) == 0 { Good } else { Bad }, read(count).to_string()));
+    let none = |read: fn(&Count) -> u64| {
+        counts.map(|count| {
+            (
+                if read(count) == 0 { Good } else { Bad },
+                read(count).to_string(),
+            )
+        })
+    };
     let overcharged = counts.map(|count| {
-        let style = if count.overcharged_cents == 0 { Good } else { Bad };
-        (style, format!("${}.{:02}", count.overcharged_cents / 100, count.overcharged_cents % 100))
+        let style = if count.overcharged_cents == 0 {
+            Good
+        } else {
+            Bad
+        };
+        (
+            style,
+            format!(
+                "${}.{:02}",
+                count.overcharged_cents / 100,
+                count.overcharged_cents % 100
+            ),
+        )
     });
     vec![
         layout.row("orders to be charged", &cells(|count| count.orders)),
@@ -195,29 +262,50 @@ fn table(layout: &Layout, counts: [&Count; 3]) -> Vec<Line> {
         layout.row("charged once", &cells(|count| count.charged_once)),
         layout.row("charged twice or more", &none(|count| count.charged_more)),
         layout.row("not charged", &cells(|count| count.not_charged)),
-        layout.row("receipts, no charge", &none(|count| count.confirmed_but_missing)),
+        layout.row(
+            "receipts, no charge",
+            &none(|count| count.confirmed_but_missing),
+        ),
         layout.row("overcharged", &overcharged),
     ]
 }
 
 /// One number where both sides met the same, else both.
 fn tell_faults(screen: &mut Screen, verdict: &Verdict) {
-    let struck = verdict.faults.iter().map(|struck| match (struck.without_hapax, struck.with_hapax) {
-        (without, with) if without == with => format!("{} {with}", struck.fault),
-        (without, with) => format!("{} {without} without and {with} with", struck.fault),
-    });
-    screen.tell(Dim, &format!("Faults of the service: {}.", struck.collect::<Vec<_>>().join(", ")));
+    let struck =
+        verdict
+            .faults
+            .iter()
+            .map(|struck| match (struck.without_hapax, struck.with_hapax) {
+                (without, with) if without == with => format!("{} {with}", struck.fault),
+                (without, with) => format!("{} {without} without and {with} with", struck.fault),
+            });
+    screen.tell(
+        Dim,
+        &format!(
+            "Faults of the service: {}.",
+            struck.collect::<Vec<_>>().join(", ")
+        ),
+    );
     let missed = verdict.missed();
     if !missed.is_empty() {
-        screen.tell(Bad, &format!("Never struck on one side: {}. This run shows less than it should.", missed.join(", ")));
+        screen.tell(
+            Bad,
+            &format!(
+                "Never struck on one side: {}. This run shows less than it should.",
+                missed.join(", ")
+            ),
+        );
     }
 }
 
 fn conclude(screen: &mut Screen, verdict: &Verdict) {
     let (without, settled) = (&verdict.without_hapax, &verdict.once_settled);
     let (more, orders) = (without.charged_more, without.orders);
-    screen
-        .tell(if more > 0 { Bad } else { Plain }, &format!("Without Hapax {more} of {orders} orders were charged more than once."));
+    screen.tell(
+        if more > 0 { Bad } else { Plain },
+        &format!("Without Hapax {more} of {orders} orders were charged more than once."),
+    );
     if verdict.kept {
         screen.tell(Good, &format!(
             "With Hapax no order was charged twice. Once the {} held orders were settled, each of the {} orders was charged exactly once.",
@@ -225,7 +313,10 @@ fn conclude(screen: &mut Screen, verdict: &Verdict) {
         ));
         tell_ways_to_hold_none(screen, verdict.reconciled.held);
     } else {
-        screen.tell(Bad, "With Hapax not every order was charged exactly once: see the table.");
+        screen.tell(
+            Bad,
+            "With Hapax not every order was charged exactly once: see the table.",
+        );
     }
 }
 

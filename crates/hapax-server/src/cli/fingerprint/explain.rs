@@ -30,7 +30,10 @@ pub(super) fn explain(a: &Subject, b: &Subject, as_json: bool) -> Result<(), Exi
     let is_same = a.fingerprint == b.fingerprint;
     let differences = differences(a, b);
     if is_same != differences.is_empty() {
-        return Err(Exit { code: 70, message: "the digests and what they cover disagree: this is a bug of Hapax".to_owned() });
+        return Err(Exit {
+            code: 70,
+            message: "the digests and what they cover disagree: this is a bug of Hapax".to_owned(),
+        });
     }
     if as_json {
         let object = serde_json::json!({ "same": is_same, "differences": differences });
@@ -40,23 +43,46 @@ pub(super) fn explain(a: &Subject, b: &Subject, as_json: bool) -> Result<(), Exi
     } else {
         text::emit(&differences.iter().map(page).collect::<String>());
     }
-    if is_same { Ok(()) } else { Err(Exit::failed("the requests differ: with the same key the second gets 422 key-reused")) }
+    if is_same {
+        Ok(())
+    } else {
+        Err(Exit::failed(
+            "the requests differ: with the same key the second gets 422 key-reused",
+        ))
+    }
 }
 
 fn page(difference: &Difference) -> String {
     let Difference { part, at, a, b } = difference;
-    let at = at.as_ref().map(|at| format!(" at {}", text::line(at))).unwrap_or_default();
-    format!("{}{at}\n  a: {}\n  b: {}\n", text::line(part), text::line(a), text::line(b))
+    let at = at
+        .as_ref()
+        .map(|at| format!(" at {}", text::line(at)))
+        .unwrap_or_default();
+    format!(
+        "{}{at}\n  a: {}\n  b: {}\n",
+        text::line(part),
+        text::line(a),
+        text::line(b)
+    )
 }
 
 fn differences(a: &Subject, b: &Subject) -> Vec<Difference> {
     let mut found = Vec::new();
     let mut compare = |part: String, a: String, b: String| {
         if a != b {
-            found.push(Difference { part, at: None, a, b });
+            found.push(Difference {
+                part,
+                at: None,
+                a,
+                b,
+            });
         }
     };
-    compare("method".to_owned(), a.scope.method.to_string(), b.scope.method.to_string());
+    compare(
+        "method".to_owned(),
+        a.scope.method.to_string(),
+        b.scope.method.to_string(),
+    );
     compare("target".to_owned(), a.target.clone(), b.target.clone());
     for ((name, of_a), (_, of_b)) in a.canonical.headers.iter().zip(&b.canonical.headers) {
         if of_a != of_b {
@@ -81,14 +107,30 @@ fn bodies(a: &Body, b: &Body, found: &mut Vec<Difference>) {
             });
         }
         (Body::Multipart(a), Body::Multipart(b)) => pieces(a, b, found),
-        (Body::Bytes { bytes: of_a, odd }, Body::Bytes { bytes: of_b, odd: other }) => {
+        (
+            Body::Bytes { bytes: of_a, odd },
+            Body::Bytes {
+                bytes: of_b,
+                odd: other,
+            },
+        ) => {
             found.push(bytes("body".to_owned(), of_a, of_b));
             // Why spacing counts, to somebody who asked that it should not.
             if odd.is_some() || other.is_some() {
-                found.push(Difference { part: "body is compared".to_owned(), at: None, a: body_words(a), b: body_words(b) });
+                found.push(Difference {
+                    part: "body is compared".to_owned(),
+                    at: None,
+                    a: body_words(a),
+                    b: body_words(b),
+                });
             }
         }
-        _ => found.push(Difference { part: "body is compared".to_owned(), at: None, a: body_words(a), b: body_words(b) }),
+        _ => found.push(Difference {
+            part: "body is compared".to_owned(),
+            at: None,
+            a: body_words(a),
+            b: body_words(b),
+        }),
     }
 }
 
@@ -106,27 +148,55 @@ fn values(pointer: &str, a: Option<&Json>, b: Option<&Json>, tell: &mut impl FnM
         (Some(Json::Array(a)), Some(Json::Array(b))) => {
             let places: BTreeSet<_> = a.keys().chain(b.keys()).collect();
             for place in places {
-                values(&format!("{pointer}/{place}"), a.get(place), b.get(place), tell);
+                values(
+                    &format!("{pointer}/{place}"),
+                    a.get(place),
+                    b.get(place),
+                    tell,
+                );
             }
         }
         (a, b) => {
-            let at = if pointer.is_empty() { "the whole".to_owned() } else { pointer.to_owned() };
-            tell(Difference { part: "body".to_owned(), at: Some(at), a: shown(a), b: shown(b) });
+            let at = if pointer.is_empty() {
+                "the whole".to_owned()
+            } else {
+                pointer.to_owned()
+            };
+            tell(Difference {
+                part: "body".to_owned(),
+                at: Some(at),
+                a: shown(a),
+                b: shown(b),
+            });
         }
     }
 }
 
 fn shown(value: Option<&Json>) -> String {
-    value.map_or_else(|| "(absent)".to_owned(), |value| text::cut(&value.to_string(), SHOWN).into_owned())
+    value.map_or_else(
+        || "(absent)".to_owned(),
+        |value| text::cut(&value.to_string(), SHOWN).into_owned(),
+    )
 }
 
 fn pieces(a: &[Vec<u8>], b: &[Vec<u8>], found: &mut Vec<Difference>) {
     if a.len() != b.len() {
         let parts = |pieces: &[Vec<u8>]| format!("{} parts", pieces.len().saturating_sub(2));
-        return found.push(Difference { part: "body".to_owned(), at: None, a: parts(a), b: parts(b) });
+        return found.push(Difference {
+            part: "body".to_owned(),
+            at: None,
+            a: parts(a),
+            b: parts(b),
+        });
     }
     let last = a.len() - 1;
-    for (number, (a, b)) in a.iter().zip(b).enumerate().filter(|(_, (a, b))| a != b).take(DIFFERENCES_MAX) {
+    for (number, (a, b)) in a
+        .iter()
+        .zip(b)
+        .enumerate()
+        .filter(|(_, (a, b))| a != b)
+        .take(DIFFERENCES_MAX)
+    {
         let part = match number {
             0 => "body, before the first part".to_owned(),
             number if number == last => "body, after the last part".to_owned(),
@@ -143,5 +213,10 @@ fn bytes(part: String, a: &[u8], b: &[u8]) -> Difference {
         [] => format!("(ends here, after {} bytes)", bytes.len()),
         rest => rest[..rest.len().min(SHOWN)].escape_ascii().to_string(),
     };
-    Difference { part, at: Some(format!("byte {at}")), a: shown(a), b: shown(b) }
+    Difference {
+        part,
+        at: Some(format!("byte {at}")),
+        a: shown(a),
+        b: shown(b),
+    }
 }

@@ -22,8 +22,9 @@ const BYTES_MAX: u64 = (64 << 20) + (64 << 10);
 
 /// Show what counts of a request, or why two requests differ.
 ///
-/// A request is a file as it would be sent: `POST /orders HTTP/1.1`, header lines, an empty line, the body. Lines may end with LF alone.
-/// Without Content-Length the body is the rest of the file, a line end that an editor added included.
+/// A request is a file as it would be sent: `POST /orders HTTP/1.1`, header lines, an empty line,
+/// the body. Lines may end with LF alone. Without Content-Length the body is the rest of the file,
+/// a line end that an editor added included.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The request; with --explain two of them. - is standard input
@@ -41,7 +42,8 @@ pub(super) struct Args {
     /// Read the body so, as the setting `fingerprint` says it [default: auto]
     #[arg(long, value_enum)]
     mode: Option<Mode>,
-    /// Leave the value at this JSON Pointer out, as in /sent_at or /items/*/id, like `fingerprint_omit`; may be repeated
+    /// Leave the value at this JSON Pointer out, as in /sent_at or /items/*/id, like
+    /// `fingerprint_omit`; may be repeated
     #[arg(long, value_name = "POINTER", conflicts_with = "only")]
     omit: Vec<Pointer>,
     /// Count only the value at this JSON Pointer, like `fingerprint_only`; may be repeated
@@ -63,7 +65,8 @@ pub(super) struct Args {
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Mode {
-    /// As the content type says: JSON by its values, multipart part by part, anything else byte for byte
+    /// As the content type says: JSON by its values, multipart part by part, anything else byte for
+    /// byte
     Auto,
     /// Byte for byte
     #[value(alias = "bytes")]
@@ -83,33 +86,57 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
         let wrong = |why: String| Exit::usage(format!("{}: {why}", shown(file)));
         let request = request::parse(&read(file)?).map_err(|why| wrong(why.to_string()))?;
         let policy = rules.policy(&request).map_err(wrong)?;
-        Ok(Subject::new(request, &policy, rules.namespace(), args.principal.as_deref()))
+        Ok(Subject::new(
+            request,
+            &policy,
+            rules.namespace(),
+            args.principal.as_deref(),
+        ))
     };
     match (&args.files[..], args.explain) {
         ([file], false) => print::print(&subject(file)?, args.json),
         ([a, b], true) => explain::explain(&subject(a)?, &subject(b)?, args.json),
-        (_, true) => Err(Exit::usage("--explain compares two requests: give two files")),
-        (_, false) => Err(Exit::usage("give one request; to compare two, add --explain")),
+        (_, true) => Err(Exit::usage(
+            "--explain compares two requests: give two files",
+        )),
+        (_, false) => Err(Exit::usage(
+            "give one request; to compare two, add --explain",
+        )),
     }
 }
 
 /// By what requests are compared.
 enum Rules<'a> {
     /// What the flags say, for every request.
-    Flags { policy: Box<FingerprintPolicy>, namespace: &'a str },
+    Flags {
+        policy: Box<FingerprintPolicy>,
+        namespace: &'a str,
+    },
     /// What a configuration says of the route that a request takes.
-    Routes { routes: Vec<Route>, namespace: String },
+    Routes {
+        routes: Vec<Route>,
+        namespace: String,
+    },
 }
 
 impl Rules<'_> {
     fn of(args: &Args) -> Result<Rules<'_>, Exit> {
         let Some(config) = &args.config else {
             let namespace = args.namespace.as_deref().unwrap_or("default");
-            return Ok(Rules::Flags { policy: Box::new(args.policy()?), namespace });
+            return Ok(Rules::Flags {
+                policy: Box::new(args.policy()?),
+                namespace,
+            });
         };
-        let overrides = Overrides { environment: Environment::of_process(), ..Overrides::default() };
+        let overrides = Overrides {
+            environment: Environment::of_process(),
+            ..Overrides::default()
+        };
         let loaded = file::load(Some(config), &overrides).map_err(Exit::usage)?;
-        Ok(Rules::Routes { routes: loaded.config.all_routes(), namespace: loaded.config.namespace })
+        Ok(Rules::Routes {
+            routes: loaded.config.all_routes(),
+            namespace: loaded.config.namespace,
+        })
     }
 
     fn namespace(&self) -> &str {
@@ -123,7 +150,8 @@ impl Rules<'_> {
         match self {
             Rules::Flags { policy, .. } => Ok((**policy).clone()),
             Rules::Routes { routes, .. } => {
-                let method = http::Method::from_bytes(request.method.as_bytes()).map_err(|_| "its method is none")?;
+                let method = http::Method::from_bytes(request.method.as_bytes())
+                    .map_err(|_| "its method is none")?;
                 let choice = choose(routes, &method, &request.path)
                     .map_err(|_| "its path can be read in more than one way, and is refused as path-ambiguous")?;
                 Ok((*choice.route.policy.fingerprint).clone())
@@ -136,7 +164,9 @@ impl Args {
     fn policy(&self) -> Result<FingerprintPolicy, Exit> {
         let mode = self.mode.unwrap_or(Mode::Auto);
         if mode != Mode::Json && !(self.omit.is_empty() && self.only.is_empty()) {
-            return Err(Exit::usage("--omit and --only choose values of a JSON body: add --mode json"));
+            return Err(Exit::usage(
+                "--omit and --only choose values of a JSON body: add --mode json",
+            ));
         }
         let body = match mode {
             Mode::Auto => BodyMode::Auto,
@@ -146,7 +176,10 @@ impl Args {
         };
         let mut policy = FingerprintPolicy::default();
         policy.body = body;
-        Ok(self.headers.iter().fold(policy, |policy, name| policy.with_header(name)))
+        Ok(self
+            .headers
+            .iter()
+            .fold(policy, |policy, name| policy.with_header(name)))
     }
 
     fn selection(&self) -> Selection {
@@ -159,11 +192,19 @@ impl Args {
 }
 
 fn canonical_text(args: &Args) -> Result<(), Exit> {
-    let json = canonical::json(&read(Path::new("-"))?, &args.selection())
-        .map_err(|odd| Exit::failed(format!("this body is compared byte for byte: {}", text::line(&odd.to_string()))))?;
+    let json = canonical::json(&read(Path::new("-"))?, &args.selection()).map_err(|odd| {
+        Exit::failed(format!(
+            "this body is compared byte for byte: {}",
+            text::line(&odd.to_string())
+        ))
+    })?;
     let json = json.to_string();
     // Exact for programs; spelled so that nothing acts on a terminal where it goes to one.
-    let shown = if text::terminal_width().is_some() { text::json(&json).into_owned() } else { json };
+    let shown = if text::terminal_width().is_some() {
+        text::json(&json).into_owned()
+    } else {
+        json
+    };
     text::emit(&format!("{shown}\n"));
     Ok(())
 }
@@ -172,12 +213,21 @@ fn read(file: &Path) -> Result<Vec<u8>, Exit> {
     let wrong = |error| Exit::usage(format!("{} could not be read: {error}", shown(file)));
     let mut bytes = Vec::new();
     let len = if file.as_os_str() == "-" {
-        std::io::stdin().lock().take(BYTES_MAX).read_to_end(&mut bytes).map_err(wrong)?
+        std::io::stdin()
+            .lock()
+            .take(BYTES_MAX)
+            .read_to_end(&mut bytes)
+            .map_err(wrong)?
     } else {
-        std::fs::File::open(file).and_then(|file| file.take(BYTES_MAX).read_to_end(&mut bytes)).map_err(wrong)?
+        std::fs::File::open(file)
+            .and_then(|file| file.take(BYTES_MAX).read_to_end(&mut bytes))
+            .map_err(wrong)?
     };
     if len as u64 == BYTES_MAX {
-        return Err(Exit::usage(format!("{} is larger than any request that is guarded", shown(file))));
+        return Err(Exit::usage(format!(
+            "{} is larger than any request that is guarded",
+            shown(file)
+        )));
     }
     Ok(bytes)
 }

@@ -10,7 +10,11 @@ use crate::admin::keys::{base64, wire};
 use crate::cli::{Exit, text};
 
 pub(super) fn print(subject: &Subject, as_json: bool) -> Result<(), Exit> {
-    text::emit(&if as_json { object(subject) } else { page(subject) });
+    text::emit(&if as_json {
+        object(subject)
+    } else {
+        page(subject)
+    });
     Ok(())
 }
 
@@ -20,7 +24,10 @@ fn page(subject: &Subject) -> String {
         let _ = writeln!(page, "{name:<24} {}", text::line(value));
     };
     say("fingerprint", &wire::hex(&subject.fingerprint.digest));
-    say("made with", &subject.fingerprint.policy.to_string().replace('\n', ", "));
+    say(
+        "made with",
+        &subject.fingerprint.policy.to_string().replace('\n', ", "),
+    );
     if let Some(record) = subject.record {
         say("record", &record.to_string());
     }
@@ -39,7 +46,11 @@ fn page(subject: &Subject) -> String {
 pub(super) fn header(values: &[Vec<u8>]) -> String {
     match values {
         [] => "(absent)".to_owned(),
-        values => values.iter().map(|value| text::bytes(value)).collect::<Vec<_>>().join(" | "),
+        values => values
+            .iter()
+            .map(|value| text::bytes(value))
+            .collect::<Vec<_>>()
+            .join(" | "),
     }
 }
 
@@ -47,9 +58,14 @@ pub(super) fn header(values: &[Vec<u8>]) -> String {
 pub(super) fn body_words(body: &Body) -> String {
     match body {
         Body::Bytes { bytes, odd: None } => format!("byte for byte, {} bytes", bytes.len()),
-        Body::Bytes { bytes, odd: Some(why) } => format!("byte for byte, {} bytes, because {why}", bytes.len()),
+        Body::Bytes {
+            bytes,
+            odd: Some(why),
+        } => format!("byte for byte, {} bytes, because {why}", bytes.len()),
         Body::Json(_) => "as JSON".to_owned(),
-        Body::Multipart(pieces) => format!("as multipart, {} parts", pieces.len().saturating_sub(2)),
+        Body::Multipart(pieces) => {
+            format!("as multipart, {} parts", pieces.len().saturating_sub(2))
+        }
     }
 }
 
@@ -62,7 +78,13 @@ fn body_text(body: &Body) -> String {
         },
         Body::Json(json) => format!("\n{}\n", text::json(&json.to_string())),
         Body::Multipart(pieces) => {
-            let pieces = pieces.iter().map(|piece| format!("\n- {} bytes: {}", piece.len(), text::cut(&text::bytes(piece), 200)));
+            let pieces = pieces.iter().map(|piece| {
+                format!(
+                    "\n- {} bytes: {}",
+                    piece.len(),
+                    text::cut(&text::bytes(piece), 200)
+                )
+            });
             pieces.collect::<String>() + "\n"
         }
     }
@@ -73,7 +95,15 @@ fn object(subject: &Subject) -> String {
         .canonical
         .headers
         .iter()
-        .map(|(name, values)| (name.clone(), values.iter().map(|value| String::from_utf8_lossy(value)).collect()))
+        .map(|(name, values)| {
+            (
+                name.clone(),
+                values
+                    .iter()
+                    .map(|value| String::from_utf8_lossy(value))
+                    .collect(),
+            )
+        })
         .collect();
     let object = json!({
         "fingerprint": wire::hex(&subject.fingerprint.digest),

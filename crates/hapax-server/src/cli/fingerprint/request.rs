@@ -14,24 +14,46 @@ pub(super) struct Request {
     pub(super) body: Vec<u8>,
 }
 
-/// Reads a request. Forgiving about line ends, since people write such files by hand, and about nothing else.
+/// Reads a request. Forgiving about line ends, since people write such files by hand, and about
+/// nothing else.
 pub(super) fn parse(file: &[u8]) -> Result<Request, String> {
-    let mut lines = Lines { rest: file, number: 0 };
-    let first = lines.next().filter(|line| !line.is_empty()).ok_or("the file is empty")?;
+    let mut lines = Lines {
+        rest: file,
+        number: 0,
+    };
+    let first = lines
+        .next()
+        .filter(|line| !line.is_empty())
+        .ok_or("the file is empty")?;
     let (method, uri) = request_line(first)?;
     let mut headers = Vec::new();
     while let Some(line) = lines.next().filter(|line| !line.is_empty()) {
         headers.push(field(line).map_err(|why| format!("line {}: {why}", lines.number))?);
     }
     let body = body(&headers, lines.rest)?;
-    let target = uri.path_and_query().map_or_else(|| uri.path().to_owned(), ToString::to_string);
-    Ok(Request { method: method.as_str().to_owned(), target, path: uri.path().to_owned(), headers, body })
+    let target = uri
+        .path_and_query()
+        .map_or_else(|| uri.path().to_owned(), ToString::to_string);
+    Ok(Request {
+        method: method.as_str().to_owned(),
+        target,
+        path: uri.path().to_owned(),
+        headers,
+        body,
+    })
 }
 
 fn request_line(line: &[u8]) -> Result<(Method, Uri), String> {
-    let wrong = || format!("line 1: `{}` is not a request line such as POST /orders HTTP/1.1", line.escape_ascii());
+    let wrong = || {
+        format!(
+            "line 1: `{}` is not a request line such as POST /orders HTTP/1.1",
+            line.escape_ascii()
+        )
+    };
     let parts: Vec<_> = line.split(|&byte| byte == b' ').collect();
-    let [method, target, b"HTTP/1.1" | b"HTTP/1.0"] = parts[..] else { return Err(wrong()) };
+    let [method, target, b"HTTP/1.1" | b"HTTP/1.0"] = parts[..] else {
+        return Err(wrong());
+    };
     let method = Method::from_bytes(method).map_err(|_| wrong())?;
     let uri = Uri::try_from(target).map_err(|_| wrong())?;
     if !uri.path().starts_with('/') && uri.path() != "*" {
@@ -41,13 +63,26 @@ fn request_line(line: &[u8]) -> Result<(Method, Uri), String> {
 }
 
 fn field(line: &[u8]) -> Result<(String, Vec<u8>), String> {
-    let colon = line.iter().position(|&byte| byte == b':').ok_or("a header line is written as Name: value")?;
-    let name = HeaderName::from_bytes(&line[..colon]).map_err(|_| "a header line begins with the name of a field and a colon")?;
-    Ok((name.as_str().to_owned(), line[colon + 1..].trim_ascii().to_vec()))
+    let colon = line
+        .iter()
+        .position(|&byte| byte == b':')
+        .ok_or("a header line is written as Name: value")?;
+    let name = HeaderName::from_bytes(&line[..colon])
+        .map_err(|_| "a header line begins with the name of a field and a colon")?;
+    Ok((
+        name.as_str().to_owned(),
+        line[colon + 1..].trim_ascii().to_vec(),
+    ))
 }
 
 fn body(headers: &[(String, Vec<u8>)], rest: &[u8]) -> Result<Vec<u8>, String> {
-    let values = |wanted: &str| headers.iter().filter(|(name, _)| name == wanted).map(|(_, value)| &value[..]).collect::<Vec<_>>();
+    let values = |wanted: &str| {
+        headers
+            .iter()
+            .filter(|(name, _)| name == wanted)
+            .map(|(_, value)| &value[..])
+            .collect::<Vec<_>>()
+    };
     match (&values("transfer-encoding")[..], &values("content-length")[..]) {
         ([], []) => Ok(rest.to_vec()),
         ([], [length]) => {
@@ -65,7 +100,10 @@ fn body(headers: &[(String, Vec<u8>)], rest: &[u8]) -> Result<Vec<u8>, String> {
 fn of_length(rest: &[u8], length: usize) -> Result<Vec<u8>, String> {
     match rest.split_at_checked(length) {
         Some((body, b"" | b"\n" | b"\r\n")) => Ok(body.to_vec()),
-        _ => Err(format!("Content-Length says {length}, the body has {} bytes: correct it or leave it out", rest.len())),
+        _ => Err(format!(
+            "Content-Length says {length}, the body has {} bytes: correct it or leave it out",
+            rest.len()
+        )),
     }
 }
 
@@ -73,14 +111,26 @@ fn dechunked(rest: &[u8]) -> Result<Vec<u8>, String> {
     let mut lines = Lines { rest, number: 0 };
     let mut body = Vec::new();
     loop {
-        let line = lines.next().ok_or("the chunked body ends before its last chunk")?;
-        let digits = line.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii();
-        let size = str::from_utf8(digits).ok().and_then(|digits| usize::from_str_radix(digits, 16).ok());
-        let size = size.ok_or_else(|| format!("`{}` is not the size of a chunk", line.escape_ascii()))?;
+        let line = lines
+            .next()
+            .ok_or("the chunked body ends before its last chunk")?;
+        let digits = line
+            .split(|&byte| byte == b';')
+            .next()
+            .unwrap_or_default()
+            .trim_ascii();
+        let size = str::from_utf8(digits)
+            .ok()
+            .and_then(|digits| usize::from_str_radix(digits, 16).ok());
+        let size =
+            size.ok_or_else(|| format!("`{}` is not the size of a chunk", line.escape_ascii()))?;
         if size == 0 {
             return Ok(body);
         }
-        let (chunk, after) = lines.rest.split_at_checked(size).ok_or("the chunked body is cut short")?;
+        let (chunk, after) = lines
+            .rest
+            .split_at_checked(size)
+            .ok_or("the chunked body is cut short")?;
         body.extend_from_slice(chunk);
         lines.rest = after;
         if lines.next() != Some(b"") {
@@ -104,7 +154,9 @@ impl<'a> Iterator for Lines<'a> {
         }
         self.number += 1;
         let end = memchr::memchr(b'\n', self.rest);
-        let (line, rest) = end.map_or((self.rest, &b""[..]), |end| (&self.rest[..end], &self.rest[end + 1..]));
+        let (line, rest) = end.map_or((self.rest, &b""[..]), |end| {
+            (&self.rest[..end], &self.rest[end + 1..])
+        });
         self.rest = rest;
         Some(line.strip_suffix(b"\r").unwrap_or(line))
     }
@@ -118,8 +170,17 @@ mod tests {
     fn line_ends_of_either_kind_are_taken() {
         let crlf = "POST /orders?x=1 HTTP/1.1\r\nHost: shop\r\nX-Tag:  a \r\n\r\n{\r\n}";
         let request = parse(crlf.as_bytes()).unwrap();
-        assert_eq!((&*request.method, &*request.target, &*request.path), ("POST", "/orders?x=1", "/orders"));
-        assert_eq!(request.headers, [("host".to_owned(), b"shop".to_vec()), ("x-tag".to_owned(), b"a".to_vec())]);
+        assert_eq!(
+            (&*request.method, &*request.target, &*request.path),
+            ("POST", "/orders?x=1", "/orders")
+        );
+        assert_eq!(
+            request.headers,
+            [
+                ("host".to_owned(), b"shop".to_vec()),
+                ("x-tag".to_owned(), b"a".to_vec())
+            ]
+        );
         assert_eq!(request.body, b"{\r\n}");
         let lf = crlf.replace("\r\n", "\n").replace("{\n}", "{\r\n}");
         assert_eq!(parse(lf.as_bytes()).unwrap(), request);
@@ -129,12 +190,17 @@ mod tests {
 
     #[test]
     fn bodies_are_read_as_they_are_framed() {
-        let body =
-            |head: &str, rest: &str| parse(format!("POST / HTTP/1.1\n{head}\n\n{rest}").as_bytes()).map(|request| request.body);
+        let body = |head: &str, rest: &str| {
+            parse(format!("POST / HTTP/1.1\n{head}\n\n{rest}").as_bytes())
+                .map(|request| request.body)
+        };
         assert_eq!(body("A: b", "x\n"), Ok(b"x\n".to_vec()));
         assert_eq!(body("Content-Length: 1", "x"), Ok(b"x".to_vec()));
         assert_eq!(body("Content-Length: 1", "x\n"), Ok(b"x".to_vec()));
-        assert_eq!(body("Transfer-Encoding: chunked", "3\nabc\n2;e=1\r\nde\r\n0\n\n"), Ok(b"abcde".to_vec()));
+        assert_eq!(
+            body("Transfer-Encoding: chunked", "3\nabc\n2;e=1\r\nde\r\n0\n\n"),
+            Ok(b"abcde".to_vec())
+        );
         for (head, rest) in [
             ("Content-Length: 1", "xy"),
             ("Content-Length: 2", "x"),
@@ -161,7 +227,10 @@ mod tests {
             ("POST / HTTP/1.1\nA: b\nno colon", "line 3"),
             ("POST / HTTP/1.1\nA: b\n folded", "line 3"),
         ] {
-            assert!(parse(file.as_bytes()).unwrap_err().contains(why), "{file:?}");
+            assert!(
+                parse(file.as_bytes()).unwrap_err().contains(why),
+                "{file:?}"
+            );
         }
     }
 }

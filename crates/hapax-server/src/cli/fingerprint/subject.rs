@@ -18,21 +18,46 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    pub(super) fn new(request: Request, policy: &FingerprintPolicy, namespace: &str, principal: Option<&str>) -> Subject {
-        let Request { method, target, path, headers, body } = request;
+    pub(super) fn new(
+        request: Request,
+        policy: &FingerprintPolicy,
+        namespace: &str,
+        principal: Option<&str>,
+    ) -> Subject {
+        let Request {
+            method,
+            target,
+            path,
+            headers,
+            body,
+        } = request;
         let scope = Scope {
             namespace: namespace.into(),
             principal: principal.map_or(Principal::Anonymous, Principal::named),
             method: method.into(),
             path: path.into(),
         };
-        let fields = headers.iter().map(|(name, value)| (name.as_str(), &value[..])).collect();
-        let head = RequestHead { scope: &scope, target: &target, headers: fields };
+        let fields = headers
+            .iter()
+            .map(|(name, value)| (name.as_str(), &value[..]))
+            .collect();
+        let head = RequestHead {
+            scope: &scope,
+            target: &target,
+            headers: fields,
+        };
         let mut fingerprinter = Fingerprinter::new(&Arc::new(policy.clone()), &head);
         fingerprinter.update(&body);
-        let (fingerprint, canonical) = (fingerprinter.finish(), canonical::of(policy, &head, &body));
+        let (fingerprint, canonical) =
+            (fingerprinter.finish(), canonical::of(policy, &head, &body));
         let record = key(&headers).map(|key| RecordId::of(&scope, &key));
-        Subject { scope, target, fingerprint, canonical, record }
+        Subject {
+            scope,
+            target,
+            fingerprint,
+            canonical,
+            record,
+        }
     }
 }
 

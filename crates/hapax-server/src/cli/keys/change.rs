@@ -29,7 +29,10 @@ impl Sign {
             eprintln!("signed as {} (--by says otherwise)", text::line(&by));
             by
         });
-        let signed = Signed { by, reason: self.reason.clone() };
+        let signed = Signed {
+            by,
+            reason: self.reason.clone(),
+        };
         signed.check().map_err(Exit::usage)?;
         Ok(signed)
     }
@@ -37,7 +40,9 @@ impl Sign {
 
 /// Who is at the keyboard, as far as the system knows.
 pub(in crate::cli) fn user_at_host() -> String {
-    let user = ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok().filter(|user| !user.is_empty()));
+    let user = ["USER", "LOGNAME"]
+        .iter()
+        .find_map(|name| std::env::var(name).ok().filter(|user| !user.is_empty()));
     let user = user.unwrap_or_else(|| format!("uid{}", rustix::process::getuid().as_raw()));
     let system = rustix::system::uname();
     format!("{user}@{}", system.nodename().to_string_lossy())
@@ -55,7 +60,10 @@ impl Changed {
     pub(super) fn end(&self, done: &str) -> Result<(), Exit> {
         match self.failures {
             0 => Ok(()),
-            failures => Err(Exit::failed(format!("{failures} of {} not {done}", count(self.before.len() + failures, "key")))),
+            failures => Err(Exit::failed(format!(
+                "{failures} of {} not {done}",
+                count(self.before.len() + failures, "key")
+            ))),
         }
     }
 }
@@ -66,10 +74,19 @@ where
     F: Fn(&Entry) -> C,
     C: Future<Output = Result<Entry, String>> + Send + 'static,
 {
-    let (mut changed, progress) = (Changed { before: Vec::new(), failures: 0 }, Progress::of(entries.len()));
+    let (mut changed, progress) = (
+        Changed {
+            before: Vec::new(),
+            failures: 0,
+        },
+        Progress::of(entries.len()),
+    );
     for (number, chunk) in entries.chunks(AT_ONCE).enumerate() {
         progress.show(number * AT_ONCE, done);
-        let changes: Vec<_> = chunk.iter().map(|entry| (entry, tokio::spawn(change(entry)))).collect();
+        let changes: Vec<_> = chunk
+            .iter()
+            .map(|entry| (entry, tokio::spawn(change(entry))))
+            .collect();
         for (before, change) in changes {
             match change.await.unwrap_or_else(|error| Err(error.to_string())) {
                 Ok(entry) => {
@@ -86,7 +103,8 @@ where
     changed
 }
 
-/// How far it has come, on a terminal where nothing else tells: what is printed for each goes elsewhere.
+/// How far it has come, on a terminal where nothing else tells: what is printed for each goes
+/// elsewhere.
 struct Progress(Option<usize>);
 
 impl Progress {
@@ -111,7 +129,13 @@ impl Drop for Progress {
 }
 
 fn line(done: &str, entry: &Entry) -> String {
-    let fields = [done, &entry.id, &table::state(entry), &format!("{} {}", entry.method, entry.path), &entry.key];
+    let fields = [
+        done,
+        &entry.id,
+        &table::state(entry),
+        &format!("{} {}", entry.method, entry.path),
+        &entry.key,
+    ];
     let fields: Vec<_> = fields.iter().map(|field| text::line(field)).collect();
     format!("{}\n", fields.join("\t"))
 }

@@ -1,4 +1,5 @@
-//! A running gateway, asked over its admin listener: one HTTP/1.1 request on a connection of its own.
+//! A running gateway, asked over its admin listener: one HTTP/1.1 request on a connection of its
+//! own.
 
 use std::fmt;
 use std::time::Duration;
@@ -50,15 +51,27 @@ impl fmt::Display for ClientError {
 
 impl Client {
     pub(in crate::cli) fn new(url: &str, token: Option<Secret>) -> Result<Client, String> {
-        let wrong =
-            || format!("`{url}` is not the address of an admin listener: write http://HOST:PORT, as in http://127.0.0.1:4001");
+        let wrong = || {
+            format!(
+                "`{url}` is not the address of an admin listener: write http://HOST:PORT, as in http://127.0.0.1:4001"
+            )
+        };
         let uri: Uri = url.parse().map_err(|_| wrong())?;
-        let authority = uri.authority().filter(|authority| !authority.as_str().contains('@')).ok_or_else(wrong)?;
-        if uri.scheme_str() != Some("http") || !matches!(uri.path(), "" | "/") || uri.query().is_some() {
+        let authority = uri
+            .authority()
+            .filter(|authority| !authority.as_str().contains('@'))
+            .ok_or_else(wrong)?;
+        if uri.scheme_str() != Some("http")
+            || !matches!(uri.path(), "" | "/")
+            || uri.query().is_some()
+        {
             return Err(wrong());
         }
         let port = authority.port_u16().unwrap_or(80);
-        Ok(Client { authority: format!("{}:{port}", authority.host()), token })
+        Ok(Client {
+            authority: format!("{}:{port}", authority.host()),
+            token,
+        })
     }
 
     /// Whether somebody is there at all.
@@ -68,28 +81,46 @@ impl Client {
 
     pub(super) async fn list(&self, query: &Query) -> Result<Page, ClientError> {
         let query = query_string(query);
-        self.ask(Method::GET, &format!("/v1/keys{query}"), None).await
+        self.ask(Method::GET, &format!("/v1/keys{query}"), None)
+            .await
     }
 
     pub(super) async fn show(&self, id: RecordId, with_answer: bool) -> Result<Shown, ClientError> {
-        self.ask(Method::GET, &format!("/v1/keys/{id}?answer={with_answer}"), None).await
+        self.ask(
+            Method::GET,
+            &format!("/v1/keys/{id}?answer={with_answer}"),
+            None,
+        )
+        .await
     }
 
     pub(super) async fn log(&self, which: &Which) -> Result<LoggedPage, ClientError> {
         let query = query_string(which);
-        self.ask(Method::GET, &format!("/v1/log{query}"), None).await
+        self.ask(Method::GET, &format!("/v1/log{query}"), None)
+            .await
     }
 
     pub(super) async fn settle(&self, id: RecordId, settle: &Settle) -> Result<Entry, ClientError> {
-        self.ask(Method::POST, &format!("/v1/keys/{id}/settle"), Some(json(settle))).await
+        self.ask(
+            Method::POST,
+            &format!("/v1/keys/{id}/settle"),
+            Some(json(settle)),
+        )
+        .await
     }
 
     pub(super) async fn forget(&self, id: RecordId, forget: &Forget) -> Result<Entry, ClientError> {
-        self.ask(Method::POST, &format!("/v1/keys/{id}/forget"), Some(json(forget))).await
+        self.ask(
+            Method::POST,
+            &format!("/v1/keys/{id}/forget"),
+            Some(json(forget)),
+        )
+        .await
     }
 
     pub(in crate::cli) async fn reload(&self, reload: &Reload) -> Result<Reloaded, ClientError> {
-        self.ask(Method::POST, "/v1/reload", Some(json(reload))).await
+        self.ask(Method::POST, "/v1/reload", Some(json(reload)))
+            .await
     }
 
     async fn connect(&self) -> Result<TcpStream, ClientError> {
@@ -102,21 +133,34 @@ impl Client {
         match timeout(CONNECT_TIMEOUT, TcpStream::connect(&self.authority)).await {
             Ok(Ok(stream)) => Ok(stream),
             Ok(Err(error)) => Err(lost(error.to_string())),
-            Err(_) => Err(lost(format!("no connection within {} s", CONNECT_TIMEOUT.as_secs()))),
+            Err(_) => Err(lost(format!(
+                "no connection within {} s",
+                CONNECT_TIMEOUT.as_secs()
+            ))),
         }
     }
 
-    async fn ask<T: DeserializeOwned>(&self, method: Method, target: &str, body: Option<Bytes>) -> Result<T, ClientError> {
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        target: &str,
+        body: Option<Bytes>,
+    ) -> Result<T, ClientError> {
         let stream = self.connect().await?;
         let exchange = timeout(ANSWER_TIMEOUT, self.exchange(stream, method, target, body)).await;
         let (status, body) = match exchange {
             Ok(Ok(answer)) => answer,
             Ok(Err(why)) => return Err(self.unclear(&why)),
-            Err(_) => return Err(self.unclear(&format!("no answer within {} s", ANSWER_TIMEOUT.as_secs()))),
+            Err(_) => {
+                return Err(
+                    self.unclear(&format!("no answer within {} s", ANSWER_TIMEOUT.as_secs()))
+                );
+            }
         };
         if status.is_success() {
-            return serde_json::from_slice(&body)
-                .map_err(|error| self.unclear(&format!("its answer is not what we know: {error}")));
+            return serde_json::from_slice(&body).map_err(|error| {
+                self.unclear(&format!("its answer is not what we know: {error}"))
+            });
         }
         match serde_json::from_slice::<serde_json::Value>(&body) {
             Ok(problem) if problem["detail"].is_string() => {
@@ -127,7 +171,10 @@ impl Client {
     }
 
     fn unclear(&self, why: &str) -> ClientError {
-        ClientError::Unreachable(format!("the gateway at {} did not answer as it should: {why}", self.authority))
+        ClientError::Unreachable(format!(
+            "the gateway at {} did not answer as it should: {why}",
+            self.authority
+        ))
     }
 
     async fn exchange(
@@ -137,27 +184,45 @@ impl Client {
         target: &str,
         body: Option<Bytes>,
     ) -> Result<(StatusCode, Bytes), String> {
-        let request =
-            Request::builder().method(method).uri(target).header(HOST, &self.authority).header(ACCEPT, "application/json");
+        let request = Request::builder()
+            .method(method)
+            .uri(target)
+            .header(HOST, &self.authority)
+            .header(ACCEPT, "application/json");
         let request = match &self.token {
             Some(token) => request.header(AUTHORIZATION, format!("Bearer {}", token.expose())),
             None => request,
         };
-        let request = if body.is_some() { request.header(CONTENT_TYPE, "application/json") } else { request };
-        let request = request.body(Full::new(body.unwrap_or_default())).map_err(|error| error.to_string())?;
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
+        let request = if body.is_some() {
+            request.header(CONTENT_TYPE, "application/json")
+        } else {
+            request
+        };
+        let request = request
+            .body(Full::new(body.unwrap_or_default()))
+            .map_err(|error| error.to_string())?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| error.to_string())?;
         let connection = tokio::spawn(connection);
-        let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
+        let response = sender
+            .send_request(request)
+            .await
+            .map_err(|error| error.to_string())?;
         let (head, body) = response.into_parts();
-        let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await.map_err(|error| error.to_string())?;
+        let body = Limited::new(body, ANSWER_BYTES_MAX)
+            .collect()
+            .await
+            .map_err(|error| error.to_string())?;
         connection.abort();
         Ok((head.status, body.to_bytes()))
     }
 }
 
 fn json(value: &impl Serialize) -> Bytes {
-    serde_json::to_vec(value).expect("it has no maps with odd keys").into()
+    serde_json::to_vec(value)
+        .expect("it has no maps with odd keys")
+        .into()
 }
 
 /// The query as a URL has it.
@@ -165,7 +230,9 @@ fn query_string(query: &impl Serialize) -> String {
     let value = serde_json::to_value(query).expect("it has no maps with odd keys");
     let mut text = String::new();
     for (name, value) in value.as_object().into_iter().flatten() {
-        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let value = value
+            .as_str()
+            .map_or_else(|| value.to_string(), str::to_owned);
         text.push(if text.is_empty() { '?' } else { '&' });
         text.push_str(name);
         text.push('=');
@@ -178,7 +245,9 @@ fn percent_encode(text: &mut String, value: &str) {
     use std::fmt::Write as _;
     for byte in value.bytes() {
         match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => text.push(char::from(byte)),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
+                text.push(char::from(byte));
+            }
             _ => drop(write!(text, "%{byte:02X}")),
         }
     }
@@ -190,12 +259,26 @@ mod tests {
 
     #[test]
     fn only_the_address_of_a_listener_is_taken() {
-        for (url, authority) in
-            [("http://127.0.0.1:4001", "127.0.0.1:4001"), ("http://[::1]:4001/", "[::1]:4001"), ("http://h", "h:80")]
-        {
-            assert_eq!(Client::new(url, None).unwrap().authority, authority, "{url}");
+        for (url, authority) in [
+            ("http://127.0.0.1:4001", "127.0.0.1:4001"),
+            ("http://[::1]:4001/", "[::1]:4001"),
+            ("http://h", "h:80"),
+        ] {
+            assert_eq!(
+                Client::new(url, None).unwrap().authority,
+                authority,
+                "{url}"
+            );
         }
-        for url in ["127.0.0.1:4001", "https://h:1", "http://h/v1", "http://u@h", "http://h?x", "", "http://"] {
+        for url in [
+            "127.0.0.1:4001",
+            "https://h:1",
+            "http://h/v1",
+            "http://u@h",
+            "http://h?x",
+            "",
+            "http://",
+        ] {
             assert!(Client::new(url, None).is_err(), "{url}");
         }
     }
@@ -203,9 +286,27 @@ mod tests {
     #[test]
     fn whatever_is_asked_for_survives_the_url() {
         let of = |query: Query| query_string(&query);
-        assert_eq!(of(Query { path: Some("/a b/**".into()), ..Query::default() }), "?path=/a%20b/%2A%2A");
-        assert_eq!(of(Query { principal: Some("é&=".into()), ..Query::default() }), "?principal=%C3%A9%26%3D");
-        assert_eq!(of(Query { limit: Some(7), ..Query::default() }), "?limit=7");
+        assert_eq!(
+            of(Query {
+                path: Some("/a b/**".into()),
+                ..Query::default()
+            }),
+            "?path=/a%20b/%2A%2A"
+        );
+        assert_eq!(
+            of(Query {
+                principal: Some("é&=".into()),
+                ..Query::default()
+            }),
+            "?principal=%C3%A9%26%3D"
+        );
+        assert_eq!(
+            of(Query {
+                limit: Some(7),
+                ..Query::default()
+            }),
+            "?limit=7"
+        );
         assert_eq!(query_string(&Query::default()), "");
     }
 }

@@ -23,7 +23,8 @@ use crate::store;
 /// Keys read at once.
 const PAGE: usize = 1_000;
 
-/// A store. To look at a file changes nothing and is possible whoever owns it, to change it is to own it; a database is everybody's.
+/// A store. To look at a file changes nothing and is possible whoever owns it, to change it is to
+/// own it; a database is everybody's.
 pub(super) struct Direct {
     inside: Inside,
     operation_ids: OperationIds,
@@ -38,7 +39,10 @@ impl Direct {
     pub(super) fn view(path: &Path) -> Result<Direct, Exit> {
         let view = View::open(path).map_err(Exit::unreachable)?;
         let operation_ids = view.operation_ids().map_err(Exit::unreachable)?;
-        Ok(Direct { inside: Inside::View(Box::new(view)), operation_ids })
+        Ok(Direct {
+            inside: Inside::View(Box::new(view)),
+            operation_ids,
+        })
     }
 
     pub(super) async fn own(path: &Path) -> Result<Direct, Exit> {
@@ -57,20 +61,38 @@ impl Direct {
     }
 
     async fn open(store: Arc<dyn Store>) -> Result<Direct, Exit> {
-        let operation_ids = store.pulse().await.map_err(Exit::unreachable)?.operation_ids();
+        let operation_ids = store
+            .pulse()
+            .await
+            .map_err(Exit::unreachable)?
+            .operation_ids();
         // Nothing is swept: what somebody came to look at should not go from under them.
         let hapax = Hapax::builder_shared(store.clone()).sweep(None).build();
-        Ok(Direct { inside: Inside::Open(hapax, store), operation_ids })
+        Ok(Direct {
+            inside: Inside::Open(hapax, store),
+            operation_ids,
+        })
     }
 
     /// What a query means here: a store knows no routes by name.
     pub(super) fn filter(&self, query: &Query) -> Result<Filter, String> {
-        Filter::of(query, &Known { routes: &[], operation_ids: self.operation_ids })
+        Filter::of(
+            query,
+            &Known {
+                routes: &[],
+                operation_ids: self.operation_ids,
+            },
+        )
     }
 
     pub(super) async fn list(&self, query: &Query) -> Result<Page, Exit> {
         let filter = self.filter(query).map_err(Exit::usage)?;
-        let after = query.after.as_deref().map(str::parse::<RecordId>).transpose().map_err(Exit::failed)?;
+        let after = query
+            .after
+            .as_deref()
+            .map(str::parse::<RecordId>)
+            .transpose()
+            .map_err(Exit::failed)?;
         let limit = query.limit.unwrap_or(PAGE).min(PAGE);
         let now = self.now().await.map_err(exit)?;
         let found = match &self.inside {
@@ -78,8 +100,17 @@ impl Direct {
             Inside::Open(hapax, _) => scan::page(hapax, &filter, after, limit, now).await,
         };
         let found = found.map_err(exit)?;
-        let keys = found.heads.iter().map(|head| Entry::of(head, now, &self.operation_ids)).collect();
-        Ok(Page { keys, looked_at: found.looked_at, next: found.next.map(|id| id.to_string()), now: Time(now) })
+        let keys = found
+            .heads
+            .iter()
+            .map(|head| Entry::of(head, now, &self.operation_ids))
+            .collect();
+        Ok(Page {
+            keys,
+            looked_at: found.looked_at,
+            next: found.next.map(|id| id.to_string()),
+            now: Time(now),
+        })
     }
 
     pub(super) async fn show(&self, id: RecordId, with_answer: bool) -> Result<Shown, Exit> {
@@ -87,12 +118,20 @@ impl Direct {
         let record = match &self.inside {
             Inside::View(view) => {
                 let mut reading = view.get(&[id]).map_err(exit)?;
-                reading.records.pop().flatten().ok_or_else(|| Exit::failed(format!("there is no record {id}")))?
+                reading
+                    .records
+                    .pop()
+                    .flatten()
+                    .ok_or_else(|| Exit::failed(format!("there is no record {id}")))?
             }
             Inside::Open(hapax, _) => hapax.look(id).await.map_err(Exit::failed)?.0,
         };
         let answer = record.answer.as_deref().filter(|_| with_answer);
-        Ok(Shown::of(Entry::of(&record.head, now, &self.operation_ids), answer, now))
+        Ok(Shown::of(
+            Entry::of(&record.head, now, &self.operation_ids),
+            answer,
+            now,
+        ))
     }
 
     pub(super) async fn log(&self, which: &Which) -> Result<LoggedPage, Exit> {
@@ -102,7 +141,13 @@ impl Direct {
             Inside::Open(hapax, _) => hapax.log(query).await,
         };
         let entries = entries.map_err(exit)?;
-        Ok(LoggedPage::of(entries.iter().map(|entry| Logged::of(entry, &self.operation_ids)).collect(), query.limit))
+        Ok(LoggedPage::of(
+            entries
+                .iter()
+                .map(|entry| Logged::of(entry, &self.operation_ids))
+                .collect(),
+            query.limit,
+        ))
     }
 
     pub(super) async fn settle(&self, id: RecordId, settle: &Settle) -> Result<Entry, String> {
@@ -113,7 +158,13 @@ impl Direct {
             settlement::is_about(&record.head, fence)?;
         }
         let attempt = settle.fence.map_or(record.head.fence, Fence::from_u64);
-        let settled = hapax.settle_attempt(id, attempt, settlement::of(settle)?, signed.audit(), Lifetime::default());
+        let settled = hapax.settle_attempt(
+            id,
+            attempt,
+            settlement::of(settle)?,
+            signed.audit(),
+            Lifetime::default(),
+        );
         let head = settled.await.map_err(said)?;
         self.entry(&head).await
     }
@@ -123,7 +174,10 @@ impl Direct {
         let said = |error: OperatorError| error.to_string();
         let (record, _) = hapax.look(id).await.map_err(said)?;
         let version = forget.version.unwrap_or(record.head.version);
-        hapax.forget_version(id, version, signed.audit(), Lifetime::default()).await.map_err(said)?;
+        hapax
+            .forget_version(id, version, signed.audit(), Lifetime::default())
+            .await
+            .map_err(said)?;
         let (record, _) = hapax.look(id).await.map_err(said)?;
         self.entry(&record.head).await
     }
@@ -168,12 +222,24 @@ mod tests {
     #[tokio::test]
     async fn on_a_file_too_only_what_was_shown_is_changed() {
         let directory = tempfile::tempdir().unwrap();
-        let file = Direct::own(&directory.path().join("hapax.db")).await.unwrap();
+        let file = Direct::own(&directory.path().join("hapax.db"))
+            .await
+            .unwrap();
         let hapax = file.owned().unwrap();
         let once = hapax.once("charge");
-        let lost = once.run(Key::new("k").unwrap(), "x", async |_| Err(Failure::Lost("the bank hung up".into())));
+        let lost = once.run(Key::new("k").unwrap(), "x", async |_| {
+            Err(Failure::Lost("the bank hung up".into()))
+        });
         assert!(lost.await.is_err());
-        let head = hapax.list(ListQuery { state: None, after: None, limit: 1 }).await.unwrap().remove(0);
+        let head = hapax
+            .list(ListQuery {
+                state: None,
+                after: None,
+                limit: 1,
+            })
+            .await
+            .unwrap()
+            .remove(0);
         let settle = |fence: u64| Settle {
             outcome: Outcome::DoneWithoutAnswer,
             fence: Some(fence),
@@ -184,12 +250,37 @@ mod tests {
             by: "ada".to_owned(),
             reason: "r".to_owned(),
         };
-        let forget = |version: u64| Forget { version: Some(version), by: "ada".to_owned(), reason: "r".to_owned() };
+        let forget = |version: u64| Forget {
+            version: Some(version),
+            by: "ada".to_owned(),
+            reason: "r".to_owned(),
+        };
         let fence = head.fence.as_u64();
-        assert!(file.settle(head.id, &settle(fence - 1)).await.unwrap_err().contains("this is about"));
-        assert!(file.forget(head.id, &forget(head.version)).await.unwrap_err().contains("settle it first"));
+        assert!(
+            file.settle(head.id, &settle(fence - 1))
+                .await
+                .unwrap_err()
+                .contains("this is about")
+        );
+        assert!(
+            file.forget(head.id, &forget(head.version))
+                .await
+                .unwrap_err()
+                .contains("settle it first")
+        );
         let settled = file.settle(head.id, &settle(fence)).await.unwrap();
-        assert!(file.forget(head.id, &forget(head.version)).await.unwrap_err().contains("changed meanwhile"));
-        assert_eq!(file.forget(head.id, &forget(settled.version)).await.unwrap().state, "expired");
+        assert!(
+            file.forget(head.id, &forget(head.version))
+                .await
+                .unwrap_err()
+                .contains("changed meanwhile")
+        );
+        assert_eq!(
+            file.forget(head.id, &forget(settled.version))
+                .await
+                .unwrap()
+                .state,
+            "expired"
+        );
     }
 }

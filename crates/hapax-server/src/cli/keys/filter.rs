@@ -9,19 +9,23 @@ use crate::config::text::{duration, spelled};
 /// Everything that is said must hold.
 #[derive(clap::Args, Default)]
 pub(super) struct Filter {
-    /// Only in this state: running, completed, failed, retryable, unknown or expired. `unknown` includes those past their retention
+    /// Only in this state: running, completed, failed, retryable, unknown or expired. `unknown`
+    /// includes those past their retention
     #[arg(long, value_name = "STATE")]
     state: Option<String>,
-    /// Only what this route of the gateway's configuration applies to, by its name; or methods and a pattern, as in 'POST /v1/charges/*'
+    /// Only what this route of the gateway's configuration applies to, by its name; or methods and
+    /// a pattern, as in 'POST /v1/charges/*'
     #[arg(long)]
     route: Option<String>,
-    /// Only of these paths: `*` stands for a segment, a last `**` for any rest, as in /v1/charges/**
+    /// Only of these paths: `*` stands for a segment, a last `**` for any rest, as in
+    /// /v1/charges/**
     #[arg(long, value_name = "PATTERN")]
     pub(super) path: Option<String>,
     /// Only of this method
     #[arg(long)]
     pub(super) method: Option<String>,
-    /// Only of this principal: the name that people know (bob), or the whole one as `show` prints it (header:x-user bob)
+    /// Only of this principal: the name that people know (bob), or the whole one as `show` prints
+    /// it (header:x-user bob)
     #[arg(long)]
     pub(super) principal: Option<String>,
     /// Only of this namespace
@@ -37,15 +41,36 @@ pub(super) struct Filter {
 
 impl Filter {
     pub(super) fn is_empty(&self) -> bool {
-        let Filter { state, route, path, method, principal, namespace, older_than, newer_than } = self;
-        [state, route, path, method, principal, namespace].iter().all(|said| said.is_none())
+        let Filter {
+            state,
+            route,
+            path,
+            method,
+            principal,
+            namespace,
+            older_than,
+            newer_than,
+        } = self;
+        [state, route, path, method, principal, namespace]
+            .iter()
+            .all(|said| said.is_none())
             && older_than.is_none()
             && newer_than.is_none()
     }
 
-    /// The flags as they were given, for whoever is told that nothing matched them; empty if there were none.
+    /// The flags as they were given, for whoever is told that nothing matched them; empty if there
+    /// were none.
     pub(super) fn flags(&self) -> String {
-        let Filter { state, route, path, method, principal, namespace, older_than, newer_than } = self;
+        let Filter {
+            state,
+            route,
+            path,
+            method,
+            principal,
+            namespace,
+            older_than,
+            newer_than,
+        } = self;
         let (older_than, newer_than) = (older_than.map(spelled), newer_than.map(spelled));
         let said = [
             ("state", state),
@@ -57,7 +82,9 @@ impl Filter {
             ("older-than", &older_than),
             ("newer-than", &newer_than),
         ];
-        let said = said.iter().filter_map(|(flag, value)| Some(format!("--{flag} {}", text::line(value.as_deref()?))));
+        let said = said.iter().filter_map(|(flag, value)| {
+            Some(format!("--{flag} {}", text::line(value.as_deref()?)))
+        });
         said.collect::<Vec<_>>().join(" ")
     }
 

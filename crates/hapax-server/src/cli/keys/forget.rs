@@ -7,11 +7,14 @@ use super::words::count;
 use crate::admin::keys::wire::{Entry, Forget};
 use crate::cli::{Exit, text};
 
-/// Erase answers and what their requests looked like. A tombstone stays: the key does not run again, it is answered with 410.
+/// Erase answers and what their requests looked like. A tombstone stays: the key does not run
+/// again, it is answered with 410.
 ///
-/// Nothing that is running can be forgotten, and nothing that is unknown: settle it first. When this returns, no gateway on this store can serve the answer any more.
-/// Where it was in a file, its bytes are gone; what a Postgres keeps of deleted rows is in docs/postgres.md.
-/// With --principal the keys are listed again afterwards: exit code 1 if one of them still has an answer or a fingerprint.
+/// Nothing that is running can be forgotten, and nothing that is unknown: settle it first. When
+/// this returns, no gateway on this store can serve the answer any more. Where it was in a file,
+/// its bytes are gone; what a Postgres keeps of deleted rows is in docs/postgres.md. With
+/// --principal the keys are listed again afterwards: exit code 1 if one of them still has an answer
+/// or a fingerprint.
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -25,17 +28,38 @@ pub(super) struct Args {
 pub(super) async fn run(args: &Args) -> Result<(), Exit> {
     let signed = args.sign.signed()?;
     let source = Source::find(&args.place, Purpose::Change).await?;
-    let wish = Wish { state: None, done: "forgotten", what: "forgotten", refusal, is_done: is_erased, only_one: None };
-    let Some(entries) = args.targets.choose(&source, &wish).await? else { return Ok(()) };
+    let wish = Wish {
+        state: None,
+        done: "forgotten",
+        what: "forgotten",
+        refusal,
+        is_done: is_erased,
+        only_one: None,
+    };
+    let Some(entries) = args.targets.choose(&source, &wish).await? else {
+        return Ok(());
+    };
     let changed = change::each(entries, "forgotten", |entry| {
         // As it was shown, and not what has become of it since.
-        let forget = Forget { version: Some(entry.version), by: signed.by.clone(), reason: signed.reason.clone() };
+        let forget = Forget {
+            version: Some(entry.version),
+            by: signed.by.clone(),
+            reason: signed.reason.clone(),
+        };
         let (source, id) = (source.clone(), targets::parsed(entry));
         async move { source.forget(id?, &forget).await }
     })
     .await;
-    let answers = changed.before.iter().filter(|entry| entry.answer_kept).count();
-    eprintln!("forgotten: {}, {} of them with an answer", count(changed.before.len(), "record"), answers);
+    let answers = changed
+        .before
+        .iter()
+        .filter(|entry| entry.answer_kept)
+        .count();
+    eprintln!(
+        "forgotten: {}, {} of them with an answer",
+        count(changed.before.len(), "record"),
+        answers
+    );
     if let Some(left) = source.leaves() {
         eprintln!("{left}");
     }
@@ -49,12 +73,17 @@ pub(super) async fn run(args: &Args) -> Result<(), Exit> {
 /// Says what is left of a principal, and ends badly if an answer or a fingerprint is.
 fn prove(found: &[Entry], principal: &str) -> Result<(), Exit> {
     let principal = text::line(principal);
-    let (left, erased): (Vec<&Entry>, Vec<&Entry>) = found.iter().partition(|entry| !is_erased(entry));
+    let (left, erased): (Vec<&Entry>, Vec<&Entry>) =
+        found.iter().partition(|entry| !is_erased(entry));
     eprintln!(
         "looked again: {} of {principal}, of which {} neither an answer nor a fingerprint. What stays of those until their tombstones are over is the key, \
          the path and the name of the principal",
         count(found.len(), "record"),
-        if erased.len() == 1 { "1 has".to_owned() } else { format!("{} have", erased.len()) },
+        if erased.len() == 1 {
+            "1 has".to_owned()
+        } else {
+            format!("{} have", erased.len())
+        },
     );
     if left.is_empty() {
         return Ok(());
@@ -67,9 +96,16 @@ fn prove(found: &[Entry], principal: &str) -> Result<(), Exit> {
         (running, "running: wait until these have ended"),
         (other, "over --limit, or changed meanwhile: run this again"),
     ];
-    let reasons: Vec<String> =
-        reasons.iter().filter(|(number, _)| *number > 0).map(|(number, why)| format!("{number} {why}")).collect();
-    Err(Exit::failed(format!("{} of {principal} left: {}", count(left.len(), "record"), reasons.join("; "))))
+    let reasons: Vec<String> = reasons
+        .iter()
+        .filter(|(number, _)| *number > 0)
+        .map(|(number, why)| format!("{number} {why}"))
+        .collect();
+    Err(Exit::failed(format!(
+        "{} of {principal} left: {}",
+        count(left.len(), "record"),
+        reasons.join("; ")
+    )))
 }
 
 /// Whether nothing is left of what its request and its answer looked like.
@@ -80,7 +116,10 @@ fn is_erased(entry: &Entry) -> bool {
 /// Why a key cannot be forgotten.
 fn refusal(entry: &Entry) -> Option<String> {
     if entry.is_unresolved() {
-        return Some("its outcome is unknown: what is forgotten can never be settled, so settle it first".to_owned());
+        return Some(
+            "its outcome is unknown: what is forgotten can never be settled, so settle it first"
+                .to_owned(),
+        );
     }
     (entry.state == "running").then(|| "it is running: wait until it has ended".to_owned())
 }

@@ -15,7 +15,8 @@ const TABLE_ROWS_MAX: usize = 10_000;
 
 /// List keys, the newest first.
 ///
-/// Exit code 1 if nothing matches. A store has no order of time: to find the newest, every key is looked at, up to a million of them.
+/// Exit code 1 if nothing matches. A store has no order of time: to find the newest, every key is
+/// looked at, up to a million of them.
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -32,7 +33,8 @@ pub(super) struct Args {
     /// One JSON object a line
     #[arg(long)]
     json: bool,
-    /// Look again each second: a table that is drawn anew on a terminal, elsewhere one line for each change
+    /// Look again each second: a table that is drawn anew on a terminal, elsewhere one line for
+    /// each change
     #[arg(long)]
     watch: bool,
     /// Whole ids instead of as many digits as tell them apart
@@ -44,14 +46,29 @@ pub(super) struct Args {
 
 pub(super) async fn run(args: &Args) -> Result<(), Exit> {
     if !(args.json && args.by_id) && args.limit > TABLE_ROWS_MAX {
-        let fix = if args.watch { "a filter for fewer" } else { "--json --by-id for more" };
-        return Err(Exit::usage(format!("up to {TABLE_ROWS_MAX} keys are sorted: use {fix}")));
+        let fix = if args.watch {
+            "a filter for fewer"
+        } else {
+            "--json --by-id for more"
+        };
+        return Err(Exit::usage(format!(
+            "up to {TABLE_ROWS_MAX} keys are sorted: use {fix}"
+        )));
     }
     let source = Source::find(&args.place, Purpose::Look).await?;
     let mut query = args.filter.query();
     query.after.clone_from(&args.after);
     if args.watch {
-        return watch::keys(&source, &query, &watch::Way { limit: args.limit, is_json: args.json, full: args.full }).await;
+        return watch::keys(
+            &source,
+            &query,
+            &watch::Way {
+                limit: args.limit,
+                is_json: args.json,
+                full: args.full,
+            },
+        )
+        .await;
     }
     if args.by_id {
         return by_id(&source, query, args).await;
@@ -59,7 +76,10 @@ pub(super) async fn run(args: &Args) -> Result<(), Exit> {
     let mut found = newest::find(&source, &query, args.limit).await?;
     newest::keep_exact(&mut found.entries, args.filter.principal.as_deref());
     if found.entries.is_empty() {
-        return Err(Exit::failed(words::nothing_matched(&args.filter.flags(), found.looked_at)));
+        return Err(Exit::failed(words::nothing_matched(
+            &args.filter.flags(),
+            found.looked_at,
+        )));
     }
     print(&found.entries, found.now, args);
     found.tell_of_rest();
@@ -79,7 +99,10 @@ async fn by_id(source: &Source, query: Query, args: &Args) -> Result<(), Exit> {
         }
     }
     if found == 0 {
-        return Err(Exit::failed(words::nothing_matched(&args.filter.flags(), looked_at)));
+        return Err(Exit::failed(words::nothing_matched(
+            &args.filter.flags(),
+            looked_at,
+        )));
     }
     if let Some(after) = walk.rest() {
         eprintln!("there may be more: raise --limit, or go on with --by-id --after {after}");

@@ -14,7 +14,8 @@ const ID_DIGITS: usize = 8;
 
 /// Show what was done by hand, by whom and why: settled, forgotten, the configuration loaded anew.
 ///
-/// The latest entries, the newest last. Entries are kept for 400 days, whatever becomes of their keys.
+/// The latest entries, the newest last. Entries are kept for 400 days, whatever becomes of their
+/// keys.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// Only of this record: its id, its first digits, or its operation id
@@ -55,13 +56,17 @@ pub(super) async fn run(args: &Args) -> Result<(), Exit> {
     if entries.is_empty() && !args.watch {
         eprintln!("nothing like that was done by hand");
     }
-    let mut last = entries.last().map_or(args.after.unwrap_or(0), |entry| entry.sequence);
+    let mut last = entries
+        .last()
+        .map_or(args.after.unwrap_or(0), |entry| entry.sequence);
     if !text::emit(&args.lines(&entries)) || !args.watch {
         return Ok(());
     }
     let mut patience = Patience::default();
     loop {
-        let found = patience.of(forwards(&source, record.as_deref(), last, usize::MAX).await)?.unwrap_or_default();
+        let found = patience
+            .of(forwards(&source, record.as_deref(), last, usize::MAX).await)?
+            .unwrap_or_default();
         last = found.last().map_or(last, |entry| entry.sequence);
         if !text::emit(&args.lines(&found)) {
             return Ok(());
@@ -70,13 +75,21 @@ pub(super) async fn run(args: &Args) -> Result<(), Exit> {
     }
 }
 
-/// The record that is meant. One that is gone has an entry all the same, so that a whole id need not be one of a key.
+/// The record that is meant. One that is gone has an entry all the same, so that a whole id need
+/// not be one of a key.
 async fn of_record(source: &Source, text: &str) -> Result<String, Exit> {
-    targets::resolve(source, text).await.map(|id| id.to_string())
+    targets::resolve(source, text)
+        .await
+        .map(|id| id.to_string())
 }
 
 /// Up to so many after an entry, oldest first.
-async fn forwards(source: &Source, record: Option<&str>, mut after: u64, limit: usize) -> Result<Vec<Logged>, Exit> {
+async fn forwards(
+    source: &Source,
+    record: Option<&str>,
+    mut after: u64,
+    limit: usize,
+) -> Result<Vec<Logged>, Exit> {
     let mut found: Vec<Logged> = Vec::new();
     while found.len() < limit {
         let which = Which {
@@ -96,11 +109,20 @@ async fn forwards(source: &Source, record: Option<&str>, mut after: u64, limit: 
 }
 
 /// The latest before an entry, the newest last.
-async fn latest(source: &Source, record: Option<&str>, mut before: Option<u64>, limit: usize) -> Result<Vec<Logged>, Exit> {
+async fn latest(
+    source: &Source,
+    record: Option<&str>,
+    mut before: Option<u64>,
+    limit: usize,
+) -> Result<Vec<Logged>, Exit> {
     let mut found: Vec<Logged> = Vec::new();
     while found.len() < limit {
-        let which =
-            Which { record: record.map(str::to_owned), before, limit: Some(PAGE.min(limit - found.len())), ..Which::default() };
+        let which = Which {
+            record: record.map(str::to_owned),
+            before,
+            limit: Some(PAGE.min(limit - found.len())),
+            ..Which::default()
+        };
         let page = source.log(&which).await?;
         found.extend(page.entries);
         match page.next {
@@ -114,7 +136,16 @@ async fn latest(source: &Source, record: Option<&str>, mut before: Option<u64>, 
 
 impl Args {
     fn lines(&self, entries: &[Logged]) -> String {
-        entries.iter().map(|entry| if self.json { json(entry) } else { line(entry, self.full) }).collect()
+        entries
+            .iter()
+            .map(|entry| {
+                if self.json {
+                    json(entry)
+                } else {
+                    line(entry, self.full)
+                }
+            })
+            .collect()
     }
 }
 
@@ -123,18 +154,34 @@ fn json(entry: &Logged) -> String {
     format!("{}\n", text::json(&line))
 }
 
-/// Number, time, what, who, the record as it was and became, why: separated by tabs, on a terminal by spaces.
+/// Number, time, what, who, the record as it was and became, why: separated by tabs, on a terminal
+/// by spaces.
 fn line(entry: &Logged, full: bool) -> String {
-    let mut cells = vec![entry.sequence.to_string(), entry.at.to_string(), entry.action.clone(), entry.by.clone()];
+    let mut cells = vec![
+        entry.sequence.to_string(),
+        entry.at.to_string(),
+        entry.action.clone(),
+        entry.by.clone(),
+    ];
     cells.extend(entry.record.iter().flat_map(|record| of(record, full)));
     cells.push(entry.reason.clone());
     let cells: Vec<_> = cells.iter().map(|cell| text::line(cell)).collect();
-    format!("{}\n", cells.join(if text::terminal_width().is_some() { "  " } else { "\t" }))
+    format!(
+        "{}\n",
+        cells.join(if text::terminal_width().is_some() {
+            "  "
+        } else {
+            "\t"
+        })
+    )
 }
 
 fn of(record: &ChangedRecord, full: bool) -> [String; 4] {
     let digits = if full { record.id.len() } else { ID_DIGITS };
-    let status = record.status.map(|status| format!(" {status}")).unwrap_or_default();
+    let status = record
+        .status
+        .map(|status| format!(" {status}"))
+        .unwrap_or_default();
     [
         record.id.get(..digits).unwrap_or(&record.id).to_owned(),
         format!("{} {}", record.method, record.path),

@@ -20,8 +20,9 @@ use super::Exit;
 
 /// List and show keys, settle those whose outcome is unknown, forget answers.
 ///
-/// Asks a running gateway (--admin), or looks into a store (--store): a file, or a Postgres that gateways may be using. Without either: the gateway at http://127.0.0.1:4001,
-/// and if nobody is there, the file hapax.db. Which one it was is said on standard error.
+/// Asks a running gateway (--admin), or looks into a store (--store): a file, or a Postgres that
+/// gateways may be using. Without either: the gateway at http://127.0.0.1:4001, and if nobody is
+/// there, the file hapax.db. Which one it was is said on standard error.
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
@@ -39,8 +40,12 @@ enum Command {
 
 /// Runs the command on a small runtime of its own.
 pub(super) fn run(args: Args) -> Result<(), Exit> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Exit::failed(format!("the system gave no resources to run on: {error}")))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime.map_err(|error| {
+        Exit::failed(format!("the system gave no resources to run on: {error}"))
+    })?;
     runtime.block_on(async {
         match args.command {
             Command::List(args) => list::run(&args).await,

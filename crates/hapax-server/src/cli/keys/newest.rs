@@ -1,5 +1,6 @@
-//! The newest keys of a store. Stores list in the order of ids, which are digests: whoever wants the newest looks at every key, and keeps the
-//! newest of those seen so far. A gateway looks at 10,000 in one call, and sends only the newest of them.
+//! The newest keys of a store. Stores list in the order of ids, which are digests: whoever wants
+//! the newest looks at every key, and keeps the newest of those seen so far. A gateway looks at
+//! 10,000 in one call, and sends only the newest of them.
 
 use hapax::core::time::Timestamp;
 
@@ -26,10 +27,21 @@ pub(super) struct Newest {
 
 /// The newest of what a query finds, at most `limit` of them.
 pub(super) async fn find(source: &Source, query: &Query, limit: usize) -> Result<Newest, Exit> {
-    // One more tells whether there are more. Where that does not fit into an answer, all that match are sent and sorted here.
+    // One more tells whether there are more. Where that does not fit into an answer, all that match
+    // are sent and sorted here.
     let is_sorted_there = limit < PAGE;
-    let mut query = Query { newest: is_sorted_there, limit: Some(if is_sorted_there { limit + 1 } else { PAGE }), ..query.clone() };
-    let mut found = Newest { entries: Vec::new(), now: Timestamp::ZERO, looked_at: 0, has_older: false, is_cut_off: false };
+    let mut query = Query {
+        newest: is_sorted_there,
+        limit: Some(if is_sorted_there { limit + 1 } else { PAGE }),
+        ..query.clone()
+    };
+    let mut found = Newest {
+        entries: Vec::new(),
+        now: Timestamp::ZERO,
+        looked_at: 0,
+        has_older: false,
+        is_cut_off: false,
+    };
     loop {
         let page = source.list(&query).await?;
         found.now = page.now.0;
@@ -38,7 +50,9 @@ pub(super) async fn find(source: &Source, query: &Query, limit: usize) -> Result
         sort(&mut found.entries);
         found.has_older |= found.entries.len() > limit;
         found.entries.truncate(limit);
-        let Some(next) = page.next else { return Ok(found) };
+        let Some(next) = page.next else {
+            return Ok(found);
+        };
         if found.looked_at >= LOOKED_AT_MAX {
             found.is_cut_off = true;
             return Ok(found);
@@ -49,7 +63,13 @@ pub(super) async fn find(source: &Source, query: &Query, limit: usize) -> Result
 
 /// Newest first.
 pub(super) fn sort(entries: &mut [Entry]) {
-    entries.sort_by(|one, other| other.created_at.0.cmp(&one.created_at.0).then_with(|| one.id.cmp(&other.id)));
+    entries.sort_by(|one, other| {
+        other
+            .created_at
+            .0
+            .cmp(&one.created_at.0)
+            .then_with(|| one.id.cmp(&other.id))
+    });
 }
 
 impl Newest {
@@ -61,15 +81,21 @@ impl Newest {
                 self.looked_at
             );
         } else if self.has_older {
-            eprintln!("there are older ones: raise --limit, or go through all of them with --by-id");
+            eprintln!(
+                "there are older ones: raise --limit, or go through all of them with --by-id"
+            );
         }
     }
 }
 
-/// Where a name was typed that is a whole one, the keys of whoever has that name, and of nobody whose name only has it as a part.
+/// Where a name was typed that is a whole one, the keys of whoever has that name, and of nobody
+/// whose name only has it as a part.
 pub(super) fn keep_exact(entries: &mut Vec<Entry>, typed: Option<&str>) {
     let Some(typed) = typed else { return };
-    if entries.iter().any(|entry| super::table::principal(entry) == typed) {
+    if entries
+        .iter()
+        .any(|entry| super::table::principal(entry) == typed)
+    {
         entries.retain(|entry| super::table::principal(entry) == typed);
     }
 }
@@ -79,14 +105,23 @@ pub(super) fn principals(entries: &[Entry], typed: Option<&str>) -> Vec<String> 
     let mut all: Vec<String> = entries.iter().map(super::table::principal).collect();
     all.sort();
     all.dedup();
-    if typed.is_none() || all.len() < 2 { Vec::new() } else { all }
+    if typed.is_none() || all.len() < 2 {
+        Vec::new()
+    } else {
+        all
+    }
 }
 
 /// Tells which principals a name stands for, if there are several.
 pub(super) fn tell_of_principals(entries: &[Entry], typed: Option<&str>) {
     let all = principals(entries, typed);
     if let (Some(typed), false) = (typed, all.is_empty()) {
-        eprintln!("`{}` is {} principals:", crate::cli::text::line(typed), all.len());
-        all.iter().for_each(|name| eprintln!("  {}", crate::cli::text::line(name)));
+        eprintln!(
+            "`{}` is {} principals:",
+            crate::cli::text::line(typed),
+            all.len()
+        );
+        all.iter()
+            .for_each(|name| eprintln!("  {}", crate::cli::text::line(name)));
     }
 }

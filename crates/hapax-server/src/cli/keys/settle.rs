@@ -11,13 +11,14 @@ use crate::admin::keys::settlement;
 use crate::admin::keys::wire::{Entry, Outcome, Settle};
 use crate::cli::{Exit, text};
 
-/// The largest body that is read: a little over what an answer may have, so that the limit is what refuses it.
+/// The largest body that is read: a little over what an answer may have, so that the limit is what
+/// refuses it.
 const BODY_BYTES_MAX: u64 = (1 << 20) + 1;
 
 /// State what became of operations whose outcome is unknown, once you have found out.
 ///
-/// `--outcome done`: it happened. A repeat is answered with --status, --header and --body, or told that there is no answer
-/// (--without-answer).
+/// `--outcome done`: it happened. A repeat is answered with --status, --header and --body, or told
+/// that there is no answer (--without-answer).
 ///
 /// `--outcome not-done`: it did not happen and will not any more. The next repeat RUNS it.
 ///
@@ -56,7 +57,9 @@ enum Said {
 
 pub(super) async fn run(args: &Args) -> Result<(), Exit> {
     if args.targets.state().is_some_and(|state| state != "unknown") {
-        return Err(Exit::usage("only an unknown outcome can be settled: leave --state out"));
+        return Err(Exit::usage(
+            "only an unknown outcome can be settled: leave --state out",
+        ));
     }
     let settle = args.settle()?;
     let what = match settle.outcome {
@@ -66,13 +69,28 @@ pub(super) async fn run(args: &Args) -> Result<(), Exit> {
     };
     let source = Source::find(&args.place, Purpose::Change).await?;
     // Whoever gets another's answer believes that their own was done, and reads what is not theirs.
-    let has_content = settle.body.is_some() || settle.body_base64.is_some() || !settle.headers.is_empty();
-    let only_one = has_content.then_some("an answer belongs to one: give its id, or settle them all with --without-answer");
-    let wish = Wish { state: Some("unknown"), done: "settled", what, refusal, is_done: |_| false, only_one };
-    let Some(entries) = args.targets.choose(&source, &wish).await? else { return Ok(()) };
+    let has_content =
+        settle.body.is_some() || settle.body_base64.is_some() || !settle.headers.is_empty();
+    let only_one = has_content.then_some(
+        "an answer belongs to one: give its id, or settle them all with --without-answer",
+    );
+    let wish = Wish {
+        state: Some("unknown"),
+        done: "settled",
+        what,
+        refusal,
+        is_done: |_| false,
+        only_one,
+    };
+    let Some(entries) = args.targets.choose(&source, &wish).await? else {
+        return Ok(());
+    };
     change::each(entries, "settled", |entry| {
         // Of the attempt that was shown, and no other.
-        let settle = Settle { fence: Some(entry.fence), ..settle.clone() };
+        let settle = Settle {
+            fence: Some(entry.fence),
+            ..settle.clone()
+        };
         let (source, id) = (source.clone(), targets::parsed(entry));
         async move { source.settle(id?, &settle).await }
     })
@@ -82,21 +100,36 @@ pub(super) async fn run(args: &Args) -> Result<(), Exit> {
 
 /// Why a key cannot be settled.
 fn refusal(entry: &Entry) -> Option<String> {
-    (!entry.is_unresolved()).then(|| format!("it is {}: only an unknown outcome can be settled", table::state(entry)))
+    (!entry.is_unresolved()).then(|| {
+        format!(
+            "it is {}: only an unknown outcome can be settled",
+            table::state(entry)
+        )
+    })
 }
 
 impl Args {
     fn settle(&self) -> Result<Settle, Exit> {
         let outcome = match (self.outcome, self.without_answer) {
             (Said::Done, false) if self.status.is_none() => {
-                return Err(Exit::usage("say what a repeat is answered with: --status 201 --body FILE, or --without-answer"));
+                return Err(Exit::usage(
+                    "say what a repeat is answered with: --status 201 --body FILE, or --without-answer",
+                ));
             }
             (Said::Done, false) => Outcome::Done,
             (Said::Done, true) => Outcome::DoneWithoutAnswer,
-            (Said::NotDone, true) => return Err(Exit::usage("--without-answer goes with --outcome done")),
+            (Said::NotDone, true) => {
+                return Err(Exit::usage("--without-answer goes with --outcome done"));
+            }
             (Said::NotDone, false) => Outcome::NotDone,
         };
-        let (body, body_base64) = match self.body.as_deref().map(read).transpose()?.map(String::from_utf8) {
+        let (body, body_base64) = match self
+            .body
+            .as_deref()
+            .map(read)
+            .transpose()?
+            .map(String::from_utf8)
+        {
             None => (None, None),
             Some(Ok(body)) => (Some(body), None),
             Some(Err(error)) => (None, Some(base64::encode(error.as_bytes()))),
@@ -118,11 +151,22 @@ impl Args {
 }
 
 fn read(path: &str) -> Result<Vec<u8>, Exit> {
-    let wrong = |error| Exit::usage(format!("the body could not be read from {}: {error}", text::line(path)));
+    let wrong = |error| {
+        Exit::usage(format!(
+            "the body could not be read from {}: {error}",
+            text::line(path)
+        ))
+    };
     let mut body = Vec::new();
     match path {
-        "-" => std::io::stdin().lock().take(BODY_BYTES_MAX).read_to_end(&mut body).map_err(wrong)?,
-        path => std::fs::File::open(path).and_then(|file| file.take(BODY_BYTES_MAX).read_to_end(&mut body)).map_err(wrong)?,
+        "-" => std::io::stdin()
+            .lock()
+            .take(BODY_BYTES_MAX)
+            .read_to_end(&mut body)
+            .map_err(wrong)?,
+        path => std::fs::File::open(path)
+            .and_then(|file| file.take(BODY_BYTES_MAX).read_to_end(&mut body))
+            .map_err(wrong)?,
     };
     Ok(body)
 }

@@ -20,8 +20,13 @@ const CANDIDATES_MAX: usize = 20;
 /// Exit code 1 if there is none.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The record's id, or its first digits; or the operation id that the upstream and the log know it by
-    #[arg(value_name = "ID", required_unless_present = "key", conflicts_with = "key")]
+    /// The record's id, or its first digits; or the operation id that the upstream and the log know
+    /// it by
+    #[arg(
+        value_name = "ID",
+        required_unless_present = "key",
+        conflicts_with = "key"
+    )]
     id: Option<String>,
     /// The key, as the caller sent it
     #[arg(long)]
@@ -32,7 +37,8 @@ pub(super) struct Args {
     /// With --key: the method
     #[arg(long)]
     method: Option<String>,
-    /// With --key: the principal, by the name that people know or the whole one. With a whole one and a plain path the key is found at once; else all keys are searched
+    /// With --key: the principal, by the name that people know or the whole one. With a whole one
+    /// and a plain path the key is found at once; else all keys are searched
     #[arg(long)]
     principal: Option<String>,
     /// With --key: the namespace
@@ -87,7 +93,10 @@ async fn search(source: &Source, args: &Args, key: &str) -> Result<Option<Record
     };
     let found = newest::find(source, &query, CANDIDATES_MAX).await?;
     match &found.entries[..] {
-        [] => Err(Exit::failed(words::nothing_matched(&args.flags(key), found.looked_at))),
+        [] => Err(Exit::failed(words::nothing_matched(
+            &args.flags(key),
+            found.looked_at,
+        ))),
         [only] if !found.is_cut_off => only.id.parse().map(Some).map_err(Exit::failed),
         several => {
             let listed = if args.json {
@@ -97,7 +106,10 @@ async fn search(source: &Source, args: &Args, key: &str) -> Result<Option<Record
             };
             text::emit(&listed);
             found.tell_of_rest();
-            eprintln!("{} have this key: show one of them with `hapax keys show ID`", words::count(several.len(), "record"));
+            eprintln!(
+                "{} have this key: show one of them with `hapax keys show ID`",
+                words::count(several.len(), "record")
+            );
             Ok(None)
         }
     }
@@ -106,9 +118,15 @@ async fn search(source: &Source, args: &Args, key: &str) -> Result<Option<Record
 impl Args {
     /// The flags that say which key, for whoever is told that there is none.
     fn flags(&self, key: &str) -> String {
-        let others =
-            [("path", &self.path), ("method", &self.method), ("principal", &self.principal), ("namespace", &self.namespace)];
-        let others = others.iter().filter_map(|(flag, value)| Some(format!(" --{flag} {}", text::line(value.as_deref()?))));
+        let others = [
+            ("path", &self.path),
+            ("method", &self.method),
+            ("principal", &self.principal),
+            ("namespace", &self.namespace),
+        ];
+        let others = others.iter().filter_map(|(flag, value)| {
+            Some(format!(" --{flag} {}", text::line(value.as_deref()?)))
+        });
         format!("--key {}{}", text::line(key), others.collect::<String>())
     }
 }
@@ -116,11 +134,18 @@ impl Args {
 /// The id, where everything it is made of was said.
 fn computed(args: &Args, key: &str) -> Result<Option<RecordId>, Exit> {
     let key = Key::new(key).map_err(Exit::usage)?;
-    let (Some(path), Some(principal)) = (&args.path, &args.principal) else { return Ok(None) };
+    let (Some(path), Some(principal)) = (&args.path, &args.principal) else {
+        return Ok(None);
+    };
     let scope = Scope {
         namespace: args.namespace.as_deref().unwrap_or("default").into(),
         principal: principal_of(principal),
-        method: args.method.as_deref().unwrap_or("POST").to_ascii_uppercase().into(),
+        method: args
+            .method
+            .as_deref()
+            .unwrap_or("POST")
+            .to_ascii_uppercase()
+            .into(),
         path: path.as_str().into(),
     };
     Ok(Some(RecordId::of(&scope, &key)))
@@ -128,7 +153,11 @@ fn computed(args: &Args, key: &str) -> Result<Option<RecordId>, Exit> {
 
 /// A principal as it is shown.
 fn principal_of(text: &str) -> Principal {
-    if text == Principal::Anonymous.to_string() { Principal::Anonymous } else { Principal::named(text) }
+    if text == Principal::Anonymous.to_string() {
+        Principal::Anonymous
+    } else {
+        Principal::named(text)
+    }
 }
 
 /// `place` is how the same store or gateway is named on another command line.
@@ -137,7 +166,11 @@ fn page(shown: &Shown, with_answer: bool, place: &str) -> String {
     let mut page = String::new();
     let width = text::terminal_width().unwrap_or(usize::MAX);
     let mut say = |name: &str, value: &str| {
-        let _ = writeln!(page, "{name:<16} {}", text::wrapped(&text::line(value), width, 17));
+        let _ = writeln!(
+            page,
+            "{name:<16} {}",
+            text::wrapped(&text::line(value), width, 17)
+        );
     };
     say("id", &entry.id);
     say("state", &table::state(entry));
@@ -148,17 +181,38 @@ fn page(shown: &Shown, with_answer: bool, place: &str) -> String {
     say("operation id", &entry.operation_id);
     say("operation", &format!("{} {}", entry.method, entry.path));
     say("key", &entry.key);
-    say("principal", entry.principal.as_deref().unwrap_or(&Principal::Anonymous.to_string()));
+    say(
+        "principal",
+        entry
+            .principal
+            .as_deref()
+            .unwrap_or(&Principal::Anonymous.to_string()),
+    );
     say("namespace", &entry.namespace);
     say("attempts", &entry.attempts.to_string());
-    say("request id", entry.request_id.as_deref().unwrap_or("none known"));
+    say(
+        "request id",
+        entry.request_id.as_deref().unwrap_or("none known"),
+    );
     say("fence", &entry.fence.to_string());
     say("version", &entry.version.to_string());
     for (name, time) in times(entry) {
         say(name, &moment(time, now));
     }
-    say("status", &entry.status.map_or_else(|| "none known".to_owned(), |status| status.to_string()));
-    say("answer", if entry.answer_kept { "kept" } else { "not kept" });
+    say(
+        "status",
+        &entry
+            .status
+            .map_or_else(|| "none known".to_owned(), |status| status.to_string()),
+    );
+    say(
+        "answer",
+        if entry.answer_kept {
+            "kept"
+        } else {
+            "not kept"
+        },
+    );
     match &entry.fingerprint {
         None => say("fingerprint", "erased"),
         Some(print) => {
@@ -184,7 +238,11 @@ fn page(shown: &Shown, with_answer: bool, place: &str) -> String {
 
 /// The commands that settle it.
 fn settlement(entry: &Entry, place: &str) -> String {
-    let settle = format!("  hapax keys settle {}{} --outcome", entry.id, text::line(place));
+    let settle = format!(
+        "  hapax keys settle {}{} --outcome",
+        entry.id,
+        text::line(place)
+    );
     format!(
         "\nAsk the service what became of it, and say so:\n\
          {settle} done --without-answer --reason 'it is in the books'\n\
@@ -212,10 +270,13 @@ fn repeat(entry: &Entry) -> &'static str {
     }
 }
 
-/// Whether somebody said that it is done, on a route that promises to complete the record with the effect. A gateway of an older version
-/// gives no cause, and a status only then.
+/// Whether somebody said that it is done, on a route that promises to complete the record with the
+/// effect. A gateway of an older version gives no cause, and a status only then.
 fn is_not_joined(entry: &Entry) -> bool {
-    entry.cause.as_ref().map_or(entry.status.is_some(), |cause| cause.code == "not-joined")
+    entry
+        .cause
+        .as_ref()
+        .map_or(entry.status.is_some(), |cause| cause.code == "not-joined")
 }
 
 fn times(entry: &Entry) -> impl Iterator<Item = (&'static str, Time)> {
@@ -227,7 +288,9 @@ fn times(entry: &Entry) -> impl Iterator<Item = (&'static str, Time)> {
         ("replays until", entry.expires_at),
         ("tombstone until", entry.tombstone_until),
     ];
-    times.into_iter().filter_map(|(name, time)| Some((name, time?)))
+    times
+        .into_iter()
+        .filter_map(|(name, time)| Some((name, time?)))
 }
 
 fn moment(time: Time, now: Timestamp) -> String {
@@ -253,7 +316,11 @@ fn replay(answer: &Replay) -> String {
                 page.push('\n');
             }
         }
-        None => drop(writeln!(page, "({} bytes that are no text: --json has them as base64)", answer.body_bytes)),
+        None => drop(writeln!(
+            page,
+            "({} bytes that are no text: --json has them as base64)",
+            answer.body_bytes
+        )),
     }
     page
 }

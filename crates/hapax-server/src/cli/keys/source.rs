@@ -30,15 +30,21 @@ pub(super) struct Where {
     /// Look into this store: sqlite:FILE, or postgres://USER@HOST/DATABASE
     #[arg(long, value_name = "URL", value_parser = TypedStore::parse)]
     store: Option<TypedStore>,
-    /// With a gateway that has one: a file with its `admin_token` [default: what HAPAX__ADMIN_TOKEN or HAPAX__ADMIN_TOKEN_FILE says]
+    /// With a gateway that has one: a file with its `admin_token` [default: what HAPAX__ADMIN_TOKEN
+    /// or HAPAX__ADMIN_TOKEN_FILE says]
     #[arg(long, value_name = "FILE", conflicts_with = "store")]
     token_file: Option<PathBuf>,
 }
 
 impl Where {
-    /// The same place on another command line, with a space before it; nothing where none was named.
+    /// The same place on another command line, with a space before it; nothing where none was
+    /// named.
     pub(super) fn flags(&self) -> Result<String, Exit> {
-        let token = self.token_file.as_ref().map(|file| format!(" --token-file {}", file.display())).unwrap_or_default();
+        let token = self
+            .token_file
+            .as_ref()
+            .map(|file| format!(" --token-file {}", file.display()))
+            .unwrap_or_default();
         Ok(match (&self.admin, &self.store) {
             (Some(url), _) => format!(" --admin {url}{token}"),
             (None, Some(typed)) => format!(" --store {}", typed.shown()?),
@@ -51,7 +57,8 @@ impl Where {
     }
 }
 
-/// The token to present, if there is one. Never as a flag, where everybody on the machine could read it.
+/// The token to present, if there is one. Never as a flag, where everybody on the machine could
+/// read it.
 pub(in crate::cli) fn token(file: Option<&Path>) -> Result<Option<Secret>, Exit> {
     let said = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let path = match (file, said(TOKEN), said(TOKEN_FILE)) {
@@ -69,7 +76,9 @@ pub(in crate::cli) fn token(file: Option<&Path>) -> Result<Option<Secret>, Exit>
     };
     let text = std::fs::read_to_string(&path).map_err(|error| error.to_string());
     let token = text.and_then(|text| Secret::token(text.strip_suffix('\n').unwrap_or(&text)));
-    token.map(Some).map_err(|why| Exit::usage(format!("the token in {}: {why}", path.display())))
+    token
+        .map(Some)
+        .map_err(|why| Exit::usage(format!("the token in {}: {why}", path.display())))
 }
 
 /// What it is needed for.
@@ -95,13 +104,15 @@ impl Source {
             (None, Some(typed)) => match typed.store()? {
                 StoreUrl::Sqlite(path) => Source::file(&path, purpose).await,
                 StoreUrl::Postgres(url) => Source::postgres(&url, purpose).await,
-                StoreUrl::Memory => {
-                    Err(Exit::usage("memory: is known to its process alone: ask that one, with --admin http://HOST:PORT"))
-                }
+                StoreUrl::Memory => Err(Exit::usage(
+                    "memory: is known to its process alone: ask that one, with --admin http://HOST:PORT",
+                )),
             },
             (None, None) => match Source::admin(ADMIN, place.token()?).await {
                 Ok(source) => Ok(source),
-                Err(_) if Path::new(STORE).exists() => Source::file(Path::new(STORE), purpose).await,
+                Err(_) if Path::new(STORE).exists() => {
+                    Source::file(Path::new(STORE), purpose).await
+                }
                 Err(_) => Err(Exit::unreachable(format!(
                     "nobody answers at {ADMIN}, and there is no {STORE} here: say where to look, with --admin http://HOST:PORT, --store sqlite:FILE or --store postgres://USER@HOST/DATABASE"
                 ))),
@@ -170,14 +181,20 @@ impl Source {
 
     pub(super) async fn settle(&self, id: RecordId, settle: &Settle) -> Result<Entry, String> {
         match self {
-            Source::Admin(client) => client.settle(id, settle).await.map_err(|error| error.to_string()),
+            Source::Admin(client) => client
+                .settle(id, settle)
+                .await
+                .map_err(|error| error.to_string()),
             Source::File(store) | Source::Postgres(store) => store.settle(id, settle).await,
         }
     }
 
     pub(super) async fn forget(&self, id: RecordId, forget: &Forget) -> Result<Entry, String> {
         match self {
-            Source::Admin(client) => client.forget(id, forget).await.map_err(|error| error.to_string()),
+            Source::Admin(client) => client
+                .forget(id, forget)
+                .await
+                .map_err(|error| error.to_string()),
             Source::File(store) | Source::Postgres(store) => store.forget(id, forget).await,
         }
     }
@@ -187,14 +204,18 @@ pub(in crate::cli) fn exit(error: ClientError) -> Exit {
     match error {
         // What was asked for cannot be asked for like this; a file would have said so too.
         ClientError::Refused(StatusCode::BAD_REQUEST, detail) => Exit::usage(detail),
-        ClientError::Refused(StatusCode::UNAUTHORIZED, detail) => {
-            Exit::usage(format!("{detail}. Here: --token-file FILE, or {TOKEN} in the environment"))
-        }
+        ClientError::Refused(StatusCode::UNAUTHORIZED, detail) => Exit::usage(format!(
+            "{detail}. Here: --token-file FILE, or {TOKEN} in the environment"
+        )),
         ClientError::Refused(_, detail) => Exit::failed(detail),
         ClientError::Unreachable(detail) => Exit::unreachable(detail),
     }
 }
 
 fn doing(purpose: Purpose) -> &'static str {
-    if purpose == Purpose::Look { "looking into" } else { "changing" }
+    if purpose == Purpose::Look {
+        "looking into"
+    } else {
+        "changing"
+    }
 }

@@ -8,7 +8,16 @@ use crate::admin::keys::principal::short;
 use crate::admin::keys::wire::Entry;
 use crate::cli::text;
 
-const NAMES: [&str; 8] = ["ID", "STATE", "ROUTE", "KEY", "PRINCIPAL", "AGE", "ATTEMPTS", "STATUS"];
+const NAMES: [&str; 8] = [
+    "ID",
+    "STATE",
+    "ROUTE",
+    "KEY",
+    "PRINCIPAL",
+    "AGE",
+    "ATTEMPTS",
+    "STATUS",
+];
 /// Where the state is among them.
 const STATE: usize = 1;
 /// Columns that may be cut to make the table fit, and to no less than this.
@@ -32,19 +41,35 @@ pub(super) struct Style {
 
 impl Style {
     pub(super) fn of_output(full: bool) -> Style {
-        Style { width: text::terminal_width(), is_coloured: text::is_coloured(), full }
+        Style {
+            width: text::terminal_width(),
+            is_coloured: text::is_coloured(),
+            full,
+        }
     }
 
     /// On standard error, which may be a terminal of its own width.
     pub(super) fn plain() -> Style {
-        Style { width: Some(120), is_coloured: false, full: false }
+        Style {
+            width: Some(120),
+            is_coloured: false,
+            full: false,
+        }
     }
 }
 
-/// Keys, a line each. On a terminal a principal is the name that people know; elsewhere it is as the record has it.
+/// Keys, a line each. On a terminal a principal is the name that people know; elsewhere it is as
+/// the record has it.
 pub(super) fn draw(entries: &[Entry], now: Timestamp, style: Style) -> String {
-    let digits = if style.full { usize::MAX } else { digits(entries) };
-    let rows: Vec<Row> = entries.iter().map(|entry| row(entry, now, digits, style.width.is_some())).collect();
+    let digits = if style.full {
+        usize::MAX
+    } else {
+        digits(entries)
+    };
+    let rows: Vec<Row> = entries
+        .iter()
+        .map(|entry| row(entry, now, digits, style.width.is_some()))
+        .collect();
     match style.width {
         None => rows.iter().map(|row| row.join("\t") + "\n").collect(),
         Some(width) => aligned(&rows, width, style.is_coloured),
@@ -64,12 +89,18 @@ fn digits(entries: &[Entry]) -> usize {
     let mut ids: Vec<&str> = entries.iter().map(|entry| &*entry.id).collect();
     ids.sort_unstable();
     let alike = |[a, b]: &[&str; 2]| a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
-    ids.array_windows().map(alike).max().map_or(ID_DIGITS_MIN, |alike| ID_DIGITS_MIN.max(alike + 1))
+    ids.array_windows()
+        .map(alike)
+        .max()
+        .map_or(ID_DIGITS_MIN, |alike| ID_DIGITS_MIN.max(alike + 1))
 }
 
 /// Who asked, as the record has it.
 pub(super) fn principal(entry: &Entry) -> String {
-    entry.principal.clone().unwrap_or_else(|| Principal::Anonymous.to_string())
+    entry
+        .principal
+        .clone()
+        .unwrap_or_else(|| Principal::Anonymous.to_string())
 }
 
 fn row(entry: &Entry, now: Timestamp, digits: usize, is_short: bool) -> Row {
@@ -79,17 +110,28 @@ fn row(entry: &Entry, now: Timestamp, digits: usize, is_short: bool) -> Row {
         text::line(&state(entry)).into_owned(),
         text::line(&format!("{} {}", entry.method, entry.path)).into_owned(),
         text::line(&entry.key).into_owned(),
-        text::line(&if is_short { short(&principal) } else { principal }).into_owned(),
+        text::line(&if is_short {
+            short(&principal)
+        } else {
+            principal
+        })
+        .into_owned(),
         words::age(now.since(entry.created_at.0)),
         entry.attempts.to_string(),
-        entry.status.map_or_else(|| "-".to_owned(), |status| status.to_string()),
+        entry
+            .status
+            .map_or_else(|| "-".to_owned(), |status| status.to_string()),
     ]
 }
 
 fn aligned(rows: &[Row], width: usize, is_coloured: bool) -> String {
     let widths = widths(rows, width);
     let names = NAMES.map(str::to_owned);
-    let (bold, plain) = if is_coloured { ("\u{1b}[1m", "\u{1b}[0m") } else { ("", "") };
+    let (bold, plain) = if is_coloured {
+        ("\u{1b}[1m", "\u{1b}[0m")
+    } else {
+        ("", "")
+    };
     let mut table = format!("{bold}{}{plain}\n", line(&names, &widths));
     for row in rows {
         let colour = if is_coloured { colour(&row[STATE]) } else { "" };
@@ -111,8 +153,15 @@ pub(super) fn colour(state: &str) -> &'static str {
 }
 
 fn line(row: &Row, widths: &[usize; NAMES.len()]) -> String {
-    let cells = row.iter().zip(widths).map(|(cell, &width)| format!("{:width$}", text::cut(cell, width)));
-    cells.collect::<Vec<_>>().join(&" ".repeat(GAP)).trim_end().to_owned()
+    let cells = row
+        .iter()
+        .zip(widths)
+        .map(|(cell, &width)| format!("{:width$}", text::cut(cell, width)));
+    cells
+        .collect::<Vec<_>>()
+        .join(&" ".repeat(GAP))
+        .trim_end()
+        .to_owned()
 }
 
 /// As wide as what is in them; where that is too much, the widest elastic column gives way first.
@@ -125,7 +174,10 @@ fn widths(rows: &[Row], width: usize) -> [usize; NAMES.len()] {
     }
     let total = |widths: &[usize]| widths.iter().sum::<usize>() + GAP * (NAMES.len() - 1);
     while total(&widths) > width {
-        let widest = ELASTIC.into_iter().max_by_key(|&column| widths[column]).expect("there are some");
+        let widest = ELASTIC
+            .into_iter()
+            .max_by_key(|&column| widths[column])
+            .expect("there are some");
         if widths[widest] <= ELASTIC_MIN {
             break;
         }
@@ -145,7 +197,12 @@ mod tests {
     fn entry(id: [u8; 4], path: &str, key: &str) -> Entry {
         let mut bytes = [0; 32];
         bytes[..4].copy_from_slice(&id);
-        let scope = Scope { namespace: "n".into(), principal: Principal::Anonymous, method: "POST".into(), path: path.into() };
+        let scope = Scope {
+            namespace: "n".into(),
+            principal: Principal::Anonymous,
+            method: "POST".into(),
+            path: path.into(),
+        };
         let head = Head {
             id: RecordId::from_bytes(bytes),
             scope: Arc::new(scope),
@@ -166,25 +223,46 @@ mod tests {
             kept: true,
             request_id: None,
         };
-        let ids = hapax::core::OperationIds::new(hapax::core::Secret::from_bytes([1; 32]), Timestamp::ZERO);
+        let ids = hapax::core::OperationIds::new(
+            hapax::core::Secret::from_bytes([1; 32]),
+            Timestamp::ZERO,
+        );
         Entry::of(&head, Timestamp::from_micros(66_000_000), &ids)
     }
 
     fn drawn(entries: &[Entry], width: Option<usize>) -> String {
-        draw(entries, Timestamp::from_micros(66_000_000), Style { width, is_coloured: false, full: false })
+        draw(
+            entries,
+            Timestamp::from_micros(66_000_000),
+            Style {
+                width,
+                is_coloured: false,
+                full: false,
+            },
+        )
     }
 
     #[test]
     fn a_table_is_cut_to_the_terminal_and_never_acts_on_it() {
         let entries = [
-            entry([1, 2, 3, 4], "/v1/charges/with/a/long/path/that/goes/on", "order-17-with-a-long-key"),
+            entry(
+                [1, 2, 3, 4],
+                "/v1/charges/with/a/long/path/that/goes/on",
+                "order-17-with-a-long-key",
+            ),
             entry([1, 2, 3, 5], "/\u{1b}[2J\u{202e}", "k"),
         ];
         let table = drawn(&entries[..1], Some(76));
-        assert!(table.lines().all(|line| line.chars().count() <= 76), "{table}");
+        assert!(
+            table.lines().all(|line| line.chars().count() <= 76),
+            "{table}"
+        );
         assert!(table.contains('…'), "{table}");
         let table = drawn(&entries, None);
-        assert_eq!(table.lines().nth(1), Some("01020305\tcompleted\tPOST /\\u{1b}[2J\\u{202e}\tk\t(anonymous)\t1m 5s\t1\t201"));
+        assert_eq!(
+            table.lines().nth(1),
+            Some("01020305\tcompleted\tPOST /\\u{1b}[2J\\u{202e}\tk\t(anonymous)\t1m 5s\t1\t201")
+        );
     }
 
     #[test]

@@ -31,7 +31,12 @@ pub(super) struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     pub(super) fn new(source: &'a Source, query: Query, limit: usize) -> Walk<'a> {
-        Walk { source, query, left: limit, is_over: false }
+        Walk {
+            source,
+            query,
+            left: limit,
+            is_over: false,
+        }
     }
 
     pub(super) async fn next(&mut self) -> Result<Option<Page>, Exit> {
@@ -77,11 +82,17 @@ pub(super) async fn resolve(source: &Source, text: &str) -> Result<RecordId, Exi
             text::line(&text)
         )));
     };
-    let query = Query { after: before(first).map(|id| id.to_string()), limit: Some(2), ..Query::default() };
+    let query = Query {
+        after: before(first).map(|id| id.to_string()),
+        limit: Some(2),
+        ..Query::default()
+    };
     let mut found = source.list(&query).await?.keys;
     found.retain(|entry| entry.id.starts_with(&text));
     match &found[..] {
-        [] => Err(Exit::failed(format!("there is no key whose id begins with {text}"))),
+        [] => Err(Exit::failed(format!(
+            "there is no key whose id begins with {text}"
+        ))),
         [only] => parsed(only).map_err(Exit::failed),
         _ => Err(Exit::failed(format!(
             "several ids begin with {text}: give more digits (`hapax keys list --full` shows them whole)"
@@ -91,16 +102,30 @@ pub(super) async fn resolve(source: &Source, text: &str) -> Result<RecordId, Exi
 
 /// The record that an operation id was made for.
 async fn of_operation(source: &Source, operation: &str) -> Result<Option<RecordId>, Exit> {
-    let Some(first) = lowest(operation::beginning(operation)) else { return Ok(None) };
-    let query = Query { after: before(first).map(|id| id.to_string()), limit: Some(2), ..Query::default() };
+    let Some(first) = lowest(operation::beginning(operation)) else {
+        return Ok(None);
+    };
+    let query = Query {
+        after: before(first).map(|id| id.to_string()),
+        limit: Some(2),
+        ..Query::default()
+    };
     let found = source.list(&query).await?.keys;
-    found.iter().find(|entry| entry.operation_id == operation).map(parsed).transpose().map_err(Exit::failed)
+    found
+        .iter()
+        .find(|entry| entry.operation_id == operation)
+        .map(parsed)
+        .transpose()
+        .map_err(Exit::failed)
 }
 
 /// The lowest id that begins so.
 fn lowest(digits: &str) -> Option<RecordId> {
-    let is_short_id = (ID_DIGITS_MIN..64).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_short_id.then(|| format!("{digits:0<64}").parse().ok()).flatten()
+    let is_short_id = (ID_DIGITS_MIN..64).contains(&digits.len())
+        && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_short_id
+        .then(|| format!("{digits:0<64}").parse().ok())
+        .flatten()
 }
 
 /// What is to be done with keys.
@@ -143,16 +168,28 @@ impl Targets {
         self.filter.state()
     }
 
-    /// The keys that are meant, as they are now: what they become before they are changed, nobody has decided about. Those found by a
-    /// filter are shown first, and the person is asked. `None` if they are not to be changed.
-    pub(super) async fn choose(&self, source: &Source, wish: &Wish<'_>) -> Result<Option<Vec<Entry>>, Exit> {
+    /// The keys that are meant, as they are now: what they become before they are changed, nobody
+    /// has decided about. Those found by a filter are shown first, and the person is asked. `None`
+    /// if they are not to be changed.
+    pub(super) async fn choose(
+        &self,
+        source: &Source,
+        wish: &Wish<'_>,
+    ) -> Result<Option<Vec<Entry>>, Exit> {
         match (self.ids.is_empty(), self.filter.is_empty()) {
             (false, false) => Err(Exit::usage("give ids or a filter such as --path, not both")),
-            (true, true) => Err(Exit::usage("say which keys: ids, or a filter such as --path /v1/charges or --older-than 1h")),
+            (true, true) => Err(Exit::usage(
+                "say which keys: ids, or a filter such as --path /v1/charges or --older-than 1h",
+            )),
             (false, true) => {
                 let mut entries = Vec::new();
                 for text in &self.ids {
-                    entries.push(source.show(resolve(source, text).await?, false).await?.entry);
+                    entries.push(
+                        source
+                            .show(resolve(source, text).await?, false)
+                            .await?
+                            .entry,
+                    );
                 }
                 wish.fits(entries.len())?;
                 if self.dry_run {
@@ -164,18 +201,28 @@ impl Targets {
         }
     }
 
-    async fn choose_by_filter(&self, source: &Source, wish: &Wish<'_>) -> Result<Option<Vec<Entry>>, Exit> {
+    async fn choose_by_filter(
+        &self,
+        source: &Source,
+        wish: &Wish<'_>,
+    ) -> Result<Option<Vec<Entry>>, Exit> {
         let mut query = self.filter.query();
         query.state = query.state.or_else(|| wish.state.map(str::to_owned));
-        // Who is meant is judged by all keys there are, and not only by those that the limit lets through.
+        // Who is meant is judged by all keys there are, and not only by those that the limit lets
+        // through.
         let person = self.one_principal(source).await?;
         let mut walk = Walk::new(source, query, self.limit);
         let (mut found, mut unknown, mut looked_at, mut now) = (Vec::new(), 0, 0, Timestamp::ZERO);
         while let Some(mut page) = walk.next().await? {
             let all = page.keys.len();
-            page.keys.retain(|entry| person.as_ref().is_none_or(|person| table::principal(entry) == *person));
+            page.keys.retain(|entry| {
+                person
+                    .as_ref()
+                    .is_none_or(|person| table::principal(entry) == *person)
+            });
             let of_person = page.keys.len();
-            page.keys.retain(|entry| wish.state == Some("unknown") || !entry.is_unresolved());
+            page.keys
+                .retain(|entry| wish.state == Some("unknown") || !entry.is_unresolved());
             unknown += of_person - page.keys.len();
             page.keys.retain(|entry| !(wish.is_done)(entry));
             walk.give_back(all - page.keys.len());
@@ -186,14 +233,24 @@ impl Targets {
         newest::sort(&mut found);
         preview(&found, now);
         if unknown > 0 {
-            eprintln!("left out: {} of unknown outcome, to be settled first", count(unknown, "key"));
+            eprintln!(
+                "left out: {} of unknown outcome, to be settled first",
+                count(unknown, "key")
+            );
         }
         let what = wish.what;
         if found.is_empty() {
-            return Err(Exit::failed(format!("{}: nothing to do", nothing_matched(&self.filter.flags(), looked_at))));
+            return Err(Exit::failed(format!(
+                "{}: nothing to do",
+                nothing_matched(&self.filter.flags(), looked_at)
+            )));
         }
         wish.fits(found.len())?;
-        let more = if walk.rest().is_some() { ", and there may be more: run this again for those" } else { "" };
+        let more = if walk.rest().is_some() {
+            ", and there may be more: run this again for those"
+        } else {
+            ""
+        };
         eprintln!("{} would be {what}{more}", count(found.len(), "key"));
         if self.dry_run {
             return Ok(None);
@@ -206,8 +263,8 @@ impl Targets {
 }
 
 impl Targets {
-    /// The one principal that was named, as records have it; `None` if none was named, or nobody has the name. Refuses to change the keys
-    /// of several people under one name.
+    /// The one principal that was named, as records have it; `None` if none was named, or nobody
+    /// has the name. Refuses to change the keys of several people under one name.
     async fn one_principal(&self, source: &Source) -> Result<Option<String>, Exit> {
         if self.filter.principal.is_none() {
             return Ok(None);
@@ -217,12 +274,17 @@ impl Targets {
             return Ok(all.first().map(table::principal));
         }
         newest::tell_of_principals(&all, self.filter.principal.as_deref());
-        Err(Exit::usage("nothing was changed: these may be several people. Give --principal as one of them is written here"))
+        Err(Exit::usage(
+            "nothing was changed: these may be several people. Give --principal as one of them is written here",
+        ))
     }
 
     /// The principal that was named, if keys were chosen by one.
     pub(super) fn principal(&self) -> Option<&str> {
-        self.filter.principal.as_deref().filter(|_| self.ids.is_empty())
+        self.filter
+            .principal
+            .as_deref()
+            .filter(|_| self.ids.is_empty())
     }
 
     /// Every key that the filter finds now, whatever its state and however many there are.
@@ -238,21 +300,31 @@ impl Targets {
 }
 
 pub(super) fn parsed(entry: &Entry) -> Result<RecordId, String> {
-    entry.id.parse::<RecordId>().map_err(|error| error.to_string())
+    entry
+        .id
+        .parse::<RecordId>()
+        .map_err(|error| error.to_string())
 }
 
 impl Wish<'_> {
     /// Whether it can be done with so many.
     fn fits(&self, keys: usize) -> Result<(), Exit> {
         match self.only_one {
-            Some(why) if keys > 1 => Err(Exit::usage(format!("nothing was changed: this is about {keys} keys, and {why}"))),
+            Some(why) if keys > 1 => Err(Exit::usage(format!(
+                "nothing was changed: this is about {keys} keys, and {why}"
+            ))),
             _ => Ok(()),
         }
     }
 
     /// Says what would become of each, and ends badly if it cannot be done with one.
     fn judge(&self, entries: &[Entry]) -> Result<(), Exit> {
-        let Wish { done, what, refusal, .. } = self;
+        let Wish {
+            done,
+            what,
+            refusal,
+            ..
+        } = self;
         let mut refused = 0;
         for entry in entries {
             if let Some(why) = refusal(entry) {
@@ -265,7 +337,10 @@ impl Wish<'_> {
         }
         match refused {
             0 => Ok(()),
-            _ => Err(Exit::failed(format!("{refused} of {} would not be {done}", count(entries.len(), "key")))),
+            _ => Err(Exit::failed(format!(
+                "{refused} of {} would not be {done}",
+                count(entries.len(), "key")
+            ))),
         }
     }
 }
@@ -288,7 +363,10 @@ fn is_confirmed() -> Result<bool, Exit> {
     }
     eprint!("Go on? [y/N] ");
     let mut answer = String::new();
-    std::io::stdin().lock().read_line(&mut answer).map_err(|error| Exit::failed(format!("no answer could be read: {error}")))?;
+    std::io::stdin()
+        .lock()
+        .read_line(&mut answer)
+        .map_err(|error| Exit::failed(format!("no answer could be read: {error}")))?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
@@ -301,7 +379,10 @@ mod tests {
         let start = |digits: &str| before(lowest(digits).unwrap()).map(|id| id.to_string());
         assert_eq!(start("000000"), None);
         assert_eq!(start("abc100"), Some(format!("abc0{}", "f".repeat(60))));
-        assert_eq!(start("abcdef01"), Some(format!("abcdef00{}", "f".repeat(56))));
+        assert_eq!(
+            start("abcdef01"),
+            Some(format!("abcdef00{}", "f".repeat(56)))
+        );
         for text in ["", "abcde", "xyzxyz", &"a".repeat(65)] {
             assert!(lowest(text).is_none(), "{text}");
         }

@@ -15,7 +15,8 @@ use crate::cli::{Exit, text};
 
 /// From one look to the next.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
-/// Rows of a terminal that are not keys: two lines above them, the names of the columns, the one where the next would begin.
+/// Rows of a terminal that are not keys: two lines above them, the names of the columns, the one
+/// where the next would begin.
 const ROWS_AROUND: usize = 4;
 
 /// How to show what is found.
@@ -57,7 +58,8 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// What was found; `None` if there is nobody to ask at the moment. Whoever never was there is an error at once.
+    /// What was found; `None` if there is nobody to ask at the moment. Whoever never was there is
+    /// an error at once.
     pub(super) fn of<T>(&mut self, found: Result<T, Exit>) -> Result<Option<T>, Exit> {
         match found {
             Ok(found) => {
@@ -82,7 +84,11 @@ impl Patience {
 async fn look(source: &Source, query: &Query, limit: usize) -> Result<Seen, Exit> {
     let found = newest::find(source, query, limit).await?;
     let is_all = !found.has_older && !found.is_cut_off;
-    Ok(Seen { entries: found.entries, now: Time(found.now), is_all })
+    Ok(Seen {
+        entries: found.entries,
+        now: Time(found.now),
+        is_all,
+    })
 }
 
 /// A terminal's page: cleared, with as many keys as it has room for.
@@ -94,8 +100,16 @@ fn screen(seen: &Seen, rows: usize, full: bool) -> String {
         0 => String::new(),
         hidden => format!(", {hidden} of them below"),
     };
-    let table = if shown.is_empty() { String::new() } else { table::draw(shown, seen.now.0, Style::of_output(full)) };
-    format!("\u{1b}[H\u{1b}[2J{}  {}{or_more}{hidden}\n\n{table}", seen.now, count(seen.entries.len(), "key"))
+    let table = if shown.is_empty() {
+        String::new()
+    } else {
+        table::draw(shown, seen.now.0, Style::of_output(full))
+    };
+    format!(
+        "\u{1b}[H\u{1b}[2J{}  {}{or_more}{hidden}\n\n{table}",
+        seen.now,
+        count(seen.entries.len(), "key")
+    )
 }
 
 /// A key that came, changed, or is no longer like what is asked for.
@@ -109,26 +123,52 @@ struct Changed<'a> {
 /// A line for each key that is not as it was.
 fn changes(before: &mut BTreeMap<String, Entry>, seen: Seen, is_json: bool) -> String {
     let now = seen.now;
-    let after: BTreeMap<String, Entry> = seen.entries.into_iter().map(|entry| (entry.id.clone(), entry)).collect();
+    let after: BTreeMap<String, Entry> = seen
+        .entries
+        .into_iter()
+        .map(|entry| (entry.id.clone(), entry))
+        .collect();
     // What is beyond the limit is not gone.
-    let gone = before.values().filter(|entry| seen.is_all && !after.contains_key(&entry.id)).map(|entry| ("gone", entry));
-    let come = after.values().filter_map(|entry| match before.get(&entry.id) {
-        None => Some(("new", entry)),
-        // A lease that is over changes the state, and nobody has written that down.
-        Some(old) => ((old.version, &old.state) != (entry.version, &entry.state)).then_some(("changed", entry)),
-    });
-    let lines =
-        gone.chain(come).map(|(change, entry)| if is_json { json(change, entry) } else { line(change, entry, now) }).collect();
+    let gone = before
+        .values()
+        .filter(|entry| seen.is_all && !after.contains_key(&entry.id))
+        .map(|entry| ("gone", entry));
+    let come = after
+        .values()
+        .filter_map(|entry| match before.get(&entry.id) {
+            None => Some(("new", entry)),
+            // A lease that is over changes the state, and nobody has written that down.
+            Some(old) => ((old.version, &old.state) != (entry.version, &entry.state))
+                .then_some(("changed", entry)),
+        });
+    let lines = gone
+        .chain(come)
+        .map(|(change, entry)| {
+            if is_json {
+                json(change, entry)
+            } else {
+                line(change, entry, now)
+            }
+        })
+        .collect();
     *before = after;
     lines
 }
 
 fn json(change: &'static str, entry: &Entry) -> String {
-    let line = serde_json::to_string(&Changed { change, entry }).expect("it has no maps with odd keys");
+    let line =
+        serde_json::to_string(&Changed { change, entry }).expect("it has no maps with odd keys");
     format!("{}\n", text::json(&line))
 }
 
 fn line(change: &str, entry: &Entry, now: Time) -> String {
-    let style = Style { width: None, is_coloured: false, full: true };
-    format!("{change}\t{}", table::draw(std::slice::from_ref(entry), now.0, style))
+    let style = Style {
+        width: None,
+        is_coloured: false,
+        full: true,
+    };
+    format!(
+        "{change}\t{}",
+        table::draw(std::slice::from_ref(entry), now.0, style)
+    )
 }

@@ -6,10 +6,15 @@ use std::time::Duration;
 pub(super) fn age(span: Duration) -> String {
     let seconds = span.as_secs();
     let units = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
-    let Some(largest) = units.iter().position(|(unit, _)| seconds >= *unit) else { return "0s".to_owned() };
+    let Some(largest) = units.iter().position(|(unit, _)| seconds >= *unit) else {
+        return "0s".to_owned();
+    };
     let (unit, name) = units[largest];
     let whole = format!("{}{name}", seconds / unit);
-    match units.get(largest + 1).map(|(smaller, name)| (seconds % unit / smaller, name)) {
+    match units
+        .get(largest + 1)
+        .map(|(smaller, name)| (seconds % unit / smaller, name))
+    {
         Some((rest @ 1.., name)) => format!("{whole} {rest}{name}"),
         _ => whole,
     }
@@ -17,7 +22,11 @@ pub(super) fn age(span: Duration) -> String {
 
 /// The number and its noun.
 pub(super) fn count(number: usize, noun: &str) -> String {
-    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
+    if number == 1 {
+        format!("1 {noun}")
+    } else {
+        format!("{number} {noun}s")
+    }
 }
 
 /// That nothing was found, and what was searched.
@@ -35,7 +44,14 @@ mod tests {
 
     #[test]
     fn ages_have_two_units() {
-        for (seconds, text) in [(0, "0s"), (59, "59s"), (60, "1m"), (125, "2m 5s"), (3_605, "1h"), (100_000, "1d 3h")] {
+        for (seconds, text) in [
+            (0, "0s"),
+            (59, "59s"),
+            (60, "1m"),
+            (125, "2m 5s"),
+            (3_605, "1h"),
+            (100_000, "1d 3h"),
+        ] {
             assert_eq!(age(Duration::from_secs(seconds)), text);
         }
     }

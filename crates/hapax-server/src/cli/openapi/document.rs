@@ -1,4 +1,5 @@
-//! An OpenAPI document: a tree in the order in which it was written, so that whoever compares sees only what was added.
+//! An OpenAPI document: a tree in the order in which it was written, so that whoever compares sees
+//! only what was added.
 
 use std::fmt;
 use std::path::Path;
@@ -36,20 +37,39 @@ pub(super) enum Node {
 /// Reads a document of OpenAPI 3.0 or 3.1.
 pub(super) fn read(path: &Path) -> Result<(Node, Format), Exit> {
     let named = |what: String| Exit::usage(format!("{}: {what}", path.display()));
-    let size = std::fs::metadata(path).map_err(|error| named(format!("could not be read: {error}")))?.len();
+    let size = std::fs::metadata(path)
+        .map_err(|error| named(format!("could not be read: {error}")))?
+        .len();
     if size > BYTES_MAX {
-        return Err(named(format!("has {size} bytes, and no description of an API has over {BYTES_MAX}: name another file")));
+        return Err(named(format!(
+            "has {size} bytes, and no description of an API has over {BYTES_MAX}: name another file"
+        )));
     }
-    let text = std::fs::read_to_string(path).map_err(|error| named(format!("could not be read: {error}")))?;
-    let format = if text.trim_start_matches('\u{feff}').trim_start().starts_with('{') { Format::Json } else { Format::Yaml };
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| named(format!("could not be read: {error}")))?;
+    let format = if text
+        .trim_start_matches('\u{feff}')
+        .trim_start()
+        .starts_with('{')
+    {
+        Format::Json
+    } else {
+        Format::Yaml
+    };
     let document = parse(&text, format).map_err(named)?;
     match document.get("openapi").map(Node::words) {
-        Some(version) if version.starts_with("3.0") || version.starts_with("3.1") => Ok((document, format)),
-        Some(version) => Err(named(format!("is OpenAPI {version}, and 3.0 and 3.1 are understood: convert it first"))),
-        None if document.get("swagger").is_some() => {
-            Err(named("is Swagger 2.0, and OpenAPI 3.0 and 3.1 are understood: convert it first".to_owned()))
+        Some(version) if version.starts_with("3.0") || version.starts_with("3.1") => {
+            Ok((document, format))
         }
-        None => Err(named("is no OpenAPI document: `openapi: 3.1.0` would say so at its top".to_owned())),
+        Some(version) => Err(named(format!(
+            "is OpenAPI {version}, and 3.0 and 3.1 are understood: convert it first"
+        ))),
+        None if document.get("swagger").is_some() => Err(named(
+            "is Swagger 2.0, and OpenAPI 3.0 and 3.1 are understood: convert it first".to_owned(),
+        )),
+        None => Err(named(
+            "is no OpenAPI document: `openapi: 3.1.0` would say so at its top".to_owned(),
+        )),
     }
 }
 
@@ -57,7 +77,9 @@ pub(super) fn parse(text: &str, format: Format) -> Result<Node, String> {
     let text = text.trim_start_matches('\u{feff}');
     match format {
         Format::Json => serde_json::from_str(text).map_err(|error| format!("is no JSON: {error}")),
-        Format::Yaml => serde_saphyr::from_str(text).map_err(|error| format!("is no YAML: {error}")),
+        Format::Yaml => {
+            serde_saphyr::from_str(text).map_err(|error| format!("is no YAML: {error}"))
+        }
     }
 }
 
@@ -75,7 +97,12 @@ impl Node {
     }
 
     pub(super) fn map<const N: usize>(entries: [(&str, Node); N]) -> Node {
-        Node::Map(entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+        Node::Map(
+            entries
+                .into_iter()
+                .map(|(name, value)| (name.to_owned(), value))
+                .collect(),
+        )
     }
 
     /// A reference to another place of the document.
@@ -84,19 +111,28 @@ impl Node {
     }
 
     pub(super) fn get(&self, name: &str) -> Option<&Node> {
-        self.entries().iter().find(|(other, _)| other == name).map(|(_, value)| value)
+        self.entries()
+            .iter()
+            .find(|(other, _)| other == name)
+            .map(|(_, value)| value)
     }
 
-    /// What stands under a name, made if nothing does. What is no map and should be one becomes one.
+    /// What stands under a name, made if nothing does. What is no map and should be one becomes
+    /// one.
     pub(super) fn entry(&mut self, name: &str, or: Node) -> &mut Node {
         if !matches!(self, Node::Map(_)) {
             *self = Node::Map(Vec::new());
         }
-        let Node::Map(entries) = self else { unreachable!("it was made a map") };
-        let at = entries.iter().position(|(other, _)| other == name).unwrap_or_else(|| {
-            entries.push((name.to_owned(), or));
-            entries.len() - 1
-        });
+        let Node::Map(entries) = self else {
+            unreachable!("it was made a map")
+        };
+        let at = entries
+            .iter()
+            .position(|(other, _)| other == name)
+            .unwrap_or_else(|| {
+                entries.push((name.to_owned(), or));
+                entries.len() - 1
+            });
         &mut entries[at].1
     }
 
@@ -137,10 +173,13 @@ impl Node {
         }
     }
 
-    /// What a value is once all references inside this document are followed; `None` where one leads elsewhere, or nowhere.
+    /// What a value is once all references inside this document are followed; `None` where one
+    /// leads elsewhere, or nowhere.
     pub(super) fn follow<'a>(&'a self, mut value: &'a Node) -> Option<&'a Node> {
         for _ in 0..REFERENCES_MAX {
-            let Some(to) = value.get("$ref").and_then(Node::as_text) else { return Some(value) };
+            let Some(to) = value.get("$ref").and_then(Node::as_text) else {
+                return Some(value);
+            };
             let mut place = self;
             for token in to.strip_prefix("#/")?.split('/') {
                 place = place.get(&token.replace("~1", "/").replace("~0", "~"))?;
@@ -160,12 +199,16 @@ impl Serialize for Node {
             Node::Text(text) => serializer.serialize_str(text),
             Node::List(items) => {
                 let mut list = serializer.serialize_seq(Some(items.len()))?;
-                items.iter().try_for_each(|item| list.serialize_element(item))?;
+                items
+                    .iter()
+                    .try_for_each(|item| list.serialize_element(item))?;
                 list.end()
             }
             Node::Map(entries) => {
                 let mut map = serializer.serialize_map(Some(entries.len()))?;
-                entries.iter().try_for_each(|(name, value)| map.serialize_entry(name, value))?;
+                entries
+                    .iter()
+                    .try_for_each(|(name, value)| map.serialize_entry(name, value))?;
                 map.end()
             }
         }
@@ -249,9 +292,16 @@ mod tests {
     fn the_order_and_the_names_stay() {
         let yaml = "openapi: 3.0.3\nz: 1\na:\n  200: x\n  'no': yes\n  b: [1.5, null, \"07\"]\n";
         let document = parse(yaml, Format::Yaml).unwrap();
-        let names: Vec<&str> = document.entries().iter().map(|(name, _)| name.as_str()).collect();
+        let names: Vec<&str> = document
+            .entries()
+            .iter()
+            .map(|(name, _)| name.as_str())
+            .collect();
         assert_eq!(names, ["openapi", "z", "a"]);
-        assert_eq!(document.get("a").unwrap().get("200"), Some(&Node::text("x")));
+        assert_eq!(
+            document.get("a").unwrap().get("200"),
+            Some(&Node::text("x"))
+        );
         let again = parse(&write(&document, Format::Yaml).unwrap(), Format::Yaml).unwrap();
         assert_eq!(again, document);
         let json = write(&document, Format::Json).unwrap();
@@ -260,8 +310,7 @@ mod tests {
 
     #[test]
     fn references_are_followed_until_they_leave_or_turn_round() {
-        let json =
-            r##"{"a": {"$ref": "#/c~1d/e"}, "c/d": {"e": {"x": 1}}, "loop": {"$ref": "#/loop"}, "away": {"$ref": "b.yaml#/x"}}"##;
+        let json = r##"{"a": {"$ref": "#/c~1d/e"}, "c/d": {"e": {"x": 1}}, "loop": {"$ref": "#/loop"}, "away": {"$ref": "b.yaml#/x"}}"##;
         let document = parse(json, Format::Json).unwrap();
         let follow = |name: &str| document.follow(document.get(name).unwrap());
         assert!(follow("a").unwrap().get("x").is_some());

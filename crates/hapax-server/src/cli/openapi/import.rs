@@ -13,7 +13,8 @@ use super::operation::{self, Operation};
 use crate::cli::{Exit, text};
 use crate::config::file::{self, Overrides};
 
-/// Propose [[routes]] for the operations of an OpenAPI document (3.0 or 3.1, JSON or YAML), each with its reasons.
+/// Propose [[routes]] for the operations of an OpenAPI document (3.0 or 3.1, JSON or YAML), each
+/// with its reasons.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The document
@@ -28,31 +29,58 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
     let (document, _) = document::read(&args.file)?;
     let proposal = proposal(&document, &args.file.display().to_string());
     // What is proposed must be good as it is: a proposal with a mistake in it is one of ours.
-    let overrides = Overrides { upstream: Some(http::Uri::from_static("http://127.0.0.1:3000")), ..Overrides::default() };
+    let overrides = Overrides {
+        upstream: Some(http::Uri::from_static("http://127.0.0.1:3000")),
+        ..Overrides::default()
+    };
     let loaded = file::parse(Path::new("routes.toml"), &proposal, &overrides).map_err(|error| {
-        Exit::failed(format!("the routes of {} are no configuration, which is a defect of hapax:\n{error}", args.file.display()))
+        Exit::failed(format!(
+            "the routes of {} are no configuration, which is a defect of hapax:\n{error}",
+            args.file.display()
+        ))
     })?;
     let routes = loaded.config.routes.len();
     match &args.write {
         None => drop(text::emit(&proposal)),
         Some(path) => write(path, &proposal)?,
     }
-    let place = args.write.as_ref().map_or(String::new(), |path| format!(" into {}", path.display()));
-    eprintln!("{routes} {} proposed{place}: read each before you use it", if routes == 1 { "route" } else { "routes" });
+    let place = args
+        .write
+        .as_ref()
+        .map_or(String::new(), |path| format!(" into {}", path.display()));
+    eprintln!(
+        "{routes} {} proposed{place}: read each before you use it",
+        if routes == 1 { "route" } else { "routes" }
+    );
     Ok(())
 }
 
 /// Never over a file that somebody may have worked on.
 fn write(path: &Path, proposal: &str) -> Result<(), Exit> {
-    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).open(path).map_err(|error| {
-        let fix = if error.kind() == std::io::ErrorKind::AlreadyExists { ": name another, or remove it first" } else { "" };
-        Exit::usage(format!("could not write {}: {error}{fix}", path.display()))
-    })?;
-    file.write_all(proposal.as_bytes()).map_err(|error| Exit::failed(format!("could not write {}: {error}", path.display())))
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(path)
+        .map_err(|error| {
+            let fix = if error.kind() == std::io::ErrorKind::AlreadyExists {
+                ": name another, or remove it first"
+            } else {
+                ""
+            };
+            Exit::usage(format!("could not write {}: {error}{fix}", path.display()))
+        })?;
+    file.write_all(proposal.as_bytes())
+        .map_err(|error| Exit::failed(format!("could not write {}: {error}", path.display())))
 }
 
 fn proposal(document: &Node, name: &str) -> String {
-    let info = |field: &str| document.get("info").and_then(|info| info.get(field)).map(Node::words).unwrap_or_default();
+    let info = |field: &str| {
+        document
+            .get("info")
+            .and_then(|info| info.get(field))
+            .map(Node::words)
+            .unwrap_or_default()
+    };
     let mut lines = vec![
         format!(
             "# Proposed by `hapax openapi import` from {}: {}, version {}.",
@@ -86,7 +114,12 @@ fn proposal(document: &Node, name: &str) -> String {
 }
 
 fn passes(operation: &Operation<'_>) -> String {
-    one_line(&format!("{} {}{}", operation.method, operation.base(), operation.path))
+    one_line(&format!(
+        "{} {}{}",
+        operation.method,
+        operation.base(),
+        operation.path
+    ))
 }
 
 /// Text of the document as a part of a comment: on one line, and not longer than one.

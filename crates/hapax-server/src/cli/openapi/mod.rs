@@ -1,4 +1,5 @@
-//! `hapax openapi`: routes out of a description of an API, and what the gateway adds to an API into its description.
+//! `hapax openapi`: routes out of a description of an API, and what the gateway adds to an API into
+//! its description.
 
 mod document;
 mod export;

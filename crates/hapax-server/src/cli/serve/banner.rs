@@ -1,4 +1,5 @@
-//! What `hapax serve` says when it has begun: what it guards, what that is worth, and what it does not guard.
+//! What `hapax serve` says when it has begun: what it guards, what that is worth, and what it does
+//! not guard.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -12,14 +13,26 @@ use crate::config::{Config, PrincipalSource, PrincipalSources, Route, StoreUrl};
 pub(super) fn banner(config: &Config, address: SocketAddr, admin: Option<SocketAddr>) -> String {
     let routes = config.all_routes();
     let clients = clients(config, address);
-    let mut text = format!("hapax {} makes retries harmless\n\n", env!("CARGO_PKG_VERSION"));
-    let mut line = |name: &str, value: &str| writeln!(text, "  {name:<10} {value}").expect("text can always be written to");
+    let mut text = format!(
+        "hapax {} makes retries harmless\n\n",
+        env!("CARGO_PKG_VERSION")
+    );
+    let mut line = |name: &str, value: &str| {
+        writeln!(text, "  {name:<10} {value}").expect("text can always be written to");
+    };
     line("clients", &clients);
-    line("upstream", config.upstream.url.to_string().trim_end_matches('/'));
+    line(
+        "upstream",
+        config.upstream.url.to_string().trim_end_matches('/'),
+    );
     line("store", &store(&config.store));
     line("principal", &principal(&config.principal));
     for route in &config.routes {
-        if let Some(own) = route.principal.as_ref().filter(|own| **own != config.principal) {
+        if let Some(own) = route
+            .principal
+            .as_ref()
+            .filter(|own| **own != config.principal)
+        {
             line("", &format!("on {}: {}", route.name, principal(own)));
         }
     }
@@ -28,11 +41,22 @@ pub(super) fn banner(config: &Config, address: SocketAddr, admin: Option<SocketA
     text += &table(&routes);
     text += "\nWhat a key gets\n";
     let is_guarded = |route: &&Route| route.policy.key != KeyRule::Off;
-    let is_promised =
-        |mode: &Mode| routes.iter().filter(is_guarded).any(|route| route.policy.mode == *mode && !route.policy.shadow);
-    let mut promises: Vec<(&str, &[&str])> =
-        Mode::ALL.into_iter().filter(is_promised).map(|mode| (mode.word(), promise(mode))).collect();
-    if routes.iter().filter(is_guarded).any(|route| route.policy.shadow) {
+    let is_promised = |mode: &Mode| {
+        routes
+            .iter()
+            .filter(is_guarded)
+            .any(|route| route.policy.mode == *mode && !route.policy.shadow)
+    };
+    let mut promises: Vec<(&str, &[&str])> = Mode::ALL
+        .into_iter()
+        .filter(is_promised)
+        .map(|mode| (mode.word(), promise(mode)))
+        .collect();
+    if routes
+        .iter()
+        .filter(is_guarded)
+        .any(|route| route.policy.shadow)
+    {
         promises.push(("shadow", SHADOW));
     }
     text += &explained(&promises);
@@ -49,20 +73,35 @@ pub(super) fn banner(config: &Config, address: SocketAddr, admin: Option<SocketA
 
 /// Where clients connect.
 pub(super) fn clients(config: &Config, address: SocketAddr) -> String {
-    format!("{}://{address}", if config.tls.is_some() { "https" } else { "http" })
+    format!(
+        "{}://{address}",
+        if config.tls.is_some() {
+            "https"
+        } else {
+            "http"
+        }
+    )
 }
 
 /// A route in a few words, for where there is no room for a table.
 pub(super) fn in_words(route: &Route) -> String {
     let [name, mode, key, ..] = row(route);
-    if route.policy.key == KeyRule::Off { format!("{name}: not guarded") } else { format!("{name}: {mode}, key {key}") }
+    if route.policy.key == KeyRule::Off {
+        format!("{name}: not guarded")
+    } else {
+        format!("{name}: {mode}, key {key}")
+    }
 }
 
 fn store(store: &StoreUrl) -> String {
     match store {
         StoreUrl::Sqlite(_) => format!("{store}, on the disk before anybody is told"),
-        StoreUrl::Postgres(_) => format!("{store}, committed before anybody is told; other nodes may share it"),
-        StoreUrl::Memory => format!("{store} FORGETS EVERYTHING when this process ends: only for trying things out"),
+        StoreUrl::Postgres(_) => {
+            format!("{store}, committed before anybody is told; other nodes may share it")
+        }
+        StoreUrl::Memory => {
+            format!("{store} FORGETS EVERYTHING when this process ends: only for trying things out")
+        }
     }
 }
 
@@ -72,12 +111,22 @@ fn principal(principal: &PrincipalSources) -> String {
             "{principal}: callers are told apart by a digest of {field}, unchecked: a refreshed token is a new caller; use jwt:CLAIM for those"
         ),
         PrincipalSource::Cookie(_) => {
-            format!("{principal}: a replay needs the same cookie; whether its session is still valid is not checked")
+            format!(
+                "{principal}: a replay needs the same cookie; whether its session is still valid is not checked"
+            )
         }
-        PrincipalSource::Header(_) => format!("{principal}: as trusted_proxies say; from anybody else the field is taken off"),
-        PrincipalSource::Jwt(_) => format!("{principal}: a replay needs a token of the same caller that is good now"),
-        PrincipalSource::ForwardAuth(_) => format!("{principal}: asked anew for every guarded request, replays too"),
-        PrincipalSource::None => format!("{principal}: all callers are one, and whoever knows a key gets its answer"),
+        PrincipalSource::Header(_) => {
+            format!("{principal}: as trusted_proxies say; from anybody else the field is taken off")
+        }
+        PrincipalSource::Jwt(_) => {
+            format!("{principal}: a replay needs a token of the same caller that is good now")
+        }
+        PrincipalSource::ForwardAuth(_) => {
+            format!("{principal}: asked anew for every guarded request, replays too")
+        }
+        PrincipalSource::None => {
+            format!("{principal}: all callers are one, and whoever knows a key gets its answer")
+        }
     }
 }
 
@@ -107,9 +156,9 @@ fn promise(mode: Mode) -> &'static [&'static str] {
             "At most one effect, because after a lost attempt the service is asked what became of it, and bars it.",
             "If it does not know, the key is held as unknown and the next repeat asks again.",
         ],
-        Mode::Rerun => {
-            &["One effect or more. After a lost attempt a repeat runs again, because you said the service is itself idempotent."]
-        }
+        Mode::Rerun => &[
+            "One effect or more. After a lost attempt a repeat runs again, because you said the service is itself idempotent.",
+        ],
         _ => &[
             "At most one dispatch, unless the service itself says that nothing happened (401, 403, 425, 429, 503, Hapax-Outcome: none).",
             "An attempt that may have had its effect (500, timed out, cut off, killed) is held as unknown: nothing runs again until",
@@ -120,7 +169,11 @@ fn promise(mode: Mode) -> &'static [&'static str] {
 
 /// Words in a column as wide as the widest, and beside each what it means.
 fn explained(promises: &[(&str, &[&str])]) -> String {
-    let width = promises.iter().map(|(word, _)| word.len()).max().unwrap_or(0);
+    let width = promises
+        .iter()
+        .map(|(word, _)| word.len())
+        .max()
+        .unwrap_or(0);
     let mut text = String::new();
     for (word, lines) in promises {
         for (index, line) in lines.iter().enumerate() {
@@ -133,12 +186,26 @@ fn explained(promises: &[(&str, &[&str])]) -> String {
 
 /// Columns as wide as their widest.
 fn table(routes: &[Route]) -> String {
-    let mut rows = vec![["route", "mode", "key", "a 500", "replays", "then 410", "lease", "waits"].map(str::to_owned)];
+    let mut rows = vec![
+        [
+            "route", "mode", "key", "a 500", "replays", "then 410", "lease", "waits",
+        ]
+        .map(str::to_owned),
+    ];
     rows.extend(routes.iter().map(row));
-    let widths: [usize; 8] = std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
+    let widths: [usize; 8] = std::array::from_fn(|column| {
+        rows.iter()
+            .map(|row| row[column].chars().count())
+            .max()
+            .unwrap_or(0)
+    });
     let mut text = String::new();
     for row in rows {
-        let cells: Vec<String> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        let cells: Vec<String> = row
+            .iter()
+            .zip(widths)
+            .map(|(cell, width)| format!("{cell:<width$}"))
+            .collect();
         text += &format!("  {}\n", cells.join("  ").trim_end());
     }
     text
@@ -147,20 +214,42 @@ fn table(routes: &[Route]) -> String {
 fn row(route: &Route) -> [String; 8] {
     let policy = &route.policy;
     // Without a method a route takes every request, but guards only these.
-    let name = if route.methods.is_empty() { format!("POST|PATCH {}", route.pattern) } else { route.name.to_string() };
+    let name = if route.methods.is_empty() {
+        format!("POST|PATCH {}", route.pattern)
+    } else {
+        route.name.to_string()
+    };
     if policy.key == KeyRule::Off {
         let none = || "-".to_owned();
-        return [name, none(), policy.key.word().to_owned(), none(), none(), none(), none(), none()];
+        return [
+            name,
+            none(),
+            policy.key.word().to_owned(),
+            none(),
+            none(),
+            none(),
+            none(),
+            none(),
+        ];
     }
     [
         name,
-        if policy.shadow { "shadow" } else { policy.mode.word() }.to_owned(),
+        if policy.shadow {
+            "shadow"
+        } else {
+            policy.mode.word()
+        }
+        .to_owned(),
         policy.key.word().to_owned(),
         classify(500, policy).word().to_owned(),
         spelled(policy.retention),
         spelled(policy.tombstone),
         spelled(policy.lease),
-        format!("{}, up to {}", spelled(policy.wait), spelled(policy.wait_max)),
+        format!(
+            "{}, up to {}",
+            spelled(policy.wait),
+            spelled(policy.wait_max)
+        ),
     ]
 }
 
@@ -170,7 +259,9 @@ fn keys_flags(config: &Config, admin: Option<SocketAddr>) -> Option<String> {
     match (admin, &config.store) {
         (Some(_), _) if admin == usual.admin => Some(String::new()),
         (Some(admin), _) => Some(format!(" --admin http://{admin}")),
-        (None, StoreUrl::Sqlite(_) | StoreUrl::Postgres(_)) => Some(format!(" --store {}", config.store)),
+        (None, StoreUrl::Sqlite(_) | StoreUrl::Postgres(_)) => {
+            Some(format!(" --store {}", config.store))
+        }
         (None, StoreUrl::Memory) => None,
     }
 }
@@ -184,20 +275,43 @@ mod tests {
     #[test]
     fn a_route_that_only_watches_says_so() {
         let mut config = Config::new("http://127.0.0.1:3000".parse().unwrap());
-        let policy = Policy { shadow: true, ..Policy::default() };
+        let policy = Policy {
+            shadow: true,
+            ..Policy::default()
+        };
         config.routes.push(Route::everywhere(policy));
         let text = banner(&config, ([127, 0, 0, 1], 4000).into(), None);
-        assert!(text.contains("POST|PATCH /**  shadow  optional") && text.contains("shadow  Nothing yet."), "{text}");
+        assert!(
+            text.contains("POST|PATCH /**  shadow  optional")
+                && text.contains("shadow  Nothing yet."),
+            "{text}"
+        );
     }
 
     #[test]
     fn the_banner_says_what_is_promised_and_what_is_not() {
         let mut config = Config::new("http://127.0.0.1:3000".parse().unwrap());
         config.store = StoreUrl::Memory;
-        let policy = Policy { mode: Mode::Rerun, key: KeyRule::Required, ..Policy::default() };
+        let policy = Policy {
+            mode: Mode::Rerun,
+            key: KeyRule::Required,
+            ..Policy::default()
+        };
         let (pattern, methods) = ("/v1/mails".parse().unwrap(), vec![http::Method::POST]);
-        config.routes.push(Route { name: "POST /v1/mails".into(), methods, pattern, ..Route::everywhere(policy) });
-        let text = banner(&config, ([127, 0, 0, 1], 4000).into(), Some(([127, 0, 0, 1], 4009).into()));
-        assert_eq!(text, include_str!("banner.txt").replace("VERSION", env!("CARGO_PKG_VERSION")));
+        config.routes.push(Route {
+            name: "POST /v1/mails".into(),
+            methods,
+            pattern,
+            ..Route::everywhere(policy)
+        });
+        let text = banner(
+            &config,
+            ([127, 0, 0, 1], 4000).into(),
+            Some(([127, 0, 0, 1], 4009).into()),
+        );
+        assert_eq!(
+            text,
+            include_str!("banner.txt").replace("VERSION", env!("CARGO_PKG_VERSION"))
+        );
     }
 }

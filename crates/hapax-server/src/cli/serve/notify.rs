@@ -1,4 +1,5 @@
-//! Tells the service manager how far we are, as systemd's `Type=notify` wants it: a datagram of lines on the socket in `NOTIFY_SOCKET`.
+//! Tells the service manager how far we are, as systemd's `Type=notify` wants it: a datagram of
+//! lines on the socket in `NOTIFY_SOCKET`.
 //!
 //! Nobody there, or nobody listening, is no reason not to serve.
 
@@ -14,7 +15,12 @@ pub(super) struct Manager(Option<(UnixDatagram, SocketAddr)>);
 impl Manager {
     /// Whoever `NOTIFY_SOCKET` names.
     pub(super) fn from_env() -> Manager {
-        Manager(std::env::var("NOTIFY_SOCKET").ok().filter(|name| !name.is_empty()).and_then(|name| connect(&name)))
+        Manager(
+            std::env::var("NOTIFY_SOCKET")
+                .ok()
+                .filter(|name| !name.is_empty())
+                .and_then(|name| connect(&name)),
+        )
     }
 
     pub(super) fn ready(&self, status: &str) {
@@ -25,16 +31,21 @@ impl Manager {
     pub(super) fn reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let micros = now.tv_sec * 1_000_000 + now.tv_nsec / 1_000;
-        self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={micros}\nSTATUS=reading the configuration again"));
+        self.tell(&format!(
+            "RELOADING=1\nMONOTONIC_USEC={micros}\nSTATUS=reading the configuration again"
+        ));
     }
 
     pub(super) fn stopping(&self) {
         self.tell("STOPPING=1\nSTATUS=draining: attempts under way may end");
     }
 
-    /// Shows, for ever, that the program still gets to run, as often as the manager wants it; never, if it does not.
+    /// Shows, for ever, that the program still gets to run, as often as the manager wants it;
+    /// never, if it does not.
     pub(super) async fn show_life(&self) {
-        let Some(patience) = watchdog(|name| std::env::var(name).ok(), std::process::id()).filter(|_| self.0.is_some()) else {
+        let Some(patience) = watchdog(|name| std::env::var(name).ok(), std::process::id())
+            .filter(|_| self.0.is_some())
+        else {
             return std::future::pending().await;
         };
         let mut ticks = tokio::time::interval(patience / 2);
@@ -58,7 +69,8 @@ fn connect(name: &str) -> Option<(UnixDatagram, SocketAddr)> {
         None => SocketAddr::from_pathname(name),
     };
     // A manager that does not read must not hold us up.
-    let socket = UnixDatagram::unbound().and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
+    let socket =
+        UnixDatagram::unbound().and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
     Some((socket.ok()?, address.ok()?))
 }
 
@@ -75,7 +87,10 @@ fn of_no_file(_: &str) -> io::Result<SocketAddr> {
 /// How long the manager waits for a sign of life, if it is us it waits for.
 fn watchdog(variable: impl Fn(&str) -> Option<String>, us: u32) -> Option<Duration> {
     let is_for_us = variable("WATCHDOG_PID").is_none_or(|pid| pid.parse() == Ok(us));
-    let micros = variable("WATCHDOG_USEC")?.parse().ok().filter(|micros| *micros > 0)?;
+    let micros = variable("WATCHDOG_USEC")?
+        .parse()
+        .ok()
+        .filter(|micros| *micros > 0)?;
     is_for_us.then(|| Duration::from_micros(micros))
 }
 
@@ -86,11 +101,25 @@ mod tests {
     #[test]
     fn a_sign_of_life_is_for_whoever_is_waited_for() {
         let patience = |pid: Option<&str>, micros: Option<&str>| {
-            watchdog(|name| if name == "WATCHDOG_PID" { pid } else { micros }.map(str::to_owned), 7)
+            watchdog(
+                |name| if name == "WATCHDOG_PID" { pid } else { micros }.map(str::to_owned),
+                7,
+            )
         };
-        assert_eq!(patience(Some("7"), Some("2000000")), Some(Duration::from_secs(2)));
-        assert_eq!(patience(None, Some("2000000")), Some(Duration::from_secs(2)));
-        for (pid, micros) in [(Some("8"), Some("2000000")), (None, None), (None, Some("0")), (None, Some("soon"))] {
+        assert_eq!(
+            patience(Some("7"), Some("2000000")),
+            Some(Duration::from_secs(2))
+        );
+        assert_eq!(
+            patience(None, Some("2000000")),
+            Some(Duration::from_secs(2))
+        );
+        for (pid, micros) in [
+            (Some("8"), Some("2000000")),
+            (None, None),
+            (None, Some("0")),
+            (None, Some("soon")),
+        ] {
             assert_eq!(patience(pid, micros), None, "{pid:?} {micros:?}");
         }
     }
@@ -100,8 +129,20 @@ mod tests {
     fn names_are_paths_or_abstract() {
         use std::os::linux::net::SocketAddrExt;
 
-        assert!(connect("/run/systemd/notify").unwrap().1.as_pathname().is_some());
-        assert_eq!(connect("@/org/freedesktop/systemd1").unwrap().1.as_abstract_name(), Some(&b"/org/freedesktop/systemd1"[..]));
+        assert!(
+            connect("/run/systemd/notify")
+                .unwrap()
+                .1
+                .as_pathname()
+                .is_some()
+        );
+        assert_eq!(
+            connect("@/org/freedesktop/systemd1")
+                .unwrap()
+                .1
+                .as_abstract_name(),
+            Some(&b"/org/freedesktop/systemd1"[..])
+        );
         assert!(connect(&"x".repeat(200)).is_none());
     }
 }

@@ -1,5 +1,6 @@
-//! How `hapax serve` speaks of itself: on standard output to a person, or as events of the log where the log is for a machine. Never
-//! both: whoever reads JSON lines may read both streams as one.
+//! How `hapax serve` speaks of itself: on standard output to a person, or as events of the log
+//! where the log is for a machine. Never both: whoever reads JSON lines may read both streams as
+//! one.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -16,7 +17,9 @@ pub(super) struct Voice {
 
 impl Voice {
     pub(super) fn new(format: Format) -> Voice {
-        Voice { is_json: format == Format::Json }
+        Voice {
+            is_json: format == Format::Json,
+        }
     }
 
     /// What it guards, and where it listens.
@@ -40,13 +43,20 @@ impl Voice {
 
     /// A word on how far it is.
     pub(super) fn say(self, text: &str) {
-        if self.is_json { tracing::info!("{text}") } else { print(&format!("{text}\n")) }
+        if self.is_json {
+            tracing::info!("{text}");
+        } else {
+            print(&format!("{text}\n"));
+        }
     }
 
     /// Why it ends, as the last event of the log. What is left is the exit code.
     pub(super) fn last_words(self, exit: &Exit) -> Exit {
         tracing::error!("{}", exit.message);
-        Exit { code: exit.code, message: String::new() }
+        Exit {
+            code: exit.code,
+            message: String::new(),
+        }
     }
 }
 

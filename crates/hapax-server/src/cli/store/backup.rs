@@ -10,8 +10,8 @@ use crate::config::StoreUrl;
 
 /// Copy a store file, whether or not a gateway is using it.
 ///
-/// The copy is a store of its own, has every key and answer that was acknowledged before the command began, and never overwrites a
-/// file. Run it as the user whom the store belongs to.
+/// The copy is a store of its own, has every key and answer that was acknowledged before the
+/// command began, and never overwrites a file. Run it as the user whom the store belongs to.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The store to copy
@@ -34,10 +34,13 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
             )));
         }
         StoreUrl::Memory => {
-            return Err(Exit::usage("memory: is gone with its process, and cannot be copied: give --store sqlite:FILE"));
+            return Err(Exit::usage(
+                "memory: is gone with its process, and cannot be copied: give --store sqlite:FILE",
+            ));
         }
     };
-    let view = View::open(&from).map_err(|error| Exit::unreachable(format!("could not open the store: {error}")))?;
+    let view = View::open(&from)
+        .map_err(|error| Exit::unreachable(format!("could not open the store: {error}")))?;
     let copied = view.backup(&args.to).map_err(|error| match error {
         BackupError::Exists { .. } => Exit::usage(error),
         _ => Exit::failed(with_cause(&error)),
@@ -46,9 +49,19 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
     text::emit(&match args.json {
         true => {
             let path = args.to.display().to_string();
-            format!("{}\n", text::json(&serde_json::json!({ "path": path, "bytes": copied.bytes, "at": at }).to_string()))
+            format!(
+                "{}\n",
+                text::json(
+                    &serde_json::json!({ "path": path, "bytes": copied.bytes, "at": at })
+                        .to_string()
+                )
+            )
         }
-        false => format!("{} bytes in {}: the store as of {at}\n", copied.bytes, args.to.display()),
+        false => format!(
+            "{} bytes in {}: the store as of {at}\n",
+            copied.bytes,
+            args.to.display()
+        ),
     });
     Ok(())
 }

@@ -16,11 +16,13 @@ use crate::cli::{Exit, text};
 use crate::config::StoreUrl;
 use crate::store;
 
-/// Test that a store keeps every promise that Hapax needs of it, with the contract that its own stores are tested with.
+/// Test that a store keeps every promise that Hapax needs of it, with the contract that its own
+/// stores are tested with.
 ///
-/// May be run while gateways use the database: it works on records of its own, in namespaces that begin with `contract:`, and takes them away again. It
-/// forgets some of them, so that every node reads its copies of answers anew once. A file must not be in use.
-/// What stays is said at the end: tombstones, and entries in the audit log.
+/// May be run while gateways use the database: it works on records of its own, in namespaces that
+/// begin with `contract:`, and takes them away again. It forgets some of them, so that every node
+/// reads its copies of answers anew once. A file must not be in use. What stays is said at the end:
+/// tombstones, and entries in the audit log.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The store: postgres://USER@HOST/DATABASE, sqlite:FILE, or memory: to see it work
@@ -33,8 +35,12 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Exit> {
     let url = args.store.store()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Exit::failed(format!("the system gave no resources to run on: {error}")))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime.map_err(|error| {
+        Exit::failed(format!("the system gave no resources to run on: {error}"))
+    })?;
     // A broken promise is told by a panic, which is reported in a line of its own.
     std::panic::set_hook(Box::new(|_| {}));
     let ended = runtime.block_on(check(&url, args.json));
@@ -58,7 +64,11 @@ async fn check(url: &StoreUrl, is_json: bool) -> Result<(), Exit> {
         }));
     };
     let report = Report { url, judged, left };
-    text::emit(&if is_json { report.json() } else { report.text() });
+    text::emit(&if is_json {
+        report.json()
+    } else {
+        report.text()
+    });
     report.verdict()
 }
 
@@ -73,13 +83,21 @@ async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>, Exit> {
 /// A file that is there: one that was misspelled should not come to be.
 async fn file(path: &Path) -> Result<Sqlite, Exit> {
     if !path.is_file() {
-        return Err(Exit::unreachable(format!("there is no store file {}: name one that is there", path.display())));
+        return Err(Exit::unreachable(format!(
+            "there is no store file {}: name one that is there",
+            path.display()
+        )));
     }
-    Sqlite::open(path).await.map_err(|error| Exit::unreachable(format!("could not open the store: {error}")))
+    Sqlite::open(path)
+        .await
+        .map_err(|error| Exit::unreachable(format!("could not open the store: {error}")))
 }
 
 async fn interrupted() {
-    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) else {
+    let (Ok(mut interrupt), Ok(mut terminate)) = (
+        signal(SignalKind::interrupt()),
+        signal(SignalKind::terminate()),
+    ) else {
         return std::future::pending().await;
     };
     tokio::select! {

@@ -18,9 +18,11 @@ use crate::config::{PostgresUrl, StoreUrl};
 
 /// Move everything from one store into another, which then takes its place.
 ///
-/// Every record, with its fences, times and answer; the audit log; the secret, so that operation ids and issued tokens stay the same. Stop
-/// every gateway first. TO is empty, or FROM was copied from it. An interrupted copy goes on where it was when the same command is run
-/// again; until it is complete neither store serves, unless it is given up. Afterwards FROM refuses to serve; to go back, copy back.
+/// Every record, with its fences, times and answer; the audit log; the secret, so that operation
+/// ids and issued tokens stay the same. Stop every gateway first. TO is empty, or FROM was copied
+/// from it. An interrupted copy goes on where it was when the same command is run again; until it
+/// is complete neither store serves, unless it is given up. Afterwards FROM refuses to serve; to go
+/// back, copy back.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The store to copy: sqlite:FILE or postgres://…
@@ -42,8 +44,12 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Exit> {
     let (from, to) = (args.from.store()?, args.to.store()?);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let runtime = runtime.map_err(|error| Exit::failed(format!("could not start the runtime: {error}")))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    let runtime =
+        runtime.map_err(|error| Exit::failed(format!("could not start the runtime: {error}")))?;
     runtime.block_on(async {
         tokio::select! {
             ended = copied(args, &from, &to) => ended,
@@ -61,31 +67,55 @@ async fn copied(args: &Args, from: &StoreUrl, to: &StoreUrl) -> Result<(), Exit>
     let to = open(to, Role::Target).await?;
     let (from, to) = (End::new(&from_name, &*from), End::new(&to_name, &*to));
     if args.give_up {
-        copy::give_up(from, to).await.map_err(|error| refused(&error))?;
-        say(args, &serde_json::json!({ "from": from_name, "to": to_name, "given_up": true }), || {
-            format!("the copy is given up: {from_name} serves again, and {to_name} is empty\n")
-        });
+        copy::give_up(from, to)
+            .await
+            .map_err(|error| refused(&error))?;
+        say(
+            args,
+            &serde_json::json!({ "from": from_name, "to": to_name, "given_up": true }),
+            || format!("the copy is given up: {from_name} serves again, and {to_name} is empty\n"),
+        );
         return Ok(());
     }
     let mut meter = Meter::new(!args.quiet && std::io::stderr().is_terminal());
-    let copied = copy::copy(from, to, |step| meter.tell(step)).await.map_err(|error| {
-        meter.clear();
-        refused(&error)
-    })?;
+    let copied = copy::copy(from, to, |step| meter.tell(step))
+        .await
+        .map_err(|error| {
+            meter.clear();
+            refused(&error)
+        })?;
     meter.clear();
     let seconds = meter.elapsed().as_secs_f64();
-    let Copied { records, running, logged, is_resumed, .. } = copied;
+    let Copied {
+        records,
+        running,
+        logged,
+        is_resumed,
+        ..
+    } = copied;
     let json = serde_json::json!({
         "from": from_name, "to": to_name, "records": records, "running": running, "logged": logged, "resumed": is_resumed,
         "seconds": (seconds * 1000.0).round() / 1000.0,
     });
-    say(args, &json, || summary(&from_name, &to_name, &copied, seconds));
+    say(args, &json, || {
+        summary(&from_name, &to_name, &copied, seconds)
+    });
     Ok(())
 }
 
 fn summary(from: &str, to: &str, copied: &Copied, seconds: f64) -> String {
-    let Copied { records, running, logged, is_resumed, .. } = copied;
-    let again = if *is_resumed { ", in more than one run" } else { "" };
+    let Copied {
+        records,
+        running,
+        logged,
+        is_resumed,
+        ..
+    } = copied;
+    let again = if *is_resumed {
+        ", in more than one run"
+    } else {
+        ""
+    };
     let unknown = match running {
         0 => String::new(),
         running => format!(
@@ -98,7 +128,11 @@ fn summary(from: &str, to: &str, copied: &Copied, seconds: f64) -> String {
 }
 
 fn say(args: &Args, json: &serde_json::Value, line: impl FnOnce() -> String) {
-    text::emit(&if args.json { format!("{}\n", text::json(&json.to_string())) } else { line() });
+    text::emit(&if args.json {
+        format!("{}\n", text::json(&json.to_string()))
+    } else {
+        line()
+    });
 }
 
 fn interrupted(from: &StoreUrl, to: &StoreUrl) -> String {
@@ -116,9 +150,9 @@ enum Role {
 
 async fn open(url: &StoreUrl, role: Role) -> Result<Arc<dyn Transfer>, Exit> {
     match url {
-        StoreUrl::Memory => {
-            Err(Exit::usage("memory: is gone with its process, and cannot be copied: give sqlite:FILE or postgres://…"))
-        }
+        StoreUrl::Memory => Err(Exit::usage(
+            "memory: is gone with its process, and cannot be copied: give sqlite:FILE or postgres://…",
+        )),
         StoreUrl::Sqlite(path) => open_file(path, role).await,
         StoreUrl::Postgres(url) => open_database(url).await,
     }
@@ -127,10 +161,14 @@ async fn open(url: &StoreUrl, role: Role) -> Result<Arc<dyn Transfer>, Exit> {
 async fn open_file(path: &Path, role: Role) -> Result<Arc<dyn Transfer>, Exit> {
     let is_missing = !path.try_exists().unwrap_or(true);
     if role == Role::Source && is_missing {
-        return Err(Exit::unreachable(format!("there is no store at {}", path.display())));
+        return Err(Exit::unreachable(format!(
+            "there is no store at {}",
+            path.display()
+        )));
     }
-    let store =
-        Sqlite::open_to_copy(path).await.map_err(|error| Exit::unreachable(format!("could not open the store: {error:?}")))?;
+    let store = Sqlite::open_to_copy(path)
+        .await
+        .map_err(|error| Exit::unreachable(format!("could not open the store: {error:?}")))?;
     if store.restored().is_some() {
         eprintln!(
             "hapax: ALARM: {} is an older state of its store: whatever was done since is forgotten, and keys of that time may run again",
@@ -144,9 +182,9 @@ async fn open_database(url: &PostgresUrl) -> Result<Arc<dyn Transfer>, Exit> {
     let connection = ConnectOptions::parse(url.expose()).map_err(Exit::usage)?;
     match Mover::open(&connection).await {
         Ok(mover) => Ok(Arc::new(mover)),
-        Err(error @ (OpenError::Connect(_) | OpenError::Unusable { .. })) => {
-            Err(Exit::unreachable(format!("could not open the store: {error}")))
-        }
+        Err(error @ (OpenError::Connect(_) | OpenError::Unusable { .. })) => Err(
+            Exit::unreachable(format!("could not open the store: {error}")),
+        ),
         Err(error) => Err(Exit::usage(format!("could not open the store: {error}"))),
     }
 }
@@ -155,7 +193,9 @@ async fn open_database(url: &PostgresUrl) -> Result<Arc<dyn Transfer>, Exit> {
 fn name(url: &StoreUrl) -> String {
     match url {
         StoreUrl::Sqlite(path) => {
-            let path = std::fs::canonicalize(path).or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.clone());
+            let path = std::fs::canonicalize(path)
+                .or_else(|_| std::path::absolute(path))
+                .unwrap_or_else(|_| path.clone());
             format!("sqlite:{}", path.display())
         }
         other => other.to_string(),
@@ -169,5 +209,9 @@ fn refused(error: &CopyError) -> Exit {
         message = format!("{message}: {deeper}");
         cause = deeper.source();
     }
-    if error.is_unavailable() { Exit::unreachable(message) } else { Exit::failed(message) }
+    if error.is_unavailable() {
+        Exit::unreachable(message)
+    } else {
+        Exit::failed(message)
+    }
 }

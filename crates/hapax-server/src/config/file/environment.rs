@@ -1,7 +1,9 @@
-//! Settings as variables of the environment: `HAPAX__SECTION__SETTING`, before the file and behind flags.
+//! Settings as variables of the environment: `HAPAX__SECTION__SETTING`, before the file and behind
+//! flags.
 //!
-//! A variable that begins with `HAPAX__` and says nothing that can be understood stops the start, just as a line of the file would: one
-//! that is silently ignored is a setting that somebody believes in.
+//! A variable that begins with `HAPAX__` and says nothing that can be understood stops the start,
+//! just as a line of the file would: one that is silently ignored is a setting that somebody
+//! believes in.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -21,7 +23,9 @@ pub struct Environment(BTreeMap<String, OsString>);
 impl Environment {
     /// Those of this process.
     pub fn of_process() -> Environment {
-        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value))).collect()
+        std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
+            .collect()
     }
 
     /// What a variable says, if it is there and text.
@@ -35,7 +39,9 @@ impl<N: Into<String>, V: Into<OsString>> FromIterator<(N, V)> for Environment {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(variables: I) -> Self {
         let ours = |(name, value): (N, V)| {
             let name = name.into();
-            name.to_ascii_uppercase().starts_with("HAPAX_").then(|| (name, value.into()))
+            name.to_ascii_uppercase()
+                .starts_with("HAPAX_")
+                .then(|| (name, value.into()))
         };
         Environment(variables.into_iter().filter_map(ours).collect())
     }
@@ -72,7 +78,11 @@ impl<'a> Variables<'a> {
             match place(name) {
                 Ok(None) => {}
                 Ok(Some((place, word, setting))) => match read(setting, word, value) {
-                    Ok(value) => drop(variables.settings(place).insert(word, Variable { name, value })),
+                    Ok(value) => drop(
+                        variables
+                            .settings(place)
+                            .insert(word, Variable { name, value }),
+                    ),
                     Err(message) => mistakes.at(&At::Variable(name), message),
                 },
                 Err(message) => mistakes.at(&At::Name(name), message),
@@ -105,9 +115,13 @@ impl<'a> Variables<'a> {
                 next += 1;
                 continue;
             }
-            let Some(variable) = settings.values().next() else { continue };
+            let Some(variable) = settings.values().next() else {
+                continue;
+            };
             let rest = variable.name.rsplit("__").next().unwrap_or_default();
-            let message = format!("there is no route {index}: the next one is {next}: write {PREFIX}ROUTES__{next}__{rest}");
+            let message = format!(
+                "there is no route {index}: the next one is {next}: write {PREFIX}ROUTES__{next}__{rest}"
+            );
             mistakes.at(&At::Name(variable.name), message);
         }
     }
@@ -124,11 +138,14 @@ type Found = (Place, &'static str, &'static Setting);
 
 /// Which setting a variable means; `None` if it means none of ours.
 fn place(name: &str) -> Result<Option<Found>, String> {
-    let Some(rest) = name.strip_prefix(PREFIX) else { return near_miss(name) };
+    let Some(rest) = name.strip_prefix(PREFIX) else {
+        return near_miss(name);
+    };
     match find(rest) {
-        Some(found) if rest.bytes().any(|byte| byte.is_ascii_lowercase()) => {
-            Err(format!("variables are written in upper case: write {}", spelled(found.0, found.1)))
-        }
+        Some(found) if rest.bytes().any(|byte| byte.is_ascii_lowercase()) => Err(format!(
+            "variables are written in upper case: write {}",
+            spelled(found.0, found.1)
+        )),
         Some(found) => Ok(Some(found)),
         None => match without_underscores(name) {
             Some(meant) => Err(format!("no setting has this name: did you mean {meant}?")),
@@ -137,13 +154,16 @@ fn place(name: &str) -> Result<Option<Found>, String> {
     }
 }
 
-/// A setting with one underscore, or in lower case, would be silently ignored; others of that beginning belong to somebody else.
+/// A setting with one underscore, or in lower case, would be silently ignored; others of that
+/// beginning belong to somebody else.
 fn near_miss(name: &str) -> Result<Option<Found>, String> {
     match without_underscores(name) {
-        Some(meant) if name.eq_ignore_ascii_case(&meant) => {
-            Err(format!("this would be ignored: variables are written in upper case: write {meant}"))
-        }
-        Some(meant) => Err(format!("this would be ignored: between the parts of a name stand two underscores: write {meant}")),
+        Some(meant) if name.eq_ignore_ascii_case(&meant) => Err(format!(
+            "this would be ignored: variables are written in upper case: write {meant}"
+        )),
+        Some(meant) => Err(format!(
+            "this would be ignored: between the parts of a name stand two underscores: write {meant}"
+        )),
         None => Ok(None),
     }
 }
@@ -151,10 +171,13 @@ fn near_miss(name: &str) -> Result<Option<Found>, String> {
 /// The variable that is meant by somebody who writes one underscore for two.
 fn without_underscores(name: &str) -> Option<String> {
     let plain = |text: &str| text.to_ascii_uppercase().replace("__", "_");
-    let settings = ALL.iter().filter(|names| names.section != "routes").flat_map(|names| {
-        let section = names.section;
-        values(names).map(move |word| spelled(Place::Section(section), word))
-    });
+    let settings = ALL
+        .iter()
+        .filter(|names| names.section != "routes")
+        .flat_map(|names| {
+            let section = names.section;
+            values(names).map(move |word| spelled(Place::Section(section), word))
+        });
     { settings }.find(|variable| plain(variable) == plain(name))
 }
 
@@ -164,8 +187,12 @@ fn find(rest: &str) -> Option<Found> {
     let (first, second, third) = (parts.next()?, parts.next(), parts.next());
     let top = TOP.find(first)?;
     let (place, names, word) = match (top.kind, second, third, parts.next()) {
-        (Kind::Section(names), Some(word), None, None) => (Place::Section(names.section), names, word),
-        (Kind::Sections(names), Some(index), Some(word), None) => (Place::Route(index.parse().ok()?), names, word),
+        (Kind::Section(names), Some(word), None, None) => {
+            (Place::Section(names.section), names, word)
+        }
+        (Kind::Sections(names), Some(index), Some(word), None) => {
+            (Place::Route(index.parse().ok()?), names, word)
+        }
         (_, None, None, None) if !top.is_section() => (Place::Section(""), &TOP, first),
         _ => return None,
     };
@@ -174,7 +201,11 @@ fn find(rest: &str) -> Option<Found> {
 
 /// The settings of a section that are no sections.
 fn values(names: &Names) -> impl Iterator<Item = &'static str> + use<> {
-    names.settings().filter(|setting| !setting.is_section()).flat_map(|setting| [Some(setting.name), setting.file_name()]).flatten()
+    names
+        .settings()
+        .filter(|setting| !setting.is_section())
+        .flat_map(|setting| [Some(setting.name), setting.file_name()])
+        .flatten()
 }
 
 fn spelled(place: Place, word: &str) -> String {
@@ -183,17 +214,27 @@ fn spelled(place: Place, word: &str) -> String {
         Place::Section(section) => format!("{section}__"),
         Place::Route(index) => format!("routes__{index}__"),
     };
-    format!("{PREFIX}{}", format!("{section}{word}").to_ascii_uppercase())
+    format!(
+        "{PREFIX}{}",
+        format!("{section}{word}").to_ascii_uppercase()
+    )
 }
 
 /// What to say of a variable that names no setting.
 fn unknown(rest: &str) -> String {
     let lower = rest.to_ascii_lowercase();
     let parts: Vec<&str> = lower.split("__").collect();
-    let first = TOP.word(parts[0]).or_else(|| names::nearest(&TOP, parts[0]));
+    let first = TOP
+        .word(parts[0])
+        .or_else(|| names::nearest(&TOP, parts[0]));
     let meant = first.and_then(|first| match (TOP.find(first)?.kind, &parts[1..]) {
-        (Kind::Section(names), [word]) => Some(spelled(Place::Section(names.section), nearly(names, word)?)),
-        (Kind::Sections(names), [index, word]) => Some(spelled(Place::Route(index.parse().ok()?), nearly(names, word)?)),
+        (Kind::Section(names), [word]) => {
+            Some(spelled(Place::Section(names.section), nearly(names, word)?))
+        }
+        (Kind::Sections(names), [index, word]) => Some(spelled(
+            Place::Route(index.parse().ok()?),
+            nearly(names, word)?,
+        )),
         (Kind::Section(_) | Kind::Sections(_), _) => None,
         (_, []) => Some(spelled(Place::Section(""), first)),
         _ => None,
@@ -226,18 +267,31 @@ fn nearly(names: &Names, word: &str) -> Option<&'static str> {
 }
 
 /// A value: text as it is; whatever is no text in a file, as TOML.
-fn read<'a>(setting: &Setting, word: &str, value: &'a std::ffi::OsStr) -> Result<DeValue<'a>, String> {
-    let Some(text) = value.to_str() else { return Err("this is no text in UTF-8: write it anew".to_owned()) };
+fn read<'a>(
+    setting: &Setting,
+    word: &str,
+    value: &'a std::ffi::OsStr,
+) -> Result<DeValue<'a>, String> {
+    let Some(text) = value.to_str() else {
+        return Err("this is no text in UTF-8: write it anew".to_owned());
+    };
     if text.is_empty() {
         return Err("this is empty, which is not the same as unset: give it a value, or unset it for the default".to_owned());
     }
     let is_text = setting.kind.is_text() || setting.name != word;
     let begins_as_toml = text.starts_with(['[', '{']);
     match DeValue::parse(text) {
-        Ok(value) if !is_text && !matches!(value.get_ref(), DeValue::Datetime(_) | DeValue::String(_)) => Ok(value.into_inner()),
-        Err(error) if !is_text && begins_as_toml => {
-            Err(format!("this is no TOML ({}): write it as in a file, {} for example", error.message(), setting.example))
+        Ok(value)
+            if !is_text
+                && !matches!(value.get_ref(), DeValue::Datetime(_) | DeValue::String(_)) =>
+        {
+            Ok(value.into_inner())
         }
+        Err(error) if !is_text && begins_as_toml => Err(format!(
+            "this is no TOML ({}): write it as in a file, {} for example",
+            error.message(),
+            setting.example
+        )),
         _ => Ok(DeValue::String(text.into())),
     }
 }

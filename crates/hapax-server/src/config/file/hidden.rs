@@ -1,6 +1,8 @@
-//! Lines are shown to whoever made a mistake in them, on a screen or in a log: without the secrets that stand there.
+//! Lines are shown to whoever made a mistake in them, on a screen or in a log: without the secrets
+//! that stand there.
 //!
-//! A line is judged by its looks, because where the file is no TOML there is nothing else to judge by.
+//! A line is judged by its looks, because where the file is no TOML there is nothing else to judge
+//! by.
 
 use std::ops::Range;
 
@@ -13,12 +15,20 @@ pub(super) const HIDDEN: &str = "(hidden)";
 /// Whether what is called so is a secret, or is misspelled so that it may be one.
 pub(super) fn is_secret(name: &str) -> bool {
     // Of a variable only the last part.
-    let name = name.rsplit("__").next().unwrap_or_default().to_ascii_lowercase();
+    let name = name
+        .rsplit("__")
+        .next()
+        .unwrap_or_default()
+        .to_ascii_lowercase();
     if name.ends_with("_file") {
         return false;
     }
-    let is_one = |setting: &super::names::Setting, word: &str| matches!(setting.kind, Kind::Secret { .. }) && setting.name == word;
-    ["token", "secret", "password", "passwd", "credential"].iter().any(|word| name.contains(word))
+    let is_one = |setting: &super::names::Setting, word: &str| {
+        matches!(setting.kind, Kind::Secret { .. }) && setting.name == word
+    };
+    ["token", "secret", "password", "passwd", "credential"]
+        .iter()
+        .any(|word| name.contains(word))
         || ALL.iter().any(|names| {
             nearest(names, &name)
                 .and_then(|word| Some((names.find(word)?, word)))
@@ -27,21 +37,37 @@ pub(super) fn is_secret(name: &str) -> bool {
 }
 
 /// A line without its secrets, and which of its characters the bytes `span` of it are now.
-pub(super) fn line(text: &str, line_start: usize, line: &str, span: Range<usize>) -> (String, Range<usize>) {
+pub(super) fn line(
+    text: &str,
+    line_start: usize,
+    line: &str,
+    span: Range<usize>,
+) -> (String, Range<usize>) {
     if in_secret(&text[..line_start]) {
         return (HIDDEN.to_owned(), 0..HIDDEN.len());
     }
     let characters = |bytes: usize| line[..bytes].chars().count();
-    let hidden_from = |value: usize| format!("{} {HIDDEN}", without_password(line[..value].trim_end()));
+    let hidden_from =
+        |value: usize| format!("{} {HIDDEN}", without_password(line[..value].trim_end()));
     match secret_value(line) {
         Some(value) if span.end > value => {
             let shown = hidden_from(value);
-            let start = if span.start < value { characters(span.start) } else { shown.chars().count() - HIDDEN.len() };
+            let start = if span.start < value {
+                characters(span.start)
+            } else {
+                shown.chars().count() - HIDDEN.len()
+            };
             let end = shown.chars().count();
             (shown, start..end)
         }
-        Some(value) => (hidden_from(value), characters(span.start)..characters(span.end)),
-        None => (without_password(line), characters(span.start)..characters(span.end)),
+        Some(value) => (
+            hidden_from(value),
+            characters(span.start)..characters(span.end),
+        ),
+        None => (
+            without_password(line),
+            characters(span.start)..characters(span.end),
+        ),
     }
 }
 
@@ -51,7 +77,9 @@ fn secret_value(line: &str) -> Option<usize> {
     { ends }
         .find(|at| {
             let before = line[..*at].trim_end().trim_end_matches(['"', '\'']);
-            let begins = before.rfind(|c: char| !(c.is_alphanumeric() || matches!(c, '_' | '-'))).map_or(0, |at| at + 1);
+            let begins = before
+                .rfind(|c: char| !(c.is_alphanumeric() || matches!(c, '_' | '-')))
+                .map_or(0, |at| at + 1);
             line[..*at].is_char_boundary(begins)
                 && is_secret(before.get(begins..).unwrap_or_default())
                 && !is_parameter(&line[..begins])
@@ -59,9 +87,13 @@ fn secret_value(line: &str) -> Option<usize> {
         .map(|at| at + 1)
 }
 
-/// Whether what comes next is a parameter in the URL of a Postgres, whose secrets are hidden one by one.
+/// Whether what comes next is a parameter in the URL of a Postgres, whose secrets are hidden one by
+/// one.
 fn is_parameter(before: &str) -> bool {
-    before.ends_with(['?', '&']) && ["postgres://", "postgresql://"].iter().any(|scheme| before.contains(scheme))
+    before.ends_with(['?', '&'])
+        && ["postgres://", "postgresql://"]
+            .iter()
+            .any(|scheme| before.contains(scheme))
 }
 
 /// Whether this text ends within a secret of several lines.
@@ -71,8 +103,11 @@ fn in_secret(text: &str) -> bool {
         open = match open {
             Some(quotes) if line.contains(quotes) => None,
             Some(quotes) => Some(quotes),
-            None => secret_value(line)
-                .and_then(|at| ["\"\"\"", "'''"].into_iter().find(|quotes| line[at..].matches(quotes).count() % 2 == 1)),
+            None => secret_value(line).and_then(|at| {
+                ["\"\"\"", "'''"]
+                    .into_iter()
+                    .find(|quotes| line[at..].matches(quotes).count() % 2 == 1)
+            }),
         };
     }
     open.is_some()
@@ -81,18 +116,43 @@ fn in_secret(text: &str) -> bool {
 /// A text without the names, passwords and queries of its URLs, in as many characters.
 pub(super) fn without_password(text: &str) -> String {
     // A password that is not spelled as it should be ends with the text at the latest.
-    if let Some(scheme) = ["postgres://", "postgresql://"].iter().find_map(|scheme| text.find(scheme)) {
-        let end = text[scheme..].find(['"', '\'']).map_or(text.len(), |at| scheme + at);
+    if let Some(scheme) = ["postgres://", "postgresql://"]
+        .iter()
+        .find_map(|scheme| text.find(scheme))
+    {
+        let end = text[scheme..]
+            .find(['"', '\''])
+            .map_or(text.len(), |at| scheme + at);
         let url = masked(&text[scheme..end], stars);
-        return format!("{}{}{}", &text[..scheme], without_values(&url), &text[end..]);
+        return format!(
+            "{}{}{}",
+            &text[..scheme],
+            without_values(&url),
+            &text[end..]
+        );
     }
     // A slash too few: whatever stands behind it may be a password.
-    if let Some(scheme) = ["postgres:/", "postgresql:/"].iter().find_map(|scheme| Some(text.find(scheme)? + scheme.len())) {
-        let end = text[scheme..].find(['"', '\'']).map_or(text.len(), |at| scheme + at);
-        return format!("{}{}{}", &text[..scheme], stars(&text[scheme..end]), &text[end..]);
+    if let Some(scheme) = ["postgres:/", "postgresql:/"]
+        .iter()
+        .find_map(|scheme| Some(text.find(scheme)? + scheme.len()))
+    {
+        let end = text[scheme..]
+            .find(['"', '\''])
+            .map_or(text.len(), |at| scheme + at);
+        return format!(
+            "{}{}{}",
+            &text[..scheme],
+            stars(&text[scheme..end]),
+            &text[end..]
+        );
     }
-    let Some(begins) = text.find("://").map(|at| at + 3) else { return text.to_owned() };
-    let end = begins + text[begins..].find(['"', '\'']).unwrap_or(text.len() - begins);
+    let Some(begins) = text.find("://").map(|at| at + 3) else {
+        return text.to_owned();
+    };
+    let end = begins
+        + text[begins..]
+            .find(['"', '\''])
+            .unwrap_or(text.len() - begins);
     let url = &text[begins..end];
     let (place, query) = url.split_at(url.find('?').map_or(url.len(), |at| at + 1));
     let authority = &place[..place.find(['/', '?', '#']).unwrap_or(place.len())];
@@ -100,17 +160,27 @@ pub(super) fn without_password(text: &str) -> String {
         None => place.to_owned(),
         Some(at) => format!("{}{}", stars(&place[..at]), &place[at..]),
     };
-    format!("{}{place}{}{}", &text[..begins], stars(query), without_password(&text[end..]))
+    format!(
+        "{}{place}{}{}",
+        &text[..begins],
+        stars(query),
+        without_password(&text[end..])
+    )
 }
 
 /// A URL without the values of its parameters: a name that is misspelled may be that of a password.
 fn without_values(url: &str) -> String {
-    let Some((place, query)) = url.split_once('?') else { return url.to_owned() };
+    let Some((place, query)) = url.split_once('?') else {
+        return url.to_owned();
+    };
     let hidden = |pair: &str| match pair.split_once('=') {
         Some((name, value)) => format!("{name}={}", stars(value)),
         None => pair.to_owned(),
     };
-    format!("{place}?{}", query.split('&').map(hidden).collect::<Vec<_>>().join("&"))
+    format!(
+        "{place}?{}",
+        query.split('&').map(hidden).collect::<Vec<_>>().join("&")
+    )
 }
 
 fn stars(secret: &str) -> String {
@@ -123,12 +193,26 @@ mod tests {
 
     #[test]
     fn secrets_are_told_by_their_names() {
-        for name in
-            ["admin_token", "settle_token", "admin-tokn", "ADMIN_TOKEN", "HAPAX__ADMIN_TOKEN", "HAPAX__JWT__SECRET", "my_password"]
-        {
+        for name in [
+            "admin_token",
+            "settle_token",
+            "admin-tokn",
+            "ADMIN_TOKEN",
+            "HAPAX__ADMIN_TOKEN",
+            "HAPAX__JWT__SECRET",
+            "my_password",
+        ] {
             assert!(is_secret(name), "{name}");
         }
-        for name in ["admin", "listen", "admin_token_file", "HAPAX__ADMIN_TOKEN_FILE", "key", "HAPAX__LISTEN", ""] {
+        for name in [
+            "admin",
+            "listen",
+            "admin_token_file",
+            "HAPAX__ADMIN_TOKEN_FILE",
+            "key",
+            "HAPAX__LISTEN",
+            "",
+        ] {
             assert!(!is_secret(name), "{name}");
         }
     }
@@ -136,20 +220,84 @@ mod tests {
     #[test]
     fn lines_lose_their_secrets_and_carets_keep_their_places() {
         for (text, at, span, shown, caret) in [
-            ("admin_token = \"s3\"", 0, 14..18, "admin_token = (hidden)", 14..22),
-            ("admin_tokn = \"s3\"", 0, 0..10, "admin_tokn = (hidden)", 0..10),
-            ("a = 1\nadmin_token = \"\"\"\ns3\n\"\"\"", 24, 0..2, "(hidden)", 0..8),
-            ("jwt = { secret = \"s3\" }", 0, 0..3, "jwt = { secret = (hidden)", 0..3),
-            ("url = \"http://a:s3@b\"", 0, 6..21, "url = \"http://****@b\"", 6..21),
-            ("store = \"postgres://a:s/3@b?password=s3\"", 0, 8..40, "store = \"postgres://a:***@b?password=**\"", 8..40),
-            ("store = \"postgres:/a:s3@b\"", 0, 8..26, "store = \"postgres:/******\"", 8..26),
-            ("store = \"postgres://a@b/c?pasword=s3\"", 0, 8..37, "store = \"postgres://a@b/c?pasword=**\"", 8..37),
-            ("principal = \"forward-auth:http://a/v?t=s3\"", 0, 12..40, "principal = \"forward-auth:http://a/v?****\"", 12..40),
-            ("p = [\"http://a?s3\", \"http://s3@b/?s3\"]", 0, 4..38, "p = [\"http://a?**\", \"http://**@b/?**\"]", 4..38),
+            (
+                "admin_token = \"s3\"",
+                0,
+                14..18,
+                "admin_token = (hidden)",
+                14..22,
+            ),
+            (
+                "admin_tokn = \"s3\"",
+                0,
+                0..10,
+                "admin_tokn = (hidden)",
+                0..10,
+            ),
+            (
+                "a = 1\nadmin_token = \"\"\"\ns3\n\"\"\"",
+                24,
+                0..2,
+                "(hidden)",
+                0..8,
+            ),
+            (
+                "jwt = { secret = \"s3\" }",
+                0,
+                0..3,
+                "jwt = { secret = (hidden)",
+                0..3,
+            ),
+            (
+                "url = \"http://a:s3@b\"",
+                0,
+                6..21,
+                "url = \"http://****@b\"",
+                6..21,
+            ),
+            (
+                "store = \"postgres://a:s/3@b?password=s3\"",
+                0,
+                8..40,
+                "store = \"postgres://a:***@b?password=**\"",
+                8..40,
+            ),
+            (
+                "store = \"postgres:/a:s3@b\"",
+                0,
+                8..26,
+                "store = \"postgres:/******\"",
+                8..26,
+            ),
+            (
+                "store = \"postgres://a@b/c?pasword=s3\"",
+                0,
+                8..37,
+                "store = \"postgres://a@b/c?pasword=**\"",
+                8..37,
+            ),
+            (
+                "principal = \"forward-auth:http://a/v?t=s3\"",
+                0,
+                12..40,
+                "principal = \"forward-auth:http://a/v?****\"",
+                12..40,
+            ),
+            (
+                "p = [\"http://a?s3\", \"http://s3@b/?s3\"]",
+                0,
+                4..38,
+                "p = [\"http://a?**\", \"http://**@b/?**\"]",
+                4..38,
+            ),
             ("listen = \"é\"", 0, 9..13, "listen = \"é\"", 9..12),
         ] {
             let rest = text[at..].lines().next().unwrap();
-            assert_eq!(line(text, at, rest, span), (shown.to_owned(), caret), "{text}");
+            assert_eq!(
+                line(text, at, rest, span),
+                (shown.to_owned(), caret),
+                "{text}"
+            );
         }
     }
 }

@@ -64,16 +64,48 @@ pub enum Counts {
 }
 
 impl Ledger {
-    pub(super) fn note(&self, names: &Names, index: usize, setting: &'static Setting, value: &DeValue<'_>, from: String) {
+    pub(super) fn note(
+        &self,
+        names: &Names,
+        index: usize,
+        setting: &'static Setting,
+        value: &DeValue<'_>,
+        from: String,
+    ) {
         let value = match setting.kind {
             Kind::Secret { .. } => Counts::Hidden,
             _ => counts(plain(value)),
         };
-        self.put(names.section, index, setting.name, Entry { value, from, is_default: false });
+        self.put(
+            names.section,
+            index,
+            setting.name,
+            Entry {
+                value,
+                from,
+                is_default: false,
+            },
+        );
     }
 
-    pub(super) fn follows(&self, names: &Names, index: usize, setting: &Setting, value: toml::Value, why: &str) {
-        self.put(names.section, index, setting.name, Entry { value: Counts::Value(value), from: why.to_owned(), is_default: true });
+    pub(super) fn follows(
+        &self,
+        names: &Names,
+        index: usize,
+        setting: &Setting,
+        value: toml::Value,
+        why: &str,
+    ) {
+        self.put(
+            names.section,
+            index,
+            setting.name,
+            Entry {
+                value: Counts::Value(value),
+                from: why.to_owned(),
+                is_default: true,
+            },
+        );
     }
 
     /// It does not count.
@@ -82,14 +114,33 @@ impl Ledger {
             names.section,
             index,
             setting.name,
-            Entry { value: Counts::Words("ignored"), from: why.to_owned(), is_default: true },
+            Entry {
+                value: Counts::Words("ignored"),
+                from: why.to_owned(),
+                is_default: true,
+            },
         );
     }
 
     /// A flag says it.
-    pub(super) fn flag(&self, section: &'static str, name: &'static str, flag: &str, value: impl Into<toml::Value>) {
+    pub(super) fn flag(
+        &self,
+        section: &'static str,
+        name: &'static str,
+        flag: &str,
+        value: impl Into<toml::Value>,
+    ) {
         let value = counts(value.into());
-        self.put(section, 0, name, Entry { value, from: flag.to_owned(), is_default: false });
+        self.put(
+            section,
+            0,
+            name,
+            Entry {
+                value,
+                from: flag.to_owned(),
+                is_default: false,
+            },
+        );
     }
 
     pub(super) fn warn(&self, warning: String) {
@@ -97,15 +148,26 @@ impl Ledger {
     }
 
     fn put(&self, section: &'static str, index: usize, name: &'static str, entry: Entry) {
-        self.entries.borrow_mut().insert((section, index, name), entry);
+        self.entries
+            .borrow_mut()
+            .insert((section, index, name), entry);
     }
 
     /// What counts in all, with these places of the routes; and what to warn of.
     pub(super) fn report(self, routes: Vec<String>) -> (Vec<ReportSection>, Vec<String>) {
         let entries = self.entries.into_inner();
-        let sections = ALL.iter().filter(|names| names.section != "defaults" && names.section != ROUTES.section);
-        let mut report: Vec<ReportSection> = sections.map(|names| section(names, 0, String::new(), &entries)).collect();
-        report.extend(routes.into_iter().enumerate().map(|(index, place)| section(&ROUTES, index, place, &entries)));
+        let sections = ALL
+            .iter()
+            .filter(|names| names.section != "defaults" && names.section != ROUTES.section);
+        let mut report: Vec<ReportSection> = sections
+            .map(|names| section(names, 0, String::new(), &entries))
+            .collect();
+        report.extend(
+            routes
+                .into_iter()
+                .enumerate()
+                .map(|(index, place)| section(&ROUTES, index, place, &entries)),
+        );
         let mut warnings = self.warnings.into_inner();
         warnings.sort();
         (report, warnings)
@@ -115,7 +177,11 @@ impl Ledger {
 /// A value as it may be shown.
 fn counts(value: toml::Value) -> Counts {
     let shown = shown(&value);
-    if shown == value { Counts::Value(value) } else { Counts::Masked(shown) }
+    if shown == value {
+        Counts::Value(value)
+    } else {
+        Counts::Masked(shown)
+    }
 }
 
 /// A value without the secrets in its URLs.
@@ -137,12 +203,33 @@ fn section(
     entries: &BTreeMap<(&'static str, usize, &'static str), Entry>,
 ) -> ReportSection {
     let counts = |setting: &'static Setting| {
-        let entry = entries.get(&(names.section, index, setting.name)).cloned().unwrap_or_else(|| fallback(setting));
+        let entry = entries
+            .get(&(names.section, index, setting.name))
+            .cloned()
+            .unwrap_or_else(|| fallback(setting));
         let is_changed = !entry.is_default && entry.value != fallback(setting).value;
-        ReportSetting { name: setting.name, value: entry.value, from: entry.from, is_default: entry.is_default, is_changed }
+        ReportSetting {
+            name: setting.name,
+            value: entry.value,
+            from: entry.from,
+            is_default: entry.is_default,
+            is_changed,
+        }
     };
-    let settings = names.settings().filter(|setting| !setting.is_section()).map(counts).collect();
-    ReportSection { header: if names.section == TOP.section { "" } else { names.header }, place, settings }
+    let settings = names
+        .settings()
+        .filter(|setting| !setting.is_section())
+        .map(counts)
+        .collect();
+    ReportSection {
+        header: if names.section == TOP.section {
+            ""
+        } else {
+            names.header
+        },
+        place,
+        settings,
+    }
 }
 
 fn fallback(setting: &Setting) -> Entry {
@@ -151,7 +238,11 @@ fn fallback(setting: &Setting) -> Entry {
         Fallback::Words(words) => Counts::Words(words),
         Fallback::Nothing | Fallback::Required => Counts::Nothing,
     };
-    Entry { value, from: "default".to_owned(), is_default: true }
+    Entry {
+        value,
+        from: "default".to_owned(),
+        is_default: true,
+    }
 }
 
 fn default_value(kind: Kind, value: &str) -> Counts {
@@ -165,13 +256,21 @@ pub(crate) fn plain(value: &DeValue<'_>) -> toml::Value {
     match value {
         DeValue::String(text) => toml::Value::String(text.to_string()),
         DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
-            .map_or_else(|_| toml::Value::String(number.to_string()), toml::Value::Integer),
+            .map_or_else(
+                |_| toml::Value::String(number.to_string()),
+                toml::Value::Integer,
+            ),
         DeValue::Float(number) => toml::Value::Float(number.as_str().parse().unwrap_or(f64::NAN)),
         DeValue::Boolean(on) => toml::Value::Boolean(*on),
         DeValue::Datetime(time) => toml::Value::Datetime(*time),
-        DeValue::Array(list) => toml::Value::Array(list.iter().map(|item| plain(item.get_ref())).collect()),
-        DeValue::Table(table) => {
-            toml::Value::Table(table.iter().map(|(key, value)| (key.get_ref().to_string(), plain(value.get_ref()))).collect())
+        DeValue::Array(list) => {
+            toml::Value::Array(list.iter().map(|item| plain(item.get_ref())).collect())
         }
+        DeValue::Table(table) => toml::Value::Table(
+            table
+                .iter()
+                .map(|(key, value)| (key.get_ref().to_string(), plain(value.get_ref())))
+                .collect(),
+        ),
     }
 }

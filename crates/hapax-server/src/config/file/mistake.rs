@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use super::environment::Environment;
 use super::hidden;
 
-/// Why there is no configuration. Its text is for the person who wrote the file: what is wrong, where, and what to write.
+/// Why there is no configuration. Its text is for the person who wrote the file: what is wrong,
+/// where, and what to write.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file could not be read.
@@ -53,7 +54,14 @@ impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
             None => f.write_str(&self.message),
-            Some(place @ Place { file, line: Some(line), column, .. }) => {
+            Some(
+                place @ Place {
+                    file,
+                    line: Some(line),
+                    column,
+                    ..
+                },
+            ) => {
                 write!(f, "{file}:{line}:{column}: {}\n{place}", self.message)
             }
             Some(place @ Place { file, .. }) => write!(f, "{file}: {}\n{place}", self.message),
@@ -66,7 +74,12 @@ impl fmt::Display for Place {
         let number = self.line.map_or(String::new(), |line| format!("{line} "));
         let gutter = " ".repeat(number.len());
         // Tabs stay tabs, so that the caret stands under what it means however wide they are shown.
-        let before: String = self.text.chars().take(self.column - 1).map(|c| if c == '\t' { c } else { ' ' }).collect();
+        let before: String = self
+            .text
+            .chars()
+            .take(self.column - 1)
+            .map(|c| if c == '\t' { c } else { ' ' })
+            .collect();
         writeln!(f, " {gutter}|")?;
         writeln!(f, " {number}| {}", self.text)?;
         write!(f, " {gutter}| {before}{}", "^".repeat(self.width))
@@ -105,7 +118,12 @@ pub(super) struct Mistakes<'a> {
 
 impl<'a> Mistakes<'a> {
     pub(super) fn of(file: String, text: &'a str, environment: &'a Environment) -> Self {
-        Mistakes { file, text, environment, found: RefCell::default() }
+        Mistakes {
+            file,
+            text,
+            environment,
+            found: RefCell::default(),
+        }
     }
 
     /// Notes a mistake.
@@ -130,7 +148,10 @@ impl<'a> Mistakes<'a> {
             At::Name(name) => Some(self.variable(name, false)),
             At::Nowhere => None,
         };
-        Mistake { message: message.into(), place }
+        Mistake {
+            message: message.into(),
+            place,
+        }
     }
 
     /// Where something stands, in words.
@@ -143,21 +164,39 @@ impl<'a> Mistakes<'a> {
     }
 
     pub(super) fn line(&self, at: usize) -> usize {
-        self.text[..self.text.floor_char_boundary(at)].matches('\n').count() + 1
+        self.text[..self.text.floor_char_boundary(at)]
+            .matches('\n')
+            .count()
+            + 1
     }
 
     pub(super) fn finish(self) -> Result<(), ConfigError> {
         let mut found = self.found.into_inner();
         found.sort_by(|(one, _), (other, _)| one.cmp(other));
-        if found.is_empty() { Ok(()) } else { Err(ConfigError::Mistakes(found.into_iter().map(|(_, mistake)| mistake).collect())) }
+        if found.is_empty() {
+            Ok(())
+        } else {
+            Err(ConfigError::Mistakes(
+                found.into_iter().map(|(_, mistake)| mistake).collect(),
+            ))
+        }
     }
 
     fn place(&self, span: &Range<usize>) -> Place {
         let start = self.text.floor_char_boundary(span.start);
-        let line_start = self.text[..start].rfind('\n').map_or(0, |newline| newline + 1);
+        let line_start = self.text[..start]
+            .rfind('\n')
+            .map_or(0, |newline| newline + 1);
         let line = self.text[line_start..].lines().next().unwrap_or_default();
-        let end = self.text.floor_char_boundary(span.end.min(line_start + line.len()).max(start));
-        let (text, caret) = hidden::line(self.text, line_start, line, start - line_start..end - line_start);
+        let end = self
+            .text
+            .floor_char_boundary(span.end.min(line_start + line.len()).max(start));
+        let (text, caret) = hidden::line(
+            self.text,
+            line_start,
+            line,
+            start - line_start..end - line_start,
+        );
         Place {
             file: self.file.clone(),
             line: Some(self.line(line_start)),
@@ -174,12 +213,30 @@ impl<'a> Mistakes<'a> {
             None => "\u{fffd}".to_owned(),
         };
         let name_width = name.chars().count();
-        let (column, width) = if at_value { (name_width + 2, value.chars().count()) } else { (1, name_width) };
-        Place { file: plain(name), line: None, column, width: width.max(1), text: plain(&format!("{name}={value}")) }
+        let (column, width) = if at_value {
+            (name_width + 2, value.chars().count())
+        } else {
+            (1, name_width)
+        };
+        Place {
+            file: plain(name),
+            line: None,
+            column,
+            width: width.max(1),
+            text: plain(&format!("{name}={value}")),
+        }
     }
 }
 
 /// Whatever would move the cursor of a terminal is not shown as it is.
 fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
+    text.chars()
+        .map(|c| {
+            if c.is_control() && c != '\t' {
+                '\u{fffd}'
+            } else {
+                c
+            }
+        })
+        .collect()
 }

@@ -1,9 +1,13 @@
-//! The configuration: a file of TOML, variables and flags, read as a tree in which every setting knows its place.
+//! The configuration: a file of TOML, variables and flags, read as a tree in which every setting
+//! knows its place.
 //!
-//! The tree is walked by hand rather than derived, because a derived reader stops at the first mistake and forgets where the others
-//! stand. `names.rs` is the table of all sections and settings; `environment.rs` reads variables; `section.rs` reads one section and notes
-//! what is wrong; `sections.rs` knows those about the gateway itself; `value.rs` reads single values; `routes.rs` and `policy.rs` know what a route may say, `principals.rs` how callers are
-//! known; `mistake.rs` shows the lines, `hidden.rs` takes the secrets out of them; `ledger.rs` keeps where each value came from.
+//! The tree is walked by hand rather than derived, because a derived reader stops at the first
+//! mistake and forgets where the others stand. `names.rs` is the table of all sections and
+//! settings; `environment.rs` reads variables; `section.rs` reads one section and notes what is
+//! wrong; `sections.rs` knows those about the gateway itself; `value.rs` reads single values;
+//! `routes.rs` and `policy.rs` know what a route may say, `principals.rs` how callers are known;
+//! `mistake.rs` shows the lines, `hidden.rs` takes the secrets out of them; `ledger.rs` keeps where
+//! each value came from.
 
 mod addresses;
 mod environment;
@@ -30,11 +34,15 @@ use self::environment::Variables;
 pub use self::ledger::{Counts, ReportSection, ReportSetting};
 use self::mistake::{At, Mistakes};
 pub use self::mistake::{ConfigError, Mistake, Place};
-use self::names::{DEFAULTS, DRAIN, FORWARD_AUTH, JWT, LIMITS, ROUTES, TIMEOUTS, TLS, TOP, UPSTREAM};
+use self::names::{
+    DEFAULTS, DRAIN, FORWARD_AUTH, JWT, LIMITS, ROUTES, TIMEOUTS, TLS, TOP, UPSTREAM,
+};
 use self::policy::Around;
 use self::section::{Context, Section};
 use self::value::{networks, parsed, texts};
-use super::{AnonymousField, Config, Lines, PrincipalSource, PrincipalSources, Route, Secret, StoreUrl, text};
+use super::{
+    AnonymousField, Config, Lines, PrincipalSource, PrincipalSources, Route, Secret, StoreUrl, text,
+};
 
 /// What goes before the file: variables, and before those, flags.
 #[derive(Clone, Debug, Default)]
@@ -71,7 +79,8 @@ pub fn read(path: &Path) -> Result<Config, ConfigError> {
     read_with(path, &Overrides::default())
 }
 
-/// Reads a file; where variables and flags say otherwise, they count, and only what results must make sense.
+/// Reads a file; where variables and flags say otherwise, they count, and only what results must
+/// make sense.
 pub fn read_with(path: &Path, overrides: &Overrides) -> Result<Config, ConfigError> {
     load(Some(path), overrides).map(|loaded| loaded.config)
 }
@@ -83,8 +92,13 @@ pub fn without_file(overrides: &Overrides) -> Result<Config, ConfigError> {
 
 /// Reads a configuration, with a file or without, and says how it came about.
 pub fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Loaded, ConfigError> {
-    let Some(path) = path else { return parse(Path::new(""), "", overrides) };
-    let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
+    let Some(path) = path else {
+        return parse(Path::new(""), "", overrides);
+    };
+    let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable {
+        path: path.to_owned(),
+        source,
+    })?;
     parse(path, &text, overrides)
 }
 
@@ -94,22 +108,42 @@ pub fn parse(path: &Path, text: &str, overrides: &Overrides) -> Result<Loaded, C
     let table = table(text, &context.mistakes)?;
     let variables = Variables::read(&overrides.environment, &context.mistakes);
     let (config, places) = config(table.get_ref(), &variables, overrides, &context);
-    let Context { mistakes, ledger, .. } = context;
+    let Context {
+        mistakes, ledger, ..
+    } = context;
     mistakes.finish()?;
     let (report, warnings) = ledger.report(places);
-    Ok(Loaded { routes: config.all_routes(), config, report, warnings })
+    Ok(Loaded {
+        routes: config.all_routes(),
+        config,
+        report,
+        warnings,
+    })
 }
 
-/// Reads nothing but where records are kept; `None` where neither a file nor a variable says it. For commands that need no more: a
-/// configuration that is made whole by flags of `hapax serve` will do.
-pub fn store(path: Option<&Path>, environment: &Environment) -> Result<Option<StoreUrl>, ConfigError> {
-    let unreadable = |source| ConfigError::Unreadable { path: path.unwrap_or(Path::new("")).to_owned(), source };
-    let text = path.map(std::fs::read_to_string).transpose().map_err(unreadable)?.unwrap_or_default();
+/// Reads nothing but where records are kept; `None` where neither a file nor a variable says it.
+/// For commands that need no more: a configuration that is made whole by flags of `hapax serve`
+/// will do.
+pub fn store(
+    path: Option<&Path>,
+    environment: &Environment,
+) -> Result<Option<StoreUrl>, ConfigError> {
+    let unreadable = |source| ConfigError::Unreadable {
+        path: path.unwrap_or(Path::new("")).to_owned(),
+        source,
+    };
+    let text = path
+        .map(std::fs::read_to_string)
+        .transpose()
+        .map_err(unreadable)?
+        .unwrap_or_default();
     let path = path.unwrap_or(Path::new(""));
     let context = context(path, &text, environment);
     let table = table(&text, &context.mistakes)?;
     let variables = Variables::read(environment, &context.mistakes);
-    let top = Section::absent(&TOP, &context).with_table(table.get_ref(), At::File(0..0)).with_variables(variables.section(""));
+    let top = Section::absent(&TOP, &context)
+        .with_table(table.get_ref(), At::File(0..0))
+        .with_variables(variables.section(""));
     let mut store = top.get("store", parsed(StoreUrl::from_str));
     if let Some(store) = &mut store {
         beside(&top, store);
@@ -127,10 +161,15 @@ fn context<'a>(path: &Path, text: &'a str, environment: &'a Environment) -> Cont
     }
 }
 
-fn table<'a>(text: &'a str, mistakes: &Mistakes<'_>) -> Result<toml::Spanned<DeTable<'a>>, ConfigError> {
+fn table<'a>(
+    text: &'a str,
+    mistakes: &Mistakes<'_>,
+) -> Result<toml::Spanned<DeTable<'a>>, ConfigError> {
     DeTable::parse(text).map_err(|error| {
         let span = error.span().unwrap_or_default();
-        ConfigError::Mistakes(vec![mistakes.mistake(&At::File(span), no_toml(error.message()))])
+        ConfigError::Mistakes(vec![
+            mistakes.mistake(&At::File(span), no_toml(error.message())),
+        ])
     })
 }
 
@@ -147,7 +186,9 @@ fn beside(top: &Section<'_>, store: &mut StoreUrl) {
 fn no_toml(message: &str) -> String {
     let fix = match message {
         _ if message.starts_with("duplicate key") => "it is there already: keep one of the two",
-        _ if message.starts_with("key with no value") => "a setting has a value: write name = \"value\"",
+        _ if message.starts_with("key with no value") => {
+            "a setting has a value: write name = \"value\""
+        }
         _ if message.contains("string") => "text begins and ends with a quote, on one line",
         _ => "text stands in quotes, as in listen = \"127.0.0.1:4000\"",
     };
@@ -161,11 +202,19 @@ fn config<'a>(
     overrides: &Overrides,
     context: &'a Context<'a>,
 ) -> (Config, Vec<String>) {
-    let top = Section::absent(&TOP, context).with_table(table, At::File(0..0)).with_variables(variables.section(""));
-    let section = |names: &'static names::Names| top.section(names).with_variables(variables.section(names.section));
+    let top = Section::absent(&TOP, context)
+        .with_table(table, At::File(0..0))
+        .with_variables(variables.section(""));
+    let section = |names: &'static names::Names| {
+        top.section(names)
+            .with_variables(variables.section(names.section))
+    };
     let timeouts = sections::timeouts(&section(&TIMEOUTS));
     let store = store_url(&top, overrides);
-    let around = Around { timeouts: &timeouts, store: store.as_ref() };
+    let around = Around {
+        timeouts: &timeouts,
+        store: store.as_ref(),
+    };
     let all = section(&DEFAULTS);
     let (defaults, probe) = policy::policy(&all, &around);
     let routes = route_sections(&top, &all, variables, context);
@@ -185,11 +234,23 @@ fn config<'a>(
     };
     top.read("listen", &mut config.listen, parsed(text::listen_address));
     top.read("admin", &mut config.admin, parsed(text::admin_address));
-    top.read("access_log", &mut config.access_log, parsed(Lines::from_str));
+    top.read(
+        "access_log",
+        &mut config.access_log,
+        parsed(Lines::from_str),
+    );
     top.read("store", &mut config.store, parsed(StoreUrl::from_str));
     top.read("principal", &mut config.principal, principals::sources);
-    top.read("anonymous_fields", &mut config.anonymous_fields, texts("x-tenant-hint", AnonymousField::from_str));
-    top.read("namespace", &mut config.namespace, parsed(sections::namespace));
+    top.read(
+        "anonymous_fields",
+        &mut config.anonymous_fields,
+        texts("x-tenant-hint", AnonymousField::from_str),
+    );
+    top.read(
+        "namespace",
+        &mut config.namespace,
+        parsed(sections::namespace),
+    );
     top.read("trusted_proxies", &mut config.trusted_proxies, networks);
     beside(&top, &mut config.store);
     config.high_water_file = top.place("high_water_file");
@@ -202,11 +263,17 @@ fn config<'a>(
     addresses::no_loop(&section(&UPSTREAM), &config, overrides);
     sections::bodies_fit(&section(&LIMITS), &config.all_routes(), &config.limits);
     addresses::admin_is_guarded(&top, &config, overrides);
-    let unwritten = Section::absent(&ROUTES, context).with_index(routes.len()).with_defaults(&all);
+    let unwritten = Section::absent(&ROUTES, context)
+        .with_index(routes.len())
+        .with_defaults(&all);
     // Read once more for the ledger alone: as a route, and not as what routes are made of.
     let _ = policy::policy(&unwritten, &around);
     unwritten.follows("path", "/**", "unwritten, after the last");
-    let places = routes.iter().map(Section::words).chain(["unwritten".to_owned()]).collect();
+    let places = routes
+        .iter()
+        .map(Section::words)
+        .chain(["unwritten".to_owned()])
+        .collect();
     (config, places)
 }
 
@@ -229,7 +296,11 @@ fn route_sections<'a>(
     while variables.route(routes.len()).is_some() {
         routes.push(Section::absent(&ROUTES, context).with_index(routes.len()));
     }
-    let whole = |(index, route): (usize, Section<'a>)| route.with_variables(variables.route(index)).with_defaults(all);
+    let whole = |(index, route): (usize, Section<'a>)| {
+        route
+            .with_variables(variables.route(index))
+            .with_defaults(all)
+    };
     routes.into_iter().enumerate().map(whole).collect()
 }
 
@@ -241,7 +312,11 @@ fn overrule(config: &mut Config, overrides: &Overrides, context: &Context<'_>) {
     }
     if let Some(admin) = overrides.admin {
         config.admin = admin;
-        note("admin", "--admin", admin.map_or("off".to_owned(), |admin| admin.to_string()));
+        note(
+            "admin",
+            "--admin",
+            admin.map_or("off".to_owned(), |admin| admin.to_string()),
+        );
     }
     if let Some(store) = &overrides.store {
         config.store = store.clone();

@@ -1,8 +1,11 @@
-//! Every section and setting: its name, what may be written there, what counts when nothing is, and what it means.
+//! Every section and setting: its name, what may be written there, what counts when nothing is, and
+//! what it means.
 //!
-//! This is the one table. The reader knows a setting and its bounds by it; the variables `HAPAX__SECTION__SETTING`, the JSON Schema,
-//! `docs/configuration.md` and `hapax config print` are made from it. `tables.rs` has the sections, `policy.rs` what a route may say, `principals.rs` how callers are known,
-//! `kind.rs` what kinds of values there are, `spelling.rs` what somebody may have meant who wrote another name.
+//! This is the one table. The reader knows a setting and its bounds by it; the variables
+//! `HAPAX__SECTION__SETTING`, the JSON Schema, `docs/configuration.md` and `hapax config print` are
+//! made from it. `tables.rs` has the sections, `policy.rs` what a route may say, `principals.rs`
+//! how callers are known, `kind.rs` what kinds of values there are, `spelling.rs` what somebody may
+//! have meant who wrote another name.
 
 mod kind;
 mod policy;
@@ -36,12 +39,15 @@ impl Names {
 
     /// The setting by that name, or the secret whose file it names.
     pub(crate) fn find(&self, name: &str) -> Option<&'static Setting> {
-        self.settings().find(|setting| setting.name == name || setting.file_name() == Some(name))
+        self.settings()
+            .find(|setting| setting.name == name || setting.file_name() == Some(name))
     }
 
     /// Every name that may stand here, those of files with secrets too.
     pub(crate) fn words(&self) -> impl Iterator<Item = &'static str> + use<> {
-        self.settings().flat_map(|setting| [Some(setting.name), setting.file_name()]).flatten()
+        self.settings()
+            .flat_map(|setting| [Some(setting.name), setting.file_name()])
+            .flatten()
     }
 
     /// That name as the table spells it.

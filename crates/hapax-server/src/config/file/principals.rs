@@ -16,7 +16,8 @@ use crate::config::jwt::is_shared;
 use crate::config::principal::identity_field;
 use crate::config::url::believable_url;
 use crate::config::{
-    AnonymousField, Audience, Config, ForwardAuth, Issuer, Jwt, KeysFrom, PrincipalSource, PrincipalSources, ServiceUrl, text,
+    AnonymousField, Audience, Config, ForwardAuth, Issuer, Jwt, KeysFrom, PrincipalSource,
+    PrincipalSources, ServiceUrl, text,
 };
 use crate::gateway::forward;
 
@@ -33,38 +34,78 @@ pub(super) fn jwt(section: &Section<'_>) -> Option<Jwt> {
     let issuer = section.get("issuer", parsed(issuer));
     let audience = section.get("audience", audience);
     if section.is_present() {
-        require(section, "issuer", "issuer = \"https://id.example.com\", as `iss` in its tokens says, or \"any\"");
-        require(section, "audience", "audience = \"…\", as `aud` in tokens for this service says, or \"any\"");
+        require(
+            section,
+            "issuer",
+            "issuer = \"https://id.example.com\", as `iss` in its tokens says, or \"any\"",
+        );
+        require(
+            section,
+            "audience",
+            "audience = \"…\", as `aud` in tokens for this service says, or \"any\"",
+        );
     }
     let ca_file = section.file("ca_file");
-    if ca_file.is_some() && !matches!(&keys, Some(KeysFrom::Url(url)) if url.expose().scheme_str() == Some("https")) {
-        section.mistake(&["ca_file"], "`ca_file` is for a `keys_url` with https, and there is none: leave it out");
+    if ca_file.is_some()
+        && !matches!(&keys, Some(KeysFrom::Url(url)) if url.expose().scheme_str() == Some("https"))
+    {
+        section.mistake(
+            &["ca_file"],
+            "`ca_file` is for a `keys_url` with https, and there is none: leave it out",
+        );
     }
     // Read whether the rest is good or not, so that every mistake is told at once.
-    let mut jwt = Jwt::new(Vec::new(), KeysFrom::File(PathBuf::new()), Issuer::Any, Audience::Any);
-    section.read("field", &mut jwt.field, parsed(|text| identity_field(text, "authorization")));
+    let mut jwt = Jwt::new(
+        Vec::new(),
+        KeysFrom::File(PathBuf::new()),
+        Issuer::Any,
+        Audience::Any,
+    );
+    section.read(
+        "field",
+        &mut jwt.field,
+        parsed(|text| identity_field(text, "authorization")),
+    );
     section.read("leeway", &mut jwt.leeway, leeway);
     section.read("refresh", &mut jwt.refresh, duration);
     section.read("stale_max", &mut jwt.stale_max, duration);
     ages(section, &jwt, keys.as_ref());
-    Some(Jwt { algorithms: algorithms?, keys: keys?, issuer: issuer?, audience: audience?, ca_file, ..jwt })
+    Some(Jwt {
+        algorithms: algorithms?,
+        keys: keys?,
+        issuer: issuer?,
+        audience: audience?,
+        ca_file,
+        ..jwt
+    })
 }
 
 fn require(section: &Section<'_>, name: &str, write: &str) {
     if !section.has(name) {
-        section.mistake(&[], format!("{} lacks `{name}`: write {write}", section.header()));
+        section.mistake(
+            &[],
+            format!("{} lacks `{name}`: write {write}", section.header()),
+        );
     }
 }
 
-/// What tokens may be signed with: never what they themselves say. Where nothing is written, what most issuers use.
+/// What tokens may be signed with: never what they themselves say. Where nothing is written, what
+/// most issuers use.
 fn algorithms(section: &Section<'_>) -> Option<Vec<Algorithm>> {
     if !section.has("algorithms") && section.is_present() {
-        let (algorithm, word) = if section.has("secret_file") { (Algorithm::HS256, "HS256") } else { (Algorithm::RS256, "RS256") };
+        let (algorithm, word) = if section.has("secret_file") {
+            (Algorithm::HS256, "HS256")
+        } else {
+            (Algorithm::RS256, "RS256")
+        };
         section.follows("algorithms", vec![word], "default");
         return Some(vec![algorithm]);
     }
     let algorithms = section.get("algorithms", texts("RS256", algorithm))?;
-    let shared = algorithms.iter().filter(|algorithm| is_shared(**algorithm)).count();
+    let shared = algorithms
+        .iter()
+        .filter(|algorithm| is_shared(**algorithm))
+        .count();
     if shared > 0 && shared < algorithms.len() {
         section.mistake(
             &["algorithms"],
@@ -90,7 +131,10 @@ fn algorithm(text: &str) -> Result<Algorithm, String> {
 
 fn keys(section: &Section<'_>, algorithms: &[Algorithm]) -> Option<KeysFrom> {
     const PLACES: [&str; 3] = ["keys_file", "keys_url", "secret_file"];
-    let written: Vec<_> = PLACES.into_iter().filter(|name| section.has(name)).collect();
+    let written: Vec<_> = PLACES
+        .into_iter()
+        .filter(|name| section.has(name))
+        .collect();
     match written[..] {
         [] if section.is_present() => section.mistake(
             &[],
@@ -103,15 +147,21 @@ fn keys(section: &Section<'_>, algorithms: &[Algorithm]) -> Option<KeysFrom> {
     if let [place @ ("keys_file" | "keys_url")] = written[..]
         && is_shared
     {
-        section.mistake(&[place], format!("HS256 and its like have no public keys: write secret_file instead of `{place}`"));
+        section.mistake(
+            &[place],
+            format!(
+                "HS256 and its like have no public keys: write secret_file instead of `{place}`"
+            ),
+        );
     }
     if written == ["secret_file"] && !is_shared && !algorithms.is_empty() {
-        let message =
-            "a secret is for HS256, HS384 and HS512: write keys_file or keys_url instead, or one of those in `algorithms`";
+        let message = "a secret is for HS256, HS384 and HS512: write keys_file or keys_url instead, or one of those in `algorithms`";
         section.mistake(&["secret_file"], message);
     }
     let from_file = section.file("keys_file").map(KeysFrom::File);
-    let from_url = section.get("keys_url", parsed(believable_url)).map(KeysFrom::Url);
+    let from_url = section
+        .get("keys_url", parsed(believable_url))
+        .map(KeysFrom::Url);
     let secret = section.file("secret_file").map(KeysFrom::Secret);
     from_file.or(from_url).or(secret)
 }
@@ -119,26 +169,32 @@ fn keys(section: &Section<'_>, algorithms: &[Algorithm]) -> Option<KeysFrom> {
 fn issuer(text: &str) -> Result<Issuer, String> {
     match text {
         "any" => Ok(Issuer::Any),
-        "" => Err("an issuer has a name: write what `iss` in its tokens says, or \"any\"".to_owned()),
-        // What stands between the parts of a principal's name.
-        _ if text.chars().any(|c| c.is_whitespace() || c.is_control()) => {
-            Err(format!("`{}` has a space in it: write what `iss` in the tokens says", text.escape_debug()))
+        "" => {
+            Err("an issuer has a name: write what `iss` in its tokens says, or \"any\"".to_owned())
         }
+        // What stands between the parts of a principal's name.
+        _ if text.chars().any(|c| c.is_whitespace() || c.is_control()) => Err(format!(
+            "`{}` has a space in it: write what `iss` in the tokens says",
+            text.escape_debug()
+        )),
         _ => Ok(Issuer::Just(text.into())),
     }
 }
 
 fn audience(value: &DeValue<'_>, kind: Kind) -> Result<Audience, String> {
     let one = |text: &str| match text {
-        "" => Err("an audience has a name: write what `aud` in the tokens says, or \"any\"".to_owned()),
+        "" => Err(
+            "an audience has a name: write what `aud` in the tokens says, or \"any\"".to_owned(),
+        ),
         _ => Ok(text.to_owned()),
     };
     let audiences = texts("https://api.example.com", one)(value, kind)?;
     match &audiences[..] {
         [any] if any == "any" => Ok(Audience::Any),
-        _ if audiences.iter().any(|audience| audience == "any") => {
-            Err("\"any\" stands alone: write audience = \"any\", or leave it out of the list".to_owned())
-        }
+        _ if audiences.iter().any(|audience| audience == "any") => Err(
+            "\"any\" stands alone: write audience = \"any\", or leave it out of the list"
+                .to_owned(),
+        ),
         _ => Ok(Audience::OneOf(audiences)),
     }
 }
@@ -155,7 +211,10 @@ fn leeway(value: &DeValue<'_>, _: Kind) -> Result<Duration, String> {
 fn ages(section: &Section<'_>, jwt: &Jwt, keys: Option<&KeysFrom>) {
     if !matches!(keys, None | Some(KeysFrom::Url(_))) {
         if section.has("refresh") {
-            section.mistake(&["refresh"], "`refresh` is for keys_url: a file is read again when it changes; leave it out");
+            section.mistake(
+                &["refresh"],
+                "`refresh` is for keys_url: a file is read again when it changes; leave it out",
+            );
         }
         return;
     }
@@ -172,7 +231,11 @@ fn ages(section: &Section<'_>, jwt: &Jwt, keys: Option<&KeysFrom>) {
 pub(super) fn forward_auth(section: &Section<'_>) -> Option<ForwardAuth> {
     let principal_field = section.get("principal_field", parsed(field));
     if section.is_present() {
-        require(section, "principal_field", "principal_field = \"x-auth-user\", the field of its answer that names the caller");
+        require(
+            section,
+            "principal_field",
+            "principal_field = \"x-auth-user\", the field of its answer that names the caller",
+        );
     }
     let mut auth = ForwardAuth::new(HeaderName::from_static("x-auth-user"));
     section.read("forward", &mut auth.forward, texts("x-api-key", shown));
@@ -183,21 +246,31 @@ pub(super) fn forward_auth(section: &Section<'_>) -> Option<ForwardAuth> {
     section.read("timeout", &mut auth.timeout, auth_timeout);
     section.read("concurrency_max", &mut auth.concurrency_max, count);
     auth.ca_file = section.file("ca_file");
-    Some(ForwardAuth { principal_field: principal_field?, ..auth })
+    Some(ForwardAuth {
+        principal_field: principal_field?,
+        ..auth
+    })
 }
 
 fn field(text: &str) -> Result<HeaderName, String> {
-    HeaderName::from_str(text).map_err(|_| format!("`{text}` is not the name of a header field: write x-auth-user, for example"))
+    HeaderName::from_str(text).map_err(|_| {
+        format!("`{text}` is not the name of a header field: write x-auth-user, for example")
+    })
 }
 
-/// A field of the request that the service is shown, besides those that it is shown anyway. What concerns one connection, or the
-/// length of a body, would make another question of it.
+/// A field of the request that the service is shown, besides those that it is shown anyway. What
+/// concerns one connection, or the length of a body, would make another question of it.
 fn shown(text: &str) -> Result<HeaderName, String> {
     let name = field(text)?;
-    let told = name.as_str().strip_prefix("x-forwarded-").map(|what| ["method", "uri", "host", "proto", "for"].contains(&what));
+    let told = name
+        .as_str()
+        .strip_prefix("x-forwarded-")
+        .map(|what| ["method", "uri", "host", "proto", "for"].contains(&what));
     let is_told = told.unwrap_or_else(|| ["x-request-id", "traceparent"].contains(&name.as_str()));
     if forward::CREDENTIALS.contains(&name) || is_told {
-        return Err(format!("`{name}` is for the gateway to show, which it does without being told: leave it out of `forward`"));
+        return Err(format!(
+            "`{name}` is for the gateway to show, which it does without being told: leave it out of `forward`"
+        ));
     }
     if !forward::is_plain(name.as_str()) {
         return Err(format!(
@@ -212,8 +285,8 @@ fn shown(text: &str) -> Result<HeaderName, String> {
     Ok(name)
 }
 
-/// Why the service cannot be shown a field and answer with it too: no client may say what is passed, guarded or not, and it is taken off
-/// before anybody is asked.
+/// Why the service cannot be shown a field and answer with it too: no client may say what is
+/// passed, guarded or not, and it is taken off before anybody is asked.
 fn never_shown(name: &HeaderName) -> String {
     format!(
         "`{name}` is what the service is shown, and a field in `pass` is taken off every request of clients: nobody could show it any more; \
@@ -221,11 +294,14 @@ fn never_shown(name: &HeaderName) -> String {
     )
 }
 
-/// A field that the gateway takes over from the answer: not one by which it would undo what it says itself, nor one that it asks with.
+/// A field that the gateway takes over from the answer: not one by which it would undo what it says
+/// itself, nor one that it asks with.
 fn passed(text: &str) -> Result<HeaderName, String> {
     let name = field(text)?;
     if forward::is_ours(&name) || forward::is_keys(&name) {
-        return Err(format!("`{name}` is a field that the gateway itself sets or reads: leave it out of `pass`"));
+        return Err(format!(
+            "`{name}` is a field that the gateway itself sets or reads: leave it out of `pass`"
+        ));
     }
     if forward::CREDENTIALS.contains(&name) {
         return Err(never_shown(&name));
@@ -235,14 +311,17 @@ fn passed(text: &str) -> Result<HeaderName, String> {
 
 fn auth_timeout(value: &DeValue<'_>, _: Kind) -> Result<Duration, String> {
     match duration(value, TIMEOUT)? {
-        timeout if timeout > AUTH_TIMEOUT_MAX => Err("every guarded request waits for this: write at most \"60s\"".to_owned()),
+        timeout if timeout > AUTH_TIMEOUT_MAX => {
+            Err("every guarded request waits for this: write at most \"60s\"".to_owned())
+        }
         timeout => Ok(timeout),
     }
 }
 
 /// `principal`, for all routes or for one.
 pub(super) fn sources(value: &DeValue<'_>, kind: Kind) -> Result<PrincipalSources, String> {
-    texts("digest:authorization", PrincipalSource::from_str)(value, kind).and_then(PrincipalSources::new)
+    texts("digest:authorization", PrincipalSource::from_str)(value, kind)
+        .and_then(PrincipalSources::new)
 }
 
 /// What the sources need, and sections that nothing needs.
@@ -255,7 +334,11 @@ pub(super) fn check(
 ) {
     // Each list with the section that it is written in.
     let mut lists = vec![(top, config.principal.clone())];
-    lists.extend(routes.iter().filter_map(|route| Some((route, route.peek("principal", sources)?))));
+    lists.extend(
+        routes
+            .iter()
+            .filter_map(|route| Some((route, route.peek("principal", sources)?))),
+    );
     for (section, list) in &lists {
         for source in list.iter() {
             match source {
@@ -299,7 +382,10 @@ pub(super) fn check(
         && auth.ca_file.is_some()
         && url.expose().scheme_str() == Some("http")
     {
-        forward_auth.mistake(&["ca_file"], "`ca_file` is for a service with https, and this one has http: leave it out");
+        forward_auth.mistake(
+            &["ca_file"],
+            "`ca_file` is for a service with https, and this one has http: leave it out",
+        );
     }
 }
 
@@ -308,7 +394,9 @@ fn one_service(lists: &[(&Section<'_>, PrincipalSources)]) -> Option<ServiceUrl>
     let mut first: Option<ServiceUrl> = None;
     for (section, list) in lists {
         for source in list.iter() {
-            let PrincipalSource::ForwardAuth(url) = source else { continue };
+            let PrincipalSource::ForwardAuth(url) = source else {
+                continue;
+            };
             if first.as_ref().is_some_and(|first| first != url) {
                 section.mistake(
                     &["principal"],
@@ -324,12 +412,17 @@ fn one_service(lists: &[(&Section<'_>, PrincipalSources)]) -> Option<ServiceUrl>
 /// A field that says who is asking is believed only from proxies that are named.
 fn has_proxies(section: &Section<'_>, top: &Section<'_>, list: &PrincipalSources, config: &Config) {
     let source = list.first();
-    let PrincipalSource::Header(field) = source else { return };
+    let PrincipalSource::Header(field) = source else {
+        return;
+    };
     if !config.trusted_proxies.is_empty() {
         return;
     }
     if top.has("trusted_proxies") {
-        top.mistake(&["trusted_proxies"], format!("`{source}` believes only these, and there is none: name the proxies"));
+        top.mistake(
+            &["trusted_proxies"],
+            format!("`{source}` believes only these, and there is none: name the proxies"),
+        );
     } else {
         section.mistake(
             &["principal"],
@@ -348,26 +441,50 @@ fn key_fields_apart(
     overrides: &Overrides,
 ) {
     let mut settings: Vec<(&Section<'_>, &str, Vec<HeaderName>)> = Vec::new();
-    let is_one = |wanted: fn(&PrincipalSource) -> bool| lists.iter().any(|(_, list)| list.iter().any(wanted));
+    let is_one = |wanted: fn(&PrincipalSource) -> bool| {
+        lists.iter().any(|(_, list)| list.iter().any(wanted))
+    };
     for (section, list) in lists {
-        let named = list.iter().filter(|source| !matches!(source, PrincipalSource::Jwt(_) | PrincipalSource::ForwardAuth(_)));
-        settings.extend(named.map(|source| (*section, "principal", source.fields(config).into_iter().cloned().collect())));
+        let named = list.iter().filter(|source| {
+            !matches!(
+                source,
+                PrincipalSource::Jwt(_) | PrincipalSource::ForwardAuth(_)
+            )
+        });
+        settings.extend(named.map(|source| {
+            (
+                *section,
+                "principal",
+                source.fields(config).into_iter().cloned().collect(),
+            )
+        }));
     }
-    if let Some(token) = config.jwt.as_ref().filter(|_| is_one(|source| matches!(source, PrincipalSource::Jwt(_)))) {
+    if let Some(token) = config
+        .jwt
+        .as_ref()
+        .filter(|_| is_one(|source| matches!(source, PrincipalSource::Jwt(_))))
+    {
         settings.push((jwt, "field", vec![token.field.clone()]));
     }
-    if let Some(auth) = config.forward_auth.as_ref().filter(|_| is_one(|source| matches!(source, PrincipalSource::ForwardAuth(_))))
+    if let Some(auth) = config
+        .forward_auth
+        .as_ref()
+        .filter(|_| is_one(|source| matches!(source, PrincipalSource::ForwardAuth(_))))
     {
         settings.push((forward_auth, "forward", auth.forward.clone()));
         settings.push((forward_auth, "pass", auth.pass.clone()));
     }
     let carries_keys = |field: &&HeaderName| {
         forward::is_keys(field)
-            || config.all_routes().iter().any(|route| route.policy.key_field.eq_ignore_ascii_case(field.as_str()))
+            || config
+                .all_routes()
+                .iter()
+                .any(|route| route.policy.key_field.eq_ignore_ascii_case(field.as_str()))
     };
     for (section, setting, fields) in settings {
         // Of the default no route can have made a key.
-        let is_written = section.has(setting) || (std::ptr::eq(section, top) && overrides.principal.is_some());
+        let is_written =
+            section.has(setting) || (std::ptr::eq(section, top) && overrides.principal.is_some());
         if let Some(field) = fields.iter().find(carries_keys).filter(|_| is_written) {
             section.mistake(
                 &[setting],

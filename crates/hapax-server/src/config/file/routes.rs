@@ -17,9 +17,18 @@ pub(super) fn routes(sections: &[Section<'_>], around: &Around<'_>) -> Vec<Route
     // The place of each is kept beside it: one that is not good must not shift those after it.
     let mut good: Vec<(&Section<'_>, Route)> = Vec::new();
     for section in sections {
-        let Some(route) = route(section, around) else { continue };
-        if let Some((taker, takes)) = good.iter().rev().find(|(_, earlier)| takes_all(earlier, &route)) {
-            let place = taker.line().map_or_else(|| format!("of {}", taker.words()), |line| format!("in line {line}"));
+        let Some(route) = route(section, around) else {
+            continue;
+        };
+        if let Some((taker, takes)) = good
+            .iter()
+            .rev()
+            .find(|(_, earlier)| takes_all(earlier, &route))
+        {
+            let place = taker.line().map_or_else(
+                || format!("of {}", taker.words()),
+                |line| format!("in line {line}"),
+            );
             section.mistake(
                 &["path"],
                 format!("no request gets here: `{}` {place} takes them all: put this route before it, or remove it", takes.name),
@@ -28,10 +37,18 @@ pub(super) fn routes(sections: &[Section<'_>], around: &Around<'_>) -> Vec<Route
             section
                 .mistake(&["path"], "no request gets here: the routes before it take them all: put this one first, or remove it");
         }
-        if let Some((other, _)) = good.iter().find(|(_, earlier)| earlier.name == route.name && section.has("name")) {
+        if let Some((other, _)) = good
+            .iter()
+            .find(|(_, earlier)| earlier.name == route.name && section.has("name"))
+        {
             let place = other.words();
-            section
-                .mistake(&["name"], format!("`{}` is the name of the route in {place} already: give this one another", route.name));
+            section.mistake(
+                &["name"],
+                format!(
+                    "`{}` is the name of the route in {place} already: give this one another",
+                    route.name
+                ),
+            );
         }
         good.push((section, route));
     }
@@ -40,7 +57,10 @@ pub(super) fn routes(sections: &[Section<'_>], around: &Around<'_>) -> Vec<Route
 
 fn route(section: &Section<'_>, around: &Around<'_>) -> Option<Route> {
     if !section.has("path") && section.is_present() {
-        section.mistake(&[], "a route needs `path`: write path = \"/v1/charges\", or path = \"/**\" for every path");
+        section.mistake(
+            &[],
+            "a route needs `path`: write path = \"/v1/charges\", or path = \"/**\" for every path",
+        );
     }
     let methods = section.get("method", methods);
     let (mut policy, probe) = policy::policy(section, around);
@@ -57,7 +77,14 @@ fn route(section: &Section<'_>, around: &Around<'_>) -> Option<Route> {
         }
     }
     let name = name.unwrap_or_else(|| described(&methods, &pattern));
-    Some(Route { name, methods, pattern, policy, probe, principal })
+    Some(Route {
+        name,
+        methods,
+        pattern,
+        policy,
+        probe,
+        principal,
+    })
 }
 
 /// A word that can stand in a metric and on a command line as it is.
@@ -88,7 +115,9 @@ fn methods(value: &DeValue<'_>, _: Kind) -> Result<Vec<Method>, String> {
         one => vec![one],
     };
     if list.is_empty() {
-        return Err("a route without methods matches nothing: name one, or leave out `method`".to_owned());
+        return Err(
+            "a route without methods matches nothing: name one, or leave out `method`".to_owned(),
+        );
     }
     let mut methods = Vec::new();
     for item in list {
@@ -110,23 +139,35 @@ fn methods(value: &DeValue<'_>, _: Kind) -> Result<Vec<Method>, String> {
 fn method(text: &str) -> Result<Method, String> {
     let upper = text.to_ascii_uppercase();
     match Method::from_bytes(text.as_bytes()) {
-        Ok(Method::CONNECT) => Err("`CONNECT` opens a tunnel, and the gateway opens none: leave it out".to_owned()),
+        Ok(Method::CONNECT) => {
+            Err("`CONNECT` opens a tunnel, and the gateway opens none: leave it out".to_owned())
+        }
         Ok(method) if text == upper => Ok(method),
         Ok(_) => Err(format!("methods are sent in upper case: write \"{upper}\"")),
-        Err(_) => Err(format!("`{text}` is no method: write \"POST\", for example")),
+        Err(_) => Err(format!(
+            "`{text}` is no method: write \"POST\", for example"
+        )),
     }
 }
 
 /// Whether an earlier route leaves nothing to a later one.
 fn takes_all(earlier: &Route, later: &Route) -> bool {
     let methods = earlier.methods.is_empty()
-        || (!later.methods.is_empty() && later.methods.iter().all(|method| earlier.methods.contains(method)));
+        || (!later.methods.is_empty()
+            && later
+                .methods
+                .iter()
+                .all(|method| earlier.methods.contains(method)));
     methods && earlier.pattern.covers(&later.pattern)
 }
 
-/// Whether earlier routes together leave nothing to this one: each of its methods is taken by one of them.
+/// Whether earlier routes together leave nothing to this one: each of its methods is taken by one
+/// of them.
 fn is_taken(earlier: &[(&Section<'_>, Route)], later: &Route) -> bool {
-    let taken =
-        |method: &Method| earlier.iter().any(|(_, route)| route.methods.contains(method) && route.pattern.covers(&later.pattern));
+    let taken = |method: &Method| {
+        earlier.iter().any(|(_, route)| {
+            route.methods.contains(method) && route.pattern.covers(&later.pattern)
+        })
+    };
     !later.methods.is_empty() && later.methods.iter().all(taken)
 }

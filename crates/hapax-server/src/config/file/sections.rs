@@ -26,7 +26,11 @@ pub(super) fn namespace(text: &str) -> Result<String, String> {
     }
 }
 
-pub(super) fn upstream(section: &Section<'_>, overrides: &Overrides, context: &Context<'_>) -> Upstream {
+pub(super) fn upstream(
+    section: &Section<'_>,
+    overrides: &Overrides,
+    context: &Context<'_>,
+) -> Upstream {
     let url = section.get("url", parsed(text::upstream_url));
     if url.is_none() && overrides.upstream.is_none() && !section.has("url") {
         section.mistake(
@@ -35,12 +39,22 @@ pub(super) fn upstream(section: &Section<'_>, overrides: &Overrides, context: &C
         );
     }
     if let Some(url) = &overrides.upstream {
-        context.ledger.flag("upstream", "url", "--upstream", url.to_string().trim_end_matches('/').to_owned());
+        context.ledger.flag(
+            "upstream",
+            "url",
+            "--upstream",
+            url.to_string().trim_end_matches('/').to_owned(),
+        );
     }
     let mut upstream = Upstream::new(overrides.upstream.clone().or(url).unwrap_or_default());
-    section.read("protocol", &mut upstream.protocol, parsed(Protocol::from_str));
+    section.read(
+        "protocol",
+        &mut upstream.protocol,
+        parsed(Protocol::from_str),
+    );
     section.read("connections_max", &mut upstream.connections_max, count);
-    upstream.unguarded_per_peer_max = part_of_connections(section, "unguarded_per_peer_max", upstream.connections_max);
+    upstream.unguarded_per_peer_max =
+        part_of_connections(section, "unguarded_per_peer_max", upstream.connections_max);
     upstream.tunnels_max = part_of_connections(section, "tunnels_max", upstream.connections_max);
     section.read("idle_max", &mut upstream.idle_max, duration);
     section.read("reuse_max", &mut upstream.reuse_max, duration);
@@ -52,21 +66,32 @@ pub(super) fn upstream(section: &Section<'_>, overrides: &Overrides, context: &C
         );
     }
     if section.has("reuse_max") && upstream.reuse_max > upstream.idle_max {
-        let (reuse, idle) = (text::spelled(upstream.reuse_max), text::spelled(upstream.idle_max));
+        let (reuse, idle) = (
+            text::spelled(upstream.reuse_max),
+            text::spelled(upstream.idle_max),
+        );
         section.mistake(
             &["reuse_max"],
             format!("`reuse_max` ({reuse}) is over `idle_max` ({idle}), and no connection is kept for longer: shorten it"),
         );
     }
     if !section.has("reuse_max") && upstream.reuse_max > upstream.idle_max {
-        section.follows("reuse_max", text::spelled(upstream.idle_max), "follows from idle_max");
+        section.follows(
+            "reuse_max",
+            text::spelled(upstream.idle_max),
+            "follows from idle_max",
+        );
     }
     upstream.reuse_max = upstream.reuse_max.min(upstream.idle_max);
     upstream
 }
 
 /// A number of connections that is a part of all.
-fn part_of_connections(section: &Section<'_>, name: &'static str, connections_max: usize) -> Option<usize> {
+fn part_of_connections(
+    section: &Section<'_>,
+    name: &'static str,
+    connections_max: usize,
+) -> Option<usize> {
     let part: Option<usize> = section.get(name, count);
     if let Some(part) = part.filter(|part| *part > connections_max) {
         section.mistake(
@@ -84,7 +109,10 @@ pub(super) fn tls(section: &Section<'_>) -> Option<Tls> {
         }
     }
     let (certificate, key) = (section.file("certificate"), section.file("key"));
-    Some(Tls { certificate: certificate?, key: key? })
+    Some(Tls {
+        certificate: certificate?,
+        key: key?,
+    })
 }
 
 pub(super) fn timeouts(section: &Section<'_>) -> Timeouts {
@@ -98,7 +126,10 @@ pub(super) fn timeouts(section: &Section<'_>) -> Timeouts {
     section.read("answer", &mut timeouts.answer, duration);
     section.read("tunnel_idle", &mut timeouts.tunnel_idle, duration);
     if timeouts.answer < timeouts.connect {
-        let (answer, connect) = (text::spelled(timeouts.answer), text::spelled(timeouts.connect));
+        let (answer, connect) = (
+            text::spelled(timeouts.answer),
+            text::spelled(timeouts.connect),
+        );
         section.mistake(
             &["answer", "connect"],
             format!("`answer` ({answer}) is under `connect` ({connect}): a service that takes so long to be reached cannot answer sooner; lengthen `answer` or shorten `connect`"),
@@ -110,7 +141,11 @@ pub(super) fn timeouts(section: &Section<'_>) -> Timeouts {
 pub(super) fn limits(section: &Section<'_>) -> Limits {
     let mut limits = Limits::default();
     section.read("connections_max", &mut limits.connections_max, count);
-    section.read("silent_connections_max", &mut limits.silent_connections_max, count);
+    section.read(
+        "silent_connections_max",
+        &mut limits.silent_connections_max,
+        count,
+    );
     section.read("header_bytes_max", &mut limits.header_bytes_max, size);
     section.read("header_fields_max", &mut limits.header_fields_max, count);
     section.read("streams_max", &mut limits.streams_max, count);
@@ -119,17 +154,52 @@ pub(super) fn limits(section: &Section<'_>) -> Limits {
     limits.records_per_principal_max = section.get("records_per_principal_max", count);
     limits.bytes_per_principal_max = section.get("bytes_per_principal_max", size);
     section.read("records_max", &mut limits.records_max, count);
-    section.read("refused_records_max", &mut limits.refused_records_max, count);
-    section.read("velocity_entries_max", &mut limits.velocity_entries_max, count);
-    section.read("buffered_memory_bytes_max", &mut limits.buffered_memory_bytes_max, size);
-    limits.buffered_memory_bytes_per_peer_max = section.get("buffered_memory_bytes_per_peer_max", size);
-    section.read("buffered_disk_bytes_max", &mut limits.buffered_disk_bytes_max, size);
+    section.read(
+        "refused_records_max",
+        &mut limits.refused_records_max,
+        count,
+    );
+    section.read(
+        "velocity_entries_max",
+        &mut limits.velocity_entries_max,
+        count,
+    );
+    section.read(
+        "buffered_memory_bytes_max",
+        &mut limits.buffered_memory_bytes_max,
+        size,
+    );
+    limits.buffered_memory_bytes_per_peer_max =
+        section.get("buffered_memory_bytes_per_peer_max", size);
+    section.read(
+        "buffered_disk_bytes_max",
+        &mut limits.buffered_disk_bytes_max,
+        size,
+    );
     limits.buffered_disk_bytes_per_peer_max = section.get("buffered_disk_bytes_per_peer_max", size);
-    let memory = ("buffered_memory_bytes_per_peer_max", "buffered_memory_bytes_max");
-    share_of_buffer(section, memory, limits.memory_share(), limits.buffered_memory_bytes_max);
-    let disk = ("buffered_disk_bytes_per_peer_max", "buffered_disk_bytes_max");
-    share_of_buffer(section, disk, limits.disk_share(), limits.buffered_disk_bytes_max);
-    if section.has("silent_connections_max") && limits.silent_connections_max > limits.connections_max {
+    let memory = (
+        "buffered_memory_bytes_per_peer_max",
+        "buffered_memory_bytes_max",
+    );
+    share_of_buffer(
+        section,
+        memory,
+        limits.memory_share(),
+        limits.buffered_memory_bytes_max,
+    );
+    let disk = (
+        "buffered_disk_bytes_per_peer_max",
+        "buffered_disk_bytes_max",
+    );
+    share_of_buffer(
+        section,
+        disk,
+        limits.disk_share(),
+        limits.buffered_disk_bytes_max,
+    );
+    if section.has("silent_connections_max")
+        && limits.silent_connections_max > limits.connections_max
+    {
         let (silent, all) = (limits.silent_connections_max, limits.connections_max);
         section.mistake(
             &["silent_connections_max"],
@@ -140,30 +210,64 @@ pub(super) fn limits(section: &Section<'_>) -> Limits {
     if !section.has("silent_connections_max") {
         let silent = i64::try_from(limits.silent_connections_max).unwrap_or(i64::MAX);
         let is_less = silent < 4_096;
-        section.follows("silent_connections_max", silent, if is_less { "follows from connections_max" } else { "default" });
+        section.follows(
+            "silent_connections_max",
+            silent,
+            if is_less {
+                "follows from connections_max"
+            } else {
+                "default"
+            },
+        );
     }
     limits
 }
 
 /// What one peer may have of a budget.
-fn share_of_buffer(section: &Section<'_>, (name, total_name): (&'static str, &'static str), share: u64, total: u64) {
+fn share_of_buffer(
+    section: &Section<'_>,
+    (name, total_name): (&'static str, &'static str),
+    share: u64,
+    total: u64,
+) {
     if share > total {
         let (share, total) = (text::spelled_size(share), text::spelled_size(total));
         section.mistake(
             &[name, total_name],
-            format!("`{name}` ({share}) is over `{total_name}` ({total}): lower it, or raise the other"),
+            format!(
+                "`{name}` ({share}) is over `{total_name}` ({total}): lower it, or raise the other"
+            ),
         );
     }
 }
 
 /// Notes routes that take bodies which no peer has room for.
 pub(super) fn bodies_fit(section: &Section<'_>, routes: &[Route], limits: &Limits) {
-    for Route { name: route, policy, .. } in routes {
+    for Route {
+        name: route,
+        policy,
+        ..
+    } in routes
+    {
         let memory = (policy.body_memory_bytes_max as u64, "body_memory_bytes_max");
         let disk = (policy.body_bytes_max, "body_bytes_max");
         for ((body, body_name), share, [name, total_name]) in [
-            (memory, limits.memory_share(), ["buffered_memory_bytes_per_peer_max", "buffered_memory_bytes_max"]),
-            (disk, limits.disk_share(), ["buffered_disk_bytes_per_peer_max", "buffered_disk_bytes_max"]),
+            (
+                memory,
+                limits.memory_share(),
+                [
+                    "buffered_memory_bytes_per_peer_max",
+                    "buffered_memory_bytes_max",
+                ],
+            ),
+            (
+                disk,
+                limits.disk_share(),
+                [
+                    "buffered_disk_bytes_per_peer_max",
+                    "buffered_disk_bytes_max",
+                ],
+            ),
         ] {
             if body > share {
                 let (body, share) = (text::spelled_size(body), text::spelled_size(share));

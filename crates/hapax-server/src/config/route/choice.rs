@@ -1,9 +1,10 @@
 //! Which route a request goes by, however its path is spelled.
 //!
-//! The path is matched as it was sent and in its [normal spelling](spelling::normal). If that makes a difference, the stricter route
-//! applies; if neither is stricter, nobody can say what the request was promised, and it is refused. Services have more ways to read a
-//! path than this one normal spelling, letter case among them. Those only ever make the choice stricter: a request that nobody
-//! reads otherwise must not be refused for what somebody might.
+//! The path is matched as it was sent and in its [normal spelling](spelling::normal). If that makes
+//! a difference, the stricter route applies; if neither is stricter, nobody can say what the
+//! request was promised, and it is refused. Services have more ways to read a path than this one
+//! normal spelling, letter case among them. Those only ever make the choice stricter: a request
+//! that nobody reads otherwise must not be refused for what somebody might.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -22,7 +23,8 @@ pub struct Choice<'a, R> {
     pub read_as: Option<String>,
 }
 
-/// Services may read this path in ways that have different rules, and none of the rules is the strictest.
+/// Services may read this path in ways that have different rules, and none of the rules is the
+/// strictest.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PathAmbiguous {
     /// The other spelling; `None` if there are too many.
@@ -34,8 +36,17 @@ pub struct PathAmbiguous {
 /// # Panics
 ///
 /// If there are no routes.
-pub fn choose<'a, R: Borrow<Route>>(routes: &'a [R], method: &Method, path: &str) -> Result<Choice<'a, R>, PathAmbiguous> {
-    let mut search = Search { routes, method, chosen: 0, read_as: None };
+pub fn choose<'a, R: Borrow<Route>>(
+    routes: &'a [R],
+    method: &Method,
+    path: &str,
+) -> Result<Choice<'a, R>, PathAmbiguous> {
+    let mut search = Search {
+        routes,
+        method,
+        chosen: 0,
+        read_as: None,
+    };
     search.chosen = search.first(|pattern| pattern.matches(path));
     let as_sent = search.chosen;
     if spelling::is_plain(path) {
@@ -46,23 +57,35 @@ pub fn choose<'a, R: Borrow<Route>>(routes: &'a [R], method: &Method, path: &str
         let mut readings = spelling::readings(path).ok_or(PathAmbiguous { read_as: None })?;
         if !routes[as_sent].borrow().pattern.ends_in_text() {
             let paths = readings.iter().chain([&normal]);
-            let more: Vec<_> = paths.flat_map(|path| spelling::without_extension(path)).map(str::to_owned).collect();
+            let more: Vec<_> = paths
+                .flat_map(|path| spelling::without_extension(path))
+                .map(str::to_owned)
+                .collect();
             readings.extend(more);
         }
         for reading in &readings {
             search.weigh(search.first(|pattern| pattern.matches(reading)), reading)?;
-            search.weigh(search.first(|pattern| pattern.matches_loosely(reading)), reading)?;
+            search.weigh(
+                search.first(|pattern| pattern.matches_loosely(reading)),
+                reading,
+            )?;
         }
     }
-    Ok(Choice { route: &routes[search.chosen], read_as: search.read_as })
+    Ok(Choice {
+        route: &routes[search.chosen],
+        read_as: search.read_as,
+    })
 }
 
-/// The route for the requests of a scope. If [none](PathAmbiguous) can be chosen today, the one that matches the path as it was sent.
+/// The route for the requests of a scope. If [none](PathAmbiguous) can be chosen today, the one
+/// that matches the path as it was sent.
 pub fn route_of<'a>(routes: &'a [Route], scope: &hapax::Scope) -> Option<&'a Route> {
     let method = Method::from_bytes(scope.method.as_bytes()).ok()?;
     match choose(routes, &method, &scope.path) {
         Ok(choice) => Some(choice.route),
-        Err(PathAmbiguous { .. }) => routes.iter().find(|route| route.matches(&method, &scope.path)),
+        Err(PathAmbiguous { .. }) => routes
+            .iter()
+            .find(|route| route.matches(&method, &scope.path)),
     }
 }
 
@@ -75,13 +98,20 @@ struct Search<'a, R> {
 
 impl<R: Borrow<Route>> Search<'_, R> {
     fn first(&self, fits: impl Fn(&Pattern) -> bool) -> usize {
-        let is_it = |route: &R| route.borrow().takes_method(self.method) && fits(&route.borrow().pattern);
-        self.routes.iter().position(is_it).unwrap_or(self.routes.len() - 1)
+        let is_it =
+            |route: &R| route.borrow().takes_method(self.method) && fits(&route.borrow().pattern);
+        self.routes
+            .iter()
+            .position(is_it)
+            .unwrap_or(self.routes.len() - 1)
     }
 
-    /// Whether some route guards requests with this method. If none does, all routes let the request pass.
+    /// Whether some route guards requests with this method. If none does, all routes let the
+    /// request pass.
     fn is_guarded(&self) -> bool {
-        self.routes.iter().any(|route| self.guard(route) > Guard::Nothing)
+        self.routes
+            .iter()
+            .any(|route| self.guard(route) > Guard::Nothing)
     }
 
     fn guard(&self, route: &R) -> Guard {
@@ -92,7 +122,11 @@ impl<R: Borrow<Route>> Search<'_, R> {
         if found == self.chosen {
             return Some(Ordering::Equal);
         }
-        compare(self.routes[found].borrow(), self.routes[self.chosen].borrow(), self.method)
+        compare(
+            self.routes[found].borrow(),
+            self.routes[self.chosen].borrow(),
+            self.method,
+        )
     }
 
     /// The route that the normal spelling leads to.
@@ -100,17 +134,24 @@ impl<R: Borrow<Route>> Search<'_, R> {
         match self.compare(found) {
             Some(Ordering::Greater) => self.take(found, normal),
             Some(Ordering::Less | Ordering::Equal) => {}
-            None => return Err(PathAmbiguous { read_as: Some(normal.to_owned()) }),
+            None => {
+                return Err(PathAmbiguous {
+                    read_as: Some(normal.to_owned()),
+                });
+            }
         }
         Ok(())
     }
 
-    /// The route that some other reading leads to. It is refused only if a request would pass that must not: without its key.
+    /// The route that some other reading leads to. It is refused only if a request would pass that
+    /// must not: without its key.
     fn weigh(&mut self, found: usize, reading: &str) -> Result<(), PathAmbiguous> {
         match self.compare(found) {
             Some(Ordering::Greater) => self.take(found, reading),
             None if self.guard(&self.routes[found]) > self.guard(&self.routes[self.chosen]) => {
-                return Err(PathAmbiguous { read_as: Some(reading.to_owned()) });
+                return Err(PathAmbiguous {
+                    read_as: Some(reading.to_owned()),
+                });
             }
             Some(Ordering::Less | Ordering::Equal) | None => {}
         }
@@ -132,25 +173,42 @@ mod tests {
     use super::*;
 
     fn routes(written: &[(&str, Policy)]) -> Vec<Route> {
-        let route = |(text, policy): &(&str, Policy)| Route { policy: policy.clone(), ..text.parse().unwrap() };
-        let unwritten = Route { name: "default".into(), ..Route::everywhere(Policy::default()) };
+        let route = |(text, policy): &(&str, Policy)| Route {
+            policy: policy.clone(),
+            ..text.parse().unwrap()
+        };
+        let unwritten = Route {
+            name: "default".into(),
+            ..Route::everywhere(Policy::default())
+        };
         written.iter().map(route).chain([unwritten]).collect()
     }
 
     fn key(key: KeyRule) -> Policy {
-        Policy { key, ..Policy::default() }
+        Policy {
+            key,
+            ..Policy::default()
+        }
     }
 
     #[track_caller]
     fn check(routes: &[Route], path: &str, expected: &str) {
-        let chosen = choose(routes, &Method::POST, path).map_or("ambiguous".to_owned(), |choice| choice.route.name.to_string());
+        let chosen = choose(routes, &Method::POST, path).map_or("ambiguous".to_owned(), |choice| {
+            choice.route.name.to_string()
+        });
         assert_eq!(chosen, expected, "{path}");
     }
 
     #[test]
     fn an_extension_before_a_trailing_slash_walks_around_nothing() {
         let routes = routes(&[("POST /v1/orders", key(KeyRule::Required))]);
-        for path in ["/v1/orders.json", "/v1/orders.json/", "/v1/orders.json//", "/v1/orders.json/.", "/v1/orders.v2.json/"] {
+        for path in [
+            "/v1/orders.json",
+            "/v1/orders.json/",
+            "/v1/orders.json//",
+            "/v1/orders.json/.",
+            "/v1/orders.v2.json/",
+        ] {
             check(&routes, path, "POST /v1/orders");
         }
     }
@@ -162,9 +220,27 @@ mod tests {
             ("/v1/orders", key(KeyRule::Required)),
             ("/v1/orders/{id}", key(KeyRule::Required)),
             ("/v1/Reports/", key(KeyRule::Required)),
-            ("/v1/files/{id}", Policy { retention: Duration::from_secs(3_600), ..Policy::default() }),
-            ("/v1/mails", Policy { mode: Mode::Rerun, ..Policy::default() }),
-            ("/v1/pay", Policy { mode: Mode::Transaction, ..key(KeyRule::Required) }),
+            (
+                "/v1/files/{id}",
+                Policy {
+                    retention: Duration::from_secs(3_600),
+                    ..Policy::default()
+                },
+            ),
+            (
+                "/v1/mails",
+                Policy {
+                    mode: Mode::Rerun,
+                    ..Policy::default()
+                },
+            ),
+            (
+                "/v1/pay",
+                Policy {
+                    mode: Mode::Transaction,
+                    ..key(KeyRule::Required)
+                },
+            ),
             ("/v1/search.all", key(KeyRule::Off)),
             ("/v1/search", key(KeyRule::Required)),
         ]);
@@ -203,8 +279,15 @@ mod tests {
             check(&routes, path, expected);
         }
         // Nobody guards GET: every path passes as it is.
-        for path in ["/v1/pay/", "/v1/files/7/", "/v1;a%3Ba%2F%5C\\//../a%3b/%2E%2E;/x%41.%20"] {
-            assert!(choose(&routes, &Method::GET, path).is_ok_and(|choice| choice.read_as.is_none()), "{path}");
+        for path in [
+            "/v1/pay/",
+            "/v1/files/7/",
+            "/v1;a%3Ba%2F%5C\\//../a%3b/%2E%2E;/x%41.%20",
+        ] {
+            assert!(
+                choose(&routes, &Method::GET, path).is_ok_and(|choice| choice.read_as.is_none()),
+                "{path}"
+            );
         }
     }
 

@@ -9,13 +9,17 @@ const FRESH: &str = " ";
 const CHOSEN_MAX: usize = 6;
 
 impl Pattern {
-    /// A few paths that both match, of at most `depth` segments, to stand for all: whichever patterns match one of these match every other
-    /// common path like it. So a path that goes to neither of two routes shows here, if there is one.
+    /// A few paths that both match, of at most `depth` segments, to stand for all: whichever
+    /// patterns match one of these match every other common path like it. So a path that goes to
+    /// neither of two routes shows here, if there is one.
     ///
-    /// Where a segment is free it is one that no pattern names, and so is matched by as few as can be; where there may be any rest,
-    /// it is tried in each length, and with any of its segments left empty, which no placeholder matches.
+    /// Where a segment is free it is one that no pattern names, and so is matched by as few as can
+    /// be; where there may be any rest, it is tried in each length, and with any of its segments
+    /// left empty, which no placeholder matches.
     pub(crate) fn common(&self, other: &Pattern, depth: usize) -> Vec<String> {
-        let Some(fixed) = meet(self, other) else { return Vec::new() };
+        let Some(fixed) = meet(self, other) else {
+            return Vec::new();
+        };
         let mut paths = vec![path(&fixed, &[])];
         if self.any_rest && other.any_rest {
             for more in 1..=depth.saturating_sub(fixed.len()) {
@@ -31,29 +35,37 @@ impl Pattern {
     }
 }
 
-/// So many segments, each of them fresh or empty, in every way there is; the first [`CHOSEN_MAX`] of them, if there are more: nobody has
-/// a pattern with empty segments that deep.
+/// So many segments, each of them fresh or empty, in every way there is; the first [`CHOSEN_MAX`]
+/// of them, if there are more: nobody has a pattern with empty segments that deep.
 fn rests(segments: usize) -> impl Iterator<Item = Vec<&'static str>> {
     let chosen = |choice: usize, at: usize| at < CHOSEN_MAX && choice >> at & 1 == 1;
-    (0..1_usize << segments.min(CHOSEN_MAX))
-        .map(move |choice| (0..segments).map(|at| if chosen(choice, at) { "" } else { FRESH }).collect())
+    (0..1_usize << segments.min(CHOSEN_MAX)).map(move |choice| {
+        (0..segments)
+            .map(|at| if chosen(choice, at) { "" } else { FRESH })
+            .collect()
+    })
 }
 
 /// The segments that both patterns agree on; `None` if no path has them all.
 fn meet<'a>(one: &'a Pattern, other: &'a Pattern) -> Option<Vec<&'a str>> {
-    let reaches = |shorter: &Pattern, longer: &Pattern| shorter.segments.len() >= longer.segments.len() || shorter.any_rest;
+    let reaches = |shorter: &Pattern, longer: &Pattern| {
+        shorter.segments.len() >= longer.segments.len() || shorter.any_rest
+    };
     if !reaches(one, other) || !reaches(other, one) {
         return None;
     }
     let segment = |at: usize| match (one.segments.get(at), other.segments.get(at)) {
-        (Some(Segment::Just(ours)), Some(Segment::Just(theirs))) => (ours == theirs).then_some(&**ours),
-        (Some(Segment::Just(just)), Some(Segment::Any)) | (Some(Segment::Any), Some(Segment::Just(just))) => {
-            (!just.is_empty()).then_some(&**just)
+        (Some(Segment::Just(ours)), Some(Segment::Just(theirs))) => {
+            (ours == theirs).then_some(&**ours)
         }
+        (Some(Segment::Just(just)), Some(Segment::Any))
+        | (Some(Segment::Any), Some(Segment::Just(just))) => (!just.is_empty()).then_some(&**just),
         (Some(Segment::Just(just)), None) | (None, Some(Segment::Just(just))) => Some(&**just),
         _ => Some(FRESH),
     };
-    (0..one.segments.len().max(other.segments.len())).map(segment).collect()
+    (0..one.segments.len().max(other.segments.len()))
+        .map(segment)
+        .collect()
 }
 
 fn path(fixed: &[&str], rest: &[&str]) -> String {
@@ -68,25 +80,48 @@ mod tests {
     #[test]
     fn what_is_common_is_matched_by_both_and_nothing_else_is_common() {
         let patterns = [
-            "/", "//", "//**", "//*/**", "/a", "/a/", "/*", "/a/*", "/*/b", "/a/b", "/**", "/a/**", "/a/*/**", "/*/**", "/b/{x}/c",
+            "/", "//", "//**", "//*/**", "/a", "/a/", "/*", "/a/*", "/*/b", "/a/b", "/**", "/a/**",
+            "/a/*/**", "/*/**", "/b/{x}/c",
         ];
         let patterns = patterns.map(|text| text.parse::<Pattern>().unwrap());
         let words = ["a", "b", "c", "z", ""];
         let short = words.iter().map(|one| format!("/{one}"));
-        let longer = words.iter().flat_map(|one| words.iter().map(move |two| format!("/{one}/{two}")));
-        let two = words.iter().flat_map(|one| words.iter().map(move |two| format!("/{one}/{two}")));
+        let longer = words
+            .iter()
+            .flat_map(|one| words.iter().map(move |two| format!("/{one}/{two}")));
+        let two = words
+            .iter()
+            .flat_map(|one| words.iter().map(move |two| format!("/{one}/{two}")));
         let longest = two.flat_map(|two| ["c", ""].map(|three| format!("{two}/{three}")));
         let paths: Vec<String> = short.chain(longer).chain(longest).collect();
         for one in &patterns {
             for other in &patterns {
                 let common = one.common(other, 4);
-                assert!(common.iter().all(|path| one.matches(path) && other.matches(path)), "{one} {other} {common:?}");
-                let is_common = paths.iter().any(|path| one.matches(path) && other.matches(path));
+                assert!(
+                    common
+                        .iter()
+                        .all(|path| one.matches(path) && other.matches(path)),
+                    "{one} {other} {common:?}"
+                );
+                let is_common = paths
+                    .iter()
+                    .any(|path| one.matches(path) && other.matches(path));
                 assert_eq!(!common.is_empty(), is_common, "{one} {other} {common:?}");
                 // Whatever is common goes as one of these goes, past any other pattern.
-                for path in paths.iter().filter(|path| one.matches(path) && other.matches(path)) {
-                    let past = |path: &str| patterns.iter().filter(|pattern| !pattern.matches(path)).count();
-                    assert!(common.iter().any(|sample| past(sample) >= past(path)), "{one} {other} {path} {common:?}");
+                for path in paths
+                    .iter()
+                    .filter(|path| one.matches(path) && other.matches(path))
+                {
+                    let past = |path: &str| {
+                        patterns
+                            .iter()
+                            .filter(|pattern| !pattern.matches(path))
+                            .count()
+                    };
+                    assert!(
+                        common.iter().any(|sample| past(sample) >= past(path)),
+                        "{one} {other} {path} {common:?}"
+                    );
                 }
             }
         }

@@ -5,18 +5,30 @@ use http::Method;
 use super::strictness::Guard;
 use super::{Route, Segment, choose};
 
-/// A sentence for each written route that requires a key while a path above or below it goes by the unwritten route, which does not.
-/// Whoever writes a route for that path, whatever it says, has thought of it.
+/// A sentence for each written route that requires a key while a path above or below it goes by the
+/// unwritten route, which does not. Whoever writes a route for that path, whatever it says, has
+/// thought of it.
 pub(crate) fn unguarded_siblings(routes: &[Route]) -> Vec<String> {
-    let Some((unwritten, written)) = routes.split_last() else { return Vec::new() };
+    let Some((unwritten, written)) = routes.split_last() else {
+        return Vec::new();
+    };
     let mut warnings = Vec::new();
     for route in written {
-        let methods: Vec<Method> = methods(route).filter(|method| is_weaker(unwritten, route, method)).collect();
+        let methods: Vec<Method> = methods(route)
+            .filter(|method| is_weaker(unwritten, route, method))
+            .collect();
         let goes_unwritten = |path: &String| {
-            let chosen = |method| choose(routes, method, path).is_ok_and(|choice| std::ptr::eq(choice.route, unwritten));
+            let chosen = |method| {
+                choose(routes, method, path)
+                    .is_ok_and(|choice| std::ptr::eq(choice.route, unwritten))
+            };
             methods.iter().any(chosen)
         };
-        let siblings: Vec<String> = siblings(route).into_iter().filter(goes_unwritten).map(|path| format!("`{path}`")).collect();
+        let siblings: Vec<String> = siblings(route)
+            .into_iter()
+            .filter(goes_unwritten)
+            .map(|path| format!("`{path}`"))
+            .collect();
         if !siblings.is_empty() {
             warnings.push(format!(
                 "route `{}` requires a key, but {} by no route, and there {}: write a route for {}, or path = \"{}\"",
@@ -33,25 +45,35 @@ pub(crate) fn unguarded_siblings(routes: &[Route]) -> Vec<String> {
 
 /// The methods that it requires a key for.
 fn methods(route: &Route) -> impl Iterator<Item = Method> {
-    let guarded = route.policy.methods.iter().filter_map(|method| method.parse::<Method>().ok());
-    guarded.filter(|method| route.takes_method(method) && Guard::new(&route.policy, method) >= Guard::Key)
+    let guarded = route
+        .policy
+        .methods
+        .iter()
+        .filter_map(|method| method.parse::<Method>().ok());
+    guarded.filter(|method| {
+        route.takes_method(method) && Guard::new(&route.policy, method) >= Guard::Key
+    })
 }
 
 fn is_weaker(unwritten: &Route, route: &Route, method: &Method) -> bool {
     Guard::new(&unwritten.policy, method) < Guard::new(&route.policy, method)
 }
 
-/// Paths that a service may well have besides those of a route: `/orders/{id}` besides `/orders`, and `/orders` besides `/orders/{id}`.
-/// A placeholder stands for itself: it is some segment, and none that is spelled out.
+/// Paths that a service may well have besides those of a route: `/orders/{id}` besides `/orders`,
+/// and `/orders` besides `/orders/{id}`. A placeholder stands for itself: it is some segment, and
+/// none that is spelled out.
 fn siblings(route: &Route) -> Vec<String> {
     let pattern = &route.pattern;
     let text = pattern.to_string();
     let text = text.trim_end_matches('/');
     match pattern.segments.last() {
         _ if pattern.any_rest => Vec::new(),
-        Some(Segment::Any) => {
-            text.rsplit_once('/').map(|(above, _)| above.to_owned()).filter(|above| !above.is_empty()).into_iter().collect()
-        }
+        Some(Segment::Any) => text
+            .rsplit_once('/')
+            .map(|(above, _)| above.to_owned())
+            .filter(|above| !above.is_empty())
+            .into_iter()
+            .collect(),
         Some(Segment::Just(last)) if !last.is_empty() => vec![format!("{text}/{{id}}")],
         Some(Segment::Just(_)) | None => Vec::new(),
     }
@@ -73,9 +95,18 @@ mod tests {
     use super::*;
 
     fn warnings(routes: &[(&str, KeyRule)]) -> Vec<String> {
-        let policy = |key| Policy { key, ..Policy::default() };
-        let written = routes.iter().map(|(text, key)| Route { policy: policy(*key), ..text.parse().unwrap() });
-        let unwritten = Route { name: "default".into(), ..Route::everywhere(Policy::default()) };
+        let policy = |key| Policy {
+            key,
+            ..Policy::default()
+        };
+        let written = routes.iter().map(|(text, key)| Route {
+            policy: policy(*key),
+            ..text.parse().unwrap()
+        });
+        let unwritten = Route {
+            name: "default".into(),
+            ..Route::everywhere(Policy::default())
+        };
         unguarded_siblings(&written.chain([unwritten]).collect::<Vec<_>>())
     }
 
@@ -90,7 +121,12 @@ mod tests {
             ]
         );
         let told = warnings(&[("POST /v1/orders/*", Required)]);
-        assert!(told.len() == 1 && told[0].contains("but `/v1/orders` goes") && told[0].contains("\"/v1/orders/**\""), "{told:?}");
+        assert!(
+            told.len() == 1
+                && told[0].contains("but `/v1/orders` goes")
+                && told[0].contains("\"/v1/orders/**\""),
+            "{told:?}"
+        );
         for routes in [
             &[("/v1/orders/**", Required)][..],
             &[("/v1/orders", Optional)],

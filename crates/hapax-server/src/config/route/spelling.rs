@@ -1,17 +1,20 @@
 //! How else a service may read a path than as it is spelled.
 //!
-//! Services decode percent signs, resolve `..`, fold slashes and drop parameters, each in its own way. A guard that knows one spelling
-//! alone is walked around with another. All functions here are pure, take any text and keep a leading slash.
+//! Services decode percent signs, resolve `..`, fold slashes and drop parameters, each in its own
+//! way. A guard that knows one spelling alone is walked around with another. All functions here are
+//! pure, take any text and keep a leading slash.
 
 use std::borrow::Cow;
 
-/// Readings of one path that are looked at. An honest path has one or two; one with more is refused.
+/// Readings of one path that are looked at. An honest path has one or two; one with more is
+/// refused.
 const READINGS_MAX: usize = 32;
 
 type Reading = fn(&str) -> Cow<'_, str>;
 
-/// What a service may do to a path, in the order in which services do it: it does any one of a step, or none. Doubled and trailing slashes
-/// and letter case are not here: a [loose match](super::Pattern::matches_loosely) ignores them.
+/// What a service may do to a path, in the order in which services do it: it does any one of a
+/// step, or none. Doubled and trailing slashes and letter case are not here: a [loose
+/// match](super::Pattern::matches_loosely) ignores them.
 const STEPS: [&[Reading]; 6] = [
     // Tomcat and its kind drop parameters before they decode, so that `..;x` is `..`; others after.
     &[without_parameters],
@@ -28,20 +31,25 @@ const STEPS: [&[Reading]; 6] = [
 pub(super) fn is_plain(path: &str) -> bool {
     let bytes = path.as_bytes();
     let is_odd = |pair: &[u8; 2]| matches!(pair, [b'/', b'/' | b'.']);
-    !bytes.iter().any(|byte| matches!(byte, b'%' | b';' | b'\\' | ..=b' '))
+    !bytes
+        .iter()
+        .any(|byte| matches!(byte, b'%' | b';' | b'\\' | ..=b' '))
         && !bytes.array_windows().any(is_odd)
         && (path.len() == 1 || !path.ends_with('/'))
         && !last_segment(path).contains('.')
 }
 
-/// The normal spelling: without parameters, dot segments, doubled and trailing slashes, with percent-encoded unreserved characters decoded
-/// (RFC 3986 section 6.2.2) and the other encoded ones in upper-case hexadecimal digits.
+/// The normal spelling: without parameters, dot segments, doubled and trailing slashes, with
+/// percent-encoded unreserved characters decoded (RFC 3986 section 6.2.2) and the other encoded
+/// ones in upper-case hexadecimal digits.
 pub(super) fn normal(path: &str) -> String {
     let bare = without_parameters(path);
     let decoded = unreserved_decoded(&bare);
     // Decoding makes no `;`, but it makes dots.
     let path = without_dots(&decoded);
-    let segments: Vec<&str> = segments(&path).filter(|segment| !segment.is_empty()).collect();
+    let segments: Vec<&str> = segments(&path)
+        .filter(|segment| !segment.is_empty())
+        .collect();
     format!("/{}", segments.join("/"))
 }
 
@@ -64,14 +72,18 @@ pub(super) fn readings(path: &str) -> Option<Vec<String>> {
     Some(all)
 }
 
-/// A path without the extension of its last segment, by its first and by its last dot: Rails answers `/orders.json` as `/orders`.
+/// A path without the extension of its last segment, by its first and by its last dot: Rails
+/// answers `/orders.json` as `/orders`.
 pub(super) fn without_extension(path: &str) -> impl Iterator<Item = &str> {
     // Rails drops a trailing slash first.
     let path = path.trim_end_matches('/');
     let last = last_segment(path);
     let start = path.len() - last.len();
     let cuts = [last.find('.'), last.rfind('.')];
-    cuts.into_iter().flatten().filter(|&at| at > 0).map(move |at| &path[..start + at])
+    cuts.into_iter()
+        .flatten()
+        .filter(|&at| at > 0)
+        .map(move |at| &path[..start + at])
 }
 
 fn last_segment(path: &str) -> &str {
@@ -86,7 +98,10 @@ fn without_parameters(path: &str) -> Cow<'_, str> {
     if !path.contains(';') {
         return path.into();
     }
-    let bare: Vec<&str> = path.split('/').map(|segment| segment.split(';').next().unwrap_or_default()).collect();
+    let bare: Vec<&str> = path
+        .split('/')
+        .map(|segment| segment.split(';').next().unwrap_or_default())
+        .collect();
     bare.join("/").into()
 }
 
@@ -100,9 +115,14 @@ fn unreserved_decoded(path: &str) -> Cow<'_, str> {
         text.push_str(before);
         rest = after;
         match encoded(after.as_bytes()) {
-            Some(byte) if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') => text.push(char::from(byte)),
+            Some(byte)
+                if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') =>
+            {
+                text.push(char::from(byte));
+            }
             Some(byte) => text.push_str(&format!("%{byte:02X}")),
-            // A percent sign that encodes nothing stands for itself; after what follows is decoded it must not encode something.
+            // A percent sign that encodes nothing stands for itself; after what follows is decoded
+            // it must not encode something.
             None => {
                 text.push_str("%25");
                 continue;
@@ -114,7 +134,8 @@ fn unreserved_decoded(path: &str) -> Cow<'_, str> {
     text.into()
 }
 
-/// Everything decoded, once. What is no UTF-8 afterwards stands for itself as a character that no pattern has.
+/// Everything decoded, once. What is no UTF-8 afterwards stands for itself as a character that no
+/// pattern has.
 fn decoded(path: &str) -> Cow<'_, str> {
     if !path.contains('%') {
         return path.into();
@@ -144,7 +165,11 @@ fn encoded(text: &[u8]) -> Option<u8> {
 
 /// IIS and services on Windows read `\` as `/`.
 fn with_forward_slashes(path: &str) -> Cow<'_, str> {
-    if path.contains('\\') { path.replace('\\', "/").into() } else { path.into() }
+    if path.contains('\\') {
+        path.replace('\\', "/").into()
+    } else {
+        path.into()
+    }
 }
 
 /// Without `.` and `..`, as RFC 3986 section 5.2.4 removes them.
@@ -161,7 +186,11 @@ fn without_dots(path: &str) -> Cow<'_, str> {
             segment => kept.push(segment),
         }
     }
-    let slash = if ends_in_slash && !kept.is_empty() { "/" } else { "" };
+    let slash = if ends_in_slash && !kept.is_empty() {
+        "/"
+    } else {
+        ""
+    };
     format!("/{}{slash}", kept.join("/")).into()
 }
 
@@ -169,11 +198,16 @@ fn without_slashes_and_dots(path: &str) -> Cow<'_, str> {
     if !path.contains("//") {
         return without_dots(path);
     }
-    let segments: Vec<&str> = segments(path).filter(|segment| !segment.is_empty()).collect();
-    without_dots(&format!("/{}", segments.join("/"))).into_owned().into()
+    let segments: Vec<&str> = segments(path)
+        .filter(|segment| !segment.is_empty())
+        .collect();
+    without_dots(&format!("/{}", segments.join("/")))
+        .into_owned()
+        .into()
 }
 
-/// In many languages `$` in a regular expression matches before a line end at the end; Windows drops spaces and dots there.
+/// In many languages `$` in a regular expression matches before a line end at the end; Windows
+/// drops spaces and dots there.
 fn without_space_at_the_end(path: &str) -> Cow<'_, str> {
     let is_space = |char: char| char <= ' ' || char == '.';
     match path.trim_end_matches(is_space) {
@@ -235,26 +269,36 @@ mod tests {
             ("/v1/orders%3Acancel", "/v1/orders:cancel"),
         ] {
             let readings = readings(path).unwrap();
-            assert!(readings.iter().any(|found| found == reading), "{path} {reading} {readings:?}");
+            assert!(
+                readings.iter().any(|found| found == reading),
+                "{path} {reading} {readings:?}"
+            );
             assert_eq!(readings[0], path);
         }
         assert_eq!(readings("/v1/orders").unwrap(), ["/v1/orders"]);
-        assert_eq!(without_extension("/v1.0/orders.tar.gz").collect::<Vec<_>>(), ["/v1.0/orders", "/v1.0/orders.tar"]);
+        assert_eq!(
+            without_extension("/v1.0/orders.tar.gz").collect::<Vec<_>>(),
+            ["/v1.0/orders", "/v1.0/orders.tar"]
+        );
         assert_eq!(without_extension("/v1.0/.hidden").count(), 0);
     }
 
     /// Paths of everything that has a meaning somewhere, and of some bytes that have none.
     fn random_paths() -> impl Iterator<Item = String> {
         let words = [
-            "/", "//", ".", "..", "%2e", "%2F", "%5c", "\\", ";", "%3B", "a", "B", "%41", "%", "%0", "%00", "%ff", "%C3%A9", "é",
-            "\0", "\n", " ", "*", ".json", "orders", "%25",
+            "/", "//", ".", "..", "%2e", "%2F", "%5c", "\\", ";", "%3B", "a", "B", "%41", "%",
+            "%0", "%00", "%ff", "%C3%A9", "é", "\0", "\n", " ", "*", ".json", "orders", "%25",
         ];
         let mut state = 0x6861_7061_7821_u64;
         let mut next = move || {
             state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
             usize::try_from(state >> 33).unwrap()
         };
-        (0..20_000).map(move |_| (0..next() % 12).map(|_| words[next() % words.len()]).collect())
+        (0..20_000).map(move |_| {
+            (0..next() % 12)
+                .map(|_| words[next() % words.len()])
+                .collect()
+        })
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Which of two routes asks more of a request.
 //!
-//! A partial order: a request that one route would let through unguarded, or let run twice, and the other would not, goes by the other.
-//! Routes that differ in anything else are not comparable.
+//! A partial order: a request that one route would let through unguarded, or let run twice, and the
+//! other would not, goes by the other. Routes that differ in anything else are not comparable.
 
 use std::cmp::Ordering;
 
@@ -37,9 +37,13 @@ impl Guard {
     }
 }
 
-/// Whether the first of two routes is stricter with requests of this method than the second; `None` if neither is and they differ.
+/// Whether the first of two routes is stricter with requests of this method than the second; `None`
+/// if neither is and they differ.
 pub(super) fn compare(one: &Route, other: &Route, method: &http::Method) -> Option<Ordering> {
-    let (ours, theirs) = (Guard::new(&one.policy, method), Guard::new(&other.policy, method));
+    let (ours, theirs) = (
+        Guard::new(&one.policy, method),
+        Guard::new(&other.policy, method),
+    );
     if ours == Guard::Nothing || theirs == Guard::Nothing {
         return Some(ours.cmp(&theirs));
     }
@@ -47,9 +51,15 @@ pub(super) fn compare(one: &Route, other: &Route, method: &http::Method) -> Opti
     if one.principal != other.principal {
         return None;
     }
-    let orders =
-        [ours.cmp(&theirs), compare_modes(one.policy.mode, other.policy.mode)?, other.policy.fail_open.cmp(&one.policy.fail_open)];
-    let (is_stricter, is_weaker) = (orders.contains(&Ordering::Greater), orders.contains(&Ordering::Less));
+    let orders = [
+        ours.cmp(&theirs),
+        compare_modes(one.policy.mode, other.policy.mode)?,
+        other.policy.fail_open.cmp(&one.policy.fail_open),
+    ];
+    let (is_stricter, is_weaker) = (
+        orders.contains(&Ordering::Greater),
+        orders.contains(&Ordering::Less),
+    );
     let (order, stricter) = match (is_stricter, is_weaker) {
         (false, false) => return has_same_rules(one, other).then_some(Ordering::Equal),
         (true, true) => return None,
@@ -60,8 +70,9 @@ pub(super) fn compare(one: &Route, other: &Route, method: &http::Method) -> Opti
     (stricter >= Guard::Key || key_place(&one.policy) == key_place(&other.policy)).then_some(order)
 }
 
-/// After a lost attempt `rerun` runs again, whatever the service does. The others run again or hold by what the service does for its part, and
-/// a service that does the part of one need not do that of another.
+/// After a lost attempt `rerun` runs again, whatever the service does. The others run again or hold
+/// by what the service does for its part, and a service that does the part of one need not do that
+/// of another.
 fn compare_modes(one: Mode, other: Mode) -> Option<Ordering> {
     match (one, other) {
         (one, other) if one == other => Some(Ordering::Equal),
@@ -77,7 +88,10 @@ fn key_place(policy: &Policy) -> (&KeySource, String) {
 
 fn has_same_rules(one: &Route, other: &Route) -> bool {
     // Both guard the method of the request: which others they guard does not matter to it.
-    let one_policy = Policy { methods: other.policy.methods.clone(), ..one.policy.clone() };
+    let one_policy = Policy {
+        methods: other.policy.methods.clone(),
+        ..one.policy.clone()
+    };
     one_policy == other.policy && one.probe == other.probe
 }
 
@@ -105,52 +119,178 @@ mod tests {
 
     #[test]
     fn neither_of_two_routes_is_stricter_that_know_callers_by_different_sources() {
-        let known_by = |sources: &str, policy| Route { principal: Some(sources.parse().unwrap()), ..route(policy) };
-        let (token, anybody) = (known_by("jwt:sub", plain()), known_by("none", key(KeyRule::Required)));
+        let known_by = |sources: &str, policy| Route {
+            principal: Some(sources.parse().unwrap()),
+            ..route(policy)
+        };
+        let (token, anybody) = (
+            known_by("jwt:sub", plain()),
+            known_by("none", key(KeyRule::Required)),
+        );
         for (one, other) in [(&token, &anybody), (&anybody, &token)] {
             assert_eq!(compare(one, other, &http::Method::POST), None);
         }
         // Where one of them guards nothing, the other counts.
         let open = known_by("none", key(KeyRule::Off));
-        assert_eq!(compare(&token, &open, &http::Method::POST), Some(Ordering::Greater));
-        assert_eq!(compare(&token, &anybody, &http::Method::GET), Some(Ordering::Equal));
+        assert_eq!(
+            compare(&token, &open, &http::Method::POST),
+            Some(Ordering::Greater)
+        );
+        assert_eq!(
+            compare(&token, &anybody, &http::Method::GET),
+            Some(Ordering::Equal)
+        );
     }
 
     #[test]
     fn one_route_is_stricter_than_another_or_neither_is() {
         let derived = || KeySource::Derived(vec![hapax::Part::Principal]);
-        let open = || Policy { naturally_idempotent: true, fail_open: true, ..plain() };
+        let open = || Policy {
+            naturally_idempotent: true,
+            fail_open: true,
+            ..plain()
+        };
         let (greater, equal) = (Some(Ordering::Greater), Some(Ordering::Equal));
         let cases = [
             (plain(), plain(), equal),
             (key(KeyRule::Required), plain(), greater),
             (key(KeyRule::Issued), key(KeyRule::Required), greater),
             (plain(), key(KeyRule::Off), greater),
-            (plain(), Policy { shadow: true, ..key(KeyRule::Required) }, greater),
-            (plain(), Policy { methods: vec!["PATCH".into()], ..plain() }, greater),
-            (plain(), Policy { methods: vec!["POST".into()], ..plain() }, equal),
-            (Policy { shadow: true, ..plain() }, key(KeyRule::Off), equal),
+            (
+                plain(),
+                Policy {
+                    shadow: true,
+                    ..key(KeyRule::Required)
+                },
+                greater,
+            ),
+            (
+                plain(),
+                Policy {
+                    methods: vec!["PATCH".into()],
+                    ..plain()
+                },
+                greater,
+            ),
+            (
+                plain(),
+                Policy {
+                    methods: vec!["POST".into()],
+                    ..plain()
+                },
+                equal,
+            ),
+            (
+                Policy {
+                    shadow: true,
+                    ..plain()
+                },
+                key(KeyRule::Off),
+                equal,
+            ),
             // Whatever else they differ in, the one that needs a key is stricter.
-            (Policy { retention: Duration::from_secs(60), ..key(KeyRule::Required) }, plain(), greater),
-            (Policy { key_field: "x-key".into(), ..key(KeyRule::Required) }, plain(), greater),
+            (
+                Policy {
+                    retention: Duration::from_secs(60),
+                    ..key(KeyRule::Required)
+                },
+                plain(),
+                greater,
+            ),
+            (
+                Policy {
+                    key_field: "x-key".into(),
+                    ..key(KeyRule::Required)
+                },
+                plain(),
+                greater,
+            ),
             (mode(Mode::Hold), mode(Mode::Rerun), greater),
             (mode(Mode::Fenced), mode(Mode::Rerun), greater),
-            (plain(), Policy { fail_open: false, ..open() }, None),
-            (Policy { fail_open: false, ..open() }, open(), greater),
+            (
+                plain(),
+                Policy {
+                    fail_open: false,
+                    ..open()
+                },
+                None,
+            ),
+            (
+                Policy {
+                    fail_open: false,
+                    ..open()
+                },
+                open(),
+                greater,
+            ),
             // Neither.
-            (Policy { mode: Mode::Rerun, ..key(KeyRule::Required) }, plain(), None),
+            (
+                Policy {
+                    mode: Mode::Rerun,
+                    ..key(KeyRule::Required)
+                },
+                plain(),
+                None,
+            ),
             (mode(Mode::Transaction), mode(Mode::Hold), None),
-            (Policy { mode: Mode::Transaction, ..key(KeyRule::Required) }, plain(), None),
-            (Policy { retention: Duration::from_secs(60), ..plain() }, plain(), None),
-            (Policy { key_field: "x-key".into(), ..plain() }, plain(), None),
-            (Policy { key_source: derived(), ..plain() }, plain(), None),
-            (Policy { key_source: derived(), ..key(KeyRule::Required) }, plain(), greater),
+            (
+                Policy {
+                    mode: Mode::Transaction,
+                    ..key(KeyRule::Required)
+                },
+                plain(),
+                None,
+            ),
+            (
+                Policy {
+                    retention: Duration::from_secs(60),
+                    ..plain()
+                },
+                plain(),
+                None,
+            ),
+            (
+                Policy {
+                    key_field: "x-key".into(),
+                    ..plain()
+                },
+                plain(),
+                None,
+            ),
+            (
+                Policy {
+                    key_source: derived(),
+                    ..plain()
+                },
+                plain(),
+                None,
+            ),
+            (
+                Policy {
+                    key_source: derived(),
+                    ..key(KeyRule::Required)
+                },
+                plain(),
+                greater,
+            ),
         ];
         for (one, other, expected) in cases {
             let (one, other) = (route(one), route(other));
-            assert_eq!(compare(&one, &other, &http::Method::POST), expected, "{one:?} {other:?}");
-            assert_eq!(compare(&other, &one, &http::Method::POST), expected.map(Ordering::reverse), "{other:?} {one:?}");
-            assert_eq!(compare(&one, &other, &http::Method::GET), equal, "nobody guards GET");
+            assert_eq!(
+                compare(&one, &other, &http::Method::POST),
+                expected,
+                "{one:?} {other:?}"
+            );
+            assert_eq!(
+                compare(&other, &one, &http::Method::POST),
+                expected.map(Ordering::reverse),
+                "{other:?} {one:?}"
+            );
+            assert_eq!(
+                compare(&one, &other, &http::Method::GET),
+                equal,
+                "nobody guards GET"
+            );
         }
     }
 }

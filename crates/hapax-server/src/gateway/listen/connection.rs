@@ -1,4 +1,5 @@
-//! A connection across configurations: its own limits are those it began with, its requests go by whatever is live when they come.
+//! A connection across configurations: its own limits are those it began with, its requests go by
+//! whatever is live when they come.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,12 +12,14 @@ use crate::gateway::wire;
 
 pub(super) struct Connection {
     pub(super) shared: Arc<Shared>,
-    /// What it began with. Not the whole of what was live: a client that stays for days would keep all that from going.
+    /// What it began with. Not the whole of what was live: a client that stays for days would keep
+    /// all that from going.
     pub(super) config: Arc<Config>,
     pub(super) wire: wire::Settings,
     address: IpAddr,
     is_tls: bool,
-    /// Who the client is, under the configuration of this number: whether a proxy is trusted may change.
+    /// Who the client is, under the configuration of this number: whether a proxy is trusted may
+    /// change.
     known: Mutex<(u64, Arc<Client>)>,
 }
 
@@ -25,7 +28,14 @@ impl Connection {
         let live = shared.live.load_full();
         let client = Arc::new(Client::new(address, is_tls, &live.config.trusted_proxies));
         let (config, wire) = (live.config.clone(), live.wire.clone());
-        Connection { shared, config, wire, address, is_tls, known: Mutex::new((live.generation, client)) }
+        Connection {
+            shared,
+            config,
+            wire,
+            address,
+            is_tls,
+            known: Mutex::new((live.generation, client)),
+        }
     }
 
     /// What a request that begins now is answered by, and who asks.
@@ -33,7 +43,14 @@ impl Connection {
         let live = self.shared.live.load_full();
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.0 != live.generation {
-            *known = (live.generation, Arc::new(Client::new(self.address, self.is_tls, &live.config.trusted_proxies)));
+            *known = (
+                live.generation,
+                Arc::new(Client::new(
+                    self.address,
+                    self.is_tls,
+                    &live.config.trusted_proxies,
+                )),
+            );
         }
         let client = known.1.clone();
         drop(known);

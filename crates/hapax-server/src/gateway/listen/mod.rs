@@ -1,4 +1,5 @@
-//! The listener: takes connections, finds out what they speak, and serves them. Each step has its limit in time and number.
+//! The listener: takes connections, finds out what they speak, and serves them. Each step has its
+//! limit in time and number.
 
 mod connection;
 mod serve;
@@ -30,7 +31,8 @@ use super::stream::Stream;
 use crate::config::{Config, Tls};
 use crate::telemetry::{self, Metrics};
 
-/// After an error of accepting that is not the client's, such as no file descriptors being left: time for some to come free.
+/// After an error of accepting that is not the client's, such as no file descriptors being left:
+/// time for some to come free.
 const BREATH: Duration = Duration::from_millis(50);
 
 /// Bytes of an answer that the system holds without having sent them.
@@ -68,8 +70,18 @@ impl Listener {
     /// Serves by whatever configuration is live when a connection or a request comes.
     pub(crate) fn new(socket: TcpListener, live: Arc<ArcSwap<Live>>, metrics: Metrics) -> Listener {
         let (open, silent, closing) = (Arc::default(), Silent::default(), CancellationToken::new());
-        let shared = Shared { live, metrics, open, silent, closing };
-        Listener { socket, shared: Arc::new(shared), connections: TaskTracker::new() }
+        let shared = Shared {
+            live,
+            metrics,
+            open,
+            silent,
+            closing,
+        };
+        Listener {
+            socket,
+            shared: Arc::new(shared),
+            connections: TaskTracker::new(),
+        }
     }
 
     /// Ends intake, and with it, in time, every connection.
@@ -107,7 +119,10 @@ impl Listener {
             metrics.connection_refused("too_many");
             return;
         };
-        let (shared, counted) = (self.shared.clone(), metrics.connected(telemetry::Listener::Gateway));
+        let (shared, counted) = (
+            self.shared.clone(),
+            metrics.connected(telemetry::Listener::Gateway),
+        );
         self.connections.spawn(async move {
             let _held = (room, counted);
             shared.attend(socket, address).await;
@@ -151,7 +166,10 @@ impl Shared {
 
     /// Whether the client sends a first byte in time, and before too many others are as silent.
     async fn speaks_up(&self, socket: &TcpStream, config: &Config) -> bool {
-        let ((place, evicted), mut byte) = (self.silent.enter(config.limits.silent_connections_max), [0; 1]);
+        let ((place, evicted), mut byte) = (
+            self.silent.enter(config.limits.silent_connections_max),
+            [0; 1],
+        );
         let spoken = tokio::select! {
             // Not `readable`, which is true of every new socket until somebody has tried.
             peeked = timeout(config.timeouts.first_byte, socket.peek(&mut byte)) => matches!(peeked, Ok(Ok(1))),
@@ -164,15 +182,20 @@ impl Shared {
 
     async fn agree(&self, socket: TcpStream, config: &Config) -> Option<Stream> {
         // The certificate that is good now, which may be newer than the connection.
-        let Some(tls) = self.live.load().tls.clone() else { return Some(Stream::Plain(socket)) };
+        let Some(tls) = self.live.load().tls.clone() else {
+            return Some(Stream::Plain(socket));
+        };
         let agreeing = Box::pin(tls.accept(socket));
-        let stream = timeout(config.timeouts.handshake, agreeing).await.ok()?.ok()?;
+        let stream = timeout(config.timeouts.handshake, agreeing)
+            .await
+            .ok()?
+            .ok()?;
         Some(Stream::Tls(Box::new(stream.into())))
     }
 }
 
-/// Sends at once, and is told as soon as the client has taken a little: only so can a slow one be told from one that takes nothing. What
-/// the system does not know, it does without.
+/// Sends at once, and is told as soon as the client has taken a little: only so can a slow one be
+/// told from one that takes nothing. What the system does not know, it does without.
 fn prepare(socket: &TcpStream) {
     let _ = socket.set_nodelay(true);
     #[cfg(target_os = "linux")]
@@ -181,20 +204,31 @@ fn prepare(socket: &TcpStream) {
 
 /// A client that was gone before it was served.
 fn is_the_clients(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionRefused)
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionRefused
+    )
 }
 
 /// TLS as the configuration says.
 pub(crate) fn acceptor(tls: &Tls) -> Result<TlsAcceptor, String> {
-    let bad =
-        |setting: &str, path: &std::path::Path, error: &dyn std::fmt::Display| format!("tls.{setting} {}: {error}", path.display());
+    let bad = |setting: &str, path: &std::path::Path, error: &dyn std::fmt::Display| {
+        format!("tls.{setting} {}: {error}", path.display())
+    };
     let certificates = CertificateDer::pem_file_iter(&tls.certificate)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|error| bad("certificate", &tls.certificate, &error))?;
     if certificates.is_empty() {
-        return Err(bad("certificate", &tls.certificate, &"there is no certificate in it: it should hold PEM blocks"));
+        return Err(bad(
+            "certificate",
+            &tls.certificate,
+            &"there is no certificate in it: it should hold PEM blocks",
+        ));
     }
-    let key = PrivateKeyDer::from_pem_file(&tls.key).map_err(|error| bad("key", &tls.key, &error))?;
+    let key =
+        PrivateKeyDer::from_pem_file(&tls.key).map_err(|error| bad("key", &tls.key, &error))?;
     let mut config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?

@@ -17,22 +17,28 @@ use super::streams::Streams;
 use crate::gateway::stream::Stream;
 use crate::gateway::wire::Wire;
 
-/// How often a quiet HTTP/2 connection is asked whether it lives, and how long it may take to say so.
+/// How often a quiet HTTP/2 connection is asked whether it lives, and how long it may take to say
+/// so.
 const PING: Duration = Duration::from_secs(20);
-/// How often the streams of a connection are looked over, in the shortest time that one of them may take.
+/// How often the streams of a connection are looked over, in the shortest time that one of them may
+/// take.
 const LOOKS: u32 = 4;
 const LOOK_MIN: Duration = Duration::from_millis(50);
 /// Answer bytes that one stream may have waiting to be sent.
 const SEND_BUFFER_BYTES_MAX: usize = 256 << 10;
-/// What a client may send on one connection before anybody reads it: bodies that wait for a connection to the upstream. It is memory
-/// that no budget counts, so it is little; hyper's own default is four times as much.
+/// What a client may send on one connection before anybody reads it: bodies that wait for a
+/// connection to the upstream. It is memory that no budget counts, so it is little; hyper's own
+/// default is four times as much.
 const WINDOW_BYTES: u32 = 256 << 10;
 
 pub(super) async fn http1(origin: Connection, stream: Stream, sniffed: BytesMut) {
     let (wire, handle) = Wire::new(stream, sniffed, origin.wire.clone());
     let limits = &origin.config.limits;
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(None).half_close(true);
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(None)
+        .half_close(true);
     // hyper wants at least 8 KiB; what is over our own limit it does not see.
     builder.max_buf_size(limits.header_bytes_max.max(16 << 10));
     if limits.header_fields_max > 100 {
@@ -42,7 +48,10 @@ pub(super) async fn http1(origin: Connection, stream: Stream, sniffed: BytesMut)
         let (refusal, body_end) = handle.next_request();
         let ((live, client), handle) = (origin.now(), &handle);
         async move {
-            let response = live.stack.answer(request, &client, refusal, Some(body_end)).await;
+            let response = live
+                .stack
+                .answer(request, &client, refusal, Some(body_end))
+                .await;
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                 handle.open();
             }
@@ -74,7 +83,11 @@ pub(super) async fn http2(origin: Connection, stream: Rewound) {
     let streams = Streams::new();
     let service = service_fn(|request| {
         let ((live, client), stream) = (origin.now(), streams.begin());
-        async move { Ok::<_, Infallible>(stream.answer(live.stack.answer(request, &client, None, None).await)) }
+        async move {
+            Ok::<_, Infallible>(
+                stream.answer(live.stack.answer(request, &client, None, None).await),
+            )
+        }
     });
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     let timeouts = &origin.config.timeouts;

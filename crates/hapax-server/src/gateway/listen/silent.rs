@@ -1,4 +1,5 @@
-//! Connections that have not sent a byte yet: there may be so many. Over it the oldest goes, so that whoever speaks up is heard.
+//! Connections that have not sent a byte yet: there may be so many. Over it the oldest goes, so
+//! that whoever speaks up is heard.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,7 +36,13 @@ impl Silent {
             // Dropping its sender is the word.
             inside.waiting.pop_first();
         }
-        (Place { silent: self.clone(), number }, evicted)
+        (
+            Place {
+                silent: self.clone(),
+                number,
+            },
+            evicted,
+        )
     }
 
     fn lock(&self) -> MutexGuard<'_, Inside> {

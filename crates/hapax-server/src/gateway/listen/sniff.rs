@@ -26,7 +26,11 @@ pub(super) async fn sniff(stream: &mut Stream) -> io::Result<(Spoken, BytesMut)>
             count => len += count,
         }
     }
-    let spoken = if read[..len] == *PREFACE { Spoken::Http2 } else { Spoken::Http1 };
+    let spoken = if read[..len] == *PREFACE {
+        Spoken::Http2
+    } else {
+        Spoken::Http1
+    };
     Ok((spoken, BytesMut::from(&read[..len])))
 }
 
@@ -43,7 +47,11 @@ impl Rewound {
 }
 
 impl AsyncRead for Rewound {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         if self.read.is_empty() {
             return Pin::new(&mut self.stream).poll_read(cx, buffer);
         }
@@ -59,7 +67,11 @@ impl AsyncRead for Rewound {
 }
 
 impl AsyncWrite for Rewound {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
@@ -71,7 +83,11 @@ impl AsyncWrite for Rewound {
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 
-    fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, slices: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
     }
 

@@ -1,7 +1,9 @@
-//! The streams of an HTTP/2 connection: none may hold an answer up for ever, and a connection without any is not kept for ever.
+//! The streams of an HTTP/2 connection: none may hold an answer up for ever, and a connection
+//! without any is not kept for ever.
 //!
-//! The protocol lets a client open a window of nothing and answer every ping: to the library that is a connection in good health, while each
-//! answer that it does not take holds a connection to the upstream.
+//! The protocol lets a client open a window of nothing and answer every ping: to the library that
+//! is a connection in good health, while each answer that it does not take holds a connection to
+//! the upstream.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -17,8 +19,9 @@ use tokio::time::Instant;
 use crate::config::Timeouts;
 use crate::gateway::BoxError;
 
-/// Handed to the library at once, at most. It asks for more when the client has taken that, and does not tell of parts: so a client has to
-/// take so much, or what is left, in each `timeouts.stall`.
+/// Handed to the library at once, at most. It asks for more when the client has taken that, and
+/// does not tell of parts: so a client has to take so much, or what is left, in each
+/// `timeouts.stall`.
 const PIECE_BYTES_MAX: usize = 16 << 10;
 
 /// The streams of one connection. Clones are the same.
@@ -62,7 +65,12 @@ pub(super) struct Paced(Stream);
 
 impl Streams {
     pub(super) fn new() -> Streams {
-        Streams(Arc::new(Mutex::new(Inside { next: 0, open: BTreeMap::new(), idle_since: Instant::now(), is_used: false })))
+        Streams(Arc::new(Mutex::new(Inside {
+            next: 0,
+            open: BTreeMap::new(),
+            idle_since: Instant::now(),
+            is_used: false,
+        })))
     }
 
     /// A stream has begun.
@@ -73,24 +81,36 @@ impl Streams {
         inside.next += 1;
         inside.is_used = true;
         inside.open.insert(number, state.clone());
-        Stream { streams: self.clone(), number, state }
+        Stream {
+            streams: self.clone(),
+            number,
+            state,
+        }
     }
 
-    /// Gives up the answers that nobody takes. Whether the connection has been without streams for too long.
+    /// Gives up the answers that nobody takes. Whether the connection has been without streams for
+    /// too long.
     pub(super) fn look(&self, timeouts: &Timeouts) -> bool {
         let now = Instant::now();
         let inside = lock(&self.0);
         for state in inside.open.values() {
             lock(state).look(now, timeouts);
         }
-        let patience = if inside.is_used { timeouts.keep_alive } else { timeouts.header };
+        let patience = if inside.is_used {
+            timeouts.keep_alive
+        } else {
+            timeouts.header
+        };
         inside.open.is_empty() && now.duration_since(inside.idle_since) >= patience
     }
 }
 
 impl State {
     fn look(&mut self, now: Instant, timeouts: &Timeouts) {
-        if let State::Answering(Answering { offered: Some(since), .. }) = self
+        if let State::Answering(Answering {
+            offered: Some(since),
+            ..
+        }) = self
             && now.duration_since(*since) >= timeouts.stall
         {
             // With the body goes the connection that it comes over.
@@ -103,7 +123,11 @@ impl Stream {
     /// Its answer.
     pub(super) fn answer(self, response: Response<Body>) -> Response<Paced> {
         response.map(|body| {
-            *lock(&self.state) = State::Answering(Answering { body, rest: Bytes::new(), offered: Some(Instant::now()) });
+            *lock(&self.state) = State::Answering(Answering {
+                body,
+                rest: Bytes::new(),
+                offered: Some(Instant::now()),
+            });
             Paced(self)
         })
     }
@@ -123,10 +147,15 @@ impl http_body::Body for Paced {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match &mut *lock(&self.0.state) {
             State::Answering(answering) => answering.poll_piece(cx),
-            State::Asked | State::GivenUp => Poll::Ready(Some(Err("the client did not take its answer in time".into()))),
+            State::Asked | State::GivenUp => Poll::Ready(Some(Err(
+                "the client did not take its answer in time".into(),
+            ))),
         }
     }
 
@@ -183,15 +212,34 @@ mod tests {
     async fn an_answer_that_nobody_takes_is_given_up_and_one_that_is_waited_for_is_not() {
         let streams = Streams::new();
         let (sender, waiting) = tokio::sync::mpsc::channel::<Bytes>(1);
-        let mut waited_for = streams.begin().answer(Response::new(Body::streamed(Channel(waiting))));
-        let mut not_taken = streams.begin().answer(Response::new(Body::from("an answer")));
-        assert!(std::future::poll_fn(|cx| Poll::Ready(Pin::new(waited_for.body_mut()).poll_frame(cx).is_pending())).await);
+        let mut waited_for = streams
+            .begin()
+            .answer(Response::new(Body::streamed(Channel(waiting))));
+        let mut not_taken = streams
+            .begin()
+            .answer(Response::new(Body::from("an answer")));
+        assert!(
+            std::future::poll_fn(|cx| Poll::Ready(
+                Pin::new(waited_for.body_mut()).poll_frame(cx).is_pending()
+            ))
+            .await
+        );
 
         tokio::time::advance(timeouts().stall).await;
         assert!(!streams.look(&timeouts()), "there are streams");
         assert!(not_taken.body_mut().frame().await.unwrap().is_err());
         sender.send(Bytes::from_static(b"late")).await.unwrap();
-        assert_eq!(waited_for.body_mut().frame().await.unwrap().unwrap().into_data().unwrap(), "late");
+        assert_eq!(
+            waited_for
+                .body_mut()
+                .frame()
+                .await
+                .unwrap()
+                .unwrap()
+                .into_data()
+                .unwrap(),
+            "late"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -213,7 +261,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_large_answer_is_taken_in_pieces_each_of_which_has_its_time() {
         let streams = Streams::new();
-        let mut answer = streams.begin().answer(Response::new(Body::from(vec![b'x'; PIECE_BYTES_MAX + 1])));
+        let mut answer = streams
+            .begin()
+            .answer(Response::new(Body::from(vec![b'x'; PIECE_BYTES_MAX + 1])));
         let mut sizes = Vec::new();
         while let Some(frame) = answer.body_mut().frame().await {
             sizes.push(frame.unwrap().into_data().unwrap().len());
@@ -230,8 +280,13 @@ mod tests {
         type Data = Bytes;
         type Error = BoxError;
 
-        fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-            self.0.poll_recv(cx).map(|data| data.map(|data| Ok(Frame::data(data))))
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+            self.0
+                .poll_recv(cx)
+                .map(|data| data.map(|data| Ok(Frame::data(data))))
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Which parts of a request identify nobody.
 //!
 //! A request without a credential is anonymous only if every field it carries is known to identify
-//! nobody. A list of what identifies people would never be whole: every proxy and every service may add
-//! a field of its own, and a field that is missing from such a list gives one caller another's answer.
-//! A field that is missing from this list costs a request with a clear answer, and one setting.
+//! nobody. A list of what identifies people would never be whole: every proxy and every service may
+//! add a field of its own, and a field that is missing from such a list gives one caller another's
+//! answer. A field that is missing from this list costs a request with a clear answer, and one
+//! setting.
 //!
 //! Names are exact. A name that is not of letters, digits and hyphens is never on the list, because
 //! servers in the line of CGI read `X_User` and `X-User` as one.
@@ -254,8 +255,8 @@ const FIELDS: [&str; 235] = [
     "x-waws-unencoded-url",
 ];
 
-/// Families of fields that identify nobody. No other family is safe: `x-forwarded-for` is harmless, and
-/// `x-forwarded-user` is a person; `sec-websocket-protocol` may carry a token.
+/// Families of fields that identify nobody. No other family is safe: `x-forwarded-for` is harmless,
+/// and `x-forwarded-user` is a person; `sec-websocket-protocol` may carry a token.
 const FAMILIES: [&str; 3] = ["accept-", "sec-ch-", "sec-fetch-"];
 
 /// Fields that are credentials wherever they occur: `anonymous_fields` refuses them.
@@ -357,16 +358,23 @@ pub(crate) fn is_credential_parameter(parameter: &str) -> bool {
 
 fn credential_parameter(parameter: &str) -> Option<&'static str> {
     let name = parameter_name(parameter);
-    CREDENTIAL_PARAMETERS.binary_search(&&*name).ok().map(|index| CREDENTIAL_PARAMETERS[index])
+    CREDENTIAL_PARAMETERS
+        .binary_search(&&*name)
+        .ok()
+        .map(|index| CREDENTIAL_PARAMETERS[index])
 }
 
-/// The name of a query parameter as the most forgiving service reads it: percent-decoded, in lower case,
-/// with one character for hyphen, dot, space and underscore, and without an index as in `token[0]`.
+/// The name of a query parameter as the most forgiving service reads it: percent-decoded, in lower
+/// case, with one character for hyphen, dot, space and underscore, and without an index as in
+/// `token[0]`.
 pub(crate) fn parameter_name(parameter: &str) -> String {
     let name = parameter.split('=').next().unwrap_or_default();
     let decoded = percent_decoded(name.replace('+', " ").as_bytes());
     let decoded = decoded.trim_ascii_start();
-    let end = decoded.iter().position(|byte| *byte == b'[').unwrap_or(decoded.len());
+    let end = decoded
+        .iter()
+        .position(|byte| *byte == b'[')
+        .unwrap_or(decoded.len());
     let plain = |byte: &u8| match byte {
         b'-' | b'.' | b' ' => '_',
         byte => char::from(byte.to_ascii_lowercase()),
@@ -426,11 +434,17 @@ impl Unread {
         }
     }
 
-    /// The principal source that would read it, if there is one. Of cookies the one that looks like a session's.
+    /// The principal source that would read it, if there is one. Of cookies the one that looks like
+    /// a session's.
     pub(super) fn source(&self, headers: &HeaderMap) -> Option<String> {
         match self {
-            Unread::Field(field) if *field == COOKIE => Some(format!("cookie:{}", cookie::session(headers).unwrap_or("NAME"))),
-            Unread::Field(field) if is_plain(field.as_str()) && !is_ours(field) => Some(format!("digest:{field}")),
+            Unread::Field(field) if *field == COOKIE => Some(format!(
+                "cookie:{}",
+                cookie::session(headers).unwrap_or("NAME")
+            )),
+            Unread::Field(field) if is_plain(field.as_str()) && !is_ours(field) => {
+                Some(format!("digest:{field}"))
+            }
             Unread::Field(_) => None,
             Unread::Parameter(_) => Some("forward-auth:URL".to_owned()),
         }
@@ -464,11 +478,18 @@ impl Anonymous {
                 source => fields.extend(source.fields(config).into_iter().cloned()),
             }
         }
-        if sources.iter().any(|source| matches!(source, PrincipalSource::ForwardAuth(_))) {
+        if sources
+            .iter()
+            .any(|source| matches!(source, PrincipalSource::ForwardAuth(_)))
+        {
             fields.extend(CREDENTIALS);
         }
         let routes = config.all_routes();
-        fields.extend(routes.iter().filter_map(|route| HeaderName::try_from(&*route.policy.key_field).ok()));
+        fields.extend(
+            routes
+                .iter()
+                .filter_map(|route| HeaderName::try_from(&*route.policy.key_field).ok()),
+        );
         let mut parameters = Vec::new();
         for field in &config.anonymous_fields {
             match field {
@@ -477,7 +498,12 @@ impl Anonymous {
             }
         }
         // Who has chosen a principal has said by what callers are known.
-        Anonymous { fields, cookies, parameters, judges_query: sources.is_default() }
+        Anonymous {
+            fields,
+            cookies,
+            parameters,
+            judges_query: sources.is_default(),
+        }
     }
 
     /// The parts of a request that may identify its sender, and that no source reads.
@@ -487,7 +513,11 @@ impl Anonymous {
             && let Some(query) = parts.uri.query()
         {
             let found = query.split(['&', ';']).filter_map(credential_parameter);
-            unread.extend(found.filter(|name| !self.parameters.iter().any(|known| known == name)).map(Unread::Parameter));
+            unread.extend(
+                found
+                    .filter(|name| !self.parameters.iter().any(|known| known == name))
+                    .map(Unread::Parameter),
+            );
         }
         unread
     }
@@ -497,16 +527,26 @@ impl Anonymous {
             COOKIE if !self.fields.contains(field) => self.has_other_cookies(headers),
             _ => !identifies_nobody(field.as_str()) && !self.fields.contains(field),
         };
-        headers.keys().filter(is_unread).cloned().map(Unread::Field).collect()
+        headers
+            .keys()
+            .filter(is_unread)
+            .cloned()
+            .map(Unread::Field)
+            .collect()
     }
 
     /// Whether there are cookies that no source reads. Each may be a session's.
     fn has_other_cookies(&self, headers: &HeaderMap) -> bool {
-        let is_read = |name: &[u8]| self.cookies.iter().any(|read| read.as_str().as_bytes() == name);
+        let is_read = |name: &[u8]| {
+            self.cookies
+                .iter()
+                .any(|read| read.as_str().as_bytes() == name)
+        };
         self.cookies.is_empty() || cookie::pairs(headers).any(|(name, _)| !is_read(name))
     }
 
-    /// Whether to tell of a part that stands beside what the sources read. Who reads one cookie has chosen among all of them.
+    /// Whether to tell of a part that stands beside what the sources read. Who reads one cookie has
+    /// chosen among all of them.
     pub(super) fn is_notable(&self, part: &Unread) -> bool {
         self.cookies.is_empty() || !matches!(part, Unread::Field(field) if *field == COOKIE)
     }
@@ -514,7 +554,8 @@ impl Anonymous {
 
 /// Whether a field is on the list.
 fn identifies_nobody(field: &str) -> bool {
-    FIELDS.binary_search(&field).is_ok() || (is_plain(field) && FAMILIES.iter().any(|family| field.starts_with(family)))
+    FIELDS.binary_search(&field).is_ok()
+        || (is_plain(field) && FAMILIES.iter().any(|family| field.starts_with(family)))
 }
 
 #[cfg(test)]
@@ -523,15 +564,37 @@ mod tests {
 
     #[test]
     fn the_lists_are_sorted_and_hold_exact_names() {
-        for list in [&FIELDS[..], &CREDENTIAL_FIELDS, &CREDENTIAL_PARAMETERS, &FAMILIES] {
+        for list in [
+            &FIELDS[..],
+            &CREDENTIAL_FIELDS,
+            &CREDENTIAL_PARAMETERS,
+            &FAMILIES,
+        ] {
             assert!(list.is_sorted_by(|one, next| one < next), "{list:?}");
         }
         for field in FIELDS {
-            assert!(is_plain(field) && field.parse::<HeaderName>().is_ok_and(|name| name.as_str() == field), "{field}");
-            assert!(FAMILIES.iter().all(|family| !field.starts_with(family)), "{field} is in its family");
+            assert!(
+                is_plain(field)
+                    && field
+                        .parse::<HeaderName>()
+                        .is_ok_and(|name| name.as_str() == field),
+                "{field}"
+            );
+            assert!(
+                FAMILIES.iter().all(|family| !field.starts_with(family)),
+                "{field} is in its family"
+            );
         }
-        assert!(CREDENTIAL_FIELDS.iter().all(|field| !identifies_nobody(field)));
-        assert!(CREDENTIAL_PARAMETERS.iter().all(|name| parameter_name(name) == *name));
+        assert!(
+            CREDENTIAL_FIELDS
+                .iter()
+                .all(|field| !identifies_nobody(field))
+        );
+        assert!(
+            CREDENTIAL_PARAMETERS
+                .iter()
+                .all(|name| parameter_name(name) == *name)
+        );
     }
 
     #[test]
@@ -544,12 +607,23 @@ mod tests {
             block.split_whitespace().map(str::to_owned).collect()
         };
         assert_eq!(printed("<!-- fields that identify nobody -->"), FIELDS);
-        assert_eq!(printed("<!-- credentials in the query -->"), CREDENTIAL_PARAMETERS);
+        assert_eq!(
+            printed("<!-- credentials in the query -->"),
+            CREDENTIAL_PARAMETERS
+        );
     }
 
     #[test]
     fn only_exact_names_and_three_families_identify_nobody() {
-        for field in ["host", "accept", "accept-ch", "sec-fetch-dest", "sec-ch-ua-arch", "x-forwarded-for", "cf-ray"] {
+        for field in [
+            "host",
+            "accept",
+            "accept-ch",
+            "sec-fetch-dest",
+            "sec-ch-ua-arch",
+            "x-forwarded-for",
+            "cf-ray",
+        ] {
             assert!(identifies_nobody(field), "{field}");
         }
         for field in [

@@ -1,8 +1,9 @@
 //! `cookie`: whoever presents the same value in one cookie is the same caller.
 //!
-//! Cookies are read as RFC 6265 writes them: pairs of name and value with semicolons between them, in one line or, over HTTP/2, in several.
-//! A value counts byte for byte, its quotes included. A cookie that is there twice, or empty, makes nobody: which of two the service reads
-//! is not ours to guess.
+//! Cookies are read as RFC 6265 writes them: pairs of name and value with semicolons between them,
+//! in one line or, over HTTP/2, in several. A value counts byte for byte, its quotes included. A
+//! cookie that is there twice, or empty, makes nobody: which of two the service reads is not ours
+//! to guess.
 
 use hapax::Principal;
 use hapax::core::Secret;
@@ -19,7 +20,10 @@ pub(super) struct Cookie {
 
 impl Cookie {
     pub(super) fn new(name: &CookieName, secret: Secret) -> Cookie {
-        Cookie { name: name.clone(), secret }
+        Cookie {
+            name: name.clone(),
+            secret,
+        }
     }
 
     /// Who is asking; `None` if the request has no such cookie. `Err` says why it cannot be told.
@@ -33,41 +37,66 @@ impl Cookie {
         }
     }
 
-    /// No field has a space in its name, so that no credential has this digest; and the name says that it is a cookie's.
+    /// No field has a space in its name, so that no credential has this digest; and the name says
+    /// that it is a cookie's.
     fn principal(&self, value: &[u8]) -> Principal {
         let name = &self.name;
         let digest = Principal::digest(&self.secret, &format!("cookie {name}"), value).to_string();
-        Principal::named(format!("cookie:{name} {}", digest.trim_start_matches("digest:")))
+        Principal::named(format!(
+            "cookie:{name} {}",
+            digest.trim_start_matches("digest:")
+        ))
     }
 }
 
 /// The values that a cookie is sent with.
-pub(super) fn values<'a>(headers: &'a HeaderMap, name: &CookieName) -> impl Iterator<Item = &'a [u8]> {
-    pairs(headers).filter(move |(given, _)| *given == name.as_str().as_bytes()).map(|(_, value)| value)
+pub(super) fn values<'a>(
+    headers: &'a HeaderMap,
+    name: &CookieName,
+) -> impl Iterator<Item = &'a [u8]> {
+    pairs(headers)
+        .filter(move |(given, _)| *given == name.as_str().as_bytes())
+        .map(|(_, value)| value)
 }
 
 /// The cookies of a request. One without `=` has its name and no value: some services read it so.
 pub(super) fn pairs(headers: &HeaderMap) -> impl Iterator<Item = (&[u8], &[u8])> {
     let lines = headers.get_all(COOKIE).iter();
-    let crumbs = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';')).map(<[u8]>::trim_ascii);
-    crumbs.filter(|crumb| !crumb.is_empty()).map(|crumb| match crumb.iter().position(|byte| *byte == b'=') {
-        Some(at) => (crumb[..at].trim_ascii_end(), crumb[at + 1..].trim_ascii_start()),
-        None => (crumb, &b""[..]),
+    let crumbs = lines
+        .flat_map(|line| line.as_bytes().split(|byte| *byte == b';'))
+        .map(<[u8]>::trim_ascii);
+    crumbs.filter(|crumb| !crumb.is_empty()).map(|crumb| {
+        match crumb.iter().position(|byte| *byte == b'=') {
+            Some(at) => (
+                crumb[..at].trim_ascii_end(),
+                crumb[at + 1..].trim_ascii_start(),
+            ),
+            None => (crumb, &b""[..]),
+        }
     })
 }
 
 /// The name of the one cookie that looks like a session's, if there is one.
 pub(super) fn session(headers: &HeaderMap) -> Option<&str> {
-    let mut names = pairs(headers).map(|(name, _)| name).filter(|name| is_session(name));
+    let mut names = pairs(headers)
+        .map(|(name, _)| name)
+        .filter(|name| is_session(name));
     let name = names.next().filter(|_| names.next().is_none())?;
     std::str::from_utf8(name).ok()
 }
 
-/// Whether frameworks call a session's cookie so: `PHPSESSID`, `connect.sid`, `laravel_session`, `__Secure-next-auth.session-token`.
+/// Whether frameworks call a session's cookie so: `PHPSESSID`, `connect.sid`, `laravel_session`,
+/// `__Secure-next-auth.session-token`.
 fn is_session(name: &[u8]) -> bool {
-    let name = if CookieName::is_one(name) { name.to_ascii_lowercase() } else { return false };
+    let name = if CookieName::is_one(name) {
+        name.to_ascii_lowercase()
+    } else {
+        return false;
+    };
     let has = |word: &str| name.windows(word.len()).any(|part| part == word.as_bytes());
-    (has("sess") || has("auth") || has("token") || has("jwt") || name.ends_with(b"sid")) && !has("csrf") && !has("xsrf")
+    (has("sess") || has("auth") || has("token") || has("jwt") || name.ends_with(b"sid"))
+        && !has("csrf")
+        && !has("xsrf")
 }
 
 #[cfg(test)]
@@ -77,19 +106,33 @@ mod tests {
     const SECRET: Secret = Secret::from_bytes([7; 32]);
 
     fn headers(lines: &[&str]) -> HeaderMap {
-        lines.iter().map(|line| (COOKIE, line.parse().unwrap())).collect()
+        lines
+            .iter()
+            .map(|line| (COOKIE, line.parse().unwrap()))
+            .collect()
     }
 
     fn of(lines: &[&str]) -> Result<Option<String>, &'static str> {
         let cookie = Cookie::new(&"sid".parse().unwrap(), SECRET);
-        cookie.of(&headers(lines)).map(|principal| principal.map(|principal| principal.to_string()))
+        cookie
+            .of(&headers(lines))
+            .map(|principal| principal.map(|principal| principal.to_string()))
     }
 
     #[test]
     fn one_value_is_one_principal_wherever_it_stands() {
         let ada = of(&["sid=ada"]).unwrap().unwrap();
-        assert!(ada.starts_with("cookie:sid ") && !ada.contains("ada"), "{ada}");
-        for lines in [&["a=1; sid=ada; b=2"][..], &["a=1;sid=ada"], &["a=1", "sid=ada"], &["sid = ada ;"], &["; sid=ada;;"]] {
+        assert!(
+            ada.starts_with("cookie:sid ") && !ada.contains("ada"),
+            "{ada}"
+        );
+        for lines in [
+            &["a=1; sid=ada; b=2"][..],
+            &["a=1;sid=ada"],
+            &["a=1", "sid=ada"],
+            &["sid = ada ;"],
+            &["; sid=ada;;"],
+        ] {
             assert_eq!(of(lines).unwrap().as_ref(), Some(&ada), "{lines:?}");
         }
         for lines in ["sid=Ada", "sid=\"ada\"", "sid=ada=", "sid=ada,b"] {
@@ -100,7 +143,14 @@ mod tests {
 
     #[test]
     fn a_cookie_that_is_absent_is_nobodys_and_two_or_an_empty_one_are_refused() {
-        for lines in [&[][..], &["a=1"], &["SID=ada"], &["asid=ada"], &["a=sid=ada"], &[""]] {
+        for lines in [
+            &[][..],
+            &["a=1"],
+            &["SID=ada"],
+            &["asid=ada"],
+            &["a=sid=ada"],
+            &[""],
+        ] {
             assert_eq!(of(lines), Ok(None), "{lines:?}");
         }
         for (lines, why) in [
@@ -118,7 +168,10 @@ mod tests {
     fn no_credential_has_the_principal_of_a_cookie() {
         let cookies = ["sid", "authorization", "cookie"].map(|name| {
             let cookie = Cookie::new(&name.parse().unwrap(), SECRET);
-            cookie.of(&headers(&[&format!("{name}=ada")])).unwrap().unwrap()
+            cookie
+                .of(&headers(&[&format!("{name}=ada")]))
+                .unwrap()
+                .unwrap()
         });
         for (index, one) in cookies.iter().enumerate() {
             assert!(cookies[..index].iter().all(|other| other != one), "{one}");
@@ -134,7 +187,10 @@ mod tests {
             ("PHPSESSID=1; _ga=2", Some("PHPSESSID")),
             ("csrftoken=1; sessionid=2", Some("sessionid")),
             ("connect.sid=s%3A1", Some("connect.sid")),
-            ("__Secure-next-auth.session-token=1; __Host-next-auth.csrf-token=2", Some("__Secure-next-auth.session-token")),
+            (
+                "__Secure-next-auth.session-token=1; __Host-next-auth.csrf-token=2",
+                Some("__Secure-next-auth.session-token"),
+            ),
             ("sessionid=1; auth_token=2", None),
             ("_ga=1", None),
             ("a session=1", None),

@@ -1,7 +1,8 @@
 //! `digest`: whoever presents the same credential is the same caller.
 //!
-//! Whoever is mistaken for another could be given the other's answer. So whatever is not plainly one caller's own credential, the
-//! same in each of its requests, makes nobody: the request is refused with `principal-missing`.
+//! Whoever is mistaken for another could be given the other's answer. So whatever is not plainly
+//! one caller's own credential, the same in each of its requests, makes nobody: the request is
+//! refused with `principal-missing`.
 
 use hapax::Principal;
 use hapax::core::Secret;
@@ -9,8 +10,8 @@ use http::header::{AUTHORIZATION, HeaderMap, HeaderName, PROXY_AUTHORIZATION};
 
 use super::only;
 
-/// Schemes whose credential is the same in every request. Those that sign each request, or agree on something first, would make
-/// every retry somebody else.
+/// Schemes whose credential is the same in every request. Those that sign each request, or agree on
+/// something first, would make every retry somebody else.
 const STATIC_SCHEMES: [&str; 4] = ["bearer", "basic", "token", "apikey"];
 
 /// Who presents a credential: a digest of it.
@@ -21,7 +22,10 @@ pub(super) struct Digest {
 
 impl Digest {
     pub(super) fn new(field: &HeaderName, secret: Secret) -> Digest {
-        Digest { field: field.clone(), secret }
+        Digest {
+            field: field.clone(),
+            secret,
+        }
     }
 
     /// Who is asking; `None` if the request has no such field. `Err` says why it cannot be told.
@@ -36,20 +40,28 @@ impl Digest {
         if *field == AUTHORIZATION || *field == PROXY_AUTHORIZATION {
             return Ok(principal(&credential(value).ok_or("scheme")?));
         }
-        if value.is_empty() { Err("unreadable") } else { Ok(principal(value)) }
+        if value.is_empty() {
+            Err("unreadable")
+        } else {
+            Ok(principal(value))
+        }
     }
 }
 
-/// Scheme and credential in one spelling: RFC 9110 compares schemes in any case and lets any number of spaces follow.
+/// Scheme and credential in one spelling: RFC 9110 compares schemes in any case and lets any number
+/// of spaces follow.
 ///
 /// A comma or a quote would be a list or parameters, among which may be something that changes.
 fn credential(value: &[u8]) -> Option<Vec<u8>> {
     let (scheme, credential) = value.split_at(value.iter().position(|byte| *byte == b' ')?);
     let scheme = scheme.to_ascii_lowercase();
     let credential = credential.trim_ascii();
-    let is_one_word = credential.iter().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b',' | b'"'));
+    let is_one_word = credential
+        .iter()
+        .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b',' | b'"'));
     let is_static = STATIC_SCHEMES.iter().any(|name| name.as_bytes() == scheme);
-    (is_static && is_one_word && !credential.is_empty()).then(|| [&scheme[..], b" ", credential].concat())
+    (is_static && is_one_word && !credential.is_empty())
+        .then(|| [&scheme[..], b" ", credential].concat())
 }
 
 #[cfg(test)]
@@ -61,7 +73,10 @@ mod tests {
     fn headers(fields: &[(&str, &str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();
         for (name, value) in fields {
-            headers.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), value.parse().unwrap());
+            headers.append(
+                HeaderName::from_bytes(name.as_bytes()).unwrap(),
+                value.parse().unwrap(),
+            );
         }
         headers
     }
@@ -84,10 +99,23 @@ mod tests {
         let ada = Principal::digest(&SECRET, "authorization", b"bearer ada");
         assert!(!ada.to_string().contains("ada"));
         let ada = Some(ada);
-        for value in ["Bearer ada", "bearer ada", "BEARER ada", "Bearer  ada", "Bearer    ada", "Bearer ada "] {
+        for value in [
+            "Bearer ada",
+            "bearer ada",
+            "BEARER ada",
+            "Bearer  ada",
+            "Bearer    ada",
+            "Bearer ada ",
+        ] {
             assert_eq!(authorized(value), ada, "{value}");
         }
-        for other in ["Bearer Ada", "Bearer ad", "Basic ada", "Token ada", "ApiKey ada"] {
+        for other in [
+            "Bearer Ada",
+            "Bearer ad",
+            "Basic ada",
+            "Token ada",
+            "ApiKey ada",
+        ] {
             let principal = authorized(other);
             assert!(principal.is_some() && principal != ada, "{other}");
         }
@@ -102,7 +130,10 @@ mod tests {
             "Basic dXNlcjpwYXNz==",
             "token ghp_1",
         ] {
-            assert!(matches!(authorized(value), Some(Principal::Named(_))), "{value}");
+            assert!(
+                matches!(authorized(value), Some(Principal::Named(_))),
+                "{value}"
+            );
         }
     }
 
@@ -130,19 +161,35 @@ mod tests {
             "Bearerada",
             "Something ada",
         ] {
-            assert_eq!(told("authorization", &[("authorization", value)]), Err("scheme"), "{value}");
+            assert_eq!(
+                told("authorization", &[("authorization", value)]),
+                Err("scheme"),
+                "{value}"
+            );
         }
-        let twice = [("authorization", "Bearer ada"), ("authorization", "Bearer ada")];
+        let twice = [
+            ("authorization", "Bearer ada"),
+            ("authorization", "Bearer ada"),
+        ];
         assert_eq!(told("authorization", &twice), Err("repeated"));
     }
 
     #[test]
     fn another_field_counts_as_a_whole() {
         let key = |value| of("x-api-key", &[("x-api-key", value)]);
-        assert_eq!(key("Bearer ada"), Some(Principal::digest(&SECRET, "x-api-key", b"Bearer ada")));
+        assert_eq!(
+            key("Bearer ada"),
+            Some(Principal::digest(&SECRET, "x-api-key", b"Bearer ada"))
+        );
         assert_ne!(key("ada"), key("Ada"));
         assert_eq!(key(""), None);
-        assert_eq!(of("x-api-key", &[("x-api-key", "a"), ("x-api-key", "b")]), None);
-        assert_eq!(told("x-api-key", &[("authorization", "Bearer ada")]), Ok(None));
+        assert_eq!(
+            of("x-api-key", &[("x-api-key", "a"), ("x-api-key", "b")]),
+            None
+        );
+        assert_eq!(
+            told("x-api-key", &[("authorization", "Bearer ada")]),
+            Ok(None)
+        );
     }
 }

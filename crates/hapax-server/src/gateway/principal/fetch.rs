@@ -1,4 +1,5 @@
-//! Asking another service something: one GET, bounded in time and bytes, and no redirect is followed.
+//! Asking another service something: one GET, bounded in time and bytes, and no redirect is
+//! followed.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -56,47 +57,88 @@ pub(super) struct Failed {
 
 impl Fetcher {
     /// `section` is where the URL and the authorities are set.
-    pub(super) fn new(url: &Uri, ca_file: Option<&std::path::Path>, section: &str) -> Result<Fetcher, String> {
-        let service = Upstream { protocol: Protocol::Http1, ca_file: ca_file.map(Into::into), ..Upstream::new(url.clone()) };
-        let authority = url.authority().ok_or_else(|| format!("the URL of {section} names no host"))?;
+    pub(super) fn new(
+        url: &Uri,
+        ca_file: Option<&std::path::Path>,
+        section: &str,
+    ) -> Result<Fetcher, String> {
+        let service = Upstream {
+            protocol: Protocol::Http1,
+            ca_file: ca_file.map(Into::into),
+            ..Upstream::new(url.clone())
+        };
+        let authority = url
+            .authority()
+            .ok_or_else(|| format!("the URL of {section} names no host"))?;
         Ok(Fetcher {
             dialer: Dialer::new(&service, section)?,
             host: HeaderValue::try_from(authority.as_str()).map_err(|error| error.to_string())?,
-            target: url.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/")),
+            target: url
+                .path_and_query()
+                .cloned()
+                .unwrap_or(PathAndQuery::from_static("/")),
             idle: Mutex::default(),
         })
     }
 
-    /// Asks, with these fields, and reads at most so much of a body. `within` is for everything together.
-    pub(super) async fn get(&self, headers: HeaderMap, body_bytes_max: usize, within: Duration) -> Result<Fetched, Failed> {
+    /// Asks, with these fields, and reads at most so much of a body. `within` is for everything
+    /// together.
+    pub(super) async fn get(
+        &self,
+        headers: HeaderMap,
+        body_bytes_max: usize,
+        within: Duration,
+    ) -> Result<Fetched, Failed> {
         match timeout(within, self.ask(headers, body_bytes_max)).await {
             Ok(fetched) => fetched,
-            Err(_) => Err(Failed { word: "timeout", why: format!("no answer within {within:?}") }),
+            Err(_) => Err(Failed {
+                word: "timeout",
+                why: format!("no answer within {within:?}"),
+            }),
         }
     }
 
     async fn ask(&self, headers: HeaderMap, body_bytes_max: usize) -> Result<Fetched, Failed> {
         let (sender, response) = self.exchange(headers).await?;
         let (parts, body) = response.into_parts();
-        let framing = Framing::of(&Method::GET, &parts).map_err(|error| Failed { word: "broken", why: error.to_string() })?;
+        let framing = Framing::of(&Method::GET, &parts).map_err(|error| Failed {
+            word: "broken",
+            why: error.to_string(),
+        })?;
         let body = whole(body, body_bytes_max).await?;
         // What follows an answer could be taken for the next one, which may name another caller.
         if framing.is_certain {
             self.rest(sender);
         }
-        Ok(Fetched { status: parts.status, headers: parts.headers, body })
+        Ok(Fetched {
+            status: parts.status,
+            headers: parts.headers,
+            body,
+        })
     }
 
-    /// On a connection that rested, and if that turns out closed, on a new one: asking twice changes nothing.
-    async fn exchange(&self, headers: HeaderMap) -> Result<(SendRequest<Empty<Bytes>>, Response<Incoming>), Failed> {
+    /// On a connection that rested, and if that turns out closed, on a new one: asking twice
+    /// changes nothing.
+    async fn exchange(
+        &self,
+        headers: HeaderMap,
+    ) -> Result<(SendRequest<Empty<Bytes>>, Response<Incoming>), Failed> {
         if let Some(mut sender) = self.rested()
             && let Ok(response) = sender.send_request(self.request(headers.clone())).await
         {
             return Ok((sender, response));
         }
-        let mut sender = self.dial().await.map_err(|error| Failed { word: "connect", why: error.to_string() })?;
+        let mut sender = self.dial().await.map_err(|error| Failed {
+            word: "connect",
+            why: error.to_string(),
+        })?;
         let response = sender.send_request(self.request(headers)).await;
-        response.map(|response| (sender, response)).map_err(|error| Failed { word: "broken", why: error.to_string() })
+        response
+            .map(|response| (sender, response))
+            .map_err(|error| Failed {
+                word: "broken",
+                why: error.to_string(),
+            })
     }
 
     fn request(&self, headers: HeaderMap) -> Request<Empty<Bytes>> {
@@ -111,7 +153,10 @@ impl Fetcher {
         let stream = match self.dialer.dial().await? {
             Speaks::Http1(stream) | Speaks::Http2(stream) => stream,
         };
-        let (sender, connection) = http1::Builder::new().max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await?;
+        let (sender, connection) = http1::Builder::new()
+            .max_buf_size(HEAD_BYTES_MAX)
+            .handshake(TokioIo::new(stream))
+            .await?;
         // It ends with the last who can send on it.
         tokio::spawn(connection);
         Ok(sender)
@@ -121,13 +166,17 @@ impl Fetcher {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.retain(|idle| idle.since.elapsed() < IDLE_AGE_MAX && idle.sender.is_ready());
         // Its connection ends as soon as a byte comes that nobody asked for; it is given time to.
-        idle.pop_front_if(|idle| idle.since.elapsed() >= QUIET).map(|idle| idle.sender)
+        idle.pop_front_if(|idle| idle.since.elapsed() >= QUIET)
+            .map(|idle| idle.sender)
     }
 
     fn rest(&self, sender: SendRequest<Empty<Bytes>>) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < IDLE_MAX {
-            idle.push_back(Idle { sender, since: Instant::now() });
+            idle.push_back(Idle {
+                sender,
+                since: Instant::now(),
+            });
         }
     }
 }
@@ -135,10 +184,18 @@ impl Fetcher {
 async fn whole(mut body: Incoming, bytes_max: usize) -> Result<Bytes, Failed> {
     let mut read = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| Failed { word: "broken", why: error.to_string() })?;
-        let Ok(data) = frame.into_data() else { continue };
+        let frame = frame.map_err(|error| Failed {
+            word: "broken",
+            why: error.to_string(),
+        })?;
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
         if read.len() + data.len() > bytes_max {
-            return Err(Failed { word: "too_large", why: format!("its answer has more than {bytes_max} bytes") });
+            return Err(Failed {
+                word: "too_large",
+                why: format!("its answer has more than {bytes_max} bytes"),
+            });
         }
         read.extend_from_slice(&data);
     }

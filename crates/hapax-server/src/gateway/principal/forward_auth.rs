@@ -1,16 +1,17 @@
 //! `forward-auth`: another service says who is asking, with each request anew.
 //!
-//! It is asked before every guarded request, the first and each repeat alike, and nothing of what it said is remembered: whoever it
-//! refuses gets no replay. It sees the credentials of the request and where it goes, never its body. What it says no with is passed
-//! on as it is; whatever else is no clear yes refuses the request for the time being.
+//! It is asked before every guarded request, the first and each repeat alike, and nothing of what
+//! it said is remembered: whoever it refuses gets no replay. It sees the credentials of the request
+//! and where it goes, never its body. What it says no with is passed on as it is; whatever else is
+//! no clear yes refuses the request for the time being.
 
 use hapax::core::Secret;
 use hapax::core::rejection::Flaw;
 use hapax::middleware::rejected;
 use hapax::{Body, Principal, Rejection};
 use http::header::{
-    ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, LOCATION, SET_COOKIE, USER_AGENT,
-    WWW_AUTHENTICATE,
+    ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, LOCATION,
+    SET_COOKIE, USER_AGENT, WWW_AUTHENTICATE,
 };
 use http::request::Parts;
 use http::{Response, StatusCode};
@@ -25,7 +26,8 @@ use crate::gateway::forward::CREDENTIALS;
 /// Bytes of its answer's body: a page that asks somebody to log in.
 const BODY_BYTES_MAX: usize = 64 << 10;
 
-/// Fields of the request that it is always shown, besides its credentials and those that the configuration names.
+/// Fields of the request that it is always shown, besides its credentials and those that the
+/// configuration names.
 const SHOWN: [HeaderName; 5] = [
     HeaderName::from_static("x-forwarded-for"),
     HeaderName::from_static("x-forwarded-proto"),
@@ -41,12 +43,17 @@ pub(super) struct ForwardAuth {
     fetcher: Fetcher,
     settings: config::ForwardAuth,
     room: Semaphore,
-    /// The service, as the names of its callers say it: another one may call somebody else by the same name.
+    /// The service, as the names of its callers say it: another one may call somebody else by the
+    /// same name.
     provider: String,
 }
 
 impl ForwardAuth {
-    pub(super) fn new(url: &ServiceUrl, settings: &config::ForwardAuth, secret: &Secret) -> Result<ForwardAuth, String> {
+    pub(super) fn new(
+        url: &ServiceUrl,
+        settings: &config::ForwardAuth,
+        secret: &Secret,
+    ) -> Result<ForwardAuth, String> {
         Ok(ForwardAuth {
             provider: provider(url, secret),
             fetcher: Fetcher::new(url.expose(), settings.ca_file.as_deref(), "forward_auth")?,
@@ -58,13 +65,19 @@ impl ForwardAuth {
     /// Who is asking. What the service says of them for the upstream is put into the request.
     pub(super) async fn of(&self, parts: &mut Parts) -> Result<Principal, Refused> {
         let fetched = self.ask(parts).await.map_err(|failed| {
-            tracing::warn!(reason = failed.word, error = failed.why, "forward-auth gave no answer; guarded requests are refused");
+            tracing::warn!(
+                reason = failed.word,
+                error = failed.why,
+                "forward-auth gave no answer; guarded requests are refused"
+            );
             Refused::Unavailable(failed.word)
         })?;
         match fetched.status {
             status if status.is_success() => self.accept(parts, &fetched),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(refusal(fetched)),
-            status if is_redirect(status) && fetched.headers.contains_key(LOCATION) => Err(refusal(fetched)),
+            status if is_redirect(status) && fetched.headers.contains_key(LOCATION) => {
+                Err(refusal(fetched))
+            }
             status => {
                 tracing::warn!(%status, "forward-auth gave an answer that is neither yes nor no; guarded requests are refused");
                 Err(Refused::Unavailable("status"))
@@ -75,17 +88,30 @@ impl ForwardAuth {
     async fn ask(&self, parts: &Parts) -> Result<Fetched, Failed> {
         let until = Instant::now() + self.settings.timeout;
         let Ok(room) = timeout_at(until, self.room.acquire()).await else {
-            let why = format!("{} requests are being asked about already", self.settings.concurrency_max);
+            let why = format!(
+                "{} requests are being asked about already",
+                self.settings.concurrency_max
+            );
             return Err(Failed { word: "busy", why });
         };
         let _room = room.expect("it is never closed");
-        self.fetcher.get(self.question(parts), BODY_BYTES_MAX, until.saturating_duration_since(Instant::now())).await
+        self.fetcher
+            .get(
+                self.question(parts),
+                BODY_BYTES_MAX,
+                until.saturating_duration_since(Instant::now()),
+            )
+            .await
     }
 
     /// What the service is shown of a request.
     fn question(&self, parts: &Parts) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        for name in CREDENTIALS.iter().chain(&SHOWN).chain(&self.settings.forward) {
+        for name in CREDENTIALS
+            .iter()
+            .chain(&SHOWN)
+            .chain(&self.settings.forward)
+        {
             // A name that is there already would be doubled, and two credentials are none.
             if headers.contains_key(name) {
                 continue;
@@ -94,15 +120,26 @@ impl ForwardAuth {
                 headers.append(name.clone(), line.clone());
             }
         }
-        let target = parts.uri.path_and_query().map_or(parts.uri.path(), |target| target.as_str());
-        for (name, text) in [("x-forwarded-method", parts.method.as_str()), ("x-forwarded-uri", target)] {
-            let value = HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static(""));
+        let target = parts
+            .uri
+            .path_and_query()
+            .map_or(parts.uri.path(), |target| target.as_str());
+        for (name, text) in [
+            ("x-forwarded-method", parts.method.as_str()),
+            ("x-forwarded-uri", target),
+        ] {
+            let value =
+                HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static(""));
             headers.insert(HeaderName::from_static(name), value);
         }
         // It was meant for somebody else.
         headers.remove(HOST);
-        headers.entry(ACCEPT).or_insert(HeaderValue::from_static("*/*"));
-        headers.entry(USER_AGENT).or_insert(HeaderValue::from_static("hapax"));
+        headers
+            .entry(ACCEPT)
+            .or_insert(HeaderValue::from_static("*/*"));
+        headers
+            .entry(USER_AGENT)
+            .or_insert(HeaderValue::from_static("hapax"));
         headers
     }
 
@@ -120,12 +157,16 @@ impl ForwardAuth {
                 parts.headers.append(passed.clone(), line.clone());
             }
         }
-        Ok(Principal::named(format!("forward-auth:{} {field} {name}", self.provider)))
+        Ok(Principal::named(format!(
+            "forward-auth:{} {field} {name}",
+            self.provider
+        )))
     }
 }
 
-/// Scheme, host, port and path of a service, without spaces, and a keyed digest of what its query says besides credentials: that
-/// may select a tenant, and it may be a secret under a name that nobody knows for one.
+/// Scheme, host, port and path of a service, without spaces, and a keyed digest of what its query
+/// says besides credentials: that may select a tenant, and it may be a secret under a name that
+/// nobody knows for one.
 fn provider(url: &ServiceUrl, secret: &Secret) -> String {
     let parameters = url.parameters();
     if parameters.is_empty() {
@@ -155,7 +196,9 @@ fn refusal(fetched: Fetched) -> Refused {
             response.headers_mut().insert(name.clone(), value.clone());
         }
     }
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+        .headers_mut()
+        .insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response.extensions_mut().insert(rejection);
     Refused::Elsewhere(Box::new(response))
 }
@@ -168,8 +211,14 @@ mod tests {
     fn a_provider_is_named_without_its_secrets_and_told_from_any_other() {
         let secret = Secret::from_bytes([7; 32]);
         let named = |url: &str| provider(&url.parse::<http::Uri>().unwrap().into(), &secret);
-        assert_eq!(named("https://Auth.internal:443/verify"), "https://auth.internal/verify");
-        assert_eq!(named("https://auth.internal/verify?token=s3"), named("https://auth.internal/verify?token=s4"));
+        assert_eq!(
+            named("https://Auth.internal:443/verify"),
+            "https://auth.internal/verify"
+        );
+        assert_eq!(
+            named("https://auth.internal/verify?token=s3"),
+            named("https://auth.internal/verify?token=s4")
+        );
         let all = [
             "https://auth.internal/verify",
             "http://auth.internal/verify",
@@ -180,8 +229,14 @@ mod tests {
             "https://auth.internal/verify?tenant=b",
         ];
         for (index, one) in all.iter().enumerate() {
-            assert!(!named(one).contains(' ') && !named(one).contains("tenant"), "{one}");
-            assert!(all[..index].iter().all(|other| named(other) != named(one)), "{one}");
+            assert!(
+                !named(one).contains(' ') && !named(one).contains("tenant"),
+                "{one}"
+            );
+            assert!(
+                all[..index].iter().all(|other| named(other) != named(one)),
+                "{one}"
+            );
         }
     }
 }

@@ -1,9 +1,10 @@
 //! `header`: a field that names the caller.
 //!
-//! As the first source, or where there are trusted proxies, it is what such a proxy says: of anybody else the field was taken off
-//! before ([`forward`](crate::gateway::forward)), in every spelling that a service behind could read as the same, and a guarded
-//! request then has nobody who sends it. Behind another source, and without any trusted proxy, it is what the caller says: it divides
-//! the records of one caller, and gives nobody those of another.
+//! As the first source, or where there are trusted proxies, it is what such a proxy says: of
+//! anybody else the field was taken off before ([`forward`](crate::gateway::forward)), in every
+//! spelling that a service behind could read as the same, and a guarded request then has nobody who
+//! sends it. Behind another source, and without any trusted proxy, it is what the caller says: it
+//! divides the records of one caller, and gives nobody those of another.
 
 use hapax::Principal;
 use http::{HeaderMap, HeaderName};
@@ -20,11 +21,20 @@ pub(super) struct Header {
 
 impl Header {
     pub(super) fn new(field: &HeaderName, is_proxys: bool, is_required: bool) -> Header {
-        Header { field: field.clone(), is_proxys, is_required }
+        Header {
+            field: field.clone(),
+            is_proxys,
+            is_required,
+        }
     }
 
-    /// Who is asking; `None` if the request need not say it and does not. `Err` says why it cannot be told.
-    pub(super) fn of(&self, headers: &HeaderMap, client: &Client) -> Result<Option<Principal>, &'static str> {
+    /// Who is asking; `None` if the request need not say it and does not. `Err` says why it cannot
+    /// be told.
+    pub(super) fn of(
+        &self,
+        headers: &HeaderMap,
+        client: &Client,
+    ) -> Result<Option<Principal>, &'static str> {
         let field = &self.field;
         if self.is_proxys && !client.is_trusted() {
             return Err("untrusted_peer");
@@ -44,14 +54,24 @@ mod tests {
 
     const FIELD: HeaderName = HeaderName::from_static("x-user");
 
-    fn ask((is_proxys, is_required): (bool, bool), peer: &str, values: &[&[u8]]) -> Result<Option<String>, &'static str> {
-        let client = Client::new(peer.parse().unwrap(), false, &["10.0.0.0/8".parse().unwrap()]);
+    fn ask(
+        (is_proxys, is_required): (bool, bool),
+        peer: &str,
+        values: &[&[u8]],
+    ) -> Result<Option<String>, &'static str> {
+        let client = Client::new(
+            peer.parse().unwrap(),
+            false,
+            &["10.0.0.0/8".parse().unwrap()],
+        );
         let mut headers = HeaderMap::new();
         for value in values {
             headers.append(FIELD, http::HeaderValue::from_bytes(value).unwrap());
         }
         let header = Header::new(&FIELD, is_proxys, is_required);
-        header.of(&headers, &client).map(|principal| principal.map(|principal| principal.to_string()))
+        header
+            .of(&headers, &client)
+            .map(|principal| principal.map(|principal| principal.to_string()))
     }
 
     fn told(peer: &str, values: &[&[u8]]) -> Result<String, &'static str> {
@@ -64,7 +84,11 @@ mod tests {
         for (peer, values, expected) in [
             ("10.0.0.7", &[&b"ada"[..]][..], Ok("header:x-user ada")),
             ("::ffff:10.0.0.7", &[b" ada\t"], Ok("header:x-user ada")),
-            ("10.0.0.7", &["J\u{f6}rg Ada".as_bytes()], Ok("header:x-user J\u{f6}rg Ada")),
+            (
+                "10.0.0.7",
+                &["J\u{f6}rg Ada".as_bytes()],
+                Ok("header:x-user J\u{f6}rg Ada"),
+            ),
             ("10.0.0.7", &[], Err("missing")),
             ("10.0.0.7", &[b"ada", b"ada"], Err("repeated")),
             ("10.0.0.7", &[b""], Err("unreadable")),
@@ -75,7 +99,11 @@ mod tests {
             ("11.0.0.7", &[b"ada"], Err("untrusted_peer")),
             ("127.0.0.1", &[], Err("untrusted_peer")),
         ] {
-            assert_eq!(told(peer, values), expected.map(str::to_owned), "{peer} {values:?}");
+            assert_eq!(
+                told(peer, values),
+                expected.map(str::to_owned),
+                "{peer} {values:?}"
+            );
         }
     }
 
@@ -91,7 +119,11 @@ mod tests {
             (false, "11.0.0.7", &[b"ada", b"eve"], Err("repeated")),
             (false, "11.0.0.7", &[b""], Err("unreadable")),
         ] {
-            assert_eq!(ask((is_proxys, false), peer, values), expected, "{peer} {values:?}");
+            assert_eq!(
+                ask((is_proxys, false), peer, values),
+                expected,
+                "{peer} {values:?}"
+            );
         }
     }
 }

@@ -20,8 +20,8 @@ pub(super) fn join(sources: &PrincipalSources, said: &[Option<Principal>]) -> Pr
     Principal::named(joined(&parts))
 }
 
-/// Parts with `&` between them; an `&` within a part is doubled. So a single one always separates, and two
-/// different lists never make the same text.
+/// Parts with `&` between them; an `&` within a part is doubled. So a single one always separates,
+/// and two different lists never make the same text.
 fn joined(parts: &[String]) -> String {
     let escaped: Vec<String> = parts.iter().map(|part| part.replace('&', "&&")).collect();
     format!("list:{}", escaped.join(" & "))
@@ -35,12 +35,23 @@ mod tests {
 
     #[test]
     fn what_is_absent_is_a_value_of_its_own() {
-        let sources: PrincipalSources = "digest:authorization, header:stripe-account".parse().unwrap();
+        let sources: PrincipalSources = "digest:authorization, header:stripe-account"
+            .parse()
+            .unwrap();
         let named = |name: &str| Some(Principal::named(name));
         for (said, name) in [
-            ([named("digest:1"), named("header:stripe-account a")], "list:digest:1 & header:stripe-account a"),
-            ([named("digest:1"), None], "list:digest:1 & no header:stripe-account"),
-            ([None, named("header:stripe-account a & b")], "list:no digest:authorization & header:stripe-account a && b"),
+            (
+                [named("digest:1"), named("header:stripe-account a")],
+                "list:digest:1 & header:stripe-account a",
+            ),
+            (
+                [named("digest:1"), None],
+                "list:digest:1 & no header:stripe-account",
+            ),
+            (
+                [None, named("header:stripe-account a & b")],
+                "list:no digest:authorization & header:stripe-account a && b",
+            ),
             ([None, None], "(anonymous)"),
         ] {
             assert_eq!(join(&sources, &said).to_string(), name);
@@ -52,8 +63,16 @@ mod tests {
     fn no_two_lists_have_the_same_name() {
         let mut texts = vec![String::new()];
         for length in 0..3 {
-            let longer: Vec<String> = texts.iter().filter(|text| text.len() == length).cloned().collect();
-            texts.extend(longer.iter().flat_map(|text| ["a", " ", "&"].map(|next| format!("{text}{next}"))));
+            let longer: Vec<String> = texts
+                .iter()
+                .filter(|text| text.len() == length)
+                .cloned()
+                .collect();
+            texts.extend(
+                longer
+                    .iter()
+                    .flat_map(|text| ["a", " ", "&"].map(|next| format!("{text}{next}"))),
+            );
         }
         let mut seen = HashMap::new();
         let mut check = |parts: Vec<String>| {
@@ -62,7 +81,10 @@ mod tests {
                 panic!("{other:?} and {parts:?} are both {name:?}");
             }
         };
-        let short = texts.iter().filter(|text| text.len() <= 2).collect::<Vec<_>>();
+        let short = texts
+            .iter()
+            .filter(|text| text.len() <= 2)
+            .collect::<Vec<_>>();
         for one in &texts {
             check(vec![one.clone()]);
             for other in &texts {
@@ -71,7 +93,9 @@ mod tests {
         }
         for one in &short {
             for other in &short {
-                short.iter().for_each(|third| check(vec![(*one).clone(), (*other).clone(), (*third).clone()]));
+                short.iter().for_each(|third| {
+                    check(vec![(*one).clone(), (*other).clone(), (*third).clone()]);
+                });
             }
         }
     }

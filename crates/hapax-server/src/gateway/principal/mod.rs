@@ -1,13 +1,15 @@
 //! Who is asking.
 //!
-//! Whoever is mistaken for another could be given the other's answer, so a guarded request is asked who sends it before anything is
-//! asked of its key. `digest.rs`, `cookie.rs` and `header.rs` tell it from the request's head alone; `jwt/` verifies a token with keys that
-//! somebody else may change, and `forward_auth.rs` asks another service, each time anew. `fetch.rs` is how both ask. `anonymous.rs`
-//! has the list of fields that identify nobody, `list.rs` makes one name of several sources, and `notice.rs` tells the log of fields
-//! that no setting covers.
+//! Whoever is mistaken for another could be given the other's answer, so a guarded request is asked
+//! who sends it before anything is asked of its key. `digest.rs`, `cookie.rs` and `header.rs` tell
+//! it from the request's head alone; `jwt/` verifies a token with keys that somebody else may
+//! change, and `forward_auth.rs` asks another service, each time anew. `fetch.rs` is how both ask.
+//! `anonymous.rs` has the list of fields that identify nobody, `list.rs` makes one name of several
+//! sources, and `notice.rs` tells the log of fields that no setting covers.
 //!
-//! The names of principals begin with their source and say by what they are known, with a space between the parts, so that no two
-//! sources, fields, claims, issuers or services ever share one: `header:x-user-id ada`, `jwt:sub https://id.example.com ada`,
+//! The names of principals begin with their source and say by what they are known, with a space
+//! between the parts, so that no two sources, fields, claims, issuers or services ever share one:
+//! `header:x-user-id ada`, `jwt:sub https://id.example.com ada`,
 //! `forward-auth:https://auth.internal/verify x-auth-user ada`.
 
 mod anonymous;
@@ -43,7 +45,8 @@ use crate::telemetry::Metrics;
 /// The longest name that a caller may have: it stands in each of its records.
 const NAME_BYTES_MAX: usize = 512;
 
-/// Tells who is asking, by every list of sources that the routes of a configuration have. What asks others is shared between lists.
+/// Tells who is asking, by every list of sources that the routes of a configuration have. What asks
+/// others is shared between lists.
 pub(crate) struct Directory {
     all: Vec<Principals>,
     keys: Option<Arc<Keeper>>,
@@ -97,8 +100,9 @@ enum Refused {
 }
 
 impl Directory {
-    /// Starts these lists of sources of a configuration. Keys of tokens are there when this returns, or it has been told that they are not;
-    /// `before` is what was at work until now, whose keys stay good where they come from the same place.
+    /// Starts these lists of sources of a configuration. Keys of tokens are there when this
+    /// returns, or it has been told that they are not; `before` is what was at work until now,
+    /// whose keys stay good where they come from the same place.
     pub(crate) async fn start(
         lists: &[&PrincipalSources],
         config: &Config,
@@ -107,7 +111,12 @@ impl Directory {
         before: Option<&Directory>,
     ) -> Result<Directory, String> {
         let notices = before.map_or_else(Arc::default, |before| before.notices.clone());
-        let mut directory = Directory { all: Vec::new(), keys: None, asked: Vec::new(), notices };
+        let mut directory = Directory {
+            all: Vec::new(),
+            keys: None,
+            asked: Vec::new(),
+            notices,
+        };
         for list in lists {
             let mut sources = Vec::new();
             for source in list.iter() {
@@ -116,21 +125,31 @@ impl Directory {
                     PrincipalSource::Digest(field) => Source::Digest(Digest::new(field, secret)),
                     PrincipalSource::Cookie(name) => Source::Cookie(Cookie::new(name, secret)),
                     PrincipalSource::Header(field) => {
-                        let is_proxys = list.proxy_fields(!config.trusted_proxies.is_empty()).any(|proxys| proxys == field);
+                        let is_proxys = list
+                            .proxy_fields(!config.trusted_proxies.is_empty())
+                            .any(|proxys| proxys == field);
                         Source::Header(Header::new(field, is_proxys, sources.is_empty()))
                     }
                     PrincipalSource::Jwt(claim) => {
-                        let settings = config.jwt.as_ref().ok_or("principal jwt needs [jwt] in the configuration")?;
+                        let settings = config
+                            .jwt
+                            .as_ref()
+                            .ok_or("principal jwt needs [jwt] in the configuration")?;
                         let keys = directory.keys(settings, metrics.clone(), before).await?;
                         Source::Jwt(Jwt::new(settings, claim, keys))
                     }
-                    PrincipalSource::ForwardAuth(url) => Source::ForwardAuth(directory.asked(url, config, &secret)?),
+                    PrincipalSource::ForwardAuth(url) => {
+                        Source::ForwardAuth(directory.asked(url, config, &secret)?)
+                    }
                 };
                 sources.push(started);
             }
             let principals = Principals(Arc::new(Inner {
                 sources,
-                looks_at: list.iter().map(|source| source.looks_at(config).into()).collect(),
+                looks_at: list
+                    .iter()
+                    .map(|source| source.looks_at(config).into())
+                    .collect(),
                 anonymous: Anonymous::new(list, config),
                 list: (*list).clone(),
                 notices: directory.notices.clone(),
@@ -143,11 +162,18 @@ impl Directory {
 
     /// What tells who is asking by this list.
     pub(crate) fn find(&self, list: &PrincipalSources) -> Option<&Principals> {
-        self.all.iter().find(|principals| principals.0.list == *list)
+        self.all
+            .iter()
+            .find(|principals| principals.0.list == *list)
     }
 
     /// The keys of tokens, one keeper for all lists.
-    async fn keys(&mut self, settings: &config::Jwt, metrics: Metrics, before: Option<&Directory>) -> Result<Arc<Keeper>, String> {
+    async fn keys(
+        &mut self,
+        settings: &config::Jwt,
+        metrics: Metrics,
+        before: Option<&Directory>,
+    ) -> Result<Arc<Keeper>, String> {
         if let Some(keys) = &self.keys {
             return Ok(keys.clone());
         }
@@ -157,11 +183,19 @@ impl Directory {
     }
 
     /// The service that is asked, with one limit on questions at the same time for all lists.
-    fn asked(&mut self, url: &ServiceUrl, config: &Config, secret: &Secret) -> Result<Arc<ForwardAuth>, String> {
+    fn asked(
+        &mut self,
+        url: &ServiceUrl,
+        config: &Config,
+        secret: &Secret,
+    ) -> Result<Arc<ForwardAuth>, String> {
         if let Some((_, asked)) = self.asked.iter().find(|(known, _)| known == url) {
             return Ok(asked.clone());
         }
-        let settings = config.forward_auth.as_ref().ok_or("forward-auth needs [forward_auth] in the configuration")?;
+        let settings = config
+            .forward_auth
+            .as_ref()
+            .ok_or("forward-auth needs [forward_auth] in the configuration")?;
         let asked = Arc::new(ForwardAuth::new(url, settings, secret)?);
         self.asked.push((url.clone(), asked.clone()));
         Ok(asked)
@@ -172,11 +206,18 @@ impl Principals {
     /// Who is asking, as [`Principals::check`] found it, for the layer.
     pub(crate) fn established(parts: &Parts) -> Result<Principal, Rejection> {
         let found = parts.extensions.get::<Established>();
-        found.map_or(Err(Rejection::PrincipalMissing { flaw: None, unread: None }), |Established(found)| found.clone())
+        found.map_or(
+            Err(Rejection::PrincipalMissing {
+                flaw: None,
+                unread: None,
+            }),
+            |Established(found)| found.clone(),
+        )
     }
 
-    /// Finds out who is asking and leaves it in the request, for the layer. Returns what to answer if that is not good, or cannot be
-    /// checked; who says nothing of himself is left to the layer, which looks at the key first.
+    /// Finds out who is asking and leaves it in the request, for the layer. Returns what to answer
+    /// if that is not good, or cannot be checked; who says nothing of himself is left to the layer,
+    /// which looks at the key first.
     pub(crate) async fn check(&self, parts: &mut Parts, client: &Client) -> Option<Response<Body>> {
         let found = match self.find(parts, client).await {
             Ok(principal) => Ok(principal),
@@ -190,27 +231,36 @@ impl Principals {
     }
 
     async fn find(&self, parts: &mut Parts, client: &Client) -> Result<Principal, Refused> {
-        let Inner { list, sources, looks_at, anonymous, .. } = &*self.0;
+        let Inner {
+            list,
+            sources,
+            looks_at,
+            anonymous,
+            ..
+        } = &*self.0;
         if matches!(sources[..], [Source::None]) {
             return Ok(Principal::Anonymous);
         }
         // Before forward-auth adds to the request what it says of the caller.
         let unread = anonymous.unread(parts);
         let mut said = Vec::with_capacity(sources.len());
-        let told_of = |reason, looked_at: &Arc<str>, part: &Unread, headers: &HeaderMap, may_be_anonymous| {
-            let unread = rejection::Unread {
-                looked_at: looked_at.clone(),
-                name: part.name().into(),
-                principal: part.source(headers).map(Into::into),
-                may_be_anonymous,
+        let told_of =
+            |reason, looked_at: &Arc<str>, part: &Unread, headers: &HeaderMap, may_be_anonymous| {
+                let unread = rejection::Unread {
+                    looked_at: looked_at.clone(),
+                    name: part.name().into(),
+                    principal: part.source(headers).map(Into::into),
+                    may_be_anonymous,
+                };
+                Refused::Unread(reason, Arc::new(unread))
             };
-            Refused::Unread(reason, Arc::new(unread))
-        };
         let credential = unread.iter().find(|part| part.is_credential());
         for (source, looked_at) in sources.iter().zip(looks_at) {
             let found = source.principal(parts, client).await;
             said.push(found.map_err(|refused| match (refused, credential) {
-                (Refused::Missing("missing"), Some(part)) => told_of("missing", looked_at, part, &parts.headers, false),
+                (Refused::Missing("missing"), Some(part)) => {
+                    told_of("missing", looked_at, part, &parts.headers, false)
+                }
                 (Refused::Missing("scheme"), _) if matches!(source, Source::Jwt(_)) => {
                     Refused::Flawed("scheme", flaw("no_bearer", looked_at))
                 }
@@ -220,7 +270,13 @@ impl Principals {
         }
         match credential.or(unread.first()) {
             Some(part) if said[0].is_none() => {
-                return Err(told_of("unread_field", &looks_at[0], part, &parts.headers, part.may_be_anonymous()));
+                return Err(told_of(
+                    "unread_field",
+                    &looks_at[0],
+                    part,
+                    &parts.headers,
+                    part.may_be_anonymous(),
+                ));
             }
             _ => self.notice(&unread),
         }
@@ -230,12 +286,20 @@ impl Principals {
         })
     }
 
-    /// Counts parts of a request that may identify its sender beside what the sources read, and tells the log.
+    /// Counts parts of a request that may identify its sender beside what the sources read, and
+    /// tells the log.
     fn notice(&self, unread: &[Unread]) {
-        for (index, part) in unread.iter().enumerate().filter(|(_, part)| self.0.anonymous.is_notable(part)) {
+        for (index, part) in unread
+            .iter()
+            .enumerate()
+            .filter(|(_, part)| self.0.anonymous.is_notable(part))
+        {
             self.0.notices.ignored(part);
             // One request counts once under each word.
-            if !unread[..index].iter().any(|earlier| earlier.word() == part.word()) {
+            if !unread[..index]
+                .iter()
+                .any(|earlier| earlier.word() == part.word())
+            {
                 self.0.metrics.identity_field_ignored(part.word());
             }
         }
@@ -247,16 +311,25 @@ impl Principals {
         match refused {
             Refused::Missing(reason) => {
                 metrics.credentials_refused(reason);
-                Err(Rejection::PrincipalMissing { flaw: None, unread: None })
+                Err(Rejection::PrincipalMissing {
+                    flaw: None,
+                    unread: None,
+                })
             }
             Refused::Flawed(reason, flaw) => {
                 metrics.credentials_refused(reason);
-                Err(Rejection::PrincipalMissing { flaw: Some(flaw.into()), unread: None })
+                Err(Rejection::PrincipalMissing {
+                    flaw: Some(flaw.into()),
+                    unread: None,
+                })
             }
             Refused::Unread(reason, unread) => {
                 metrics.credentials_refused(reason);
                 self.0.notices.refused(&unread);
-                Err(Rejection::PrincipalMissing { flaw: None, unread: Some(unread) })
+                Err(Rejection::PrincipalMissing {
+                    flaw: None,
+                    unread: Some(unread),
+                })
             }
             Refused::Invalid(flawed) => {
                 metrics.credentials_refused(flawed.word());
@@ -276,7 +349,11 @@ impl Principals {
 
 impl Source {
     /// Who is asking by this source alone; `None` if the request says nothing there and need not.
-    async fn principal(&self, parts: &mut Parts, client: &Client) -> Result<Option<Principal>, Refused> {
+    async fn principal(
+        &self,
+        parts: &mut Parts,
+        client: &Client,
+    ) -> Result<Option<Principal>, Refused> {
         match self {
             Source::None => Ok(None),
             Source::Digest(digest) => digest.of(&parts.headers).map_err(Refused::Missing),
@@ -294,17 +371,24 @@ fn flaw(reason: &str, looked_at: &str) -> String {
     let what = match reason {
         "missing" => "is missing",
         "repeated" => "was sent more than once",
-        "scheme" => "holds neither a Bearer nor a Basic credential, or one that changes with each request",
+        "scheme" => {
+            "holds neither a Bearer nor a Basic credential, or one that changes with each request"
+        }
         "no_bearer" => "does not hold a token as `Bearer TOKEN`",
-        "untrusted_peer" => "is taken only from the addresses in trusted_proxies, and this request comes from another",
+        "untrusted_peer" => {
+            "is taken only from the addresses in trusted_proxies, and this request comes from another"
+        }
         _ => "cannot be read",
     };
     format!("The {looked_at} {what}.")
 }
 
-/// What a request presents where nobody checks it, for each source that reads it so; `None` if all are checked. It may change between two tries of
-/// one request.
-pub(crate) fn presented<'a>(sources: &PrincipalSources, headers: &'a HeaderMap) -> Option<Vec<Option<&'a [u8]>>> {
+/// What a request presents where nobody checks it, for each source that reads it so; `None` if all
+/// are checked. It may change between two tries of one request.
+pub(crate) fn presented<'a>(
+    sources: &PrincipalSources,
+    headers: &'a HeaderMap,
+) -> Option<Vec<Option<&'a [u8]>>> {
     let values = sources.iter().filter_map(|source| match source {
         PrincipalSource::Digest(field) => Some(headers.get(field).map(HeaderValue::as_bytes)),
         PrincipalSource::Cookie(name) => Some(cookie::values(headers, name).next()),
@@ -319,11 +403,16 @@ fn only<'a>(headers: &'a HeaderMap, field: &HeaderName) -> Result<&'a [u8], &'st
     let mut lines = headers.get_all(field).iter();
     let line = lines.next().ok_or("missing")?;
     // Which of two somebody else believes is not ours to guess.
-    if lines.next().is_some() { Err("repeated") } else { Ok(line.as_bytes().trim_ascii()) }
+    if lines.next().is_some() {
+        Err("repeated")
+    } else {
+        Ok(line.as_bytes().trim_ascii())
+    }
 }
 
 /// A name that somebody vouches for, if it can be one: some text on one line.
 fn name(value: &[u8]) -> Option<&str> {
     let name = std::str::from_utf8(value).ok()?;
-    (!name.is_empty() && name.len() <= NAME_BYTES_MAX && !name.contains(char::is_control)).then_some(name)
+    (!name.is_empty() && name.len() <= NAME_BYTES_MAX && !name.contains(char::is_control))
+        .then_some(name)
 }

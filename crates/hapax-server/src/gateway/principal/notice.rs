@@ -25,7 +25,9 @@ enum Kind {
 impl Notices {
     /// Requests with this field are refused.
     pub(super) fn refused(&self, unread: &rejection::Unread) {
-        let Some(field) = self.first(Kind::Refused, &unread.name) else { return };
+        let Some(field) = self.first(Kind::Refused, &unread.name) else {
+            return;
+        };
         let looked_at = &*unread.looked_at;
         let source = unread.principal.as_deref().unwrap_or("another source");
         if unread.may_be_anonymous {
@@ -47,7 +49,9 @@ impl Notices {
 
     /// Requests with this field are taken, and it says nothing of who is asking.
     pub(super) fn ignored(&self, unread: &Unread) {
-        let Some(field) = self.first(Kind::Ignored, &unread.name()) else { return };
+        let Some(field) = self.first(Kind::Ignored, &unread.name()) else {
+            return;
+        };
         if unread.word() == "other" {
             tracing::info!(
                 field,
@@ -85,10 +89,19 @@ mod tests {
     #[test]
     fn each_field_is_told_once_and_not_too_many() {
         let notices = Notices::default();
-        assert_eq!(notices.first(Kind::Ignored, "cookie").as_deref(), Some("cookie"));
+        assert_eq!(
+            notices.first(Kind::Ignored, "cookie").as_deref(),
+            Some("cookie")
+        );
         assert_eq!(notices.first(Kind::Ignored, "cookie"), None);
         assert!(notices.first(Kind::Refused, "cookie").is_some());
-        let told = (0..1_000).filter(|number| notices.first(Kind::Refused, &format!("x-{number}")).is_some()).count();
+        let told = (0..1_000)
+            .filter(|number| {
+                notices
+                    .first(Kind::Refused, &format!("x-{number}"))
+                    .is_some()
+            })
+            .count();
         assert_eq!(told, FIELDS_MAX - 2);
         let long = Notices::default().first(Kind::Refused, &"x".repeat(9_000));
         assert_eq!(long.map(|name| name.len()), Some(NAME_BYTES_MAX));

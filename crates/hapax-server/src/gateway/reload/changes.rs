@@ -8,7 +8,10 @@ use std::path::Path;
 use http::HeaderName;
 
 use crate::config::text::spelled;
-use crate::config::{Config, Drain, ForwardAuth, Jwt, KeysFrom, Limits, Protocol, Route, Secret, Timeouts, Tls, Upstream};
+use crate::config::{
+    Config, Drain, ForwardAuth, Jwt, KeysFrom, Limits, Protocol, Route, Secret, Timeouts, Tls,
+    Upstream,
+};
 
 /// A setting that has another value now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,18 +35,30 @@ impl fmt::Display for Change {
     }
 }
 
-/// Every setting that differs, in the order of the documentation. Of a route that comes or goes only that, not each of its settings.
+/// Every setting that differs, in the order of the documentation. Of a route that comes or goes
+/// only that, not each of its settings.
 pub(super) fn between(old: &Config, new: &Config) -> Vec<Change> {
     let (old, new) = (settings(old), settings(new));
-    let find = |settings: &[Setting], name: &str| settings.iter().find(|setting| setting.name == name).cloned();
-    let gone = old.iter().filter(|setting| find(&new, &setting.name).is_none());
+    let find = |settings: &[Setting], name: &str| {
+        settings
+            .iter()
+            .find(|setting| setting.name == name)
+            .cloned()
+    };
+    let gone = old
+        .iter()
+        .filter(|setting| find(&new, &setting.name).is_none());
     let mut changes = Vec::new();
     for Setting { name, .. } in new.iter().chain(gone) {
         let (from, to) = (find(&old, name), find(&new, name));
         let is_of_one_side = from.is_none() || to.is_none();
         if from != to && !(is_of_one_side && name.starts_with("routes.")) {
             let shown = |setting: Option<Setting>| setting.map(Setting::shown);
-            changes.push(Change { setting: name.clone(), from: shown(from), to: shown(to) });
+            changes.push(Change {
+                setting: name.clone(),
+                from: shown(from),
+                to: shown(to),
+            });
         }
     }
     changes
@@ -63,7 +78,8 @@ impl Setting {
     }
 }
 
-/// Every setting and its value. Each struct is taken apart whole, so that nobody adds a setting and forgets it here.
+/// Every setting and its value. Each struct is taken apart whole, so that nobody adds a setting and
+/// forgets it here.
 fn settings(config: &Config) -> Vec<Setting> {
     let Config {
         listen,
@@ -92,7 +108,10 @@ fn settings(config: &Config) -> Vec<Setting> {
     } = config;
     let mut list = List::default();
     list.add("listen", listen);
-    list.add("admin", admin.map_or("off".to_owned(), |admin| admin.to_string()));
+    list.add(
+        "admin",
+        admin.map_or("off".to_owned(), |admin| admin.to_string()),
+    );
     list.secret("admin_token", admin_token.as_ref());
     list.secret("settle_token", settle_token.as_ref());
     list.add("access_log", access_log.word());
@@ -101,8 +120,22 @@ fn settings(config: &Config) -> Vec<Setting> {
     list.add("spill_directory", path(spill_directory.as_deref()));
     list.add("namespace", namespace);
     list.masked("principal", principal.expose(), principal.to_string());
-    list.add("anonymous_fields", anonymous_fields.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
-    list.add("trusted_proxies", trusted_proxies.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
+    list.add(
+        "anonymous_fields",
+        anonymous_fields
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(", "),
+    );
+    list.add(
+        "trusted_proxies",
+        trusted_proxies
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(", "),
+    );
     if let Some(jwt) = jwt {
         self::jwt(&mut list, jwt);
     }
@@ -119,14 +152,38 @@ fn settings(config: &Config) -> Vec<Setting> {
     let Drain { notice, deadline } = drain;
     list.add("drain.notice", spelled(*notice));
     list.add("drain.deadline", spelled(*deadline));
-    list.add("routes", routes.iter().map(|route| &*route.name).collect::<Vec<_>>().join(", "));
-    for Route { name, principal, .. } in routes {
+    list.add(
+        "routes",
+        routes
+            .iter()
+            .map(|route| &*route.name)
+            .collect::<Vec<_>>()
+            .join(", "),
+    );
+    for Route {
+        name, principal, ..
+    } in routes
+    {
         let unsaid = || "as before the first section".to_owned();
-        let (compared, shown) = principal.as_ref().map_or_else(|| (unsaid(), unsaid()), |own| (own.expose(), own.to_string()));
+        let (compared, shown) = principal.as_ref().map_or_else(
+            || (unsaid(), unsaid()),
+            |own| (own.expose(), own.to_string()),
+        );
         list.masked(&format!("routes.{name}.principal"), compared, shown);
     }
-    for Route { name, policy, probe, methods: _, pattern: _, principal: _ } in &config.all_routes() {
-        list.add(&format!("routes.{name}.probe"), probe.as_ref().map_or("none", |path| path.path()));
+    for Route {
+        name,
+        policy,
+        probe,
+        methods: _,
+        pattern: _,
+        principal: _,
+    } in &config.all_routes()
+    {
+        list.add(
+            &format!("routes.{name}.probe"),
+            probe.as_ref().map_or("none", |path| path.path()),
+        );
         for (setting, value) in policy::settings(policy) {
             list.add(&format!("routes.{name}.{setting}"), value);
         }
@@ -139,12 +196,20 @@ struct List(Vec<Setting>);
 
 impl List {
     fn add(&mut self, setting: &str, value: impl fmt::Display) {
-        self.0.push(Setting { name: setting.to_owned(), value: value.to_string(), shown: None });
+        self.0.push(Setting {
+            name: setting.to_owned(),
+            value: value.to_string(),
+            shown: None,
+        });
     }
 
     /// Of which less is shown than is compared.
     fn masked(&mut self, setting: &str, value: String, shown: String) {
-        self.0.push(Setting { name: setting.to_owned(), value, shown: Some(shown) });
+        self.0.push(Setting {
+            name: setting.to_owned(),
+            value,
+            shown: Some(shown),
+        });
     }
 
     fn secret(&mut self, setting: &str, value: Option<&Secret>) {
@@ -155,7 +220,17 @@ impl List {
 }
 
 fn jwt(list: &mut List, jwt: &Jwt) {
-    let Jwt { field, algorithms, keys, issuer, audience, leeway, refresh, stale_max, ca_file } = jwt;
+    let Jwt {
+        field,
+        algorithms,
+        keys,
+        issuer,
+        audience,
+        leeway,
+        refresh,
+        stale_max,
+        ca_file,
+    } = jwt;
     list.add("jwt.field", field);
     list.add("jwt.algorithms", format!("{algorithms:?}"));
     let compared = match keys {
@@ -172,8 +247,21 @@ fn jwt(list: &mut List, jwt: &Jwt) {
 }
 
 fn forward_auth(list: &mut List, auth: &ForwardAuth) {
-    let ForwardAuth { principal_field, forward, pass, timeout, concurrency_max, ca_file } = auth;
-    let names = |fields: &[HeaderName]| fields.iter().map(HeaderName::as_str).collect::<Vec<_>>().join(", ");
+    let ForwardAuth {
+        principal_field,
+        forward,
+        pass,
+        timeout,
+        concurrency_max,
+        ca_file,
+    } = auth;
+    let names = |fields: &[HeaderName]| {
+        fields
+            .iter()
+            .map(HeaderName::as_str)
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
     list.add("forward_auth.principal_field", principal_field);
     list.add("forward_auth.forward", names(forward));
     list.add("forward_auth.pass", names(pass));
@@ -187,7 +275,16 @@ fn path(path: Option<&Path>) -> String {
 }
 
 fn upstream(list: &mut List, upstream: &Upstream) {
-    let Upstream { url, protocol, ca_file, connections_max, unguarded_per_peer_max, tunnels_max, idle_max, reuse_max } = upstream;
+    let Upstream {
+        url,
+        protocol,
+        ca_file,
+        connections_max,
+        unguarded_per_peer_max,
+        tunnels_max,
+        idle_max,
+        reuse_max,
+    } = upstream;
     list.add("upstream.url", url);
     let protocol = match protocol {
         Protocol::Auto => "auto",
@@ -197,15 +294,31 @@ fn upstream(list: &mut List, upstream: &Upstream) {
     list.add("upstream.protocol", protocol);
     list.add("upstream.ca_file", path(ca_file.as_deref()));
     list.add("upstream.connections_max", connections_max);
-    let part = |part: &Option<usize>| part.map_or("half of connections_max".to_owned(), |part| part.to_string());
-    list.add("upstream.unguarded_per_peer_max", part(unguarded_per_peer_max));
+    let part = |part: &Option<usize>| {
+        part.map_or("half of connections_max".to_owned(), |part| {
+            part.to_string()
+        })
+    };
+    list.add(
+        "upstream.unguarded_per_peer_max",
+        part(unguarded_per_peer_max),
+    );
     list.add("upstream.tunnels_max", part(tunnels_max));
     list.add("upstream.idle_max", spelled(*idle_max));
     list.add("upstream.reuse_max", spelled(*reuse_max));
 }
 
 fn timeouts(list: &mut List, timeouts: &Timeouts) {
-    let Timeouts { first_byte, handshake, header, keep_alive, stall, connect, answer, tunnel_idle } = *timeouts;
+    let Timeouts {
+        first_byte,
+        handshake,
+        header,
+        keep_alive,
+        stall,
+        connect,
+        answer,
+        tunnel_idle,
+    } = *timeouts;
     for (name, value) in [
         ("first_byte", first_byte),
         ("handshake", handshake),
@@ -247,13 +360,28 @@ fn limits(list: &mut List, limits: &Limits) {
     list.add("limits.attempts_max", attempts_max);
     list.add("limits.rate_min", rate_min);
     let quota = |quota: Option<u64>| quota.map_or("none".to_owned(), |quota| quota.to_string());
-    list.add("limits.records_per_principal_max", quota(records_per_principal_max));
-    list.add("limits.bytes_per_principal_max", quota(bytes_per_principal_max));
+    list.add(
+        "limits.records_per_principal_max",
+        quota(records_per_principal_max),
+    );
+    list.add(
+        "limits.bytes_per_principal_max",
+        quota(bytes_per_principal_max),
+    );
     list.add("limits.records_max", records_max);
     list.add("limits.refused_records_max", refused_records_max);
     list.add("limits.velocity_entries_max", velocity_entries_max);
-    list.add("limits.buffered_memory_bytes_max", buffered_memory_bytes_max);
-    list.add("limits.buffered_memory_bytes_per_peer_max", limits.memory_share());
+    list.add(
+        "limits.buffered_memory_bytes_max",
+        buffered_memory_bytes_max,
+    );
+    list.add(
+        "limits.buffered_memory_bytes_per_peer_max",
+        limits.memory_share(),
+    );
     list.add("limits.buffered_disk_bytes_max", buffered_disk_bytes_max);
-    list.add("limits.buffered_disk_bytes_per_peer_max", limits.disk_share());
+    list.add(
+        "limits.buffered_disk_bytes_per_peer_max",
+        limits.disk_share(),
+    );
 }

@@ -1,8 +1,9 @@
 //! Another configuration for a gateway at work.
 //!
-//! All or nothing: a configuration with a mistake, one that needs a restart, or one that would break a promise leaves everything as it is.
-//! Requests that began under the old configuration end under it; connections stay. `promises.rs` finds what would be broken, `changes.rs`
-//! what there is to tell.
+//! All or nothing: a configuration with a mistake, one that needs a restart, or one that would
+//! break a promise leaves everything as it is. Requests that began under the old configuration end
+//! under it; connections stay. `promises.rs` finds what would be broken, `changes.rs` what there is
+//! to tell.
 
 mod changes;
 mod promises;
@@ -20,7 +21,8 @@ use super::live::{Lasting, Live};
 use crate::admin::{Readiness, Rules};
 use crate::config::{Config, ConfigError, Limits};
 
-/// Reads the configuration again: the file as it is now, under the flags and the environment that the program was started with.
+/// Reads the configuration again: the file as it is now, under the flags and the environment that
+/// the program was started with.
 pub type Reread = Arc<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>;
 
 /// Gives a gateway at work another configuration. Cheap to clone.
@@ -72,12 +74,22 @@ impl Reloader {
         reread: Option<Reread>,
         allows_scope_change: bool,
     ) -> Reloader {
-        Reloader(Arc::new(Inner { live, lasting, ready, rules, reread, allows_scope_change, turn: Mutex::new(()) }))
+        Reloader(Arc::new(Inner {
+            live,
+            lasting,
+            ready,
+            rules,
+            reread,
+            allows_scope_change,
+            turn: Mutex::new(()),
+        }))
     }
 
-    /// Reads the configuration again and takes it, and says what changed. Told to the log and the metrics as well, whatever came of it.
+    /// Reads the configuration again and takes it, and says what changed. Told to the log and the
+    /// metrics as well, whatever came of it.
     ///
-    /// `allows_scope_change` is for this time. Once it is taken it stays taken, also if whoever asked is gone.
+    /// `allows_scope_change` is for this time. Once it is taken it stays taken, also if whoever
+    /// asked is gone.
     pub async fn reload(&self, allows_scope_change: bool) -> Result<Vec<Change>, ReloadError> {
         let reloader = self.clone();
         let reloading = tokio::spawn(async move {
@@ -89,7 +101,9 @@ impl Reloader {
             reloader.tell(&ended);
             ended
         });
-        reloading.await.unwrap_or_else(|error| Err(ReloadError::Bad(format!("the reload broke off: {error}"))))
+        reloading
+            .await
+            .unwrap_or_else(|error| Err(ReloadError::Bad(format!("the reload broke off: {error}"))))
     }
 
     async fn reread(&self) -> Result<Config, ReloadError> {
@@ -103,23 +117,49 @@ impl Reloader {
         }
     }
 
-    async fn take(&self, config: Config, allows_scope_change: bool) -> Result<Vec<Change>, ReloadError> {
-        let Inner { live, lasting, ready, rules, .. } = &*self.0;
+    async fn take(
+        &self,
+        config: Config,
+        allows_scope_change: bool,
+    ) -> Result<Vec<Change>, ReloadError> {
+        let Inner {
+            live,
+            lasting,
+            ready,
+            rules,
+            ..
+        } = &*self.0;
         let before = live.load_full();
         let changes = changes::between(&before.config, &config);
-        let fixed: Vec<Change> = changes.iter().filter(|change| needs_restart(&change.setting)).cloned().collect();
+        let fixed: Vec<Change> = changes
+            .iter()
+            .filter(|change| needs_restart(&change.setting))
+            .cloned()
+            .collect();
         if !fixed.is_empty() {
             return Err(ReloadError::Restart(fixed));
         }
         if !allows_scope_change && !self.0.allows_scope_change {
             self.keep_promises(&before.config, &config).await?;
         }
-        let next = Live::new(config, lasting, Some(&before)).await.map_err(ReloadError::Bad)?;
+        let next = Live::new(config, lasting, Some(&before))
+            .await
+            .map_err(ReloadError::Bad)?;
         next.settle_in(Some(&before));
-        let Limits { records_per_principal_max, bytes_per_principal_max, records_max, refused_records_max, .. } =
-            next.config.limits;
+        let Limits {
+            records_per_principal_max,
+            bytes_per_principal_max,
+            records_max,
+            refused_records_max,
+            ..
+        } = next.config.limits;
         let (records_max, refused_records_max) = (Some(records_max), Some(refused_records_max));
-        lasting.hapax.set_quotas(Quotas { records_per_principal_max, bytes_per_principal_max, records_max, refused_records_max });
+        lasting.hapax.set_quotas(Quotas {
+            records_per_principal_max,
+            bytes_per_principal_max,
+            records_max,
+            refused_records_max,
+        });
         ready.fails_open(next.config.fails_open());
         rules.store(Arc::new(Rules::of(&next.config)));
         live.store(Arc::new(next));
@@ -133,7 +173,13 @@ impl Reloader {
         }
         let now = Timestamp::from_system_time(SystemTime::now());
         let counted = promises::count(&mut broken, &self.0.lasting.hapax, old, new, now).await;
-        let told = |broken: &promises::Broken| if counted.is_ok() { broken.counted() } else { broken.told() };
+        let told = |broken: &promises::Broken| {
+            if counted.is_ok() {
+                broken.counted()
+            } else {
+                broken.told()
+            }
+        };
         Err(ReloadError::Promises(broken.iter().map(told).collect()))
     }
 
@@ -143,20 +189,27 @@ impl Reloader {
             Ok(changes) => {
                 reloads.ok();
                 for Change { setting, from, to } in changes {
-                    let (from, to) = (from.as_deref().unwrap_or("nothing"), to.as_deref().unwrap_or("nothing"));
+                    let (from, to) = (
+                        from.as_deref().unwrap_or("nothing"),
+                        to.as_deref().unwrap_or("nothing"),
+                    );
                     tracing::info!(setting, from, to, "a setting changed");
                 }
                 tracing::info!(changes = changes.len(), "the configuration was reloaded");
             }
             Err(error @ ReloadError::Bad(_)) => {
                 reloads.bad();
-                tracing::error!("the configuration was not reloaded, and the one in use stays: it has mistakes\n{error}");
+                tracing::error!(
+                    "the configuration was not reloaded, and the one in use stays: it has mistakes\n{error}"
+                );
             }
             // Nobody's configuration is out of date by this.
             Err(error @ ReloadError::Nothing) => tracing::warn!("{error}"),
             Err(error) => {
                 reloads.refused();
-                tracing::error!("the configuration was not reloaded, and the one in use stays: {error}");
+                tracing::error!(
+                    "the configuration was not reloaded, and the one in use stays: {error}"
+                );
             }
         }
     }
@@ -164,7 +217,14 @@ impl Reloader {
 
 /// Whether a setting is decided when the gateway starts.
 fn needs_restart(setting: &str) -> bool {
-    let names =
-        ["listen", "admin", "store", "high_water_file", "spill_directory", "limits.attempts_max", "limits.velocity_entries_max"];
+    let names = [
+        "listen",
+        "admin",
+        "store",
+        "high_water_file",
+        "spill_directory",
+        "limits.attempts_max",
+        "limits.velocity_entries_max",
+    ];
     names.contains(&setting) || setting.starts_with("limits.buffered_")
 }

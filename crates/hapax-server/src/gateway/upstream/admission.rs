@@ -1,8 +1,9 @@
 //! How many connections to the upstream unguarded requests may use.
 //!
-//! An unguarded request keeps its connection for as long as its client likes: a slow upload, an answer that is read slowly, a WebSocket.
-//! So all unguarded requests together leave a part of the connections to guarded ones, those of one peer leave a part to other peers,
-//! and of the peers whose requests wait each has its turn.
+//! An unguarded request keeps its connection for as long as its client likes: a slow upload, an
+//! answer that is read slowly, a WebSocket. So all unguarded requests together leave a part of the
+//! connections to guarded ones, those of one peer leave a part to other peers, and of the peers
+//! whose requests wait each has its turn.
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
@@ -39,7 +40,10 @@ impl Shares {
     /// A quarter of them is left to guarded requests, and one peer has at most half.
     pub(super) fn of_streams(streams_max: usize) -> Shares {
         let unguarded_max = unguarded_of(streams_max);
-        Shares { unguarded_max, per_peer_max: streams_max.div_ceil(2).min(unguarded_max) }
+        Shares {
+            unguarded_max,
+            per_peer_max: streams_max.div_ceil(2).min(unguarded_max),
+        }
     }
 }
 
@@ -52,7 +56,9 @@ pub(crate) enum Busy {
     )]
     Unguarded(usize),
     /// Those of one peer use as many as one may.
-    #[error("unguarded requests of this client's address use {0} connections to the upstream: `upstream.unguarded_per_peer_max`")]
+    #[error(
+        "unguarded requests of this client's address use {0} connections to the upstream: `upstream.unguarded_per_peer_max`"
+    )]
     Peer(usize),
     /// Guarded requests of one peer use as many as one may.
     #[error(
@@ -63,7 +69,9 @@ pub(crate) enum Busy {
     #[error("there are {0} tunnels to the upstream: `upstream.tunnels_max`")]
     Tunnels(usize),
     /// One peer has as many tunnels as one may.
-    #[error("this client's address has {0} tunnels to the upstream: half of `upstream.tunnels_max`")]
+    #[error(
+        "this client's address has {0} tunnels to the upstream: half of `upstream.tunnels_max`"
+    )]
     PeerTunnels(usize),
 }
 
@@ -107,15 +115,30 @@ pub(super) struct TunnelPermit {
 impl Admission {
     /// For unguarded requests.
     pub(super) fn new(upstream: &Upstream) -> Arc<Admission> {
-        let shares = Shares { unguarded_max: upstream.unguarded_max(), per_peer_max: upstream.unguarded_per_peer() };
-        Arc::new(Admission { shares, tunnels_max: upstream.tunnels(), state: Mutex::default() })
+        let shares = Shares {
+            unguarded_max: upstream.unguarded_max(),
+            per_peer_max: upstream.unguarded_per_peer(),
+        };
+        Arc::new(Admission {
+            shares,
+            tunnels_max: upstream.tunnels(),
+            state: Mutex::default(),
+        })
     }
 
-    /// For guarded requests, which may use every connection: only those of one peer leave a quarter to other peers.
+    /// For guarded requests, which may use every connection: only those of one peer leave a quarter
+    /// to other peers.
     pub(super) fn of_guarded(upstream: &Upstream) -> Arc<Admission> {
         let connections_max = upstream.connections_max;
-        let shares = Shares { unguarded_max: connections_max, per_peer_max: connections_max - connections_max / 4 };
-        Arc::new(Admission { shares, tunnels_max: 0, state: Mutex::default() })
+        let shares = Shares {
+            unguarded_max: connections_max,
+            per_peer_max: connections_max - connections_max / 4,
+        };
+        Arc::new(Admission {
+            shares,
+            tunnels_max: 0,
+            state: Mutex::default(),
+        })
     }
 
     /// Waits for the right to use a connection. Whoever drops the future leaves the line.
@@ -127,7 +150,10 @@ impl Admission {
             if is_free && uses.in_use < self.shares.per_peer_max {
                 uses.in_use += 1;
                 state.in_use += 1;
-                return Permit { admission: self.clone(), peer };
+                return Permit {
+                    admission: self.clone(),
+                    peer,
+                };
             }
             let (sender, receiver) = oneshot::channel();
             uses.waiting.push_back(sender);
@@ -135,8 +161,13 @@ impl Admission {
             receiver
         };
         // Dropped after the receiver, whose sender is closed by then.
-        let _leaving = Leaving { admission: self, peer };
-        waiting.await.expect("a waiter is only dropped after it has left")
+        let _leaving = Leaving {
+            admission: self,
+            peer,
+        };
+        waiting
+            .await
+            .expect("a waiter is only dropped after it has left")
     }
 
     /// The right to have a tunnel, at once or not at all: those there are may last for hours.
@@ -151,7 +182,10 @@ impl Admission {
         }
         uses.tunnels += 1;
         state.tunnels += 1;
-        Ok(TunnelPermit { admission: self.clone(), peer })
+        Ok(TunnelPermit {
+            admission: self.clone(),
+            peer,
+        })
     }
 
     /// Which limit keeps a peer waiting.
@@ -167,10 +201,15 @@ impl Admission {
     fn serve(self: &Arc<Self>) {
         loop {
             let mut state = self.lock();
-            let Some((peer, waiter)) = state.next_waiter(&self.shares) else { return };
+            let Some((peer, waiter)) = state.next_waiter(&self.shares) else {
+                return;
+            };
             drop(state);
             // Sent without the lock: if the waiter has just gone, the permit comes straight back.
-            drop(waiter.send(Permit { admission: self.clone(), peer }));
+            drop(waiter.send(Permit {
+                admission: self.clone(),
+                peer,
+            }));
         }
     }
 
@@ -182,7 +221,9 @@ impl Admission {
 impl State {
     /// Puts a peer in line if it waits for something that it may have.
     fn give_turn(&mut self, peer: Option<Peer>, per_peer_max: usize) {
-        let Some(uses) = self.peers.get_mut(&peer) else { return };
+        let Some(uses) = self.peers.get_mut(&peer) else {
+            return;
+        };
         if !uses.has_turn && uses.in_use < per_peer_max && !uses.waiting.is_empty() {
             uses.has_turn = true;
             self.turns.push_back(peer);
@@ -193,7 +234,9 @@ impl State {
     fn next_waiter(&mut self, shares: &Shares) -> Option<(Option<Peer>, oneshot::Sender<Permit>)> {
         while self.in_use < shares.unguarded_max {
             let peer = self.turns.pop_front()?;
-            let Some(uses) = self.peers.get_mut(&peer) else { continue };
+            let Some(uses) = self.peers.get_mut(&peer) else {
+                continue;
+            };
             uses.has_turn = false;
             uses.drop_closed();
             let waiter = uses.waiting.pop_front();
@@ -211,8 +254,11 @@ impl State {
     }
 
     fn forget_if_unused(&mut self, peer: Option<Peer>) {
-        let is_unused = |uses: &Uses| uses.in_use == 0 && uses.tunnels == 0 && uses.waiting.is_empty();
-        if self.peers.get(&peer).is_some_and(is_unused) && self.peers.remove(&peer).is_some_and(|uses| uses.has_turn) {
+        let is_unused =
+            |uses: &Uses| uses.in_use == 0 && uses.tunnels == 0 && uses.waiting.is_empty();
+        if self.peers.get(&peer).is_some_and(is_unused)
+            && self.peers.remove(&peer).is_some_and(|uses| uses.has_turn)
+        {
             self.turns.retain(|turn| *turn != peer);
         }
     }
@@ -221,7 +267,11 @@ impl State {
 impl Uses {
     /// Those who leave the line do so in its order, because all wait for the same time.
     fn drop_closed(&mut self) {
-        while self.waiting.pop_front_if(|waiter| waiter.is_closed()).is_some() {}
+        while self
+            .waiting
+            .pop_front_if(|waiter| waiter.is_closed())
+            .is_some()
+        {}
     }
 }
 
@@ -274,9 +324,17 @@ pub(crate) struct Admitted {
 }
 
 impl Admitted {
-    pub(super) fn new(answer: Answer, permit: Option<Permit>, stopwatch: Option<Stopwatch>) -> Admitted {
+    pub(super) fn new(
+        answer: Answer,
+        permit: Option<Permit>,
+        stopwatch: Option<Stopwatch>,
+    ) -> Admitted {
         let is_over = answer.is_end_stream();
-        Admitted { answer, permit: permit.filter(|_| !is_over), stopwatch: stopwatch.filter(|_| !is_over) }
+        Admitted {
+            answer,
+            permit: permit.filter(|_| !is_over),
+            stopwatch: stopwatch.filter(|_| !is_over),
+        }
     }
 }
 
@@ -284,10 +342,14 @@ impl Body for Admitted {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
         let frame = Pin::new(&mut this.answer).poll_frame(cx);
-        let is_over = matches!(frame, Poll::Ready(None | Some(Err(_)))) || frame.is_ready() && this.answer.is_end_stream();
+        let is_over = matches!(frame, Poll::Ready(None | Some(Err(_))))
+            || frame.is_ready() && this.answer.is_end_stream();
         if is_over {
             this.permit = None;
             this.stopwatch = None;
@@ -316,7 +378,10 @@ mod tests {
 
     fn admission(connections_max: usize) -> Arc<Admission> {
         let url = "http://127.0.0.1:3000".parse().unwrap();
-        Admission::new(&Upstream { connections_max, ..Upstream::new(url) })
+        Admission::new(&Upstream {
+            connections_max,
+            ..Upstream::new(url)
+        })
     }
 
     type Waiting = Pin<Box<dyn Future<Output = Permit>>>;
@@ -331,7 +396,10 @@ mod tests {
     }
 
     fn poll(waiting: &mut Waiting) -> Option<Permit> {
-        match waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        match waiting
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+        {
             Poll::Ready(permit) => Some(permit),
             Poll::Pending => None,
         }
@@ -339,31 +407,56 @@ mod tests {
 
     #[test]
     fn a_quarter_is_left_to_guarded_requests_and_half_is_the_most_for_one_peer() {
-        for (connections_max, unguarded_max, per_peer_max) in [(1, 1, 1), (2, 1, 1), (3, 2, 2), (8, 6, 4), (1_024, 768, 512)] {
-            assert_eq!(Shares::of_streams(connections_max), Shares { unguarded_max, per_peer_max }, "{connections_max}");
+        for (connections_max, unguarded_max, per_peer_max) in [
+            (1, 1, 1),
+            (2, 1, 1),
+            (3, 2, 2),
+            (8, 6, 4),
+            (1_024, 768, 512),
+        ] {
+            assert_eq!(
+                Shares::of_streams(connections_max),
+                Shares {
+                    unguarded_max,
+                    per_peer_max
+                },
+                "{connections_max}"
+            );
         }
     }
 
     #[test]
     fn one_peer_gets_its_share_and_others_the_rest() {
         let admission = admission(8);
-        let held: Vec<_> = (0..4).map(|_| ask(&admission, peer(1)).ok().unwrap()).collect();
+        let held: Vec<_> = (0..4)
+            .map(|_| ask(&admission, peer(1)).ok().unwrap())
+            .collect();
         assert!(ask(&admission, peer(1)).is_err());
         assert_eq!(admission.why_busy(peer(1)), Busy::Peer(4));
-        let others: Vec<_> = (0..2).map(|_| ask(&admission, peer(2)).ok().unwrap()).collect();
+        let others: Vec<_> = (0..2)
+            .map(|_| ask(&admission, peer(2)).ok().unwrap())
+            .collect();
         assert!(ask(&admission, peer(3)).is_err());
         assert_eq!(admission.why_busy(peer(3)), Busy::Unguarded(6));
         drop((held, others));
-        assert!(admission.lock().peers.is_empty(), "peers that use nothing are not remembered");
+        assert!(
+            admission.lock().peers.is_empty(),
+            "peers that use nothing are not remembered"
+        );
     }
 
     #[test]
     fn peers_that_wait_have_their_turns() {
         let admission = admission(4);
-        let mut held: Vec<_> = (0..2).map(|_| ask(&admission, peer(1)).ok().unwrap()).collect();
+        let mut held: Vec<_> = (0..2)
+            .map(|_| ask(&admission, peer(1)).ok().unwrap())
+            .collect();
         held.push(ask(&admission, peer(2)).ok().unwrap());
-        // Three are all that unguarded requests may have. A crowd of one peer, and then another peer.
-        let mut crowd: Vec<_> = (0..100).map(|_| ask(&admission, peer(3)).err().unwrap()).collect();
+        // Three are all that unguarded requests may have. A crowd of one peer, and then another
+        // peer.
+        let mut crowd: Vec<_> = (0..100)
+            .map(|_| ask(&admission, peer(3)).err().unwrap())
+            .collect();
         let mut late = ask(&admission, peer(4)).err().unwrap();
         held.pop();
         let first = poll(&mut crowd[0]).expect("the first in line");
@@ -376,17 +469,30 @@ mod tests {
         held.clear();
         assert!(poll(&mut crowd[2]).is_none());
         drop((first, third, crowd));
-        assert!(admission.lock().peers.is_empty(), "those who left the line are forgotten");
+        assert!(
+            admission.lock().peers.is_empty(),
+            "those who left the line are forgotten"
+        );
         assert_eq!(admission.lock().in_use, 0);
     }
 
     #[test]
     fn one_peer_has_half_of_the_tunnels() {
         let admission = admission(8);
-        let held: Vec<_> = (0..2).map(|_| admission.admit_tunnel(peer(1)).ok().unwrap()).collect();
-        assert_eq!(admission.admit_tunnel(peer(1)).err(), Some(Busy::PeerTunnels(2)));
-        let others: Vec<_> = (2..4).map(|last| admission.admit_tunnel(peer(last)).ok().unwrap()).collect();
-        assert_eq!(admission.admit_tunnel(peer(9)).err(), Some(Busy::Tunnels(4)));
+        let held: Vec<_> = (0..2)
+            .map(|_| admission.admit_tunnel(peer(1)).ok().unwrap())
+            .collect();
+        assert_eq!(
+            admission.admit_tunnel(peer(1)).err(),
+            Some(Busy::PeerTunnels(2))
+        );
+        let others: Vec<_> = (2..4)
+            .map(|last| admission.admit_tunnel(peer(last)).ok().unwrap())
+            .collect();
+        assert_eq!(
+            admission.admit_tunnel(peer(9)).err(),
+            Some(Busy::Tunnels(4))
+        );
         drop((held, others));
         assert!(admission.admit_tunnel(peer(1)).is_ok());
     }

@@ -31,8 +31,8 @@ enum Kind {
     Alone(Incoming),
 }
 
-/// The body of a stream. hyper takes a reset with `CANCEL` or `NO_ERROR`, and a `GOAWAY` without an error, for the end of it; a part
-/// must not be kept as if it were the whole.
+/// The body of a stream. hyper takes a reset with `CANCEL` or `NO_ERROR`, and a `GOAWAY` without an
+/// error, for the end of it; a part must not be kept as if it were the whole.
 struct Whole {
     incoming: Incoming,
     /// Bytes to come, if the head says so.
@@ -54,7 +54,8 @@ impl Whole {
                 Poll::Ready(Some(Ok(frame)))
             }
             Some(Err(error)) => Poll::Ready(Some(Err(error.into()))),
-            // After a whole answer the rest of the request may be refused with `NO_ERROR` (RFC 9113 section 8.1).
+            // After a whole answer the rest of the request may be refused with `NO_ERROR` (RFC 9113
+            // section 8.1).
             None if self.incoming.is_end_stream() || self.left == Some(0) => Poll::Ready(None),
             None => Poll::Ready(Some(Err(Cut.into()))),
         }
@@ -72,7 +73,14 @@ impl Answer {
 
     pub(super) fn http2(body: Incoming, place: Arc<Place>, patience: Duration) -> Self {
         let left = body.size_hint().exact();
-        Answer::new(Kind::Http2(Whole { incoming: body, left, _place: place }), patience)
+        Answer::new(
+            Kind::Http2(Whole {
+                incoming: body,
+                left,
+                _place: place,
+            }),
+            patience,
+        )
     }
 
     pub(super) fn alone(body: Incoming, patience: Duration) -> Self {
@@ -80,7 +88,12 @@ impl Answer {
     }
 
     fn new(kind: Kind, patience: Duration) -> Self {
-        Answer { kind, patience, pause: None, is_waiting: false }
+        Answer {
+            kind,
+            patience,
+            pause: None,
+            is_waiting: false,
+        }
     }
 
     fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -101,7 +114,10 @@ impl Body for Answer {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
         let frame = match &mut this.kind {
             Kind::Empty => Poll::Ready(None),
@@ -118,7 +134,11 @@ impl Body for Answer {
                 let patience = this.patience;
                 // Gives the connection up with it.
                 this.kind = Kind::Empty;
-                Poll::Ready(Some(Err(TimedOut { after: patience, limit: "timeouts.answer" }.into())))
+                Poll::Ready(Some(Err(TimedOut {
+                    after: patience,
+                    limit: "timeouts.answer",
+                }
+                .into())))
             }
             Poll::Pending => Poll::Pending,
         }

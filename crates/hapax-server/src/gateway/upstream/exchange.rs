@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use http::StatusCode;
 
-/// In the extensions of a request whose exchange somebody wants to know about. Of several, the last counts.
+/// In the extensions of a request whose exchange somebody wants to know about. Of several, the last
+/// counts.
 #[derive(Debug, Default)]
 pub(crate) struct Exchange {
     status: AtomicU16,
@@ -22,7 +23,10 @@ impl Exchange {
 
     /// How long it took: from asking for a connection to the end of the answer's body.
     pub(crate) fn took(&self) -> Option<Duration> {
-        self.took.load(Ordering::Relaxed).checked_sub(1).map(Duration::from_micros)
+        self.took
+            .load(Ordering::Relaxed)
+            .checked_sub(1)
+            .map(Duration::from_micros)
     }
 }
 
@@ -34,12 +38,17 @@ pub(super) struct Stopwatch {
 
 impl Stopwatch {
     pub(super) fn start(exchange: Arc<Exchange>) -> Stopwatch {
-        Stopwatch { exchange, since: Instant::now() }
+        Stopwatch {
+            exchange,
+            since: Instant::now(),
+        }
     }
 
     /// The head of the answer is here.
     pub(super) fn answered(&self, status: StatusCode) {
-        self.exchange.status.store(status.as_u16(), Ordering::Relaxed);
+        self.exchange
+            .status
+            .store(status.as_u16(), Ordering::Relaxed);
     }
 }
 

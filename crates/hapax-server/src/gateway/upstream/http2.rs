@@ -50,19 +50,33 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(per_peer_max: Option<usize>) -> Shared {
         let (sender, is_spoken) = (Mutex::default(), AtomicBool::new(false));
-        Shared { sender, per_peer_max, is_spoken, opening: tokio::sync::Mutex::default(), opened: Notify::new() }
+        Shared {
+            sender,
+            per_peer_max,
+            is_spoken,
+            opening: tokio::sync::Mutex::default(),
+            opened: Notify::new(),
+        }
     }
 
     pub(super) fn sender(&self) -> Option<Sender> {
         if !self.is_spoken.load(Ordering::Relaxed) {
             return None;
         }
-        self.sender.lock().unwrap_or_else(PoisonError::into_inner).clone().filter(|sender| !sender.requests.is_closed())
+        self.sender
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+            .filter(|sender| !sender.requests.is_closed())
     }
 
     /// The turn to open it. Where HTTP/1.1 is spoken nobody waits for anybody.
     pub(super) async fn turn(&self) -> Option<MutexGuard<'_, ()>> {
-        if self.is_spoken.load(Ordering::Relaxed) { Some(self.opening.lock().await) } else { None }
+        if self.is_spoken.load(Ordering::Relaxed) {
+            Some(self.opening.lock().await)
+        } else {
+            None
+        }
     }
 
     /// Returns when one has been opened after this was called.
@@ -72,9 +86,16 @@ impl Shared {
 
     pub(super) async fn open(&self, stream: Stream, slot: Slot) -> Result<Sender, BoxError> {
         let mut builder = Builder::new(TokioExecutor::new());
-        builder.timer(TokioTimer::new()).keep_alive_interval(PING).keep_alive_timeout(PING).max_header_list_size(HEAD_BYTES_MAX);
-        // Each stream has its own window and all of them together have no less: who takes its answer slowly holds up nobody else.
-        builder.initial_stream_window_size(STREAM_WINDOW_BYTES).initial_connection_window_size(CONNECTION_WINDOW_BYTES);
+        builder
+            .timer(TokioTimer::new())
+            .keep_alive_interval(PING)
+            .keep_alive_timeout(PING)
+            .max_header_list_size(HEAD_BYTES_MAX);
+        // Each stream has its own window and all of them together have no less: who takes its
+        // answer slowly holds up nobody else.
+        builder
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
         // Until the upstream has said how many streams it takes.
         builder.initial_max_send_streams(1);
         let (requests, connection) = builder.handshake(TokioIo::new(stream)).await?;
@@ -96,8 +117,9 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    /// A place among the streams; `None` if the connection has ended. Waits for one here, where nothing has been sent: what waits inside
-    /// the library would go out when nobody counts on it any more.
+    /// A place among the streams; `None` if the connection has ended. Waits for one here, where
+    /// nothing has been sent: what waits inside the library would go out when nobody counts on it
+    /// any more.
     pub(super) async fn place(&self, user: User) -> Option<Arc<Place>> {
         let mut waiting = None;
         loop {
@@ -106,12 +128,16 @@ impl Sender {
                 return None;
             }
             if self.streams.enter(user) {
-                return Some(Arc::new(Place { streams: self.streams.clone(), user }));
+                return Some(Arc::new(Place {
+                    streams: self.streams.clone(),
+                    user,
+                }));
             }
             if user == User::Guarded && waiting.is_none() {
                 waiting = Some(self.streams.wait_guarded());
             }
-            // Whether the upstream has come to take more is known only to the one who has the connection.
+            // Whether the upstream has come to take more is known only to the one who has the
+            // connection.
             self.streams.asked.notify_one();
             let _ = tokio::time::timeout(ASK_EVERY, freed).await;
         }
@@ -125,14 +151,27 @@ impl Sender {
         }
     }
 
-    pub(super) async fn exchange(mut self, request: Request<Body>, place: &Arc<Place>) -> Result<Response<Incoming>, Lost> {
+    pub(super) async fn exchange(
+        mut self,
+        request: Request<Body>,
+        place: &Arc<Place>,
+    ) -> Result<Response<Incoming>, Lost> {
         let request = if request.body().is_end_stream() {
             request
         } else {
-            // An answer may come before the request was sent; until both are over the stream is there.
-            request.map(|body| Body::streamed(Held { body, _place: place.clone() }))
+            // An answer may come before the request was sent; until both are over the stream is
+            // there.
+            request.map(|body| {
+                Body::streamed(Held {
+                    body,
+                    _place: place.clone(),
+                })
+            })
         };
-        self.requests.try_send_request(request).await.map_err(Lost::from)
+        self.requests
+            .try_send_request(request)
+            .await
+            .map_err(Lost::from)
     }
 }
 
@@ -197,10 +236,16 @@ impl Streams {
         let is_free = match user {
             User::Guarded => open.all < max,
             User::Unguarded(peer) => {
-                let Shares { unguarded_max, per_peer_max } = self.shares(max);
+                let Shares {
+                    unguarded_max,
+                    per_peer_max,
+                } = self.shares(max);
                 open.all.saturating_add(open.guarded_waiting) < max
                     && open.unguarded < unguarded_max
-                    && open.peers.get(&peer).is_none_or(|count| *count < per_peer_max)
+                    && open
+                        .peers
+                        .get(&peer)
+                        .is_none_or(|count| *count < per_peer_max)
             }
         };
         if is_free {
@@ -239,7 +284,10 @@ impl Streams {
     fn shares(&self, max: usize) -> Shares {
         let shares = Shares::of_streams(max);
         match self.per_peer_max {
-            Some(per_peer_max) => Shares { per_peer_max, ..shares },
+            Some(per_peer_max) => Shares {
+                per_peer_max,
+                ..shares
+            },
             None => shares,
         }
     }
@@ -250,7 +298,8 @@ impl Streams {
 }
 
 impl Streams {
-    /// Drives a connection to its end, and says how many streams it takes. Why it ended is told to each stream that it ended for.
+    /// Drives a connection to its end, and says how many streams it takes. Why it ended is told to
+    /// each stream that it ended for.
     async fn attend<T>(self: Arc<Self>, connection: Connection<T, Body, TokioExecutor>, slot: Slot)
     where
         T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
@@ -263,7 +312,8 @@ impl Streams {
                 () = asked => false,
             };
             if !is_over {
-                self.max.store(connection.current_max_send_streams(), Ordering::SeqCst);
+                self.max
+                    .store(connection.current_max_send_streams(), Ordering::SeqCst);
             }
             self.freed_for_guarded.notify_waiters();
             self.freed_for_unguarded.notify_waiters();
@@ -290,7 +340,10 @@ impl http_body::Body for Held {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         Pin::new(&mut self.body).poll_frame(cx)
     }
 
@@ -306,19 +359,26 @@ impl http_body::Body for Held {
 impl Drop for Place {
     fn drop(&mut self) {
         self.streams.leave(self.user);
-        // One that is woken and may not have it, because of its peer, leaves it to the others, who ask again in time.
+        // One that is woken and may not have it, because of its peer, leaves it to the others, who
+        // ask again in time.
         self.streams.freed_for_guarded.notify_one();
         self.streams.freed_for_unguarded.notify_one();
     }
 }
 
-/// Whether the upstream says that it has not looked at the request (RFC 9113 section 8.7): a stream it refused, or one beyond the
-/// last that it goes away after.
+/// Whether the upstream says that it has not looked at the request (RFC 9113 section 8.7): a stream
+/// it refused, or one beyond the last that it goes away after.
 ///
-/// Of the latter hyper may also speak when the upstream goes away *in good order*, at the very moment at which the head was sent. With a
-/// body still to come the request was not complete then; without one it was, and nobody knows.
+/// Of the latter hyper may also speak when the upstream goes away *in good order*, at the very
+/// moment at which the head was sent. With a body still to come the request was not complete then;
+/// without one it was, and nobody knows.
 pub(super) fn is_unprocessed(error: &BoxError, has_body: bool) -> bool {
-    let Some(error) = error.source().and_then(|source| source.downcast_ref::<h2::Error>()) else { return false };
+    let Some(error) = error
+        .source()
+        .and_then(|source| source.downcast_ref::<h2::Error>())
+    else {
+        return false;
+    };
     let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
     error.is_remote() && (is_refused || has_body && error.is_go_away())
 }

@@ -22,7 +22,8 @@ use super::framing::{Ends, Framing};
 use super::pool::{Pool, Slot};
 use crate::gateway::stream::Stream;
 
-/// Fields that the head of an answer may have. hyper's own limit is 100, and an answer over it would be lost after its effect.
+/// Fields that the head of an answer may have. hyper's own limit is 100, and an answer over it
+/// would be lost after its effect.
 pub(super) const ANSWER_FIELDS_MAX: usize = 256;
 
 /// A connection that is ours alone.
@@ -44,8 +45,14 @@ pub(super) struct Link {
 
 impl Link {
     pub(super) async fn open(stream: Stream, slot: Slot) -> Result<Link, BoxError> {
-        let (socket, is_tls) = (stream.socket().as_fd().try_clone_to_owned()?, stream.is_tls());
-        let (sender, connection) = http1::Builder::new().max_headers(ANSWER_FIELDS_MAX).handshake(TokioIo::new(stream)).await?;
+        let (socket, is_tls) = (
+            stream.socket().as_fd().try_clone_to_owned()?,
+            stream.is_tls(),
+        );
+        let (sender, connection) = http1::Builder::new()
+            .max_headers(ANSWER_FIELDS_MAX)
+            .handshake(TokioIo::new(stream))
+            .await?;
         Ok(Link {
             sender,
             connection: Box::pin(connection),
@@ -61,7 +68,9 @@ impl Link {
 
     /// Whether it has rested for no longer than this, nor for half of what the upstream allows.
     pub(super) fn is_fresh(&self, age_max: Duration) -> bool {
-        let age_max = self.keep_alive.map_or(age_max, |keep_alive| age_max.min(keep_alive / 2));
+        let age_max = self
+            .keep_alive
+            .map_or(age_max, |keep_alive| age_max.min(keep_alive / 2));
         self.rested_at.elapsed() <= age_max
     }
 
@@ -72,12 +81,18 @@ impl Link {
 
     /// Whether the last answer was one without a body, by its status or by the method asked with.
     pub(super) fn ends_with_head(&self) -> bool {
-        self.framing.is_some_and(|framing| framing.ends == Ends::WithHead)
+        self.framing
+            .is_some_and(|framing| framing.ends == Ends::WithHead)
     }
 
-    /// What the upstream has sent since its last answer. The system is asked, not the runtime: its news may not have been read yet.
+    /// What the upstream has sent since its last answer. The system is asked, not the runtime: its
+    /// news may not have been read yet.
     pub(super) fn news(&self) -> News {
-        match rustix::net::recv(&self.socket, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+        match rustix::net::recv(
+            &self.socket,
+            &mut [0; 1][..],
+            RecvFlags::PEEK | RecvFlags::DONTWAIT,
+        ) {
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => News::None,
             // Over TLS that is its end as a rule, because session tickets came before the answer.
             Ok((1.., _)) if !self.is_tls => News::Surplus,
@@ -85,9 +100,11 @@ impl Link {
         }
     }
 
-    /// The same, of a connection that should have been quiet: what the runtime has read of it counts too.
+    /// The same, of a connection that should have been quiet: what the runtime has read of it
+    /// counts too.
     pub(super) async fn listen(&mut self) -> News {
-        let polled = std::future::poll_fn(|cx| Poll::Ready(self.connection.as_mut().poll(cx))).await;
+        let polled =
+            std::future::poll_fn(|cx| Poll::Ready(self.connection.as_mut().poll(cx))).await;
         match polled {
             Poll::Pending => self.news(),
             Poll::Ready(Err(error)) if is_surplus(&error) => News::Surplus,
@@ -95,8 +112,13 @@ impl Link {
         }
     }
 
-    /// Sends a request and reads the head of the answer. Whoever drops the future gives the connection up.
-    pub(super) async fn exchange(mut self, request: Request<Body>, pool: Arc<Pool>) -> Result<Response<Answer>, Lost> {
+    /// Sends a request and reads the head of the answer. Whoever drops the future gives the
+    /// connection up.
+    pub(super) async fn exchange(
+        mut self,
+        request: Request<Body>,
+        pool: Arc<Pool>,
+    ) -> Result<Response<Answer>, Lost> {
         let method = request.method().clone();
         let mut sent = std::pin::pin!(self.sender.try_send_request(request));
         let answered = std::future::poll_fn(|cx| {
@@ -108,13 +130,20 @@ impl Link {
             sent.as_mut().poll(cx)
         });
         let (mut parts, incoming) = answered.await?.into_parts();
-        let framing = Framing::of(&method, &parts).map_err(|error| Lost { error: error.into(), unsent: None })?;
+        let framing = Framing::of(&method, &parts).map_err(|error| Lost {
+            error: error.into(),
+            unsent: None,
+        })?;
         if framing.ends == Ends::WithConnection {
             parts.extensions.insert(CloseDelimited);
         }
         self.requests += 1;
         (self.framing, self.keep_alive) = (Some(framing), keep_alive(&parts.headers));
-        let mut body = Answer { incoming, link: Some((self, pool)), is_stray: false };
+        let mut body = Answer {
+            incoming,
+            link: Some((self, pool)),
+            is_stray: false,
+        };
         // A body without bytes may never be asked for any.
         std::future::poll_fn(|cx| {
             body.rest_at_end(cx);
@@ -124,8 +153,9 @@ impl Link {
         Ok(Response::from_parts(parts, body))
     }
 
-    /// Back into the pool if it can take another request: it cannot if the upstream answered before it had read the last one, or if its
-    /// answer left in doubt where it ended. Says whether bytes follow that nobody asked for.
+    /// Back into the pool if it can take another request: it cannot if the upstream answered before
+    /// it had read the last one, or if its answer left in doubt where it ended. Says whether bytes
+    /// follow that nobody asked for.
     fn rest(mut self, pool: &Arc<Pool>, cx: &mut Context<'_>) -> News {
         match self.connection.as_mut().poll(cx) {
             Poll::Ready(Err(error)) if is_surplus(&error) => {
@@ -151,7 +181,8 @@ pub(super) enum News {
     Closed,
 }
 
-/// Whether hyper has found bytes behind an answer: of all the errors of a connection at rest only this one has no cause.
+/// Whether hyper has found bytes behind an answer: of all the errors of a connection at rest only
+/// this one has no cause.
 fn is_surplus(error: &hyper::Error) -> bool {
     std::error::Error::source(error).is_none()
 }
@@ -160,7 +191,9 @@ fn is_surplus(error: &hyper::Error) -> bool {
 fn keep_alive(headers: &HeaderMap) -> Option<Duration> {
     let value = headers.get("keep-alive")?.to_str().ok()?;
     let parameters = value.split(',').map(str::trim);
-    let seconds = parameters.filter_map(|parameter| parameter.strip_prefix("timeout=")).find_map(|seconds| seconds.parse().ok())?;
+    let seconds = parameters
+        .filter_map(|parameter| parameter.strip_prefix("timeout="))
+        .find_map(|seconds| seconds.parse().ok())?;
     Some(Duration::from_secs(seconds))
 }
 
@@ -173,16 +206,23 @@ pub(super) struct Lost {
 
 impl From<TrySendError<Request<Body>>> for Lost {
     fn from(mut error: TrySendError<Request<Body>>) -> Self {
-        Lost { unsent: error.take_message(), error: error.into_error().into() }
+        Lost {
+            unsent: error.take_message(),
+            error: error.into_error().into(),
+        }
     }
 }
 
-/// On a connection that had been used before, more came than one answer: which of the bytes were meant for this request cannot be told.
+/// On a connection that had been used before, more came than one answer: which of the bytes were
+/// meant for this request cannot be told.
 #[derive(Debug, thiserror::Error)]
-#[error("the upstream sent more than one answer on a connection that was used before, so that it may not be the one asked for")]
+#[error(
+    "the upstream sent more than one answer on a connection that was used before, so that it may not be the one asked for"
+)]
 struct Stray;
 
-/// The body of an answer, and the connection that it comes over: read to its end, the connection goes back to the pool.
+/// The body of an answer, and the connection that it comes over: read to its end, the connection
+/// goes back to the pool.
 pub(super) struct Answer {
     incoming: Incoming,
     link: Option<(Link, Arc<Pool>)>,
@@ -197,7 +237,9 @@ impl Answer {
     }
 
     fn rest(&mut self, cx: &mut Context<'_>) {
-        let Some((link, pool)) = self.link.take() else { return };
+        let Some((link, pool)) = self.link.take() else {
+            return;
+        };
         let is_reused = link.requests > 1;
         self.is_stray = link.rest(&pool, cx) == News::Surplus && is_reused;
     }
@@ -207,7 +249,10 @@ impl http_body::Body for Answer {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
         let mut frame = Pin::new(&mut this.incoming).poll_frame(cx);
         if frame.is_pending()

@@ -1,7 +1,8 @@
 //! The proxying service: the innermost of the stack. It sends a request once.
 //!
-//! What it returns as an error is read by the layer around it: [`NeverDispatched`] releases the key, everything else is unknown. So the
-//! one question that every line here answers is whether a byte of the request may have reached the upstream.
+//! What it returns as an error is read by the layer around it: [`NeverDispatched`] releases the
+//! key, everything else is unknown. So the one question that every line here answers is whether a
+//! byte of the request may have reached the upstream.
 
 mod admission;
 mod answer;
@@ -74,7 +75,8 @@ struct Inside {
     connections_max: usize,
 }
 
-/// In the extensions of a request that the gateway itself makes: it may use the connections that are reserved for guarded ones.
+/// In the extensions of a request that the gateway itself makes: it may use the connections that
+/// are reserved for guarded ones.
 #[derive(Clone, Copy)]
 pub(crate) struct OwnRequest;
 
@@ -88,12 +90,20 @@ pub(crate) enum Dispatched {
 }
 
 impl Proxy {
-    pub(crate) fn new(config: &Config, metrics: Metrics, tunnels: Tunnels) -> Result<Proxy, String> {
+    pub(crate) fn new(
+        config: &Config,
+        metrics: Metrics,
+        tunnels: Tunnels,
+    ) -> Result<Proxy, String> {
         let (upstream, timeouts) = (&config.upstream, &config.timeouts);
         Ok(Proxy(Arc::new(Inside {
             dialer: Dialer::new(upstream, "upstream")?,
             scheme: upstream.url.scheme().cloned().unwrap_or(Scheme::HTTP),
-            authority: upstream.url.authority().cloned().ok_or("upstream.url names no host")?,
+            authority: upstream
+                .url
+                .authority()
+                .cloned()
+                .ok_or("upstream.url names no host")?,
             pool: Pool::new(upstream.connections_max, upstream.idle_max, metrics.clone()),
             admission: Admission::new(upstream),
             guarded_admission: Admission::of_guarded(upstream),
@@ -120,7 +130,9 @@ impl Proxy {
         drop(self);
         loop {
             tokio::time::sleep(SWEEP_EVERY).await;
-            let Some(inside) = inside.upgrade() else { return };
+            let Some(inside) = inside.upgrade() else {
+                return;
+            };
             inside.pool.sweep();
         }
     }
@@ -147,7 +159,10 @@ enum Way {
 }
 
 impl Inside {
-    async fn proxy(self: Arc<Self>, mut request: Request<Body>) -> Result<Response<Admitted>, BoxError> {
+    async fn proxy(
+        self: Arc<Self>,
+        mut request: Request<Body>,
+    ) -> Result<Response<Admitted>, BoxError> {
         let is_guarded = request.extensions().get::<Operation>().is_some();
         let user = match is_guarded || request.extensions().get::<OwnRequest>().is_some() {
             true => User::Guarded,
@@ -158,10 +173,14 @@ impl Inside {
         let upgrading = upgrade::asked_for(&mut request).filter(|_| !is_guarded);
         let is_upgrading = upgrading.is_some();
         if !is_upgrading {
-            // Half a wish (RFC 9110 section 7.8 wants it in `Connection` too), or one that is not granted here.
+            // Half a wish (RFC 9110 section 7.8 wants it in `Connection` too), or one that is not
+            // granted here.
             request.headers_mut().remove(UPGRADE);
         }
-        let stopwatch = request.extensions_mut().remove::<Arc<Exchange>>().map(Stopwatch::start);
+        let stopwatch = request
+            .extensions_mut()
+            .remove::<Arc<Exchange>>()
+            .map(Stopwatch::start);
         // What is left in there is ours, not the upstream's.
         request.extensions_mut().clear();
 
@@ -174,7 +193,11 @@ impl Inside {
                 permit = self.admit(user, peer, until).await?;
                 // A guarded request's body was read whole before, so that it need not be watched.
                 let progress = Progress::default();
-                let request = if is_guarded { request } else { progress.watch(request) };
+                let request = if is_guarded {
+                    request
+                } else {
+                    progress.watch(request)
+                };
                 self.send(request, &progress, is_guarded, user, until).await
             }
         };
@@ -183,15 +206,26 @@ impl Inside {
             stopwatch.answered(response.status());
         }
         if response.status() == StatusCode::SWITCHING_PROTOCOLS && !is_upgrading {
-            return Err("the upstream changed to another protocol, which nobody had asked for".into());
+            return Err(
+                "the upstream changed to another protocol, which nobody had asked for".into(),
+            );
         }
         forward::response(&mut response, traceparent);
-        response.extensions_mut().insert(if is_guarded { Dispatched::Guarded } else { Dispatched::Unguarded });
+        response.extensions_mut().insert(if is_guarded {
+            Dispatched::Guarded
+        } else {
+            Dispatched::Unguarded
+        });
         Ok(response.map(|answer| Admitted::new(answer, permit, stopwatch)))
     }
 
     /// The right to use a connection, for those who need one.
-    async fn admit(&self, user: User, peer: Option<Peer>, until: Instant) -> Result<Option<Permit>, NeverDispatched> {
+    async fn admit(
+        &self,
+        user: User,
+        peer: Option<Peer>,
+        until: Instant,
+    ) -> Result<Option<Permit>, NeverDispatched> {
         let (admission, peer) = match (user, peer) {
             (User::Unguarded(peer), _) => (&self.admission, peer),
             (User::Guarded, Some(_)) => (&self.guarded_admission, peer),
@@ -205,7 +239,8 @@ impl Inside {
         })
     }
 
-    /// Sends a request once: on another connection only while not a byte of it has left. It must have its first one by `until`.
+    /// Sends a request once: on another connection only while not a byte of it has left. It must
+    /// have its first one by `until`.
     async fn send(
         &self,
         mut request: Request<Body>,
@@ -216,17 +251,41 @@ impl Inside {
     ) -> Result<Response<Answer>, BoxError> {
         // Whatever its method: who guards a request says that it is not safe.
         let is_safe = !is_guarded && is_safe(&request);
-        let mut age_max = if is_safe { self.idle_max } else { self.reuse_max };
+        let mut age_max = if is_safe {
+            self.idle_max
+        } else {
+            self.reuse_max
+        };
         let has_body = !request.body().is_end_stream();
         for _ in 0..UNSENT_MAX {
-            let lost = match self.way(age_max, user, until).await.map_err(NeverDispatched)? {
+            let lost = match self
+                .way(age_max, user, until)
+                .await
+                .map_err(NeverDispatched)?
+            {
                 Way::Http1(link) => {
                     for_http1(&mut request, &self.authority);
                     let again = (is_safe && link.is_stale(self.reuse_max)).then(|| copy(&request));
-                    match progress.in_time(self.answer_timeout, link.exchange(request, self.pool.clone())).await? {
-                        Ok(response) => return Ok(response.map(|body| Answer::http1(body, self.answer_timeout))),
+                    match progress
+                        .in_time(
+                            self.answer_timeout,
+                            link.exchange(request, self.pool.clone()),
+                        )
+                        .await?
+                    {
+                        Ok(response) => {
+                            return Ok(
+                                response.map(|body| Answer::http1(body, self.answer_timeout))
+                            );
+                        }
                         // RFC 9110 section 9.2.2 lets us repeat a safe one.
-                        Err(Lost { error, unsent: None }) => Lost { error, unsent: again },
+                        Err(Lost {
+                            error,
+                            unsent: None,
+                        }) => Lost {
+                            error,
+                            unsent: again,
+                        },
                         Err(lost) => lost,
                     }
                 }
@@ -235,24 +294,43 @@ impl Inside {
                     let place = place.map_err(|_| NeverDispatched(sender.why_no_place(user)))?;
                     let Some(place) = place else { continue };
                     for_http2(&mut request, &self.scheme, &self.authority);
-                    match progress.in_time(self.answer_timeout, sender.exchange(request, &place)).await? {
-                        Ok(response) => return Ok(response.map(|body| Answer::http2(body, place, self.answer_timeout))),
+                    match progress
+                        .in_time(self.answer_timeout, sender.exchange(request, &place))
+                        .await?
+                    {
+                        Ok(response) => {
+                            return Ok(response
+                                .map(|body| Answer::http2(body, place, self.answer_timeout)));
+                        }
                         Err(lost) => lost,
                     }
                 }
             };
             match lost {
-                Lost { unsent: Some(unsent), .. } => request = unsent,
-                Lost { error, unsent: None } if http2::is_unprocessed(&error, has_body) => {
+                Lost {
+                    unsent: Some(unsent),
+                    ..
+                } => request = unsent,
+                Lost {
+                    error,
+                    unsent: None,
+                } if http2::is_unprocessed(&error, has_body) => {
                     return Err(NeverDispatched(error).into());
                 }
-                Lost { error, unsent: None } => return Err(error),
+                Lost {
+                    error,
+                    unsent: None,
+                } => return Err(error),
             }
-            // The connection had been closed before anything was sent: others of its age may be too.
+            // The connection had been closed before anything was sent: others of its age may be
+            // too.
             age_max = Duration::ZERO;
             until = Instant::now() + self.connect_timeout;
         }
-        Err(NeverDispatched("the upstream closes connections before a request can be sent".into()).into())
+        Err(
+            NeverDispatched("the upstream closes connections before a request can be sent".into())
+                .into(),
+        )
     }
 
     /// A connection that was used within `age_max`, or a new one.
@@ -316,9 +394,13 @@ impl Inside {
     }
 }
 
-/// Whether a connection that has rested for long will do: if it turns out closed, the request is simply sent again.
+/// Whether a connection that has rested for long will do: if it turns out closed, the request is
+/// simply sent again.
 fn is_safe(request: &Request<Body>) -> bool {
-    matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS) && request.body().is_end_stream()
+    matches!(
+        *request.method(),
+        Method::GET | Method::HEAD | Method::OPTIONS
+    ) && request.body().is_end_stream()
 }
 
 fn copy(request: &Request<Body>) -> Request<Body> {
@@ -333,15 +415,28 @@ fn copy(request: &Request<Body>) -> Request<Body> {
 /// The path alone, and `Host`: the upstream's own, if the client named none, as HTTP/1.0 allows.
 fn for_http1(request: &mut Request<Body>, upstream: &Authority) {
     *request.version_mut() = Version::HTTP_11;
-    // Servers may ask for the length even of nothing (RFC 9110 section 8.6); hyper leaves that one out.
-    if request.body().is_end_stream() && matches!(*request.method(), Method::POST | Method::PUT | Method::PATCH) {
-        request.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(0));
+    // Servers may ask for the length even of nothing (RFC 9110 section 8.6); hyper leaves that one
+    // out.
+    if request.body().is_end_stream()
+        && matches!(
+            *request.method(),
+            Method::POST | Method::PUT | Method::PATCH
+        )
+    {
+        request
+            .headers_mut()
+            .insert(CONTENT_LENGTH, HeaderValue::from(0));
     }
-    // hyper takes it for granted that a GET or HEAD of unknown length has no body, and drops the one it has.
+    // hyper takes it for granted that a GET or HEAD of unknown length has no body, and drops the
+    // one it has.
     if !request.body().is_end_stream() && request.body().size_hint().exact().is_none() {
-        request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        request
+            .headers_mut()
+            .insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
-    let host = |authority: &Authority| HeaderValue::try_from(authority.as_str()).expect("an authority is a header value");
+    let host = |authority: &Authority| {
+        HeaderValue::try_from(authority.as_str()).expect("an authority is a header value")
+    };
     if let Some(authority) = request.uri().authority() {
         let host = host(authority);
         request.headers_mut().insert(HOST, host);
@@ -351,21 +446,28 @@ fn for_http1(request: &mut Request<Body>, upstream: &Authority) {
     }
 }
 
-/// Scheme, authority and path; `Host` goes into the authority. Without one h2 would refuse the request, which is not lost by that.
+/// Scheme, authority and path; `Host` goes into the authority. Without one h2 would refuse the
+/// request, which is not lost by that.
 fn for_http2(request: &mut Request<Body>, scheme: &Scheme, upstream: &Authority) {
     *request.version_mut() = Version::HTTP_2;
     request.headers_mut().remove(CONTENT_LENGTH);
     request.headers_mut().remove(TRANSFER_ENCODING);
     let host = request.headers_mut().remove(HOST);
     if request.uri().authority().is_none() {
-        let authority = host.and_then(|host| Authority::try_from(host.as_bytes()).ok()).unwrap_or_else(|| upstream.clone());
+        let authority = host
+            .and_then(|host| Authority::try_from(host.as_bytes()).ok())
+            .unwrap_or_else(|| upstream.clone());
         *request.uri_mut() = with_authority(request.uri(), Some((scheme.clone(), authority)));
     }
 }
 
 fn with_authority(uri: &Uri, authority: Option<(Scheme, Authority)>) -> Uri {
     let mut parts = http::uri::Parts::default();
-    parts.path_and_query = Some(uri.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/")));
+    parts.path_and_query = Some(
+        uri.path_and_query()
+            .cloned()
+            .unwrap_or(PathAndQuery::from_static("/")),
+    );
     if let Some((scheme, authority)) = authority {
         parts.scheme = Some(scheme);
         parts.authority = Some(authority);

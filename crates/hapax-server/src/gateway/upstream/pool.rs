@@ -1,7 +1,7 @@
 //! The connections to the upstream: who has one, who waits for one, which are at rest.
 //!
-//! A connection belongs to one request at a time, which drives it on its own task; at rest nobody drives it, and whether it still
-//! lives is asked of the system when it is wanted again.
+//! A connection belongs to one request at a time, which drives it on its own task; at rest nobody
+//! drives it, and whether it still lives is asked of the system when it is wanted again.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,7 +30,8 @@ struct Inside {
     line: Line,
 }
 
-/// Who waits for a connection. Guarded requests go first: unguarded ones may take as long as they like, and hold what they get.
+/// Who waits for a connection. Guarded requests go first: unguarded ones may take as long as they
+/// like, and hold what they get.
 #[derive(Default)]
 struct Line {
     guarded: VecDeque<oneshot::Sender<Turn>>,
@@ -39,7 +40,11 @@ struct Line {
 
 impl Line {
     fn join(&mut self, is_guarded: bool) -> oneshot::Receiver<Turn> {
-        let line = if is_guarded { &mut self.guarded } else { &mut self.unguarded };
+        let line = if is_guarded {
+            &mut self.guarded
+        } else {
+            &mut self.unguarded
+        };
         let (sender, receiver) = oneshot::channel();
         // Now and then, so that those who have left the line cost nothing for long.
         if line.len().is_power_of_two() {
@@ -50,7 +55,9 @@ impl Line {
     }
 
     fn next(&mut self) -> Option<oneshot::Sender<Turn>> {
-        self.guarded.pop_front().or_else(|| self.unguarded.pop_front())
+        self.guarded
+            .pop_front()
+            .or_else(|| self.unguarded.pop_front())
     }
 }
 
@@ -75,17 +82,26 @@ pub(super) struct Slot {
 
 impl Pool {
     pub(super) fn new(connections_max: usize, idle_max: Duration, metrics: Metrics) -> Arc<Pool> {
-        Arc::new(Pool { inside: Mutex::default(), trust: Trust::default(), metrics, connections_max, idle_max })
+        Arc::new(Pool {
+            inside: Mutex::default(),
+            trust: Trust::default(),
+            metrics,
+            connections_max,
+            idle_max,
+        })
     }
 
     /// A connection that was used within `age_max`, or the right to make one, or a place in line.
     pub(super) fn take(self: &Arc<Self>, age_max: Duration, is_guarded: bool) -> Place {
         let mut inside = self.lock();
-        // The latest used is the last: if it has rested for too long, all have. Whether it is open is for whoever takes it to ask.
+        // The latest used is the last: if it has rested for too long, all have. Whether it is open
+        // is for whoever takes it to ask.
         if let Some(link) = inside.idle.pop_back_if(|link| link.is_fresh(age_max)) {
             return Place::Now(Turn::Used(link));
         }
-        let spare = (inside.open >= self.connections_max).then(|| inside.idle.pop_front()).flatten();
+        let spare = (inside.open >= self.connections_max)
+            .then(|| inside.idle.pop_front())
+            .flatten();
         drop(inside);
         // Its slot comes back when it is dropped, which takes the lock.
         drop(spare);
@@ -148,8 +164,9 @@ impl Pool {
     /// Closes what has rested for too long or was closed by the upstream.
     pub(super) fn sweep(&self) {
         let mut inside = self.lock();
-        let (kept, dead): (VecDeque<_>, VecDeque<_>) =
-            inside.idle.drain(..).partition(|link| link.rested_at.elapsed() < self.idle_max && link.news() == News::None);
+        let (kept, dead): (VecDeque<_>, VecDeque<_>) = inside.idle.drain(..).partition(|link| {
+            link.rested_at.elapsed() < self.idle_max && link.news() == News::None
+        });
         inside.idle = kept;
         drop(inside);
         drop(dead);
@@ -167,9 +184,12 @@ impl Drop for Slot {
             if waiter.is_closed() {
                 continue;
             }
-            // Sent without the lock: if the waiter has just gone, the slot comes straight back here.
+            // Sent without the lock: if the waiter has just gone, the slot comes straight back
+            // here.
             drop(inside);
-            drop(waiter.send(Turn::Dial(Slot { pool: self.pool.clone() })));
+            drop(waiter.send(Turn::Dial(Slot {
+                pool: self.pool.clone(),
+            })));
             return;
         }
         inside.open -= 1;

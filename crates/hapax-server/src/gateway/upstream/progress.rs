@@ -25,18 +25,33 @@ impl Progress {
         if request.body().is_end_stream() {
             return request;
         }
-        request.map(|body| Body::streamed(Watched { body, progress: self.clone() }))
+        request.map(|body| {
+            Body::streamed(Watched {
+                body,
+                progress: self.clone(),
+            })
+        })
     }
 
-    /// Waits for an answer for as long as the request makes progress, and for `patience` after that.
-    pub(super) async fn in_time<T>(&self, patience: Duration, exchange: impl Future<Output = T>) -> Result<T, TimedOut> {
+    /// Waits for an answer for as long as the request makes progress, and for `patience` after
+    /// that.
+    pub(super) async fn in_time<T>(
+        &self,
+        patience: Duration,
+        exchange: impl Future<Output = T>,
+    ) -> Result<T, TimedOut> {
         let mut exchange = std::pin::pin!(exchange);
         loop {
             let before = self.0.load(Ordering::Relaxed);
             match timeout(patience, exchange.as_mut()).await {
                 Ok(answered) => return Ok(answered),
                 Err(_) if self.0.load(Ordering::Relaxed) != before => {}
-                Err(_) => return Err(TimedOut { after: patience, limit: "timeouts.answer" }),
+                Err(_) => {
+                    return Err(TimedOut {
+                        after: patience,
+                        limit: "timeouts.answer",
+                    });
+                }
             }
         }
     }
@@ -51,7 +66,10 @@ impl http_body::Body for Watched {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let frame = Pin::new(&mut self.body).poll_frame(cx);
         if frame.is_ready() {
             self.progress.0.fetch_add(1, Ordering::Relaxed);

@@ -1,15 +1,15 @@
 //! Whether an upstream's connections may be used again at once.
 //!
-//! Bytes that follow an answer too late to be noticed are read as the answer to the next request, which may be
-//! somebody else's. So until an upstream has shown that nothing follows its answers, each connection has to
-//! stay quiet for [`QUIET`] before it serves another request. An upstream that sends a byte nobody asked for
-//! has its connections used once each from then on.
+//! Bytes that follow an answer too late to be noticed are read as the answer to the next request,
+//! which may be somebody else's. So until an upstream has shown that nothing follows its answers,
+//! each connection has to stay quiet for [`QUIET`] before it serves another request. An upstream
+//! that sends a byte nobody asked for has its connections used once each from then on.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-/// How long a connection has to be quiet. Late bytes of a handler that writes more than it declared come within
-/// milliseconds of the answer.
+/// How long a connection has to be quiet. Late bytes of a handler that writes more than it declared
+/// come within milliseconds of the answer.
 pub(crate) const QUIET: Duration = Duration::from_millis(100);
 
 /// Connections that have to have been quiet before all are trusted to be.
@@ -31,8 +31,8 @@ pub(super) enum Reuse {
 }
 
 impl Trust {
-    /// When a connection may be used again; `ends_with_head` says that its last answer was one without a body,
-    /// after which servers send one by mistake most often.
+    /// When a connection may be used again; `ends_with_head` says that its last answer was one
+    /// without a body, after which servers send one by mistake most often.
     pub(super) fn reuse(&self, ends_with_head: bool) -> Reuse {
         if self.is_lost.load(Ordering::Relaxed) {
             Reuse::Never
@@ -69,7 +69,11 @@ mod tests {
             trust.was_quiet();
         }
         assert_eq!(trust.reuse(false), Reuse::AtOnce);
-        assert_eq!(trust.reuse(true), Reuse::WhenQuiet, "a body may always follow by mistake");
+        assert_eq!(
+            trust.reuse(true),
+            Reuse::WhenQuiet,
+            "a body may always follow by mistake"
+        );
         assert!(trust.lose() && !trust.lose());
         trust.was_quiet();
         assert_eq!(trust.reuse(false), Reuse::Never);

@@ -54,22 +54,30 @@ impl Tunnels {
     }
 }
 
-/// What a tunnel takes up: its connection, and a part of what unguarded requests and tunnels may have.
+/// What a tunnel takes up: its connection, and a part of what unguarded requests and tunnels may
+/// have.
 struct Held {
     _slot: Slot,
     _permit: Option<Permit>,
     _tunnel: Option<TunnelPermit>,
 }
 
-/// Passes bytes both ways, until either side ends or none has come from either for `idle_max`. Both are closed then.
+/// Passes bytes both ways, until either side ends or none has come from either for `idle_max`. Both
+/// are closed then.
 async fn relay<A, B>(client: A, upstream: B, idle_max: Duration)
 where
     A: AsyncRead + AsyncWrite + Unpin,
     B: AsyncRead + AsyncWrite + Unpin,
 {
     let heard = Arc::new(Mutex::new(Instant::now()));
-    let mut client = Heard { stream: client, at: heard.clone() };
-    let mut upstream = Heard { stream: upstream, at: heard.clone() };
+    let mut client = Heard {
+        stream: client,
+        at: heard.clone(),
+    };
+    let mut upstream = Heard {
+        stream: upstream,
+        at: heard.clone(),
+    };
     let idle = async {
         loop {
             let until = *heard.lock().unwrap_or_else(PoisonError::into_inner) + idle_max;
@@ -93,7 +101,11 @@ struct Heard<S> {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Heard<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
         if buffer.filled().len() > before {
@@ -104,7 +116,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Heard<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Heard<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<std::io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, data)
     }
 
@@ -117,7 +133,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Heard<S> {
     }
 }
 
-/// The client's side of an upgrade, if a request asks for one that we pass on. `forward` has taken every other wish out.
+/// The client's side of an upgrade, if a request asks for one that we pass on. `forward` has taken
+/// every other wish out.
 pub(super) fn asked_for(request: &mut Request<Body>) -> Option<OnUpgrade> {
     let client = request.extensions_mut().remove::<OnUpgrade>()?;
     (request.method() == Method::GET && request.headers().contains_key(UPGRADE)).then_some(client)
@@ -133,23 +150,39 @@ pub(super) async fn send(
     let never = |error: BoxError| NeverDispatched(error);
     let tunnel = match user {
         User::Guarded => None,
-        User::Unguarded(peer) => Some(inside.admission.admit_tunnel(peer).map_err(|busy| never(busy.into()))?),
+        User::Unguarded(peer) => Some(
+            inside
+                .admission
+                .admit_tunnel(peer)
+                .map_err(|busy| never(busy.into()))?,
+        ),
     };
     let permit = inside.admit(user, None, until).await?;
     let dialing = async {
         let slot = slot(inside).await?;
         match inside.dialer.dial().await? {
             Speaks::Http1(stream) => {
-                let connection = http1::Builder::new().max_headers(ANSWER_FIELDS_MAX).handshake(TokioIo::new(stream)).await?;
+                let connection = http1::Builder::new()
+                    .max_headers(ANSWER_FIELDS_MAX)
+                    .handshake(TokioIo::new(stream))
+                    .await?;
                 Ok::<_, BoxError>((connection, slot))
             }
-            Speaks::Http2(_) => Err("the upstream speaks HTTP/2, over which nothing is upgraded".into()),
+            Speaks::Http2(_) => {
+                Err("the upstream speaks HTTP/2, over which nothing is upgraded".into())
+            }
         }
     };
-    let dialed = timeout_at(until, dialing).await.map_err(|error| never(error.into()))?;
+    let dialed = timeout_at(until, dialing)
+        .await
+        .map_err(|error| never(error.into()))?;
     let ((mut sender, connection), slot) = dialed.map_err(never)?;
     // Held by the connection while it speaks HTTP, and by what it becomes.
-    let held = Arc::new(Held { _slot: slot, _permit: permit, _tunnel: tunnel });
+    let held = Arc::new(Held {
+        _slot: slot,
+        _permit: permit,
+        _tunnel: tunnel,
+    });
     let also_held = held.clone();
     tokio::spawn(async move {
         drop(connection.with_upgrades().await);
@@ -157,13 +190,19 @@ pub(super) async fn send(
     });
 
     for_http1(&mut request, &inside.authority);
-    request.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
-    let mut response = Progress::default().in_time(inside.answer_timeout, sender.send_request(request)).await??;
+    request
+        .headers_mut()
+        .insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    let mut response = Progress::default()
+        .in_time(inside.answer_timeout, sender.send_request(request))
+        .await??;
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
         return Ok(response.map(|body| Answer::alone(body, inside.answer_timeout)));
     }
     let upstream = hyper::upgrade::on(&mut response).await?;
-    inside.tunnels.dig(client, upstream, held, inside.tunnel_idle_max);
+    inside
+        .tunnels
+        .dig(client, upstream, held, inside.tunnel_idle_max);
     Ok(response.map(|_| Answer::empty()))
 }
 
@@ -197,7 +236,11 @@ mod tests {
         // A byte now and then, from either side, keeps it.
         for turn in 0..6 {
             tokio::time::sleep(IDLE - Duration::from_secs(1)).await;
-            let (from, to) = if turn % 2 == 0 { (&mut client, &mut upstream) } else { (&mut upstream, &mut client) };
+            let (from, to) = if turn % 2 == 0 {
+                (&mut client, &mut upstream)
+            } else {
+                (&mut upstream, &mut client)
+            };
             from.write_all(b"x").await.unwrap();
             assert_eq!(to.read_u8().await.unwrap(), b'x');
         }
@@ -214,7 +257,8 @@ mod tests {
         let (_client, theirs) = duplex(64);
         let (mut upstream, behind) = duplex(64);
         let relay = tokio::spawn(relay(theirs, behind, IDLE));
-        let flood = tokio::spawn(async move { while upstream.write_all(&[0; 1024]).await.is_ok() {} });
+        let flood =
+            tokio::spawn(async move { while upstream.write_all(&[0; 1024]).await.is_ok() {} });
         relay.await.unwrap();
         flood.await.unwrap();
     }

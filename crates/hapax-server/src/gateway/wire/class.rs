@@ -11,7 +11,8 @@ pub(super) fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && all(bytes, TOKEN)
 }
 
-/// A path and a query as the HTTP library takes them: visible ASCII without `#` and what no address has unencoded.
+/// A path and a query as the HTTP library takes them: visible ASCII without `#` and what no address
+/// has unencoded.
 pub(super) fn is_path_and_query(bytes: &[u8]) -> bool {
     match memchr::memchr(b'?', bytes) {
         Some(at) => all(&bytes[..at], PATH) && all(&bytes[at..], QUERY),
@@ -19,14 +20,19 @@ pub(super) fn is_path_and_query(bytes: &[u8]) -> bool {
     }
 }
 
-/// The value of a field: no control characters but the tab. Written without an early return, so that it runs on many bytes at once.
+/// The value of a field: no control characters but the tab. Written without an early return, so
+/// that it runs on many bytes at once.
 pub(super) fn is_value(bytes: &[u8]) -> bool {
-    !bytes.iter().fold(false, |bad, &byte| bad | ((byte < b' ') & (byte != b'\t')) | (byte == 0x7f))
+    !bytes.iter().fold(false, |bad, &byte| {
+        bad | ((byte < b' ') & (byte != b'\t')) | (byte == 0x7f)
+    })
 }
 
 /// Visible ASCII, spaces and tabs.
 pub(super) fn is_printable(bytes: &[u8]) -> bool {
-    bytes.iter().all(|&byte| matches!(byte, b'\t' | b' '..=b'~'))
+    bytes
+        .iter()
+        .all(|&byte| matches!(byte, b'\t' | b' '..=b'~'))
 }
 
 /// Without the spaces and tabs around it.
@@ -38,7 +44,9 @@ pub(super) fn trim(mut bytes: &[u8]) -> &[u8] {
 }
 
 fn all(bytes: &[u8], class: u8) -> bool {
-    bytes.iter().all(|&byte| CLASSES[usize::from(byte)] & class != 0)
+    bytes
+        .iter()
+        .all(|&byte| CLASSES[usize::from(byte)] & class != 0)
 }
 
 const fn classes() -> [u8; 256] {
@@ -47,7 +55,12 @@ const fn classes() -> [u8; 256] {
     while byte <= b'~' {
         let alphanumeric = byte.is_ascii_alphanumeric();
         let mut class = 0;
-        if alphanumeric || matches!(byte, b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~') {
+        if alphanumeric
+            || matches!(
+                byte,
+                b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~'
+            )
+        {
             class |= TOKEN;
         }
         if !matches!(byte, b'#' | b'<' | b'>' | b'?' | b'`') {

@@ -37,8 +37,14 @@ pub(super) enum Framing {
 }
 
 impl Head {
-    /// Judges the line of `head` that `line` says, without its end. The framing, if that line ends the head.
-    pub(super) fn line(&mut self, head: &[u8], line: Range<usize>, limits: &Limits) -> Result<Option<Framing>, Refusal> {
+    /// Judges the line of `head` that `line` says, without its end. The framing, if that line ends
+    /// the head.
+    pub(super) fn line(
+        &mut self,
+        head: &[u8],
+        line: Range<usize>,
+        limits: &Limits,
+    ) -> Result<Option<Framing>, Refusal> {
         let start = line.start;
         let line = &head[line];
         match (self.version, line) {
@@ -71,9 +77,11 @@ impl Head {
             b"*" if method == b"OPTIONS" => return Ok(()),
             _ => {
                 let scheme = scheme_length(target).ok_or(Refusal::Target)?;
-                let length = memchr::memchr(b'/', &target[scheme..]).unwrap_or(target.len() - scheme);
+                let length =
+                    memchr::memchr(b'/', &target[scheme..]).unwrap_or(target.len() - scheme);
                 let (authority, path) = target[scheme..].split_at(length);
-                // Without a path this would be the same as `*`, and a second spelling is a second chance to be misread.
+                // Without a path this would be the same as `*`, and a second spelling is a second
+                // chance to be misread.
                 if !host::is_plain(authority) || (path.is_empty() && method == b"OPTIONS") {
                     return Err(Refusal::Target);
                 }
@@ -81,10 +89,20 @@ impl Head {
                 path
             }
         };
-        if is_path_and_query(path) { Ok(()) } else { Err(Refusal::Target) }
+        if is_path_and_query(path) {
+            Ok(())
+        } else {
+            Err(Refusal::Target)
+        }
     }
 
-    fn field(&mut self, version: Version, line: &[u8], start: usize, limits: &Limits) -> Result<(), Refusal> {
+    fn field(
+        &mut self,
+        version: Version,
+        line: &[u8],
+        start: usize,
+        limits: &Limits,
+    ) -> Result<(), Refusal> {
         self.fields += 1;
         if self.fields > limits.fields_max {
             return Err(Refusal::TooManyFields);
@@ -118,7 +136,8 @@ impl Head {
     }
 
     fn expect(&mut self, value: &[u8]) -> Result<(), Refusal> {
-        if std::mem::replace(&mut self.expect, true) || !value.eq_ignore_ascii_case(b"100-continue") {
+        if std::mem::replace(&mut self.expect, true) || !value.eq_ignore_ascii_case(b"100-continue")
+        {
             return Err(Refusal::Expect);
         }
         Ok(())
@@ -138,15 +157,21 @@ impl Head {
         }
         match version {
             Version::Old => Err(Refusal::TransferEncodingOld),
-            Version::Current if !value.eq_ignore_ascii_case(b"chunked") => Err(Refusal::TransferEncoding),
+            Version::Current if !value.eq_ignore_ascii_case(b"chunked") => {
+                Err(Refusal::TransferEncoding)
+            }
             Version::Current => Ok(()),
         }
     }
 
     fn end(&self, head: &[u8]) -> Result<Framing, Refusal> {
         match (&self.host, &self.authority) {
-            (None, _) if self.version == Some(Version::Current) => return Err(Refusal::HostMissing),
-            (Some(host), Some(authority)) if !head[host.clone()].eq_ignore_ascii_case(&head[authority.clone()]) => {
+            (None, _) if self.version == Some(Version::Current) => {
+                return Err(Refusal::HostMissing);
+            }
+            (Some(host), Some(authority))
+                if !head[host.clone()].eq_ignore_ascii_case(&head[authority.clone()]) =>
+            {
                 return Err(Refusal::AuthorityDiffers);
             }
             _ => {}
@@ -160,10 +185,19 @@ impl Head {
     }
 }
 
-/// Judges a field that stands after a body: by the rules of those in a head, and none that had to be known before.
+/// Judges a field that stands after a body: by the rules of those in a head, and none that had to
+/// be known before.
 pub(super) fn trailer(line: &[u8], limits: &Limits) -> Result<(), Refusal> {
     let (name, _) = split_field(line)?;
-    let late = [&b"connection"[..], b"expect", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade"];
+    let late = [
+        &b"connection"[..],
+        b"expect",
+        b"keep-alive",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"upgrade",
+    ];
     if matters(name, limits) || late.iter().any(|late| name.eq_ignore_ascii_case(late)) {
         return Err(Refusal::TrailerField);
     }
@@ -175,7 +209,11 @@ pub(super) fn digits(value: &[u8]) -> Option<u64> {
     if !(1..=19).contains(&value.len()) || !value.iter().all(u8::is_ascii_digit) {
         return None;
     }
-    Some(value.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0')))
+    Some(
+        value
+            .iter()
+            .fold(0, |number, digit| number * 10 + u64::from(digit - b'0')),
+    )
 }
 
 fn version(bytes: &[u8]) -> Result<Version, Refusal> {
@@ -183,7 +221,9 @@ fn version(bytes: &[u8]) -> Result<Version, Refusal> {
         b"HTTP/1.1" => Ok(Version::Current),
         b"HTTP/1.0" => Ok(Version::Old),
         // One more space is a malformed line rather than an unknown version.
-        _ if bytes.starts_with(b"HTTP/") && memchr::memchr(b' ', bytes).is_none() => Err(Refusal::Version),
+        _ if bytes.starts_with(b"HTTP/") && memchr::memchr(b' ', bytes).is_none() => {
+            Err(Refusal::Version)
+        }
         _ => Err(Refusal::RequestLine),
     }
 }
@@ -191,7 +231,11 @@ fn version(bytes: &[u8]) -> Result<Version, Refusal> {
 fn scheme_length(target: &[u8]) -> Option<usize> {
     [&b"http://"[..], b"https://"]
         .iter()
-        .find(|scheme| target.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)))
+        .find(|scheme| {
+            target
+                .get(..scheme.len())
+                .is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+        })
         .map(|scheme| scheme.len())
 }
 
@@ -211,7 +255,11 @@ fn split_field(line: &[u8]) -> Result<(&[u8], &[u8]), Refusal> {
 }
 
 fn connection(value: &[u8], limits: &Limits) -> Result<(), Refusal> {
-    for option in value.split(|&byte| byte == b',').map(trim).filter(|option| !option.is_empty()) {
+    for option in value
+        .split(|&byte| byte == b',')
+        .map(trim)
+        .filter(|option| !option.is_empty())
+    {
         if !is_token(option) {
             return Err(Refusal::ConnectionOption);
         }
@@ -222,13 +270,26 @@ fn connection(value: &[u8], limits: &Limits) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether a field must come from the head of the request and reach the service: if a client could have it removed on the way, or
-/// added after everybody has judged the head, the gateway and the service would act on different requests.
+/// Whether a field must come from the head of the request and reach the service: if a client could
+/// have it removed on the way, or added after everybody has judged the head, the gateway and the
+/// service would act on different requests.
 fn matters(name: &[u8], limits: &Limits) -> bool {
     const BEGINNINGS: [&[u8]; 4] = [b"content-", b"hapax-", b"idempotency-", b"x-forwarded-"];
-    const NAMES: [&[u8]; 7] =
-        [b"authorization", b"cookie", b"forwarded", b"host", b"traceparent", b"transfer-encoding", b"x-request-id"];
-    BEGINNINGS.iter().any(|start| name.get(..start.len()).is_some_and(|begins| begins.eq_ignore_ascii_case(start)))
-        || NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
-        || limits.never_hop_by_hop.iter().any(|given| name.eq_ignore_ascii_case(given.as_bytes()))
+    const NAMES: [&[u8]; 7] = [
+        b"authorization",
+        b"cookie",
+        b"forwarded",
+        b"host",
+        b"traceparent",
+        b"transfer-encoding",
+        b"x-request-id",
+    ];
+    BEGINNINGS.iter().any(|start| {
+        name.get(..start.len())
+            .is_some_and(|begins| begins.eq_ignore_ascii_case(start))
+    }) || NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
+        || limits
+            .never_hop_by_hop
+            .iter()
+            .any(|given| name.eq_ignore_ascii_case(given.as_bytes()))
 }

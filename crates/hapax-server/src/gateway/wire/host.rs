@@ -1,6 +1,7 @@
 //! What a plain host is.
 
-/// `name`, `1.2.3.4` or `[::1]`, and perhaps a port. Nothing that somebody behind could read as more than one host, or as another.
+/// `name`, `1.2.3.4` or `[::1]`, and perhaps a port. Nothing that somebody behind could read as
+/// more than one host, or as another.
 pub(super) fn is_plain(host: &[u8]) -> bool {
     let (name, port) = match host {
         [b'[', rest @ ..] => match memchr::memchr(b']', rest) {
@@ -23,11 +24,17 @@ fn is_name(byte: u8) -> bool {
 }
 
 fn is_v6(address: &[u8]) -> bool {
-    address.iter().all(|&byte| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.'))
+    address
+        .iter()
+        .all(|&byte| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.'))
 }
 
 fn is_port(port: &[u8]) -> bool {
-    let [b':', digits @ ..] = port else { return false };
-    std::str::from_utf8(digits)
-        .is_ok_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()) && digits.parse::<u16>().is_ok_and(|port| port > 0))
+    let [b':', digits @ ..] = port else {
+        return false;
+    };
+    std::str::from_utf8(digits).is_ok_and(|digits| {
+        digits.bytes().all(|byte| byte.is_ascii_digit())
+            && digits.parse::<u16>().is_ok_and(|port| port > 0)
+    })
 }

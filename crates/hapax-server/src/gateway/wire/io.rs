@@ -15,21 +15,24 @@ use super::linger::Linger;
 use super::meter::{Meter, TooSlow};
 use super::{Handle, Refusal, Scanner, Settings};
 
-/// What the service is given in place of a request that was refused. Its answer is the last on the connection.
+/// What the service is given in place of a request that was refused. Its answer is the last on the
+/// connection.
 const REPLACEMENT: &[u8] = b"GET / HTTP/1.1\r\nhost: refused\r\nconnection: close\r\n\r\n";
 
 /// Read at once, at most.
 const SCRATCH_BYTES: usize = 64 << 10;
 
 thread_local! {
-    // One for each thread and not for each connection: ten thousand idle connections must not hold ten thousand buffers.
+    // One for each thread and not for each connection: ten thousand idle connections must not hold
+    // ten thousand buffers.
     static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 /// A client's connection, of which only what is plainly a request is read.
 ///
-/// The HTTP library must be told to allow half-closed connections. It then reads nothing between a request and the answer to
-/// it, and the bytes behind a request to change the protocol wait for that answer.
+/// The HTTP library must be told to allow half-closed connections. It then reads nothing between a
+/// request and the answer to it, and the bytes behind a request to change the protocol wait for
+/// that answer.
 #[derive(Debug)]
 pub(crate) struct Wire<S> {
     stream: S,
@@ -110,7 +113,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         }
     }
 
-    /// Scans what was just read: straight into the library's buffer as far as it is good, and aside what is not certain yet.
+    /// Scans what was just read: straight into the library's buffer as far as it is good, and aside
+    /// what is not certain yet.
     fn take(&mut self, read: &[u8], cursor: &mut ReadBufCursor<'_>) {
         if !self.held.is_empty() {
             self.held.extend_from_slice(read);
@@ -127,7 +131,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
     }
 
     fn scanned(&mut self, requests_before: u64) {
-        // Before the library is given the last bytes of a body, so that it cannot end sooner than this knows.
+        // Before the library is given the last bytes of a body, so that it cannot end sooner than
+        // this knows.
         self.handle.note_ended(self.scanner.ended());
         if self.scanner.requests() != requests_before {
             self.head_since = None;
@@ -146,7 +151,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         self.cleared = self.held.len();
     }
 
-    /// The library reads again behind a request to change the protocol, so that by now the service has answered it.
+    /// The library reads again behind a request to change the protocol, so that by now the service
+    /// has answered it.
     fn settle_upgrade(&mut self) {
         if self.handle.is_open() {
             self.scanner.open();
@@ -159,7 +165,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
     /// What to read when nothing more is to be scanned.
     fn poll_refused(&self, refusal: Refusal) -> Poll<io::Result<()>> {
         if self.scanner.in_head() {
-            // The service is answering, and then the connection closes. Nobody needs to be woken for that.
+            // The service is answering, and then the connection closes. Nobody needs to be woken
+            // for that.
             Poll::Pending
         } else {
             Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, refusal)))
@@ -172,10 +179,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         let deadline = match self.awaited() {
             Awaited::AnotherProtocol => return Poll::Pending,
             // It is still busy with the answer before: that has its own measure.
-            Awaited::Request if self.writing.is_waiting() => *self.idle_since.insert(now) + pace.keep_alive,
+            Awaited::Request if self.writing.is_waiting() => {
+                *self.idle_since.insert(now) + pace.keep_alive
+            }
             Awaited::Request => *self.idle_since.get_or_insert(now) + pace.keep_alive,
             Awaited::Head => *self.head_since.get_or_insert(now) + pace.header,
-            Awaited::Body => self.reading.wait(now, &pace).map_err(|TooSlow| too_slow("send the body of its request"))?,
+            Awaited::Body => self
+                .reading
+                .wait(now, &pace)
+                .map_err(|TooSlow| too_slow("send the body of its request"))?,
         };
         if now < deadline {
             self.alarm.set(deadline, cx);
@@ -204,7 +216,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
     }
 
     /// Reads at most as much as fits into the library's buffer.
-    fn poll_fill(&mut self, cx: &mut Context<'_>, cursor: &mut ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+    fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        cursor: &mut ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
         let mut scratch = SCRATCH.take();
         scratch.resize(SCRATCH_BYTES, 0);
         let mut buffer = ReadBuf::new(&mut scratch[..cursor.remaining().min(SCRATCH_BYTES)]);
@@ -228,11 +244,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         }
     }
 
-    fn written(&mut self, cx: &mut Context<'_>, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    fn written(
+        &mut self,
+        cx: &mut Context<'_>,
+        polled: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
         match polled {
             Poll::Ready(Ok(bytes)) => {
                 self.writing.progress(bytes);
-                // The library asks for the next request before it has written the last of an answer.
+                // The library asks for the next request before it has written the last of an
+                // answer.
                 if self.idle_since.is_some() {
                     self.idle_since = Some(Instant::now());
                 }
@@ -256,7 +277,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Read for Wire<S> {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, mut cursor: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        mut cursor: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
         let wire = self.get_mut();
         let room = cursor.remaining();
         loop {
@@ -282,13 +307,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Read for Wire<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Write for Wire<S> {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let wire = self.get_mut();
         let polled = Pin::new(&mut wire.stream).poll_write(cx, bytes);
         wire.written(cx, polled)
     }
 
-    fn poll_write_vectored(self: Pin<&mut Self>, cx: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         let wire = self.get_mut();
         let polled = Pin::new(&mut wire.stream).poll_write_vectored(cx, slices);
         wire.written(cx, polled)
@@ -312,10 +345,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Write for Wire<S> {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let wire = self.get_mut();
         if wire.scanner.is_open() {
-            // Another protocol may go on in the other direction, and its bytes are not ours to discard.
+            // Another protocol may go on in the other direction, and its bytes are not ours to
+            // discard.
             return Pin::new(&mut wire.stream).poll_shutdown(cx);
         }
-        match wire.linger.poll(cx, &mut wire.stream, wire.closed, &mut wire.alarm) {
+        match wire
+            .linger
+            .poll(cx, &mut wire.stream, wire.closed, &mut wire.alarm)
+        {
             Poll::Pending if wire.linger.is_open() => wire.poll_taken(cx).map(Err),
             polled => polled,
         }
@@ -323,5 +360,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Write for Wire<S> {
 }
 
 fn too_slow(to: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, format!("the client took too long to {to}"))
+    io::Error::new(
+        io::ErrorKind::TimedOut,
+        format!("the client took too long to {to}"),
+    )
 }

@@ -15,8 +15,8 @@ const BYTES_MAX: usize = 256 << 10;
 /// How long it is given to close its side.
 const TIME_MAX: Duration = Duration::from_secs(1);
 
-/// A close that first ends our side and then reads what the client is still sending. Closing with unread bytes makes the
-/// kernel reset the connection, and a reset can overtake the answer.
+/// A close that first ends our side and then reads what the client is still sending. Closing with
+/// unread bytes makes the kernel reset the connection, and a reset can overtake the answer.
 #[derive(Debug, Default)]
 pub(super) enum Linger {
     #[default]
@@ -34,7 +34,8 @@ impl Linger {
         matches!(self, Linger::Open)
     }
 
-    /// Ends our side, and is done when the client has closed its own, or has had its time or its bytes. `closed` says that it has.
+    /// Ends our side, and is done when the client has closed its own, or has had its time or its
+    /// bytes. `closed` says that it has.
     pub(super) fn poll<S: AsyncRead + AsyncWrite + Unpin>(
         &mut self,
         cx: &mut Context<'_>,
@@ -46,11 +47,21 @@ impl Linger {
             *self = match self {
                 Linger::Open => {
                     ready!(Pin::new(&mut *stream).poll_shutdown(cx))?;
-                    if closed { Linger::Done } else { Linger::Draining { left: BYTES_MAX, until: Instant::now() + TIME_MAX } }
+                    if closed {
+                        Linger::Done
+                    } else {
+                        Linger::Draining {
+                            left: BYTES_MAX,
+                            until: Instant::now() + TIME_MAX,
+                        }
+                    }
                 }
                 Linger::Draining { left, until } => match discard(cx, stream, *left) {
                     Poll::Ready(0) => Linger::Done,
-                    Poll::Ready(read) => Linger::Draining { left: *left - read, until: *until },
+                    Poll::Ready(read) => Linger::Draining {
+                        left: *left - read,
+                        until: *until,
+                    },
                     Poll::Pending if Instant::now() >= *until => Linger::Done,
                     Poll::Pending => {
                         alarm.set(*until, cx);
@@ -67,5 +78,7 @@ impl Linger {
 fn discard<S: AsyncRead + Unpin>(cx: &mut Context<'_>, stream: &mut S, left: usize) -> Poll<usize> {
     let mut bytes = [0; 4 << 10];
     let mut buffer = ReadBuf::new(&mut bytes[..left.min(4 << 10)]);
-    Pin::new(stream).poll_read(cx, &mut buffer).map(|read| read.map_or(0, |()| buffer.filled().len()))
+    Pin::new(stream)
+        .poll_read(cx, &mut buffer)
+        .map(|read| read.map_or(0, |()| buffer.filled().len()))
 }

@@ -6,7 +6,8 @@ use tokio::time::Instant;
 
 use super::Pace;
 
-/// Counts waiting and progress in one direction. Time in which nobody wants anything of the peer does not pass here.
+/// Counts waiting and progress in one direction. Time in which nobody wants anything of the peer
+/// does not pass here.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
     waiting: Option<Instant>,
@@ -73,14 +74,21 @@ fn bytes_min(pace: &Pace) -> u64 {
 mod tests {
     use super::*;
 
-    const PACE: Pace =
-        Pace { header: Duration::from_secs(1), keep_alive: Duration::from_secs(1), stall: Duration::from_secs(20), rate_min: 10 };
+    const PACE: Pace = Pace {
+        header: Duration::from_secs(1),
+        keep_alive: Duration::from_secs(1),
+        stall: Duration::from_secs(20),
+        rate_min: 10,
+    };
 
     #[tokio::test(start_paused = true)]
     async fn who_does_nothing_is_too_slow_after_the_stall() {
         let (mut meter, start) = (Meter::default(), Instant::now());
         assert_eq!(meter.wait(start, &PACE), Ok(start + PACE.stall));
-        assert_eq!(meter.wait(start + PACE.stall / 2, &PACE), Ok(start + PACE.stall));
+        assert_eq!(
+            meter.wait(start + PACE.stall / 2, &PACE),
+            Ok(start + PACE.stall)
+        );
         assert_eq!(meter.wait(start + PACE.stall, &PACE), Err(TooSlow));
     }
 

@@ -1,10 +1,12 @@
-//! What stands between a client's connection and the HTTP library: only what is plainly one request after another passes.
+//! What stands between a client's connection and the HTTP library: only what is plainly one request
+//! after another passes.
 //!
-//! HTTP libraries are lenient, and two that are lenient in different ways see different requests in the same bytes. So
-//! every byte of an HTTP/1 connection is read by a [`Scanner`] first, which follows the framing by the letter of RFC 9112;
-//! [`Wire`] holds a head back until all of it is good. What is refused never reaches the library: in its place the
-//! service is given a request that its [`Handle`] knows to be refused, answers it, and the connection closes.
-//! Over HTTP/2 the framing is the protocol's own; [`check_http2`] looks at what is left.
+//! HTTP libraries are lenient, and two that are lenient in different ways see different requests in
+//! the same bytes. So every byte of an HTTP/1 connection is read by a [`Scanner`] first, which
+//! follows the framing by the letter of RFC 9112; [`Wire`] holds a head back until all of it is
+//! good. What is refused never reaches the library: in its place the service is given a request
+//! that its [`Handle`] knows to be refused, answers it, and the connection closes. Over HTTP/2 the
+//! framing is the protocol's own; [`check_http2`] looks at what is left.
 //!
 //! ```ignore
 //! let (wire, handle) = Wire::new(socket, sniffed, settings.clone());

@@ -8,7 +8,8 @@ use super::{Limits, Refusal};
 
 /// Digits of a chunk's size: what fits 64 bits.
 const CHUNK_DIGITS_MAX: usize = 16;
-/// Nobody uses extensions. They are taken because the specification asks for it, and bounded because nobody uses them.
+/// Nobody uses extensions. They are taken because the specification asks for it, and bounded
+/// because nobody uses them.
 const EXTENSION_BYTES_MAX: usize = 256;
 const EXTENSIONS_BYTES_MAX: usize = 4 << 10;
 /// Fewer than the library takes, so that it is never the one to refuse.
@@ -16,8 +17,8 @@ const TRAILER_BYTES_MAX: usize = 8 << 10;
 
 /// Reads the bytes of a connection and says how far they are good.
 ///
-/// Whoever calls it presents all bytes that were not yet called good, and presents the rest again with more behind it. However the
-/// bytes are cut, the verdict is the same.
+/// Whoever calls it presents all bytes that were not yet called good, and presents the rest again
+/// with more behind it. However the bytes are cut, the verdict is the same.
 #[derive(Debug)]
 pub(crate) struct Scanner {
     limits: Arc<Limits>,
@@ -62,7 +63,8 @@ enum State {
     Chunk(u64),
     ChunkEnd,
     Trailers,
-    /// Behind a request to change the protocol: whether its successor is a head depends on the answer.
+    /// Behind a request to change the protocol: whether its successor is a head depends on the
+    /// answer.
     Paused,
     Open,
 }
@@ -101,7 +103,10 @@ impl Scanner {
                 Err(refusal) => self.refused = Some(refusal),
             }
         }
-        Scan { good, refused: self.refused }
+        Scan {
+            good,
+            refused: self.refused,
+        }
     }
 
     /// The next good bytes and what they are; none if more are needed to tell.
@@ -121,11 +126,19 @@ impl Scanner {
             }
             State::Chunk(left) => {
                 let (length, left) = split(input, left);
-                self.state = if left == 0 { State::ChunkEnd } else { State::Chunk(left) };
+                self.state = if left == 0 {
+                    State::ChunkEnd
+                } else {
+                    State::Chunk(left)
+                };
                 Ok(Some((Piece::Body, length)))
             }
-            State::ChunkSize => Ok(self.chunk_size(input)?.map(|length| (Piece::Framing, length))),
-            State::ChunkEnd => Ok(self.chunk_end(input)?.map(|length| (Piece::Framing, length))),
+            State::ChunkSize => Ok(self
+                .chunk_size(input)?
+                .map(|length| (Piece::Framing, length))),
+            State::ChunkEnd => Ok(self
+                .chunk_end(input)?
+                .map(|length| (Piece::Framing, length))),
             State::Trailers => Ok(self.trailer(input)?.map(|length| (Piece::Framing, length))),
             State::Paused => Ok(None),
             State::Open => Ok(Some((Piece::Open, input.len()))),
@@ -152,8 +165,9 @@ impl Scanner {
         matches!(self.state, State::Open)
     }
 
-    /// Whether it stands behind a request to change the protocol, and needs to be told what was answered: [`Scanner::open`] or
-    /// [`Scanner::resume`]. Until then nothing is good, because the same bytes would be a request by one answer and not by the other.
+    /// Whether it stands behind a request to change the protocol, and needs to be told what was
+    /// answered: [`Scanner::open`] or [`Scanner::resume`]. Until then nothing is good, because the
+    /// same bytes would be a request by one answer and not by the other.
     pub(crate) fn is_paused(&self) -> bool {
         matches!(self.state, State::Paused)
     }
@@ -173,7 +187,10 @@ impl Scanner {
     }
 
     fn head(&mut self, input: &[u8]) -> Result<Option<usize>, Refusal> {
-        while let Some(line) = self.lines.next(input, self.limits.head_bytes_max, Refusal::HeadTooLarge)? {
+        while let Some(line) =
+            self.lines
+                .next(input, self.limits.head_bytes_max, Refusal::HeadTooLarge)?
+        {
             if let Some(framing) = self.head.line(input, line.clone(), &self.limits)? {
                 self.begin_body(&framing);
                 return Ok(Some(line.end + 2));
@@ -197,20 +214,33 @@ impl Scanner {
 
     fn end_message(&mut self) {
         self.ended += 1;
-        self.state = if self.head.upgrade { State::Paused } else { State::Head };
+        self.state = if self.head.upgrade {
+            State::Paused
+        } else {
+            State::Head
+        };
         self.head = Head::default();
     }
 
     fn chunk_size(&mut self, input: &[u8]) -> Result<Option<usize>, Refusal> {
         let max = CHUNK_DIGITS_MAX + EXTENSION_BYTES_MAX + 2;
-        let Some(line) = self.lines.next(input, max, Refusal::ChunkExtension)? else { return Ok(None) };
+        let Some(line) = self.lines.next(input, max, Refusal::ChunkExtension)? else {
+            return Ok(None);
+        };
         self.lines = Lines::default();
         let length = line.end + 2;
         let line = &input[line];
-        let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+        let digits = line
+            .iter()
+            .take_while(|byte| byte.is_ascii_hexdigit())
+            .count();
         let size = hexadecimal(&line[..digits]).ok_or(Refusal::ChunkSize)?;
         self.extension(&line[digits..])?;
-        self.state = if size == 0 { State::Trailers } else { State::Chunk(size) };
+        self.state = if size == 0 {
+            State::Trailers
+        } else {
+            State::Chunk(size)
+        };
         Ok(Some(length))
     }
 
@@ -218,7 +248,10 @@ impl Scanner {
         self.extension_bytes += extension.len();
         match extension {
             [] => Ok(()),
-            [b';', ..] if extension.len() > EXTENSION_BYTES_MAX || self.extension_bytes > EXTENSIONS_BYTES_MAX => {
+            [b';', ..]
+                if extension.len() > EXTENSION_BYTES_MAX
+                    || self.extension_bytes > EXTENSIONS_BYTES_MAX =>
+            {
                 Err(Refusal::ChunkExtension)
             }
             [b';', rest @ ..] if is_printable(rest) => Ok(()),
@@ -240,7 +273,9 @@ impl Scanner {
 
     fn trailer(&mut self, input: &[u8]) -> Result<Option<usize>, Refusal> {
         let max = TRAILER_BYTES_MAX - self.trailer_bytes;
-        let Some(line) = self.lines.next(input, max, Refusal::TrailersTooLarge)? else { return Ok(None) };
+        let Some(line) = self.lines.next(input, max, Refusal::TrailersTooLarge)? else {
+            return Ok(None);
+        };
         self.lines = Lines::default();
         let length = line.end + 2;
         if line.is_empty() {
@@ -258,8 +293,14 @@ impl Scanner {
 }
 
 impl Lines {
-    /// The next whole line, without its end. Fails with `too_long` as soon as it is certain that the line ends behind `max`.
-    fn next(&mut self, input: &[u8], max: usize, too_long: Refusal) -> Result<Option<std::ops::Range<usize>>, Refusal> {
+    /// The next whole line, without its end. Fails with `too_long` as soon as it is certain that
+    /// the line ends behind `max`.
+    fn next(
+        &mut self,
+        input: &[u8],
+        max: usize,
+        too_long: Refusal,
+    ) -> Result<Option<std::ops::Range<usize>>, Refusal> {
         let found = memchr::memchr(b'\n', &input[self.seen..]).map(|at| self.seen + at);
         self.seen = found.map_or(input.len(), |feed| feed + 1);
         if self.seen > max {

@@ -12,8 +12,8 @@ pub(crate) struct Limits {
     pub(crate) head_bytes_max: usize,
     /// Fields of a head, and of the trailers of a body.
     pub(crate) fields_max: usize,
-    /// Fields, in any case, that `Connection` may not name besides those that no client may have removed on the way: the name
-    /// of the key's field where it is not the usual one.
+    /// Fields, in any case, that `Connection` may not name besides those that no client may have
+    /// removed on the way: the name of the key's field where it is not the usual one.
     pub(crate) never_hop_by_hop: Vec<String>,
 }
 
@@ -40,8 +40,13 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// What the configuration says. `never_hop_by_hop` are the names it gives to fields that matter.
-    pub(crate) fn new(timeouts: &config::Timeouts, limits: &config::Limits, never_hop_by_hop: Vec<String>) -> Settings {
+    /// What the configuration says. `never_hop_by_hop` are the names it gives to fields that
+    /// matter.
+    pub(crate) fn new(
+        timeouts: &config::Timeouts,
+        limits: &config::Limits,
+        never_hop_by_hop: Vec<String>,
+    ) -> Settings {
         Settings {
             limits: Arc::new(Limits {
                 head_bytes_max: limits.header_bytes_max,

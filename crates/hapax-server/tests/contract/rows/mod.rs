@@ -27,7 +27,8 @@ pub(crate) enum Says {
     First,
     /// The upstream's, not kept.
     Passed,
-    /// The upstream's, unchanged, with advice whether to try again: it does not tell whether the effect is done.
+    /// The upstream's, unchanged, with advice whether to try again: it does not tell whether the
+    /// effect is done.
     Held { again: bool },
     /// The stored one.
     Replay,
@@ -53,7 +54,16 @@ pub(crate) struct Row {
 
 impl Row {
     fn new(name: &'static str, status: u16, says: Says, effects: usize) -> Row {
-        Row { name, status, says, effects, needs_small_disk: false, needs_database: false, settle: Vec::new(), provoke: None }
+        Row {
+            name,
+            status,
+            says,
+            effects,
+            needs_small_disk: false,
+            needs_database: false,
+            settle: Vec::new(),
+            provoke: None,
+        }
     }
 
     /// A route for everything with this policy.
@@ -90,7 +100,9 @@ impl Row {
 
     /// For those that need more than one world, one after another.
     fn by_worlds(mut self, provoke: impl AsyncFn(World) -> (World, Got) + Copy + 'static) -> Row {
-        self.provoke = Some(Box::new(move |world| Box::pin(async move { provoke(world).await })));
+        self.provoke = Some(Box::new(move |world| {
+            Box::pin(async move { provoke(world).await })
+        }));
         self
     }
 
@@ -99,13 +111,21 @@ impl Row {
     }
 
     pub(crate) async fn provoke(&self, world: World) -> (World, Got) {
-        let provoke = self.provoke.as_ref().unwrap_or_else(|| panic!("nothing provokes {:?}", self.name));
+        let provoke = self
+            .provoke
+            .as_ref()
+            .unwrap_or_else(|| panic!("nothing provokes {:?}", self.name));
         provoke(world).await
     }
 }
 
 fn rejected(name: &'static str, status: u16, code: &'static str, effects: usize) -> Row {
-    Row::new(name, status, Says::Rejection { code, again: false }, effects)
+    Row::new(
+        name,
+        status,
+        Says::Rejection { code, again: false },
+        effects,
+    )
 }
 
 /// The same, with the advice to try again.
@@ -114,8 +134,16 @@ fn deferred(name: &'static str, status: u16, code: &'static str, effects: usize)
 }
 
 pub(crate) fn all() -> Vec<Row> {
-    [keys::rows(), limits::rows(), principals::rows(), running::rows(), upstream::rows(), store::rows(), unguarded::rows()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        keys::rows(),
+        limits::rows(),
+        principals::rows(),
+        running::rows(),
+        upstream::rows(),
+        store::rows(),
+        unguarded::rows(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }

@@ -1,4 +1,5 @@
-//! What becomes of a request when the store is full, damaged or new to it, and when the gateway is about to stop.
+//! What becomes of a request when the store is full, damaged or new to it, and when the gateway is
+//! about to stop.
 
 use std::time::Duration;
 
@@ -13,24 +14,41 @@ fn hasty(policy: &mut Policy) {
 
 pub(super) fn rows() -> Vec<Row> {
     vec![
-        deferred("store unreachable", 503, "store-unavailable", 0).policy(hasty).on_small_disk().by(async |world| {
-            world.fill_disk().await;
-            world.send(post("k", "charge")).await
-        }),
-        deferred("store lost after dispatch", 503, "store-unavailable", 1).policy(hasty).on_small_disk().by(async |world| {
-            world.begin(post("k", "wait, then much")).await;
-            world.fill_disk().await;
-            world.go_on().await
-        }),
-        Row::new("store lost after dispatch, repeated when it is back", 200, Says::Replay, 1).policy(hasty).on_small_disk().by(
-            async |world| {
+        deferred("store unreachable", 503, "store-unavailable", 0)
+            .policy(hasty)
+            .on_small_disk()
+            .by(async |world| {
+                world.fill_disk().await;
+                world.send(post("k", "charge")).await
+            }),
+        deferred("store lost after dispatch", 503, "store-unavailable", 1)
+            .policy(hasty)
+            .on_small_disk()
+            .by(async |world| {
                 world.begin(post("k", "wait, then much")).await;
                 world.fill_disk().await;
-                assert_eq!(world.go_on().await.status, 503);
-                world.free_disk();
-                world.send_until(|| post("k", "wait, then much").with("prefer", "wait"), |got| got.status == 200).await
-            },
-        ),
+                world.go_on().await
+            }),
+        Row::new(
+            "store lost after dispatch, repeated when it is back",
+            200,
+            Says::Replay,
+            1,
+        )
+        .policy(hasty)
+        .on_small_disk()
+        .by(async |world| {
+            world.begin(post("k", "wait, then much")).await;
+            world.fill_disk().await;
+            assert_eq!(world.go_on().await.status, 503);
+            world.free_disk();
+            world
+                .send_until(
+                    || post("k", "wait, then much").with("prefer", "wait"),
+                    |got| got.status == 200,
+                )
+                .await
+        }),
         Row::new("store unreachable, failing open", 201, Says::Passed, 1)
             .policy(|policy| {
                 hasty(policy);
@@ -47,7 +65,12 @@ pub(super) fn rows() -> Vec<Row> {
             let world = world
                 .restart(way, |path| {
                     let file = rusqlite::Connection::open(path).unwrap();
-                    let changed = file.execute("UPDATE answers SET content = CAST(content || x'00' AS BLOB)", []).unwrap();
+                    let changed = file
+                        .execute(
+                            "UPDATE answers SET content = CAST(content || x'00' AS BLOB)",
+                            [],
+                        )
+                        .unwrap();
                     assert_eq!(changed, 1);
                 })
                 .await;

@@ -21,8 +21,14 @@ pub(super) fn impatient(config: &mut Config) {
 
 /// Asks the upstream what became of a lost attempt.
 fn probed(config: &mut Config) {
-    let policy = Policy { mode: Mode::Probe, ..Policy::default() };
-    config.routes = vec![Route { probe: Some("/probe".parse().unwrap()), ..everywhere(policy) }];
+    let policy = Policy {
+        mode: Mode::Probe,
+        ..Policy::default()
+    };
+    config.routes = vec![Route {
+        probe: Some("/probe".parse().unwrap()),
+        ..everywhere(policy)
+    }];
 }
 
 /// An answer that does not tell whether the effect is done.
@@ -35,52 +41,91 @@ pub(super) fn rows() -> Vec<Row> {
         deferred("upstream never reached", 502, "upstream-unreachable", 0)
             .config(nobody)
             .by(async |world| world.send(post("k", "charge")).await),
-        rejected("upstream broke off", 502, "outcome-unknown", 1).by(async |world| world.send(post("k", "break off")).await),
+        rejected("upstream broke off", 502, "outcome-unknown", 1)
+            .by(async |world| world.send(post("k", "break off")).await),
         deferred("upstream broke off, rerun", 502, "outcome-unknown", 1)
             .policy(|policy| policy.mode = Mode::Rerun)
             .by(async |world| world.send(post("k", "break off")).await),
-        deferred("upstream broke off, rerun, repeated", 502, "outcome-unknown", 2).policy(|policy| policy.mode = Mode::Rerun).by(
-            async |world| {
-                world.send(post("k", "break off")).await;
-                world.send(post("k", "break off")).await
-            },
-        ),
-        rejected("upstream broke off within its answer", 502, "outcome-unknown", 1)
-            .by(async |world| world.send(post("k", "truncate")).await),
+        deferred(
+            "upstream broke off, rerun, repeated",
+            502,
+            "outcome-unknown",
+            2,
+        )
+        .policy(|policy| policy.mode = Mode::Rerun)
+        .by(async |world| {
+            world.send(post("k", "break off")).await;
+            world.send(post("k", "break off")).await
+        }),
+        rejected(
+            "upstream broke off within its answer",
+            502,
+            "outcome-unknown",
+            1,
+        )
+        .by(async |world| world.send(post("k", "truncate")).await),
         held("upstream says 500", 500, 1).by(async |world| world.send(post("k", "500")).await),
         held("upstream says 501", 501, 1).by(async |world| world.send(post("k", "501")).await),
         held("upstream says 502", 502, 1).by(async |world| world.send(post("k", "502")).await),
         held("upstream says 504", 504, 1).by(async |world| world.send(post("k", "504")).await),
         held("upstream says 408", 408, 1).by(async |world| world.send(post("k", "408")).await),
-        held("upstream says 500 and to retry", 500, 1).by(async |world| world.send(post("k", "500, retry")).await),
-        Row::new("upstream says 500, fenced", 500, Says::Held { again: true }, 1)
-            .policy(|policy| policy.mode = Mode::Fenced)
-            .by(async |world| world.send(post("k", "500")).await),
+        held("upstream says 500 and to retry", 500, 1)
+            .by(async |world| world.send(post("k", "500, retry")).await),
+        Row::new(
+            "upstream says 500, fenced",
+            500,
+            Says::Held { again: true },
+            1,
+        )
+        .policy(|policy| policy.mode = Mode::Fenced)
+        .by(async |world| world.send(post("k", "500")).await),
         rejected("upstream said 500, repeated", 409, "outcome-unknown", 1).by(async |world| {
             world.send(post("k", "500")).await;
             world.send(post("k", "500")).await
         }),
-        Row::new("upstream said 500, repeated, released by the route", 500, Says::Passed, 2)
-            .policy(|policy| policy.classes = [(500, Class::Release)].into())
+        Row::new(
+            "upstream said 500, repeated, released by the route",
+            500,
+            Says::Passed,
+            2,
+        )
+        .policy(|policy| policy.classes = [(500, Class::Release)].into())
+        .by(async |world| {
+            world.send(post("k", "500")).await;
+            world.send(post("k", "500")).await
+        }),
+        Row::new("upstream said 500, repeated, rerun", 500, Says::Passed, 2)
+            .policy(|policy| policy.mode = Mode::Rerun)
             .by(async |world| {
                 world.send(post("k", "500")).await;
                 world.send(post("k", "500")).await
             }),
-        Row::new("upstream said 500, repeated, rerun", 500, Says::Passed, 2).policy(|policy| policy.mode = Mode::Rerun).by(
-            async |world| {
-                world.send(post("k", "500")).await;
-                world.send(post("k", "500")).await
-            },
-        ),
-        Row::new("upstream says 500 and that nothing happened", 500, Says::Passed, 1)
-            .by(async |world| world.send(post("k", "500, none")).await),
-        Row::new("upstream said that nothing happened, repeated", 500, Says::Passed, 2).by(async |world| {
+        Row::new(
+            "upstream says 500 and that nothing happened",
+            500,
+            Says::Passed,
+            1,
+        )
+        .by(async |world| world.send(post("k", "500, none")).await),
+        Row::new(
+            "upstream said that nothing happened, repeated",
+            500,
+            Says::Passed,
+            2,
+        )
+        .by(async |world| {
             world.send(post("k", "500, none")).await;
             world.send(post("k", "500, none")).await
         }),
         Row::new("upstream says 500 and that it is done", 500, Says::First, 1)
             .by(async |world| world.send(post("k", "500, done")).await),
-        Row::new("upstream said 500 and that it is done, repeated", 500, Says::Replay, 1).by(async |world| {
+        Row::new(
+            "upstream said 500 and that it is done, repeated",
+            500,
+            Says::Replay,
+            1,
+        )
+        .by(async |world| {
             world.send(post("k", "500, done")).await;
             world.send(post("k", "500, done")).await
         }),
@@ -107,28 +152,44 @@ pub(super) fn rows() -> Vec<Row> {
                 world.send(post("k", "charge")).await;
                 world.send(post("k", "charge")).await
             }),
-        deferred("upstream broke off before it joined", 502, "outcome-unknown", 1)
-            .policy(|policy| policy.mode = Mode::Transaction)
-            .on_database()
-            .by(async |world| world.send(post("k", "break off")).await),
+        deferred(
+            "upstream broke off before it joined",
+            502,
+            "outcome-unknown",
+            1,
+        )
+        .policy(|policy| policy.mode = Mode::Transaction)
+        .on_database()
+        .by(async |world| world.send(post("k", "break off")).await),
         deferred("upstream broke off, fenced", 502, "outcome-unknown", 1)
             .policy(|policy| policy.mode = Mode::Fenced)
             .by(async |world| world.send(post("k", "break off")).await),
         deferred("upstream broke off, probe", 502, "outcome-unknown", 1)
             .config(probed)
             .by(async |world| world.send(post("k", "break off")).await),
-        // It answers a question as it answers everything, which says nothing of what became of the first.
-        rejected("upstream does not know what became of it", 409, "outcome-unknown", 2).config(probed).by(async |world| {
+        // It answers a question as it answers everything, which says nothing of what became of the
+        // first.
+        rejected(
+            "upstream does not know what became of it",
+            409,
+            "outcome-unknown",
+            2,
+        )
+        .config(probed)
+        .by(async |world| {
             world.send(post("k", "break off")).await;
             world.send(post("k", "break off")).await
         }),
-        Row::new("upstream redirects", 307, Says::First, 1).by(async |world| world.send(post("k", "redirect")).await),
-        Row::new("upstream refuses", 404, Says::First, 1).by(async |world| world.send(post("k", "404")).await),
+        Row::new("upstream redirects", 307, Says::First, 1)
+            .by(async |world| world.send(post("k", "redirect")).await),
+        Row::new("upstream refuses", 404, Says::First, 1)
+            .by(async |world| world.send(post("k", "404")).await),
         Row::new("upstream refused, repeated", 404, Says::Replay, 1).by(async |world| {
             world.send(post("k", "404")).await;
             world.send(post("k", "404")).await
         }),
-        Row::new("upstream releases", 503, Says::Passed, 1).by(async |world| world.send(post("k", "503")).await),
+        Row::new("upstream releases", 503, Says::Passed, 1)
+            .by(async |world| world.send(post("k", "503")).await),
         Row::new("upstream released, repeated", 401, Says::Passed, 2).by(async |world| {
             world.send(post("k", "401")).await;
             world.send(post("k", "401")).await

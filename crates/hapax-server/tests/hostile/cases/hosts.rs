@@ -26,7 +26,10 @@ pub(super) fn cases(all: &mut Vec<Case>) {
         ("Host with a signed port", "Host: h:+80\r\n"),
         ("Host with two ports", "Host: h:80:81\r\n"),
         ("Host with half a bracket", "Host: [::1\r\n"),
-        ("Host with something behind the bracket", "Host: [::1]evil\r\n"),
+        (
+            "Host with something behind the bracket",
+            "Host: [::1]evil\r\n",
+        ),
         ("Host that is not ASCII", "Host: h\u{e9}\r\n"),
         ("Host with a NUL", "Host: h\0\r\n"),
         ("Host with a space before the colon", "Host : h\r\n"),
@@ -38,7 +41,10 @@ pub(super) fn cases(all: &mut Vec<Case>) {
         ("Host with a port", "Host: h:80\r\n"),
         ("Host with a last dot", "Host: h.\r\n"),
         ("Host in brackets", "Host: [::1]:80\r\n"),
-        ("Host beside X-Forwarded-Host", "Host: h\r\nX-Forwarded-Host: evil\r\n"),
+        (
+            "Host beside X-Forwarded-Host",
+            "Host: h\r\nX-Forwarded-Host: evil\r\n",
+        ),
         ("HOST", "HOST: h\r\n"),
     ] {
         all.push(passes(name, with(hosts), "hello"));

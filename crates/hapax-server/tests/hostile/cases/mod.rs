@@ -1,7 +1,7 @@
 //! What is sent, and what must become of it.
 //!
-//! Templates are text in which each character is a byte: `{n}` stands for what is different in each run, `{key}` for the key's field, or for
-//! nothing where the request is not to be guarded.
+//! Templates are text in which each character is a byte: `{n}` stands for what is different in each
+//! run, `{key}` for the key's field, or for nothing where the request is not to be guarded.
 
 mod chunks;
 mod codings;
@@ -41,9 +41,11 @@ pub(crate) enum Input {
 /// What must become of it.
 #[derive(Clone, Debug)]
 pub(crate) enum Expect {
-    /// Nothing of it reaches the upstream, and the connection ends with this answer. Over HTTP/2 a reset is as good.
+    /// Nothing of it reaches the upstream, and the connection ends with this answer. Over HTTP/2 a
+    /// reset is as good.
     Refused(u16),
-    /// It turns out bad in its body: it is not answered as if it were good, what is not guarded may have begun to arrive.
+    /// It turns out bad in its body: it is not answered as if it were good, what is not guarded may
+    /// have begun to arrive.
     BrokenOff(First),
     /// It arrives as exactly this or not at all.
     MayPass(First),
@@ -65,7 +67,11 @@ pub(crate) struct First {
 
 impl First {
     fn usual(body: &str) -> First {
-        First { method: "POST", target: "/first-{n}".to_owned(), body: body.to_owned() }
+        First {
+            method: "POST",
+            target: "/first-{n}".to_owned(),
+            body: body.to_owned(),
+        }
     }
 }
 
@@ -73,7 +79,10 @@ impl Expect {
     fn first(&mut self) -> Option<&mut First> {
         match self {
             Expect::Refused(_) => None,
-            Expect::BrokenOff(first) | Expect::MayPass(first) | Expect::Passes(first) | Expect::Alone(first) => Some(first),
+            Expect::BrokenOff(first)
+            | Expect::MayPass(first)
+            | Expect::Passes(first)
+            | Expect::Alone(first) => Some(first),
             Expect::ThenRefused(first, _) => Some(first),
         }
     }
@@ -81,7 +90,12 @@ impl Expect {
 
 impl Case {
     fn new(name: &'static str, input: Input, expect: Expect) -> Case {
-        Case { name, input, guarded: expect.clone(), unguarded: expect }
+        Case {
+            name,
+            input,
+            guarded: expect.clone(),
+            unguarded: expect,
+        }
     }
 
     /// The upstream is to see another method or target than the usual.
@@ -138,19 +152,35 @@ fn too_large(name: &'static str, input: impl Into<String>) -> Case {
 }
 
 fn broken_off(name: &'static str, input: impl Into<String>) -> Case {
-    Case::new(name, Input::Http1(input.into()), Expect::BrokenOff(First::usual("")))
+    Case::new(
+        name,
+        Input::Http1(input.into()),
+        Expect::BrokenOff(First::usual("")),
+    )
 }
 
 fn passes(name: &'static str, input: impl Into<String>, body: &str) -> Case {
-    Case::new(name, Input::Http1(input.into()), Expect::Passes(First::usual(body)))
+    Case::new(
+        name,
+        Input::Http1(input.into()),
+        Expect::Passes(First::usual(body)),
+    )
 }
 
 fn alone(name: &'static str, input: impl Into<String>, body: &str) -> Case {
-    Case::new(name, Input::Http1(input.into()), Expect::Alone(First::usual(body)))
+    Case::new(
+        name,
+        Input::Http1(input.into()),
+        Expect::Alone(First::usual(body)),
+    )
 }
 
 fn then_refused(name: &'static str, input: impl Into<String>, body: &str) -> Case {
-    Case::new(name, Input::Http1(input.into()), Expect::ThenRefused(First::usual(body), 400))
+    Case::new(
+        name,
+        Input::Http1(input.into()),
+        Expect::ThenRefused(First::usual(body), 400),
+    )
 }
 
 /// A POST with these field lines, each with its end, and this behind its head.

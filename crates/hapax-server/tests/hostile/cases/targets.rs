@@ -3,7 +3,11 @@
 use super::{Case, passes, refused, request, too_large};
 
 fn to(target: &str) -> String {
-    request(&format!("POST {target} HTTP/1.1"), "Content-Length: 0\r\n", "")
+    request(
+        &format!("POST {target} HTTP/1.1"),
+        "Content-Length: 0\r\n",
+        "",
+    )
 }
 
 pub(super) fn cases(all: &mut Vec<Case>) {
@@ -26,13 +30,19 @@ pub(super) fn cases(all: &mut Vec<Case>) {
         ("target with braces and bars", "/{a}|b-{n}"),
         ("target with an at sign", "/@evil-{n}"),
         ("target with a colon", "/http://evil/-{n}"),
-        ("target with a query in a query", "/a?b=GET%20/x%20HTTP/1.1-{n}"),
+        (
+            "target with a query in a query",
+            "/a?b=GET%20/x%20HTTP/1.1-{n}",
+        ),
     ] {
         all.push(passes(name, to(target), "").arrives("POST", target));
     }
     let long = format!("/{}-{{n}}", "a".repeat(20_000));
     all.push(passes("target of 20,000 bytes", to(&long), "").arrives("POST", &long));
-    all.push(too_large("target of 40,000 bytes", to(&format!("/{}-{{n}}", "a".repeat(40_000)))));
+    all.push(too_large(
+        "target of 40,000 bytes",
+        to(&format!("/{}-{{n}}", "a".repeat(40_000))),
+    ));
     for (name, target) in [
         ("target with a fragment", "/first-{n}#x"),
         ("target of a query alone", "?first-{n}"),
@@ -65,7 +75,10 @@ fn absolute(all: &mut Vec<Case>) {
         ("absolute, of another host", "http://evil/first-{n}"),
         ("absolute, of another port", "http://h:81/first-{n}"),
         ("absolute, with a user", "http://h@evil/first-{n}"),
-        ("absolute, with this host as a user", "http://h:80@evil/first-{n}"),
+        (
+            "absolute, with this host as a user",
+            "http://h:80@evil/first-{n}",
+        ),
         ("absolute, without a host", "http:///first-{n}"),
         ("absolute, with a query for a path", "http://h?first-{n}"),
         ("absolute, with a backslash", "http://h\\evil/first-{n}"),
@@ -75,12 +88,20 @@ fn absolute(all: &mut Vec<Case>) {
     ] {
         all.push(refused(name, to(target)));
     }
-    all.push(refused("absolute, without Host", "POST http://h/first-{n} HTTP/1.1\r\n{key}Content-Length: 0\r\n\r\n"));
+    all.push(refused(
+        "absolute, without Host",
+        "POST http://h/first-{n} HTTP/1.1\r\n{key}Content-Length: 0\r\n\r\n",
+    ));
     all.push(passes(
         "absolute, in HTTP/1.0 kept alive",
         "POST http://h/first-{n} HTTP/1.0\r\nConnection: keep-alive\r\n{key}Content-Length: 0\r\n\r\n",
         "",
     ));
-    all.push(passes("OPTIONS *", request("OPTIONS * HTTP/1.1", "", ""), "").arrives("OPTIONS", "*"));
-    all.push(refused("OPTIONS of a host", request("OPTIONS http://h HTTP/1.1", "", "")));
+    all.push(
+        passes("OPTIONS *", request("OPTIONS * HTTP/1.1", "", ""), "").arrives("OPTIONS", "*"),
+    );
+    all.push(refused(
+        "OPTIONS of a host",
+        request("OPTIONS http://h HTTP/1.1", "", ""),
+    ));
 }

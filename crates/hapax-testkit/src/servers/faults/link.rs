@@ -18,7 +18,11 @@ const PIECE_BYTES: usize = 16 * 1024;
 pub(super) async fn run(client: TcpStream, shared: Arc<Shared>) {
     let changes = shared.changes();
     let id = shared.plan().open();
-    let link = Link { id, changes, shared };
+    let link = Link {
+        id,
+        changes,
+        shared,
+    };
     tokio::select! {
         // However it ends is how it was planned, or the doing of one of them.
         _ = link.pass(client) => {}
@@ -47,7 +51,12 @@ impl Link {
         tokio::try_join!(requests, replies).map(drop)
     }
 
-    async fn pump(&self, direction: Direction, mut from: ReadHalf<'_>, mut to: WriteHalf<'_>) -> Result<()> {
+    async fn pump(
+        &self,
+        direction: Direction,
+        mut from: ReadHalf<'_>,
+        mut to: WriteHalf<'_>,
+    ) -> Result<()> {
         let mut piece = vec![0; PIECE_BYTES];
         loop {
             let bytes = from.read(&mut piece).await?;
@@ -59,7 +68,12 @@ impl Link {
         }
     }
 
-    async fn hand_on(&self, direction: Direction, bytes: &[u8], to: &mut WriteHalf<'_>) -> Result<()> {
+    async fn hand_on(
+        &self,
+        direction: Direction,
+        bytes: &[u8],
+        to: &mut WriteHalf<'_>,
+    ) -> Result<()> {
         let mut changes = self.changes.clone();
         loop {
             changes.mark_unchanged();

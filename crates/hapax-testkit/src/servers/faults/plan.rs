@@ -73,11 +73,18 @@ impl Plan {
     pub(super) fn open(&mut self) -> u64 {
         self.opened += 1;
         let lossy = self.mode == Mode::Blackhole;
-        self.links.insert(self.opened, Link { lossy, ..Link::default() });
+        self.links.insert(
+            self.opened,
+            Link {
+                lossy,
+                ..Link::default()
+            },
+        );
         self.opened
     }
 
-    /// A connection has ended. A cut that waited for more of its replies waits for the next statement.
+    /// A connection has ended. A cut that waited for more of its replies waits for the next
+    /// statement.
     pub(super) fn close(&mut self, id: u64) {
         self.links.remove(&id);
         if let Some(Cut::Struck { link, left }) = self.armed
@@ -129,16 +136,22 @@ impl Plan {
     }
 
     pub(super) fn in_flight(&self) -> usize {
-        self.links.values().filter(|link| link.is_open() && link.wire.in_flight()).count()
+        self.links
+            .values()
+            .filter(|link| link.is_open() && link.wire.in_flight())
+            .count()
     }
 
     pub(super) fn judge(&mut self, id: u64, direction: Direction, bytes: &[u8]) -> Verdict {
-        let Some(link) = self.links.get_mut(&id).filter(|link| link.is_open()) else { return Verdict::PassThenCut(0) };
+        let Some(link) = self.links.get_mut(&id).filter(|link| link.is_open()) else {
+            return Verdict::PassThenCut(0);
+        };
         match (self.mode, direction) {
             (Mode::Flow, Direction::Request) => self.request(id, bytes),
             (Mode::Flow, Direction::Reply) => self.reply(id, bytes),
             (Mode::Stall, _) => {
-                // Not read yet, so that it is not read twice. Whatever is kept is part of something that is in flight.
+                // Not read yet, so that it is not read twice. Whatever is kept is part of something
+                // that is in flight.
                 self.faults += u64::from(!link.hit);
                 link.hit = true;
                 Verdict::Keep
@@ -155,7 +168,10 @@ impl Plan {
     }
 
     fn request(&mut self, id: u64, bytes: &[u8]) -> Verdict {
-        let link = self.links.get_mut(&id).expect("asked about one that is open");
+        let link = self
+            .links
+            .get_mut(&id)
+            .expect("asked about one that is open");
         let was_idle = !link.wire.in_flight();
         link.wire.sent(bytes);
         let begins = was_idle && link.wire.in_flight();
@@ -170,13 +186,20 @@ impl Plan {
     }
 
     fn reply(&mut self, id: u64, bytes: &[u8]) -> Verdict {
-        let link = self.links.get_mut(&id).expect("asked about one that is open");
+        let link = self
+            .links
+            .get_mut(&id)
+            .expect("asked about one that is open");
         let left = match &mut self.armed {
             Some(Cut::Replies { left }) => Some(left),
             Some(Cut::Struck { link, left }) if *link == id => Some(left),
             _ => None,
         };
-        let passed = left.as_ref().map_or(bytes.len(), |left| bytes.len().min(usize::try_from(**left).unwrap_or(usize::MAX)));
+        let passed = left.as_ref().map_or(bytes.len(), |left| {
+            bytes
+                .len()
+                .min(usize::try_from(**left).unwrap_or(usize::MAX))
+        });
         link.wire.replied(&bytes[..passed]);
         match left {
             Some(left) if *left <= bytes.len() as u64 => self.strike(id, passed),
@@ -190,7 +213,10 @@ impl Plan {
 
     fn strike(&mut self, id: u64, passed: usize) -> Verdict {
         self.armed = None;
-        let link = self.links.get_mut(&id).expect("asked about one that is open");
+        let link = self
+            .links
+            .get_mut(&id)
+            .expect("asked about one that is open");
         link.struck = true;
         self.faults += u64::from(link.wire.in_flight());
         Verdict::PassThenCut(passed)
@@ -311,7 +337,10 @@ mod tests {
         let new = plan.open();
         assert_eq!(plan.faults(), 2);
         plan.set_mode(Mode::Flow);
-        assert_eq!([hit, idle, waiting, new].map(|id| plan.is_cut(id)), [true, false, true, true]);
+        assert_eq!(
+            [hit, idle, waiting, new].map(|id| plan.is_cut(id)),
+            [true, false, true, true]
+        );
         assert_eq!(plan.judge(idle, Request, &query()), Verdict::Pass);
     }
 

@@ -59,7 +59,9 @@ impl Wire {
             (Phase::Talking, _) => {
                 let unanswered = &mut self.unanswered;
                 // Ready for the next: also once after the greeting, which is not counted.
-                self.replies.feed(bytes, |kind| *unanswered = unanswered.saturating_sub(u32::from(kind == b'Z')));
+                self.replies.feed(bytes, |kind| {
+                    *unanswered = unanswered.saturating_sub(u32::from(kind == b'Z'));
+                });
             }
         }
     }
@@ -83,7 +85,8 @@ impl Wire {
     fn requested(&mut self, bytes: &[u8]) {
         let (unanswered, begun) = (&mut self.unanswered, &mut self.begun);
         self.requests.feed(bytes, |kind| match kind {
-            // A simple query, the end of an extended one, a function call: each is answered to its end by one "ready".
+            // A simple query, the end of an extended one, a function call: each is answered to its
+            // end by one "ready".
             b'Q' | b'S' | b'F' => {
                 *unanswered += 1;
                 *begun = false;
@@ -149,7 +152,9 @@ impl Frames {
 }
 
 fn number(bytes: &[u8]) -> u32 {
-    bytes.iter().fold(0, |number, byte| number << 8 | u32::from(*byte))
+    bytes
+        .iter()
+        .fold(0, |number, byte| number << 8 | u32::from(*byte))
 }
 
 #[cfg(test)]
@@ -165,20 +170,31 @@ pub(super) mod tests {
 
     #[test]
     fn a_statement_is_in_flight_until_the_server_is_ready() {
-        let statement = [message(b'P', b"SELECT 1"), message(b'B', &[0; 300]), message(b'E', b"x"), message(b'S', b"")].concat();
+        let statement = [
+            message(b'P', b"SELECT 1"),
+            message(b'B', &[0; 300]),
+            message(b'E', b"x"),
+            message(b'S', b""),
+        ]
+        .concat();
         let reply = [message(b'1', b""), message(b'D', b"Z"), message(b'Z', b"I")].concat();
         // However the network cuts it.
         for piece in [1, 3, 7, 1000] {
             let mut wire = Wire::default();
             GREETING.chunks(piece).for_each(|bytes| wire.sent(bytes));
-            [message(b'R', &[0; 4]), message(b'Z', b"I")].concat().chunks(piece).for_each(|bytes| wire.replied(bytes));
+            [message(b'R', &[0; 4]), message(b'Z', b"I")]
+                .concat()
+                .chunks(piece)
+                .for_each(|bytes| wire.replied(bytes));
             assert!(!wire.in_flight());
             for _ in 0..2 {
                 statement.chunks(piece).for_each(|bytes| wire.sent(bytes));
                 assert!(wire.in_flight());
                 wire.replied(&reply[..reply.len() - 2]);
                 assert!(wire.in_flight());
-                reply[reply.len() - 2..].chunks(piece).for_each(|bytes| wire.replied(bytes));
+                reply[reply.len() - 2..]
+                    .chunks(piece)
+                    .for_each(|bytes| wire.replied(bytes));
             }
             wire.replied(&[]);
         }
@@ -199,7 +215,8 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn encryption_that_was_refused_is_passed_over_and_what_is_encrypted_is_judged_by_who_spoke_last() {
+    fn encryption_that_was_refused_is_passed_over_and_what_is_encrypted_is_judged_by_who_spoke_last()
+     {
         let asks = [&8_u32.to_be_bytes()[..], &80_877_103_u32.to_be_bytes()].concat();
         let mut wire = Wire::default();
         wire.sent(&asks);

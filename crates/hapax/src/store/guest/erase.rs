@@ -1,4 +1,5 @@
-//! Forgetting: what was deleted is written over in the file (`secure_delete`), and what the log still has of it is cut off with the log.
+//! Forgetting: what was deleted is written over in the file (`secure_delete`), and what the log
+//! still has of it is cut off with the log.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,10 +13,13 @@ use super::schema;
 
 /// Copies the log into the file and cuts it to nothing, as soon as nobody is in it.
 pub(super) fn cut_log(path: &Path, patience: Duration) -> Result<(), StoreError> {
-    let connection = schema::connect(path, OpenFlags::empty(), patience).map_err(|error| unerased().because(error))?;
+    let connection = schema::connect(path, OpenFlags::empty(), patience)
+        .map_err(|error| unerased().because(error))?;
     let (until, mut rest) = (Instant::now() + patience, Rest::default());
     loop {
-        let is_held = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, bool>(0));
+        let is_held = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| {
+            row.get::<_, bool>(0)
+        });
         match is_held {
             Ok(false) => return Ok(()),
             Err(error) if !is_busy(&error) => return Err(unerased().because(error)),

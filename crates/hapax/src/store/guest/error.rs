@@ -5,9 +5,14 @@ use rusqlite::ErrorCode;
 
 use crate::store::sqlite::error;
 
-/// A database error as a store error. In a file that others write too, one that is locked is nothing out of the ordinary.
+/// A database error as a store error. In a file that others write too, one that is locked is
+/// nothing out of the ordinary.
 pub(super) fn store_error(error: rusqlite::Error) -> StoreError {
-    if is_busy(&error) { locked().because(error) } else { error::store_error(error) }
+    if is_busy(&error) {
+        locked().because(error)
+    } else {
+        error::store_error(error)
+    }
 }
 
 /// Nobody else can write while somebody's transaction is open.
@@ -19,5 +24,8 @@ pub(super) fn locked() -> StoreError {
 }
 
 pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
-    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+    matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
+    )
 }

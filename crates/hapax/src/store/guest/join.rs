@@ -1,8 +1,10 @@
-//! Ending an attempt in a transaction of the user's own: `join.sql` has the trigger by which an inserted row does so.
+//! Ending an attempt in a transaction of the user's own: `join.sql` has the trigger by which an
+//! inserted row does so.
 //!
-//! The trigger judges as the guard does under `Held`, by the row that the transaction finds; SQLite's one lock for writing is what keeps
-//! everybody else away until it has ended. What it refuses takes the whole transaction back (`RAISE(ROLLBACK)`), so that nothing of
-//! what came before it can be committed by mistake.
+//! The trigger judges as the guard does under `Held`, by the row that the transaction finds;
+//! SQLite's one lock for writing is what keeps everybody else away until it has ended. What it
+//! refuses takes the whole transaction back (`RAISE(ROLLBACK)`), so that nothing of what came
+//! before it can be committed by mistake.
 
 use hapax_core::store::{Change, Condition, Dialect, Joins, Put, Statement, Value};
 
@@ -17,14 +19,18 @@ impl Joins for Guest {
     ///
     /// If it is not the end of an attempt that the caller holds.
     fn statement(&self, put: &Put) -> Statement {
-        let (Condition::Held { fence }, Change::Finish(finish)) = (put.condition, &put.change) else {
+        let (Condition::Held { fence }, Change::Finish(finish)) = (put.condition, &put.change)
+        else {
             panic!("only the end of an attempt joins a transaction");
         };
         let now = self.shared.clock.now();
         let expires = now.after(finish.lifetime.retention);
         let gone = expires.after(finish.lifetime.tombstone);
         // As differences of what the file can hold, so that no sum in the trigger is more.
-        let (retention, tombstone) = (micros(expires) - micros(now), micros(gone) - micros(expires));
+        let (retention, tombstone) = (
+            micros(expires) - micros(now),
+            micros(gone) - micros(expires),
+        );
         let int = |number: i64| Value::Int(Some(number));
         let values = vec![
             Value::Bytes(Some(put.id.as_bytes().to_vec())),
@@ -36,6 +42,11 @@ impl Joins for Guest {
             int(tombstone),
             Value::Bytes(finish.answer.as_ref().map(|answer| answer.encode(&put.id))),
         ];
-        Statement { dialect: Dialect::Sqlite, sql: SQL, values, now: Some(now) }
+        Statement {
+            dialect: Dialect::Sqlite,
+            sql: SQL,
+            values,
+            now: Some(now),
+        }
     }
 }

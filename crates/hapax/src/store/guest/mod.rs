@@ -1,4 +1,5 @@
-//! Records as guests in the user's own SQLite file, so that an effect and its record can be one commit.
+//! Records as guests in the user's own SQLite file, so that an effect and its record can be one
+//! commit.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -22,15 +23,18 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The tables begin with `hapax_`; nothing else of the file is touched. Any number of processes on one machine may have it open, with the
-//! connections of their own that do the work. Every write is a transaction that takes SQLite's lock, reads the record, asks the guard and writes.
-//! SQLite has one such lock for the whole file: while a transaction of yours is open that has written, no key can be claimed. Duplicates are told all the same, as
-//! reading waits for nobody.
+//! The tables begin with `hapax_`; nothing else of the file is touched. Any number of processes on
+//! one machine may have it open, with the connections of their own that do the work. Every write is
+//! a transaction that takes SQLite's lock, reads the record, asks the guard and writes. SQLite has
+//! one such lock for the whole file: while a transaction of yours is open that has written, no key
+//! can be claimed. Duplicates are told all the same, as reading waits for nobody.
 //!
-//! Where nothing else is in the file, [`Sqlite`](crate::Sqlite) is laid out for many keys, and forgets more thoroughly.
+//! Where nothing else is in the file, [`Sqlite`](crate::Sqlite) is laid out for many keys, and
+//! forgets more thoroughly.
 //!
-//! To read the code: `schema` has the tables and the opening, `row` a head as a row, `page` one transaction, `writer` who runs them,
-//! `reader` those who only look, `join` the transaction of somebody else, `erase` what is left of a forgotten answer.
+//! To read the code: `schema` has the tables and the opening, `row` a head as a row, `page` one
+//! transaction, `writer` who runs them, `reader` those who only look, `join` the transaction of
+//! somebody else, `erase` what is left of a forgotten answer.
 
 mod erase;
 mod error;
@@ -50,7 +54,8 @@ use hapax_core::audit::{LogEntry, LogQuery, Note};
 use hapax_core::record::Head;
 use hapax_core::scope::{PrincipalId, RecordId};
 use hapax_core::store::{
-    Change, Joins, KnownPrincipal, ListQuery, Pulse, Put, Reading, Renewal, Reply, Store, StoreError, Swept, Written,
+    Change, Joins, KnownPrincipal, ListQuery, Pulse, Put, Reading, Renewal, Reply, Store,
+    StoreError, Swept, Written,
 };
 use hapax_core::time::Clock;
 
@@ -74,22 +79,30 @@ pub struct Guest {
 pub struct Options {
     /// Where time comes from; the machine's own clock unless a test turns one by hand.
     pub clock: Option<Arc<dyn Clock>>,
-    /// How long a write waits while transactions of others are open, a second unless said otherwise. After that it is an error of the kind
-    /// [`StoreErrorKind::Locked`](hapax_core::store::StoreErrorKind::Locked), and callers are told to try again. To be shorter than
-    /// [`Policy::store_timeout`](crate::Policy::store_timeout), after which nobody waits for the store any more. Opening waits five times as long.
+    /// How long a write waits while transactions of others are open, a second unless said
+    /// otherwise. After that it is an error of the kind
+    /// [`StoreErrorKind::Locked`](hapax_core::store::StoreErrorKind::Locked), and callers are told
+    /// to try again. To be shorter than [`Policy::store_timeout`](crate::Policy::store_timeout),
+    /// after which nobody waits for the store any more. Opening waits five times as long.
     pub busy_timeout: Duration,
-    /// How long a forgetting waits until nobody uses the log and it can be cut: five seconds unless said otherwise. After that it is an
-    /// error of the kind [`StoreErrorKind::Unerased`](hapax_core::store::StoreErrorKind::Unerased).
+    /// How long a forgetting waits until nobody uses the log and it can be cut: five seconds unless
+    /// said otherwise. After that it is an error of the kind
+    /// [`StoreErrorKind::Unerased`](hapax_core::store::StoreErrorKind::Unerased).
     pub erase_patience: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { clock: None, busy_timeout: Duration::from_secs(1), erase_patience: Duration::from_secs(5) }
+        Options {
+            clock: None,
+            busy_timeout: Duration::from_secs(1),
+            erase_patience: Duration::from_secs(5),
+        }
     }
 }
 
-/// The longest that anything waits here: nobody has the patience, and SQLite counts it in a small number.
+/// The longest that anything waits here: nobody has the patience, and SQLite counts it in a small
+/// number.
 const PATIENCE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What all threads have in common.
@@ -100,8 +113,8 @@ struct Shared {
 }
 
 impl Guest {
-    /// Opens the file, and makes the tables in it if they are missing. A file that is not there is created; one that has no write-ahead log yet
-    /// gets one.
+    /// Opens the file, and makes the tables in it if they are missing. A file that is not there is
+    /// created; one that has no write-ahead log yet gets one.
     pub async fn open(path: impl AsRef<Path>) -> Result<Guest, OpenError> {
         Guest::open_with(path, Options::default()).await
     }
@@ -114,25 +127,52 @@ impl Guest {
     }
 
     fn open_blocking(path: &Path, options: Options) -> Result<Guest, OpenError> {
-        let Options { clock, busy_timeout, erase_patience } = options;
-        let (busy_timeout, erase_patience) = (busy_timeout.min(PATIENCE_MAX), erase_patience.min(PATIENCE_MAX));
-        let Opened { path, connection, clock } = schema::open(path, clock, busy_timeout)?;
-        let shared = Arc::new(Shared { path, clock, policies: Policies::default() });
+        let Options {
+            clock,
+            busy_timeout,
+            erase_patience,
+        } = options;
+        let (busy_timeout, erase_patience) = (
+            busy_timeout.min(PATIENCE_MAX),
+            erase_patience.min(PATIENCE_MAX),
+        );
+        let Opened {
+            path,
+            connection,
+            clock,
+        } = schema::open(path, clock, busy_timeout)?;
+        let shared = Arc::new(Shared {
+            path,
+            clock,
+            policies: Policies::default(),
+        });
         let readers = Readers::start(&shared, busy_timeout)?;
         let writer = Writer::start(&shared, connection, busy_timeout)?;
-        Ok(Guest { readers, writer, shared, erase_patience })
+        Ok(Guest {
+            readers,
+            writer,
+            shared,
+            erase_patience,
+        })
     }
 
     async fn put(&self, put: Put) -> Result<Written, StoreError> {
         let put = Arc::new(put);
         let (asked, shared) = (put.clone(), self.shared.clone());
-        if let Some(seen) = self.readers.ask(move |rows| reader::refused(rows, &asked, &*shared.clock)).await? {
+        if let Some(seen) = self
+            .readers
+            .ask(move |rows| reader::refused(rows, &asked, &*shared.clock))
+            .await?
+        {
             return Ok(Written::Lost(seen));
         }
         let is_forgetting = matches!(put.change, Change::Forget(..));
         // Encoded by whoever asks: they are many, and the writer is one.
         let content = put.change.answer().map(|answer| answer.encode(&put.id));
-        let written = self.writer.ask(move |page| page.put_if(&put, content.as_deref())).await?;
+        let written = self
+            .writer
+            .ask(move |page| page.put_if(&put, content.as_deref()))
+            .await?;
         if is_forgetting && matches!(written, Written::Won(_)) {
             let (shared, patience) = (self.shared.clone(), self.erase_patience);
             blocking(move || erase::cut_log(&shared.path, patience)).await?;
@@ -145,7 +185,10 @@ impl Guest {
         while heads.len() < limit {
             query.limit = limit - heads.len();
             let (asked, shared) = (query.clone(), self.shared.clone());
-            let part = self.readers.ask(move |rows| reader::list(rows, &asked, &*shared.clock)).await?;
+            let part = self
+                .readers
+                .ask(move |rows| reader::list(rows, &asked, &*shared.clock))
+                .await?;
             heads.extend(part.heads);
             if part.next.is_none() {
                 break;
@@ -159,7 +202,8 @@ impl Guest {
 impl Store for Guest {
     fn get(&self, ids: Vec<RecordId>) -> Reply<'_, Reading> {
         let shared = self.shared.clone();
-        self.readers.ask(move |rows| reader::get(rows, &ids, &*shared.clock))
+        self.readers
+            .ask(move |rows| reader::get(rows, &ids, &*shared.clock))
     }
 
     fn put_if(&self, put: Put) -> Reply<'_, Written> {
@@ -181,9 +225,20 @@ impl Store for Guest {
     fn pulse(&self) -> Reply<'_, Pulse> {
         let shared = self.shared.clone();
         self.readers.ask(move |rows| {
-            let Meta { epoch, secret, lives_since, .. } = Meta::read(rows.connection)?;
+            let Meta {
+                epoch,
+                secret,
+                lives_since,
+                ..
+            } = Meta::read(rows.connection)?;
             // Counting would read the whole table.
-            Ok(Pulse { now: shared.clock.now(), epoch, secret, lives_since, counts: None })
+            Ok(Pulse {
+                now: shared.clock.now(),
+                epoch,
+                secret,
+                lives_since,
+                counts: None,
+            })
         })
     }
 
@@ -197,7 +252,8 @@ impl Store for Guest {
     }
 
     fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {
-        self.readers.ask(move |rows| audit::GUEST.read(rows.connection, &query))
+        self.readers
+            .ask(move |rows| audit::GUEST.read(rows.connection, &query))
     }
 
     fn note(&self, note: Note) -> Reply<'_, LogEntry> {

@@ -1,4 +1,5 @@
-//! One transaction: everything in it is judged by what it finds, and is told only when it has committed.
+//! One transaction: everything in it is judged by what it finds, and is told only when it has
+//! committed.
 
 use hapax_core::audit::{LogEntry, Note};
 use hapax_core::guard::{self, Due};
@@ -23,26 +24,52 @@ pub(super) struct Page<'a> {
 }
 
 impl<'a> Page<'a> {
-    /// To be called inside a transaction that may write. Time is read here, where nothing can come between any more.
-    pub(super) fn new(connection: &'a Connection, policies: &'a Policies, clock: &dyn Clock) -> Result<Page<'a>, StoreError> {
+    /// To be called inside a transaction that may write. Time is read here, where nothing can come
+    /// between any more.
+    pub(super) fn new(
+        connection: &'a Connection,
+        policies: &'a Policies,
+        clock: &dyn Clock,
+    ) -> Result<Page<'a>, StoreError> {
         let meta = Meta::read(connection)?;
-        let rows = Rows { connection, policies };
-        Ok(Page { rows, now: clock.now(), meta, is_meta_changed: false, failure: None })
+        let rows = Rows {
+            connection,
+            policies,
+        };
+        Ok(Page {
+            rows,
+            now: clock.now(),
+            meta,
+            is_meta_changed: false,
+            failure: None,
+        })
     }
 
     /// Why nothing of this transaction will be.
     pub(super) fn failure(&self) -> Option<StoreError> {
-        // After some errors SQLite takes the transaction back by itself; what came then would each be committed alone.
-        let taken_back = || self.rows.connection.is_autocommit().then(|| StoreError::unavailable("the transaction was taken back"));
+        // After some errors SQLite takes the transaction back by itself; what came then would each
+        // be committed alone.
+        let taken_back = || {
+            self.rows
+                .connection
+                .is_autocommit()
+                .then(|| StoreError::unavailable("the transaction was taken back"))
+        };
         self.failure.clone().or_else(taken_back)
     }
 
     /// `content` is the answer of the change as it is stored.
-    pub(super) fn put_if(&mut self, put: &Put, content: Option<&[u8]>) -> Result<Written, StoreError> {
+    pub(super) fn put_if(
+        &mut self,
+        put: &Put,
+        content: Option<&[u8]>,
+    ) -> Result<Written, StoreError> {
         let (current, now) = (self.rows.find(&put.id)?, self.now);
         let before = current.as_ref().map(|current| &current.head);
         let Ok(head) = guard::judge(before, put, now, self.meta.floor) else {
-            let record = current.map(|current| self.rows.record(current, now)).transpose()?;
+            let record = current
+                .map(|current| self.rows.record(current, now))
+                .transpose()?;
             return Ok(Written::Lost(Seen { record, now }));
         };
         if let Some(entry) = LogEntry::of(put, before, &head, now) {
@@ -58,12 +85,19 @@ impl<'a> Page<'a> {
     }
 
     pub(super) fn renew(&mut self, renewals: &[Renewal]) -> Result<Vec<bool>, StoreError> {
-        renewals.iter().map(|renewal| self.renew_one(renewal)).collect()
+        renewals
+            .iter()
+            .map(|renewal| self.renew_one(renewal))
+            .collect()
     }
 
     fn renew_one(&mut self, renewal: &Renewal) -> Result<bool, StoreError> {
-        let Some(current) = self.rows.find(&renewal.id)? else { return Ok(false) };
-        let Ok(head) = guard::renew(Some(&current.head), renewal, self.now) else { return Ok(false) };
+        let Some(current) = self.rows.find(&renewal.id)? else {
+            return Ok(false);
+        };
+        let Ok(head) = guard::renew(Some(&current.head), renewal, self.now) else {
+            return Ok(false);
+        };
         let written = row::write(self.rows.connection, &head, current.answer);
         self.written(written)?;
         Ok(true)
@@ -72,15 +106,25 @@ impl<'a> Page<'a> {
     pub(super) fn sweep(&mut self, limit: usize) -> Result<Swept, StoreError> {
         let mut swept = Swept::default();
         for current in self.rows.due(self.now, limit)? {
-            let Some(due) = guard::due(&current.head, Lifetime::default(), self.now) else { continue };
+            let Some(due) = guard::due(&current.head, Lifetime::default(), self.now) else {
+                continue;
+            };
             swept.count(&due);
             match due {
                 Due::Lost(head) => self.replace(Some(&current), &head, None)?,
-                Due::Buried => self.replace(Some(&current), &Head { kept: false, ..current.head.clone() }, None)?,
+                Due::Buried => self.replace(
+                    Some(&current),
+                    &Head {
+                        kept: false,
+                        ..current.head.clone()
+                    },
+                    None,
+                )?,
                 Due::Removed => self.remove(&current)?,
             }
         }
-        let unlogged = audit::GUEST.remove_old(self.rows.connection, self.now, limit - swept.total());
+        let unlogged =
+            audit::GUEST.remove_old(self.rows.connection, self.now, limit - swept.total());
         swept.unlogged = self.written(unlogged)?;
         Ok(swept)
     }
@@ -102,11 +146,20 @@ impl<'a> Page<'a> {
         Ok(())
     }
 
-    fn replace(&mut self, before: Option<&Stored>, head: &Head, content: Option<&[u8]>) -> Result<(), StoreError> {
+    fn replace(
+        &mut self,
+        before: Option<&Stored>,
+        head: &Head,
+        content: Option<&[u8]>,
+    ) -> Result<(), StoreError> {
         let connection = self.rows.connection;
         let replace = || {
-            before.and_then(|before| before.answer).map_or(Ok(()), |answer| row::remove_answer(connection, answer))?;
-            let answer = content.map(|content| row::write_answer(connection, content)).transpose()?;
+            before
+                .and_then(|before| before.answer)
+                .map_or(Ok(()), |answer| row::remove_answer(connection, answer))?;
+            let answer = content
+                .map(|content| row::write_answer(connection, content))
+                .transpose()?;
             row::write(connection, head, answer)
         };
         self.written(replace())
@@ -116,7 +169,9 @@ impl<'a> Page<'a> {
         self.meta.floor = self.meta.floor.max(current.head.fence);
         self.is_meta_changed = true;
         let (connection, id): (_, &RecordId) = (self.rows.connection, &current.head.id);
-        let removed = current.answer.map_or(Ok(()), |answer| row::remove_answer(connection, answer));
+        let removed = current
+            .answer
+            .map_or(Ok(()), |answer| row::remove_answer(connection, answer));
         self.written(removed.and_then(|()| row::remove(connection, id)))
     }
 

@@ -1,4 +1,5 @@
-//! Waiting for a lock that somebody else holds. SQLite's own way sleeps for milliseconds from the start; most transactions are over sooner.
+//! Waiting for a lock that somebody else holds. SQLite's own way sleeps for milliseconds from the
+//! start; most transactions are over sooner.
 
 use std::time::Duration;
 

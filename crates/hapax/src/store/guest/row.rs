@@ -41,23 +41,40 @@ macro_rules! columns {
 
 macro_rules! select_heads {
     ($condition:literal) => {
-        concat!("SELECT ", columns!(), " FROM hapax_heads WHERE ", $condition)
+        concat!(
+            "SELECT ",
+            columns!(),
+            " FROM hapax_heads WHERE ",
+            $condition
+        )
     };
 }
 
 impl Rows<'_> {
     pub(super) fn find(self, id: &RecordId) -> Result<Option<Stored>, StoreError> {
-        let mut statement = self.connection.prepare_cached(select_heads!("id = ?1")).map_err(store_error)?;
-        let found = statement.query_row([&id.as_bytes()[..]], |row| Ok(self.decode(row))).optional().map_err(store_error)?;
+        let mut statement = self
+            .connection
+            .prepare_cached(select_heads!("id = ?1"))
+            .map_err(store_error)?;
+        let found = statement
+            .query_row([&id.as_bytes()[..]], |row| Ok(self.decode(row)))
+            .optional()
+            .map_err(store_error)?;
         found.transpose()
     }
 
     /// Up to so many heads after an id, in the order of their ids.
-    pub(super) fn after(self, id: Option<RecordId>, rows_max: usize) -> Result<Vec<Stored>, StoreError> {
+    pub(super) fn after(
+        self,
+        id: Option<RecordId>,
+        rows_max: usize,
+    ) -> Result<Vec<Stored>, StoreError> {
         let sql = select_heads!("id > ?1 ORDER BY id LIMIT ?2");
         let mut statement = self.connection.prepare_cached(sql).map_err(store_error)?;
         let id = id.as_ref().map_or(&[][..], |id| &id.as_bytes()[..]);
-        let mut rows = statement.query(params![id, rows_max as i64]).map_err(store_error)?;
+        let mut rows = statement
+            .query(params![id, rows_max as i64])
+            .map_err(store_error)?;
         let mut found = Vec::new();
         while let Some(row) = rows.next().map_err(store_error)? {
             found.push(self.decode(row)?);
@@ -65,7 +82,8 @@ impl Rows<'_> {
         Ok(found)
     }
 
-    /// Up to `limit` heads that a sweep should look at, in the order in which they fell due. One that cannot be read stands in nobody's way.
+    /// Up to `limit` heads that a sweep should look at, in the order in which they fell due. One
+    /// that cannot be read stands in nobody's way.
     pub(super) fn due(self, now: Timestamp, limit: usize) -> Result<Vec<Stored>, StoreError> {
         let sql = select_heads!("due IS NOT NULL AND due <= ?1 ORDER BY due, id");
         let mut statement = self.connection.prepare_cached(sql).map_err(store_error)?;
@@ -83,25 +101,43 @@ impl Rows<'_> {
     pub(super) fn record(self, stored: Stored, now: Timestamp) -> Result<Record, StoreError> {
         let Stored { head, answer } = stored;
         let head = head.at(now);
-        let Some(number) = answer.filter(|_| head.kept) else { return Ok(Record { head, answer: None }) };
+        let Some(number) = answer.filter(|_| head.kept) else {
+            return Ok(Record { head, answer: None });
+        };
         let sql = "SELECT content FROM hapax_answers WHERE answer = ?1";
         let mut statement = self.connection.prepare_cached(sql).map_err(store_error)?;
         let decode = |row: &Row<'_>| Ok(Answer::decode(&head.id, row.get_ref(0)?.as_blob()?));
-        let answer = statement.query_row([number], decode).optional().map_err(store_error)?;
+        let answer = statement
+            .query_row([number], decode)
+            .optional()
+            .map_err(store_error)?;
         let answer = answer.ok_or_else(|| StoreError::corrupt("a kept answer is missing"))?;
-        let answer = answer.map_err(|error| StoreError::corrupt("a kept answer is damaged").because(error))?;
-        Ok(Record { head, answer: Some(Arc::new(answer)) })
+        let answer = answer
+            .map_err(|error| StoreError::corrupt("a kept answer is damaged").because(error))?;
+        Ok(Record {
+            head,
+            answer: Some(Arc::new(answer)),
+        })
     }
 
     fn decode(self, row: &Row<'_>) -> Result<Stored, StoreError> {
         let number = |column| get::<i64>(row, column);
-        let time = |column| number(column).map(|micros| Timestamp::from_micros(micros.unsigned_abs()));
+        let time =
+            |column| number(column).map(|micros| Timestamp::from_micros(micros.unsigned_abs()));
         let fingerprint = match (get::<Option<[u8; 32]>>(row, 7)?, text(row, 8)?) {
-            (Some(digest), Some(policy)) => Some(Fingerprint { digest, policy: self.policies.get(policy)? }),
+            (Some(digest), Some(policy)) => Some(Fingerprint {
+                digest,
+                policy: self.policies.get(policy)?,
+            }),
             (None, _) => None,
-            (Some(_), None) => return Err(StoreError::corrupt("a record was fingerprinted by a policy that is not there")),
+            (Some(_), None) => {
+                return Err(StoreError::corrupt(
+                    "a record was fingerprinted by a policy that is not there",
+                ));
+            }
         };
-        let key = Key::new(needed(row, 20)?).map_err(|error| StoreError::corrupt("a stored key is none").because(error))?;
+        let key = Key::new(needed(row, 20)?)
+            .map_err(|error| StoreError::corrupt("a stored key is none").because(error))?;
         let answer: Option<i64> = get(row, 15)?;
         let head = Head {
             id: RecordId::from_bytes(get(row, 0)?),
@@ -133,7 +169,11 @@ impl Rows<'_> {
 }
 
 /// Writes a head over the one that was there.
-pub(super) fn write(connection: &Connection, head: &Head, answer: Option<i64>) -> rusqlite::Result<()> {
+pub(super) fn write(
+    connection: &Connection,
+    head: &Head,
+    answer: Option<i64>,
+) -> rusqlite::Result<()> {
     let sql = concat!(
         "INSERT OR REPLACE INTO hapax_heads (",
         columns!(),
@@ -173,16 +213,24 @@ pub(super) fn write(connection: &Connection, head: &Head, answer: Option<i64>) -
 }
 
 pub(super) fn remove(connection: &Connection, id: &RecordId) -> rusqlite::Result<()> {
-    connection.prepare_cached("DELETE FROM hapax_heads WHERE id = ?1")?.execute([&id.as_bytes()[..]]).map(drop)
+    connection
+        .prepare_cached("DELETE FROM hapax_heads WHERE id = ?1")?
+        .execute([&id.as_bytes()[..]])
+        .map(drop)
 }
 
 /// Writes an answer, and says under which number.
 pub(super) fn write_answer(connection: &Connection, content: &[u8]) -> rusqlite::Result<i64> {
-    connection.prepare_cached("INSERT INTO hapax_answers (content) VALUES (?1)")?.insert([content])
+    connection
+        .prepare_cached("INSERT INTO hapax_answers (content) VALUES (?1)")?
+        .insert([content])
 }
 
 pub(super) fn remove_answer(connection: &Connection, answer: i64) -> rusqlite::Result<()> {
-    connection.prepare_cached("DELETE FROM hapax_answers WHERE answer = ?1")?.execute([answer]).map(drop)
+    connection
+        .prepare_cached("DELETE FROM hapax_answers WHERE answer = ?1")?
+        .execute([answer])
+        .map(drop)
 }
 
 /// What fingerprints cover, read once for each text: it is the same for every record of a route.
@@ -201,7 +249,11 @@ impl Policies {
             return Ok(policy.clone());
         }
         let policy: FingerprintPolicy = text.parse().map_err(|error| {
-            StoreError::new(StoreErrorKind::Unsupported, "a record was written by a newer version of Hapax").because(error)
+            StoreError::new(
+                StoreErrorKind::Unsupported,
+                "a record was written by a newer version of Hapax",
+            )
+            .because(error)
         })?;
         let policy = Arc::new(policy);
         if known.len() < POLICIES_MAX {

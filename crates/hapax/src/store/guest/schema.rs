@@ -1,6 +1,7 @@
 //! The tables, and what happens when the file is opened.
 //!
-//! Plain, as it is somebody else's file: nothing in it that an old SQLite or a tool could not read, and every name begins with `hapax_`.
+//! Plain, as it is somebody else's file: nothing in it that an old SQLite or a tool could not read,
+//! and every name begins with `hapax_`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +11,9 @@ use hapax_core::operation::{self, Secret};
 use hapax_core::record::Fence;
 use hapax_core::store::StoreError;
 use hapax_core::time::{Clock, Timestamp};
-use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, params};
+use rusqlite::{
+    Connection, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, params,
+};
 
 use super::error::{is_busy, store_error};
 use super::rest::Rest;
@@ -23,7 +26,8 @@ use crate::store::sqlite::{OpenError, SQLITE_VERSION_MIN};
 /// The newest format this version knows.
 const FORMAT: i64 = 3;
 
-/// What makes a file without our tables one of format 1. Never edit it once it was released; add another step.
+/// What makes a file without our tables one of format 1. Never edit it once it was released; add
+/// another step.
 const TABLES: &str = concat!(
     "
     CREATE TABLE hapax_meta (
@@ -122,9 +126,15 @@ pub(super) struct Opened {
     pub(super) clock: Arc<dyn Clock>,
 }
 
-pub(super) fn open(path: &Path, clock: Option<Arc<dyn Clock>>, patience: Duration) -> Result<Opened, OpenError> {
+pub(super) fn open(
+    path: &Path,
+    clock: Option<Arc<dyn Clock>>,
+    patience: Duration,
+) -> Result<Opened, OpenError> {
     if rusqlite::version_number() < SQLITE_VERSION_MIN {
-        return Err(OpenError::SqliteTooOld { found: rusqlite::version().to_owned() });
+        return Err(OpenError::SqliteTooOld {
+            found: rusqlite::version().to_owned(),
+        });
     }
     if path.as_os_str().is_empty() || path == Path::new(":memory:") {
         return Err(OpenError::NotAPath);
@@ -132,15 +142,26 @@ pub(super) fn open(path: &Path, clock: Option<Arc<dyn Clock>>, patience: Duratio
     let patience = patience * OPEN_PATIENCE;
     let mut connection = connect(path, OpenFlags::SQLITE_OPEN_CREATE, patience)?;
     // By whatever link it was reached, and wherever the process goes from here.
-    let path = std::fs::canonicalize(path).map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
+    let path = std::fs::canonicalize(path).map_err(|source| OpenError::Io {
+        path: path.to_owned(),
+        source,
+    })?;
     refuse_own_store(&path, &connection, patience)?;
     keep_log(&path, &connection, patience)?;
     let anchored = prepare(&path, &mut connection, clock.as_deref(), patience)?;
-    Ok(Opened { path, connection, clock: clock.unwrap_or_else(|| Arc::new(anchored)) })
+    Ok(Opened {
+        path,
+        connection,
+        clock: clock.unwrap_or_else(|| Arc::new(anchored)),
+    })
 }
 
 /// A connection for writing. It waits for nobody by itself: whoever uses it does.
-pub(super) fn connect(path: &Path, more: OpenFlags, patience: Duration) -> Result<Connection, OpenError> {
+pub(super) fn connect(
+    path: &Path,
+    more: OpenFlags,
+    patience: Duration,
+) -> Result<Connection, OpenError> {
     let open = || {
         // Without the flag for URIs: a path is a path, whatever it looks like.
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | more;
@@ -157,16 +178,26 @@ pub(super) fn connect(path: &Path, more: OpenFlags, patience: Duration) -> Resul
 /// A connection that only reads.
 pub(super) fn connect_to_read(path: &Path, patience: Duration) -> Result<Connection, OpenError> {
     let connection = connect(path, OpenFlags::empty(), patience)?;
-    let only_read = connection.pragma_update(None, "query_only", "ON").and_then(|()| connection.busy_timeout(patience));
+    let only_read = connection
+        .pragma_update(None, "query_only", "ON")
+        .and_then(|()| connection.busy_timeout(patience));
     only_read.map_err(|source| explain(path, source))?;
     Ok(connection)
 }
 
-/// Two owners of one file would each believe that nobody else writes there; and this layout is not that one.
-fn refuse_own_store(path: &Path, connection: &Connection, patience: Duration) -> Result<(), OpenError> {
-    let application = || connection.pragma_query_value(None, "application_id", |row| row.get::<_, i64>(0));
+/// Two owners of one file would each believe that nobody else writes there; and this layout is not
+/// that one.
+fn refuse_own_store(
+    path: &Path,
+    connection: &Connection,
+    patience: Duration,
+) -> Result<(), OpenError> {
+    let application =
+        || connection.pragma_query_value(None, "application_id", |row| row.get::<_, i64>(0));
     match patiently(path, patience, application)? {
-        APPLICATION_ID => Err(OpenError::OwnStore { path: path.to_owned() }),
+        APPLICATION_ID => Err(OpenError::OwnStore {
+            path: path.to_owned(),
+        }),
         _ => Ok(()),
     }
 }
@@ -175,15 +206,26 @@ fn refuse_own_store(path: &Path, connection: &Connection, patience: Duration) ->
 fn keep_log(path: &Path, connection: &Connection, patience: Duration) -> Result<(), OpenError> {
     let mode = |row: &Row<'_>| row.get::<_, String>(0);
     let is_log = |found: &str| found.eq_ignore_ascii_case("wal");
-    let found = patiently(path, patience, || connection.pragma_query_value(None, "journal_mode", mode))?;
+    let found = patiently(path, patience, || {
+        connection.pragma_query_value(None, "journal_mode", mode)
+    })?;
     if is_log(&found) {
         return Ok(());
     }
-    let set = patiently(path, patience, || connection.pragma_update_and_check(None, "journal_mode", "WAL", mode))?;
-    if is_log(&set) { Ok(()) } else { Err(OpenError::NoLog { path: path.to_owned() }) }
+    let set = patiently(path, patience, || {
+        connection.pragma_update_and_check(None, "journal_mode", "WAL", mode)
+    })?;
+    if is_log(&set) {
+        Ok(())
+    } else {
+        Err(OpenError::NoLog {
+            path: path.to_owned(),
+        })
+    }
 }
 
-/// Makes the tables if they are missing, and finds the clock that everybody who has the file open goes by.
+/// Makes the tables if they are missing, and finds the clock that everybody who has the file open
+/// goes by.
 fn prepare(
     path: &Path,
     connection: &mut Connection,
@@ -198,7 +240,13 @@ fn prepare(
     match found {
         None => create(&transaction).map_err(failed)?,
         Some(1..=FORMAT) => {}
-        Some(found) => return Err(OpenError::Newer { path: path.to_owned(), found, known: FORMAT }),
+        Some(found) => {
+            return Err(OpenError::Newer {
+                path: path.to_owned(),
+                found,
+                known: FORMAT,
+            });
+        }
     }
     let anchored = go_on(&transaction).map_err(|source| unreadable(path, store_error(source)))?;
     if let Some(found) = found {
@@ -216,7 +264,9 @@ fn format(transaction: &Transaction<'_>) -> rusqlite::Result<Option<i64>> {
     if !transaction.prepare(sql)?.exists([])? {
         return Ok(None);
     }
-    transaction.query_row("SELECT format FROM hapax_meta", [], |row| row.get(0)).map(Some)
+    transaction
+        .query_row("SELECT format FROM hapax_meta", [], |row| row.get(0))
+        .map(Some)
 }
 
 fn create(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
@@ -224,15 +274,24 @@ fn create(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     transaction.execute_batch(LIVES)?;
     transaction.execute_batch(REQUESTS)?;
     let secret = random_secret().to_bytes();
-    transaction.execute("INSERT INTO hapax_meta (only, format, secret) VALUES (0, ?1, ?2)", params![FORMAT, &secret[..]]).map(drop)
+    transaction
+        .execute(
+            "INSERT INTO hapax_meta (only, format, secret) VALUES (0, ?1, ?2)",
+            params![FORMAT, &secret[..]],
+        )
+        .map(drop)
 }
 
-/// Brings an older format to this one. A process of the version before may have the file open and knows nothing of this: it goes on as before.
+/// Brings an older format to this one. A process of the version before may have the file open and
+/// knows nothing of this: it goes on as before.
 fn bring_up(transaction: &Transaction<'_>, found: i64, now: Timestamp) -> rusqlite::Result<()> {
     if found < 2 {
         // Records that are here keep their ids; so do those that such a process makes.
         transaction.execute_batch(LIVES)?;
-        transaction.execute("UPDATE hapax_meta SET lives_us = ?1", [micros(now.after(operation::GRACE))])?;
+        transaction.execute(
+            "UPDATE hapax_meta SET lives_us = ?1",
+            [micros(now.after(operation::GRACE))],
+        )?;
     }
     if found < 3 {
         transaction.execute_batch(REQUESTS)?;
@@ -241,14 +300,20 @@ fn bring_up(transaction: &Transaction<'_>, found: i64, now: Timestamp) -> rusqli
     Ok(())
 }
 
-/// The clock of this boot. Whoever is first in a boot sets it, not before any time that was; all others go by the same.
+/// The clock of this boot. Whoever is first in a boot sets it, not before any time that was; all
+/// others go by the same.
 fn go_on(transaction: &Transaction<'_>) -> rusqlite::Result<BootClock> {
     let time = |row: &Row<'_>, column| row.get::<_, i64>(column).map(i64::unsigned_abs);
     let sql = "SELECT boot_us, clock_us FROM hapax_meta WHERE boot_id = ?1";
     let resumed = transaction.query_row(sql, [boot_id()], |row| {
-        Ok(BootClock::resumed(Timestamp::from_micros(time(row, 1)?), Duration::from_micros(time(row, 0)?)))
+        Ok(BootClock::resumed(
+            Timestamp::from_micros(time(row, 1)?),
+            Duration::from_micros(time(row, 0)?),
+        ))
     });
-    let last = transaction.query_row("SELECT last_us FROM hapax_meta", [], |row| time(row, 0)).map(Timestamp::from_micros)?;
+    let last = transaction
+        .query_row("SELECT last_us FROM hapax_meta", [], |row| time(row, 0))
+        .map(Timestamp::from_micros)?;
     match resumed.optional()? {
         // A clock that lags behind is not the one by which the last change was made.
         Some(clock) if clock.now() >= last => Ok(clock),
@@ -256,7 +321,10 @@ fn go_on(transaction: &Transaction<'_>) -> rusqlite::Result<BootClock> {
             let clock = BootClock::anchored(last.after(CLOCK_STEP));
             let (wall, boot) = clock.anchor();
             let sql = "UPDATE hapax_meta SET boot_id = ?1, boot_us = ?2, clock_us = ?3";
-            transaction.execute(sql, params![boot_id(), boot.as_micros() as i64, micros(wall)])?;
+            transaction.execute(
+                sql,
+                params![boot_id(), boot.as_micros() as i64, micros(wall)],
+            )?;
             Ok(clock)
         }
     }
@@ -284,8 +352,11 @@ impl Meta {
                 lives_since: Timestamp::from_micros(number(row, 4)?),
             })
         };
-        let statement = connection.prepare_cached("SELECT secret, epoch, floor, last_us, lives_us FROM hapax_meta");
-        statement.and_then(|mut statement| statement.query_row([], read)).map_err(store_error)
+        let statement = connection
+            .prepare_cached("SELECT secret, epoch, floor, last_us, lives_us FROM hapax_meta");
+        statement
+            .and_then(|mut statement| statement.query_row([], read))
+            .map_err(store_error)
     }
 
     /// Whether enough time has passed since the last change for that to be written down.
@@ -295,13 +366,21 @@ impl Meta {
 
     pub(super) fn write(&self, connection: &Connection, now: Timestamp) -> rusqlite::Result<()> {
         let sql = "UPDATE hapax_meta SET epoch = ?1, floor = ?2, last_us = ?3";
-        let columns = params![self.epoch as i64, self.floor.as_u64() as i64, micros(now.max(self.last))];
+        let columns = params![
+            self.epoch as i64,
+            self.floor.as_u64() as i64,
+            micros(now.max(self.last))
+        ];
         connection.prepare_cached(sql)?.execute(columns).map(drop)
     }
 }
 
 /// Tries again for as long as somebody else holds a lock, within reason.
-fn patiently<T>(path: &Path, patience: Duration, mut attempt: impl FnMut() -> rusqlite::Result<T>) -> Result<T, OpenError> {
+fn patiently<T>(
+    path: &Path,
+    patience: Duration,
+    mut attempt: impl FnMut() -> rusqlite::Result<T>,
+) -> Result<T, OpenError> {
     let (until, mut rest) = (Instant::now() + patience, Rest::default());
     loop {
         match attempt() {
@@ -312,5 +391,12 @@ fn patiently<T>(path: &Path, patience: Duration, mut attempt: impl FnMut() -> ru
 }
 
 fn locked_or(path: &Path, source: rusqlite::Error) -> OpenError {
-    if is_busy(&source) { OpenError::Locked { path: path.to_owned(), source } } else { explain(path, source) }
+    if is_busy(&source) {
+        OpenError::Locked {
+            path: path.to_owned(),
+            source,
+        }
+    } else {
+        explain(path, source)
+    }
 }

@@ -1,4 +1,5 @@
-//! The writing thread. Whatever gathers while it waits for SQLite's one lock, or for the disk, goes into the next transaction together.
+//! The writing thread. Whatever gathers while it waits for SQLite's one lock, or for the disk, goes
+//! into the next transaction together.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -43,13 +44,26 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn start(shared: &Arc<Shared>, connection: Connection, patience: Duration) -> Result<Writer, OpenError> {
+    pub(super) fn start(
+        shared: &Arc<Shared>,
+        connection: Connection,
+        patience: Duration,
+    ) -> Result<Writer, OpenError> {
         let (commands, queue) = sync_channel(QUEUE_MAX);
-        let io = |source| OpenError::Io { path: shared.path.clone(), source };
+        let io = |source| OpenError::Io {
+            path: shared.path.clone(),
+            source,
+        };
         let inside = shared.clone();
         let thread = std::thread::Builder::new().name("hapax-guest".into());
-        let thread = thread.spawn(move || run(&inside, &connection, &queue)).map_err(io)?;
-        Ok(Writer { commands: Some(commands), thread: Some(thread), patience })
+        let thread = thread
+            .spawn(move || run(&inside, &connection, &queue))
+            .map_err(io)?;
+        Ok(Writer {
+            commands: Some(commands),
+            thread: Some(thread),
+            patience,
+        })
     }
 
     /// Has something done in a transaction.
@@ -67,8 +81,17 @@ impl Writer {
             let result = page.and_then(work);
             Box::new(move |failure| drop(reply.send(failure.map_or(result, Err))))
         });
-        let command = Command { until: Instant::now() + self.patience, work };
-        answered(self.commands.as_ref().expect("open until dropped").try_send(command), answer)
+        let command = Command {
+            until: Instant::now() + self.patience,
+            work,
+        };
+        answered(
+            self.commands
+                .as_ref()
+                .expect("open until dropped")
+                .try_send(command),
+            answer,
+        )
     }
 }
 
@@ -87,15 +110,21 @@ fn run(shared: &Shared, connection: &Connection, queue: &Receiver<Command>) {
             Ok(false) => {}
             Err(error) => {
                 let error = store_error(error);
-                batch.into_iter().for_each(|command| command.refuse(error.clone()));
+                batch
+                    .into_iter()
+                    .for_each(|command| command.refuse(error.clone()));
             }
         }
     }
 }
 
-/// Waits for the lock for as long as there is anybody who wants it, and says whether there still is. Who has waited long enough is told,
-/// and no longer among them.
-fn begin(connection: &Connection, queue: &Receiver<Command>, batch: &mut Vec<Command>) -> rusqlite::Result<bool> {
+/// Waits for the lock for as long as there is anybody who wants it, and says whether there still
+/// is. Who has waited long enough is told, and no longer among them.
+fn begin(
+    connection: &Connection,
+    queue: &Receiver<Command>,
+    batch: &mut Vec<Command>,
+) -> rusqlite::Result<bool> {
     if !connection.is_autocommit() {
         // What was left over from a transaction that could not be taken back.
         connection.execute_batch("ROLLBACK")?;
@@ -108,7 +137,9 @@ fn begin(connection: &Connection, queue: &Receiver<Command>, batch: &mut Vec<Com
             begun => return begun.map(|_| true),
         }
         let now = Instant::now();
-        batch.extract_if(.., |command| command.until <= now).for_each(|late| late.refuse(locked()));
+        batch
+            .extract_if(.., |command| command.until <= now)
+            .for_each(|late| late.refuse(locked()));
         if batch.is_empty() {
             return Ok(false);
         }
@@ -126,11 +157,18 @@ fn commit(shared: &Shared, connection: &Connection, batch: Vec<Command>) {
     told.into_iter().for_each(|tell| tell(failure.clone()));
 }
 
-fn carry_out(shared: &Shared, connection: &Connection, batch: Vec<Command>, told: &mut Vec<Told>) -> Result<(), StoreError> {
+fn carry_out(
+    shared: &Shared,
+    connection: &Connection,
+    batch: Vec<Command>,
+    told: &mut Vec<Told>,
+) -> Result<(), StoreError> {
     let mut page = match Page::new(connection, &shared.policies, &*shared.clock) {
         Ok(page) => page,
         Err(error) => {
-            batch.into_iter().for_each(|command| command.refuse(error.clone()));
+            batch
+                .into_iter()
+                .for_each(|command| command.refuse(error.clone()));
             return Err(error);
         }
     };
@@ -139,5 +177,9 @@ fn carry_out(shared: &Shared, connection: &Connection, batch: Vec<Command>, told
         told.push((command.work)(page));
     }
     page.close()?;
-    connection.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([])).map(drop).map_err(store_error)
+    connection
+        .prepare_cached("COMMIT")
+        .and_then(|mut commit| commit.execute([]))
+        .map(drop)
+        .map_err(store_error)
 }

@@ -43,25 +43,46 @@ impl Postgres {
             Start::End => (None, None),
         };
         let rows = i32::try_from(query.rows()).unwrap_or(i32::MAX);
-        let parameters: Parameters<'_> =
-            &[(&record, Type::BYTEA), (&after, Type::INT8), (&before, Type::INT8), (&rows, Type::INT4)];
-        self.aside("SELECT * FROM hapax.log($1, $2, $3, $4)", parameters).await?.iter().map(entry).collect()
+        let parameters: Parameters<'_> = &[
+            (&record, Type::BYTEA),
+            (&after, Type::INT8),
+            (&before, Type::INT8),
+            (&rows, Type::INT4),
+        ];
+        self.aside("SELECT * FROM hapax.log($1, $2, $3, $4)", parameters)
+            .await?
+            .iter()
+            .map(entry)
+            .collect()
     }
 
     pub(super) async fn write_note(&self, note: Note) -> Result<LogEntry, StoreError> {
         // The database gives it its number and its time.
         let LogEntry { action, signed, .. } = LogEntry::noted(note, Timestamp::ZERO);
-        let (action, by, reason) = (action.word().as_bytes(), signed.by().as_bytes(), signed.reason().as_bytes());
-        let parameters: Parameters<'_> = &[(&action, Type::BYTEA), (&by, Type::BYTEA), (&reason, Type::BYTEA)];
-        let rows = self.aside("SELECT * FROM hapax.note($1, $2, $3)", parameters).await?;
-        rows.first().ok_or_else(|| StoreError::corrupt("a note was not written down")).and_then(entry)
+        let (action, by, reason) = (
+            action.word().as_bytes(),
+            signed.by().as_bytes(),
+            signed.reason().as_bytes(),
+        );
+        let parameters: Parameters<'_> = &[
+            (&action, Type::BYTEA),
+            (&by, Type::BYTEA),
+            (&reason, Type::BYTEA),
+        ];
+        let rows = self
+            .aside("SELECT * FROM hapax.note($1, $2, $3)", parameters)
+            .await?;
+        rows.first()
+            .ok_or_else(|| StoreError::corrupt("a note was not written down"))
+            .and_then(entry)
     }
 }
 
 pub(super) fn entry(row: &Row) -> Result<LogEntry, StoreError> {
     let sequence = row::number(row, column::SEQUENCE)?;
     let damaged = |error| {
-        let text = format!("entry {sequence} of the audit log is not as it was written: read on after it");
+        let text =
+            format!("entry {sequence} of the audit log is not as it was written: read on after it");
         StoreError::corrupt(text).because(error)
     };
     let text = |column| row::text(row, column);
@@ -70,13 +91,17 @@ pub(super) fn entry(row: &Row) -> Result<LogEntry, StoreError> {
         sequence,
         at: row::time(row, column::AT)?,
         action: Action::of(text(column::ACTION)?),
-        signed: signed.map_err(|error| StoreError::corrupt("an entry is not signed").because(error)).map_err(damaged)?,
+        signed: signed
+            .map_err(|error| StoreError::corrupt("an entry is not signed").because(error))
+            .map_err(damaged)?,
         touched: touched(row).map_err(damaged)?,
     })
 }
 
 fn touched(row: &Row) -> Result<Option<Touched>, StoreError> {
-    let Some(id) = row::get::<Option<&[u8]>>(row, column::ID)? else { return Ok(None) };
+    let Some(id) = row::get::<Option<&[u8]>>(row, column::ID)? else {
+        return Ok(None);
+    };
     Ok(Some(Touched {
         id: RecordId::from_bytes(row::array(id)?),
         scope: Arc::new(row::scope(row, column::NAMESPACE)?),

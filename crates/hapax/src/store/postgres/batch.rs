@@ -1,5 +1,6 @@
-//! Gathering: while one statement is in flight, whatever arrives goes into the next one together. A single caller waits for nobody. A statement
-//! that fails for one of its parts is sent again in halves, until that part is alone: the others need not go one by one.
+//! Gathering: while one statement is in flight, whatever arrives goes into the next one together. A
+//! single caller waits for nobody. A statement that fails for one of its parts is sent again in
+//! halves, until that part is alone: the others need not go one by one.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -17,16 +18,19 @@ use super::row;
 use super::shared::Shared;
 use crate::hash::Ids;
 
-/// Parts that may wait; further ones are refused, which a caller sees as a store that is unavailable.
+/// Parts that may wait; further ones are refused, which a caller sees as a store that is
+/// unavailable.
 const QUEUE_MAX: usize = 4096;
 /// Rows asked for in one statement: bounds how long the first of them waits for the last.
 const BATCH_MAX: usize = 256;
 /// Bytes in one statement, for the same reason: a part more may go over it.
 const BATCH_BYTES_MAX: usize = 4 << 20;
-/// Parts put off because the statement being gathered has one of the same record. With so many, nothing further is looked at.
+/// Parts put off because the statement being gathered has one of the same record. With so many,
+/// nothing further is looked at.
 const PUT_OFF_MAX: usize = 1024;
 
-/// Batches sent in halves at a time. Each waits for a lock before the others on that lane; should there be more, the next batch waits.
+/// Batches sent in halves at a time. Each waits for a lock before the others on that lane; should
+/// there be more, the next batch waits.
 const SPLITS_MAX: usize = 2;
 
 /// What can be asked for many callers in one statement.
@@ -34,8 +38,8 @@ pub(super) trait Verb: Send + Sync + 'static {
     /// What one caller asks.
     type Part: Send + Sync + 'static;
 
-    /// Whether it changes records. No statement changes a record twice, and each changes its records in the order of their ids: two that
-    /// wait for each other would wait for ever.
+    /// Whether it changes records. No statement changes a record twice, and each changes its
+    /// records in the order of their ids: two that wait for each other would wait for ever.
     const CHANGES: bool;
 
     /// The records it is about. Each is answered by a row.
@@ -45,7 +49,10 @@ pub(super) trait Verb: Send + Sync + 'static {
     fn bytes(part: &Self::Part) -> usize;
 
     /// Sends all of it in one statement.
-    fn send(lane: &Arc<Lane>, parts: &[&Self::Part]) -> impl Future<Output = Result<Vec<Row>, Failure>> + Send;
+    fn send(
+        lane: &Arc<Lane>,
+        parts: &[&Self::Part],
+    ) -> impl Future<Output = Result<Vec<Row>, Failure>> + Send;
 }
 
 /// What one caller asks, and where its rows go.
@@ -63,13 +70,18 @@ pub(super) struct Batches<V: Verb> {
 impl<V: Verb> Batches<V> {
     pub(super) fn start(shared: Arc<Shared>, lane: Arc<Lane>, aside: Arc<Lane>) -> Batches<V> {
         let (queue, asked) = mpsc::channel(QUEUE_MAX);
-        let gathering = Gathering { queue: asked, put_off: VecDeque::new(), shared: shared.clone() };
+        let gathering = Gathering {
+            queue: asked,
+            put_off: VecDeque::new(),
+            shared: shared.clone(),
+        };
         tokio::spawn(run(gathering, lane, aside));
         Batches { queue, shared }
     }
 
-    /// The rows that answer this, one for each record, in the order asked. Refused at once if too much is waiting: callers learn now what a queue would only tell
-    /// them later. Dropping this takes nothing back.
+    /// The rows that answer this, one for each record, in the order asked. Refused at once if too
+    /// much is waiting: callers learn now what a queue would only tell them later. Dropping this
+    /// takes nothing back.
     pub(super) async fn ask(&self, part: Arc<V::Part>) -> Result<Vec<Arc<Row>>, Failure> {
         let (reply, answer) = oneshot::channel();
         self.enqueue(Asked { part, reply })?;
@@ -89,40 +101,52 @@ impl<V: Verb> Batches<V> {
                 mpsc::error::TrySendError::Closed(_) => stopped(),
             }),
         };
-        let Some(refused) = refused else { return Ok(()) };
+        let Some(refused) = refused else {
+            return Ok(());
+        };
         counters.queue_bytes.fetch_sub(bytes, Ordering::Relaxed);
         counters.refused.fetch_add(1, Ordering::Relaxed);
         Err(refused)
     }
 }
 
-/// Batch after batch, until nobody can ask any more. One at a time: with a second in flight the batches were smaller and each write cost the
-/// server a sixth more, for a gap between two statements that is short beside their commit (measured with 64 and 256 callers).
+/// Batch after batch, until nobody can ask any more. One at a time: with a second in flight the
+/// batches were smaller and each write cost the server a sixth more, for a gap between two
+/// statements that is short beside their commit (measured with 64 and 256 callers).
 async fn run<V: Verb>(mut gathering: Gathering<V>, lane: Arc<Lane>, aside: Arc<Lane>) {
     let splits = Arc::new(Semaphore::new(SPLITS_MAX));
     while let Some(batch) = gathering.next().await {
         if let Some(batch) = send(batch, &lane, &gathering.shared).await {
-            let Ok(split) = splits.clone().acquire_owned().await else { return };
+            let Ok(split) = splits.clone().acquire_owned().await else {
+                return;
+            };
             let (aside, shared) = (aside.clone(), gathering.shared.clone());
             tokio::spawn(async move {
                 send_in_halves(batch, &aside, &shared).await;
                 drop(split);
             });
         }
-        // Those who were answered may ask for more at once. Let them come first: else one of them would go alone, and the others only
-        // after it.
+        // Those who were answered may ask for more at once. Let them come first: else one of them
+        // would go alone, and the others only after it.
         tokio::task::yield_now().await;
     }
 }
 
-/// Sends a batch and gives everybody their rows; or gives the batch back, if one of its parts stands in the way of the others.
-async fn send<V: Verb>(batch: Vec<Asked<V>>, lane: &Arc<Lane>, shared: &Shared) -> Option<Vec<Asked<V>>> {
+/// Sends a batch and gives everybody their rows; or gives the batch back, if one of its parts
+/// stands in the way of the others.
+async fn send<V: Verb>(
+    batch: Vec<Asked<V>>,
+    lane: &Arc<Lane>,
+    shared: &Shared,
+) -> Option<Vec<Asked<V>>> {
     let rows = {
         let parts: Vec<&V::Part> = batch.iter().map(|asked| &*asked.part).collect();
         V::send(lane, &parts).await
     };
     shared.counters.batch(batch.len());
-    let is_of_a_part = rows.as_ref().is_err_and(|failure| matches!(failure.fault, Fault::Locked | Fault::Part));
+    let is_of_a_part = rows
+        .as_ref()
+        .is_err_and(|failure| matches!(failure.fault, Fault::Locked | Fault::Part));
     if is_of_a_part && batch.len() > 1 && !planted::is(Bug::PgRestIsRefused) {
         return Some(batch);
     }
@@ -130,7 +154,8 @@ async fn send<V: Verb>(batch: Vec<Asked<V>>, lane: &Arc<Lane>, shared: &Shared) 
     None
 }
 
-/// Aside from the others, which would have to wait for the lock as often as there are halves with it.
+/// Aside from the others, which would have to wait for the lock as often as there are halves with
+/// it.
 async fn send_in_halves<V: Verb>(batch: Vec<Asked<V>>, lane: &Arc<Lane>, shared: &Shared) {
     let mut left = vec![batch];
     while let Some(mut first) = left.pop() {
@@ -150,7 +175,8 @@ struct Gathering<V: Verb> {
 }
 
 impl<V: Verb> Gathering<V> {
-    /// The next batch: one part as soon as there is one, and with it all that are there already. `None` when nobody can ask any more.
+    /// The next batch: one part as soon as there is one, and with it all that are there already.
+    /// `None` when nobody can ask any more.
     async fn next(&mut self) -> Option<Vec<Asked<V>>> {
         let mut batch = Batch::default();
         for asked in std::mem::take(&mut self.put_off) {
@@ -167,9 +193,14 @@ impl<V: Verb> Gathering<V> {
                 Err(_) => break,
             }
         }
-        self.shared.counters.queue_bytes.fetch_sub(batch.bytes as u64, Ordering::Relaxed);
+        self.shared
+            .counters
+            .queue_bytes
+            .fetch_sub(batch.bytes as u64, Ordering::Relaxed);
         if V::CHANGES {
-            batch.asked.sort_unstable_by(|a, b| V::ids(&a.part).cmp(V::ids(&b.part)));
+            batch
+                .asked
+                .sort_unstable_by(|a, b| V::ids(&a.part).cmp(V::ids(&b.part)));
         }
         Some(batch.asked)
     }
@@ -185,7 +216,12 @@ struct Batch<V: Verb> {
 
 impl<V: Verb> Default for Batch<V> {
     fn default() -> Self {
-        Batch { asked: Vec::new(), changes: HashSet::default(), rows: 0, bytes: 0 }
+        Batch {
+            asked: Vec::new(),
+            changes: HashSet::default(),
+            rows: 0,
+            bytes: 0,
+        }
     }
 }
 
@@ -209,30 +245,51 @@ impl<V: Verb> Batch<V> {
 
 /// Gives everybody their rows.
 fn deal<V: Verb>(batch: Vec<Asked<V>>, rows: Result<Vec<Row>, Failure>) {
-    let rows = rows.and_then(|rows| if planted::is(Bug::PgRowsByPosition) { Ok(by_position(&batch, rows)) } else { by_id(rows) });
+    let rows = rows.and_then(|rows| {
+        if planted::is(Bug::PgRowsByPosition) {
+            Ok(by_position(&batch, rows))
+        } else {
+            by_id(rows)
+        }
+    });
     for Asked { part, reply } in batch {
-        let mine = rows.as_ref().map_err(Failure::clone).and_then(|rows| pick::<V>(&part, rows));
+        let mine = rows
+            .as_ref()
+            .map_err(Failure::clone)
+            .and_then(|rows| pick::<V>(&part, rows));
         // Nobody may be waiting any more: the write took place all the same.
         let _ = reply.send(mine);
     }
 }
 
 /// Sends one caller's part by itself.
-pub(super) async fn send_alone<V: Verb>(lane: &Arc<Lane>, part: &V::Part) -> Result<Vec<Arc<Row>>, Failure> {
+pub(super) async fn send_alone<V: Verb>(
+    lane: &Arc<Lane>,
+    part: &V::Part,
+) -> Result<Vec<Arc<Row>>, Failure> {
     pick::<V>(part, &by_id(V::send(lane, &[part]).await?)?)
 }
 
-/// The rows that answer a part. One that is missing says nothing: least of all that there is no record.
+/// The rows that answer a part. One that is missing says nothing: least of all that there is no
+/// record.
 fn pick<V: Verb>(part: &V::Part, rows: &Rows) -> Result<Vec<Arc<Row>>, Failure> {
-    V::ids(part).iter().map(|id| rows.get(id).cloned().ok_or_else(left_out)).collect()
+    V::ids(part)
+        .iter()
+        .map(|id| rows.get(id).cloned().ok_or_else(left_out))
+        .collect()
 }
 
 /// Shared, as two callers may have asked for the same record.
 type Rows = HashMap<RecordId, Arc<Row>, Ids>;
 
 fn by_id(rows: Vec<Row>) -> Result<Rows, Failure> {
-    let broken = |error| Failure { fault: Fault::Server, error };
-    rows.into_iter().map(|row| Ok((row::id(&row).map_err(broken)?, Arc::new(row)))).collect()
+    let broken = |error| Failure {
+        fault: Fault::Server,
+        error,
+    };
+    rows.into_iter()
+        .map(|row| Ok((row::id(&row).map_err(broken)?, Arc::new(row))))
+        .collect()
 }
 
 /// See [`hapax_core::planted`].
@@ -243,16 +300,24 @@ fn by_position<V: Verb>(batch: &[Asked<V>], rows: Vec<Row>) -> Rows {
 
 /// Says nothing, so that it is sent again.
 pub(super) fn left_out() -> Failure {
-    Failure { fault: Fault::Undecided, error: StoreError::unavailable("the database left out an answer") }
+    Failure {
+        fault: Fault::Undecided,
+        error: StoreError::unavailable("the database left out an answer"),
+    }
 }
 
 fn full() -> Failure {
     Failure {
         fault: Fault::Server,
-        error: StoreError::unavailable("too many requests wait for the database: it is too slow for them"),
+        error: StoreError::unavailable(
+            "too many requests wait for the database: it is too slow for them",
+        ),
     }
 }
 
 fn stopped() -> Failure {
-    Failure { fault: Fault::Server, error: StoreError::unavailable("the store has stopped") }
+    Failure {
+        fault: Fault::Server,
+        error: StoreError::unavailable("the store has stopped"),
+    }
 }

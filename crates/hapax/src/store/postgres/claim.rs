@@ -19,7 +19,8 @@ use super::row::{bigint, micros};
 /// What a claim takes besides its texts.
 const CLAIM_BYTES: usize = 512;
 
-const SQL: &str = "SELECT * FROM hapax.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
+const SQL: &str =
+    "SELECT * FROM hapax.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
 
 /// The verb.
 pub(super) struct Claims;
@@ -44,21 +45,46 @@ impl Verb for Claims {
     }
 
     fn bytes(part: &Wanted) -> usize {
-        CLAIM_BYTES + part.claim.scope.namespace.len() + part.claim.scope.path.len() + part.claim.key.as_str().len()
+        CLAIM_BYTES
+            + part.claim.scope.namespace.len()
+            + part.claim.scope.path.len()
+            + part.claim.key.as_str().len()
     }
 
     /// Each parameter is a column of the batch.
     async fn send(lane: &Arc<Lane>, parts: &[&Wanted]) -> Result<Vec<Row>, Failure> {
-        let column = |of: fn(&Wanted) -> i64| -> Vec<i64> { parts.iter().map(|part| of(part)).collect() };
-        let texts = |of: fn(&Wanted) -> &str| -> Vec<&[u8]> { parts.iter().map(|part| of(part).as_bytes()).collect() };
+        let column =
+            |of: fn(&Wanted) -> i64| -> Vec<i64> { parts.iter().map(|part| of(part)).collect() };
+        let texts = |of: fn(&Wanted) -> &str| -> Vec<&[u8]> {
+            parts.iter().map(|part| of(part).as_bytes()).collect()
+        };
         let ids: Vec<&[u8]> = parts.iter().map(|part| &part.id.as_bytes()[..]).collect();
-        let fences: Vec<Option<i64>> = parts.iter().map(|part| part.after.map(|fence| bigint(fence.as_u64()))).collect();
-        let tokens: Vec<Uuid> = parts.iter().map(|part| Uuid::from_bytes(*part.claim.token.as_bytes())).collect();
-        let fingerprints: Vec<&[u8]> = parts.iter().map(|part| &part.claim.fingerprint.digest[..]).collect();
+        let fences: Vec<Option<i64>> = parts
+            .iter()
+            .map(|part| part.after.map(|fence| bigint(fence.as_u64())))
+            .collect();
+        let tokens: Vec<Uuid> = parts
+            .iter()
+            .map(|part| Uuid::from_bytes(*part.claim.token.as_bytes()))
+            .collect();
+        let fingerprints: Vec<&[u8]> = parts
+            .iter()
+            .map(|part| &part.claim.fingerprint.digest[..])
+            .collect();
         let terms: Vec<Option<i64>> = parts.iter().map(|part| part.terms).collect();
-        let request_ids: Vec<Option<&[u8]>> =
-            parts.iter().map(|part| part.claim.request_id.as_ref().map(|id| id.as_str().as_bytes())).collect();
-        let principals: Vec<Option<&[u8]>> = parts.iter().map(|part| principal(&part.claim.scope.principal)).collect();
+        let request_ids: Vec<Option<&[u8]>> = parts
+            .iter()
+            .map(|part| {
+                part.claim
+                    .request_id
+                    .as_ref()
+                    .map(|id| id.as_str().as_bytes())
+            })
+            .collect();
+        let principals: Vec<Option<&[u8]>> = parts
+            .iter()
+            .map(|part| principal(&part.claim.scope.principal))
+            .collect();
         let parameters: Parameters<'_> = &[
             (&ids, Type::BYTEA_ARRAY),
             (&fences, Type::INT8_ARRAY),
@@ -66,7 +92,10 @@ impl Verb for Claims {
             (&column(lease), Type::INT8_ARRAY),
             (&column(|part| part.policy), Type::INT8_ARRAY),
             (&fingerprints, Type::BYTEA_ARRAY),
-            (&texts(|part| &part.claim.scope.namespace), Type::BYTEA_ARRAY),
+            (
+                &texts(|part| &part.claim.scope.namespace),
+                Type::BYTEA_ARRAY,
+            ),
             (&principals, Type::BYTEA_ARRAY),
             (&texts(|part| &part.claim.scope.method), Type::BYTEA_ARRAY),
             (&texts(|part| &part.claim.scope.path), Type::BYTEA_ARRAY),
@@ -82,7 +111,11 @@ impl Verb for Claims {
 fn lease(part: &Wanted) -> i64 {
     let lease = micros(part.claim.lease);
     if planted::is(Bug::PgLeaseByNodeClock) {
-        return micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()) + lease;
+        return micros(
+            SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default(),
+        ) + lease;
     }
     lease
 }

@@ -19,26 +19,45 @@ impl Postgres {
     }
 
     pub(super) async fn read_counts(&self) -> Result<Counts, StoreError> {
-        let rows = self.aside("SELECT records, refused FROM hapax.read_counts()", &[]).await?;
-        let row = rows.first().ok_or_else(|| StoreError::corrupt("the database has lost its counts of records"))?;
-        Ok(Counts { records: row::number(row, 0)?, refused: row::number(row, 1)? })
+        let rows = self
+            .aside("SELECT records, refused FROM hapax.read_counts()", &[])
+            .await?;
+        let row = rows
+            .first()
+            .ok_or_else(|| StoreError::corrupt("the database has lost its counts of records"))?;
+        Ok(Counts {
+            records: row::number(row, 0)?,
+            refused: row::number(row, 1)?,
+        })
     }
 
-    pub(super) async fn remember_principals(&self, mut principals: Vec<KnownPrincipal>) -> Result<(), StoreError> {
+    pub(super) async fn remember_principals(
+        &self,
+        mut principals: Vec<KnownPrincipal>,
+    ) -> Result<(), StoreError> {
         // Sorted, as everything is locked in the order of its id; and the latest time of each.
         principals.sort_unstable_by_key(|known| (known.id, std::cmp::Reverse(known.until)));
         principals.dedup_by_key(|known| known.id);
         for page in principals.chunks(PRINCIPALS_MAX) {
             let ids: Vec<&[u8]> = page.iter().map(|known| &known.id.as_bytes()[..]).collect();
-            let untils: Vec<i64> = page.iter().map(|known| bigint(known.until.as_micros())).collect();
-            self.aside("SELECT hapax.remember($1, $2)", &[(&ids, Type::BYTEA_ARRAY), (&untils, Type::INT8_ARRAY)]).await?;
+            let untils: Vec<i64> = page
+                .iter()
+                .map(|known| bigint(known.until.as_micros()))
+                .collect();
+            self.aside(
+                "SELECT hapax.remember($1, $2)",
+                &[(&ids, Type::BYTEA_ARRAY), (&untils, Type::INT8_ARRAY)],
+            )
+            .await?;
         }
         Ok(())
     }
 
     pub(super) async fn knows_principal(&self, principal: PrincipalId) -> Result<bool, StoreError> {
         let id = &principal.as_bytes()[..];
-        let rows = self.aside("SELECT hapax.knows($1)", &[(&id, Type::BYTEA)]).await?;
+        let rows = self
+            .aside("SELECT hapax.knows($1)", &[(&id, Type::BYTEA)])
+            .await?;
         rows.first().map_or(Ok(false), |row| row::get(row, 0))
     }
 }

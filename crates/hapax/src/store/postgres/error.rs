@@ -16,13 +16,17 @@ pub enum OpenError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// The database has no schema `hapax`, or one without what a store needs.
-    #[error("{database} is not prepared for Hapax: run `hapax migrate` against it, as a role that may create a schema")]
+    #[error(
+        "{database} is not prepared for Hapax: run `hapax migrate` against it, as a role that may create a schema"
+    )]
     NotMigrated {
         /// The database, as it was named.
         database: String,
     },
     /// The schema is older than this program needs.
-    #[error("{database} has schema version {found} and this program needs {needed}: run `hapax migrate` of this version first")]
+    #[error(
+        "{database} has schema version {found} and this program needs {needed}: run `hapax migrate` of this version first"
+    )]
     TooOld {
         /// The database, as it was named.
         database: String,
@@ -80,8 +84,11 @@ pub enum OpenError {
         /// What it is, and what to do.
         reason: String,
     },
-    /// Another store was copied into the database since this process opened it. What it names operations and principals by is not what it was.
-    #[error("{database} has another store in it than when this process began: one was copied here. Restart the process")]
+    /// Another store was copied into the database since this process opened it. What it names
+    /// operations and principals by is not what it was.
+    #[error(
+        "{database} has another store in it than when this process began: one was copied here. Restart the process"
+    )]
     AnotherStore {
         /// The database, as it was named.
         database: String,
@@ -108,7 +115,8 @@ impl From<OpenError> for StoreError {
     }
 }
 
-/// What the server said, without what it shows of rows: logs are read by people who may not read those.
+/// What the server said, without what it shows of rows: logs are read by people who may not read
+/// those.
 #[derive(Debug, thiserror::Error)]
 #[error("{code}: {message}")]
 pub(super) struct Said {
@@ -118,7 +126,10 @@ pub(super) struct Said {
 
 impl Said {
     pub(super) fn of(said: &DbError) -> Said {
-        Said { code: said.code().code().to_owned(), message: said.message().to_owned() }
+        Said {
+            code: said.code().code().to_owned(),
+            message: said.message().to_owned(),
+        }
     }
 }
 
@@ -132,15 +143,19 @@ pub(super) struct Failure {
 /// Where a statement's trouble lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// In the connection, which is of no use any more. Whether the statement took place is not known.
+    /// In the connection, which is of no use any more. Whether the statement took place is not
+    /// known.
     Connection,
-    /// In the store, which serves nobody any more. Whoever connects anew hears so at once, and goes on should it serve again.
+    /// In the store, which serves nobody any more. Whoever connects anew hears so at once, and goes
+    /// on should it serve again.
     OutOfUse,
-    /// In a row that somebody else has locked: what else was in the statement can go without it. Nothing took place.
+    /// In a row that somebody else has locked: what else was in the statement can go without it.
+    /// Nothing took place.
     Locked,
     /// In somebody else who was at the record just now: to be sent again. Nothing took place.
     Undecided,
-    /// In the server's clock, which is far ahead of its last reading: to be sent again once it was compared with ours. Nothing took place.
+    /// In the server's clock, which is far ahead of its last reading: to be sent again once it was
+    /// compared with ours. Nothing took place.
     Clock,
     /// In a part of the statement that the server does not take. Nothing took place.
     Part,
@@ -150,13 +165,19 @@ pub(super) enum Fault {
 
 impl Failure {
     pub(super) fn connection(error: StoreError) -> Failure {
-        Failure { fault: Fault::Connection, error }
+        Failure {
+            fault: Fault::Connection,
+            error,
+        }
     }
 
     /// What the server, or the lack of one, says.
     pub(super) fn of(error: tokio_postgres::Error) -> Failure {
         let (fault, error) = match error.as_db_error() {
-            None => (Fault::Connection, StoreError::unavailable("the connection to the database was lost").because(error)),
+            None => (
+                Fault::Connection,
+                StoreError::unavailable("the connection to the database was lost").because(error),
+            ),
             Some(said) => {
                 let fault = fault(said.code().code());
                 let kind = match fault {
@@ -164,7 +185,10 @@ impl Failure {
                     _ if is_damage(said.code().code()) => StoreErrorKind::Corrupt,
                     _ => StoreErrorKind::Unavailable,
                 };
-                (fault, StoreError::new(kind, explain(said)).because(Said::of(said)))
+                (
+                    fault,
+                    StoreError::new(kind, explain(said)).because(Said::of(said)),
+                )
             }
         };
         Failure { fault, error }
@@ -177,14 +201,22 @@ fn fault(code: &str) -> Fault {
         "55P03" | "40P01" => Fault::Locked,
         // Overtaken by somebody who is done.
         "40001" => Fault::Undecided,
-        // A server that does not take writes is not the one we want, whatever else it may be good for.
+        // A server that does not take writes is not the one we want, whatever else it may be good
+        // for.
         "25006" => Fault::Connection,
         "HX002" => Fault::OutOfUse,
         "HX007" => Fault::Clock,
-        // What was there is not: perhaps it is about to be restored. Whoever connects anew sees what it is then.
+        // What was there is not: perhaps it is about to be restored. Whoever connects anew sees
+        // what it is then.
         "3F000" | "42883" | "42P01" => Fault::Connection,
         code if code.starts_with("57P") || code.starts_with("08") => Fault::Connection,
-        code if is_damage(code) || ["22", "23", "54", "P0"].iter().any(|class| code.starts_with(class)) => Fault::Part,
+        code if is_damage(code)
+            || ["22", "23", "54", "P0"]
+                .iter()
+                .any(|class| code.starts_with(class)) =>
+        {
+            Fault::Part
+        }
         _ => Fault::Server,
     }
 }
@@ -193,7 +225,8 @@ fn is_damage(code: &str) -> bool {
     matches!(code, "XX001" | "XX002")
 }
 
-/// The server's words, and what to do where that is known. Its details are left out: they may show what is stored.
+/// The server's words, and what to do where that is known. Its details are left out: they may show
+/// what is stored.
 fn explain(said: &DbError) -> String {
     let (code, words) = (said.code().code(), said.message());
     match code {
@@ -203,37 +236,54 @@ fn explain(said: &DbError) -> String {
         "3F000" | "42883" | "42P01" | "42703" | "42704" => {
             format!("the database is not prepared for this version ({words}): run `hapax migrate`")
         }
-        "42501" => format!("the role may not use schema hapax ({words}): run `hapax migrate --role NAME` as the schema's owner"),
+        "42501" => format!(
+            "the role may not use schema hapax ({words}): run `hapax migrate --role NAME` as the schema's owner"
+        ),
         "53100" => format!("the database's disk is full ({words})"),
-        "55P03" | "40P01" => format!("the record is locked by a transaction that has not ended ({words})"),
+        "55P03" | "40P01" => {
+            format!("the record is locked by a transaction that has not ended ({words})")
+        }
         code => format!("the database refused a statement ({code}: {words})"),
     }
 }
 
 /// The hint of this one is ours.
 fn isolation(said: &DbError) -> String {
-    let hint = said.hint().unwrap_or("ALTER ROLE … SET default_transaction_isolation = 'read committed'");
+    let hint = said
+        .hint()
+        .unwrap_or("ALTER ROLE … SET default_transaction_isolation = 'read committed'");
     format!("{}: {hint}", said.message())
 }
 
 /// What to do about transactions that do not begin as they must, if so.
 pub(super) fn wrong_isolation(error: &tokio_postgres::Error) -> Option<String> {
-    error.as_db_error().filter(|said| said.code().code() == "HX001").map(isolation)
+    error
+        .as_db_error()
+        .filter(|said| said.code().code() == "HX001")
+        .map(isolation)
 }
 
 /// Why the store serves nobody, if it does not.
 pub(super) fn out_of_use(error: &tokio_postgres::Error) -> Option<String> {
-    error.as_db_error().filter(|said| said.code().code() == "HX002").map(|said| said.message().to_owned())
+    error
+        .as_db_error()
+        .filter(|said| said.code().code() == "HX002")
+        .map(|said| said.message().to_owned())
 }
 
 /// Whether the server says that what is to be called is not there.
 pub(super) fn is_missing(error: &tokio_postgres::Error) -> bool {
-    error.code().is_some_and(|code| matches!(code.code(), "3F000" | "42883" | "42P01" | "42703" | "42704"))
+    error
+        .code()
+        .is_some_and(|code| matches!(code.code(), "3F000" | "42883" | "42P01" | "42703" | "42704"))
 }
 
 /// Why the role was turned away, if it was.
 pub(super) fn refused_role(error: &tokio_postgres::Error) -> Option<String> {
-    error.as_db_error().filter(|said| said.code().code() == "42501").map(|said| said.message().to_owned())
+    error
+        .as_db_error()
+        .filter(|said| said.code().code() == "42501")
+        .map(|said| said.message().to_owned())
 }
 
 #[cfg(test)]
@@ -248,10 +298,14 @@ mod tests {
         for code in ["55P03", "40P01"] {
             assert_eq!(fault(code), Fault::Locked, "{code}");
         }
-        // Cancelled by somebody, out of memory: the next statement may fare better on the same connection.
+        // Cancelled by somebody, out of memory: the next statement may fare better on the same
+        // connection.
         for code in ["57014", "53200", "HX001"] {
             assert_eq!(fault(code), Fault::Server, "{code}");
         }
-        assert_eq!((fault("22021"), fault("HX002")), (Fault::Part, Fault::OutOfUse));
+        assert_eq!(
+            (fault("22021"), fault("HX002")),
+            (Fault::Part, Fault::OutOfUse)
+        );
     }
 }

@@ -60,18 +60,28 @@ impl Verb for Finishes {
 
     /// Each parameter is a column of the batch.
     async fn send(lane: &Arc<Lane>, parts: &[&Ending]) -> Result<Vec<Row>, Failure> {
-        let column = |of: fn(&Ending) -> i64| -> Vec<i64> { parts.iter().map(|part| of(part)).collect() };
+        let column =
+            |of: fn(&Ending) -> i64| -> Vec<i64> { parts.iter().map(|part| of(part)).collect() };
         let ids: Vec<&[u8]> = parts.iter().map(|part| &part.id.as_bytes()[..]).collect();
         let states: Vec<i16> = parts.iter().map(|part| code(part.state)).collect();
         let statuses: Vec<Option<i32>> = parts.iter().map(|part| part.status).collect();
         let answers: Vec<Option<&[u8]>> = parts.iter().map(|part| part.answer.as_deref()).collect();
         let parameters: Parameters<'_> = &[
             (&ids, Type::BYTEA_ARRAY),
-            (&column(|part| bigint(part.fence.as_u64())), Type::INT8_ARRAY),
+            (
+                &column(|part| bigint(part.fence.as_u64())),
+                Type::INT8_ARRAY,
+            ),
             (&states, Type::INT2_ARRAY),
             (&statuses, Type::INT4_ARRAY),
-            (&column(|part| micros(part.lifetime.retention)), Type::INT8_ARRAY),
-            (&column(|part| micros(part.lifetime.tombstone)), Type::INT8_ARRAY),
+            (
+                &column(|part| micros(part.lifetime.retention)),
+                Type::INT8_ARRAY,
+            ),
+            (
+                &column(|part| micros(part.lifetime.tombstone)),
+                Type::INT8_ARRAY,
+            ),
             (&answers, Type::BYTEA_ARRAY),
         ];
         lane.ask(SQL, parameters).await

@@ -1,8 +1,10 @@
 //! The high-water file: the last writes that the database acknowledged, kept beside this process.
 //!
-//! A database that is restored while every node is stopped shows nothing of it: nobody is left who remembers what it had. So a node writes its
-//! last acknowledged writes into a small file, and looks for them when it starts again. The file is replaced as a whole, at most once a second;
-//! after a crash it may lack the last second, which makes it a weaker witness and never a false one.
+//! A database that is restored while every node is stopped shows nothing of it: nobody is left who
+//! remembers what it had. So a node writes its last acknowledged writes into a small file, and
+//! looks for them when it starts again. The file is replaced as a whole, at most once a second;
+//! after a crash it may lack the last second, which makes it a weaker witness and never a false
+//! one.
 
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
@@ -46,7 +48,11 @@ pub(super) struct Witness {
 
 impl Mark {
     pub(super) fn new(secret: &Secret, highest: u64, writes: Vec<Witness>) -> Mark {
-        Mark { store: name_of(secret), highest, writes }
+        Mark {
+            store: name_of(secret),
+            highest,
+            writes,
+        }
     }
 
     /// Whether it is about the store with this secret.
@@ -55,9 +61,18 @@ impl Mark {
     }
 
     fn to_text(&self) -> String {
-        let mut text = format!("{FIRST_LINE}\nstore {}\nhighest {}\n", self.store, self.highest);
-        for Witness { id, version, stays_until } in &self.writes {
-            writeln!(text, "write {id} {version} {}", stays_until.as_micros()).expect("a string takes any text");
+        let mut text = format!(
+            "{FIRST_LINE}\nstore {}\nhighest {}\n",
+            self.store, self.highest
+        );
+        for Witness {
+            id,
+            version,
+            stays_until,
+        } in &self.writes
+        {
+            writeln!(text, "write {id} {version} {}", stays_until.as_micros())
+                .expect("a string takes any text");
         }
         let checksum = checksum(&text);
         text + &format!("checksum {checksum}\n")
@@ -79,9 +94,17 @@ impl Mark {
             let mut words = line.strip_prefix("write ")?.split(' ');
             let id = words.next()?.parse().ok()?;
             let (version, stays_until) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-            Some(Witness { id, version, stays_until: Timestamp::from_micros(stays_until) })
+            Some(Witness {
+                id,
+                version,
+                stays_until: Timestamp::from_micros(stays_until),
+            })
         };
-        Some(Mark { store, highest, writes: lines.map(write).collect::<Option<_>>()? })
+        Some(Mark {
+            store,
+            highest,
+            writes: lines.map(write).collect::<Option<_>>()?,
+        })
     }
 }
 
@@ -103,7 +126,9 @@ fn hex(bytes: &[u8]) -> String {
 
 /// What the file says; `None` if there is none, or nothing that can be believed.
 pub(super) fn read(path: &Path) -> Option<Mark> {
-    let text = match File::open(path).and_then(|file| io::read_to_string(io::Read::take(file, BYTES_MAX))) {
+    let text = match File::open(path)
+        .and_then(|file| io::read_to_string(io::Read::take(file, BYTES_MAX)))
+    {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
         Err(error) => {
@@ -129,7 +154,10 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     std::fs::rename(&beside, path)?;
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     File::open(directory)?.sync_all()
 }
 
@@ -143,7 +171,10 @@ fn open_for_us_alone(path: &Path) -> io::Result<File> {
 
 /// Writes the file now, and after each change while the store is in use.
 pub(super) async fn keep(path: PathBuf, shared: &Arc<Shared>) {
-    let mut keeper = Keeper { path, has_failed: false };
+    let mut keeper = Keeper {
+        path,
+        has_failed: false,
+    };
     keeper.write(shared).await;
     let (changed, shared) = (shared.lineage.changed(), Arc::downgrade(shared));
     tokio::spawn(async move { keeper.run(&changed, &shared).await });
@@ -158,7 +189,9 @@ impl Keeper {
     async fn run(&mut self, changed: &tokio::sync::Notify, shared: &Weak<Shared>) {
         loop {
             changed.notified().await;
-            let Some(shared) = shared.upgrade() else { return };
+            let Some(shared) = shared.upgrade() else {
+                return;
+            };
             self.write(&shared).await;
             drop(shared);
             tokio::time::sleep(REST).await;
@@ -167,10 +200,13 @@ impl Keeper {
 
     /// A failure is told once, until it can be written again.
     async fn write(&mut self, shared: &Shared) {
-        let Some(secret) = shared.secret.get() else { return };
+        let Some(secret) = shared.secret.get() else {
+            return;
+        };
         let (path, text) = (self.path.clone(), shared.lineage.mark(secret).to_text());
-        let written =
-            tokio::task::spawn_blocking(move || replace(&path, &text)).await.unwrap_or_else(|error| Err(io::Error::other(error)));
+        let written = tokio::task::spawn_blocking(move || replace(&path, &text))
+            .await
+            .unwrap_or_else(|error| Err(io::Error::other(error)));
         let path = self.path.display();
         match &written {
             Err(error) if !self.has_failed => tracing::warn!(
@@ -179,7 +215,9 @@ impl Keeper {
                 "the high-water file cannot be written: if the database is restored while this process is stopped, nobody will notice. Make the \
                  directory writable, or name another file"
             ),
-            Ok(()) if self.has_failed => tracing::info!(%path, "the high-water file can be written again"),
+            Ok(()) if self.has_failed => {
+                tracing::info!(%path, "the high-water file can be written again");
+            }
             _ => {}
         }
         self.has_failed = written.is_err();
@@ -191,9 +229,16 @@ mod tests {
     use super::*;
 
     fn mark() -> Mark {
-        let witness =
-            |n| Witness { id: RecordId::from_bytes([n; 32]), version: u64::from(n), stays_until: Timestamp::from_micros(9) };
-        Mark::new(&Secret::from_bytes([1; 32]), 7, vec![witness(1), witness(2)])
+        let witness = |n| Witness {
+            id: RecordId::from_bytes([n; 32]),
+            version: u64::from(n),
+            stays_until: Timestamp::from_micros(9),
+        };
+        Mark::new(
+            &Secret::from_bytes([1; 32]),
+            7,
+            vec![witness(1), witness(2)],
+        )
     }
 
     #[test]
@@ -205,12 +250,21 @@ mod tests {
         assert_eq!(read(&path), None);
         replace(&path, &mark().to_text()).unwrap();
         assert_eq!(read(&path), Some(mark()));
-        assert!(mark().is_of(&Secret::from_bytes([1; 32])) && !mark().is_of(&Secret::from_bytes([2; 32])));
+        assert!(
+            mark().is_of(&Secret::from_bytes([1; 32]))
+                && !mark().is_of(&Secret::from_bytes([2; 32]))
+        );
         let text = mark().to_text();
         for at in 0..text.len() {
             let mut bytes = text.clone().into_bytes();
             bytes[at] ^= 1;
-            assert_eq!(String::from_utf8(bytes).ok().and_then(|text| Mark::parse(&text)), None, "changed at {at}");
+            assert_eq!(
+                String::from_utf8(bytes)
+                    .ok()
+                    .and_then(|text| Mark::parse(&text)),
+                None,
+                "changed at {at}"
+            );
             assert_eq!(Mark::parse(&text[..at]), None, "cut at {at}");
         }
     }

@@ -17,18 +17,32 @@ impl Joins for Postgres {
 
     fn statement(&self, put: &Put) -> Statement {
         let values = match (&put.change, put.condition) {
-            (Change::Finish(finish), Condition::Held { fence }) => values(Ending::new(put.id, fence, finish)),
+            (Change::Finish(finish), Condition::Held { fence }) => {
+                values(Ending::new(put.id, fence, finish))
+            }
             // No other pair is the end of an attempt: without any value the database refuses.
             _ => vec![Value::Bytes(None), NO, NO, NO, NO, NO, Value::Bytes(None)],
         };
-        Statement { dialect: Dialect::Postgres, sql: SQL, values, now: None }
+        Statement {
+            dialect: Dialect::Postgres,
+            sql: SQL,
+            values,
+            now: None,
+        }
     }
 }
 
 const NO: Value = Value::Int(None);
 
 fn values(ending: Ending) -> Vec<Value> {
-    let Ending { id, fence, state, status, lifetime, answer } = ending;
+    let Ending {
+        id,
+        fence,
+        state,
+        status,
+        lifetime,
+        answer,
+    } = ending;
     vec![
         Value::Bytes(Some(id.as_bytes().to_vec())),
         Value::Int(Some(bigint(fence.as_u64()))),

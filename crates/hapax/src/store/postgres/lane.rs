@@ -1,8 +1,9 @@
 //! A lane: one connection for one kind of statement, made anew whenever it is lost.
 //!
-//! A statement without a reply costs its lane the connection, and everybody on it gets an error: what became of their writes is not known,
-//! and whoever must know sends them again. While a first new connection is tried for, those who come wait for it; once one try has failed
-//! they are turned away at once, until one succeeds.
+//! A statement without a reply costs its lane the connection, and everybody on it gets an error:
+//! what became of their writes is not known, and whoever must know sends them again. While a first
+//! new connection is tried for, those who come wait for it; once one try has failed they are turned
+//! away at once, until one succeeds.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -24,18 +25,20 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 const REST_MIN: Duration = Duration::from_millis(250);
 const REST_MAX: Duration = Duration::from_secs(5);
 
-/// Statements in flight on one connection: the server takes them one after the other, and the last must not wait longer than a statement may
-/// take.
+/// Statements in flight on one connection: the server takes them one after the other, and the last
+/// must not wait longer than a statement may take.
 const IN_FLIGHT_MAX: usize = 32;
 /// Statements that may wait for that; further ones are refused.
 const WAITING_MAX: usize = 4096;
 
-/// Parameters of a statement, each with its type, so that nothing has to be asked of the server first.
+/// Parameters of a statement, each with its type, so that nothing has to be asked of the server
+/// first.
 pub(super) type Parameters<'a> = &'a [(&'a (dyn ToSql + Sync), Type)];
 
 pub(super) struct Lane {
     shared: Arc<Shared>,
-    /// Room for statements in flight. Those who come after wait here, where waiting costs nobody the connection.
+    /// Room for statements in flight. Those who come after wait here, where waiting costs nobody
+    /// the connection.
     room: Semaphore,
     waiting: AtomicUsize,
     /// Connections in a row that were given up without a single answer.
@@ -54,13 +57,17 @@ enum Line {
 /// A connection in use.
 pub(super) struct Link {
     pub(super) connected: Connected,
-    /// Cancelled when somebody found that it is of no use any more: those who wait for a reply on it need not wait on.
+    /// Cancelled when somebody found that it is of no use any more: those who wait for a reply on
+    /// it need not wait on.
     given_up: CancellationToken,
 }
 
 impl Link {
     pub(super) fn new(connected: Connected) -> Arc<Link> {
-        Arc::new(Link { connected, given_up: CancellationToken::new() })
+        Arc::new(Link {
+            connected,
+            given_up: CancellationToken::new(),
+        })
     }
 
     fn is_over(&self) -> bool {
@@ -68,8 +75,14 @@ impl Link {
     }
 
     /// One statement, one round trip: nothing is prepared, nothing is left on the server.
-    pub(super) async fn ask(&self, sql: &str, parameters: Parameters<'_>, patience: Duration) -> Result<Vec<Row>, Failure> {
-        let asked = tokio::time::timeout(patience, self.connected.client.query_typed(sql, parameters));
+    pub(super) async fn ask(
+        &self,
+        sql: &str,
+        parameters: Parameters<'_>,
+        patience: Duration,
+    ) -> Result<Vec<Row>, Failure> {
+        let asked =
+            tokio::time::timeout(patience, self.connected.client.query_typed(sql, parameters));
         tokio::select! {
             biased;
             asked = asked => match asked {
@@ -95,21 +108,44 @@ impl Lane {
     }
 
     fn new(shared: Arc<Shared>, line: Line) -> Arc<Lane> {
-        let (room, waiting, unanswered) = (Semaphore::new(IN_FLIGHT_MAX), AtomicUsize::new(0), AtomicU32::new(0));
-        Arc::new(Lane { shared, room, waiting, unanswered, line: watch::Sender::new(line) })
+        let (room, waiting, unanswered) = (
+            Semaphore::new(IN_FLIGHT_MAX),
+            AtomicUsize::new(0),
+            AtomicU32::new(0),
+        );
+        Arc::new(Lane {
+            shared,
+            room,
+            waiting,
+            unanswered,
+            line: watch::Sender::new(line),
+        })
     }
 
     /// Sends a statement and waits for its rows, no longer than a statement may take.
-    pub(super) async fn ask(self: &Arc<Self>, sql: &str, parameters: Parameters<'_>) -> Result<Vec<Row>, Failure> {
-        let _room = self.enter().await.map_err(|error| Failure { fault: Fault::Server, error })?;
+    pub(super) async fn ask(
+        self: &Arc<Self>,
+        sql: &str,
+        parameters: Parameters<'_>,
+    ) -> Result<Vec<Row>, Failure> {
+        let _room = self.enter().await.map_err(|error| Failure {
+            fault: Fault::Server,
+            error,
+        })?;
         let link = self.link().await.map_err(Failure::connection)?;
-        let asked = link.ask(sql, parameters, self.shared.options.statement_patience).await;
+        let asked = link
+            .ask(sql, parameters, self.shared.options.statement_patience)
+            .await;
         self.shared.counters.statement();
         let fault = asked.as_ref().err().map(|failure| failure.fault);
         if fault != Some(Fault::Connection) {
             self.unanswered.store(0, Ordering::Relaxed);
         }
-        if let Err(Failure { fault: Fault::OutOfUse, error }) = &asked {
+        if let Err(Failure {
+            fault: Fault::OutOfUse,
+            error,
+        }) = &asked
+        {
             self.shared.sound_alarm(&error.to_string());
         }
         if matches!(fault, Some(Fault::Connection | Fault::OutOfUse)) {
@@ -124,7 +160,10 @@ impl Lane {
             return Ok(room);
         }
         let _waiting = Waiting::begin(&self.waiting)?;
-        self.room.acquire().await.map_err(|error| StoreError::unavailable("the store has stopped").because(error))
+        self.room
+            .acquire()
+            .await
+            .map_err(|error| StoreError::unavailable("the store has stopped").because(error))
     }
 
     /// The connection, as soon as there is one.
@@ -134,16 +173,23 @@ impl Lane {
         }
         let mut line = self.line.subscribe();
         // Nothing of the line is held on to: what is known of it may have to be changed.
-        let waited = async { line.wait_for(|line| !matches!(line, Line::Connecting)).await.is_ok() };
+        let waited = async {
+            line.wait_for(|line| !matches!(line, Line::Connecting))
+                .await
+                .is_ok()
+        };
         if tokio::time::timeout(self.shared.options.statement_patience, waited).await == Ok(true)
             && let Some(known) = self.known()
         {
             return known;
         }
-        Err(StoreError::unavailable("no connection to the database came to be in time"))
+        Err(StoreError::unavailable(
+            "no connection to the database came to be in time",
+        ))
     }
 
-    /// What is known without waiting. A connection that has ended since is replaced; `None` until that has gone one way or the other.
+    /// What is known without waiting. A connection that has ended since is replaced; `None` until
+    /// that has gone one way or the other.
     fn known(self: &Arc<Self>) -> Option<Result<Arc<Link>, StoreError>> {
         let line = self.line.borrow().clone();
         match line {
@@ -182,15 +228,17 @@ impl Lane {
         }
     }
 
-    /// At once, unless one connection after the other was of no use: then whoever is behind them answers nobody (a primary that waits for
-    /// a standby, for example) and what we leave behind there piles up.
+    /// At once, unless one connection after the other was of no use: then whoever is behind them
+    /// answers nobody (a primary that waits for a standby, for example) and what we leave behind
+    /// there piles up.
     fn connect(self: &Arc<Self>) {
         let rest = match self.unanswered.load(Ordering::Relaxed) {
             0..=2 => Duration::ZERO,
             more => (REST_MIN * 2_u32.pow((more - 3).min(10))).min(REST_MAX),
         };
         if !rest.is_zero() {
-            let error = StoreError::unavailable("the database takes connections and answers none of them");
+            let error =
+                StoreError::unavailable("the database takes connections and answers none of them");
             self.shared.counters.failed(&error);
             self.line.send_replace(Line::Down(error));
         }
@@ -207,7 +255,9 @@ impl Waiting<'_> {
         let waiting = Waiting(count);
         match count.fetch_add(1, Ordering::Relaxed) {
             others if others < WAITING_MAX => Ok(waiting),
-            _ => Err(StoreError::unavailable("too many requests wait for the database: it is too slow for them")),
+            _ => Err(StoreError::unavailable(
+                "too many requests wait for the database: it is too slow for them",
+            )),
         }
     }
 }

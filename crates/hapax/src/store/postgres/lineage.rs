@@ -1,10 +1,12 @@
 //! Lineage: whether the database is still the one that acknowledged what we wrote.
 //!
-//! A standby that took over is on a new timeline; a restored copy may be another system. Either may lack commits that were
-//! acknowledged, and then keys that have run may run again. What is lost is the end of the history, so whoever remembers the last writes
-//! that it saw acknowledged can tell: it looks for them. A restore need not show in identifier or timeline, but nobody restores under an open
-//! connection: so whoever connects anew looks for the latest of them. Where it is told to, a process also keeps them in a file, see
-//! `high_water`, and looks for them when it is started again.
+//! A standby that took over is on a new timeline; a restored copy may be another system. Either may
+//! lack commits that were acknowledged, and then keys that have run may run again. What is lost is
+//! the end of the history, so whoever remembers the last writes that it saw acknowledged can tell:
+//! it looks for them. A restore need not show in identifier or timeline, but nobody restores under
+//! an open connection: so whoever connects anew looks for the latest of them. Where it is told to,
+//! a process also keeps them in a file, see `high_water`, and looks for them when it is started
+//! again.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +29,8 @@ use super::shared::Shared;
 use super::{ConnectOptions, row, schema};
 use crate::hash::Ids;
 
-/// Acknowledged writes that are remembered: enough to tell, as what a failover loses is the end of the history.
+/// Acknowledged writes that are remembered: enough to tell, as what a failover loses is the end of
+/// the history.
 const REMEMBERED_MAX: usize = 1024;
 /// Until how long before the latest one.
 const REMEMBERED_FOR: Duration = Duration::from_secs(10);
@@ -56,9 +59,15 @@ impl Beat {
                                   schema, oldest, hapax.lives_since() FROM hapax.pulse()";
 
     pub(super) fn of(rows: &[Row]) -> Result<Beat, StoreError> {
-        let row = rows.first().ok_or_else(|| StoreError::corrupt("the database has nothing to say of itself"))?;
-        let line =
-            |first| Ok::<_, StoreError>(Line { system_identifier: row::get(row, first)?, timeline: row::get(row, first + 1)? });
+        let row = rows
+            .first()
+            .ok_or_else(|| StoreError::corrupt("the database has nothing to say of itself"))?;
+        let line = |first| {
+            Ok::<_, StoreError>(Line {
+                system_identifier: row::get(row, first)?,
+                timeline: row::get(row, first + 1)?,
+            })
+        };
         let secret = Secret::from_bytes(row::array(row::get(row, 2)?)?);
         Ok(Beat {
             pulse: Pulse {
@@ -75,22 +84,47 @@ impl Beat {
         })
     }
 
-    /// Whether this process can use the database as it is: the schema, and the store in it, by its secret.
-    pub(super) fn check(&self, database: &ConnectOptions, secret: &Secret) -> Result<(), OpenError> {
+    /// Whether this process can use the database as it is: the schema, and the store in it, by its
+    /// secret.
+    pub(super) fn check(
+        &self,
+        database: &ConnectOptions,
+        secret: &Secret,
+    ) -> Result<(), OpenError> {
         if self.pulse.secret != *secret {
-            return Err(OpenError::AnotherStore { database: database.to_string() });
+            return Err(OpenError::AnotherStore {
+                database: database.to_string(),
+            });
         }
         check_schema(database, self.schema, self.oldest)
     }
 }
 
-/// Whether this program can use a schema of this version, which serves programs from that version on.
-pub(super) fn check_schema(database: &ConnectOptions, found: u32, oldest: u32) -> Result<(), OpenError> {
+/// Whether this program can use a schema of this version, which serves programs from that version
+/// on.
+pub(super) fn check_schema(
+    database: &ConnectOptions,
+    found: u32,
+    oldest: u32,
+) -> Result<(), OpenError> {
     let (database, needed) = (database.to_string(), schema::VERSION);
     if found < needed {
-        return Err(OpenError::TooOld { database, found, needed });
+        return Err(OpenError::TooOld {
+            database,
+            found,
+            needed,
+        });
     }
-    if oldest > needed { Err(OpenError::TooNew { database, found, oldest, needed }) } else { Ok(()) }
+    if oldest > needed {
+        Err(OpenError::TooNew {
+            database,
+            found,
+            oldest,
+            needed,
+        })
+    } else {
+        Ok(())
+    }
 }
 
 /// What this process knows of the database's history.
@@ -98,11 +132,13 @@ pub(super) fn check_schema(database: &ConnectOptions, found: u32, oldest: u32) -
 pub(super) struct Lineage {
     seen: Mutex<Option<Line>>,
     acknowledged: Mutex<VecDeque<Acknowledged>>,
-    /// The highest version of any write that was ever acknowledged: no fence may be given again up to here.
+    /// The highest version of any write that was ever acknowledged: no fence may be given again up
+    /// to here.
     highest: AtomicU64,
     /// Told of every write that is remembered.
     changed: Arc<Notify>,
-    /// Held while somebody looks: one is enough, and nobody writes on before it is done. Since when it was last known how things are.
+    /// Held while somebody looks: one is enough, and nobody writes on before it is done. Since when
+    /// it was last known how things are.
     looking: tokio::sync::Mutex<Option<Instant>>,
 }
 
@@ -118,7 +154,8 @@ struct Acknowledged {
 impl Lineage {
     /// Remembers a write for a while.
     pub(super) fn remember(&self, head: &Head, now: Timestamp) {
-        self.highest.fetch_max(head.version.max(head.fence.as_u64()), Ordering::Relaxed);
+        self.highest
+            .fetch_max(head.version.max(head.fence.as_u64()), Ordering::Relaxed);
         let hour = now.after(STAYS);
         // One that goes soon takes the place of what was remembered of the same record.
         let stays_until = match head.state.is_open() {
@@ -128,10 +165,17 @@ impl Lineage {
         };
         let mut acknowledged = lock(&self.acknowledged);
         let at = Instant::now();
-        while acknowledged.front().is_some_and(|oldest| acknowledged.len() >= REMEMBERED_MAX || oldest.at + REMEMBERED_FOR < at) {
+        while acknowledged.front().is_some_and(|oldest| {
+            acknowledged.len() >= REMEMBERED_MAX || oldest.at + REMEMBERED_FOR < at
+        }) {
             acknowledged.pop_front();
         }
-        acknowledged.push_back(Acknowledged { at, id: head.id, version: head.version, stays_until });
+        acknowledged.push_back(Acknowledged {
+            at,
+            id: head.id,
+            version: head.version,
+            stays_until,
+        });
         drop(acknowledged);
         self.changed.notify_one();
     }
@@ -140,8 +184,18 @@ impl Lineage {
     pub(super) fn recall(&self, mark: &Mark) {
         self.highest.fetch_max(mark.highest, Ordering::Relaxed);
         let at = Instant::now();
-        let recalled =
-            mark.writes.iter().map(|&Witness { id, version, stays_until }| Acknowledged { at, id, version, stays_until });
+        let recalled = mark.writes.iter().map(
+            |&Witness {
+                 id,
+                 version,
+                 stays_until,
+             }| Acknowledged {
+                at,
+                id,
+                version,
+                stays_until,
+            },
+        );
         lock(&self.acknowledged).extend(recalled);
     }
 
@@ -149,8 +203,15 @@ impl Lineage {
     pub(super) fn mark(&self, secret: &Secret) -> Mark {
         let acknowledged = lock(&self.acknowledged);
         let mut met = HashSet::with_hasher(Ids::default());
-        let last = acknowledged.iter().rev().filter(|write| met.insert(write.id) && write.stays_until > Timestamp::ZERO);
-        let witness = |write: &Acknowledged| Witness { id: write.id, version: write.version, stays_until: write.stays_until };
+        let last = acknowledged
+            .iter()
+            .rev()
+            .filter(|write| met.insert(write.id) && write.stays_until > Timestamp::ZERO);
+        let witness = |write: &Acknowledged| Witness {
+            id: write.id,
+            version: write.version,
+            stays_until: write.stays_until,
+        };
         let mut writes: Vec<_> = last.take(LATEST).map(witness).collect();
         writes.reverse();
         Mark::new(secret, self.highest.load(Ordering::Relaxed), writes)
@@ -160,9 +221,14 @@ impl Lineage {
         self.changed.clone()
     }
 
-    /// Compares the database with what was known of it. If it has changed, looks whether anything is missing, sounds the alarm if so, and
-    /// has every node take note.
-    pub(super) async fn watch(&self, beat: &Beat, link: &Link, shared: &Shared) -> Result<(), Failure> {
+    /// Compares the database with what was known of it. If it has changed, looks whether anything
+    /// is missing, sounds the alarm if so, and has every node take note.
+    pub(super) async fn watch(
+        &self,
+        beat: &Beat,
+        link: &Link,
+        shared: &Shared,
+    ) -> Result<(), Failure> {
         if self.is_known(beat) {
             return Ok(());
         }
@@ -175,9 +241,15 @@ impl Lineage {
         Ok(())
     }
 
-    /// The same on a connection that was begun at that moment: there the latest writes are looked for also if nothing seems to have
-    /// changed, unless somebody has done so since.
-    pub(super) async fn meet(&self, since: Instant, beat: &Beat, link: &Link, shared: &Shared) -> Result<(), Failure> {
+    /// The same on a connection that was begun at that moment: there the latest writes are looked
+    /// for also if nothing seems to have changed, unless somebody has done so since.
+    pub(super) async fn meet(
+        &self,
+        since: Instant,
+        beat: &Beat,
+        link: &Link,
+        shared: &Shared,
+    ) -> Result<(), Failure> {
         let mut looked = self.looking.lock().await;
         let is_known = self.is_known(beat);
         if is_known && *looked > Some(since) {
@@ -211,13 +283,25 @@ impl Lineage {
             shared.terms.forget_told();
         }
         if has_changed || missing > 0 || beat.known != beat.line {
-            // Every node says how far it had come, whoever was first: no fence that any of them was given is given again.
+            // Every node says how far it had come, whoever was first: no fence that any of them was
+            // given is given again.
             let highest = row::bigint(self.highest.load(Ordering::Relaxed));
-            link.ask("SELECT hapax.adopt($1)", &[(&highest, Type::INT8)], shared.options.statement_patience).await?;
+            link.ask(
+                "SELECT hapax.adopt($1)",
+                &[(&highest, Type::INT8)],
+                shared.options.statement_patience,
+            )
+            .await?;
         }
         *lock(&self.seen) = Some(beat.line);
-        shared.counters.failovers.fetch_add(u64::from(has_changed), Ordering::Relaxed);
-        shared.counters.commits_lost.fetch_add(missing, Ordering::Relaxed);
+        shared
+            .counters
+            .failovers
+            .fetch_add(u64::from(has_changed), Ordering::Relaxed);
+        shared
+            .counters
+            .commits_lost
+            .fetch_add(missing, Ordering::Relaxed);
         if seen.is_none() && missing > 0 {
             shared.counters.restored.store(true, Ordering::Relaxed);
         }
@@ -230,18 +314,28 @@ impl Lineage {
         Ok(())
     }
 
-    /// Whether the end of what is remembered is not there. What a restore loses is the end of the history, so a few are enough.
-    async fn lacks_the_latest(&self, beat: &Beat, link: &Link, shared: &Shared) -> Result<bool, Failure> {
+    /// Whether the end of what is remembered is not there. What a restore loses is the end of the
+    /// history, so a few are enough.
+    async fn lacks_the_latest(
+        &self,
+        beat: &Beat,
+        link: &Link,
+        shared: &Shared,
+    ) -> Result<bool, Failure> {
         let mut latest = self.witnesses(beat.pulse.now);
         latest.drain(..latest.len().saturating_sub(LATEST));
         Ok(!latest.is_empty() && missing_of(&latest, link, shared).await? > 0)
     }
 
-    /// What must be there at this time: the last write of every record that is remembered, the latest at the end.
+    /// What must be there at this time: the last write of every record that is remembered, the
+    /// latest at the end.
     fn witnesses(&self, now: Timestamp) -> Vec<(RecordId, u64)> {
         let acknowledged = lock(&self.acknowledged);
         let mut met = HashSet::with_hasher(Ids::default());
-        let last = acknowledged.iter().rev().filter(|write| met.insert(write.id) && write.stays_until > now);
+        let last = acknowledged
+            .iter()
+            .rev()
+            .filter(|write| met.insert(write.id) && write.stays_until > now);
         let mut witnesses: Vec<_> = last.map(|write| (write.id, write.version)).collect();
         witnesses.reverse();
         witnesses
@@ -272,7 +366,12 @@ fn tell(before: Line, after: Line, missing: u64, looked_for: usize) {
             "ALARM: the database is another system than before, restored or replaced; keys of the time since it was copied may run again"
         );
     } else if before != after {
-        tracing::warn!(looked_for, ?before, ?after, "the database has failed over; nothing that this process remembers is missing");
+        tracing::warn!(
+            looked_for,
+            ?before,
+            ?after,
+            "the database has failed over; nothing that this process remembers is missing"
+        );
     }
 }
 
@@ -284,17 +383,40 @@ const PAGE: usize = 256;
 const VERSIONS: &str = "SELECT id, CASE WHEN state IS NOT NULL THEN version END FROM hapax.get($1)";
 
 /// How many of these records are not there, or only as they were before.
-async fn missing_of(expected: &[(RecordId, u64)], link: &Link, shared: &Shared) -> Result<u64, Failure> {
+async fn missing_of(
+    expected: &[(RecordId, u64)],
+    link: &Link,
+    shared: &Shared,
+) -> Result<u64, Failure> {
     let ids: Vec<&[u8]> = expected.iter().map(|(id, _)| &id.as_bytes()[..]).collect();
-    let rows = link.ask(VERSIONS, &[(&ids, Type::BYTEA_ARRAY)], shared.options.statement_patience).await?;
-    let broken = |error| Failure { fault: Fault::Server, error };
+    let rows = link
+        .ask(
+            VERSIONS,
+            &[(&ids, Type::BYTEA_ARRAY)],
+            shared.options.statement_patience,
+        )
+        .await?;
+    let broken = |error| Failure {
+        fault: Fault::Server,
+        error,
+    };
     let mut found = HashMap::with_hasher(Ids::default());
     for row in &rows {
-        let id = row::get(row, 0).and_then(row::array).map(RecordId::from_bytes).map_err(broken)?;
-        found.insert(id, row::get::<Option<i64>>(row, 1).map_err(broken)?.map(i64::unsigned_abs));
+        let id = row::get(row, 0)
+            .and_then(row::array)
+            .map(RecordId::from_bytes)
+            .map_err(broken)?;
+        found.insert(
+            id,
+            row::get::<Option<i64>>(row, 1)
+                .map_err(broken)?
+                .map(i64::unsigned_abs),
+        );
     }
     // What has no row is being changed at this moment, so it is there.
-    let is_missing = |(id, version): &&(RecordId, u64)| found.get(id).is_some_and(|found| *found < Some(*version));
+    let is_missing = |(id, version): &&(RecordId, u64)| {
+        found.get(id).is_some_and(|found| *found < Some(*version))
+    };
     Ok(expected.iter().filter(is_missing).count() as u64)
 }
 

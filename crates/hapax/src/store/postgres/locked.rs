@@ -1,4 +1,5 @@
-//! Records that somebody has locked: whoever wants one of them is sent alone from the start, as it would hold up all it is sent with.
+//! Records that somebody has locked: whoever wants one of them is sent alone from the start, as it
+//! would hold up all it is sent with.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +10,8 @@ use hapax_core::scope::RecordId;
 
 use crate::hash::Ids;
 
-/// How long a record is suspected after it was last found locked: about as long as those rest who try to write it.
+/// How long a record is suspected after it was last found locked: about as long as those rest who
+/// try to write it.
 const SUSPECTED_FOR: Duration = Duration::from_secs(2);
 /// Records suspected at a time. Of further ones each costs others a wait.
 const SUSPECTS_MAX: usize = 1024;
@@ -54,9 +56,16 @@ mod tests {
 
     #[test]
     fn what_was_found_locked_is_suspected_and_nothing_else() {
-        let (locked, one, other) = (Locked::default(), [RecordId::from_bytes([1; 32])], [RecordId::from_bytes([2; 32])]);
+        let (locked, one, other) = (
+            Locked::default(),
+            [RecordId::from_bytes([1; 32])],
+            [RecordId::from_bytes([2; 32])],
+        );
         assert!(!locked.has_any(&one));
         locked.note(&one);
-        assert_eq!((locked.has_any(&one), locked.has_any(&other)), (true, false));
+        assert_eq!(
+            (locked.has_any(&one), locked.has_any(&other)),
+            (true, false)
+        );
     }
 }

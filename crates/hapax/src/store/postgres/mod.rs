@@ -9,18 +9,22 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Every verb is one call of one function in schema `hapax`: one statement, one transaction, one round trip. The functions judge by the
-//! rules of [`hapax_core::guard`] and by the database's clock. Nothing is prepared and nothing is left in a session, so that PgBouncer may
-//! stand in between in transaction mode. Whatever arrives while a statement is in flight goes into the next one together: many
-//! callers share a commit and a single caller waits for nobody.
+//! Every verb is one call of one function in schema `hapax`: one statement, one transaction, one
+//! round trip. The functions judge by the rules of [`hapax_core::guard`] and by the database's
+//! clock. Nothing is prepared and nothing is left in a session, so that PgBouncer may stand in
+//! between in transaction mode. Whatever arrives while a statement is in flight goes into the next
+//! one together: many callers share a commit and a single caller waits for nobody.
 //!
-//! Forgetting deletes the answer in the transaction that says so, and from then on nobody can read it through Postgres. Its bytes are gone
-//! from the table with the next vacuum; from the write-ahead log, replicas and backups in their own time, which is beyond this store.
+//! Forgetting deletes the answer in the transaction that says so, and from then on nobody can read
+//! it through Postgres. Its bytes are gone from the table with the next vacuum; from the
+//! write-ahead log, replicas and backups in their own time, which is beyond this store.
 //!
-//! To read the code: `schema` has the tables and functions. `lane` is a connection that comes back, `batch` the queue before it, `claim`,
-//! `finish` and `read` what goes through it; `join` what goes through somebody else's connection, by `terms`; `operator`, `audit` and `upkeep` have the rest, sent one by one. `row` reads
-//! what is stored, `patience` and `locked` are for rows that others have locked, `lineage` and `high_water` notice a database that has lost something,
-//! `transfer` and `shipment` move everything into another store or in here.
+//! To read the code: `schema` has the tables and functions. `lane` is a connection that comes back,
+//! `batch` the queue before it, `claim`, `finish` and `read` what goes through it; `join` what goes
+//! through somebody else's connection, by `terms`; `operator`, `audit` and `upkeep` have the rest,
+//! sent one by one. `row` reads what is stored, `patience` and `locked` are for rows that others
+//! have locked, `lineage` and `high_water` notice a database that has lost something, `transfer`
+//! and `shipment` move everything into another store or in here.
 
 mod audit;
 mod batch;
@@ -59,8 +63,8 @@ use hapax_core::planted::{self, Bug};
 use hapax_core::record::{Fence, Head, State};
 use hapax_core::scope::{PrincipalId, RecordId};
 use hapax_core::store::{
-    Change, Claim, Condition, Joins, KnownPrincipal, ListQuery, Pulse, Put, Reading, Renewal, Reply, Seen, Store, StoreError,
-    StoreErrorKind, Swept, Written,
+    Change, Claim, Condition, Joins, KnownPrincipal, ListQuery, Pulse, Put, Reading, Renewal,
+    Reply, Seen, Store, StoreError, StoreErrorKind, Swept, Written,
 };
 use hapax_core::time::Clock;
 use tokio::sync::Semaphore;
@@ -82,7 +86,8 @@ use self::patience::{Patience, decided};
 use self::read::Reads;
 use self::shared::Shared;
 
-/// Writes sent one by one at a time: each may wait for a lock, and stands before others on its lane meanwhile.
+/// Writes sent one by one at a time: each may wait for a lock, and stands before others on its lane
+/// meanwhile.
 const ALONE_MAX: usize = 4;
 
 /// Records in a Postgres database.
@@ -104,24 +109,28 @@ pub struct Postgres {
 pub struct Options {
     /// Where it is and how to get in.
     pub connection: ConnectOptions,
-    /// How much may wait to be sent, 64 MiB unless said otherwise. Beyond it a request is refused at once: a database that is too slow shows
-    /// as answers of 503, not as memory that fills up.
+    /// How much may wait to be sent, 64 MiB unless said otherwise. Beyond it a request is refused
+    /// at once: a database that is too slow shows as answers of 503, not as memory that fills up.
     pub queue_bytes_max: usize,
-    /// How long a statement may take, 1.5 seconds unless said otherwise: less than the two seconds after which a request is given up. After
-    /// that the connection is taken for dead and made anew.
+    /// How long a statement may take, 1.5 seconds unless said otherwise: less than the two seconds
+    /// after which a request is given up. After that the connection is taken for dead and made
+    /// anew.
     pub statement_patience: Duration,
-    /// How long a write is tried whose record somebody else has locked, a second unless said otherwise.
+    /// How long a write is tried whose record somebody else has locked, a second unless said
+    /// otherwise.
     pub lock_patience: Duration,
-    /// What the database's clock is compared with before time moves on by more than an hour at once: this machine's wall clock unless said
-    /// otherwise. It decides nothing else.
+    /// What the database's clock is compared with before time moves on by more than an hour at
+    /// once: this machine's wall clock unless said otherwise. It decides nothing else.
     pub clock: Option<Arc<dyn Clock>>,
-    /// A file of this process alone, in which it keeps its last acknowledged writes, none unless said otherwise. By it a process notices
-    /// when it starts that the database was restored from a backup since it stopped. See [`Stats::commits_lost`].
+    /// A file of this process alone, in which it keeps its last acknowledged writes, none unless
+    /// said otherwise. By it a process notices when it starts that the database was restored from a
+    /// backup since it stopped. See [`Stats::commits_lost`].
     pub high_water_file: Option<PathBuf>,
 }
 
 impl Options {
-    /// The defaults, for the database that a URL or a `key=value` text names. What it does not say comes from the `PG*` variables.
+    /// The defaults, for the database that a URL or a `key=value` text names. What it does not say
+    /// comes from the `PG*` variables.
     pub fn new(connection: &str) -> Result<Options, OptionsError> {
         Ok(Options {
             connection: ConnectOptions::parse(connection)?,
@@ -135,7 +144,8 @@ impl Options {
 }
 
 impl Postgres {
-    /// Opens a database that was [prepared](schema::migrate) for it, by its URL or a `key=value` text.
+    /// Opens a database that was [prepared](schema::migrate) for it, by its URL or a `key=value`
+    /// text.
     pub async fn open(connection: &str) -> Result<Postgres, OpenError> {
         Postgres::open_with(Options::new(connection)?).await
     }
@@ -144,7 +154,9 @@ impl Postgres {
     pub async fn open_with(options: Options) -> Result<Postgres, OpenError> {
         let high_water_file = options.high_water_file.clone();
         let recalled = match high_water_file.clone() {
-            Some(path) => tokio::task::spawn_blocking(move || high_water::read(&path)).await.unwrap_or_default(),
+            Some(path) => tokio::task::spawn_blocking(move || high_water::read(&path))
+                .await
+                .unwrap_or_default(),
             None => None,
         };
         let shared = Arc::new(Shared::new(options, recalled));
@@ -173,16 +185,24 @@ impl Postgres {
     }
 
     async fn put(&self, put: Put) -> Result<Written, StoreError> {
-        let Put { id, condition, change } = put;
+        let Put {
+            id,
+            condition,
+            change,
+        } = put;
         let written = match (change, condition) {
             (Change::Claim(claim), Condition::Absent) => self.claim(id, None, claim).await?,
-            (Change::Claim(claim), Condition::Lapsed { fence }) => self.claim(id, Some(fence), claim).await?,
+            (Change::Claim(claim), Condition::Lapsed { fence }) => {
+                self.claim(id, Some(fence), claim).await?
+            }
             (Change::Finish(finish), Condition::Held { fence }) if is_end(finish.state) => {
                 let ending = Ending::new(id, fence, &finish);
                 let rows = self.through(&self.finishes, Arc::new(ending)).await?;
                 self.written(rows.first().map(|row| &**row), None).await?
             }
-            (Change::Lose(lifetime), Condition::Lapsed { fence }) => self.lose(id, fence, lifetime).await?,
+            (Change::Lose(lifetime), Condition::Lapsed { fence }) => {
+                self.lose(id, fence, lifetime).await?
+            }
             (Change::Settle(finish, signed), Condition::Version { version })
                 if is_end(finish.state) && finish.state != State::Unknown =>
             {
@@ -194,7 +214,10 @@ impl Postgres {
             // No other pair is a transition.
             _ => {
                 let Reading { mut records, now } = self.read(vec![id]).await?;
-                Written::Lost(Seen { record: records.pop().flatten(), now })
+                Written::Lost(Seen {
+                    record: records.pop().flatten(),
+                    now,
+                })
             }
         };
         if let Written::Won(won) = &written {
@@ -203,18 +226,39 @@ impl Postgres {
         Ok(written)
     }
 
-    async fn claim(&self, id: RecordId, after: Option<Fence>, claim: Claim) -> Result<Written, StoreError> {
-        let policy = self.shared.policies.number(&claim.fingerprint.policy, &self.aside).await?;
+    async fn claim(
+        &self,
+        id: RecordId,
+        after: Option<Fence>,
+        claim: Claim,
+    ) -> Result<Written, StoreError> {
+        let policy = self
+            .shared
+            .policies
+            .number(&claim.fingerprint.policy, &self.aside)
+            .await?;
         let terms = self.terms_number(&claim).await?;
-        let wanted = Arc::new(Wanted { id, after, claim, policy, terms });
+        let wanted = Arc::new(Wanted {
+            id,
+            after,
+            claim,
+            policy,
+            terms,
+        });
         let rows = self.through(&self.claims, wanted.clone()).await?;
-        // Mostly it knows already. But the claim may have waited for a new connection, and found a database there that was never told.
-        self.shared.policies.number(&wanted.claim.fingerprint.policy, &self.aside).await?;
+        // Mostly it knows already. But the claim may have waited for a new connection, and found a
+        // database there that was never told.
+        self.shared
+            .policies
+            .number(&wanted.claim.fingerprint.policy, &self.aside)
+            .await?;
         self.terms_number(&wanted.claim).await?;
-        self.written(rows.first().map(|row| &**row), Some(&wanted.claim)).await
+        self.written(rows.first().map(|row| &**row), Some(&wanted.claim))
+            .await
     }
 
-    /// The number of the terms by which others may end the attempt, once the database knows what they are.
+    /// The number of the terms by which others may end the attempt, once the database knows what
+    /// they are.
     async fn terms_number(&self, claim: &Claim) -> Result<Option<i64>, StoreError> {
         match &claim.terms {
             Some(terms) => self.shared.terms.number(terms, &self.aside).await.map(Some),
@@ -223,10 +267,17 @@ impl Postgres {
     }
 
     /// What the one row that answers a write says.
-    async fn written(&self, row: Option<&Row>, claim: Option<&Claim>) -> Result<Written, StoreError> {
+    async fn written(
+        &self,
+        row: Option<&Row>,
+        claim: Option<&Claim>,
+    ) -> Result<Written, StoreError> {
         let Some(row) = row else {
             return if planted::is(Bug::PgEmptyIsAbsence) || planted::is(Bug::PgLostReplyIsFailure) {
-                Ok(Written::Lost(Seen { record: None, now: hapax_core::Timestamp::ZERO }))
+                Ok(Written::Lost(Seen {
+                    record: None,
+                    now: hapax_core::Timestamp::ZERO,
+                }))
             } else {
                 Err(StoreError::unavailable("the database left out an answer"))
             };
@@ -235,8 +286,13 @@ impl Postgres {
         row::written(row, &self.shared.policies, claim)
     }
 
-    /// Sends something together with whatever else there is to send, or alone if it does not go together, until it is decided.
-    async fn through<V: Verb>(&self, batches: &Batches<V>, part: Arc<V::Part>) -> Result<Vec<Arc<Row>>, StoreError> {
+    /// Sends something together with whatever else there is to send, or alone if it does not go
+    /// together, until it is decided.
+    async fn through<V: Verb>(
+        &self,
+        batches: &Batches<V>,
+        part: Arc<V::Part>,
+    ) -> Result<Vec<Arc<Row>>, StoreError> {
         let mut patience = Patience::new(self.shared.options.lock_patience);
         if V::CHANGES && self.locked.has_any(V::ids(&part)) {
             patience = Patience::alone(self.shared.options.lock_patience);
@@ -246,7 +302,10 @@ impl Postgres {
                 false => batches.ask(part.clone()).await,
                 true => self.send_alone::<V>(&part, &patience).await,
             };
-            if sent.as_ref().is_err_and(|failure| failure.fault == Fault::Clock) {
+            if sent
+                .as_ref()
+                .is_err_and(|failure| failure.fault == Fault::Clock)
+            {
                 self.keep_time().await?;
             }
             if V::CHANGES && sent.as_ref().is_err_and(is_taken_for_absence) {
@@ -258,14 +317,25 @@ impl Postgres {
         }
     }
 
-    async fn send_alone<V: Verb>(&self, part: &V::Part, patience: &Patience) -> Result<Vec<Arc<Row>>, Failure> {
-        let Ok(Ok(_permit)) = tokio::time::timeout_at(patience.until(), self.alone.acquire()).await else {
-            let error = StoreError::new(StoreErrorKind::Locked, "too many records are locked by transactions that have not ended");
+    async fn send_alone<V: Verb>(
+        &self,
+        part: &V::Part,
+        patience: &Patience,
+    ) -> Result<Vec<Arc<Row>>, Failure> {
+        let Ok(Ok(_permit)) = tokio::time::timeout_at(patience.until(), self.alone.acquire()).await
+        else {
+            let error = StoreError::new(
+                StoreErrorKind::Locked,
+                "too many records are locked by transactions that have not ended",
+            );
             return Err(Failure::connection(error));
         };
         self.shared.counters.alone.fetch_add(1, Ordering::Relaxed);
         let sent = batch::send_alone::<V>(&self.aside, part).await;
-        if sent.as_ref().is_err_and(|failure| failure.fault == Fault::Locked) {
+        if sent
+            .as_ref()
+            .is_err_and(|failure| failure.fault == Fault::Locked)
+        {
             self.locked.note(V::ids(part));
         }
         sent
@@ -294,7 +364,10 @@ fn is_taken_for_absence(failure: &Failure) -> bool {
 
 /// What an attempt can end in.
 fn is_end(state: State) -> bool {
-    matches!(state, State::Completed | State::Failed | State::Retryable | State::Unknown)
+    matches!(
+        state,
+        State::Completed | State::Failed | State::Retryable | State::Unknown
+    )
 }
 
 impl Store for Postgres {
@@ -321,7 +394,10 @@ impl Store for Postgres {
     fn pulse(&self) -> Reply<'_, Pulse> {
         Box::pin(async {
             let (beat, counts) = tokio::try_join!(self.beat(), self.read_counts())?;
-            Ok(Pulse { counts: Some(counts), ..beat.pulse })
+            Ok(Pulse {
+                counts: Some(counts),
+                ..beat.pulse
+            })
         })
     }
 

@@ -12,17 +12,29 @@ use super::patience::{Patience, decided};
 use super::row::{bigint, code, micros};
 
 impl Postgres {
-    pub(super) async fn lose(&self, id: RecordId, fence: Fence, lifetime: Lifetime) -> Result<Written, StoreError> {
+    pub(super) async fn lose(
+        &self,
+        id: RecordId,
+        fence: Fence,
+        lifetime: Lifetime,
+    ) -> Result<Written, StoreError> {
         let parameters: Parameters<'_> = &[
             (&&id.as_bytes()[..], Type::BYTEA),
             (&bigint(fence.as_u64()), Type::INT8),
             (&micros(lifetime.retention), Type::INT8),
             (&micros(lifetime.tombstone), Type::INT8),
         ];
-        self.write_one("SELECT * FROM hapax.lose($1, $2, $3, $4)", parameters).await
+        self.write_one("SELECT * FROM hapax.lose($1, $2, $3, $4)", parameters)
+            .await
     }
 
-    pub(super) async fn settle(&self, id: RecordId, version: u64, finish: &Finish, by: &Signed) -> Result<Written, StoreError> {
+    pub(super) async fn settle(
+        &self,
+        id: RecordId,
+        version: u64,
+        finish: &Finish,
+        by: &Signed,
+    ) -> Result<Written, StoreError> {
         let parameters: Parameters<'_> = &[
             (&&id.as_bytes()[..], Type::BYTEA),
             (&bigint(version), Type::INT8),
@@ -30,14 +42,27 @@ impl Postgres {
             (&finish.status.map(i32::from), Type::INT4),
             (&micros(finish.lifetime.retention), Type::INT8),
             (&micros(finish.lifetime.tombstone), Type::INT8),
-            (&finish.answer.as_ref().map(|answer| answer.encode(&id)), Type::BYTEA),
+            (
+                &finish.answer.as_ref().map(|answer| answer.encode(&id)),
+                Type::BYTEA,
+            ),
             (&by.by().as_bytes(), Type::BYTEA),
             (&by.reason().as_bytes(), Type::BYTEA),
         ];
-        self.write_one("SELECT * FROM hapax.settle($1, $2, $3, $4, $5, $6, $7, $8, $9)", parameters).await
+        self.write_one(
+            "SELECT * FROM hapax.settle($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+            parameters,
+        )
+        .await
     }
 
-    pub(super) async fn forget(&self, id: RecordId, version: u64, lifetime: Lifetime, by: &Signed) -> Result<Written, StoreError> {
+    pub(super) async fn forget(
+        &self,
+        id: RecordId,
+        version: u64,
+        lifetime: Lifetime,
+        by: &Signed,
+    ) -> Result<Written, StoreError> {
         let parameters: Parameters<'_> = &[
             (&&id.as_bytes()[..], Type::BYTEA),
             (&bigint(version), Type::INT8),
@@ -46,11 +71,19 @@ impl Postgres {
             (&by.by().as_bytes(), Type::BYTEA),
             (&by.reason().as_bytes(), Type::BYTEA),
         ];
-        self.write_one("SELECT * FROM hapax.forget($1, $2, $3, $4, $5, $6)", parameters).await
+        self.write_one(
+            "SELECT * FROM hapax.forget($1, $2, $3, $4, $5, $6)",
+            parameters,
+        )
+        .await
     }
 
     /// Sent until it is decided, for as long as a lock may stand in the way.
-    async fn write_one(&self, sql: &str, parameters: Parameters<'_>) -> Result<Written, StoreError> {
+    async fn write_one(
+        &self,
+        sql: &str,
+        parameters: Parameters<'_>,
+    ) -> Result<Written, StoreError> {
         let mut patience = Patience::alone(self.shared.options.lock_patience);
         loop {
             let sent = self.aside.ask(sql, parameters).await.and_then(decided);

@@ -1,4 +1,5 @@
-//! Patience: how long a write is sent again that could not be decided, because somebody else was at its record.
+//! Patience: how long a write is sent again that could not be decided, because somebody else was at
+//! its record.
 
 use std::borrow::Borrow;
 use std::time::Duration;
@@ -24,15 +25,23 @@ pub(super) struct Patience {
 
 impl Patience {
     pub(super) fn new(patience: Duration) -> Patience {
-        Patience { until: Instant::now() + patience, pause: None, is_alone: false }
+        Patience {
+            until: Instant::now() + patience,
+            pause: None,
+            is_alone: false,
+        }
     }
 
     /// For what is sent by itself anyway.
     pub(super) fn alone(patience: Duration) -> Patience {
-        Patience { is_alone: true, ..Patience::new(patience) }
+        Patience {
+            is_alone: true,
+            ..Patience::new(patience)
+        }
     }
 
-    /// Whether it has to be sent by itself from now on: what it was sent with may be what stood in its way, or the other way round.
+    /// Whether it has to be sent by itself from now on: what it was sent with may be what stood in
+    /// its way, or the other way round.
     pub(super) fn is_alone(&self) -> bool {
         self.is_alone
     }
@@ -42,17 +51,33 @@ impl Patience {
         self.until
     }
 
-    /// The rows, if they decide the matter. `None` if it is to be sent again, after a pause that grows.
-    pub(super) async fn judge<R>(&mut self, sent: Result<Vec<R>, Failure>) -> Result<Option<Vec<R>>, StoreError> {
+    /// The rows, if they decide the matter. `None` if it is to be sent again, after a pause that
+    /// grows.
+    pub(super) async fn judge<R>(
+        &mut self,
+        sent: Result<Vec<R>, Failure>,
+    ) -> Result<Option<Vec<R>>, StoreError> {
         let error = match sent {
             Ok(rows) => return Ok(Some(rows)),
-            Err(Failure { fault: Fault::Undecided | Fault::Clock, error }) => error,
+            Err(Failure {
+                fault: Fault::Undecided | Fault::Clock,
+                error,
+            }) => error,
             // Nobody else's part is to blame any more.
-            Err(Failure { fault: Fault::Part, error }) if self.is_alone => return Err(error),
-            Err(Failure { fault: Fault::Locked, error }) if !self.is_alone && planted::is(Bug::PgRestIsRefused) => {
+            Err(Failure {
+                fault: Fault::Part,
+                error,
+            }) if self.is_alone => return Err(error),
+            Err(Failure {
+                fault: Fault::Locked,
+                error,
+            }) if !self.is_alone && planted::is(Bug::PgRestIsRefused) => {
                 return Err(error);
             }
-            Err(Failure { fault: Fault::Locked | Fault::Part, error }) => {
+            Err(Failure {
+                fault: Fault::Locked | Fault::Part,
+                error,
+            }) => {
                 self.is_alone = true;
                 error
             }
@@ -65,12 +90,16 @@ impl Patience {
         if let Some(pause) = self.pause {
             tokio::time::sleep(pause).await;
         }
-        self.pause = Some(self.pause.map_or(PAUSE_MIN, |pause| (pause * 2).min(PAUSE_MAX)));
+        self.pause = Some(
+            self.pause
+                .map_or(PAUSE_MIN, |pause| (pause * 2).min(PAUSE_MAX)),
+        );
         Ok(None)
     }
 }
 
-/// The rows, unless one of them says that it could not be decided, or there is none to say anything.
+/// The rows, unless one of them says that it could not be decided, or there is none to say
+/// anything.
 pub(super) fn decided<R: Borrow<Row>>(rows: Vec<R>) -> Result<Vec<R>, Failure> {
     if rows.is_empty() {
         return Err(left_out());
@@ -82,12 +111,25 @@ pub(super) fn decided<R: Borrow<Row>>(rows: Vec<R>) -> Result<Vec<R>, Failure> {
 }
 
 fn undecided(row: &Row) -> Option<Failure> {
-    let error = match row::verdict(row).and_then(|verdict| Ok((verdict, row::lacks_its_answer(row)?))) {
-        Ok((Verdict::Lost | Verdict::Won, _)) => return None,
-        // Mostly it was just being written. If it stays so, it is gone.
-        Ok((Verdict::Again, true)) => StoreError::corrupt("a record's answer is not where it was written"),
-        Ok((Verdict::Again, false)) => StoreError::unavailable("the record is being changed by a transaction that has not ended"),
-        Err(error) => return Some(Failure { fault: Fault::Server, error }),
-    };
-    Some(Failure { fault: Fault::Undecided, error })
+    let error =
+        match row::verdict(row).and_then(|verdict| Ok((verdict, row::lacks_its_answer(row)?))) {
+            Ok((Verdict::Lost | Verdict::Won, _)) => return None,
+            // Mostly it was just being written. If it stays so, it is gone.
+            Ok((Verdict::Again, true)) => {
+                StoreError::corrupt("a record's answer is not where it was written")
+            }
+            Ok((Verdict::Again, false)) => StoreError::unavailable(
+                "the record is being changed by a transaction that has not ended",
+            ),
+            Err(error) => {
+                return Some(Failure {
+                    fault: Fault::Server,
+                    error,
+                });
+            }
+        };
+    Some(Failure {
+        fault: Fault::Undecided,
+        error,
+    })
 }

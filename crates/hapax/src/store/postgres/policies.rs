@@ -1,5 +1,5 @@
-//! What fingerprints cover, each text once: it is the same for every record of a route. A policy's number is made from its text, so that
-//! every node calls it the same without asking.
+//! What fingerprints cover, each text once: it is the same for every record of a route. A policy's
+//! number is made from its text, so that every node calls it the same without asking.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -31,15 +31,22 @@ struct Known {
 
 impl Policies {
     /// The policy's number, once the database knows what it stands for.
-    pub(super) async fn number(&self, policy: &Arc<FingerprintPolicy>, lane: &Arc<Lane>) -> Result<i64, StoreError> {
+    pub(super) async fn number(
+        &self,
+        policy: &Arc<FingerprintPolicy>,
+        lane: &Arc<Lane>,
+    ) -> Result<i64, StoreError> {
         if let Some(number) = self.read().told.get(policy) {
             return Ok(*number);
         }
         let text = policy.to_string();
         let number = number(&text);
-        lane.ask("SELECT hapax.policy($1, $2)", &[(&number, Type::INT8), (&text.as_bytes(), Type::BYTEA)])
-            .await
-            .map_err(|failure| failure.error)?;
+        lane.ask(
+            "SELECT hapax.policy($1, $2)",
+            &[(&number, Type::INT8), (&text.as_bytes(), Type::BYTEA)],
+        )
+        .await
+        .map_err(|failure| failure.error)?;
         let mut known = self.write();
         known.told.insert(policy.clone(), number);
         known.by_number.insert(number, policy.clone());
@@ -47,12 +54,19 @@ impl Policies {
     }
 
     /// Sees to it that every policy that these rows name is known.
-    pub(super) async fn learn<'a>(&self, rows: impl IntoIterator<Item = &'a Row>, lane: &Arc<Lane>) -> Result<(), StoreError> {
+    pub(super) async fn learn<'a>(
+        &self,
+        rows: impl IntoIterator<Item = &'a Row>,
+        lane: &Arc<Lane>,
+    ) -> Result<(), StoreError> {
         let missing = self.missing(rows)?;
         if missing.is_empty() {
             return Ok(());
         }
-        let rows = lane.ask(SQL, &[(&missing, Type::INT8_ARRAY)]).await.map_err(|failure| failure.error)?;
+        let rows = lane
+            .ask(SQL, &[(&missing, Type::INT8_ARRAY)])
+            .await
+            .map_err(|failure| failure.error)?;
         self.take_in(&rows)
     }
 
@@ -61,7 +75,11 @@ impl Policies {
         for row in rows {
             let (number, text): (i64, _) = (row::get(row, 0)?, row::text(row, 1)?);
             let policy: FingerprintPolicy = text.parse().map_err(|error| {
-                StoreError::new(StoreErrorKind::Unsupported, "a record was written by a newer version of Hapax").because(error)
+                StoreError::new(
+                    StoreErrorKind::Unsupported,
+                    "a record was written by a newer version of Hapax",
+                )
+                .because(error)
             })?;
             self.write().by_number.insert(number, Arc::new(policy));
         }
@@ -71,7 +89,9 @@ impl Policies {
     /// The policy with this number, if it was [learned](Policies::learn).
     pub(super) fn get(&self, number: i64) -> Result<Arc<FingerprintPolicy>, StoreError> {
         let policy = self.read().by_number.get(&number).cloned();
-        policy.ok_or_else(|| StoreError::corrupt("a record was fingerprinted by a policy that is not there"))
+        policy.ok_or_else(|| {
+            StoreError::corrupt("a record was fingerprinted by a policy that is not there")
+        })
     }
 
     /// The database may be another than before, and have to be told again.
@@ -80,7 +100,10 @@ impl Policies {
     }
 
     /// The policies that these rows name and that are not known.
-    pub(super) fn missing<'a>(&self, rows: impl IntoIterator<Item = &'a Row>) -> Result<Vec<i64>, StoreError> {
+    pub(super) fn missing<'a>(
+        &self,
+        rows: impl IntoIterator<Item = &'a Row>,
+    ) -> Result<Vec<i64>, StoreError> {
         let known = self.read();
         let mut missing = Vec::new();
         for row in rows {

@@ -38,7 +38,12 @@ impl Verb for Reads {
     }
 
     async fn send(lane: &Arc<Lane>, parts: &[&Vec<RecordId>]) -> Result<Vec<Row>, Failure> {
-        let mut ids: Vec<&[u8]> = parts.iter().copied().flatten().map(|id| &id.as_bytes()[..]).collect();
+        let mut ids: Vec<&[u8]> = parts
+            .iter()
+            .copied()
+            .flatten()
+            .map(|id| &id.as_bytes()[..])
+            .collect();
         ids.sort_unstable();
         ids.dedup();
         lane.ask(GET, &[(&ids, Type::BYTEA_ARRAY)]).await
@@ -50,11 +55,18 @@ impl Postgres {
         if ids.len() <= READ_MAX {
             return self.read_page(ids).await;
         }
-        let mut whole = Reading { records: Vec::with_capacity(ids.len()), now: hapax_core::Timestamp::ZERO };
+        let mut whole = Reading {
+            records: Vec::with_capacity(ids.len()),
+            now: hapax_core::Timestamp::ZERO,
+        };
         for page in ids.chunks(READ_MAX) {
             let Reading { records, now } = self.read_page(page.to_vec()).await?;
             // The time of the first page: of it everything is told as it was then, or later.
-            whole.now = if whole.records.is_empty() { now } else { whole.now };
+            whole.now = if whole.records.is_empty() {
+                now
+            } else {
+                whole.now
+            };
             whole.records.extend(records);
         }
         Ok(whole)
@@ -62,13 +74,28 @@ impl Postgres {
 
     async fn read_page(&self, ids: Vec<RecordId>) -> Result<Reading, StoreError> {
         if ids.is_empty() {
-            return Ok(Reading { records: Vec::new(), now: self.beat().await?.pulse.now });
+            return Ok(Reading {
+                records: Vec::new(),
+                now: self.beat().await?.pulse.now,
+            });
         }
         let rows = self.through(&self.reads, Arc::new(ids)).await?;
-        self.shared.policies.learn(rows.iter().map(|row| &**row), &self.aside).await?;
-        let now = rows.first().map(|row| row::now(row)).transpose()?.unwrap_or_default();
-        let records = rows.iter().map(|row| row::record(row, &self.shared.policies, None));
-        Ok(Reading { records: records.collect::<Result<_, _>>()?, now })
+        self.shared
+            .policies
+            .learn(rows.iter().map(|row| &**row), &self.aside)
+            .await?;
+        let now = rows
+            .first()
+            .map(|row| row::now(row))
+            .transpose()?
+            .unwrap_or_default();
+        let records = rows
+            .iter()
+            .map(|row| row::record(row, &self.shared.policies, None));
+        Ok(Reading {
+            records: records.collect::<Result<_, _>>()?,
+            now,
+        })
     }
 
     pub(super) async fn page(&self, query: ListQuery) -> Result<Vec<Head>, StoreError> {
@@ -86,10 +113,19 @@ impl Postgres {
         Ok(heads)
     }
 
-    async fn part_of_page(&self, state: Option<&str>, after: Option<RecordId>, rows: usize) -> Result<Vec<Head>, StoreError> {
+    async fn part_of_page(
+        &self,
+        state: Option<&str>,
+        after: Option<RecordId>,
+        rows: usize,
+    ) -> Result<Vec<Head>, StoreError> {
         let after = after.as_ref().map(|id| &id.as_bytes()[..]);
         let rows = i32::try_from(rows).unwrap_or(i32::MAX);
-        let parameters: Parameters<'_> = &[(&state, Type::TEXT), (&after, Type::BYTEA), (&rows, Type::INT4)];
+        let parameters: Parameters<'_> = &[
+            (&state, Type::TEXT),
+            (&after, Type::BYTEA),
+            (&rows, Type::INT4),
+        ];
         let rows = self.aside(LIST, parameters).await?;
         self.shared.policies.learn(&rows, &self.aside).await?;
         let mut heads = Vec::with_capacity(rows.len());

@@ -61,7 +61,10 @@ pub(super) fn verdict(row: &Row) -> Result<Verdict, StoreError> {
         0 => Ok(Verdict::Lost),
         1 => Ok(Verdict::Won),
         2 => Ok(Verdict::Again),
-        _ => Err(StoreError::new(StoreErrorKind::Unsupported, "the database answers in a way this version does not know")),
+        _ => Err(StoreError::new(
+            StoreErrorKind::Unsupported,
+            "the database answers in a way this version does not know",
+        )),
     }
 }
 
@@ -90,35 +93,62 @@ pub(super) fn now(row: &Row) -> Result<Timestamp, StoreError> {
     time(row, column::NOW)
 }
 
-/// What a write came to. Of a claim the scope and key are known already: a record of the same id has the same.
-pub(super) fn written(row: &Row, policies: &Policies, claim: Option<&Claim>) -> Result<Written, StoreError> {
+/// What a write came to. Of a claim the scope and key are known already: a record of the same id
+/// has the same.
+pub(super) fn written(
+    row: &Row,
+    policies: &Policies,
+    claim: Option<&Claim>,
+) -> Result<Written, StoreError> {
     let now = now(row)?;
     match verdict(row)? {
         Verdict::Won => {
             let head = head(row, policies, claim)?;
-            let head = head.ok_or_else(|| StoreError::corrupt("the database has no record of what it has written"))?;
+            let head = head.ok_or_else(|| {
+                StoreError::corrupt("the database has no record of what it has written")
+            })?;
             Ok(Written::Won(Won { head, now }))
         }
-        Verdict::Lost | Verdict::Again => Ok(Written::Lost(Seen { record: record(row, policies, claim)?, now })),
+        Verdict::Lost | Verdict::Again => Ok(Written::Lost(Seen {
+            record: record(row, policies, claim)?,
+            now,
+        })),
     }
 }
 
 /// The record as it is at the time of the reading.
-pub(super) fn record(row: &Row, policies: &Policies, claim: Option<&Claim>) -> Result<Option<Record>, StoreError> {
-    let Some(head) = head(row, policies, claim)? else { return Ok(None) };
+pub(super) fn record(
+    row: &Row,
+    policies: &Policies,
+    claim: Option<&Claim>,
+) -> Result<Option<Record>, StoreError> {
+    let Some(head) = head(row, policies, claim)? else {
+        return Ok(None);
+    };
     let head = head.at(now(row)?);
-    let answer = if head.kept { Some(Arc::new(answer(row, &head.id)?)) } else { None };
+    let answer = if head.kept {
+        Some(Arc::new(answer(row, &head.id)?))
+    } else {
+        None
+    };
     Ok(Some(Record { head, answer }))
 }
 
 /// The head as it is stored; `None` if there is no record.
-pub(super) fn head(row: &Row, policies: &Policies, claim: Option<&Claim>) -> Result<Option<Head>, StoreError> {
+pub(super) fn head(
+    row: &Row,
+    policies: &Policies,
+    claim: Option<&Claim>,
+) -> Result<Option<Head>, StoreError> {
     if !is_there(row)? {
         return Ok(None);
     }
     let (scope, key) = match claim {
         Some(claim) => (claim.scope.clone(), claim.key.clone()),
-        None => (Arc::new(scope(row, column::NAMESPACE)?), key(row, column::KEY)?),
+        None => (
+            Arc::new(scope(row, column::NAMESPACE)?),
+            key(row, column::KEY)?,
+        ),
     };
     Ok(Some(Head {
         id: id(row)?,
@@ -144,8 +174,13 @@ pub(super) fn head(row: &Row, policies: &Policies, claim: Option<&Claim>) -> Res
 
 /// Namespace, principal, method and path, in four columns from this one on.
 pub(super) fn scope(row: &Row, first: usize) -> Result<Scope, StoreError> {
-    debug_assert_eq!([column::NAMESPACE + 1, column::METHOD], [column::PRINCIPAL, column::PATH - 1]);
-    let principal = get::<Option<&[u8]>>(row, first + 1)?.map(utf8).transpose()?;
+    debug_assert_eq!(
+        [column::NAMESPACE + 1, column::METHOD],
+        [column::PRINCIPAL, column::PATH - 1]
+    );
+    let principal = get::<Option<&[u8]>>(row, first + 1)?
+        .map(utf8)
+        .transpose()?;
     Ok(Scope {
         namespace: text(row, first)?.into(),
         principal: principal.map_or(Principal::Anonymous, Principal::named),
@@ -169,18 +204,34 @@ fn token(row: &Row, claim: Option<&Claim>) -> Result<AttemptToken, StoreError> {
 }
 
 fn request_id(row: &Row, claim: Option<&Claim>) -> Result<Option<RequestId>, StoreError> {
-    if let Some(claim) = claim.filter(|_| verdict(row).is_ok_and(|verdict| verdict == Verdict::Won)) {
+    if let Some(claim) = claim.filter(|_| verdict(row).is_ok_and(|verdict| verdict == Verdict::Won))
+    {
         return Ok(claim.request_id.clone());
     }
-    let Some(stored) = get::<Option<&[u8]>>(row, column::REQUEST_ID)? else { return Ok(None) };
+    let Some(stored) = get::<Option<&[u8]>>(row, column::REQUEST_ID)? else {
+        return Ok(None);
+    };
     let id = RequestId::new(utf8(stored)?);
-    id.map(Some).ok_or_else(|| StoreError::corrupt("a record has a request id that is none"))
+    id.map(Some)
+        .ok_or_else(|| StoreError::corrupt("a record has a request id that is none"))
 }
 
-fn fingerprint(row: &Row, policies: &Policies, claim: Option<&Claim>) -> Result<Option<Fingerprint>, StoreError> {
-    match (get::<Option<&[u8]>>(row, column::FINGERPRINT)?, policy(row)?) {
-        (None, None) if verdict(row)? == Verdict::Won && claim.is_some() => Ok(claim.map(|claim| claim.fingerprint.clone())),
-        (Some(digest), Some(number)) => Ok(Some(Fingerprint { digest: array(digest)?, policy: policies.get(number)? })),
+fn fingerprint(
+    row: &Row,
+    policies: &Policies,
+    claim: Option<&Claim>,
+) -> Result<Option<Fingerprint>, StoreError> {
+    match (
+        get::<Option<&[u8]>>(row, column::FINGERPRINT)?,
+        policy(row)?,
+    ) {
+        (None, None) if verdict(row)? == Verdict::Won && claim.is_some() => {
+            Ok(claim.map(|claim| claim.fingerprint.clone()))
+        }
+        (Some(digest), Some(number)) => Ok(Some(Fingerprint {
+            digest: array(digest)?,
+            policy: policies.get(number)?,
+        })),
         (None, None) => Ok(None),
         _ => Err(StoreError::corrupt("a record has half a fingerprint")),
     }
@@ -188,31 +239,39 @@ fn fingerprint(row: &Row, policies: &Policies, claim: Option<&Claim>) -> Result<
 
 fn answer(row: &Row, id: &RecordId) -> Result<Answer, StoreError> {
     let bytes = get::<Option<&[u8]>>(row, column::ANSWER)?;
-    let bytes = bytes.ok_or_else(|| StoreError::corrupt("a record's answer is not where it was written"))?;
+    let bytes = bytes
+        .ok_or_else(|| StoreError::corrupt("a record's answer is not where it was written"))?;
     Answer::decode(id, bytes).map_err(|error| match error {
-        AnswerError::Format(_) => {
-            StoreError::new(StoreErrorKind::Unsupported, "an answer was written by a newer version").because(error)
-        }
+        AnswerError::Format(_) => StoreError::new(
+            StoreErrorKind::Unsupported,
+            "an answer was written by a newer version",
+        )
+        .because(error),
         _ => StoreError::corrupt("a stored answer is not as it was written").because(error),
     })
 }
 
 pub(super) fn get<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T, StoreError> {
     let unsupported = "the database answers in a way this version does not know: run `hapax migrate` of this version";
-    row.try_get(column).map_err(|error| StoreError::new(StoreErrorKind::Unsupported, unsupported).because(error))
+    row.try_get(column)
+        .map_err(|error| StoreError::new(StoreErrorKind::Unsupported, unsupported).because(error))
 }
 
-/// A text, which is stored as bytes: it may hold anything, NUL included, and the database's encoding does not matter.
+/// A text, which is stored as bytes: it may hold anything, NUL included, and the database's
+/// encoding does not matter.
 pub(super) fn text(row: &Row, column: usize) -> Result<&str, StoreError> {
     get(row, column).and_then(utf8)
 }
 
 fn utf8(bytes: &[u8]) -> Result<&str, StoreError> {
-    std::str::from_utf8(bytes).map_err(|error| StoreError::corrupt("a text in a record is none").because(error))
+    std::str::from_utf8(bytes)
+        .map_err(|error| StoreError::corrupt("a text in a record is none").because(error))
 }
 
 pub(super) fn array<const N: usize>(bytes: &[u8]) -> Result<[u8; N], StoreError> {
-    bytes.try_into().map_err(|error| StoreError::corrupt("an id or a digest in a record has a wrong length").because(error))
+    bytes.try_into().map_err(|error| {
+        StoreError::corrupt("an id or a digest in a record has a wrong length").because(error)
+    })
 }
 
 pub(super) fn number(row: &Row, column: usize) -> Result<u64, StoreError> {
@@ -231,14 +290,18 @@ pub(super) fn status(row: &Row, column: usize) -> Result<Option<u16>, StoreError
     Ok(get::<Option<i32>>(row, column)?.and_then(|status| u16::try_from(status).ok()))
 }
 
-/// A fence, a version or a count as Postgres takes it. None is ever so high that it does not fit, unless a caller made it up.
+/// A fence, a version or a count as Postgres takes it. None is ever so high that it does not fit,
+/// unless a caller made it up.
 pub(super) fn bigint(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// A duration as Postgres takes it: so long at most that it can be added to any time, which is for ever.
+/// A duration as Postgres takes it: so long at most that it can be added to any time, which is for
+/// ever.
 pub(super) fn micros(duration: Duration) -> i64 {
-    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX).min(1 << 60)
+    i64::try_from(duration.as_micros())
+        .unwrap_or(i64::MAX)
+        .min(1 << 60)
 }
 
 /// States as numbers. Written into the database: never renumber.
@@ -267,7 +330,10 @@ pub(super) fn state(code: i16) -> Result<State, StoreError> {
         11 => Ok(State::Expired(Last::Failed)),
         12 => Ok(State::Expired(Last::Retryable)),
         13 => Ok(State::Expired(Last::Unknown)),
-        _ => Err(StoreError::new(StoreErrorKind::Unsupported, "a record has a state this version does not know")),
+        _ => Err(StoreError::new(
+            StoreErrorKind::Unsupported,
+            "a record has a state this version does not know",
+        )),
     }
 }
 
@@ -278,13 +344,23 @@ mod tests {
     #[test]
     fn states_survive_their_numbers() {
         let states = (0..=20).filter_map(|number| Some((number, state(number).ok()?)));
-        assert_eq!(states.inspect(|(number, state)| assert_eq!(code(*state), *number)).count(), 9);
+        assert_eq!(
+            states
+                .inspect(|(number, state)| assert_eq!(code(*state), *number))
+                .count(),
+            9
+        );
     }
 
     #[test]
     fn no_duration_outgrows_the_databases_numbers() {
         let for_ever = micros(Duration::MAX);
-        assert!(for_ever.checked_add(for_ever).and_then(|sum| sum.checked_add(1 << 53)).is_some());
+        assert!(
+            for_ever
+                .checked_add(for_ever)
+                .and_then(|sum| sum.checked_add(1 << 53))
+                .is_some()
+        );
         assert_eq!(bigint(u64::MAX), i64::MAX);
     }
 }

@@ -24,7 +24,8 @@ pub(super) struct Shared {
     pub(super) lineage: Lineage,
     /// The store's secret when it was opened. Others have it by now, and cannot take another.
     pub(super) secret: OnceLock<Secret>,
-    /// What the high-water file said when this process began, until it was compared with the database.
+    /// What the high-water file said when this process began, until it was compared with the
+    /// database.
     recalled: Mutex<Option<Mark>>,
     /// Whether the store was found to serve nobody.
     is_out_of_use: AtomicBool,
@@ -44,28 +45,47 @@ impl Shared {
         }
     }
 
-    /// A new connection to a database that is what it should be: prepared for this version, and with the history that we know.
+    /// A new connection to a database that is what it should be: prepared for this version, and
+    /// with the history that we know.
     pub(super) async fn connect(&self) -> Result<Arc<Link>, OpenError> {
         let begun = Instant::now();
         let link = Link::new(connect(&self.options.connection).await?);
         let asked = link.connected.client.query_typed(Beat::SQL, &[]);
         let rows = tokio::time::timeout(self.options.statement_patience, asked).await;
-        let unusable = |source| OpenError::Unusable { database: self.options.connection.to_string(), source };
+        let unusable = |source| OpenError::Unusable {
+            database: self.options.connection.to_string(),
+            source,
+        };
         let rows = match rows {
             Ok(rows) => rows.map_err(|error| self.explain(error))?,
-            Err(_) => return Err(unusable(hapax_core::store::StoreError::unavailable("it did not answer in time"))),
+            Err(_) => {
+                return Err(unusable(hapax_core::store::StoreError::unavailable(
+                    "it did not answer in time",
+                )));
+            }
         };
         let beat = Beat::of(&rows).map_err(unusable)?;
-        beat.check(&self.options.connection, self.secret.get_or_init(|| beat.pulse.secret))?;
+        beat.check(
+            &self.options.connection,
+            self.secret.get_or_init(|| beat.pulse.secret),
+        )?;
         self.recall(&beat.pulse.secret);
-        self.lineage.meet(begun, &beat, &link, self).await.map_err(|failure| unusable(failure.error))?;
+        self.lineage
+            .meet(begun, &beat, &link, self)
+            .await
+            .map_err(|failure| unusable(failure.error))?;
         self.is_out_of_use.store(false, Ordering::Relaxed);
         Ok(link)
     }
 
     /// Takes up what the high-water file says, if it is about this store.
     fn recall(&self, secret: &Secret) {
-        match self.recalled.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        match self
+            .recalled
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+        {
             Some(mark) if mark.is_of(secret) => self.lineage.recall(&mark),
             Some(_) => tracing::warn!(
                 database = self.options.connection.to_string(),
@@ -79,7 +99,10 @@ impl Shared {
     pub(super) fn sound_alarm(&self, refusal: &str) {
         if !self.is_out_of_use.swap(true, Ordering::Relaxed) {
             let database = self.options.connection.to_string();
-            tracing::error!(database, "ALARM: {refusal}. This node must use another store; until then it answers 503");
+            tracing::error!(
+                database,
+                "ALARM: {refusal}. This node must use another store; until then it answers 503"
+            );
         }
     }
 
@@ -101,7 +124,10 @@ impl Shared {
         }
         match refused_role(&error) {
             Some(reason) => OpenError::NotAllowed { database, reason },
-            None => OpenError::Unusable { database, source: Failure::of(error).error },
+            None => OpenError::Unusable {
+                database,
+                source: Failure::of(error).error,
+            },
         }
     }
 }

@@ -16,7 +16,8 @@ pub struct Stats {
     pub statements: u64,
     /// Statements of those in which several callers could share: claims, completions and readings.
     pub batches: u64,
-    /// What went in them together. Divided by [`batches`](Stats::batches): how many callers shared one.
+    /// What went in them together. Divided by [`batches`](Stats::batches): how many callers shared
+    /// one.
     pub batched: u64,
     /// The most that went in one.
     pub batch_largest: u64,
@@ -32,15 +33,18 @@ pub struct Stats {
     pub connections_lost: u64,
     /// Answers dropped in bulk: how often one of the tables that hold them was emptied.
     pub turns: u64,
-    /// How often the database turned out to be another server, or to go on from another point of its history: failovers and restores.
+    /// How often the database turned out to be another server, or to go on from another point of
+    /// its history: failovers and restores.
     pub failovers: u64,
     /// Writes that were acknowledged and are gone. An alarm: effects of those keys may be repeated.
     pub commits_lost: u64,
-    /// Whether writes were missing when this process began that it had seen acknowledged before it stopped: the database was restored from a
-    /// backup meanwhile. An alarm, as before. Only where there is a [high-water file](super::Options::high_water_file).
+    /// Whether writes were missing when this process began that it had seen acknowledged before it
+    /// stopped: the database was restored from a backup meanwhile. An alarm, as before. Only where
+    /// there is a [high-water file](super::Options::high_water_file).
     pub restored: bool,
-    /// By how many seconds the database's clock is ahead of the store's time, because it was found more than an hour ahead of a node's clock
-    /// and of its own last reading. An alarm: one of the two clocks is wrong, and until they agree nothing expires by the database's.
+    /// By how many seconds the database's clock is ahead of the store's time, because it was found
+    /// more than an hour ahead of a node's clock and of its own last reading. An alarm: one of the
+    /// two clocks is wrong, and until they agree nothing expires by the database's.
     pub clock_ahead_seconds: u64,
     /// Why the store cannot be used at the moment, if so.
     pub failing: Option<String>,
@@ -75,7 +79,8 @@ impl Counters {
     pub(super) fn batch(&self, parts: usize) {
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.batched.fetch_add(parts as u64, Ordering::Relaxed);
-        self.batch_largest.fetch_max(parts as u64, Ordering::Relaxed);
+        self.batch_largest
+            .fetch_max(parts as u64, Ordering::Relaxed);
     }
 
     pub(super) fn lost_connection(&self) {
@@ -85,7 +90,10 @@ impl Counters {
     pub(super) fn connected(&self) {
         self.connections.fetch_add(1, Ordering::Relaxed);
         if let Some(Over { lasted, .. }) = self.outage.pass(Duration::ZERO) {
-            tracing::info!(seconds = lasted.as_secs_f64(), "the database can be reached again");
+            tracing::info!(
+                seconds = lasted.as_secs_f64(),
+                "the database can be reached again"
+            );
         }
         *self.failing.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -101,7 +109,9 @@ impl Counters {
                  store's time goes on from there, and nothing expires by the database's clock. Set the wrong one of the two right"
             );
         } else if before > 0 && seconds == 0 {
-            tracing::warn!("the clock of the database and this node's agree again; the store's time follows the database's clock");
+            tracing::warn!(
+                "the clock of the database and this node's agree again; the store's time follows the database's clock"
+            );
         }
     }
 
@@ -129,7 +139,11 @@ impl Counters {
             commits_lost: get(&self.commits_lost),
             restored: self.restored.load(Ordering::Relaxed),
             clock_ahead_seconds: get(&self.clock_ahead_seconds),
-            failing: self.failing.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            failing: self
+                .failing
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
         }
     }
 }

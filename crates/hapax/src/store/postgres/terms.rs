@@ -1,5 +1,6 @@
-//! What routes say of answers, each once: the database has to know where an upstream completes a record in a transaction of its own. Their
-//! number is made from what they say, as that of a [policy](super::policies) is.
+//! What routes say of answers, each once: the database has to know where an upstream completes a
+//! record in a transaction of its own. Their number is made from what they say, as that of a
+//! [policy](super::policies) is.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -21,12 +22,27 @@ pub(super) struct Told {
 
 impl Told {
     /// The terms' number, once the database knows what it stands for.
-    pub(super) async fn number(&self, terms: &Arc<Terms>, lane: &Arc<Lane>) -> Result<i64, StoreError> {
-        if let Some(number) = self.numbers.read().unwrap_or_else(PoisonError::into_inner).get(terms) {
+    pub(super) async fn number(
+        &self,
+        terms: &Arc<Terms>,
+        lane: &Arc<Lane>,
+    ) -> Result<i64, StoreError> {
+        if let Some(number) = self
+            .numbers
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(terms)
+        {
             return Ok(*number);
         }
         let number = policies::number(&text(terms));
-        let Terms { lifetime, keep, bytes_max, cookies, version } = &**terms;
+        let Terms {
+            lifetime,
+            keep,
+            bytes_max,
+            cookies,
+            version,
+        } = &**terms;
         let parameters: Parameters<'_> = &[
             (&number, Type::INT8),
             (&micros(lifetime.retention), Type::INT8),
@@ -34,26 +50,52 @@ impl Told {
             (keep, Type::BOOL),
             (&bytes(*bytes_max), Type::INT8),
             (cookies, Type::BOOL),
-            (&version.as_ref().map(|version| version.as_bytes()), Type::BYTEA),
+            (
+                &version.as_ref().map(|version| version.as_bytes()),
+                Type::BYTEA,
+            ),
         ];
-        lane.ask(SQL, parameters).await.map_err(|failure| failure.error)?;
-        self.numbers.write().unwrap_or_else(PoisonError::into_inner).insert(terms.clone(), number);
+        lane.ask(SQL, parameters)
+            .await
+            .map_err(|failure| failure.error)?;
+        self.numbers
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(terms.clone(), number);
         Ok(number)
     }
 
     /// The database may be another than before, and have to be told again.
     pub(super) fn forget_told(&self) {
-        self.numbers.write().unwrap_or_else(PoisonError::into_inner).clear();
+        self.numbers
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
     }
 }
 
-/// All that they say, so that no two have one text. What stands in records is made of this: never to be changed.
+/// All that they say, so that no two have one text. What stands in records is made of this: never
+/// to be changed.
 fn text(terms: &Terms) -> String {
-    let Terms { lifetime, keep, bytes_max, cookies, version } = terms;
-    let (retention, tombstone, bytes_max) = (micros(lifetime.retention), micros(lifetime.tombstone), bytes(*bytes_max));
+    let Terms {
+        lifetime,
+        keep,
+        bytes_max,
+        cookies,
+        version,
+    } = terms;
+    let (retention, tombstone, bytes_max) = (
+        micros(lifetime.retention),
+        micros(lifetime.tombstone),
+        bytes(*bytes_max),
+    );
     // Last, as it may hold anything; and told from none.
-    let version = version.as_ref().map_or(String::new(), |version| format!(" version={version}"));
-    format!("terms 1 retention={retention} tombstone={tombstone} keep={keep} bytes_max={bytes_max} cookies={cookies}{version}")
+    let version = version
+        .as_ref()
+        .map_or(String::new(), |version| format!(" version={version}"));
+    format!(
+        "terms 1 retention={retention} tombstone={tombstone} keep={keep} bytes_max={bytes_max} cookies={cookies}{version}"
+    )
 }
 
 fn bytes(count: usize) -> i64 {
@@ -70,20 +112,62 @@ mod tests {
 
     #[test]
     fn terms_have_the_same_number_for_ever_and_others_another() {
-        let lifetime = Lifetime { retention: Duration::from_secs(60), tombstone: Duration::from_secs(600) };
-        let terms = Terms { lifetime, keep: true, bytes_max: 1024, cookies: false, version: None };
-        assert_eq!(text(&terms), "terms 1 retention=60000000 tombstone=600000000 keep=true bytes_max=1024 cookies=false");
+        let lifetime = Lifetime {
+            retention: Duration::from_secs(60),
+            tombstone: Duration::from_secs(600),
+        };
+        let terms = Terms {
+            lifetime,
+            keep: true,
+            bytes_max: 1024,
+            cookies: false,
+            version: None,
+        };
+        assert_eq!(
+            text(&terms),
+            "terms 1 retention=60000000 tombstone=600000000 keep=true bytes_max=1024 cookies=false"
+        );
         let others = [
-            Terms { lifetime: Lifetime { retention: Duration::from_secs(61), ..lifetime }, ..terms.clone() },
-            Terms { lifetime: Lifetime { tombstone: Duration::ZERO, ..lifetime }, ..terms.clone() },
-            Terms { keep: false, ..terms.clone() },
-            Terms { bytes_max: usize::MAX, ..terms.clone() },
-            Terms { cookies: true, ..terms.clone() },
-            Terms { version: Some("".into()), ..terms.clone() },
-            Terms { version: Some("2".into()), ..terms.clone() },
+            Terms {
+                lifetime: Lifetime {
+                    retention: Duration::from_secs(61),
+                    ..lifetime
+                },
+                ..terms.clone()
+            },
+            Terms {
+                lifetime: Lifetime {
+                    tombstone: Duration::ZERO,
+                    ..lifetime
+                },
+                ..terms.clone()
+            },
+            Terms {
+                keep: false,
+                ..terms.clone()
+            },
+            Terms {
+                bytes_max: usize::MAX,
+                ..terms.clone()
+            },
+            Terms {
+                cookies: true,
+                ..terms.clone()
+            },
+            Terms {
+                version: Some("".into()),
+                ..terms.clone()
+            },
+            Terms {
+                version: Some("2".into()),
+                ..terms.clone()
+            },
         ];
-        let numbers: std::collections::HashSet<_> =
-            others.iter().chain([&terms]).map(|terms| policies::number(&text(terms))).collect();
+        let numbers: std::collections::HashSet<_> = others
+            .iter()
+            .chain([&terms])
+            .map(|terms| policies::number(&text(terms)))
+            .collect();
         assert_eq!(numbers.len(), others.len() + 1);
     }
 }

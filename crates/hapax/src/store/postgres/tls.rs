@@ -1,6 +1,7 @@
 //! TLS as libpq's `sslmode` has it, with rustls.
 //!
-//! The provider of cryptography is given, never installed: that is for the program to decide, not for a library.
+//! The provider of cryptography is given, never installed: that is for the program to decide, not
+//! for a library.
 
 use std::fs;
 use std::path::Path;
@@ -8,20 +9,25 @@ use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{WebPkiServerVerifier, verify_server_name};
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls12_signature,
+    verify_tls13_signature,
+};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::version::{TLS12, TLS13};
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme, SupportedProtocolVersion,
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+    SupportedProtocolVersion,
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::connect::{ConnectError, ConnectKind};
 use super::options::{Identity, Mode, Roots, TlsOptions};
 
-/// Reads the files that the options name. They are read for each connection, so that a new certificate needs no restart.
+/// Reads the files that the options name. They are read for each connection, so that a new
+/// certificate needs no restart.
 pub(super) fn connector(options: &TlsOptions) -> Result<MakeRustlsConnect, ConnectError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let verifier = verifier(options, &provider)?;
@@ -33,7 +39,9 @@ pub(super) fn connector(options: &TlsOptions) -> Result<MakeRustlsConnect, Conne
     let mut config = match &options.identity {
         Some(identity) => {
             let (certificates, key) = (certificates(&identity.certificate)?, key(&identity.key)?);
-            config.with_client_auth_cert(certificates, key).map_err(|error| unfit(identity, error))?
+            config
+                .with_client_auth_cert(certificates, key)
+                .map_err(|error| unfit(identity, error))?
         }
         None => config.with_no_client_auth(),
     };
@@ -55,23 +63,39 @@ fn versions(options: &TlsOptions) -> &'static [&'static SupportedProtocolVersion
     }
 }
 
-fn verifier(options: &TlsOptions, provider: &Arc<CryptoProvider>) -> Result<Verifier, ConnectError> {
+fn verifier(
+    options: &TlsOptions,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Verifier, ConnectError> {
     let algorithms = provider.signature_verification_algorithms;
     let trusted = match &options.roots {
-        Roots::Anybody => return Ok(Verifier { chain: None, named: false, algorithms }),
+        Roots::Anybody => {
+            return Ok(Verifier {
+                chain: None,
+                named: false,
+                algorithms,
+            });
+        }
         Roots::System => rustls_native_certs::load_native_certs().certs,
         Roots::File(path) => certificates(path)?,
     };
     let mut roots = RootCertStore::empty();
     let (added, _) = roots.add_parsable_certificates(trusted.iter().cloned());
     if added == 0 {
-        return Err(ConnectError::new(ConnectKind::Files, no_roots(&options.roots)));
+        return Err(ConnectError::new(
+            ConnectKind::Files,
+            no_roots(&options.roots),
+        ));
     }
     let webpki = WebPkiServerVerifier::builder_with_provider(roots.into(), provider.clone())
         .build()
         .map_err(|error| of_files("the authorities cannot be used", error))?;
     let chain = Some(Chain { webpki, trusted });
-    Ok(Verifier { chain, named: options.mode == Mode::VerifyFull, algorithms })
+    Ok(Verifier {
+        chain,
+        named: options.mode == Mode::VerifyFull,
+        algorithms,
+    })
 }
 
 fn no_roots(roots: &Roots) -> String {
@@ -84,25 +108,43 @@ fn no_roots(roots: &Roots) -> String {
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ConnectError> {
-    let unreadable = |error| of_files(&format!("{} could not be read as PEM certificates", path.display()), error);
-    let found = CertificateDer::pem_file_iter(path).map_err(unreadable)?.collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
+    let unreadable = |error| {
+        of_files(
+            &format!("{} could not be read as PEM certificates", path.display()),
+            error,
+        )
+    };
+    let found = CertificateDer::pem_file_iter(path)
+        .map_err(unreadable)?
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(unreadable)?;
     if found.is_empty() {
-        return Err(ConnectError::new(ConnectKind::Files, format!("{} has no PEM certificate in it", path.display())));
+        return Err(ConnectError::new(
+            ConnectKind::Files,
+            format!("{} has no PEM certificate in it", path.display()),
+        ));
     }
     Ok(found)
 }
 
 fn key(path: &Path) -> Result<PrivateKeyDer<'static>, ConnectError> {
     let shown = path.display();
-    let metadata = fs::metadata(path).map_err(|error| of_files(&format!("the key {shown} could not be read"), error))?;
+    let metadata = fs::metadata(path)
+        .map_err(|error| of_files(&format!("the key {shown} could not be read"), error))?;
     if is_open_to_others(&metadata) {
-        return Err(ConnectError::new(ConnectKind::Files, format!("others may read the key {shown}: chmod 0600")));
+        return Err(ConnectError::new(
+            ConnectKind::Files,
+            format!("others may read the key {shown}: chmod 0600"),
+        ));
     }
-    let advice = format!("the key {shown} could not be read: it takes a PEM file with a key that is not encrypted");
+    let advice = format!(
+        "the key {shown} could not be read: it takes a PEM file with a key that is not encrypted"
+    );
     PrivateKeyDer::from_pem_file(path).map_err(|error| of_files(&advice, error))
 }
 
-/// As libpq has it: a key of root's may be read by a group, as where certificates are kept for several services.
+/// As libpq has it: a key of root's may be read by a group, as where certificates are kept for
+/// several services.
 #[cfg(unix)]
 fn is_open_to_others(metadata: &fs::Metadata) -> bool {
     use std::os::unix::fs::MetadataExt;
@@ -115,7 +157,11 @@ fn is_open_to_others(_: &fs::Metadata) -> bool {
 }
 
 fn unfit(identity: &Identity, error: Error) -> ConnectError {
-    let text = format!("{} is not the key of {}", identity.key.display(), identity.certificate.display());
+    let text = format!(
+        "{} is not the key of {}",
+        identity.key.display(),
+        identity.certificate.display()
+    );
     of_files(&text, error)
 }
 
@@ -140,10 +186,13 @@ struct Chain {
 }
 
 impl Chain {
-    /// Whether it is the certificate itself that is trusted. Many a server has one that it signed itself, as an authority, and
-    /// its users have a copy: libpq takes that. Its time has been looked at before its being an authority was held against it.
+    /// Whether it is the certificate itself that is trusted. Many a server has one that it signed
+    /// itself, as an authority, and its users have a copy: libpq takes that. Its time has been
+    /// looked at before its being an authority was held against it.
     fn is_pinned(&self, error: &Error, certificate: &CertificateDer<'_>) -> bool {
-        let Error::InvalidCertificate(CertificateError::Other(other)) = error else { return false };
+        let Error::InvalidCertificate(CertificateError::Other(other)) = error else {
+            return false;
+        };
         other.to_string().contains("CaUsedAsEndEntity") && self.trusted.contains(certificate)
     }
 }
@@ -157,8 +206,13 @@ impl ServerCertVerifier for Verifier {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let Some(chain) = &self.chain else { return Ok(ServerCertVerified::assertion()) };
-        match chain.webpki.verify_server_cert(certificate, intermediates, name, ocsp, now) {
+        let Some(chain) = &self.chain else {
+            return Ok(ServerCertVerified::assertion());
+        };
+        match chain
+            .webpki
+            .verify_server_cert(certificate, intermediates, name, ocsp, now)
+        {
             Err(error) if chain.is_pinned(&error, certificate) => {
                 if self.named {
                     verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
@@ -166,11 +220,9 @@ impl ServerCertVerifier for Verifier {
                 Ok(ServerCertVerified::assertion())
             }
             // The name is looked at last: whatever fails at the name has passed everything else.
-            Err(Error::InvalidCertificate(CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }))
-                if !self.named =>
-            {
-                Ok(ServerCertVerified::assertion())
-            }
+            Err(Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) if !self.named => Ok(ServerCertVerified::assertion()),
             verdict => verdict,
         }
     }

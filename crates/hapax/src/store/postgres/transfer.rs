@@ -1,4 +1,5 @@
-//! Moving everything in the database into another store, or everything in another into the database.
+//! Moving everything in the database into another store, or everything in another into the
+//! database.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +12,8 @@ use hapax_core::record::Record;
 use hapax_core::scope::RecordId;
 use hapax_core::store::{Reply, StoreError, StoreErrorKind};
 use hapax_core::transfer::{
-    Account, CopyId, Left, Page, Passage, Position, Shipment, Standing, Survey, Transfer, out_of_turn, shipped,
+    Account, CopyId, Left, Page, Passage, Position, Shipment, Standing, Survey, Transfer,
+    out_of_turn, shipped,
 };
 use tokio::time::Instant;
 use tokio_postgres::Row;
@@ -27,8 +29,8 @@ use super::row::{self, bigint};
 use super::shipment::{Entries, Heads};
 use super::{ConnectOptions, audit};
 
-/// A database as a [copy](crate::store::copy) begins or ends in it: also one that serves no more, or not yet. Takes the role that owns the
-/// schema, as nobody else may take a store out of use.
+/// A database as a [copy](crate::store::copy) begins or ends in it: also one that serves no more,
+/// or not yet. Takes the role that owns the schema, as nobody else may take a store out of use.
 pub struct Mover {
     database: String,
     connected: Connected,
@@ -39,22 +41,47 @@ pub struct Mover {
     closed: Mutex<Instant>,
 }
 
-/// How long a store is out of use at least before another one is in its place. Nodes ask how things are once a second: one that was started on
-/// the empty store hears of it before it could go on under the old secret.
+/// How long a store is out of use at least before another one is in its place. Nodes ask how things
+/// are once a second: one that was started on the empty store hears of it before it could go on
+/// under the old secret.
 const NOTICE: Duration = Duration::from_millis(1100);
 
 impl Mover {
     /// Opens a database that was [prepared](super::schema::migrate) for it.
     pub async fn open(connection: &ConnectOptions) -> Result<Mover, OpenError> {
         let (database, connected) = (connection.to_string(), connect(connection).await?);
-        let (policies, told, closed) = (Policies::default(), Mutex::default(), Mutex::new(Instant::now()));
-        let mover = Mover { database, connected, policies, told, closed };
-        let rows = mover.connected.client.query_typed("SELECT schema, oldest FROM hapax.meta", &[]).await;
+        let (policies, told, closed) = (
+            Policies::default(),
+            Mutex::default(),
+            Mutex::new(Instant::now()),
+        );
+        let mover = Mover {
+            database,
+            connected,
+            policies,
+            told,
+            closed,
+        };
+        let rows = mover
+            .connected
+            .client
+            .query_typed("SELECT schema, oldest FROM hapax.meta", &[])
+            .await;
         let rows = rows.map_err(|error| mover.not_opened(error))?;
-        let numbers = rows.first().map(|row| Ok((row::get::<i32>(row, 0)?, row::get::<i32>(row, 1)?))).transpose();
-        let unusable = |source| OpenError::Unusable { database: mover.database.clone(), source };
+        let numbers = rows
+            .first()
+            .map(|row| Ok((row::get::<i32>(row, 0)?, row::get::<i32>(row, 1)?)))
+            .transpose();
+        let unusable = |source| OpenError::Unusable {
+            database: mover.database.clone(),
+            source,
+        };
         let (schema, oldest) =
-            numbers.map_err(unusable)?.ok_or_else(|| OpenError::NotMigrated { database: mover.database.clone() })?;
+            numbers
+                .map_err(unusable)?
+                .ok_or_else(|| OpenError::NotMigrated {
+                    database: mover.database.clone(),
+                })?;
         check_schema(connection, schema.unsigned_abs(), oldest.unsigned_abs())?;
         Ok(mover)
     }
@@ -64,7 +91,10 @@ impl Mover {
         match refused_role(&error) {
             Some(_) => OpenError::NotTheOwner { database },
             None if is_missing(&error) => OpenError::NotMigrated { database },
-            None => OpenError::Unusable { database, source: Failure::of(error).error },
+            None => OpenError::Unusable {
+                database,
+                source: Failure::of(error).error,
+            },
         }
     }
 
@@ -85,17 +115,27 @@ impl Mover {
         T: for<'a> tokio_postgres::types::FromSql<'a>,
     {
         let rows = self.ask(sql, parameters).await?;
-        row::get(rows.first().ok_or_else(|| StoreError::unavailable("the database left out an answer"))?, 0)
+        row::get(
+            rows.first()
+                .ok_or_else(|| StoreError::unavailable("the database left out an answer"))?,
+            0,
+        )
     }
 
     async fn in_turn(&self, sql: &str, parameters: Parameters<'_>) -> Result<(), StoreError> {
-        if self.ask_one(sql, parameters).await? { Ok(()) } else { Err(out_of_turn()) }
+        if self.ask_one(sql, parameters).await? {
+            Ok(())
+        } else {
+            Err(out_of_turn())
+        }
     }
 
     async fn look(&self) -> Result<Survey, StoreError> {
         let sql = "SELECT word, copy, other, record, entry, secret, epoch, floor, logged, now, records, running, lives_since FROM hapax.survey()";
         let rows = self.ask(sql, &[]).await?;
-        let row = rows.first().ok_or_else(|| StoreError::corrupt("the database has nothing to say of itself"))?;
+        let row = rows
+            .first()
+            .ok_or_else(|| StoreError::corrupt("the database has nothing to say of itself"))?;
         Ok(Survey {
             standing: standing(row)?,
             account: Account {
@@ -114,8 +154,15 @@ impl Mover {
     async fn begin_to_leave(&self, copy: Passage) -> Result<Left, StoreError> {
         let (id, other) = (uuid(copy.copy), copy.other.clone());
         let refusal = refusal(&Standing::Leaving(copy));
-        let parameters: Parameters<'_> = &[(&id, Type::UUID), (&other.as_bytes(), Type::BYTEA), (&refusal, Type::TEXT)];
-        match self.ask_one::<Option<i64>>("SELECT hapax.leave($1, $2, $3)", parameters).await? {
+        let parameters: Parameters<'_> = &[
+            (&id, Type::UUID),
+            (&other.as_bytes(), Type::BYTEA),
+            (&refusal, Type::TEXT),
+        ];
+        match self
+            .ask_one::<Option<i64>>("SELECT hapax.leave($1, $2, $3)", parameters)
+            .await?
+        {
             None => Ok(Left::Left),
             Some(live @ 1..) => Ok(Left::Busy(live.unsigned_abs())),
             Some(_) => Err(out_of_turn()),
@@ -124,27 +171,45 @@ impl Mover {
 
     async fn next(&self, after: Option<RecordId>, page: Page) -> Result<Vec<Record>, StoreError> {
         let after = after.as_ref().map(|id| &id.as_bytes()[..]);
-        let (rows, bytes) = (i32::try_from(page.records).unwrap_or(i32::MAX), i64::try_from(page.bytes).unwrap_or(i64::MAX));
-        let parameters: Parameters<'_> = &[(&after, Type::BYTEA), (&rows, Type::INT4), (&bytes, Type::INT8)];
-        let rows = self.ask("SELECT * FROM hapax.export($1, $2, $3)", parameters).await?;
+        let (rows, bytes) = (
+            i32::try_from(page.records).unwrap_or(i32::MAX),
+            i64::try_from(page.bytes).unwrap_or(i64::MAX),
+        );
+        let parameters: Parameters<'_> = &[
+            (&after, Type::BYTEA),
+            (&rows, Type::INT4),
+            (&bytes, Type::INT8),
+        ];
+        let rows = self
+            .ask("SELECT * FROM hapax.export($1, $2, $3)", parameters)
+            .await?;
         self.learn(&rows).await?;
-        let mut records = rows.iter().map(|row| self.whole(row)).collect::<Result<Vec<_>, _>>()?;
+        let mut records = rows
+            .iter()
+            .map(|row| self.whole(row))
+            .collect::<Result<Vec<_>, _>>()?;
         records.sort_unstable_by_key(|record| record.head.id);
         Ok(records)
     }
 
-    /// The record in a row, as it goes over. What cannot be read is named: it is what stops the copy.
+    /// The record in a row, as it goes over. What cannot be read is named: it is what stops the
+    /// copy.
     fn whole(&self, row: &Row) -> Result<Record, StoreError> {
         let id = row::id(row)?;
         let read = || {
             let head = row::head(row, &self.policies, None)?;
-            let head = head.ok_or_else(|| StoreError::unavailable("it has been removed: somebody uses the store"))?;
+            let head = head.ok_or_else(|| {
+                StoreError::unavailable("it has been removed: somebody uses the store")
+            })?;
             let answer = row::record(row, &self.policies, None)?.and_then(|record| record.answer);
             Ok(shipped(Record { head, answer }, row::now(row)?))
         };
         read().map_err(|error: StoreError| {
-            let kind =
-                if error.kind() == StoreErrorKind::Unavailable { StoreErrorKind::Unavailable } else { StoreErrorKind::Corrupt };
+            let kind = if error.kind() == StoreErrorKind::Unavailable {
+                StoreErrorKind::Unavailable
+            } else {
+                StoreErrorKind::Corrupt
+            };
             StoreError::new(kind, format!("record {id} cannot be copied: {error}")).because(error)
         })
     }
@@ -155,40 +220,70 @@ impl Mover {
         if missing.is_empty() {
             return Ok(());
         }
-        let rows = self.ask(policies::SQL, &[(&missing, Type::INT8_ARRAY)]).await?;
+        let rows = self
+            .ask(policies::SQL, &[(&missing, Type::INT8_ARRAY)])
+            .await?;
         self.policies.take_in(&rows)
     }
 
-    /// Tells the database what the fingerprints of these records cover, and by which numbers it has that.
-    async fn tell(&self, records: &[Record]) -> Result<HashMap<Arc<FingerprintPolicy>, i64>, StoreError> {
-        let policies = records.iter().filter_map(|record| record.head.fingerprint.as_ref()).map(|fingerprint| &fingerprint.policy);
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    /// Tells the database what the fingerprints of these records cover, and by which numbers it has
+    /// that.
+    async fn tell(
+        &self,
+        records: &[Record],
+    ) -> Result<HashMap<Arc<FingerprintPolicy>, i64>, StoreError> {
+        let policies = records
+            .iter()
+            .filter_map(|record| record.head.fingerprint.as_ref())
+            .map(|fingerprint| &fingerprint.policy);
+        let mut told = self
+            .told
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         for policy in policies.collect::<HashSet<_>>() {
             if !told.contains_key(policy) {
                 let text = policy.to_string();
                 let number = policies::number(&text);
-                self.ask("SELECT hapax.policy($1, $2)", &[(&number, Type::INT8), (&text.as_bytes(), Type::BYTEA)]).await?;
+                self.ask(
+                    "SELECT hapax.policy($1, $2)",
+                    &[(&number, Type::INT8), (&text.as_bytes(), Type::BYTEA)],
+                )
+                .await?;
                 told.insert(policy.clone(), number);
             }
         }
-        self.told.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&told);
+        self.told
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone_from(&told);
         Ok(told)
     }
 
     async fn take_in(&self, copy: CopyId, shipment: Shipment) -> Result<(), StoreError> {
-        let Shipment { records, log, position } = shipment;
+        let Shipment {
+            records,
+            log,
+            position,
+        } = shipment;
         let (copy, entry) = (uuid(copy), bigint(position.entry));
         let record = position.record.as_ref().map(|id| &id.as_bytes()[..]);
-        let position: Parameters<'_> = &[(&copy, Type::UUID), (&record, Type::BYTEA), (&entry, Type::INT8)];
+        let position: Parameters<'_> = &[
+            (&copy, Type::UUID),
+            (&record, Type::BYTEA),
+            (&entry, Type::INT8),
+        ];
         // Records first: the position counts once all of it has come.
         if !records.is_empty() || log.is_empty() {
             let numbers = self.tell(&records).await?;
             let heads = Heads::of(&records, &numbers);
-            self.in_turn(&heads.sql(), &[position, &heads.parameters()].concat()).await?;
+            self.in_turn(&heads.sql(), &[position, &heads.parameters()].concat())
+                .await?;
         }
         if !log.is_empty() {
             let entries = Entries::of(&log);
-            self.in_turn(&entries.sql(), &[position, &entries.parameters()].concat()).await?;
+            self.in_turn(&entries.sql(), &[position, &entries.parameters()].concat())
+                .await?;
         }
         Ok(())
     }
@@ -211,17 +306,27 @@ impl Transfer for Mover {
         Box::pin(async move {
             let (after, rows) = (bigint(after), i32::try_from(PAGE_MAX).unwrap_or(i32::MAX));
             let sql = "SELECT * FROM hapax.log(NULL, $1, NULL, $2)";
-            self.ask(sql, &[(&after, Type::INT8), (&rows, Type::INT4)]).await?.iter().map(audit::entry).collect()
+            self.ask(sql, &[(&after, Type::INT8), (&rows, Type::INT4)])
+                .await?
+                .iter()
+                .map(audit::entry)
+                .collect()
         })
     }
 
     fn moved(&self, copy: CopyId) -> Reply<'_, ()> {
         Box::pin(async move {
-            let (Standing::Leaving(passage) | Standing::Moved(passage)) = self.look().await?.standing else {
+            let (Standing::Leaving(passage) | Standing::Moved(passage)) =
+                self.look().await?.standing
+            else {
                 return Err(out_of_turn());
             };
             let refusal = refusal(&Standing::Moved(passage));
-            self.in_turn("SELECT hapax.moved($1, $2)", &[(&uuid(copy), Type::UUID), (&refusal, Type::TEXT)]).await
+            self.in_turn(
+                "SELECT hapax.moved($1, $2)",
+                &[(&uuid(copy), Type::UUID), (&refusal, Type::TEXT)],
+            )
+            .await
         })
     }
 
@@ -231,7 +336,11 @@ impl Transfer for Mover {
 
     fn arrive(&self, copy: Passage, account: Account) -> Reply<'_, bool> {
         Box::pin(async move {
-            let (id, other, secret) = (uuid(copy.copy), copy.other.clone(), account.secret.to_bytes());
+            let (id, other, secret) = (
+                uuid(copy.copy),
+                copy.other.clone(),
+                account.secret.to_bytes(),
+            );
             let refusal = refusal(&Standing::Arriving(copy, Position::default()));
             let lives_since = bigint(account.lives_since.as_micros());
             let parameters: Parameters<'_> = &[
@@ -241,7 +350,9 @@ impl Transfer for Mover {
                 (&lives_since, Type::INT8),
                 (&refusal, Type::TEXT),
             ];
-            let arrived = self.ask_one("SELECT hapax.arrive($1, $2, $3, $4, $5)", parameters).await;
+            let arrived = self
+                .ask_one("SELECT hapax.arrive($1, $2, $3, $4, $5)", parameters)
+                .await;
             *self.closed.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
             arrived
         })
@@ -253,7 +364,13 @@ impl Transfer for Mover {
 
     fn settle_in(&self, copy: CopyId, account: Account) -> Reply<'_, ()> {
         Box::pin(async move {
-            let Account { epoch, floor, logged, now, .. } = account;
+            let Account {
+                epoch,
+                floor,
+                logged,
+                now,
+                ..
+            } = account;
             let closed = *self.closed.lock().unwrap_or_else(PoisonError::into_inner);
             tokio::time::sleep_until(closed + NOTICE).await;
             let parameters: Parameters<'_> = &[
@@ -263,7 +380,8 @@ impl Transfer for Mover {
                 (&bigint(logged), Type::INT8),
                 (&bigint(now.as_micros()), Type::INT8),
             ];
-            self.in_turn("SELECT hapax.settle_in($1, $2, $3, $4, $5)", parameters).await
+            self.in_turn("SELECT hapax.settle_in($1, $2, $3, $4, $5)", parameters)
+                .await
         })
     }
 }
@@ -275,21 +393,43 @@ fn uuid(copy: CopyId) -> Uuid {
 /// What everybody else hears. In ASCII, so that a database of any encoding can say it.
 fn refusal(standing: &Standing) -> String {
     let refusal = standing.refusal().unwrap_or_default();
-    refusal.chars().map(|c| if c.is_ascii() { c } else { '?' }).collect()
+    refusal
+        .chars()
+        .map(|c| if c.is_ascii() { c } else { '?' })
+        .collect()
 }
 
 /// Where the store stands, in the first columns of a survey.
 fn standing(row: &Row) -> Result<Standing, StoreError> {
-    let Some(word) = row::get::<Option<&str>>(row, 0)? else { return Ok(Standing::Live) };
+    let Some(word) = row::get::<Option<&str>>(row, 0)? else {
+        return Ok(Standing::Live);
+    };
     let copy = CopyId::from_bytes(row::get::<Uuid>(row, 1)?.into_bytes());
-    let record = row::get::<Option<&[u8]>>(row, 3)?.map(row::array).transpose()?.map(RecordId::from_bytes);
-    let (passage, position) =
-        (Passage { copy, other: row::text(row, 2)?.to_owned() }, Position { record, entry: row::number(row, 4)? });
-    let unknown =
-        || StoreError::new(StoreErrorKind::Unsupported, "the store stands where this version does not know: run a newer one");
+    let record = row::get::<Option<&[u8]>>(row, 3)?
+        .map(row::array)
+        .transpose()?
+        .map(RecordId::from_bytes);
+    let (passage, position) = (
+        Passage {
+            copy,
+            other: row::text(row, 2)?.to_owned(),
+        },
+        Position {
+            record,
+            entry: row::number(row, 4)?,
+        },
+    );
+    let unknown = || {
+        StoreError::new(
+            StoreErrorKind::Unsupported,
+            "the store stands where this version does not know: run a newer one",
+        )
+    };
     Standing::of(word, passage, position).ok_or_else(unknown)
 }
 
 fn is_locked(error: &tokio_postgres::Error) -> bool {
-    error.code().is_some_and(|code| matches!(code.code(), "55P03" | "40P01"))
+    error
+        .code()
+        .is_some_and(|code| matches!(code.code(), "55P03" | "40P01"))
 }

@@ -1,4 +1,5 @@
-//! What a node does beside its requests: keeps leases, writes down what time has brought, drops answers in bulk, asks how things are.
+//! What a node does beside its requests: keeps leases, writes down what time has brought, drops
+//! answers in bulk, asks how things are.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -32,21 +33,44 @@ impl Postgres {
     async fn extend_page(&self, renewals: &[Renewal]) -> Result<Vec<bool>, StoreError> {
         let mut sorted: Vec<&Renewal> = renewals.iter().collect();
         sorted.sort_unstable_by_key(|renewal| renewal.id);
-        let ids: Vec<&[u8]> = sorted.iter().map(|renewal| &renewal.id.as_bytes()[..]).collect();
-        let fences: Vec<i64> = sorted.iter().map(|renewal| bigint(renewal.fence.as_u64())).collect();
+        let ids: Vec<&[u8]> = sorted
+            .iter()
+            .map(|renewal| &renewal.id.as_bytes()[..])
+            .collect();
+        let fences: Vec<i64> = sorted
+            .iter()
+            .map(|renewal| bigint(renewal.fence.as_u64()))
+            .collect();
         let leases: Vec<i64> = sorted.iter().map(|renewal| micros(renewal.lease)).collect();
-        let parameters: Parameters<'_> = &[(&ids, Type::BYTEA_ARRAY), (&fences, Type::INT8_ARRAY), (&leases, Type::INT8_ARRAY)];
-        let rows = self.aside("SELECT id, verdict FROM hapax.renew($1, $2, $3)", parameters).await?;
-        // Locked is not lost, and has no row: whoever holds the row is most likely the attempt itself, in a transaction of its own.
+        let parameters: Parameters<'_> = &[
+            (&ids, Type::BYTEA_ARRAY),
+            (&fences, Type::INT8_ARRAY),
+            (&leases, Type::INT8_ARRAY),
+        ];
+        let rows = self
+            .aside(
+                "SELECT id, verdict FROM hapax.renew($1, $2, $3)",
+                parameters,
+            )
+            .await?;
+        // Locked is not lost, and has no row: whoever holds the row is most likely the attempt
+        // itself, in a transaction of its own.
         let if_locked = !planted::is(Bug::PgLockedIsLost);
         let mut told = HashMap::with_hasher(Ids::default());
         for row in &rows {
-            told.insert(RecordId::from_bytes(row::array(row::get(row, 0)?)?), row::get::<i16>(row, 1)? != 0);
+            told.insert(
+                RecordId::from_bytes(row::array(row::get(row, 0)?)?),
+                row::get::<i16>(row, 1)? != 0,
+            );
         }
-        Ok(renewals.iter().map(|renewal| told.get(&renewal.id).copied().unwrap_or(if_locked)).collect())
+        Ok(renewals
+            .iter()
+            .map(|renewal| told.get(&renewal.id).copied().unwrap_or(if_locked))
+            .collect())
     }
 
-    /// What time has brought, and then what can be dropped whole. That the latter has to wait is no failure: its turn will come.
+    /// What time has brought, and then what can be dropped whole. That the latter has to wait is no
+    /// failure: its turn will come.
     pub(super) async fn clear(&self, limit: usize) -> Result<Swept, StoreError> {
         if limit == 0 {
             return Ok(Swept::default());
@@ -56,28 +80,59 @@ impl Postgres {
         self.keep_time().await?;
         let sql = "SELECT lost, buried, removed, unlogged FROM hapax.sweep($1)";
         let rows = self.aside(sql, &[(&limit, Type::INT4)]).await?;
-        let row = rows.first().ok_or_else(|| StoreError::corrupt("a sweep says nothing of what it did"))?;
-        let count = |column| row::get::<i32>(row, column).map(|count| count.unsigned_abs() as usize);
-        let swept = Swept { lost: count(0)?, buried: count(1)?, removed: count(2)?, unlogged: count(3)? };
+        let row = rows
+            .first()
+            .ok_or_else(|| StoreError::corrupt("a sweep says nothing of what it did"))?;
+        let count =
+            |column| row::get::<i32>(row, column).map(|count| count.unsigned_abs() as usize);
+        let swept = Swept {
+            lost: count(0)?,
+            buried: count(1)?,
+            removed: count(2)?,
+            unlogged: count(3)?,
+        };
         match self.aside.ask("SELECT hapax.turn()", &[]).await {
             Ok(rows) => {
-                let turned = rows.first().map(|row| row::get::<i32>(row, 0)).transpose()?.unwrap_or(0);
-                self.shared.counters.turns.fetch_add(u64::from(turned.unsigned_abs()), Ordering::Relaxed);
+                let turned = rows
+                    .first()
+                    .map(|row| row::get::<i32>(row, 0))
+                    .transpose()?
+                    .unwrap_or(0);
+                self.shared
+                    .counters
+                    .turns
+                    .fetch_add(u64::from(turned.unsigned_abs()), Ordering::Relaxed);
             }
-            Err(failure) => tracing::debug!(error = %failure.error, "answers that are over could not be dropped yet"),
+            Err(failure) => {
+                tracing::debug!(error = %failure.error, "answers that are over could not be dropped yet");
+            }
         }
         self.count_records().await;
         Ok(swept)
     }
 
-    /// Has the database compare its clock with ours: see `hapax.keep_time`. Sounds the alarm when it is found ahead.
+    /// Has the database compare its clock with ours: see `hapax.keep_time`. Sounds the alarm when
+    /// it is found ahead.
     pub(super) async fn keep_time(&self) -> Result<(), StoreError> {
         let wall = || Timestamp::from_system_time(SystemTime::now());
-        let node_clock = bigint(self.shared.options.clock.as_ref().map_or_else(wall, |clock| clock.now()).as_micros());
-        let rows = self.aside("SELECT hapax.keep_time($1)", &[(&node_clock, Type::INT8)]).await?;
-        let row = rows.first().ok_or_else(|| StoreError::corrupt("the database says nothing of its clock"))?;
+        let node_clock = bigint(
+            self.shared
+                .options
+                .clock
+                .as_ref()
+                .map_or_else(wall, |clock| clock.now())
+                .as_micros(),
+        );
+        let rows = self
+            .aside("SELECT hapax.keep_time($1)", &[(&node_clock, Type::INT8)])
+            .await?;
+        let row = rows
+            .first()
+            .ok_or_else(|| StoreError::corrupt("the database says nothing of its clock"))?;
         if let Some(ahead) = row::get::<Option<i64>>(row, 0)? {
-            self.shared.counters.clock_is_ahead(Duration::from_micros(ahead.unsigned_abs()));
+            self.shared
+                .counters
+                .clock_is_ahead(Duration::from_micros(ahead.unsigned_abs()));
         }
         Ok(())
     }
@@ -95,11 +150,16 @@ impl Postgres {
         let secret = self.shared.secret.get_or_init(|| beat.pulse.secret);
         if let Err(error) = beat.check(&self.shared.options.connection, secret) {
             tracing::error!(%error, "the database can no longer be used by this program");
-            // All lanes begin anew and find the same: nothing is written into what we do not understand.
+            // All lanes begin anew and find the same: nothing is written into what we do not
+            // understand.
             self.lanes.iter().for_each(super::lane::Lane::begin_anew);
             return Err(error.into());
         }
-        self.shared.lineage.watch(&beat, &link, &self.shared).await.map_err(|failure| failure.error)?;
+        self.shared
+            .lineage
+            .watch(&beat, &link, &self.shared)
+            .await
+            .map_err(|failure| failure.error)?;
         Ok(beat)
     }
 }

@@ -23,7 +23,14 @@ macro_rules! columns {
 
 macro_rules! select {
     ($table:literal, $condition:literal) => {
-        concat!("SELECT ", columns!(), " FROM ", $table, " WHERE ", $condition)
+        concat!(
+            "SELECT ",
+            columns!(),
+            " FROM ",
+            $table,
+            " WHERE ",
+            $condition
+        )
     };
 }
 
@@ -73,9 +80,16 @@ pub(in crate::store) const GUEST: Table = table!("hapax_audit");
 
 impl Table {
     /// Writes an entry with the next number, in the transaction of the change it is about.
-    pub(in crate::store) fn write(&self, connection: &Connection, entry: LogEntry) -> rusqlite::Result<LogEntry> {
+    pub(in crate::store) fn write(
+        &self,
+        connection: &Connection,
+        entry: LogEntry,
+    ) -> rusqlite::Result<LogEntry> {
         // The writer is alone in its transaction.
-        let entry = LogEntry { sequence: self.last(connection)?.unsigned_abs() + 1, ..entry };
+        let entry = LogEntry {
+            sequence: self.last(connection)?.unsigned_abs() + 1,
+            ..entry
+        };
         self.insert(connection, &entry)?;
         Ok(entry)
     }
@@ -83,23 +97,40 @@ impl Table {
     /// The number of the last entry, whether or not it is still there.
     pub(in crate::store) fn last(&self, connection: &Connection) -> rusqlite::Result<i64> {
         // SQLite's own count, which also knows the numbers of entries that have been removed.
-        let mut last = connection.prepare_cached("SELECT seq FROM sqlite_sequence WHERE name = ?1")?;
-        Ok(last.query_row([self.name], |row| row.get(0)).optional()?.unwrap_or(0))
+        let mut last =
+            connection.prepare_cached("SELECT seq FROM sqlite_sequence WHERE name = ?1")?;
+        Ok(last
+            .query_row([self.name], |row| row.get(0))
+            .optional()?
+            .unwrap_or(0))
     }
 
     /// Lets the next entry come after this number.
-    pub(in crate::store) fn go_on_after(&self, connection: &Connection, sequence: i64) -> rusqlite::Result<()> {
+    pub(in crate::store) fn go_on_after(
+        &self,
+        connection: &Connection,
+        sequence: i64,
+    ) -> rusqlite::Result<()> {
         if self.last(connection)? < sequence {
             connection.execute("DELETE FROM sqlite_sequence WHERE name = ?1", [self.name])?;
-            connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?1, ?2)", params![self.name, sequence])?;
+            connection.execute(
+                "INSERT INTO sqlite_sequence (name, seq) VALUES (?1, ?2)",
+                params![self.name, sequence],
+            )?;
         }
         Ok(())
     }
 
     /// Writes entries with the numbers they have, unless they are here already.
-    pub(in crate::store) fn insert_new(&self, connection: &Connection, log: &[LogEntry]) -> rusqlite::Result<()> {
+    pub(in crate::store) fn insert_new(
+        &self,
+        connection: &Connection,
+        log: &[LogEntry],
+    ) -> rusqlite::Result<()> {
         let last = self.last(connection)?.unsigned_abs();
-        log.iter().filter(|entry| entry.sequence > last).try_for_each(|entry| self.insert(connection, entry))
+        log.iter()
+            .filter(|entry| entry.sequence > last)
+            .try_for_each(|entry| self.insert(connection, entry))
     }
 
     fn insert(&self, connection: &Connection, entry: &LogEntry) -> rusqlite::Result<()> {
@@ -131,13 +162,21 @@ impl Table {
         Ok(())
     }
 
-    pub(in crate::store) fn read(&self, connection: &Connection, query: &LogQuery) -> Result<Vec<LogEntry>, StoreError> {
+    pub(in crate::store) fn read(
+        &self,
+        connection: &Connection,
+        query: &LogQuery,
+    ) -> Result<Vec<LogEntry>, StoreError> {
         let (page, from) = match query.from {
             Start::After(sequence) => (0, sequence),
             Start::Before(sequence) => (1, sequence),
             Start::End => (2, u64::MAX),
         };
-        let sql = self.pages[if query.record.is_some() { page + 3 } else { page }];
+        let sql = self.pages[if query.record.is_some() {
+            page + 3
+        } else {
+            page
+        }];
         let (from, rows) = (i64::try_from(from).unwrap_or(i64::MAX), query.rows() as i64);
         let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
         let mut rows = match &query.record {
@@ -152,13 +191,19 @@ impl Table {
         Ok(log)
     }
 
-    /// Removes up to `limit` entries that are too old, from the front; says how many. What is not as it was written is not believed to be
-    /// old, and stays with all that follows it.
-    pub(in crate::store) fn remove_old(&self, connection: &Connection, now: Timestamp, limit: usize) -> rusqlite::Result<usize> {
+    /// Removes up to `limit` entries that are too old, from the front; says how many. What is not
+    /// as it was written is not believed to be old, and stays with all that follows it.
+    pub(in crate::store) fn remove_old(
+        &self,
+        connection: &Connection,
+        now: Timestamp,
+        limit: usize,
+    ) -> rusqlite::Result<usize> {
         let is_old = |at: Timestamp| at.after(audit::KEPT_FOR) <= now;
         let mut front = connection.prepare_cached(self.front)?;
         let front: Option<i64> = front.query_row([], |row| row.get(0)).optional()?;
-        if limit == 0 || !front.is_some_and(|at| is_old(Timestamp::from_micros(at.unsigned_abs()))) {
+        if limit == 0 || !front.is_some_and(|at| is_old(Timestamp::from_micros(at.unsigned_abs())))
+        {
             return Ok(0);
         }
         let mut statement = connection.prepare_cached(self.oldest)?;
@@ -171,15 +216,27 @@ impl Table {
             }
         }
         let Some(last) = last else { return Ok(0) };
-        connection.prepare_cached(self.remove)?.execute([last as i64])
+        connection
+            .prepare_cached(self.remove)?
+            .execute([last as i64])
     }
 }
 
 fn decode(row: &Row<'_>) -> Result<LogEntry, StoreError> {
     let sequence = row.get::<_, i64>(0).map_err(store_error)?.unsigned_abs();
-    let damaged = || StoreError::corrupt(format!("entry {sequence} of the audit log is not as it was written: read on after it"));
-    let entry = columns_of(row, sequence).map_err(|error| damaged().because(error))?.ok_or_else(damaged)?;
-    if checksum(&entry) != row.get::<_, u32>(16).map_err(|error| damaged().because(error))? {
+    let damaged = || {
+        StoreError::corrupt(format!(
+            "entry {sequence} of the audit log is not as it was written: read on after it"
+        ))
+    };
+    let entry = columns_of(row, sequence)
+        .map_err(|error| damaged().because(error))?
+        .ok_or_else(damaged)?;
+    if checksum(&entry)
+        != row
+            .get::<_, u32>(16)
+            .map_err(|error| damaged().because(error))?
+    {
         return Err(damaged());
     }
     Ok(entry)
@@ -189,17 +246,23 @@ fn decode(row: &Row<'_>) -> Result<LogEntry, StoreError> {
 fn columns_of(row: &Row<'_>, sequence: u64) -> rusqlite::Result<Option<LogEntry>> {
     let text = |column| row.get::<_, String>(column);
     let number = |column| row.get::<_, i64>(column);
-    let Ok(signed) = Signed::new(&text(3)?, &text(4)?) else { return Ok(None) };
+    let Ok(signed) = Signed::new(&text(3)?, &text(4)?) else {
+        return Ok(None);
+    };
     let touched = match row.get::<_, Option<[u8; 32]>>(5)? {
         None => None,
         Some(id) => {
             let scope = Scope {
                 namespace: text(6)?.into(),
-                principal: row.get::<_, Option<String>>(7)?.map_or(Principal::Anonymous, Principal::named),
+                principal: row
+                    .get::<_, Option<String>>(7)?
+                    .map_or(Principal::Anonymous, Principal::named),
                 method: text(8)?.into(),
                 path: text(9)?.into(),
             };
-            let (Ok(key), Ok(before), Ok(after)) = (Key::new(text(10)?), state(number(11)?), state(number(12)?)) else {
+            let (Ok(key), Ok(before), Ok(after)) =
+                (Key::new(text(10)?), state(number(11)?), state(number(12)?))
+            else {
                 return Ok(None);
             };
             Some(Touched {
@@ -216,7 +279,13 @@ fn columns_of(row: &Row<'_>, sequence: u64) -> rusqlite::Result<Option<LogEntry>
         }
     };
     let at = Timestamp::from_micros(number(1)?.unsigned_abs());
-    Ok(Some(LogEntry { sequence, at, action: Action::of(&text(2)?), signed, touched }))
+    Ok(Some(LogEntry {
+        sequence,
+        at,
+        action: Action::of(&text(2)?),
+        signed,
+        touched,
+    }))
 }
 
 /// Over everything, so that no changed bit passes for something that somebody did.
@@ -227,7 +296,11 @@ fn checksum(entry: &LogEntry) -> u32 {
     number(micros(entry.at));
     let touched = entry.touched.as_ref();
     number(i64::from(touched.is_some()));
-    let mut texts = vec![entry.action.word(), entry.signed.by(), entry.signed.reason()];
+    let mut texts = vec![
+        entry.action.word(),
+        entry.signed.by(),
+        entry.signed.reason(),
+    ];
     if let Some(touched) = touched {
         number(code(touched.before));
         number(code(touched.after));
@@ -241,7 +314,12 @@ fn checksum(entry: &LogEntry) -> u32 {
         if let Principal::Named(name) = &touched.scope.principal {
             texts.push(name);
         }
-        texts.extend([&*touched.scope.namespace, &touched.scope.method, &touched.scope.path, touched.key.as_str()]);
+        texts.extend([
+            &*touched.scope.namespace,
+            &touched.scope.method,
+            &touched.scope.path,
+            touched.key.as_str(),
+        ]);
     }
     sum.update(touched.map_or(&[], |touched| touched.id.as_bytes()));
     for text in texts {

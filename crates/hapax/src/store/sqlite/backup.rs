@@ -1,7 +1,8 @@
 //! Backups: a consistent copy of the file while it is in use.
 //!
-//! The writer itself copies, a few pages at a time, and goes on serving in between; what it writes meanwhile goes into the copy as
-//! well. So no reader holds the log, and the copy is the store as it was at the end of the backup.
+//! The writer itself copies, a few pages at a time, and goes on serving in between; what it writes
+//! meanwhile goes into the copy as well. So no reader holds the log, and the copy is the store as
+//! it was at the end of the backup.
 
 use std::fs::File;
 use std::io;
@@ -49,7 +50,9 @@ pub enum BackupError {
         path: PathBuf,
     },
     /// The copy could not be written.
-    #[error("the backup {path} could not be written: see whether there is room, and whether the directory may be written")]
+    #[error(
+        "the backup {path} could not be written: see whether there is room, and whether the directory may be written"
+    )]
     Io {
         /// The copy.
         path: PathBuf,
@@ -64,28 +67,38 @@ pub enum BackupError {
 /// Where a backup grows until it is whole. Goes with the value, unless it was finished.
 pub(super) fn begin(to: &Path) -> Result<NamedTempFile, BackupError> {
     if to.exists() {
-        return Err(BackupError::Exists { path: to.to_owned() });
+        return Err(BackupError::Exists {
+            path: to.to_owned(),
+        });
     }
     let directory = directory(to);
     tempfile::Builder::new()
         .prefix(".hapax-backup-")
         .tempfile_in(directory)
-        .map_err(|source| BackupError::Io { path: to.to_owned(), source })
+        .map_err(|source| BackupError::Io {
+            path: to.to_owned(),
+            source,
+        })
 }
 
-/// The writer's part: copies everything, calling `between` between two steps. That says whether to go on.
+/// The writer's part: copies everything, calling `between` between two steps. That says whether to
+/// go on.
 pub(super) fn copy(
     from: &Connection,
     to: &Path,
     clock: &dyn Clock,
     mut between: impl FnMut() -> bool,
 ) -> Result<Copied, StoreError> {
-    let failed = |error| StoreError::unavailable("the store could not be read, or its copy not be written").because(error);
+    let failed = |error| {
+        StoreError::unavailable("the store could not be read, or its copy not be written")
+            .because(error)
+    };
     // The file is there, unless whoever wanted the copy is gone and has taken it along.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut copy = Connection::open_with_flags(to, flags).map_err(failed)?;
     // Nobody needs half a copy: it is synced once, when it is whole, and not by the writer.
-    copy.execute_batch("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF").map_err(failed)?;
+    copy.execute_batch("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF")
+        .map_err(failed)?;
     let backup = Backup::new(from, &mut copy).map_err(failed)?;
     let mut busy = 0;
     loop {
@@ -96,7 +109,11 @@ pub(super) fn copy(
                 busy += 1;
                 std::thread::sleep(Duration::from_millis(1));
             }
-            _ => return Err(StoreError::unavailable("another program holds a lock on the store file")),
+            _ => {
+                return Err(StoreError::unavailable(
+                    "another program holds a lock on the store file",
+                ));
+            }
         }
         if !between() {
             return Err(StoreError::unavailable("the backup was given up"));
@@ -109,7 +126,8 @@ pub(super) fn copy(
     Ok(Copied { bytes, at })
 }
 
-/// Everything at one moment, by somebody who only reads. The owner writes on meanwhile, and its log grows until this is over.
+/// Everything at one moment, by somebody who only reads. The owner writes on meanwhile, and its log
+/// grows until this is over.
 pub(super) fn copy_from_outside(from: &Connection, to: &Path) -> Result<Copied, BackupError> {
     let failed = |error| BackupError::Store(store_error(error));
     let file = begin(to)?;
@@ -123,8 +141,8 @@ pub(super) fn copy_from_outside(from: &Connection, to: &Path) -> Result<Copied, 
     Ok(Copied { at, ..copied })
 }
 
-/// Brings the copy to its disk bit by bit while it grows, until the guard goes: all at once at the end would keep the disk from the
-/// store's own commits for a while.
+/// Brings the copy to its disk bit by bit while it grows, until the guard goes: all at once at the
+/// end would keep the disk from the store's own commits for a while.
 pub(super) fn sync_meanwhile(file: &NamedTempFile) -> io::Result<Syncing> {
     let (file, (guard, is_over)) = (file.reopen()?, mpsc::channel::<()>());
     tokio::task::spawn_blocking(move || {
@@ -143,25 +161,40 @@ pub(super) struct Syncing {
 
 /// Marks the copy as one, makes it durable, and gives it its name.
 pub(super) fn finish(file: NamedTempFile, to: &Path, at: Timestamp) -> Result<(), BackupError> {
-    let failed = |source| BackupError::Io { path: to.to_owned(), source };
+    let failed = |source| BackupError::Io {
+        path: to.to_owned(),
+        source,
+    };
     let marked = mark(file.path(), at);
     for end in ["-wal", "-shm", "-journal"] {
         let _ = std::fs::remove_file(with_suffix(file.path(), end));
     }
     marked.map_err(BackupError::Store)?;
     file.as_file().sync_all().map_err(failed)?;
-    file.persist_noclobber(to).map_err(|error| match error.error.kind() {
-        io::ErrorKind::AlreadyExists => BackupError::Exists { path: to.to_owned() },
-        _ => failed(error.error),
-    })?;
-    File::open(directory(to)).and_then(|directory| directory.sync_all()).map_err(failed)
+    file.persist_noclobber(to)
+        .map_err(|error| match error.error.kind() {
+            io::ErrorKind::AlreadyExists => BackupError::Exists {
+                path: to.to_owned(),
+            },
+            _ => failed(error.error),
+        })?;
+    File::open(directory(to))
+        .and_then(|directory| directory.sync_all())
+        .map_err(failed)
 }
 
-/// Whoever opens the copy as a store shall know that it is one. Not in WAL mode, so that nothing is left beside it.
+/// Whoever opens the copy as a store shall know that it is one. Not in WAL mode, so that nothing is
+/// left beside it.
 fn mark(copy: &Path, at: Timestamp) -> Result<(), StoreError> {
-    let connection = Connection::open_with_flags(copy, OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(store_error)?;
-    connection.execute_batch("PRAGMA journal_mode = DELETE").map_err(store_error)?;
-    let meta = Meta { copied: at, ..Meta::read(&connection)? };
+    let connection = Connection::open_with_flags(copy, OpenFlags::SQLITE_OPEN_READ_WRITE)
+        .map_err(store_error)?;
+    connection
+        .execute_batch("PRAGMA journal_mode = DELETE")
+        .map_err(store_error)?;
+    let meta = Meta {
+        copied: at,
+        ..Meta::read(&connection)?
+    };
     meta.write(&connection).map_err(store_error)
 }
 

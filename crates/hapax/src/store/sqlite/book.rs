@@ -39,7 +39,11 @@ pub(super) struct Book {
 
 impl Book {
     /// Reads all there is to know.
-    pub(super) fn load(connection: &Connection, policies: &Policies, leases: Leases) -> Result<Book, StoreError> {
+    pub(super) fn load(
+        connection: &Connection,
+        policies: &Policies,
+        leases: Leases,
+    ) -> Result<Book, StoreError> {
         let meta = Meta::read(connection)?;
         let index = Arc::new(Index::default());
         let mut book = Book {
@@ -54,7 +58,11 @@ impl Book {
         for lane in lanes(connection, "answers", "due")? {
             book.answers.found(lane.next(), lane.last_due);
         }
-        let rows = Rows { connection, policies, leases };
+        let rows = Rows {
+            connection,
+            policies,
+            leases,
+        };
         book.load_heads(rows)?;
         book.load_open(rows)?;
         Ok(book)
@@ -62,10 +70,18 @@ impl Book {
 
     fn load_heads(&mut self, rows: Rows<'_>) -> Result<(), StoreError> {
         let found = lanes(rows.connection, "heads", "tombstone_until")?;
-        let count: u64 = found.iter().map(|lane| (lane.last.turn() + 1).saturating_sub(lane.first.turn())).sum();
-        // A lane has few gaps, but a file that says otherwise must not make us reserve what is not there.
-        self.index.reserve(usize::try_from(count).unwrap_or(usize::MAX).min(1 << 26));
-        let mut due: BTreeMap<u16, Timestamp> = found.into_iter().map(|lane| (lane.last.lane(), lane.last_due)).collect();
+        let count: u64 = found
+            .iter()
+            .map(|lane| (lane.last.turn() + 1).saturating_sub(lane.first.turn()))
+            .sum();
+        // A lane has few gaps, but a file that says otherwise must not make us reserve what is not
+        // there.
+        self.index
+            .reserve(usize::try_from(count).unwrap_or(usize::MAX).min(1 << 26));
+        let mut due: BTreeMap<u16, Timestamp> = found
+            .into_iter()
+            .map(|lane| (lane.last.lane(), lane.last_due))
+            .collect();
         for lane in roll::lanes(rows.connection)? {
             due.entry(lane).or_insert(Timestamp::ZERO);
         }
@@ -83,8 +99,11 @@ impl Book {
         for (place, id, stored) in rows.open()? {
             self.open_next = self.open_next.max(place.turn() + 1);
             let to = match stored {
-                Some(Stored { head, .. }) if head.state == State::Running => To::Running(Running { place, head }),
-                // One that cannot be read is found all the same, and reading it is an error each time.
+                Some(Stored { head, .. }) if head.state == State::Running => {
+                    To::Running(Running { place, head })
+                }
+                // One that cannot be read is found all the same, and reading it is an error each
+                // time.
                 _ => To::Row(place),
             };
             self.index.apply(Move { id, from: None, to });
@@ -110,7 +129,10 @@ impl Book {
 
     /// Takes note of what has become durable.
     pub(super) fn apply(&mut self, moved: Move) {
-        moved.from.into_iter().for_each(|from| self.roll.vacate(from));
+        moved
+            .from
+            .into_iter()
+            .for_each(|from| self.roll.vacate(from));
         let place = match &moved.to {
             To::Row(place) if !place.is_open() => Some(*place),
             _ => None,
@@ -134,14 +156,27 @@ fn lanes(connection: &Connection, table: &str, due: &str) -> Result<Vec<Found>, 
     let mut lanes = Vec::new();
     let (mut from, _) = bounds(OPEN + 1);
     let first_sql = format!("SELECT min(row) FROM {table} WHERE row >= ?1");
-    let last_sql = format!("SELECT row, {due} FROM {table} WHERE row < ?1 ORDER BY row DESC LIMIT 1");
-    let first = |from: i64| connection.query_row(&first_sql, [from], |row| row.get::<_, Option<i64>>(0)).map_err(store_error);
+    let last_sql =
+        format!("SELECT row, {due} FROM {table} WHERE row < ?1 ORDER BY row DESC LIMIT 1");
+    let first = |from: i64| {
+        connection
+            .query_row(&first_sql, [from], |row| row.get::<_, Option<i64>>(0))
+            .map_err(store_error)
+    };
     while let Some(row) = first(from)? {
         let first = Place::from_row(row);
         let (_, end) = bounds(first.lane());
-        let last = connection.query_row(&last_sql, [end], |row| Ok((row.get(0)?, row.get(1)?))).optional().map_err(store_error)?;
-        let (last, last_due): (i64, i64) = last.ok_or_else(|| StoreError::corrupt("a lane ends before it begins"))?;
-        lanes.push(Found { first, last: Place::from_row(last), last_due: Timestamp::from_micros(last_due.unsigned_abs()) });
+        let last = connection
+            .query_row(&last_sql, [end], |row| Ok((row.get(0)?, row.get(1)?)))
+            .optional()
+            .map_err(store_error)?;
+        let (last, last_due): (i64, i64) =
+            last.ok_or_else(|| StoreError::corrupt("a lane ends before it begins"))?;
+        lanes.push(Found {
+            first,
+            last: Place::from_row(last),
+            last_due: Timestamp::from_micros(last_due.unsigned_abs()),
+        });
         from = end;
     }
     Ok(lanes)

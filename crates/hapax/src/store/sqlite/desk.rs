@@ -1,4 +1,5 @@
-//! The writer's desk: carries out batches, looks after the log and the file's size, and opens the file anew when the disk failed.
+//! The writer's desk: carries out batches, looks after the log and the file's size, and opens the
+//! file anew when the disk failed.
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -21,10 +22,12 @@ use super::{backup, erasure, repair, transfer};
 /// Pages given back to the file system at a time: when nobody waits, and between two batches.
 const SHRINK_PAGES_IDLE: u32 = 2048;
 const SHRINK_PAGES_BUSY: u32 = 64;
-/// Free pages that are always kept for what comes next, and the part of the file that may be free: a quarter.
+/// Free pages that are always kept for what comes next, and the part of the file that may be free:
+/// a quarter.
 const FREE_PAGES_MIN: i64 = 4096;
 const FREE_PART: i64 = 4;
-/// How often to look at the log: so often that it cannot grow past its bound between two looks, however large the batches are.
+/// How often to look at the log: so often that it cannot grow past its bound between two looks,
+/// however large the batches are.
 const LOOK_BATCHES: u32 = 4;
 /// Between two tries to open the file again.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
@@ -40,13 +43,15 @@ pub(super) struct Desk {
     unlooked: u32,
     /// What has been forgotten, and who waits for it to be erased.
     erasures: Erasures,
-    /// How long to wait before the file is opened again, should it fail now: longer each time, until something was written.
+    /// How long to wait before the file is opened again, should it fail now: longer each time,
+    /// until something was written.
     pause: Duration,
 }
 
 enum State {
     Open(Box<Open>),
-    /// The disk failed: until the file was opened and read again, nothing that memory says about it counts.
+    /// The disk failed: until the file was opened and read again, nothing that memory says about it
+    /// counts.
     Broken(Broken),
 }
 
@@ -65,16 +70,36 @@ struct Broken {
 type Told = Box<dyn FnOnce(Option<StoreError>)>;
 
 impl Desk {
-    pub(super) fn new(shared: Arc<Shared>, connection: Connection, book: Book, wake: Arc<Wake>, erasures: Erasures) -> Desk {
-        let state = State::Open(Box::new(Open { connection: Rc::new(connection), book }));
-        Desk { shared, wake, state, is_shrinking: false, unlooked: 0, erasures, pause: Duration::ZERO }
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        connection: Connection,
+        book: Book,
+        wake: Arc<Wake>,
+        erasures: Erasures,
+    ) -> Desk {
+        let state = State::Open(Box::new(Open {
+            connection: Rc::new(connection),
+            book,
+        }));
+        Desk {
+            shared,
+            wake,
+            state,
+            is_shrinking: false,
+            unlooked: 0,
+            erasures,
+            pause: Duration::ZERO,
+        }
     }
 
-    /// How long to wait for somebody to ask for something, before there is something to do without that. `None`: for ever.
+    /// How long to wait for somebody to ask for something, before there is something to do without
+    /// that. `None`: for ever.
     pub(super) fn patience(&self) -> Option<Duration> {
         let patience = match &self.state {
             State::Open(_) => self.is_shrinking.then_some(Duration::ZERO),
-            State::Broken(broken) => Some(broken.next_try.saturating_duration_since(Instant::now())),
+            State::Broken(broken) => {
+                Some(broken.next_try.saturating_duration_since(Instant::now()))
+            }
         };
         patience.into_iter().chain(self.erasures.patience()).min()
     }
@@ -83,8 +108,13 @@ impl Desk {
     pub(super) fn work(&mut self, batch: Vec<Command>, queue: &Queue) {
         let mut chores = Chores::default();
         let is_idle = batch.is_empty();
-        let batch: Vec<_> = batch.into_iter().filter_map(|command| chores.take(command)).collect();
-        chores.has_swept = batch.iter().any(|command| matches!(command, Command::Sweep(..)));
+        let batch: Vec<_> = batch
+            .into_iter()
+            .filter_map(|command| chores.take(command))
+            .collect();
+        chores.has_swept = batch
+            .iter()
+            .any(|command| matches!(command, Command::Sweep(..)));
         self.look_for_trouble();
         self.reopen_if_due();
         if !batch.is_empty() {
@@ -92,7 +122,14 @@ impl Desk {
         }
         self.erase();
         if self.is_shrinking || chores.has_swept {
-            self.keep_house(chores.reset_log, Some(if is_idle { SHRINK_PAGES_IDLE } else { SHRINK_PAGES_BUSY }));
+            self.keep_house(
+                chores.reset_log,
+                Some(if is_idle {
+                    SHRINK_PAGES_IDLE
+                } else {
+                    SHRINK_PAGES_BUSY
+                }),
+            );
         } else {
             self.keep_house(chores.reset_log, None);
         }
@@ -111,12 +148,17 @@ impl Desk {
         let (mut told, mut forgotten) = (Vec::with_capacity(batch.len()), Vec::new());
         let result = match &mut self.state {
             State::Broken(broken) => {
-                batch.into_iter().for_each(|command| told.push(refuse(command)));
-                Err(Failure { error: broken.error.clone(), is_suspect: false })
+                batch
+                    .into_iter()
+                    .for_each(|command| told.push(refuse(command)));
+                Err(Failure {
+                    error: broken.error.clone(),
+                    is_suspect: false,
+                })
             }
-            State::Open(open) => {
-                open.carry_out(&self.shared, batch, &mut told, &mut forgotten).and_then(|()| in_place(&self.shared))
-            }
+            State::Open(open) => open
+                .carry_out(&self.shared, batch, &mut told, &mut forgotten)
+                .and_then(|()| in_place(&self.shared)),
         };
         let error = match result {
             Ok(()) => {
@@ -165,13 +207,21 @@ impl Desk {
         self.shared.counters.failing(reason);
         // The gate is shut before anybody can read what may not be on the disk.
         self.shared.shut();
-        self.state = State::Broken(Broken { error, next_try: Instant::now() + self.pause });
+        self.state = State::Broken(Broken {
+            error,
+            next_try: Instant::now() + self.pause,
+        });
         self.pause = (self.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
     }
 
     /// What the copying of the log met with.
     fn look_for_trouble(&mut self) {
-        let suspect = self.wake.suspect.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let suspect = self
+            .wake
+            .suspect
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         if let Some(error) = suspect
             && matches!(self.state, State::Open(_))
         {
@@ -180,7 +230,9 @@ impl Desk {
     }
 
     fn reopen_if_due(&mut self) {
-        let State::Broken(broken) = &mut self.state else { return };
+        let State::Broken(broken) = &mut self.state else {
+            return;
+        };
         if broken.next_try > Instant::now() {
             return;
         }
@@ -194,20 +246,31 @@ impl Desk {
                 broken.next_try = Instant::now() + self.pause;
                 self.pause = (self.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
                 self.shared.counters.failing(describe(&error));
-                tracing::warn!(error = describe(&error), "the store file cannot be opened again yet");
+                tracing::warn!(
+                    error = describe(&error),
+                    "the store file cannot be opened again yet"
+                );
             }
         }
     }
 
     fn open(&mut self, connection: Connection, book: Book, connections: Connections) {
         self.shared.open(connections, book.index.clone());
-        self.shared.counters.reopened.fetch_add(1, Ordering::Relaxed);
-        self.state = State::Open(Box::new(Open { connection: Rc::new(connection), book }));
+        self.shared
+            .counters
+            .reopened
+            .fetch_add(1, Ordering::Relaxed);
+        self.state = State::Open(Box::new(Open {
+            connection: Rc::new(connection),
+            book,
+        }));
     }
 
     /// Between two batches: the log is kept short, and the file no larger than it must be.
     fn keep_house(&mut self, reset_log: bool, shrink_pages: Option<u32>) {
-        let State::Open(open) = &self.state else { return };
+        let State::Open(open) = &self.state else {
+            return;
+        };
         let connection = open.connection.clone();
         let mut kept = self.keep_log(&connection, reset_log);
         if let Some(pages) = shrink_pages {
@@ -231,7 +294,10 @@ impl Desk {
         }
         self.unlooked = 0;
         let progress = Progress::read(connection)?;
-        self.shared.counters.log_bytes.store(progress.bytes(), Ordering::Relaxed);
+        self.shared
+            .counters
+            .log_bytes
+            .store(progress.bytes(), Ordering::Relaxed);
         let is_held = self.wake.is_held.load(Ordering::Relaxed);
         if reset_log || (progress.is_too_long() && !is_held) {
             let is_reset = log::reset(&self.shared, connection)?;
@@ -247,8 +313,15 @@ impl Desk {
         if self.is_shrinking {
             connection.execute_batch(&format!("PRAGMA incremental_vacuum({pages})"))?;
         }
-        let pragma = |name: &str| connection.prepare_cached(name)?.query_row([], |row| row.get::<_, i64>(0));
-        let (free, all) = (pragma("PRAGMA freelist_count")?, pragma("PRAGMA page_count")?);
+        let pragma = |name: &str| {
+            connection
+                .prepare_cached(name)?
+                .query_row([], |row| row.get::<_, i64>(0))
+        };
+        let (free, all) = (
+            pragma("PRAGMA freelist_count")?,
+            pragma("PRAGMA page_count")?,
+        );
         self.is_shrinking = free > FREE_PAGES_MIN && free > all / FREE_PART;
         Ok(())
     }
@@ -259,11 +332,16 @@ impl Desk {
         reply: &Answer<backup::Copied>,
         queue: &Queue,
     ) -> Result<backup::Copied, StoreError> {
-        let State::Open(open) = &self.state else { return Err(shut()) };
+        let State::Open(open) = &self.state else {
+            return Err(shut());
+        };
         let connection = open.connection.clone();
         let clock = self.shared.clock.clone();
         backup::copy(&connection, path, &*clock, || {
-            if let Some(batch) = queue.gather(Some(Duration::ZERO)).filter(|batch| !batch.is_empty()) {
+            if let Some(batch) = queue
+                .gather(Some(Duration::ZERO))
+                .filter(|batch| !batch.is_empty())
+            {
                 self.work_during_backup(batch);
             }
             // Nobody may want it any more.
@@ -273,8 +351,12 @@ impl Desk {
 
     /// Changes where the store stands. What is known of a file that was emptied is read anew.
     fn turn(&mut self, turn: &Turn) -> Result<bool, StoreError> {
-        let State::Open(open) = &mut self.state else { return Err(shut()) };
-        let turned = open.turn(&self.shared, turn).and_then(|turned| in_place(&self.shared).map(|()| turned));
+        let State::Open(open) = &mut self.state else {
+            return Err(shut());
+        };
+        let turned = open
+            .turn(&self.shared, turn)
+            .and_then(|turned| in_place(&self.shared).map(|()| turned));
         turned.map_err(|failure| {
             if failure.is_suspect {
                 self.fail(failure.error.clone());
@@ -283,15 +365,23 @@ impl Desk {
         })
     }
 
-    /// One batch between two steps of a backup. Should the file fail, it is not opened again before the backup has let go of it.
+    /// One batch between two steps of a backup. Should the file fail, it is not opened again before
+    /// the backup has let go of it.
     fn work_during_backup(&mut self, batch: Vec<Command>) {
         let mut chores = Chores::default();
-        let batch: Vec<_> = batch.into_iter().filter_map(|command| chores.take(command)).collect();
+        let batch: Vec<_> = batch
+            .into_iter()
+            .filter_map(|command| chores.take(command))
+            .collect();
         for (_, reply) in chores.backups {
-            let _ = reply.send(Err(StoreError::unavailable("a backup is being made already")));
+            let _ = reply.send(Err(StoreError::unavailable(
+                "a backup is being made already",
+            )));
         }
         for (_, reply) in chores.turns {
-            let _ = reply.send(Err(StoreError::unavailable("a backup is being made: wait until it is")));
+            let _ = reply.send(Err(StoreError::unavailable(
+                "a backup is being made: wait until it is",
+            )));
         }
         self.look_for_trouble();
         if !batch.is_empty() {
@@ -301,11 +391,14 @@ impl Desk {
         self.keep_house(chores.reset_log, None);
     }
 
-    /// The end of a process that ends in order: the log goes into the file, which then stands alone.
+    /// The end of a process that ends in order: the log goes into the file, which then stands
+    /// alone.
     pub(super) fn close(self) {
         self.shared.shut();
         if let State::Open(open) = self.state
-            && let Err(error) = open.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)")
+            && let Err(error) = open
+                .connection
+                .execute_batch("PRAGMA wal_checkpoint(TRUNCATE)")
         {
             tracing::warn!(%error, "the log was not copied into the store file; the next start does that");
         }
@@ -342,10 +435,18 @@ impl Open {
         forgotten: &mut Vec<(Answer<Written>, Written)>,
     ) -> Result<(), Failure> {
         let clock = &*shared.clock;
-        let mut page = match Page::open(&self.connection, &shared.policies, shared.incarnation, clock, &mut self.book) {
+        let mut page = match Page::open(
+            &self.connection,
+            &shared.policies,
+            shared.incarnation,
+            clock,
+            &mut self.book,
+        ) {
             Ok(page) => page,
             Err(failure) => {
-                batch.into_iter().for_each(|command| told.push(refuse(command)));
+                batch
+                    .into_iter()
+                    .for_each(|command| told.push(refuse(command)));
                 return Err(failure);
             }
         };
@@ -363,17 +464,25 @@ impl Open {
                         Ok(Written::Won(_)) if is_forgetting && page.is_left_open() => {
                             told.push(tell(reply, Err(erasure::unsealed())));
                         }
-                        Ok(written @ Written::Won(_)) if is_forgetting => forgotten.push((reply, written)),
+                        Ok(written @ Written::Won(_)) if is_forgetting => {
+                            forgotten.push((reply, written));
+                        }
                         written => told.push(tell(reply, written)),
                     }
                 }
                 Command::Get(ids, reply) => told.push(tell(reply, page.get(&ids))),
                 Command::Renew(renewals, reply) => told.push(tell(reply, page.renew(&renewals))),
                 Command::Sweep(limit, reply) => told.push(tell(reply, page.sweep(limit))),
-                Command::Remember(principals, reply) => told.push(tell(reply, page.remember(&principals))),
+                Command::Remember(principals, reply) => {
+                    told.push(tell(reply, page.remember(&principals)));
+                }
                 Command::Note(note, reply) => told.push(tell(reply, page.note(*note))),
-                Command::Import(mut arrived, reply) => told.push(tell(reply, page.import(&mut arrived))),
-                Command::Backup(..) | Command::Turn(..) | Command::ResetLog => unreachable!("taken out before"),
+                Command::Import(mut arrived, reply) => {
+                    told.push(tell(reply, page.import(&mut arrived)));
+                }
+                Command::Backup(..) | Command::Turn(..) | Command::ResetLog => {
+                    unreachable!("taken out before")
+                }
             }
         }
         page.commit()
@@ -403,9 +512,11 @@ fn in_place(shared: &Shared) -> Result<(), Failure> {
     if shared.is_in_place() {
         return Ok(());
     }
-    let error =
-        "the store file is no longer where it was: it was removed, moved or replaced. Put it back, with the files beside it";
-    Err(Failure { error: StoreError::unavailable(error), is_suspect: true })
+    let error = "the store file is no longer where it was: it was removed, moved or replaced. Put it back, with the files beside it";
+    Err(Failure {
+        error: StoreError::unavailable(error),
+        is_suspect: true,
+    })
 }
 
 fn refuse(command: Command) -> Told {

@@ -1,8 +1,9 @@
 //! Erasures: whoever has a record forgotten is told when not a byte of its answer is left.
 //!
-//! The commit has broken the answer's seal (`seal.rs`), but the log still has the page as it was. So the log is copied and cut to
-//! nothing before anybody is told. A reader outside may hold it; it is waited for, but not for ever. Others go on writing meanwhile, but
-//! for short stops: as long as the log grows, readers that come one after the other would never all be out of it.
+//! The commit has broken the answer's seal (`seal.rs`), but the log still has the page as it was.
+//! So the log is copied and cut to nothing before anybody is told. A reader outside may hold it; it
+//! is waited for, but not for ever. Others go on writing meanwhile, but for short stops: as long as
+//! the log grows, readers that come one after the other would never all be out of it.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,8 @@ use super::writer::Answer;
 /// How often to look whether a reader outside has ended: while somebody waits, and afterwards.
 const LOOK: Duration = Duration::from_millis(20);
 const LOOK_LATER: Duration = Duration::from_millis(500);
-/// How long the writer stops to let readers get out of the log: longer with every try, up to what a request can bear.
+/// How long the writer stops to let readers get out of the log: longer with every try, up to what a
+/// request can bear.
 const STOP_STEP: Duration = Duration::from_millis(25);
 const STOP_MAX: Duration = Duration::from_millis(250);
 
@@ -39,27 +41,50 @@ struct Waiting {
 
 impl Erasures {
     pub(super) fn new(patience: Duration) -> Erasures {
-        Erasures { patience, waiting: Vec::new(), is_late: false, tries: 0 }
+        Erasures {
+            patience,
+            waiting: Vec::new(),
+            is_late: false,
+            tries: 0,
+        }
     }
 
     /// A forgetting that is durable, to be told once it is complete.
     pub(super) fn owe(&mut self, reply: Answer<Written>, written: Written) {
-        self.waiting.push(Waiting { reply, written, until: Instant::now() + self.patience });
+        self.waiting.push(Waiting {
+            reply,
+            written,
+            until: Instant::now() + self.patience,
+        });
     }
 
     /// When to look again, if there is anything to look after.
     pub(super) fn patience(&self) -> Option<Duration> {
-        if self.waiting.is_empty() { self.is_late.then_some(LOOK_LATER) } else { Some(LOOK) }
+        if self.waiting.is_empty() {
+            self.is_late.then_some(LOOK_LATER)
+        } else {
+            Some(LOOK)
+        }
     }
 
-    /// Erases what is owed, if that can be done now, and tells whoever has waited for it or waited too long.
-    pub(super) fn work(&mut self, shared: &Shared, connection: Option<&Connection>) -> rusqlite::Result<()> {
+    /// Erases what is owed, if that can be done now, and tells whoever has waited for it or waited
+    /// too long.
+    pub(super) fn work(
+        &mut self,
+        shared: &Shared,
+        connection: Option<&Connection>,
+    ) -> rusqlite::Result<()> {
         if self.patience().is_none() {
             return Ok(());
         }
-        let stop = (STOP_STEP * self.tries).min(if self.waiting.is_empty() { STOP_STEP } else { STOP_MAX });
+        let stop = (STOP_STEP * self.tries).min(if self.waiting.is_empty() {
+            STOP_STEP
+        } else {
+            STOP_MAX
+        });
         self.tries += 1;
-        let erased = connection.map_or(Ok(false), |connection| log::erase(shared, connection, stop));
+        let erased =
+            connection.map_or(Ok(false), |connection| log::erase(shared, connection, stop));
         if matches!(erased, Ok(true)) {
             self.tries = 0;
             if std::mem::take(&mut self.is_late) {
@@ -73,7 +98,9 @@ impl Erasures {
         let now = Instant::now();
         for Waiting { reply, .. } in self.waiting.extract_if(.., |waiting| waiting.until <= now) {
             self.is_late = true;
-            tracing::error!("a forgotten answer may still be on the disk: another program reads the store file and holds its log");
+            tracing::error!(
+                "a forgotten answer may still be on the disk: another program reads the store file and holds its log"
+            );
             let _ = reply.send(Err(unerased()));
         }
         erased.map(drop)

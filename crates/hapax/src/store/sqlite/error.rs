@@ -21,7 +21,9 @@ pub enum OpenError {
         owner: String,
     },
     /// There is no file to own.
-    #[error("a store is a file: give it a path. For records in memory use `hapax::store::memory()`")]
+    #[error(
+        "a store is a file: give it a path. For records in memory use `hapax::store::memory()`"
+    )]
     NotAPath,
     /// The file is a store of its own, and no file of the user's.
     #[error(
@@ -46,7 +48,9 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// The file was written by a newer version.
-    #[error("{path} has store format {found}, this version knows formats up to {known}: run a newer version of Hapax")]
+    #[error(
+        "{path} has store format {found}, this version knows formats up to {known}: run a newer version of Hapax"
+    )]
     Newer {
         /// The file.
         path: PathBuf,
@@ -56,7 +60,9 @@ pub enum OpenError {
         known: i64,
     },
     /// The file was written by a version that is too old.
-    #[error("{path} has store format {found}, this version knows formats from {known} on: begin with a new file")]
+    #[error(
+        "{path} has store format {found}, this version knows formats from {known} on: begin with a new file"
+    )]
     Older {
         /// The file.
         path: PathBuf,
@@ -66,7 +72,9 @@ pub enum OpenError {
         known: i64,
     },
     /// The file's content makes no sense.
-    #[error("{path} is damaged or cut short: keep a copy of it and of the files beside it, and restore a backup")]
+    #[error(
+        "{path} is damaged or cut short: keep a copy of it and of the files beside it, and restore a backup"
+    )]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -82,7 +90,9 @@ pub enum OpenError {
         refusal: String,
     },
     /// The file has a second name.
-    #[error("{path} has a second name, a hard link, by which it could have a second owner: remove the link, or copy the file")]
+    #[error(
+        "{path} has a second name, a hard link, by which it could have a second owner: remove the link, or copy the file"
+    )]
     Linked {
         /// The file.
         path: PathBuf,
@@ -102,19 +112,25 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// The file cannot be written.
-    #[error("{path} cannot be written: check its permissions, its directory's, and whether its file system is mounted read-only")]
+    #[error(
+        "{path} cannot be written: check its permissions, its directory's, and whether its file system is mounted read-only"
+    )]
     ReadOnly {
         /// The file.
         path: PathBuf,
     },
     /// The SQLite this program was linked with is not safe.
-    #[error("SQLite {found} can corrupt a database in WAL mode: link 3.51.3 or newer (the bundled one is)")]
+    #[error(
+        "SQLite {found} can corrupt a database in WAL mode: link 3.51.3 or newer (the bundled one is)"
+    )]
     SqliteTooOld {
         /// The version that was linked.
         found: String,
     },
     /// The file or its directory could not be used.
-    #[error("{path} could not be opened: check that the file and its directory are there and may be written")]
+    #[error(
+        "{path} could not be opened: check that the file and its directory are there and may be written"
+    )]
     Io {
         /// The file.
         path: PathBuf,
@@ -131,7 +147,8 @@ pub enum OpenError {
     },
 }
 
-/// The text, for a `main` that returns the error: what to do is worth more than the names of fields.
+/// The text, for a `main` that returns the error: what to do is worth more than the names of
+/// fields.
 impl fmt::Debug for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")?;
@@ -148,16 +165,25 @@ pub(in crate::store) fn store_error(error: rusqlite::Error) -> StoreError {
         (_, Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)) => {
             "the store file is damaged: stop, keep a copy of it, and restore a backup"
         }
-        (_, Some(ErrorCode::DiskFull)) => "the disk of the store file is full: make room, and it goes on by itself",
-        (_, Some(ErrorCode::ReadOnly)) => "the store file cannot be written: is its file system mounted read-only?",
+        (_, Some(ErrorCode::DiskFull)) => {
+            "the disk of the store file is full: make room, and it goes on by itself"
+        }
+        (_, Some(ErrorCode::ReadOnly)) => {
+            "the store file cannot be written: is its file system mounted read-only?"
+        }
         (_, Some(ErrorCode::SystemIoFailure)) => {
             "the disk of the store file fails: see the system's log, and move the store to a sound disk if it goes on"
         }
         (_, Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)) => {
             "another program holds a lock on the store file: let it end, as nothing else may write there"
         }
-        (_, Some(ErrorCode::CannotOpen)) => "the store file cannot be opened: is it still there, and may it be written?",
-        (rusqlite::Error::InvalidColumnType(..) | rusqlite::Error::FromSqlConversionFailure(..), _) => {
+        (_, Some(ErrorCode::CannotOpen)) => {
+            "the store file cannot be opened: is it still there, and may it be written?"
+        }
+        (
+            rusqlite::Error::InvalidColumnType(..) | rusqlite::Error::FromSqlConversionFailure(..),
+            _,
+        ) => {
             return StoreError::corrupt("a record is damaged: restore a backup").because(error);
         }
         _ => "the store file could not be used",
@@ -165,10 +191,14 @@ pub(in crate::store) fn store_error(error: rusqlite::Error) -> StoreError {
     StoreError::unavailable(text).because(error)
 }
 
-/// Whether the connection can no longer be trusted after a write failed with this: when the disk said no for a reason other than
-/// space, what the system's memory says about the file may not be what is on the disk. Damage does not go by opening the file again.
+/// Whether the connection can no longer be trusted after a write failed with this: when the disk
+/// said no for a reason other than space, what the system's memory says about the file may not be
+/// what is on the disk. Damage does not go by opening the file again.
 pub(super) fn is_suspect(error: &rusqlite::Error) -> bool {
-    use ErrorCode::{ApiMisuse, CannotOpen, FileLockingProtocolFailed, InternalMalfunction, NotADatabase, OutOfMemory};
+    use ErrorCode::{
+        ApiMisuse, CannotOpen, FileLockingProtocolFailed, InternalMalfunction, NotADatabase,
+        OutOfMemory,
+    };
     use ErrorCode::{PermissionDenied, ReadOnly, SystemIoFailure};
     matches!(
         error.sqlite_error_code(),
@@ -188,6 +218,7 @@ pub(super) fn is_suspect(error: &rusqlite::Error) -> bool {
 
 /// Whether it is SQLite that found the file damaged.
 pub(super) fn is_damage(error: &StoreError) -> bool {
-    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<rusqlite::Error>());
+    let source = std::error::Error::source(error)
+        .and_then(|source| source.downcast_ref::<rusqlite::Error>());
     source.is_some_and(|source| source.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt))
 }

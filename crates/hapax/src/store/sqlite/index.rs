@@ -1,10 +1,13 @@
 //! The index: where each record is, in memory.
 //!
-//! An index in the file would dirty a page for each random id, and a page that is far away once there are many. The file has one
-//! owner, so that a map in its memory is as good: eight bytes of the id and the place, sixteen bytes in all. Eight bytes of a digest
-//! are not the whole of it, so whoever finds a place reads the row and compares. Running records are here whole: most writes end one.
+//! An index in the file would dirty a page for each random id, and a page that is far away once
+//! there are many. The file has one owner, so that a map in its memory is as good: eight bytes of
+//! the id and the place, sixteen bytes in all. Eight bytes of a digest are not the whole of it, so
+//! whoever finds a place reads the row and compares. Running records are here whole: most writes
+//! end one.
 //!
-//! Only what is durable is here: the writer puts a batch in after its commit and before it tells anybody.
+//! Only what is durable is here: the writer puts a batch in after its commit and before it tells
+//! anybody.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasher;
@@ -18,14 +21,16 @@ use hashbrown::HashTable;
 use super::place::Place;
 use crate::hash::Ids;
 
-/// By the first bits of the id, so that a table grows in a fraction of a millisecond and ids can be listed in order.
+/// By the first bits of the id, so that a table grows in a fraction of a millisecond and ids can be
+/// listed in order.
 const SHARD_BITS: u32 = 10;
 
 /// Where each record is.
 pub(super) struct Index {
     shards: Box<[Mutex<Shard>]>,
-    /// Records that are kept only because their caller was refused, by the second in which they are over. Not read from the file: what
-    /// was there before it was opened is over within ten minutes.
+    /// Records that are kept only because their caller was refused, by the second in which they are
+    /// over. Not read from the file: what was there before it was opened is over within ten
+    /// minutes.
     refused: Mutex<BTreeMap<u64, u64>>,
 }
 
@@ -76,9 +81,17 @@ pub(super) enum To {
 impl Default for Index {
     fn default() -> Self {
         let ids = Ids::default();
-        let shard =
-            |_| Mutex::new(Shard { ids: ids.clone(), entries: HashTable::new(), running: HashMap::with_hasher(ids.clone()) });
-        Index { shards: (0..1 << SHARD_BITS).map(shard).collect(), refused: Mutex::default() }
+        let shard = |_| {
+            Mutex::new(Shard {
+                ids: ids.clone(),
+                entries: HashTable::new(),
+                running: HashMap::with_hasher(ids.clone()),
+            })
+        };
+        Index {
+            shards: (0..1 << SHARD_BITS).map(shard).collect(),
+            refused: Mutex::default(),
+        }
     }
 }
 
@@ -90,7 +103,11 @@ impl Index {
             return Found::Running(running.clone());
         }
         let rows: Vec<_> = shard.with_prefix(prefix).collect();
-        if rows.is_empty() { Found::Absent } else { Found::Rows(rows) }
+        if rows.is_empty() {
+            Found::Absent
+        } else {
+            Found::Rows(rows)
+        }
     }
 
     pub(super) fn apply(&self, moved: Move) {
@@ -108,7 +125,8 @@ impl Index {
         }
     }
 
-    /// Puts many in, quickest when they are sorted: then a shard is in the processor's cache while it is filled.
+    /// Puts many in, quickest when they are sorted: then a shard is in the processor's cache while
+    /// it is filled.
     pub(super) fn extend(&self, entries: &[Entry]) {
         for chunk in entries.chunk_by(|a, b| shard_of(a.prefix) == shard_of(b.prefix)) {
             let mut shard = self.shard(chunk[0].prefix);
@@ -133,7 +151,10 @@ impl Index {
         let mut lapsed: Vec<_> = Vec::new();
         for shard in &self.shards {
             let shard = lock(shard);
-            let over = shard.running.values().filter(|running| running.head.lease_until <= now);
+            let over = shard
+                .running
+                .values()
+                .filter(|running| running.head.lease_until <= now);
             lapsed.extend(over.map(|running| (running.head.lease_until, running.head.id)));
         }
         lapsed.sort_unstable();
@@ -142,28 +163,53 @@ impl Index {
 
     /// How many records are running.
     pub(super) fn running(&self) -> usize {
-        self.shards.iter().map(lock).map(|shard| shard.running.len()).sum()
+        self.shards
+            .iter()
+            .map(lock)
+            .map(|shard| shard.running.len())
+            .sum()
     }
 
-    /// The next shard's worth of entries at or after a prefix, in order, running ones among them; and where to go on from.
+    /// The next shard's worth of entries at or after a prefix, in order, running ones among them;
+    /// and where to go on from.
     pub(super) fn page(&self, from: u64) -> (Vec<Entry>, Option<u64>) {
         let shard = self.shard(from);
-        let running = shard.running.iter().map(|(id, running)| Entry { prefix: prefix(id), place: running.place });
-        let mut entries: Vec<_> = shard.entries.iter().copied().chain(running).filter(|entry| entry.prefix >= from).collect();
+        let running = shard.running.iter().map(|(id, running)| Entry {
+            prefix: prefix(id),
+            place: running.place,
+        });
+        let mut entries: Vec<_> = shard
+            .entries
+            .iter()
+            .copied()
+            .chain(running)
+            .filter(|entry| entry.prefix >= from)
+            .collect();
         entries.sort_unstable();
         let next = shard_of(from) + 1;
-        (entries, (next < 1 << SHARD_BITS).then_some(next << (64 - SHARD_BITS)))
+        (
+            entries,
+            (next < 1 << SHARD_BITS).then_some(next << (64 - SHARD_BITS)),
+        )
     }
 
     pub(super) fn len(&self) -> usize {
-        self.shards.iter().map(lock).map(|shard| shard.entries.len() + shard.running.len()).sum()
+        self.shards
+            .iter()
+            .map(lock)
+            .map(|shard| shard.entries.len() + shard.running.len())
+            .sum()
     }
 
     /// Takes note of a record that was refused, or of one that no longer is.
     pub(super) fn note_refused(&self, until: Timestamp, is_refused: bool) {
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         let count = refused.entry(second(until)).or_default();
-        *count = if is_refused { *count + 1 } else { count.saturating_sub(1) };
+        *count = if is_refused {
+            *count + 1
+        } else {
+            count.saturating_sub(1)
+        };
     }
 
     /// How many records were refused and are not over.
@@ -180,15 +226,24 @@ impl Index {
 
 impl Shard {
     fn with_prefix(&self, prefix: u64) -> impl Iterator<Item = Place> {
-        self.entries.iter_hash(self.ids.hash_one(prefix)).filter(move |entry| entry.prefix == prefix).map(|entry| entry.place)
+        self.entries
+            .iter_hash(self.ids.hash_one(prefix))
+            .filter(move |entry| entry.prefix == prefix)
+            .map(|entry| entry.place)
     }
 
     fn insert(&mut self, entry: Entry) {
-        self.entries.insert_unique(self.ids.hash_one(entry.prefix), entry, |entry| self.ids.hash_one(entry.prefix));
+        self.entries
+            .insert_unique(self.ids.hash_one(entry.prefix), entry, |entry| {
+                self.ids.hash_one(entry.prefix)
+            });
     }
 
     fn remove(&mut self, entry: Entry) {
-        if let Ok(found) = self.entries.find_entry(self.ids.hash_one(entry.prefix), |other| *other == entry) {
+        if let Ok(found) = self
+            .entries
+            .find_entry(self.ids.hash_one(entry.prefix), |other| *other == entry)
+        {
             found.remove();
         }
     }

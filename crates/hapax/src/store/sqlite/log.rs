@@ -1,9 +1,12 @@
-//! The write-ahead log: copied into the file by a thread of its own, and given back before it grows long.
+//! The write-ahead log: copied into the file by a thread of its own, and given back before it grows
+//! long.
 //!
-//! Copying on the writer would make every hundredth caller wait; copying beside it alone never catches up under load, and the log
-//! grows for ever. So this thread copies, again and again, until little is left; then the writer, between two commits, copies the
-//! rest, which takes about as long as a commit, and the log begins anew. A reader that stays in the log keeps it from that, so the
-//! store's own readers are kept out for this moment. A reader outside cannot be: the log grows until it ends, and then is cut back.
+//! Copying on the writer would make every hundredth caller wait; copying beside it alone never
+//! catches up under load, and the log grows for ever. So this thread copies, again and again, until
+//! little is left; then the writer, between two commits, copies the rest, which takes about as long
+//! as a commit, and the log begins anew. A reader that stays in the log keeps it from that, so the
+//! store's own readers are kept out for this moment. A reader outside cannot be: the log grows
+//! until it ends, and then is cut back.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,8 +58,14 @@ impl Progress {
 
     fn of(connection: &Connection, sql: &str) -> rusqlite::Result<Progress> {
         connection.prepare_cached(sql)?.query_row([], |row| {
-            let number = |column| row.get::<_, i64>(column).map(|number| u64::try_from(number).unwrap_or(0));
-            Ok(Progress { frames: number(1)?, copied: number(2)? })
+            let number = |column| {
+                row.get::<_, i64>(column)
+                    .map(|number| u64::try_from(number).unwrap_or(0))
+            };
+            Ok(Progress {
+                frames: number(1)?,
+                copied: number(2)?,
+            })
         })
     }
 
@@ -79,7 +88,8 @@ impl Progress {
     }
 }
 
-/// The writer's part: copies the rest while nobody reads, so that the next write begins the log anew. Says whether it could.
+/// The writer's part: copies the rest while nobody reads, so that the next write begins the log
+/// anew. Says whether it could.
 pub(super) fn reset(shared: &Shared, connection: &Connection) -> rusqlite::Result<bool> {
     let _alone = shared.alone();
     let progress = Progress::copy(connection)?;
@@ -101,14 +111,19 @@ pub(super) fn reset(shared: &Shared, connection: &Connection) -> rusqlite::Resul
     Ok(true)
 }
 
-/// Copies all of the log and leaves not a byte of it behind. Says whether it could: a reader outside holds what it reads, and is waited
-/// for no longer than said.
-pub(super) fn erase(shared: &Shared, connection: &Connection, stop: Duration) -> rusqlite::Result<bool> {
+/// Copies all of the log and leaves not a byte of it behind. Says whether it could: a reader
+/// outside holds what it reads, and is waited for no longer than said.
+pub(super) fn erase(
+    shared: &Shared,
+    connection: &Connection,
+    stop: Duration,
+) -> rusqlite::Result<bool> {
     let _alone = shared.alone();
     if !cut(connection, stop)? {
         return Ok(false);
     }
-    // SQLite cuts the file, but does not wait for the disk: after a loss of power the old bytes would be back.
+    // SQLite cuts the file, but does not wait for the disk: after a loss of power the old bytes
+    // would be back.
     match std::fs::File::open(with_suffix(&shared.path, "-wal")).and_then(|file| file.sync_all()) {
         Ok(()) => {}
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -124,7 +139,9 @@ pub(super) fn erase(shared: &Shared, connection: &Connection, stop: Duration) ->
 
 fn cut(connection: &Connection, stop: Duration) -> rusqlite::Result<bool> {
     connection.busy_timeout(stop)?;
-    let is_busy = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, bool>(0));
+    let is_busy = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| {
+        row.get::<_, bool>(0)
+    });
     connection.busy_timeout(super::schema::BUSY_TIMEOUT)?;
     is_busy.map(|is_busy| !is_busy)
 }
@@ -192,22 +209,34 @@ impl Wake {
 }
 
 impl Copier {
-    pub(super) fn start(shared: Arc<Shared>, wake: Arc<Wake>, writer: SyncSender<Command>) -> Copier {
+    pub(super) fn start(
+        shared: Arc<Shared>,
+        wake: Arc<Wake>,
+        writer: SyncSender<Command>,
+    ) -> Copier {
         let thread = std::thread::Builder::new().name("hapax-log".into());
         let heard = wake.clone();
         let thread = thread.spawn(move || {
             loop {
-                let look = if heard.is_held.load(Ordering::Relaxed) { LOOK_HELD } else { LOOK };
+                let look = if heard.is_held.load(Ordering::Relaxed) {
+                    LOOK_HELD
+                } else {
+                    LOOK
+                };
                 if heard.wait(look) == Asked::Stop {
                     return;
                 }
                 if copy(&shared, &heard) {
-                    // Refused when the queue is full; then the writer is busy, and will find the log too long by itself.
+                    // Refused when the queue is full; then the writer is busy, and will find the
+                    // log too long by itself.
                     let _ = writer.try_send(Command::ResetLog);
                 }
             }
         });
-        Copier { wake, thread: Some(thread.expect("a thread can be started")) }
+        Copier {
+            wake,
+            thread: Some(thread.expect("a thread can be started")),
+        }
     }
 }
 
@@ -224,7 +253,9 @@ impl Drop for Copier {
 fn copy(shared: &Shared, wake: &Wake) -> bool {
     for _ in 0..PASSES_MAX {
         let gate = shared.enter();
-        let Some(connections) = &*gate else { return false };
+        let Some(connections) = &*gate else {
+            return false;
+        };
         match copy_once(&connections.checkpointer(), wake, &shared.path) {
             Ok(Next::Again) if !wake.is_stopped() => {}
             Ok(next) => return next == Next::Reset,
@@ -251,13 +282,26 @@ enum Next {
 fn copy_once(connection: &Connection, wake: &Wake, path: &Path) -> rusqlite::Result<Next> {
     let before = Progress::read(connection)?;
     if before.rest() == 0 {
-        return Ok(if length(path) > LOG_BYTES_MAX { Next::Reset } else { Next::Rest });
+        return Ok(if length(path) > LOG_BYTES_MAX {
+            Next::Reset
+        } else {
+            Next::Rest
+        });
     }
     if Progress::copy(connection)?.rest() > 0 {
-        // A reader is in the log. Whether it is one of ours only the writer can find out, by keeping those out for a moment.
-        return Ok(if wake.is_held.load(Ordering::Relaxed) { Next::Rest } else { Next::Reset });
+        // A reader is in the log. Whether it is one of ours only the writer can find out, by
+        // keeping those out for a moment.
+        return Ok(if wake.is_held.load(Ordering::Relaxed) {
+            Next::Rest
+        } else {
+            Next::Reset
+        });
     }
     wake.is_held.store(false, Ordering::Relaxed);
     let rest = Progress::read(connection)?.rest();
-    Ok(if rest <= REST_FRAMES { Next::Reset } else { Next::Again })
+    Ok(if rest <= REST_FRAMES {
+        Next::Reset
+    } else {
+        Next::Again
+    })
 }

@@ -8,16 +8,20 @@
 //! # Ok(()) }
 //! ```
 //!
-//! One thread writes. Whatever arrives while a commit is on its way to the disk goes into the next one together, so that many
-//! callers share one fsync and a single caller waits for nobody. Readers have connections of their own.
+//! One thread writes. Whatever arrives while a commit is on its way to the disk goes into the next
+//! one together, so that many callers share one fsync and a single caller waits for nobody. Readers
+//! have connections of their own.
 //!
-//! The file has one owner, held by a lock on a file beside it. That makes a restart simple: a lease from before it belongs to nobody
-//! and is over at once. Other processes may look through a [`View`].
+//! The file has one owner, held by a lock on a file beside it. That makes a restart simple: a lease
+//! from before it belongs to nobody and is over at once. Other processes may look through a
+//! [`View`].
 //!
-//! To read the code: `schema` has the tables, `place` says where a row goes, `index` and `roll` how it is found again. `writer` is the
-//! queue, `desk` the writer's day, `page` one transaction, `book` what it knows without reading. `log` keeps the log short, `repair`
-//! opens the file again when the disk failed, `backup` copies it, `audit` has what was done by hand, `seal` and
-//! `erasure` make forgetting erase, `principals` knows who has records, `transfer` moves everything into another store.
+//! To read the code: `schema` has the tables, `place` says where a row goes, `index` and `roll` how
+//! it is found again. `writer` is the queue, `desk` the writer's day, `page` one transaction,
+//! `book` what it knows without reading. `log` keeps the log short, `repair` opens the file again
+//! when the disk failed, `backup` copies it, `audit` has what was done by hand, `seal` and
+//! `erasure` make forgetting erase, `principals` knows who has records, `transfer` moves everything
+//! into another store.
 
 pub(super) mod audit;
 mod backup;
@@ -53,7 +57,8 @@ use hapax_core::audit::{LogEntry, LogQuery, Note};
 use hapax_core::record::Head;
 use hapax_core::scope::{PrincipalId, RecordId};
 use hapax_core::store::{
-    Condition, Counts, KnownPrincipal, ListQuery, Pulse, Put, Reading, Renewal, Reply, Seen, Store, StoreError, Swept, Written,
+    Condition, Counts, KnownPrincipal, ListQuery, Pulse, Put, Reading, Renewal, Reply, Seen, Store,
+    StoreError, Swept, Written,
 };
 use hapax_core::time::{Clock, Timestamp};
 use tokio::sync::oneshot;
@@ -79,7 +84,8 @@ pub const SQLITE_VERSION_MIN: i32 = 3_051_003;
 
 /// Records in one SQLite file.
 pub struct Sqlite {
-    // Dropped in this order: the owner's lock goes last, with the writer, when nothing touches the file any more.
+    // Dropped in this order: the owner's lock goes last, with the writer, when nothing touches the
+    // file any more.
     readers: Readers,
     _copier: Copier,
     writer: Writer,
@@ -91,17 +97,22 @@ pub struct Sqlite {
 pub struct Options {
     /// Where time comes from; the machine's own clock unless a test turns one by hand.
     pub clock: Option<Arc<dyn Clock>>,
-    /// How much may wait to be written, 64 MiB unless said otherwise. Beyond it a write is refused at once: a disk that is too slow
-    /// shows as answers of 503, not as memory that fills up.
+    /// How much may wait to be written, 64 MiB unless said otherwise. Beyond it a write is refused
+    /// at once: a disk that is too slow shows as answers of 503, not as memory that fills up.
     pub queue_bytes_max: usize,
-    /// How long a forgetting waits for readers outside to let go of the log, so that it can be cut: five seconds unless said otherwise.
-    /// After that it is an error of the kind [`StoreErrorKind::Unerased`](hapax_core::store::StoreErrorKind::Unerased).
+    /// How long a forgetting waits for readers outside to let go of the log, so that it can be cut:
+    /// five seconds unless said otherwise. After that it is an error of the kind
+    /// [`StoreErrorKind::Unerased`](hapax_core::store::StoreErrorKind::Unerased).
     pub erase_patience: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { clock: None, queue_bytes_max: 64 << 20, erase_patience: Duration::from_secs(5) }
+        Options {
+            clock: None,
+            queue_bytes_max: 64 << 20,
+            erase_patience: Duration::from_secs(5),
+        }
     }
 }
 
@@ -118,7 +129,8 @@ impl Sqlite {
         blocking(move || Sqlite::open_blocking(&path, options, Purpose::Use)).await
     }
 
-    /// Opens the file to [copy](crate::store::copy) what is in it, or to copy something into it: also one that serves no more, or not yet.
+    /// Opens the file to [copy](crate::store::copy) what is in it, or to copy something into it:
+    /// also one that serves no more, or not yet.
     pub async fn open_to_copy(path: impl AsRef<Path>) -> Result<Sqlite, OpenError> {
         let path = path.as_ref().to_owned();
         blocking(move || Sqlite::open_blocking(&path, Options::default(), Purpose::Copy)).await
@@ -140,17 +152,22 @@ impl Sqlite {
     /// ```
     pub fn stats(&self) -> Stats {
         let records = self.shared.index().map_or(0, |index| index.len());
-        Stats { restored: self.restored.is_some(), ..self.shared.counters.read(records) }
+        Stats {
+            restored: self.restored.is_some(),
+            ..self.shared.counters.read(records)
+        }
     }
 
-    /// Whether the file was an older state of the store when it was opened: a backup that was restored, or an older copy that was put
-    /// in its place. Everything done since that state is forgotten. An alarm, also in the log.
+    /// Whether the file was an older state of the store when it was opened: a backup that was
+    /// restored, or an older copy that was put in its place. Everything done since that state is
+    /// forgotten. An alarm, also in the log.
     pub fn restored(&self) -> Option<Restored> {
         self.restored
     }
 
-    /// Copies the store, while it is in use, into a new file that can be opened as a store. What was acknowledged before this was called is
-    /// in it. Nothing is overwritten; a backup that fails leaves nothing behind.
+    /// Copies the store, while it is in use, into a new file that can be opened as a store. What
+    /// was acknowledged before this was called is in it. Nothing is overwritten; a backup that
+    /// fails leaves nothing behind.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -162,14 +179,22 @@ impl Sqlite {
     /// # Ok(()) }
     /// ```
     ///
-    /// One that is dropped is given up. The writer waits for the disk of the copy: one that hangs, hangs the store.
+    /// One that is dropped is given up. The writer waits for the disk of the copy: one that hangs,
+    /// hangs the store.
     pub async fn backup(&self, to: impl AsRef<Path>) -> Result<Copied, BackupError> {
         let to = to.as_ref().to_owned();
         let begun = to.clone();
         let file = blocking(move || backup::begin(&begun)).await?;
         let path = file.path().to_owned();
-        let syncing = backup::sync_meanwhile(&file).map_err(|source| BackupError::Io { path: to.clone(), source })?;
-        let copied = self.writer.ask(|reply| Command::Backup(path, reply)).await.map_err(BackupError::Store)?;
+        let syncing = backup::sync_meanwhile(&file).map_err(|source| BackupError::Io {
+            path: to.clone(),
+            source,
+        })?;
+        let copied = self
+            .writer
+            .ask(|reply| Command::Backup(path, reply))
+            .await
+            .map_err(BackupError::Store)?;
         drop(syncing);
         blocking(move || backup::finish(file, &to, copied.at)).await?;
         Ok(copied)
@@ -177,14 +202,21 @@ impl Sqlite {
 
     fn open_blocking(path: &Path, options: Options, purpose: Purpose) -> Result<Sqlite, OpenError> {
         if rusqlite::version_number() < SQLITE_VERSION_MIN {
-            return Err(OpenError::SqliteTooOld { found: rusqlite::version().to_owned() });
+            return Err(OpenError::SqliteTooOld {
+                found: rusqlite::version().to_owned(),
+            });
         }
         let path = &owner::locate(path)?;
         let mut owner = Owner::take(path)?;
-        let Opened { connection, clock, meta, restored } = schema::open(path, options.clock, owner.last(), purpose)?;
+        let Opened {
+            connection,
+            clock,
+            meta,
+            restored,
+        } = schema::open(path, options.clock, owner.last(), purpose)?;
         let shared = Arc::new(Shared::new(path.clone(), clock, meta.incarnation));
-        let mut book =
-            Book::load(&connection, &shared.policies, shared.leases()).map_err(|source| schema::unreadable(path, source))?;
+        let mut book = Book::load(&connection, &shared.policies, shared.leases())
+            .map_err(|source| schema::unreadable(path, source))?;
         if let Some(Restored { copied_at }) = restored {
             let copied_at = copied_at.map(|at| httpdate::fmt_http_date(at.to_system_time()));
             tracing::error!(
@@ -194,29 +226,56 @@ impl Sqlite {
             );
             // From now on it is the store.
             book.meta.copied = Timestamp::ZERO;
-            book.meta.write(&connection).map_err(|source| schema::unreadable(path, store_error(source)))?;
+            book.meta
+                .write(&connection)
+                .map_err(|source| schema::unreadable(path, store_error(source)))?;
         }
         owner.sign(path, &meta.name, meta.incarnation)?;
         shared.open(Connections::open(path)?, book.index.clone());
         let wake = Arc::new(Wake::default());
-        let Options { queue_bytes_max, erase_patience, .. } = options;
-        let start = Start { connection, book, owner, wake: wake.clone(), queue_bytes_max, erase_patience };
+        let Options {
+            queue_bytes_max,
+            erase_patience,
+            ..
+        } = options;
+        let start = Start {
+            connection,
+            book,
+            owner,
+            wake: wake.clone(),
+            queue_bytes_max,
+            erase_patience,
+        };
         let readers = Readers::start(&shared)?;
         let writer = Writer::start(shared.clone(), start);
         let copier = Copier::start(shared.clone(), wake, writer.commands());
-        Ok(Sqlite { readers, _copier: copier, writer, shared, restored })
+        Ok(Sqlite {
+            readers,
+            _copier: copier,
+            writer,
+            shared,
+            restored,
+        })
     }
 
-    /// Reads records without the writer, unless one of them is on its way from one place to another.
+    /// Reads records without the writer, unless one of them is on its way from one place to
+    /// another.
     async fn read(&self, ids: Vec<RecordId>) -> Result<Reading, StoreError> {
         // While there is no file to be read, the writer is the one who opens it again.
-        let Ok(index) = self.shared.index() else { return self.writer.ask(|reply| Command::Get(ids, reply)).await };
+        let Ok(index) = self.shared.index() else {
+            return self.writer.ask(|reply| Command::Get(ids, reply)).await;
+        };
         let found: Vec<_> = ids.iter().map(|id| (*id, index.find(id))).collect();
-        if found.iter().all(|(_, found)| !matches!(found, Found::Rows(_))) {
+        if found
+            .iter()
+            .all(|(_, found)| !matches!(found, Found::Rows(_)))
+        {
             return Ok(self.in_memory(found));
         }
         let shared = self.shared.clone();
-        let read = move |connection: &rusqlite::Connection| reader::get(shared.rows(connection), found, || shared.clock.now());
+        let read = move |connection: &rusqlite::Connection| {
+            reader::get(shared.rows(connection), found, || shared.clock.now())
+        };
         match self.readers.ask(read).await? {
             Some(reading) => Ok(reading),
             None => self.writer.ask(|reply| Command::Get(ids, reply)).await,
@@ -227,21 +286,37 @@ impl Sqlite {
     fn in_memory(&self, found: Vec<(RecordId, Found)>) -> Reading {
         let now = self.shared.clock.now();
         let record = |found| match found {
-            Found::Running(running) => Some(hapax_core::Record { head: Arc::unwrap_or_clone(running.head), answer: None }),
+            Found::Running(running) => Some(hapax_core::Record {
+                head: Arc::unwrap_or_clone(running.head),
+                answer: None,
+            }),
             Found::Absent | Found::Rows(_) => None,
         };
-        Reading { records: found.into_iter().map(|(_, found)| record(found)).collect(), now }
+        Reading {
+            records: found.into_iter().map(|(_, found)| record(found)).collect(),
+            now,
+        }
     }
 
-    /// A claim for a record that is there: whoever only wants to hear that need not wait for the writer.
+    /// A claim for a record that is there: whoever only wants to hear that need not wait for the
+    /// writer.
     async fn seen(&self, put: &Put) -> Result<Option<Seen>, StoreError> {
-        let is_there = self.shared.index().is_ok_and(|index| !matches!(index.find(&put.id), Found::Absent));
+        let is_there = self
+            .shared
+            .index()
+            .is_ok_and(|index| !matches!(index.find(&put.id), Found::Absent));
         if put.condition != Condition::Absent || !is_there {
             return Ok(None);
         }
         let Reading { mut records, now } = self.read(vec![put.id]).await?;
-        let record = records.pop().flatten().filter(|record| !record.head.is_gone(now));
-        Ok(record.map(|record| Seen { record: Some(record), now }))
+        let record = records
+            .pop()
+            .flatten()
+            .filter(|record| !record.head.is_gone(now));
+        Ok(record.map(|record| Seen {
+            record: Some(record),
+            now,
+        }))
     }
 
     async fn list_all(&self, query: ListQuery) -> Result<Vec<Head>, StoreError> {
@@ -250,9 +325,18 @@ impl Sqlite {
             && heads.len() < query.limit
         {
             let (shared, index) = (self.shared.clone(), self.shared.index()?);
-            let rest = ListQuery { limit: query.limit - heads.len(), ..query.clone() };
+            let rest = ListQuery {
+                limit: query.limit - heads.len(),
+                ..query.clone()
+            };
             let list = move |connection: &rusqlite::Connection| {
-                reader::list(shared.rows(connection), &index, &rest, from, shared.clock.now())
+                reader::list(
+                    shared.rows(connection),
+                    &index,
+                    &rest,
+                    from,
+                    shared.clock.now(),
+                )
             };
             let part = self.readers.ask(list).await?;
             heads.extend(part.heads);
@@ -294,34 +378,54 @@ impl Store for Sqlite {
     fn pulse(&self) -> Reply<'_, Pulse> {
         let shared = self.shared.clone();
         self.readers.ask(move |connection| {
-            let Meta { epoch, secret, lives_since, .. } = Meta::read(connection)?;
+            let Meta {
+                epoch,
+                secret,
+                lives_since,
+                ..
+            } = Meta::read(connection)?;
             let (now, index) = (shared.clock.now(), shared.index()?);
-            let counts = Counts { records: index.len() as u64, refused: index.refused(now) };
-            Ok(Pulse { now, epoch: epoch.unsigned_abs(), secret, lives_since, counts: Some(counts) })
+            let counts = Counts {
+                records: index.len() as u64,
+                refused: index.refused(now),
+            };
+            Ok(Pulse {
+                now,
+                epoch: epoch.unsigned_abs(),
+                secret,
+                lives_since,
+                counts: Some(counts),
+            })
         })
     }
 
     fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()> {
-        self.writer.ask(|reply| Command::Remember(principals, reply))
+        self.writer
+            .ask(|reply| Command::Remember(principals, reply))
     }
 
     fn knows(&self, principal: PrincipalId) -> Reply<'_, bool> {
         let clock = self.shared.clock.clone();
-        self.readers.ask(move |connection| principals::knows(connection, principal, clock.now()))
+        self.readers
+            .ask(move |connection| principals::knows(connection, principal, clock.now()))
     }
 
     fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {
-        self.readers.ask(move |connection| audit::OWN.read(connection, &query))
+        self.readers
+            .ask(move |connection| audit::OWN.read(connection, &query))
     }
 
     fn note(&self, note: Note) -> Reply<'_, LogEntry> {
-        self.writer.ask(|reply| Command::Note(Box::new(note), reply))
+        self.writer
+            .ask(|reply| Command::Note(Box::new(note), reply))
     }
 }
 
 /// Waits for the disk on a thread that may.
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    tokio::task::spawn_blocking(work).await.expect("it does not panic")
+    tokio::task::spawn_blocking(work)
+        .await
+        .expect("it does not panic")
 }
 
 /// What one of the store's threads will answer to a message, if it took it.
@@ -331,7 +435,9 @@ pub(super) fn answered<T: Send + 'static, M>(
 ) -> Reply<'static, T> {
     let stopped = || StoreError::unavailable("the store has stopped");
     let taken = sent.map_err(|error| match error {
-        TrySendError::Full(_) => StoreError::unavailable("too many requests are waiting for the store"),
+        TrySendError::Full(_) => {
+            StoreError::unavailable("too many requests are waiting for the store")
+        }
         TrySendError::Disconnected(_) => stopped(),
     });
     Box::pin(async move {

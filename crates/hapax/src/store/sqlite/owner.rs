@@ -1,4 +1,5 @@
-//! One owner per file: a lock on a file beside it, which the system releases however the process ends.
+//! One owner per file: a lock on a file beside it, which the system releases however the process
+//! ends.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
@@ -8,19 +9,27 @@ use std::time::Duration;
 use super::OpenError;
 use super::backup::directory;
 
-/// Makes sure that there is a file, and finds its one true path: by whatever link it was reached, it is not another file.
+/// Makes sure that there is a file, and finds its one true path: by whatever link it was reached,
+/// it is not another file.
 ///
-/// A file that is there is not opened: closing it again would drop the locks that SQLite holds on it in this very process, for a store
-/// that is open or a view, and another program could then take the log away from under it.
+/// A file that is there is not opened: closing it again would drop the locks that SQLite holds on
+/// it in this very process, for a store that is open or a view, and another program could then take
+/// the log away from under it.
 pub(super) fn locate(path: &Path) -> Result<PathBuf, OpenError> {
     if path.as_os_str().is_empty() || path == Path::new(":memory:") {
         return Err(OpenError::NotAPath);
     }
-    let io = |source| OpenError::Io { path: path.to_owned(), source };
+    let io = |source| OpenError::Io {
+        path: path.to_owned(),
+        source,
+    };
     if !path.try_exists().map_err(io)? {
         drop(private().open(path).map_err(io)?);
-        // A file that was just made must still be there after a loss of power, as soon as something in it is.
-        File::open(directory(path)).and_then(|directory| directory.sync_all()).map_err(io)?;
+        // A file that was just made must still be there after a loss of power, as soon as something
+        // in it is.
+        File::open(directory(path))
+            .and_then(|directory| directory.sync_all())
+            .map_err(io)?;
     }
     std::fs::canonicalize(path).map_err(io)
 }
@@ -38,20 +47,35 @@ pub(super) struct Owner {
 
 impl Owner {
     pub(super) fn take(path: &Path) -> Result<Owner, OpenError> {
-        let io = |source| OpenError::Io { path: path.to_owned(), source };
+        let io = |source| OpenError::Io {
+            path: path.to_owned(),
+            source,
+        };
         let is_new = !beside(path).exists();
         let mut file = private().read(true).open(beside(path)).map_err(io)?;
         let mut content = String::new();
         let _ = file.read_to_string(&mut content);
         lock(&file).map_err(|error| match error {
             TryLockError::WouldBlock => {
-                let owner = content.lines().next().filter(|owner| !owner.is_empty()).unwrap_or("(unknown)").to_owned();
-                OpenError::Owned { path: path.to_owned(), owner }
+                let owner = content
+                    .lines()
+                    .next()
+                    .filter(|owner| !owner.is_empty())
+                    .unwrap_or("(unknown)")
+                    .to_owned();
+                OpenError::Owned {
+                    path: path.to_owned(),
+                    owner,
+                }
             }
             TryLockError::Error(source) => io(source),
         })?;
         match check(path) {
-            Ok(database) => Ok(Owner { file, _database: database, last: last(&content) }),
+            Ok(database) => Ok(Owner {
+                file,
+                _database: database,
+                last: last(&content),
+            }),
             Err(error) => {
                 // A file of somebody else is left as it was, with nothing beside it.
                 if is_new {
@@ -67,16 +91,25 @@ impl Owner {
         self.last.clone()
     }
 
-    /// Leaves word of who owns the file, for the message a second process prints, and of how often it was opened, which gives an older
-    /// copy away that is put in its place. The lock is what counts.
-    pub(super) fn sign(&mut self, path: &Path, name: &str, incarnation: i64) -> Result<(), OpenError> {
+    /// Leaves word of who owns the file, for the message a second process prints, and of how often
+    /// it was opened, which gives an older copy away that is put in its place. The lock is what
+    /// counts.
+    pub(super) fn sign(
+        &mut self,
+        path: &Path,
+        name: &str,
+        incarnation: i64,
+    ) -> Result<(), OpenError> {
         let text = format!("{}\n{name} {incarnation}\n", std::process::id());
         let write = |file: &mut File| {
             file.rewind()?;
             file.write_all(text.as_bytes())?;
             file.set_len(text.len() as u64)
         };
-        write(&mut self.file).map_err(|source| OpenError::Io { path: path.to_owned(), source })
+        write(&mut self.file).map_err(|source| OpenError::Io {
+            path: path.to_owned(),
+            source,
+        })
     }
 
     /// Whether some process owns the file right now.
@@ -88,7 +121,8 @@ impl Owner {
     }
 }
 
-/// A look at who has the file takes the lock for a moment; that alone does not make it somebody else's.
+/// A look at who has the file takes the lock for a moment; that alone does not make it somebody
+/// else's.
 fn lock(file: &File) -> Result<(), TryLockError> {
     for _ in 0..LOCK_TRIES {
         match file.try_lock() {
@@ -103,19 +137,30 @@ const LOCK_TRIES: usize = 5;
 
 /// Whether this can be our file: empty, or a database, and under one name only.
 fn check(path: &Path) -> Result<File, OpenError> {
-    let io = |source| OpenError::Io { path: path.to_owned(), source };
+    let io = |source| OpenError::Io {
+        path: path.to_owned(),
+        source,
+    };
     let metadata = std::fs::metadata(path).map_err(io)?;
     // Before it is opened, see [`locate`]: by its other name it may be open in this very process.
     #[cfg(unix)]
     if std::os::unix::fs::MetadataExt::nlink(&metadata) > 1 {
-        return Err(OpenError::Linked { path: path.to_owned() });
+        return Err(OpenError::Linked {
+            path: path.to_owned(),
+        });
     }
     let mut file = private().read(true).open(path).map_err(io)?;
     let mut header = [0; SQLITE_HEADER.len()];
-    // A file whose creation was cut short by the loss of power may have no header yet; SQLite takes it back by the journal beside it.
+    // A file whose creation was cut short by the loss of power may have no header yet; SQLite takes
+    // it back by the journal beside it.
     let is_cut_short = with_suffix(path, "-journal").exists();
-    if metadata.len() > 0 && !is_cut_short && (file.read_exact(&mut header).is_err() || header != *SQLITE_HEADER) {
-        return Err(OpenError::NotAStore { path: path.to_owned() });
+    if metadata.len() > 0
+        && !is_cut_short
+        && (file.read_exact(&mut header).is_err() || header != *SQLITE_HEADER)
+    {
+        return Err(OpenError::NotAStore {
+            path: path.to_owned(),
+        });
     }
     Ok(file)
 }
@@ -136,8 +181,8 @@ pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// What is created is for its owner's account alone: the store holds answers and a secret, and who can open the file beside it could
-/// keep the store from being opened.
+/// What is created is for its owner's account alone: the store holds answers and a secret, and who
+/// can open the file beside it could keep the store from being opened.
 fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false);

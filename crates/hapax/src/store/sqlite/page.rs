@@ -1,4 +1,5 @@
-//! One open transaction of the writer: judges, writes, and remembers what to put into the book once it is durable.
+//! One open transaction of the writer: judges, writes, and remembers what to put into the book once
+//! it is durable.
 
 mod import;
 
@@ -11,7 +12,8 @@ use hapax_core::guard::{self, Due};
 use hapax_core::record::{Head, State};
 use hapax_core::scope::RecordId;
 use hapax_core::store::{
-    Change, KnownPrincipal, Lifetime, Put, Reading, Renewal, Seen, StoreError, StoreErrorKind, Swept, Won, Written,
+    Change, KnownPrincipal, Lifetime, Put, Reading, Renewal, Seen, StoreError, StoreErrorKind,
+    Swept, Won, Written,
 };
 use hapax_core::time::{Clock, Timestamp};
 use rusqlite::{Connection, OptionalExtension, params};
@@ -29,7 +31,8 @@ use super::schema::Meta;
 use super::seal::{self, Sealed, Seals};
 use crate::hash::Ids;
 
-/// The clock is written down at least so often, so that it does not begin much earlier after a restart on a machine that lost its own.
+/// The clock is written down at least so often, so that it does not begin much earlier after a
+/// restart on a machine that lost its own.
 const CLOCK_STEP: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// One open transaction.
@@ -42,7 +45,8 @@ pub(super) struct Page<'a> {
     meta: Meta,
     is_meta_changed: bool,
     seals: Seals,
-    /// Whether the latest write removed an answer that was not sealed, so that its bytes may be left.
+    /// Whether the latest write removed an answer that was not sealed, so that its bytes may be
+    /// left.
     is_left_open: bool,
     /// Records that this transaction has changed, as they are now; the book does not know yet.
     changed: HashMap<RecordId, Option<Stored>, Ids>,
@@ -79,10 +83,12 @@ impl From<rusqlite::Error> for Failure {
     fn from(error: rusqlite::Error) -> Self {
         let is_suspect = is_suspect(&error);
         let error = match store_error(error) {
-            // Others were in this transaction whose own records are sound: for them the store is unavailable.
-            error if error.kind() != StoreErrorKind::Unavailable => {
-                StoreError::unavailable("a write failed on a damaged part of the store file: restore a backup").because(error)
-            }
+            // Others were in this transaction whose own records are sound: for them the store is
+            // unavailable.
+            error if error.kind() != StoreErrorKind::Unavailable => StoreError::unavailable(
+                "a write failed on a damaged part of the store file: restore a backup",
+            )
+            .because(error),
             error => error,
         };
         Failure { error, is_suspect }
@@ -91,7 +97,10 @@ impl From<rusqlite::Error> for Failure {
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
-        Failure { error, is_suspect: false }
+        Failure {
+            error,
+            is_suspect: false,
+        }
     }
 }
 
@@ -104,8 +113,17 @@ impl<'a> Page<'a> {
         book: &'a mut Book,
     ) -> Result<Page<'a>, Failure> {
         connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-        let rows = Rows { connection, policies, leases: Leases::Of(incarnation) };
-        let (seals, changed, noted, meta) = (Seals::default(), HashMap::default(), Noted::default(), book.meta.clone());
+        let rows = Rows {
+            connection,
+            policies,
+            leases: Leases::Of(incarnation),
+        };
+        let (seals, changed, noted, meta) = (
+            Seals::default(),
+            HashMap::default(),
+            Noted::default(),
+            book.meta.clone(),
+        );
         let mut page = Page {
             rows,
             incarnation,
@@ -127,11 +145,21 @@ impl<'a> Page<'a> {
     }
 
     fn begin(&mut self) -> Result<(), Failure> {
-        // The lock on a file beside can be lost with that file; what the store file itself says cannot.
-        let owner: i64 = self.rows.connection.prepare_cached("SELECT incarnation FROM meta")?.query_row([], |row| row.get(0))?;
+        // The lock on a file beside can be lost with that file; what the store file itself says
+        // cannot.
+        let owner: i64 = self
+            .rows
+            .connection
+            .prepare_cached("SELECT incarnation FROM meta")?
+            .query_row([], |row| row.get(0))?;
         if owner != self.incarnation {
-            let error = StoreError::unavailable("another process has opened the store file since: this one must stop");
-            return Err(Failure { error, is_suspect: false });
+            let error = StoreError::unavailable(
+                "another process has opened the store file since: this one must stop",
+            );
+            return Err(Failure {
+                error,
+                is_suspect: false,
+            });
         }
         self.noted.rolled = self.book.roll.write(self.rows.connection)?;
         Ok(())
@@ -139,10 +167,14 @@ impl<'a> Page<'a> {
 
     /// Why nothing of this page will count, if so.
     pub(super) fn failure(&mut self) -> Option<&Failure> {
-        // On a full disk SQLite gives up the whole transaction by itself; what came after would commit one by one.
+        // On a full disk SQLite gives up the whole transaction by itself; what came after would
+        // commit one by one.
         if self.failure.is_none() && self.rows.connection.is_autocommit() {
             let error = StoreError::unavailable("the store file could not be written");
-            self.failure = Some(Failure { error, is_suspect: true });
+            self.failure = Some(Failure {
+                error,
+                is_suspect: true,
+            });
         }
         self.failure.as_ref()
     }
@@ -153,18 +185,32 @@ impl<'a> Page<'a> {
             self.roll_back();
             return Err(failure);
         }
-        let result = if self.is_meta_changed { self.meta.write(self.rows.connection) } else { Ok(()) };
-        if let Err(error) =
-            result.and_then(|()| self.rows.connection.prepare_cached("COMMIT")).and_then(|mut commit| commit.execute([]))
+        let result = if self.is_meta_changed {
+            self.meta.write(self.rows.connection)
+        } else {
+            Ok(())
+        };
+        if let Err(error) = result
+            .and_then(|()| self.rows.connection.prepare_cached("COMMIT"))
+            .and_then(|mut commit| commit.execute([]))
         {
             self.roll_back();
             return Err(error.into());
         }
         self.book.meta = self.meta;
         self.book.roll.take_off(&self.noted.rolled);
-        self.noted.policies.iter().for_each(|(policy, number)| self.rows.policies.note(policy, *number));
-        self.noted.moves.into_iter().for_each(|moved| self.book.apply(moved));
-        self.noted.refused.into_iter().for_each(|(until, is_refused)| self.book.index.note_refused(until, is_refused));
+        self.noted
+            .policies
+            .iter()
+            .for_each(|(policy, number)| self.rows.policies.note(policy, *number));
+        self.noted
+            .moves
+            .into_iter()
+            .for_each(|moved| self.book.apply(moved));
+        self.noted
+            .refused
+            .into_iter()
+            .for_each(|(until, is_refused)| self.book.index.note_refused(until, is_refused));
         Ok(())
     }
 
@@ -191,7 +237,11 @@ impl<'a> Page<'a> {
         }
         match self.book.index.find(id) {
             Found::Absent => Ok(None),
-            Found::Running(Running { place, head }) => Ok(Some(Stored { place, head, answer: None })),
+            Found::Running(Running { place, head }) => Ok(Some(Stored {
+                place,
+                head,
+                answer: None,
+            })),
             Found::Rows(places) => match self.rows.find(id, &places)? {
                 Lookup::Found(stored) => Ok(Some(stored)),
                 Lookup::Absent => Ok(None),
@@ -202,22 +252,45 @@ impl<'a> Page<'a> {
 
     pub(super) fn get(&self, ids: &[RecordId]) -> Result<Reading, StoreError> {
         let now = self.clock.now();
-        let record = |id| self.find(id)?.map(|stored| self.rows.record(stored, now)).transpose();
-        Ok(Reading { records: ids.iter().map(record).collect::<Result<_, StoreError>>()?, now })
+        let record = |id| {
+            self.find(id)?
+                .map(|stored| self.rows.record(stored, now))
+                .transpose()
+        };
+        Ok(Reading {
+            records: ids.iter().map(record).collect::<Result<_, StoreError>>()?,
+            now,
+        })
     }
 
     /// `answer` is the change's answer as it is stored.
-    pub(super) fn put_if(&mut self, put: &Put, answer: Option<&mut Sealed>) -> Result<Written, StoreError> {
+    pub(super) fn put_if(
+        &mut self,
+        put: &Put,
+        answer: Option<&mut Sealed>,
+    ) -> Result<Written, StoreError> {
         self.is_left_open = false;
         let current = self.find(&put.id)?;
         let now = self.clock.now();
-        match guard::judge(current.as_ref().map(|stored| &*stored.head), put, now, self.meta.floor) {
+        match guard::judge(
+            current.as_ref().map(|stored| &*stored.head),
+            put,
+            now,
+            self.meta.floor,
+        ) {
             Err(guard::Refused) => {
-                let record = current.map(|stored| self.rows.record(stored, now)).transpose()?;
+                let record = current
+                    .map(|stored| self.rows.record(stored, now))
+                    .transpose()?;
                 Ok(Written::Lost(Seen { record, now }))
             }
             Ok(head) => {
-                let entry = LogEntry::of(put, current.as_ref().map(|stored| &*stored.head), &head, now);
+                let entry = LogEntry::of(
+                    put,
+                    current.as_ref().map(|stored| &*stored.head),
+                    &head,
+                    now,
+                );
                 let result = self.write(current.as_ref(), head.clone(), answer);
                 self.written(result)?;
                 if let Some(entry) = entry {
@@ -271,7 +344,9 @@ impl<'a> Page<'a> {
         let mut swept = Swept::default();
         for id in self.book.index.lapsed(now, limit) {
             // This very batch may have renewed or ended it.
-            let Some(stored) = self.find(&id)? else { continue };
+            let Some(stored) = self.find(&id)? else {
+                continue;
+            };
             if let Some(Due::Lost(head)) = guard::due(&stored.head, Lifetime::default(), now) {
                 swept.lost += 1;
                 let result = self.write(Some(&stored), *head, None);
@@ -285,16 +360,22 @@ impl<'a> Page<'a> {
         let result = principals::remove_unknown(self.rows.connection, now, limit);
         self.written(result)?;
         if swept.total() > 0 || now >= self.book.meta.clock.after(CLOCK_STEP) {
-            // The floor, and the clock's reading, so that after a restart it does not begin before this.
+            // The floor, and the clock's reading, so that after a restart it does not begin before
+            // this.
             self.meta = self.meta.at(now);
             self.is_meta_changed = true;
         }
         Ok(swept)
     }
 
-    /// Removes what is due from the front of every lane. Where one is damaged, the others go on without it: what cannot be believed is
-    /// not removed either.
-    fn sweep_lanes(&mut self, kind: Kind, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
+    /// Removes what is due from the front of every lane. Where one is damaged, the others go on
+    /// without it: what cannot be believed is not removed either.
+    fn sweep_lanes(
+        &mut self,
+        kind: Kind,
+        now: Timestamp,
+        limit: usize,
+    ) -> Result<usize, StoreError> {
         let mut swept = 0;
         for lane in self.book.lanes(kind).numbers().collect::<Vec<_>>() {
             if self.book.damaged.contains(&(kind, lane)) {
@@ -311,7 +392,9 @@ impl<'a> Page<'a> {
                     let result = self.remove(kind, due);
                     self.written(result)?;
                 }
-                Err(error) if error.kind() == StoreErrorKind::Unavailable && !is_damage(&error) => return Err(error),
+                Err(error) if error.kind() == StoreErrorKind::Unavailable && !is_damage(&error) => {
+                    return Err(error);
+                }
                 Err(error) => {
                     tracing::error!(%error, ?kind, lane, "a part of the store file is damaged and is no longer swept: restore a backup");
                     self.book.damaged.insert((kind, lane));
@@ -321,22 +404,41 @@ impl<'a> Page<'a> {
         Ok(swept)
     }
 
-    fn due_answers(&self, lane: u16, now: Timestamp, limit: usize) -> Result<Option<Front>, StoreError> {
+    fn due_answers(
+        &self,
+        lane: u16,
+        now: Timestamp,
+        limit: usize,
+    ) -> Result<Option<Front>, StoreError> {
         let sql = "SELECT row, due FROM answers WHERE row >= ?1 AND row < ?2 ORDER BY row LIMIT ?3";
-        let mut statement = self.rows.connection.prepare_cached(sql).map_err(store_error)?;
+        let mut statement = self
+            .rows
+            .connection
+            .prepare_cached(sql)
+            .map_err(store_error)?;
         let (start, end) = bounds(lane);
-        let mut rows = statement.query(params![start, end, limit as i64]).map_err(store_error)?;
+        let mut rows = statement
+            .query(params![start, end, limit as i64])
+            .map_err(store_error)?;
         let mut front = None;
         while let Some(row) = rows.next().map_err(store_error)?
             && row.get::<_, i64>(1).map_err(store_error)? <= micros(now)
         {
             let last = Place::from_row(row.get(0).map_err(store_error)?);
-            front = Some(Front { last, count: front.map_or(0, |front: Front| front.count) + 1 });
+            front = Some(Front {
+                last,
+                count: front.map_or(0, |front: Front| front.count) + 1,
+            });
         }
         Ok(front)
     }
 
-    fn due_heads(&mut self, lane: u16, now: Timestamp, limit: usize) -> Result<Option<Front>, StoreError> {
+    fn due_heads(
+        &mut self,
+        lane: u16,
+        now: Timestamp,
+        limit: usize,
+    ) -> Result<Option<Front>, StoreError> {
         let mut due = Vec::new();
         self.rows.front(lane, limit, |place, id, fence, until| {
             let is_due = until <= now;
@@ -345,12 +447,18 @@ impl<'a> Page<'a> {
             }
             is_due
         })?;
-        let Some((last, ..)) = due.last().copied() else { return Ok(None) };
+        let Some((last, ..)) = due.last().copied() else {
+            return Ok(None);
+        };
         let count = due.len();
         for (place, id, fence) in due {
             self.meta.floor = self.meta.floor.max(fence);
             self.changed.insert(id, None);
-            self.noted.moves.push(Move { id, from: Some(place), to: To::Nowhere });
+            self.noted.moves.push(Move {
+                id,
+                from: Some(place),
+                to: To::Nowhere,
+            });
         }
         Ok(Some(Front { last, count }))
     }
@@ -360,28 +468,44 @@ impl<'a> Page<'a> {
         let (start, _) = bounds(last.lane());
         match kind {
             Kind::Answers => {
-                connection.prepare_cached("DELETE FROM answers WHERE row >= ?1 AND row <= ?2")?.execute([start, last.row()])?;
+                connection
+                    .prepare_cached("DELETE FROM answers WHERE row >= ?1 AND row <= ?2")?
+                    .execute([start, last.row()])?;
                 self.seals.erase_through(connection, last)
             }
             Kind::Heads => {
-                connection.prepare_cached("DELETE FROM heads WHERE row >= ?1 AND row <= ?2")?.execute([start, last.row()])?;
+                connection
+                    .prepare_cached("DELETE FROM heads WHERE row >= ?1 AND row <= ?2")?
+                    .execute([start, last.row()])?;
                 roll::pass(connection, last)
             }
         }
     }
 
-    /// Writes a head and its answer. It moves unless it stays among what no time removes; an answer it had goes, and is erased.
-    fn write(&mut self, before: Option<&Stored>, head: Head, answer: Option<&mut Sealed>) -> rusqlite::Result<()> {
+    /// Writes a head and its answer. It moves unless it stays among what no time removes; an answer
+    /// it had goes, and is erased.
+    fn write(
+        &mut self,
+        before: Option<&Stored>,
+        head: Head,
+        answer: Option<&mut Sealed>,
+    ) -> rusqlite::Result<()> {
         let connection = self.rows.connection;
         let policy = self.policy(&head)?;
-        let answer = answer.map(|answer| self.append_answer(&head, answer)).transpose()?;
+        let answer = answer
+            .map(|answer| self.append_answer(&head, answer))
+            .transpose()?;
         if let Some(before) = before
             && let Some(old) = before.answer
         {
             // By its time too: past its retention it may be gone already, and the row another's.
-            let sql = "DELETE FROM answers WHERE row = ?1 AND due = ?2 RETURNING substr(content, 1, 1)";
+            let sql =
+                "DELETE FROM answers WHERE row = ?1 AND due = ?2 RETURNING substr(content, 1, 1)";
             let columns = [old.row(), micros(before.head.expires_at)];
-            let removed: Option<Vec<u8>> = connection.prepare_cached(sql)?.query_row(columns, |row| row.get(0)).optional()?;
+            let removed: Option<Vec<u8>> = connection
+                .prepare_cached(sql)?
+                .query_row(columns, |row| row.get(0))
+                .optional()?;
             if let Some(first) = removed {
                 self.seals.erase(connection, old)?;
                 self.is_left_open |= seal::is_open(&first);
@@ -395,7 +519,11 @@ impl<'a> Page<'a> {
             }
             None => self.book.place(&head),
         };
-        let stored = Stored { place, head: Arc::new(head), answer };
+        let stored = Stored {
+            place,
+            head: Arc::new(head),
+            answer,
+        };
         row::write(connection, &stored, policy, self.incarnation)?;
         self.moved(before, stored);
         Ok(())
@@ -403,7 +531,9 @@ impl<'a> Page<'a> {
 
     fn leave(&self, place: Place) -> rusqlite::Result<()> {
         let connection = self.rows.connection;
-        connection.prepare_cached("DELETE FROM heads WHERE row = ?1")?.execute([place.row()])?;
+        connection
+            .prepare_cached("DELETE FROM heads WHERE row = ?1")?
+            .execute([place.row()])?;
         if !place.is_open() && self.book.roll.names(place, &self.noted.rolled) {
             roll::vacate(connection, place)?;
         }
@@ -413,32 +543,57 @@ impl<'a> Page<'a> {
     fn append_answer(&mut self, head: &Head, answer: &mut Sealed) -> rusqlite::Result<Place> {
         let place = self.book.answers.append(head.expires_at);
         let seal = self.seals.take(self.rows.connection, place)?;
-        let mut statement = self.rows.connection.prepare_cached("INSERT INTO answers (row, due, content) VALUES (?1, ?2, ?3)")?;
-        statement.execute(params![place.row(), micros(head.expires_at), answer.under(&seal)])?;
+        let mut statement = self
+            .rows
+            .connection
+            .prepare_cached("INSERT INTO answers (row, due, content) VALUES (?1, ?2, ?3)")?;
+        statement.execute(params![
+            place.row(),
+            micros(head.expires_at),
+            answer.under(&seal)
+        ])?;
         Ok(place)
     }
 
     fn policy(&mut self, head: &Head) -> rusqlite::Result<Option<i64>> {
-        let Some(fingerprint) = &head.fingerprint else { return Ok(None) };
-        let number = self.rows.policies.number(self.rows.connection, &fingerprint.policy)?;
+        let Some(fingerprint) = &head.fingerprint else {
+            return Ok(None);
+        };
+        let number = self
+            .rows
+            .policies
+            .number(self.rows.connection, &fingerprint.policy)?;
         if !number.is_known {
-            self.noted.policies.push((fingerprint.policy.clone(), number.number));
+            self.noted
+                .policies
+                .push((fingerprint.policy.clone(), number.number));
         }
         Ok(Some(number.number))
     }
 
     fn moved(&mut self, before: Option<&Stored>, stored: Stored) {
-        for (head, is_now) in before.map(|before| (&before.head, false)).into_iter().chain([(&stored.head, true)]) {
+        for (head, is_now) in before
+            .map(|before| (&before.head, false))
+            .into_iter()
+            .chain([(&stored.head, true)])
+        {
             if head.is_refused() {
                 self.noted.refused.push((head.tombstone_until, is_now));
             }
         }
         let to = match stored.head.state {
-            State::Running => To::Running(Running { place: stored.place, head: stored.head.clone() }),
+            State::Running => To::Running(Running {
+                place: stored.place,
+                head: stored.head.clone(),
+            }),
             _ => To::Row(stored.place),
         };
         let id = stored.head.id;
-        self.noted.moves.push(Move { id, from: before.map(|before| before.place), to });
+        self.noted.moves.push(Move {
+            id,
+            from: before.map(|before| before.place),
+            to,
+        });
         self.changed.insert(id, Some(stored));
     }
 }

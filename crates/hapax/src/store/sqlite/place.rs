@@ -1,8 +1,8 @@
 //! Places: which row of the file a record or an answer is in.
 //!
-//! Rows are only ever appended, in *lanes*. A lane is a queue: what is behind falls due no earlier than what is in front, so that
-//! whatever time has used up is removed from the front, many neighbours at once, and nothing is searched for. A row's number is its
-//! lane and its turn in it.
+//! Rows are only ever appended, in *lanes*. A lane is a queue: what is behind falls due no earlier
+//! than what is in front, so that whatever time has used up is removed from the front, many
+//! neighbours at once, and nothing is searched for. A row's number is its lane and its turn in it.
 
 use hapax_core::time::Timestamp;
 
@@ -15,7 +15,10 @@ pub(super) struct Place(i64);
 
 impl Place {
     pub(super) fn new(lane: u16, turn: u64) -> Place {
-        assert!(lane < 1 << 15 && turn < 1 << TURN_BITS, "a lane has 2^48 turns");
+        assert!(
+            lane < 1 << 15 && turn < 1 << TURN_BITS,
+            "a lane has 2^48 turns"
+        );
         Place(i64::from(lane) << TURN_BITS | turn as i64)
     }
 
@@ -41,14 +44,19 @@ impl Place {
     }
 }
 
-/// Where records wait that no time removes: running, and lost without anybody knowing. They leave one by one.
+/// Where records wait that no time removes: running, and lost without anybody knowing. They leave
+/// one by one.
 pub(super) const OPEN: u16 = 0;
-/// As many lanes as there are lifetimes in use, up to this. With more of them some rows wait behind later ones.
+/// As many lanes as there are lifetimes in use, up to this. With more of them some rows wait behind
+/// later ones.
 const LANES_MAX: u16 = 64;
 
 /// The first row of a lane, and the first after it.
 pub(super) fn bounds(lane: u16) -> (i64, i64) {
-    (i64::from(lane) << TURN_BITS, (i64::from(lane) + 1) << TURN_BITS)
+    (
+        i64::from(lane) << TURN_BITS,
+        (i64::from(lane) + 1) << TURN_BITS,
+    )
 }
 
 /// Where the next row of each lane goes.
@@ -65,23 +73,35 @@ struct Lane {
 impl Lanes {
     /// Takes note of a lane that is in the file, with the place after its end.
     pub(super) fn found(&mut self, next: Place, last_due: Timestamp) {
-        self.0.push(Lane { number: next.lane(), next: next.turn(), last_due });
+        self.0.push(Lane {
+            number: next.lane(),
+            next: next.turn(),
+            last_due,
+        });
     }
 
     pub(super) fn numbers(&self) -> impl Iterator<Item = u16> {
         self.0.iter().map(|lane| lane.number)
     }
 
-    /// A new place among what falls due at the same time: in the lane whose end is closest before it.
+    /// A new place among what falls due at the same time: in the lane whose end is closest before
+    /// it.
     ///
     /// Turns are not taken back when a write fails; a gap costs nothing.
     pub(super) fn append(&mut self, due: Timestamp) -> Place {
         let lanes = || self.0.iter().enumerate();
-        let fitting = lanes().filter(|(_, lane)| lane.last_due <= due).max_by_key(|(_, lane)| lane.last_due);
+        let fitting = lanes()
+            .filter(|(_, lane)| lane.last_due <= due)
+            .max_by_key(|(_, lane)| lane.last_due);
         let at = match fitting {
             Some((at, _)) => at,
             None if self.0.len() < usize::from(LANES_MAX) => self.open(),
-            None => lanes().min_by_key(|(_, lane)| lane.last_due).expect("there are lanes").0,
+            None => {
+                lanes()
+                    .min_by_key(|(_, lane)| lane.last_due)
+                    .expect("there are lanes")
+                    .0
+            }
         };
         let lane = &mut self.0[at];
         lane.last_due = lane.last_due.max(due);
@@ -91,8 +111,14 @@ impl Lanes {
     }
 
     fn open(&mut self) -> usize {
-        let number = (OPEN + 1..).find(|number| self.numbers().all(|used| used != *number)).expect("fewer than there are numbers");
-        self.0.push(Lane { number, next: 0, last_due: Timestamp::ZERO });
+        let number = (OPEN + 1..)
+            .find(|number| self.numbers().all(|used| used != *number))
+            .expect("fewer than there are numbers");
+        self.0.push(Lane {
+            number,
+            next: 0,
+            last_due: Timestamp::ZERO,
+        });
         self.0.len() - 1
     }
 }
@@ -122,7 +148,9 @@ mod tests {
                 let due = at(now + lifetime);
                 let place = lanes.append(due);
                 let last = ends.insert(place.lane(), (place.turn(), due));
-                assert!(last.is_none_or(|(turn, before)| turn + 1 == place.turn() && before <= due));
+                assert!(
+                    last.is_none_or(|(turn, before)| turn + 1 == place.turn() && before <= due)
+                );
             }
         }
         assert_eq!(ends.len(), 3);

@@ -28,16 +28,31 @@ struct Known {
 }
 
 impl Policies {
-    pub(super) fn get(&self, connection: &Connection, number: i64) -> Result<Arc<FingerprintPolicy>, StoreError> {
+    pub(super) fn get(
+        &self,
+        connection: &Connection,
+        number: i64,
+    ) -> Result<Arc<FingerprintPolicy>, StoreError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(policy) = known.by_number.get(&number) {
             return Ok(policy.clone());
         }
-        let mut statement = connection.prepare_cached("SELECT text FROM policies WHERE policy = ?1").map_err(store_error)?;
-        let text: Option<String> = statement.query_row([number], |row| row.get(0)).optional().map_err(store_error)?;
-        let text = text.ok_or_else(|| StoreError::corrupt("a record was fingerprinted by a policy that is not there"))?;
+        let mut statement = connection
+            .prepare_cached("SELECT text FROM policies WHERE policy = ?1")
+            .map_err(store_error)?;
+        let text: Option<String> = statement
+            .query_row([number], |row| row.get(0))
+            .optional()
+            .map_err(store_error)?;
+        let text = text.ok_or_else(|| {
+            StoreError::corrupt("a record was fingerprinted by a policy that is not there")
+        })?;
         let policy: FingerprintPolicy = text.parse().map_err(|error| {
-            StoreError::new(StoreErrorKind::Unsupported, "a record was written by a newer version of Hapax").because(error)
+            StoreError::new(
+                StoreErrorKind::Unsupported,
+                "a record was written by a newer version of Hapax",
+            )
+            .because(error)
         })?;
         let policy = Arc::new(policy);
         known.by_number.insert(number, policy.clone());
@@ -45,15 +60,34 @@ impl Policies {
     }
 
     /// The policy's number, written into the file with the first record that needs it.
-    pub(super) fn number(&self, connection: &Connection, policy: &Arc<FingerprintPolicy>) -> rusqlite::Result<Number> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).by_policy.get(policy).copied();
+    pub(super) fn number(
+        &self,
+        connection: &Connection,
+        policy: &Arc<FingerprintPolicy>,
+    ) -> rusqlite::Result<Number> {
+        let known = self
+            .known
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .by_policy
+            .get(policy)
+            .copied();
         if let Some(number) = known {
-            return Ok(Number { number, is_known: true });
+            return Ok(Number {
+                number,
+                is_known: true,
+            });
         }
         let text = policy.to_string();
-        connection.prepare_cached("INSERT OR IGNORE INTO policies (text) VALUES (?1)")?.execute([&text])?;
-        let mut statement = connection.prepare_cached("SELECT policy FROM policies WHERE text = ?1")?;
-        Ok(Number { number: statement.query_row([&text], |row| row.get(0))?, is_known: false })
+        connection
+            .prepare_cached("INSERT OR IGNORE INTO policies (text) VALUES (?1)")?
+            .execute([&text])?;
+        let mut statement =
+            connection.prepare_cached("SELECT policy FROM policies WHERE text = ?1")?;
+        Ok(Number {
+            number: statement.query_row([&text], |row| row.get(0))?,
+            is_known: false,
+        })
     }
 
     /// Takes note of a policy once the write that used it is durable.

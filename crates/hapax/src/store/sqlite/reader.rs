@@ -20,7 +20,8 @@ use super::{OpenError, answered, error::store_error};
 const QUEUE_MAX: usize = 4096;
 /// Rows that a listing looks at before it lets others read.
 const LIST_ROWS: usize = 1024;
-/// How often a record may move away from under a listing: far more often than a commit takes to become known.
+/// How often a record may move away from under a listing: far more often than a commit takes to
+/// become known.
 const MOVES_MAX: usize = 100_000;
 
 type Question = Box<dyn FnOnce(Result<&Connection, StoreError>) + Send>;
@@ -38,12 +39,22 @@ impl Readers {
         let mut threads = Vec::new();
         for number in 0..READERS {
             let (queue, shared) = (queue.clone(), shared.clone());
-            let io = |source| OpenError::Io { path: shared.path.clone(), source };
+            let io = |source| OpenError::Io {
+                path: shared.path.clone(),
+                source,
+            };
             let thread = std::thread::Builder::new().name("hapax-reader".into());
             let inside = shared.clone();
-            threads.push(thread.spawn(move || answer_all(number, &inside, &queue)).map_err(io)?);
+            threads.push(
+                thread
+                    .spawn(move || answer_all(number, &inside, &queue))
+                    .map_err(io)?,
+            );
         }
-        Ok(Readers { questions: Some(questions), threads })
+        Ok(Readers {
+            questions: Some(questions),
+            threads,
+        })
     }
 
     pub(super) fn ask<T, F>(&self, question: F) -> Reply<'static, T>
@@ -57,7 +68,13 @@ impl Readers {
                 let _ = reply.send(connection.and_then(question));
             }
         });
-        answered(self.questions.as_ref().expect("open until dropped").try_send(question), answer)
+        answered(
+            self.questions
+                .as_ref()
+                .expect("open until dropped")
+                .try_send(question),
+            answer,
+        )
     }
 }
 
@@ -81,20 +98,28 @@ fn answer_all(number: usize, shared: &Shared, queue: &Mutex<Receiver<Question>>)
     }
 }
 
-/// Reads records by what the index knew of them. `None` if a row was not where the index had it: then the record is on its way from
-/// one place to another, and only the writer can tell.
+/// Reads records by what the index knew of them. `None` if a row was not where the index had it:
+/// then the record is on its way from one place to another, and only the writer can tell.
 pub(super) fn get(
     rows: Rows<'_>,
     found: Vec<(RecordId, Found)>,
     now: impl FnOnce() -> Timestamp,
 ) -> Result<Option<Reading>, StoreError> {
-    // One snapshot for all of them, begun after the index was asked: what the index knows is durable, so the snapshot has it.
-    let _snapshot = rows.connection.unchecked_transaction().map_err(store_error)?;
+    // One snapshot for all of them, begun after the index was asked: what the index knows is
+    // durable, so the snapshot has it.
+    let _snapshot = rows
+        .connection
+        .unchecked_transaction()
+        .map_err(store_error)?;
     let mut stored = Vec::with_capacity(found.len());
     for (id, found) in found {
         stored.push(match found {
             Found::Absent => None,
-            Found::Running(running) => Some(Stored { place: running.place, head: running.head, answer: None }),
+            Found::Running(running) => Some(Stored {
+                place: running.place,
+                head: running.head,
+                answer: None,
+            }),
             Found::Rows(places) => match rows.find(&id, &places)? {
                 Lookup::Found(stored) => Some(stored),
                 Lookup::Absent => None,
@@ -104,7 +129,10 @@ pub(super) fn get(
     }
     let now = now();
     let record = |stored: Option<Stored>| stored.map(|stored| rows.record(stored, now)).transpose();
-    Ok(Some(Reading { records: stored.into_iter().map(record).collect::<Result<_, _>>()?, now }))
+    Ok(Some(Reading {
+        records: stored.into_iter().map(record).collect::<Result<_, _>>()?,
+        now,
+    }))
 }
 
 /// A part of a listing, and where to go on from.
@@ -113,9 +141,19 @@ pub(super) struct Part {
     pub(super) next: Option<u64>,
 }
 
-/// Heads in the order of their ids, from a prefix on: as many as are asked for, or fewer if that would take long.
-pub(super) fn list(rows: Rows<'_>, index: &Index, query: &ListQuery, from: u64, now: Timestamp) -> Result<Part, StoreError> {
-    let mut part = Part { heads: Vec::new(), next: Some(from) };
+/// Heads in the order of their ids, from a prefix on: as many as are asked for, or fewer if that
+/// would take long.
+pub(super) fn list(
+    rows: Rows<'_>,
+    index: &Index,
+    query: &ListQuery,
+    from: u64,
+    now: Timestamp,
+) -> Result<Part, StoreError> {
+    let mut part = Part {
+        heads: Vec::new(),
+        next: Some(from),
+    };
     let mut seen = 0;
     while let Some(from) = part.next
         && part.heads.len() < query.limit
@@ -130,15 +168,23 @@ pub(super) fn list(rows: Rows<'_>, index: &Index, query: &ListQuery, from: u64, 
                 break;
             }
             seen += alike.len();
-            part.heads.extend(read_alike(rows, index, alike, query, now)?);
+            part.heads
+                .extend(read_alike(rows, index, alike, query, now)?);
         }
     }
     part.heads.truncate(query.limit);
     Ok(part)
 }
 
-/// Looks at where the records are until they are all there: some may be on their way from one place to another.
-fn read_alike(rows: Rows<'_>, index: &Index, alike: &[Entry], query: &ListQuery, now: Timestamp) -> Result<Vec<Head>, StoreError> {
+/// Looks at where the records are until they are all there: some may be on their way from one place
+/// to another.
+fn read_alike(
+    rows: Rows<'_>,
+    index: &Index,
+    alike: &[Entry],
+    query: &ListQuery,
+    now: Timestamp,
+) -> Result<Vec<Head>, StoreError> {
     let mut alike = alike.to_vec();
     for _ in 0..MOVES_MAX {
         match try_alike(rows, &alike, query, now)? {
@@ -146,7 +192,12 @@ fn read_alike(rows: Rows<'_>, index: &Index, alike: &[Entry], query: &ListQuery,
             None => std::thread::yield_now(),
         }
         let prefix = alike[0].prefix;
-        alike = index.page(prefix).0.into_iter().take_while(|entry| entry.prefix == prefix).collect();
+        alike = index
+            .page(prefix)
+            .0
+            .into_iter()
+            .take_while(|entry| entry.prefix == prefix)
+            .collect();
         if alike.is_empty() {
             return Ok(Vec::new());
         }
@@ -154,13 +205,20 @@ fn read_alike(rows: Rows<'_>, index: &Index, alike: &[Entry], query: &ListQuery,
     Err(missing())
 }
 
-fn try_alike(rows: Rows<'_>, alike: &[Entry], query: &ListQuery, now: Timestamp) -> Result<Option<Vec<Head>>, StoreError> {
+fn try_alike(
+    rows: Rows<'_>,
+    alike: &[Entry],
+    query: &ListQuery,
+    now: Timestamp,
+) -> Result<Option<Vec<Head>>, StoreError> {
     let mut heads = Vec::new();
     for entry in alike.iter().filter(|entry| may_be(query.state, entry)) {
-        let Some(stored) = rows.read(entry.place)? else { return Ok(None) };
+        let Some(stored) = rows.read(entry.place)? else {
+            return Ok(None);
+        };
         let head = (*stored.head).clone().at(now);
-        let is_asked_for =
-            query.after.is_none_or(|after| head.id > after) && query.state.is_none_or(|word| head.state.is_called(word));
+        let is_asked_for = query.after.is_none_or(|after| head.id > after)
+            && query.state.is_none_or(|word| head.state.is_called(word));
         if is_asked_for {
             heads.push(head);
         }
@@ -169,7 +227,8 @@ fn try_alike(rows: Rows<'_>, alike: &[Entry], query: &ListQuery, now: Timestamp)
     Ok(Some(heads))
 }
 
-/// Whether a record in this place can be in this state: what is running or unknown is where no time removes it.
+/// Whether a record in this place can be in this state: what is running or unknown is where no time
+/// removes it.
 fn may_be(state: Option<&str>, entry: &Entry) -> bool {
     match state {
         Some("running" | "unknown" | State::OPEN) => entry.place.is_open(),

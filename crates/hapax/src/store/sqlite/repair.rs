@@ -1,10 +1,12 @@
 //! Opening the file again after the disk failed.
 //!
-//! When an fsync fails, Linux has marked the pages as clean: the next fsync would succeed though nothing reached the disk, and a read
-//! would show what is only in memory. So an fsync is never repeated. Every connection is closed; the log is *written* once more, byte
-//! for byte, which makes its pages dirty again, and only then synced. After that whatever can be read of the log is on the disk:
-//! either all of the write that failed, or nothing of it. Its callers were told that nobody knows. Pages of the file itself need no
-//! such care, for until a copy of the log was synced without an error, the log is still there and is copied again.
+//! When an fsync fails, Linux has marked the pages as clean: the next fsync would succeed though
+//! nothing reached the disk, and a read would show what is only in memory. So an fsync is never
+//! repeated. Every connection is closed; the log is *written* once more, byte for byte, which makes
+//! its pages dirty again, and only then synced. After that whatever can be read of the log is on
+//! the disk: either all of the write that failed, or nothing of it. Its callers were told that
+//! nobody knows. Pages of the file itself need no such care, for until a copy of the log was synced
+//! without an error, the log is still there and is copied again.
 
 use std::fs::OpenOptions;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -19,25 +21,38 @@ use super::owner::with_suffix;
 use super::schema::{self, Meta};
 use super::shared::{Connections, Shared};
 
-/// Opens the file, shows that it can be written, and reads everything again. Nothing else may have it open.
+/// Opens the file, shows that it can be written, and reads everything again. Nothing else may have
+/// it open.
 pub(super) fn reopen(shared: &Shared) -> Result<(Connection, Book, Connections), StoreError> {
-    rewrite_log(&shared.path).map_err(|error| StoreError::unavailable("the log cannot be written again").because(error))?;
-    let connection = schema::open_again(&shared.path)
-        .map_err(|error| StoreError::unavailable("the store file cannot be opened").because(error))?;
+    rewrite_log(&shared.path).map_err(|error| {
+        StoreError::unavailable("the log cannot be written again").because(error)
+    })?;
+    let connection = schema::open_again(&shared.path).map_err(|error| {
+        StoreError::unavailable("the store file cannot be opened").because(error)
+    })?;
     let meta = Meta::read(&connection)?;
     if meta.incarnation != shared.incarnation {
-        return Err(StoreError::unavailable("another process has opened the store file since: this one must stop"));
+        return Err(StoreError::unavailable(
+            "another process has opened the store file since: this one must stop",
+        ));
     }
     // With a real commit: a file system that became read-only can still be read.
-    meta.at(shared.clock.now()).write(&connection).map_err(store_error)?;
+    meta.at(shared.clock.now())
+        .write(&connection)
+        .map_err(store_error)?;
     let book = Book::load(&connection, &shared.policies, shared.leases())?;
-    let connections = Connections::open(&shared.path)
-        .map_err(|error| StoreError::unavailable("the store file cannot be opened to read").because(error))?;
+    let connections = Connections::open(&shared.path).map_err(|error| {
+        StoreError::unavailable("the store file cannot be opened to read").because(error)
+    })?;
     Ok((connection, book, connections))
 }
 
 fn rewrite_log(path: &Path) -> std::io::Result<()> {
-    let mut file = match OpenOptions::new().read(true).write(true).open(with_suffix(path, "-wal")) {
+    let mut file = match OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(with_suffix(path, "-wal"))
+    {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),

@@ -1,11 +1,14 @@
-//! The roll: which ids are in which rows, packed tight, so that the index is back in memory soon after a start.
+//! The roll: which ids are in which rows, packed tight, so that the index is back in memory soon
+//! after a start.
 //!
-//! Heads are wide, and reading all of them to learn their ids would take minutes where there are millions. So whenever a lane has
-//! gained [`PAGE_ROWS`] rows, what the index keeps of their ids is written down in one piece, in the order of the rows. A start reads
-//! these pieces and, of the heads, only the few that came after the last one.
+//! Heads are wide, and reading all of them to learn their ids would take minutes where there are
+//! millions. So whenever a lane has gained [`PAGE_ROWS`] rows, what the index keeps of their ids is
+//! written down in one piece, in the order of the rows. A start reads these pieces and, of the
+//! heads, only the few that came after the last one.
 //!
-//! It must not leave out a row that is there: then a key would run twice. So each piece has a checksum, and wherever one is missing or
-//! damaged, the heads themselves are read. Nor may a row that it names be missing, unless it is noted to have left.
+//! It must not leave out a row that is there: then a key would run twice. So each piece has a
+//! checksum, and wherever one is missing or damaged, the heads themselves are read. Nor may a row
+//! that it names be missing, unless it is noted to have left.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -21,7 +24,8 @@ use super::row::Rows;
 const PAGE_ROWS: usize = 16 * 1024;
 /// Entries that are sorted together before they go into the index.
 const SORTED: usize = 1 << 20;
-/// In the place of a row that failed to be written. A real prefix can be zero too, so a zero is looked up.
+/// In the place of a row that failed to be written. A real prefix can be zero too, so a zero is
+/// looked up.
 const NONE: u64 = 0;
 
 /// What has not been written down yet.
@@ -38,7 +42,10 @@ struct Tail {
 impl Roll {
     /// Takes note of a row that is durable.
     pub(super) fn note(&mut self, place: Place, prefix: u64) {
-        let tail = self.0.entry(place.lane()).or_insert_with(|| Tail { start: place.turn(), prefixes: Vec::new() });
+        let tail = self.0.entry(place.lane()).or_insert_with(|| Tail {
+            start: place.turn(),
+            prefixes: Vec::new(),
+        });
         let at = (place.turn() - tail.start) as usize;
         if at >= tail.prefixes.len() {
             tail.prefixes.resize(at + 1, NONE);
@@ -46,29 +53,47 @@ impl Roll {
         tail.prefixes[at] = prefix;
     }
 
-    /// Takes note of a row that has left. Of one that is named in the file already, [`Roll::names`] has told.
+    /// Takes note of a row that has left. Of one that is named in the file already, [`Roll::names`]
+    /// has told.
     pub(super) fn vacate(&mut self, place: Place) {
         let tail = self.0.get_mut(&place.lane());
-        let prefix = tail.and_then(|tail| tail.prefixes.get_mut(usize::try_from(place.turn().checked_sub(tail.start)?).ok()?));
+        let prefix = tail.and_then(|tail| {
+            tail.prefixes
+                .get_mut(usize::try_from(place.turn().checked_sub(tail.start)?).ok()?)
+        });
         prefix.into_iter().for_each(|prefix| *prefix = NONE);
     }
 
     /// Whether the file names this row, now that the tails of some lanes have been written down.
     pub(super) fn names(&self, place: Place, written: &[u16]) -> bool {
-        let more = if written.contains(&place.lane()) { PAGE_ROWS as u64 } else { 0 };
-        self.0.get(&place.lane()).is_none_or(|tail| place.turn() < tail.start + more)
+        let more = if written.contains(&place.lane()) {
+            PAGE_ROWS as u64
+        } else {
+            0
+        };
+        self.0
+            .get(&place.lane())
+            .is_none_or(|tail| place.turn() < tail.start + more)
     }
 
-    /// Writes down the tails that are long enough, one piece each. To be taken off once that is durable.
+    /// Writes down the tails that are long enough, one piece each. To be taken off once that is
+    /// durable.
     pub(super) fn write(&self, connection: &Connection) -> rusqlite::Result<Vec<u16>> {
-        let long = self.0.iter().filter(|(_, tail)| tail.prefixes.len() >= PAGE_ROWS);
+        let long = self
+            .0
+            .iter()
+            .filter(|(_, tail)| tail.prefixes.len() >= PAGE_ROWS);
         let mut written = Vec::new();
         for (lane, tail) in long {
-            let piece: Vec<u8> = tail.prefixes[..PAGE_ROWS].iter().flat_map(|prefix| prefix.to_be_bytes()).collect();
+            let piece: Vec<u8> = tail.prefixes[..PAGE_ROWS]
+                .iter()
+                .flat_map(|prefix| prefix.to_be_bytes())
+                .collect();
             let place = Place::new(*lane, tail.start);
             // Over a damaged one, whose rows were read from the heads.
-            let mut statement =
-                connection.prepare_cached("INSERT OR REPLACE INTO roll (row, prefixes, checksum) VALUES (?1, ?2, ?3)")?;
+            let mut statement = connection.prepare_cached(
+                "INSERT OR REPLACE INTO roll (row, prefixes, checksum) VALUES (?1, ?2, ?3)",
+            )?;
             statement.execute(params![place.row(), piece, checksum(place, &piece)])?;
             written.push(*lane);
         }
@@ -87,15 +112,25 @@ impl Roll {
 /// Notes that a lane is removed up to a row, and removes the pieces of which every row is gone.
 pub(super) fn pass(connection: &Connection, last: Place) -> rusqlite::Result<()> {
     let (start, _) = bounds(last.lane());
-    connection.prepare_cached("INSERT OR REPLACE INTO fronts (lane, row) VALUES (?1, ?2)")?.execute((last.lane(), last.row()))?;
-    connection.prepare_cached("DELETE FROM vacated WHERE row >= ?1 AND row <= ?2")?.execute([start, last.row()])?;
-    let mut statement = connection.prepare_cached("DELETE FROM roll WHERE row >= ?1 AND row <= ?2")?;
-    statement.execute([start, last.row() + 1 - PAGE_ROWS as i64]).map(drop)
+    connection
+        .prepare_cached("INSERT OR REPLACE INTO fronts (lane, row) VALUES (?1, ?2)")?
+        .execute((last.lane(), last.row()))?;
+    connection
+        .prepare_cached("DELETE FROM vacated WHERE row >= ?1 AND row <= ?2")?
+        .execute([start, last.row()])?;
+    let mut statement =
+        connection.prepare_cached("DELETE FROM roll WHERE row >= ?1 AND row <= ?2")?;
+    statement
+        .execute([start, last.row() + 1 - PAGE_ROWS as i64])
+        .map(drop)
 }
 
 /// Notes in the file that a row it names has left.
 pub(super) fn vacate(connection: &Connection, place: Place) -> rusqlite::Result<()> {
-    connection.prepare_cached("INSERT OR REPLACE INTO vacated (row) VALUES (?1)")?.execute([place.row()]).map(drop)
+    connection
+        .prepare_cached("INSERT OR REPLACE INTO vacated (row) VALUES (?1)")?
+        .execute([place.row()])
+        .map(drop)
 }
 
 /// Rows that the roll names and that have left.
@@ -103,7 +138,9 @@ fn vacated(connection: &Connection, lane: u16) -> Result<HashSet<i64>, StoreErro
     let (start, end) = bounds(lane);
     let sql = "SELECT row FROM vacated WHERE row >= ?1 AND row < ?2";
     let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
-    let rows = statement.query_map([start, end], |row| row.get(0)).map_err(store_error)?;
+    let rows = statement
+        .query_map([start, end], |row| row.get(0))
+        .map_err(store_error)?;
     rows.map(|row| row.map_err(store_error)).collect()
 }
 
@@ -111,23 +148,40 @@ fn vacated(connection: &Connection, lane: u16) -> Result<HashSet<i64>, StoreErro
 pub(super) fn lanes(connection: &Connection) -> Result<BTreeSet<u16>, StoreError> {
     let sql = format!("SELECT lane FROM fronts UNION SELECT row >> {TURN_BITS} FROM roll");
     let mut statement = connection.prepare(&sql).map_err(store_error)?;
-    let rows = statement.query_map([], |row| row.get(0)).map_err(store_error)?;
+    let rows = statement
+        .query_map([], |row| row.get(0))
+        .map_err(store_error)?;
     rows.map(|row| row.map_err(store_error)).collect()
 }
 
-/// Reads one lane into the index, and its tail into the roll. Returns where the lane may go on: behind everything that was ever written
-/// down, as what the roll says of a row must not be taken for another.
-pub(super) fn load(rows: Rows<'_>, lane: u16, index: &mut Loader<'_>, roll: &mut Roll) -> Result<Place, StoreError> {
+/// Reads one lane into the index, and its tail into the roll. Returns where the lane may go on:
+/// behind everything that was ever written down, as what the roll says of a row must not be taken
+/// for another.
+pub(super) fn load(
+    rows: Rows<'_>,
+    lane: u16,
+    index: &mut Loader<'_>,
+    roll: &mut Roll,
+) -> Result<Place, StoreError> {
     let connection = rows.connection;
     let (start, end) = bounds(lane);
     let vacated = vacated(connection, lane)?;
     let front = "SELECT row FROM fronts WHERE lane = ?1";
-    let front: Option<i64> = connection.query_row(front, [lane], |row| row.get(0)).optional().map_err(store_error)?;
+    let front: Option<i64> = connection
+        .query_row(front, [lane], |row| row.get(0))
+        .optional()
+        .map_err(store_error)?;
     let first = Place::from_row(front.map_or(start, |row| row + 1));
     // What has left is not there: a number that is not what was written would hide another record.
-    let is_hiding = vacated.iter().any(|row| exists(connection, Place::from_row(*row)).unwrap_or(true))
+    let is_hiding = vacated
+        .iter()
+        .any(|row| exists(connection, Place::from_row(*row)).unwrap_or(true))
         || connection
-            .query_row("SELECT EXISTS (SELECT 1 FROM heads WHERE row >= ?1 AND row < ?2)", [start, first.row()], |row| row.get(0))
+            .query_row(
+                "SELECT EXISTS (SELECT 1 FROM heads WHERE row >= ?1 AND row < ?2)",
+                [start, first.row()],
+                |row| row.get(0),
+            )
             .map_err(store_error)?;
     if is_hiding {
         return Err(super::row::missing());
@@ -140,35 +194,70 @@ pub(super) fn load(rows: Rows<'_>, lane: u16, index: &mut Loader<'_>, roll: &mut
         let begin = Place::from_row(piece.get(0).map_err(store_error)?);
         let end = Place::from_row(begin.row() + PAGE_ROWS as i64);
         next = next.max(end);
-        let prefixes = piece.get_ref(1).and_then(|value| Ok(value.as_blob()?)).map_err(store_error)?;
-        let is_sound = piece.get::<_, u32>(2).is_ok_and(|sum| sum == checksum(begin, prefixes)) && prefixes.len() == PAGE_ROWS * 8;
+        let prefixes = piece
+            .get_ref(1)
+            .and_then(|value| Ok(value.as_blob()?))
+            .map_err(store_error)?;
+        let is_sound = piece
+            .get::<_, u32>(2)
+            .is_ok_and(|sum| sum == checksum(begin, prefixes))
+            && prefixes.len() == PAGE_ROWS * 8;
         if !is_sound {
-            tracing::warn!(row = begin.row(), "a piece of the roll is damaged: its records are read one by one");
+            tracing::warn!(
+                row = begin.row(),
+                "a piece of the roll is damaged: its records are read one by one"
+            );
             continue;
         }
-        rows.ids(at, begin, |place, id| index.push(Entry { prefix: prefix(&id), place }))?;
+        rows.ids(at, begin, |place, id| {
+            index.push(Entry {
+                prefix: prefix(&id),
+                place,
+            });
+        })?;
         for (number, prefix) in prefixes.as_chunks().0.iter().enumerate() {
             let place = Place::from_row(begin.row() + number as i64);
             let prefix = u64::from_be_bytes(*prefix);
-            let is_there = || if prefix == NONE { exists(connection, place) } else { Ok(!vacated.contains(&place.row())) };
+            let is_there = || {
+                if prefix == NONE {
+                    exists(connection, place)
+                } else {
+                    Ok(!vacated.contains(&place.row()))
+                }
+            };
             if place >= at && is_there()? {
                 index.push(Entry { prefix, place });
             }
         }
         at = at.max(end);
     }
-    roll.0.insert(lane, Tail { start: at.turn(), prefixes: Vec::new() });
+    roll.0.insert(
+        lane,
+        Tail {
+            start: at.turn(),
+            prefixes: Vec::new(),
+        },
+    );
     rows.ids(at, Place::from_row(end), |place, id| {
         roll.note(place, prefix(&id));
-        index.push(Entry { prefix: prefix(&id), place });
+        index.push(Entry {
+            prefix: prefix(&id),
+            place,
+        });
         next = next.max(Place::from_row(place.row() + 1));
     })?;
     Ok(next)
 }
 
 fn exists(connection: &Connection, place: Place) -> Result<bool, StoreError> {
-    let mut statement = connection.prepare_cached("SELECT 1 FROM heads WHERE row = ?1").map_err(store_error)?;
-    statement.query_row([place.row()], |_| Ok(())).optional().map(|found| found.is_some()).map_err(store_error)
+    let mut statement = connection
+        .prepare_cached("SELECT 1 FROM heads WHERE row = ?1")
+        .map_err(store_error)?;
+    statement
+        .query_row([place.row()], |_| Ok(()))
+        .optional()
+        .map(|found| found.is_some())
+        .map_err(store_error)
 }
 
 fn checksum(place: Place, prefixes: &[u8]) -> u32 {
@@ -186,7 +275,10 @@ pub(super) struct Loader<'a> {
 
 impl<'a> Loader<'a> {
     pub(super) fn new(index: &'a Index) -> Self {
-        Loader { index, entries: Vec::new() }
+        Loader {
+            index,
+            entries: Vec::new(),
+        }
     }
 
     fn push(&mut self, entry: Entry) {

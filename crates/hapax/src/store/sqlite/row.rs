@@ -82,24 +82,42 @@ impl Rows<'_> {
                 None => is_missing = true,
             }
         }
-        Ok(if is_missing { Lookup::Missing } else { Lookup::Absent })
+        Ok(if is_missing {
+            Lookup::Missing
+        } else {
+            Lookup::Absent
+        })
     }
 
     pub(super) fn read(self, place: Place) -> Result<Option<Stored>, StoreError> {
-        let mut statement = self.connection.prepare_cached(select_heads!("row = ?1")).map_err(store_error)?;
-        let found = statement.query_row([place.row()], |row| Ok(self.decode(row))).optional().map_err(store_error)?;
+        let mut statement = self
+            .connection
+            .prepare_cached(select_heads!("row = ?1"))
+            .map_err(store_error)?;
+        let found = statement
+            .query_row([place.row()], |row| Ok(self.decode(row)))
+            .optional()
+            .map_err(store_error)?;
         found.transpose()
     }
 
-    /// Everything that no time removes: each with its id, also where a newer version wrote what this one cannot read.
+    /// Everything that no time removes: each with its id, also where a newer version wrote what
+    /// this one cannot read.
     pub(super) fn open(self) -> Result<Vec<(Place, RecordId, Option<Stored>)>, StoreError> {
-        let mut statement = self.connection.prepare(select_heads!("row >= ?1 AND row < ?2")).map_err(store_error)?;
+        let mut statement = self
+            .connection
+            .prepare(select_heads!("row >= ?1 AND row < ?2"))
+            .map_err(store_error)?;
         let mut rows = statement.query(bounds(OPEN)).map_err(store_error)?;
         let mut open = Vec::new();
         while let Some(row) = rows.next().map_err(store_error)? {
             let raw = Raw::read(row)?;
             let stored = match self.head(&raw) {
-                Ok(head) => Some(Stored { place: raw.place(), head: Arc::new(head), answer: raw.answer() }),
+                Ok(head) => Some(Stored {
+                    place: raw.place(),
+                    head: Arc::new(head),
+                    answer: raw.answer(),
+                }),
                 Err(error) if error.kind() == StoreErrorKind::Unsupported => None,
                 Err(error) => return Err(error),
             };
@@ -108,7 +126,8 @@ impl Rows<'_> {
         Ok(open)
     }
 
-    /// The front of a lane, row by row for as long as `each` wants more. Each row is checked before it is believed.
+    /// The front of a lane, row by row for as long as `each` wants more. Each row is checked before
+    /// it is believed.
     pub(super) fn front(
         self,
         lane: u16,
@@ -118,10 +137,15 @@ impl Rows<'_> {
         let (start, end) = bounds(lane);
         let sql = select_heads!("row >= ?1 AND row < ?2 ORDER BY row LIMIT ?3");
         let mut statement = self.connection.prepare_cached(sql).map_err(store_error)?;
-        let mut rows = statement.query((start, end, limit as i64)).map_err(store_error)?;
+        let mut rows = statement
+            .query((start, end, limit as i64))
+            .map_err(store_error)?;
         while let Some(row) = rows.next().map_err(store_error)? {
             let raw = Raw::read(row)?;
-            let (fence, until) = (Fence::from_u64(raw.numbers[5].unsigned_abs()), raw.numbers[13].unsigned_abs());
+            let (fence, until) = (
+                Fence::from_u64(raw.numbers[5].unsigned_abs()),
+                raw.numbers[13].unsigned_abs(),
+            );
             if !each(raw.place(), raw.id, fence, Timestamp::from_micros(until)) {
                 break;
             }
@@ -129,15 +153,25 @@ impl Rows<'_> {
         Ok(())
     }
 
-    /// The ids in a range of rows. Each row is checked: one whose id is not what was written would be a key that seems new.
-    pub(super) fn ids(self, from: Place, to: Place, mut each: impl FnMut(Place, RecordId)) -> Result<(), StoreError> {
+    /// The ids in a range of rows. Each row is checked: one whose id is not what was written would
+    /// be a key that seems new.
+    pub(super) fn ids(
+        self,
+        from: Place,
+        to: Place,
+        mut each: impl FnMut(Place, RecordId),
+    ) -> Result<(), StoreError> {
         if from >= to {
             return Ok(());
         }
-        // SQLite finds the way to a row by the numbers of others, and one that is damaged leads astray: rows would be passed over. So
-        // the row before the first and the one after the last are looked at too, and must be where they say.
+        // SQLite finds the way to a row by the numbers of others, and one that is damaged leads
+        // astray: rows would be passed over. So the row before the first and the one after the last
+        // are looked at too, and must be where they say.
         let mut last = self.before(from)?;
-        let mut statement = self.connection.prepare_cached(select_heads!("row >= ?1 ORDER BY row")).map_err(store_error)?;
+        let mut statement = self
+            .connection
+            .prepare_cached(select_heads!("row >= ?1 ORDER BY row"))
+            .map_err(store_error)?;
         let mut rows = statement.query([from.row()]).map_err(store_error)?;
         while let Some(row) = rows.next().map_err(store_error)? {
             let raw = Raw::read(row)?;
@@ -158,9 +192,15 @@ impl Rows<'_> {
         let sql = select_heads!("row < ?1 ORDER BY row DESC LIMIT 1");
         let mut statement = self.connection.prepare_cached(sql).map_err(store_error)?;
         let mut rows = statement.query([place.row()]).map_err(store_error)?;
-        let Some(row) = rows.next().map_err(store_error)? else { return Ok(None) };
+        let Some(row) = rows.next().map_err(store_error)? else {
+            return Ok(None);
+        };
         let before = Raw::read(row)?.place();
-        if before >= place { Err(missing()) } else { Ok(Some(before)) }
+        if before >= place {
+            Err(missing())
+        } else {
+            Ok(Some(before))
+        }
     }
 
     /// The record as it is at `now`: its answer is read only where there still is one.
@@ -171,33 +211,68 @@ impl Rows<'_> {
             return Ok(Record { head, answer: None });
         }
         let place = answer.ok_or_else(|| StoreError::corrupt("a kept answer has no place"))?;
-        let mut statement = self.connection.prepare_cached("SELECT content FROM answers WHERE row = ?1").map_err(store_error)?;
+        let mut statement = self
+            .connection
+            .prepare_cached("SELECT content FROM answers WHERE row = ?1")
+            .map_err(store_error)?;
         let decode = |stored: &[u8]| Answer::decode(&head.id, stored);
         let answer = statement.query_row([place.row()], |row| {
             let stored = row.get_ref(0)?.as_blob()?;
             Ok(seal::unseal(self.connection, place, stored, decode))
         });
-        let answer = answer.optional().map_err(store_error)?.ok_or_else(|| StoreError::corrupt("a kept answer is missing"))?;
-        let answer = answer?.ok_or_else(|| StoreError::corrupt("a kept answer has lost its seal"))?;
-        let answer = answer.map_err(|error| StoreError::corrupt("a kept answer is damaged").because(error))?;
-        Ok(Record { head, answer: Some(Arc::new(answer)) })
+        let answer = answer
+            .optional()
+            .map_err(store_error)?
+            .ok_or_else(|| StoreError::corrupt("a kept answer is missing"))?;
+        let answer =
+            answer?.ok_or_else(|| StoreError::corrupt("a kept answer has lost its seal"))?;
+        let answer = answer
+            .map_err(|error| StoreError::corrupt("a kept answer is damaged").because(error))?;
+        Ok(Record {
+            head,
+            answer: Some(Arc::new(answer)),
+        })
     }
 
     fn decode(self, row: &Row<'_>) -> Result<Stored, StoreError> {
         let raw = Raw::read(row)?;
-        Ok(Stored { place: raw.place(), head: Arc::new(self.head(&raw)?), answer: raw.answer() })
+        Ok(Stored {
+            place: raw.place(),
+            head: Arc::new(self.head(&raw)?),
+            answer: raw.answer(),
+        })
     }
 
     /// What the columns stand for; those of a newer version may stand for something unknown.
     fn head(self, raw: &Raw<'_>) -> Result<Head, StoreError> {
-        let [_, _, policy, owner, code, fence, version, attempts, lease, created, claimed, finished, expires, tombstone, status] =
-            raw.numbers;
+        let [
+            _,
+            _,
+            policy,
+            owner,
+            code,
+            fence,
+            version,
+            attempts,
+            lease,
+            created,
+            claimed,
+            finished,
+            expires,
+            tombstone,
+            status,
+        ] = raw.numbers;
         let time = |micros: i64| Timestamp::from_micros(micros.unsigned_abs());
-        let small =
-            |number: i64| u32::try_from(number).map_err(|error| StoreError::corrupt("a number is too large").because(error));
+        let small = |number: i64| {
+            u32::try_from(number)
+                .map_err(|error| StoreError::corrupt("a number is too large").because(error))
+        };
         let [namespace, method, path, key] = raw.texts;
         let fingerprint = match (raw.fingerprint, policy) {
-            (Some(digest), 0..) => Some(Fingerprint { digest, policy: self.policies.get(self.connection, policy)? }),
+            (Some(digest), 0..) => Some(Fingerprint {
+                digest,
+                policy: self.policies.get(self.connection, policy)?,
+            }),
             _ => None,
         };
         Ok(Head {
@@ -208,13 +283,18 @@ impl Rows<'_> {
                 method: method.into(),
                 path: path.into(),
             }),
-            key: Key::new(key).map_err(|error| StoreError::corrupt("a stored key is not a key").because(error))?,
+            key: Key::new(key)
+                .map_err(|error| StoreError::corrupt("a stored key is not a key").because(error))?,
             state: state(code)?,
             fence: Fence::from_u64(fence.unsigned_abs()),
             token: AttemptToken::from_bytes(raw.token),
             version: version.unsigned_abs(),
             attempts: small(attempts)?,
-            lease_until: if self.leases == Leases::Of(owner) { time(lease) } else { Timestamp::ZERO },
+            lease_until: if self.leases == Leases::Of(owner) {
+                time(lease)
+            } else {
+                Timestamp::ZERO
+            },
             fingerprint,
             created_at: time(created),
             claimed_at: time(claimed),
@@ -230,8 +310,8 @@ impl Rows<'_> {
 
 /// A row as it is written: what the checksum covers, before anything is made of it.
 struct Raw<'a> {
-    /// In this order: row, answer, policy, incarnation, state, fence, version, attempts, lease, created, claimed, finished, expires,
-    /// tombstone, status. What is not there is -1.
+    /// In this order: row, answer, policy, incarnation, state, fence, version, attempts, lease,
+    /// created, claimed, finished, expires, tombstone, status. What is not there is -1.
     numbers: [i64; 15],
     id: RecordId,
     token: [u8; 16],
@@ -245,7 +325,11 @@ struct Raw<'a> {
 
 impl<'a> Raw<'a> {
     fn of(stored: &'a Stored, policy: Option<i64>, incarnation: i64) -> Raw<'a> {
-        let Stored { place, head, answer } = stored;
+        let Stored {
+            place,
+            head,
+            answer,
+        } = stored;
         Raw {
             numbers: [
                 place.row(),
@@ -266,12 +350,20 @@ impl<'a> Raw<'a> {
             ],
             id: head.id,
             token: *head.token.as_bytes(),
-            fingerprint: head.fingerprint.as_ref().map(|fingerprint| fingerprint.digest),
+            fingerprint: head
+                .fingerprint
+                .as_ref()
+                .map(|fingerprint| fingerprint.digest),
             principal: match &head.scope.principal {
                 Principal::Anonymous => None,
                 Principal::Named(name) => Some(name),
             },
-            texts: [&head.scope.namespace, &head.scope.method, &head.scope.path, head.key.as_str()],
+            texts: [
+                &head.scope.namespace,
+                &head.scope.method,
+                &head.scope.path,
+                head.key.as_str(),
+            ],
             request_id: head.request_id.as_ref().map(RequestId::as_str),
         }
     }
@@ -288,11 +380,18 @@ impl<'a> Raw<'a> {
             token: get(row, 16)?,
             fingerprint: get(row, 17)?,
             principal: text(row, 18)?,
-            texts: [needed(row, 19)?, needed(row, 20)?, needed(row, 21)?, needed(row, 22)?],
+            texts: [
+                needed(row, 19)?,
+                needed(row, 20)?,
+                needed(row, 21)?,
+                needed(row, 22)?,
+            ],
             request_id: text(row, 24)?,
         };
         if raw.checksum() != get::<u32>(row, 23)? {
-            return Err(StoreError::corrupt("a record is not as it was written: restore a backup"));
+            return Err(StoreError::corrupt(
+                "a record is not as it was written: restore a backup",
+            ));
         }
         Ok(raw)
     }
@@ -305,7 +404,8 @@ impl<'a> Raw<'a> {
         (self.numbers[1] >= 0).then(|| Place::from_row(self.numbers[1]))
     }
 
-    /// SQLite notices a page that makes no sense; a changed bit that still makes sense, only this would.
+    /// SQLite notices a page that makes no sense; a changed bit that still makes sense, only this
+    /// would.
     fn checksum(&self) -> u32 {
         let mut sum = crc32fast::Hasher::new();
         let mut bytes = [0; 8 * 15];
@@ -331,7 +431,12 @@ impl<'a> Raw<'a> {
 }
 
 /// Writes a head in its place, over what was there.
-pub(super) fn write(connection: &Connection, stored: &Stored, policy: Option<i64>, incarnation: i64) -> rusqlite::Result<()> {
+pub(super) fn write(
+    connection: &Connection,
+    stored: &Stored,
+    policy: Option<i64>,
+    incarnation: i64,
+) -> rusqlite::Result<()> {
     let raw = Raw::of(stored, policy, incarnation);
     let mut statement = connection.prepare_cached(concat!(
         "INSERT OR REPLACE INTO heads (",
@@ -357,7 +462,10 @@ pub(in crate::store) fn get<T: FromSql>(row: &Row<'_>, column: usize) -> Result<
     row.get(column).map_err(store_error)
 }
 
-pub(in crate::store) fn text<'a>(row: &'a Row<'_>, column: usize) -> Result<Option<&'a str>, StoreError> {
+pub(in crate::store) fn text<'a>(
+    row: &'a Row<'_>,
+    column: usize,
+) -> Result<Option<&'a str>, StoreError> {
     let text = row.get_ref(column).map_err(store_error)?.as_str_or_null();
     text.map_err(|error| StoreError::corrupt("a text in a record is none").because(error))
 }
@@ -399,7 +507,12 @@ const STATES: [State; 9] = [
 
 pub(in crate::store) fn state(number: i64) -> Result<State, StoreError> {
     let state = STATES.into_iter().find(|state| code(*state) == number);
-    state.ok_or_else(|| StoreError::new(StoreErrorKind::Unsupported, "a record has a state this version does not know"))
+    state.ok_or_else(|| {
+        StoreError::new(
+            StoreErrorKind::Unsupported,
+            "a record has a state this version does not know",
+        )
+    })
 }
 
 pub(in crate::store) fn micros(time: Timestamp) -> i64 {

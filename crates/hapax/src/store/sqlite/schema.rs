@@ -23,11 +23,12 @@ use crate::store::random_secret;
 /// "Hapx": tells our files from other programs' databases.
 pub(in crate::store) const APPLICATION_ID: i64 = 0x4861_7078;
 
-/// The format of the first migration. Format 1 was never released: its one table with an index was a fifth as fast at ten million keys.
+/// The format of the first migration. Format 1 was never released: its one table with an index was
+/// a fifth as fast at ten million keys.
 const FORMAT_FIRST: i64 = 2;
 
-/// Each migration takes the file to the next format; the first, an empty file to [`FORMAT_FIRST`]. Never edit one that was released;
-/// add another.
+/// Each migration takes the file to the next format; the first, an empty file to [`FORMAT_FIRST`].
+/// Never edit one that was released; add another.
 const MIGRATIONS: &[&str] = &[
     "
     CREATE TABLE meta (
@@ -188,7 +189,8 @@ pub(super) struct Opened {
     pub(super) restored: Option<Restored>,
 }
 
-/// The store goes on from an older state of itself: what was done since is forgotten, and keys of that time may run again.
+/// The store goes on from an older state of itself: what was done since is forgotten, and keys of
+/// that time may run again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Restored {
@@ -214,25 +216,38 @@ pub(super) fn open(
 ) -> Result<Opened, OpenError> {
     let failed = |source| explain(path, source);
     let mut connection = open_to_write(path, OpenFlags::SQLITE_OPEN_CREATE).map_err(failed)?;
-    let now = clock.as_ref().map_or_else(|| Timestamp::from_system_time(SystemTime::now()), |clock| clock.now());
+    let now = clock.as_ref().map_or_else(
+        || Timestamp::from_system_time(SystemTime::now()),
+        |clock| clock.now(),
+    );
     migrate(path, &mut connection, now)?;
-    let mode: String = connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0)).map_err(failed)?;
+    let mode: String = connection
+        .pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))
+        .map_err(failed)?;
     if mode != "wal" {
-        return Err(OpenError::NoLog { path: path.to_owned() });
+        return Err(OpenError::NoLog {
+            path: path.to_owned(),
+        });
     }
     let standing = transfer::standing(&connection).map_err(|source| unreadable(path, source))?;
     if let (Purpose::Use, Some(refusal)) = (purpose, standing.refusal()) {
-        return Err(OpenError::OutOfUse { path: path.to_owned(), refusal });
+        return Err(OpenError::OutOfUse {
+            path: path.to_owned(),
+            refusal,
+        });
     }
     begin_incarnation(path, connection, clock, last)
 }
 
 /// The file once more, as it was left: nothing of its content changes.
 pub(super) fn open_again(path: &Path) -> Result<Connection, OpenError> {
-    let connection = open_to_write(path, OpenFlags::empty()).map_err(|source| explain(path, source))?;
+    let connection =
+        open_to_write(path, OpenFlags::empty()).map_err(|source| explain(path, source))?;
     match check_format(path, &connection)? {
         FORMAT_LAST => Ok(connection),
-        _ => Err(OpenError::NotAStore { path: path.to_owned() }),
+        _ => Err(OpenError::NotAStore {
+            path: path.to_owned(),
+        }),
     }
 }
 
@@ -240,11 +255,16 @@ fn open_to_write(path: &Path, more: OpenFlags) -> rusqlite::Result<Connection> {
     // Without the flag for URIs: a path is a path, whatever it looks like.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | more;
     let connection = with_defaults(Connection::open_with_flags(path, flags)?)?;
-    // Takes effect only in a file without tables: pages can be given back to the file system, a few at a time.
+    // Takes effect only in a file without tables: pages can be given back to the file system, a few
+    // at a time.
     connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;
-    connection.pragma_update(None, "journal_size_limit", i64::try_from(LOG_BYTES_MAX / 2).expect("small"))?;
+    connection.pragma_update(
+        None,
+        "journal_size_limit",
+        i64::try_from(LOG_BYTES_MAX / 2).expect("small"),
+    )?;
     connection.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
     Ok(connection)
 }
@@ -264,21 +284,33 @@ pub(super) fn open_to_checkpoint(path: &Path) -> Result<Connection, OpenError> {
 /// A connection that can only read.
 pub(super) fn open_to_read(path: &Path) -> Result<Connection, OpenError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path, flags).and_then(with_defaults).map_err(|source| explain(path, source))?;
+    let connection = Connection::open_with_flags(path, flags)
+        .and_then(with_defaults)
+        .map_err(|source| explain(path, source))?;
     match check_format(path, &connection)? {
-        0 => return Err(OpenError::NotAStore { path: path.to_owned() }),
-        // Rows are read in one way, whatever the format. Should the owner bring the file to this one meanwhile, the column of its own comes first.
+        0 => {
+            return Err(OpenError::NotAStore {
+                path: path.to_owned(),
+            });
+        }
+        // Rows are read in one way, whatever the format. Should the owner bring the file to this
+        // one meanwhile, the column of its own comes first.
         ..FORMAT_REQUESTS => {
             let view = "CREATE TEMP VIEW heads AS SELECT *, NULL AS request_id FROM main.heads";
-            connection.execute_batch(view).map_err(|source| explain(path, source))?;
+            connection
+                .execute_batch(view)
+                .map_err(|source| explain(path, source))?;
         }
         _ => {}
     }
     Ok(connection)
 }
 
-/// The audit log: a file that nobody has opened with a newer version since has one without some columns, or none.
-pub(super) fn audit_log(connection: &Connection) -> Result<Option<&'static audit::Table>, StoreError> {
+/// The audit log: a file that nobody has opened with a newer version since has one without some
+/// columns, or none.
+pub(super) fn audit_log(
+    connection: &Connection,
+) -> Result<Option<&'static audit::Table>, StoreError> {
     Ok(match format(connection).map_err(store_error)? {
         ..FORMAT_AUDIT => None,
         FORMAT_AUDIT..FORMAT_LIVES => Some(&audit::OWN_BEFORE_LIVES),
@@ -293,7 +325,8 @@ fn format(connection: &Connection) -> rusqlite::Result<i64> {
 fn with_defaults(connection: Connection) -> rusqlite::Result<Connection> {
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.set_prepared_statement_cache_capacity(64);
-    // Closing must not copy the log by the way: after an error of the disk that would be one more write that nobody checks.
+    // Closing must not copy the log by the way: after an error of the disk that would be one more
+    // write that nobody checks.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     Ok(connection)
 }
@@ -323,7 +356,9 @@ impl Meta {
             true => {
                 "SELECT secret, epoch, floor, incarnation, boot_id, boot_us, clock_us, copied_us, name, checksum, lives_us FROM meta"
             }
-            false => "SELECT secret, epoch, floor, incarnation, boot_id, boot_us, clock_us, copied_us, name, checksum FROM meta",
+            false => {
+                "SELECT secret, epoch, floor, incarnation, boot_id, boot_us, clock_us, copied_us, name, checksum FROM meta"
+            }
         };
         let read = |row: &Row<'_>| {
             let meta = Meta {
@@ -343,10 +378,14 @@ impl Meta {
             };
             Ok((meta, row.get::<_, u32>(9)?))
         };
-        let (meta, checksum) =
-            connection.prepare_cached(sql).and_then(|mut statement| statement.query_row([], read)).map_err(store_error)?;
+        let (meta, checksum) = connection
+            .prepare_cached(sql)
+            .and_then(|mut statement| statement.query_row([], read))
+            .map_err(store_error)?;
         if meta.checksum() != checksum {
-            return Err(StoreError::corrupt("what the store says of itself is not as it was written"));
+            return Err(StoreError::corrupt(
+                "what the store says of itself is not as it was written",
+            ));
         }
         Ok(meta)
     }
@@ -369,8 +408,13 @@ impl Meta {
         connection.prepare_cached(sql)?.execute(columns).map(drop)
     }
 
-    /// Sets from when on lives are told apart: when the file comes to this format, and when it takes over another store's content.
-    pub(super) fn set_lives_since(&mut self, connection: &Connection, since: Timestamp) -> rusqlite::Result<()> {
+    /// Sets from when on lives are told apart: when the file comes to this format, and when it
+    /// takes over another store's content.
+    pub(super) fn set_lives_since(
+        &mut self,
+        connection: &Connection,
+        since: Timestamp,
+    ) -> rusqlite::Result<()> {
         self.lives_since = since;
         connection.execute("UPDATE meta SET lives_us = ?1", [micros(since)])?;
         self.write(connection)
@@ -379,7 +423,11 @@ impl Meta {
     /// The same at a later time: both readings move on together.
     pub(super) fn at(&self, now: Timestamp) -> Meta {
         let clock = self.clock.max(now);
-        Meta { boot: self.boot + clock.since(self.clock), clock, ..self.clone() }
+        Meta {
+            boot: self.boot + clock.since(self.clock),
+            clock,
+            ..self.clone()
+        }
     }
 
     fn checksum(&self) -> u32 {
@@ -392,12 +440,18 @@ impl Meta {
             micros(self.clock),
             micros(self.copied),
         ];
-        numbers.iter().for_each(|number| sum.update(&number.to_le_bytes()));
+        numbers
+            .iter()
+            .for_each(|number| sum.update(&number.to_le_bytes()));
         // Left out where it says nothing, so that the sums of older formats hold.
         if !matches!(self.lives_since, Timestamp::ZERO | NO_LIVES) {
             sum.update(&micros(self.lives_since).to_le_bytes());
         }
-        for text in [self.name.as_bytes(), self.boot_id.as_bytes(), &self.secret.to_bytes()] {
+        for text in [
+            self.name.as_bytes(),
+            self.boot_id.as_bytes(),
+            &self.secret.to_bytes(),
+        ] {
             sum.update(text);
             sum.update(&[0xff]);
         }
@@ -413,7 +467,8 @@ fn migrate(path: &Path, connection: &mut Connection, now: Timestamp) -> Result<(
         format => usize::try_from(format - FORMAT_FIRST + 1).expect("a format that was checked"),
     };
     for (index, migration) in MIGRATIONS.iter().enumerate().skip(done) {
-        // One transaction each, version included: a crash leaves the file in one format or the next, never between.
+        // One transaction each, version included: a crash leaves the file in one format or the
+        // next, never between.
         let transaction = connection.transaction().map_err(failed)?;
         transaction.execute_batch(migration).map_err(failed)?;
         if index == 0 {
@@ -425,8 +480,12 @@ fn migrate(path: &Path, connection: &mut Connection, now: Timestamp) -> Result<(
             let since = meta.clock.max(now).after(operation::GRACE);
             meta.set_lives_since(&transaction, since).map_err(failed)?;
         }
-        transaction.pragma_update(None, "application_id", APPLICATION_ID).map_err(failed)?;
-        transaction.pragma_update(None, "user_version", FORMAT_FIRST + index as i64).map_err(failed)?;
+        transaction
+            .pragma_update(None, "application_id", APPLICATION_ID)
+            .map_err(failed)?;
+        transaction
+            .pragma_update(None, "user_version", FORMAT_FIRST + index as i64)
+            .map_err(failed)?;
         transaction.commit().map_err(failed)?;
     }
     Ok(())
@@ -435,7 +494,10 @@ fn migrate(path: &Path, connection: &mut Connection, now: Timestamp) -> Result<(
 fn create_meta(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     let secret: Vec<u8> = random_secret().to_bytes().to_vec();
     let name = uuid::Uuid::new_v4().to_string();
-    transaction.execute("INSERT INTO meta (only, name, secret) VALUES (0, '', x'')", [])?;
+    transaction.execute(
+        "INSERT INTO meta (only, name, secret) VALUES (0, '', x'')",
+        [],
+    )?;
     let meta = Meta {
         name,
         secret: Secret::from_bytes(secret.try_into().expect("as made")),
@@ -454,19 +516,36 @@ fn create_meta(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
 /// The file's format; zero for an empty file.
 fn check_format(path: &Path, connection: &Connection) -> Result<i64, OpenError> {
     let failed = |source| explain(path, source);
-    let pragma = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map_err(failed);
+    let pragma = |name: &str| {
+        connection
+            .pragma_query_value(None, name, |row| row.get::<_, i64>(0))
+            .map_err(failed)
+    };
     let (application, found) = (pragma("application_id")?, pragma("user_version")?);
-    let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(failed)?;
+    let tables: i64 = connection
+        .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
+        .map_err(failed)?;
     match application {
-        APPLICATION_ID if found > FORMAT_LAST => Err(OpenError::Newer { path: path.to_owned(), found, known: FORMAT_LAST }),
-        APPLICATION_ID if found < FORMAT_FIRST => Err(OpenError::Older { path: path.to_owned(), found, known: FORMAT_FIRST }),
+        APPLICATION_ID if found > FORMAT_LAST => Err(OpenError::Newer {
+            path: path.to_owned(),
+            found,
+            known: FORMAT_LAST,
+        }),
+        APPLICATION_ID if found < FORMAT_FIRST => Err(OpenError::Older {
+            path: path.to_owned(),
+            found,
+            known: FORMAT_FIRST,
+        }),
         APPLICATION_ID => Ok(found),
         0 if tables == 0 => Ok(0),
-        _ => Err(OpenError::NotAStore { path: path.to_owned() }),
+        _ => Err(OpenError::NotAStore {
+            path: path.to_owned(),
+        }),
     }
 }
 
-/// Every opening is an incarnation of its own. The file has one owner, so a lease of an earlier one belongs to a process that is gone.
+/// Every opening is an incarnation of its own. The file has one owner, so a lease of an earlier one
+/// belongs to a process that is gone.
 fn begin_incarnation(
     path: &Path,
     connection: Connection,
@@ -478,33 +557,47 @@ fn begin_incarnation(
     let (wall, boot) = anchored.anchor();
     let restored = restored(&before, last.as_ref());
     let mut meta = Meta {
-        incarnation: last.map_or(0, |(_, incarnation)| incarnation).max(before.incarnation) + 1,
+        incarnation: last
+            .map_or(0, |(_, incarnation)| incarnation)
+            .max(before.incarnation)
+            + 1,
         boot_id: boot_id(),
         boot,
         clock: wall,
         ..before
     };
     if restored.is_some() {
-        // Copies in memory elsewhere are worth nothing, and what is forgotten had fences: none may come again. The mark stays until
-        // this opening has ended well: an alarm that nobody could hear is raised once more.
+        // Copies in memory elsewhere are worth nothing, and what is forgotten had fences: none may
+        // come again. The mark stays until this opening has ended well: an alarm that nobody could
+        // hear is raised once more.
         meta.epoch += 1;
         meta.floor = meta.floor.max(Fence::from_u64(wall.as_micros()));
         meta.copied = meta.copied.max(COPIED_BY_OTHERS);
     }
-    meta.write(&connection).map_err(|source| explain(path, source))?;
-    Ok(Opened { connection, clock: clock.unwrap_or_else(|| Arc::new(anchored)), meta, restored })
+    meta.write(&connection)
+        .map_err(|source| explain(path, source))?;
+    Ok(Opened {
+        connection,
+        clock: clock.unwrap_or_else(|| Arc::new(anchored)),
+        meta,
+        restored,
+    })
 }
 
-/// Whether the file is older than the store was: it says itself that it is a copy, or it was opened more often than it knows, or it is
-/// new where another one was.
+/// Whether the file is older than the store was: it says itself that it is a copy, or it was opened
+/// more often than it knows, or it is new where another one was.
 fn restored(meta: &Meta, last: Option<&(String, i64)>) -> Option<Restored> {
     let is_copy = meta.copied > Timestamp::ZERO;
-    let is_behind = last.is_some_and(
-        |(name, incarnation)| {
-            if *name == meta.name { *incarnation > meta.incarnation } else { meta.incarnation == 0 }
-        },
-    );
-    (is_copy || is_behind).then(|| Restored { copied_at: Some(meta.copied).filter(|copied| *copied > COPIED_BY_OTHERS) })
+    let is_behind = last.is_some_and(|(name, incarnation)| {
+        if *name == meta.name {
+            *incarnation > meta.incarnation
+        } else {
+            meta.incarnation == 0
+        }
+    });
+    (is_copy || is_behind).then(|| Restored {
+        copied_at: Some(meta.copied).filter(|copied| *copied > COPIED_BY_OTHERS),
+    })
 }
 
 /// What could not be read of the file: damage, or only a disk that did not answer.
@@ -521,7 +614,10 @@ pub(in crate::store) fn explain(path: &Path, source: rusqlite::Error) -> OpenErr
     let path = path.to_owned();
     match source.sqlite_error_code() {
         Some(NotADatabase) => OpenError::NotAStore { path },
-        Some(DatabaseCorrupt) => OpenError::Damaged { path, source: StoreError::corrupt("SQLite says so").because(source) },
+        Some(DatabaseCorrupt) => OpenError::Damaged {
+            path,
+            source: StoreError::corrupt("SQLite says so").because(source),
+        },
         Some(ReadOnly) => OpenError::ReadOnly { path },
         _ => OpenError::Sqlite { path, source },
     }

@@ -1,13 +1,15 @@
 //! Seals: why forgetting an answer erases it wherever SQLite has put it.
 //!
-//! SQLite moves rows about. When pages are split or merged, old bytes stay behind in gaps, with `secure_delete` too: in a trial with
-//! three lanes, one of six hundred deleted answers was still in the file. So no answer is written as it is. It is hidden under a
-//! random key of its own, in two halves: one goes with the answer, the other, its *seal*, into a page that SQLite never copies. To
-//! overwrite the seal is to erase the answer, in all its copies at once.
+//! SQLite moves rows about. When pages are split or merged, old bytes stay behind in gaps, with
+//! `secure_delete` too: in a trial with three lanes, one of six hundred deleted answers was still
+//! in the file. So no answer is written as it is. It is hidden under a random key of its own, in
+//! two halves: one goes with the answer, the other, its *seal*, into a page that SQLite never
+//! copies. To overwrite the seal is to erase the answer, in all its copies at once.
 //!
-//! The seals of a lane's answers stand in rows of [`SEALS`] in the table `seals`. Such a row is so long that SQLite keeps exactly one
-//! page of it apart from the tree, an overflow page, and the seals are in that one. Trees are rebuilt; an overflow page stays where it
-//! is and is written in place, or is moved as a whole by a vacuum, which cuts off the file where it was.
+//! The seals of a lane's answers stand in rows of [`SEALS`] in the table `seals`. Such a row is so
+//! long that SQLite keeps exactly one page of it apart from the tree, an overflow page, and the
+//! seals are in that one. Trees are rebuilt; an overflow page stays where it is and is written in
+//! place, or is moved as a whole by a vacuum, which cuts off the file where it was.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -28,14 +30,16 @@ const OPEN: u8 = 1;
 const KEY_BYTES: usize = 32;
 /// Seals in a row: as many as fit into a page.
 const SEALS: u64 = 127;
-/// What SQLite keeps of such a row in the tree, and so what comes before the first seal: 489 bytes of a page of 4096, less four of
-/// its own (see "payload" in its file format). The rest fills one overflow page.
+/// What SQLite keeps of such a row in the tree, and so what comes before the first seal: 489 bytes
+/// of a page of 4096, less four of its own (see "payload" in its file format). The rest fills one
+/// overflow page.
 const LEAD_BYTES: usize = 489 - 4;
 const ROW_BYTES: usize = LEAD_BYTES + 4096 - 4;
 
 type Key = [u8; KEY_BYTES];
 
-/// An answer as it waits to be written. It is hidden by whoever asks: they are many, and the writer is one.
+/// An answer as it waits to be written. It is hidden by whoever asks: they are many, and the writer
+/// is one.
 pub(super) struct Sealed {
     key: Key,
     /// Mark, half of the key, hidden content.
@@ -50,7 +54,10 @@ impl Sealed {
         sealed.extend([0; KEY_BYTES]);
         sealed.extend(content);
         hide(&key, &mut sealed[1 + KEY_BYTES..]);
-        Sealed { key, content: sealed }
+        Sealed {
+            key,
+            content: sealed,
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -69,21 +76,30 @@ pub(super) fn is_open(first: &[u8]) -> bool {
     first == [OPEN]
 }
 
-/// Has the content of a stored answer read, which is hidden unless it is of an older format. `None`: its seal is broken.
+/// Has the content of a stored answer read, which is hidden unless it is of an older format.
+/// `None`: its seal is broken.
 pub(super) fn unseal<T>(
     connection: &Connection,
     place: Place,
     stored: &[u8],
     read: impl FnOnce(&[u8]) -> T,
 ) -> Result<Option<T>, StoreError> {
-    let Some((half, content)) = stored.strip_prefix(&[MARK]).and_then(|sealed| sealed.split_first_chunk::<KEY_BYTES>()) else {
+    let Some((half, content)) = stored
+        .strip_prefix(&[MARK])
+        .and_then(|sealed| sealed.split_first_chunk::<KEY_BYTES>())
+    else {
         return Ok(Some(read(stored)));
     };
     let sql = "SELECT substr(seals, ?2, ?3) FROM seals WHERE row = ?1";
     let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
     let columns = params![row_of(place), offset(place) as i64 + 1, KEY_BYTES as i64];
-    let seal: Option<Key> = statement.query_row(columns, |row| row.get(0)).optional().map_err(store_error)?;
-    let Some(seal) = seal.filter(is_whole) else { return Ok(None) };
+    let seal: Option<Key> = statement
+        .query_row(columns, |row| row.get(0))
+        .optional()
+        .map_err(store_error)?;
+    let Some(seal) = seal.filter(is_whole) else {
+        return Ok(None);
+    };
     let mut content = content.to_vec();
     hide(&xor(half, &seal), &mut content);
     Ok(Some(read(&content)))
@@ -101,7 +117,9 @@ impl Seals {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(unknown) => unknown.insert(read_or_create(connection, row)?),
         };
-        let seal: Key = seals[at..at + KEY_BYTES].try_into().expect("as long as a key");
+        let seal: Key = seals[at..at + KEY_BYTES]
+            .try_into()
+            .expect("as long as a key");
         if is_whole(&seal) {
             return Ok(seal);
         }
@@ -116,21 +134,39 @@ impl Seals {
     pub(super) fn erase(&mut self, connection: &Connection, place: Place) -> rusqlite::Result<()> {
         let row = row_of(place);
         self.0.remove(&row);
-        if exists(connection, row)? { overwrite(connection, row, offset(place), &[0; KEY_BYTES]) } else { Ok(()) }
+        if exists(connection, row)? {
+            overwrite(connection, row, offset(place), &[0; KEY_BYTES])
+        } else {
+            Ok(())
+        }
     }
 
-    /// Erases every answer of a lane up to this place, and removes the rows that have no further use.
-    pub(super) fn erase_through(&mut self, connection: &Connection, last: Place) -> rusqlite::Result<()> {
+    /// Erases every answer of a lane up to this place, and removes the rows that have no further
+    /// use.
+    pub(super) fn erase_through(
+        &mut self,
+        connection: &Connection,
+        last: Place,
+    ) -> rusqlite::Result<()> {
         self.0.clear();
         let (first, _) = bounds(last.lane());
-        let mut statement = connection.prepare_cached("SELECT row FROM seals WHERE row >= ?1 AND row <= ?2")?;
-        let rows = statement.query_map([first, row_of(last)], |row| row.get(0))?.collect::<rusqlite::Result<Vec<i64>>>()?;
+        let mut statement =
+            connection.prepare_cached("SELECT row FROM seals WHERE row >= ?1 AND row <= ?2")?;
+        let rows = statement
+            .query_map([first, row_of(last)], |row| row.get(0))?
+            .collect::<rusqlite::Result<Vec<i64>>>()?;
         for row in rows {
             let is_partly = row == row_of(last) && last.turn() % SEALS != SEALS - 1;
-            let end = if is_partly { offset(last) + KEY_BYTES } else { ROW_BYTES };
+            let end = if is_partly {
+                offset(last) + KEY_BYTES
+            } else {
+                ROW_BYTES
+            };
             overwrite(connection, row, LEAD_BYTES, &vec![0; end - LEAD_BYTES])?;
             if !is_partly {
-                connection.prepare_cached("DELETE FROM seals WHERE row = ?1")?.execute([row])?;
+                connection
+                    .prepare_cached("DELETE FROM seals WHERE row = ?1")?
+                    .execute([row])?;
             }
         }
         Ok(())
@@ -140,7 +176,9 @@ impl Seals {
 /// Erases every answer there is.
 pub(super) fn erase_all(connection: &Connection) -> rusqlite::Result<()> {
     let mut statement = connection.prepare("SELECT row FROM seals")?;
-    let rows = statement.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<Vec<i64>>>()?;
+    let rows = statement
+        .query_map([], |row| row.get(0))?
+        .collect::<rusqlite::Result<Vec<i64>>>()?;
     for row in rows {
         overwrite(connection, row, LEAD_BYTES, &[0; ROW_BYTES - LEAD_BYTES])?;
     }
@@ -155,7 +193,9 @@ fn read_or_create(connection: &Connection, row: i64) -> rusqlite::Result<Vec<u8>
         // Damaged: nothing can be read under it, and what is written from now on shall be.
         _ => {
             let seals = fresh();
-            connection.prepare_cached("INSERT OR REPLACE INTO seals (row, seals) VALUES (?1, ?2)")?.execute(params![row, seals])?;
+            connection
+                .prepare_cached("INSERT OR REPLACE INTO seals (row, seals) VALUES (?1, ?2)")?
+                .execute(params![row, seals])?;
             Ok(seals)
         }
     }
@@ -170,12 +210,16 @@ fn fresh() -> Vec<u8> {
 }
 
 fn exists(connection: &Connection, row: i64) -> rusqlite::Result<bool> {
-    connection.prepare_cached("SELECT 1 FROM seals WHERE row = ?1")?.exists([row])
+    connection
+        .prepare_cached("SELECT 1 FROM seals WHERE row = ?1")?
+        .exists([row])
 }
 
 /// Writes over a part of a row in place: as no statement would promise.
 fn overwrite(connection: &Connection, row: i64, at: usize, bytes: &[u8]) -> rusqlite::Result<()> {
-    connection.blob_open(MAIN_DB, c"seals", c"seals", row, false)?.write_all_at(bytes, at)
+    connection
+        .blob_open(MAIN_DB, c"seals", c"seals", row, false)?
+        .write_all_at(bytes, at)
 }
 
 fn row_of(place: Place) -> i64 {
@@ -194,7 +238,8 @@ fn xor(a: &Key, b: &Key) -> Key {
     std::array::from_fn(|i| a[i] ^ b[i])
 }
 
-/// Hides bytes under a key, and shows them again. Each key is used once, so that the nonce may be the same for all.
+/// Hides bytes under a key, and shows them again. Each key is used once, so that the nonce may be
+/// the same for all.
 fn hide(key: &Key, bytes: &mut [u8]) {
     ChaCha20::new(key.into(), &[0; 12].into()).apply_keystream(bytes);
 }
@@ -220,7 +265,11 @@ mod tests {
         let (mut first, mut second) = (Sealed::new(&[0; 64]), Sealed::new(&[0; 64]));
         let seal = [3; KEY_BYTES];
         assert_ne!(first.under(&seal), second.under(&seal));
-        assert_ne!(first.under(&[4; KEY_BYTES]).to_vec(), first.under(&seal).to_vec(), "another seal, another half");
+        assert_ne!(
+            first.under(&[4; KEY_BYTES]).to_vec(),
+            first.under(&seal).to_vec(),
+            "another seal, another half"
+        );
     }
 
     #[test]
@@ -228,6 +277,10 @@ mod tests {
         let last = Place::new(3, SEALS - 1);
         assert!(offset(last) + KEY_BYTES <= ROW_BYTES);
         assert_ne!(row_of(last), row_of(Place::new(3, SEALS)));
-        assert!(fresh()[LEAD_BYTES..].chunks(KEY_BYTES).all(|seal| seal.iter().any(|byte| *byte != 0)));
+        assert!(
+            fresh()[LEAD_BYTES..]
+                .chunks(KEY_BYTES)
+                .all(|seal| seal.iter().any(|byte| *byte != 0))
+        );
     }
 }

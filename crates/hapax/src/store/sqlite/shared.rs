@@ -1,4 +1,5 @@
-//! What the store's threads share, and the gate that keeps them off the file when nobody may touch it.
+//! What the store's threads share, and the gate that keeps them off the file when nobody may touch
+//! it.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -27,7 +28,8 @@ pub(super) struct Shared {
     pub(super) policies: Policies,
     pub(super) counters: Counters,
     index: RwLock<Option<Arc<Index>>>,
-    /// Held to read by whoever uses one of the connections; to write by the writer when it must be alone with the file.
+    /// Held to read by whoever uses one of the connections; to write by the writer when it must be
+    /// alone with the file.
     gate: RwLock<Option<Connections>>,
 }
 
@@ -40,15 +42,22 @@ pub(super) struct Connections {
 impl Connections {
     pub(super) fn open(path: &std::path::Path) -> Result<Connections, OpenError> {
         let reader = || schema::open_to_read(path).map(Mutex::new);
-        Ok(Connections { readers: [reader()?, reader()?], checkpointer: Mutex::new(schema::open_to_checkpoint(path)?) })
+        Ok(Connections {
+            readers: [reader()?, reader()?],
+            checkpointer: Mutex::new(schema::open_to_checkpoint(path)?),
+        })
     }
 
     pub(super) fn reader(&self, number: usize) -> MutexGuard<'_, Connection> {
-        self.readers[number].lock().unwrap_or_else(PoisonError::into_inner)
+        self.readers[number]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn checkpointer(&self) -> MutexGuard<'_, Connection> {
-        self.checkpointer.lock().unwrap_or_else(PoisonError::into_inner)
+        self.checkpointer
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -66,8 +75,8 @@ impl Shared {
         }
     }
 
-    /// Whether the file that is open is the one at the path. One that was removed, or whose directory was, takes writes all the same,
-    /// and they are gone with the process.
+    /// Whether the file that is open is the one at the path. One that was removed, or whose
+    /// directory was, takes writes all the same, and they are gone with the process.
     pub(super) fn is_in_place(&self) -> bool {
         self.file.is_some() && identity(&self.path) == self.file
     }
@@ -77,7 +86,11 @@ impl Shared {
     }
 
     pub(super) fn rows<'a>(&'a self, connection: &'a Connection) -> Rows<'a> {
-        Rows { connection, policies: &self.policies, leases: self.leases() }
+        Rows {
+            connection,
+            policies: &self.policies,
+            leases: self.leases(),
+        }
     }
 
     /// The index, while there is a file to be read.
@@ -97,7 +110,8 @@ impl Shared {
         *self.index.write().unwrap_or_else(PoisonError::into_inner) = Some(index);
     }
 
-    /// Waits until nobody uses the file, and lets nobody use it any more: every connection but the writer's is closed.
+    /// Waits until nobody uses the file, and lets nobody use it any more: every connection but the
+    /// writer's is closed.
     pub(super) fn shut(&self) {
         *self.index.write().unwrap_or_else(PoisonError::into_inner) = None;
         *self.gate.write().unwrap_or_else(PoisonError::into_inner) = None;
@@ -117,7 +131,9 @@ impl Shared {
 /// What tells a file from every other.
 fn identity(path: &std::path::Path) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
-    std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
+    std::fs::metadata(path)
+        .ok()
+        .map(|file| (file.dev(), file.ino()))
 }
 
 /// What is said while the gate is shut.

@@ -32,7 +32,8 @@ pub struct Stats {
     pub reopened: u64,
     /// Why the store cannot be used at the moment, if so.
     pub failing: Option<String>,
-    /// Whether the file was an older state of the store when it was opened, see [`Sqlite::restored`](super::Sqlite::restored).
+    /// Whether the file was an older state of the store when it was opened, see
+    /// [`Sqlite::restored`](super::Sqlite::restored).
     pub restored: bool,
 }
 
@@ -59,7 +60,10 @@ impl Counters {
         self.commit_latest_us.store(micros, Ordering::Relaxed);
         self.commit_longest_us.fetch_max(micros, Ordering::Relaxed);
         if let Some(Over { lasted, .. }) = self.outage.pass(Duration::ZERO) {
-            tracing::info!(seconds = lasted.as_secs_f64(), "the store file can be written again");
+            tracing::info!(
+                seconds = lasted.as_secs_f64(),
+                "the store file can be written again"
+            );
             *self.lock() = None;
         }
     }

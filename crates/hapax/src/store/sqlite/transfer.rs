@@ -6,7 +6,8 @@ use hapax_core::scope::RecordId;
 use hapax_core::store::{Reply, Store, StoreError, StoreErrorKind};
 use hapax_core::time::Timestamp;
 use hapax_core::transfer::{
-    Account, CopyId, Left, Page, Passage, Position, Shipment, Standing, Survey, Transfer, out_of_turn, shipped,
+    Account, CopyId, Left, Page, Passage, Position, Shipment, Standing, Survey, Transfer,
+    out_of_turn, shipped,
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -22,18 +23,33 @@ use super::{Sqlite, audit};
 impl Transfer for Sqlite {
     fn survey(&self) -> Reply<'_, Survey> {
         let (shared, index) = (self.shared.clone(), self.shared.index());
-        self.readers.ask(move |connection| survey(connection, &*index?, shared.clock.now()))
+        self.readers
+            .ask(move |connection| survey(connection, &*index?, shared.clock.now()))
     }
 
     /// The owner of the file is alone with it, so that no lease can be live.
     fn leave(&self, copy: Passage) -> Reply<'_, Left> {
         let left = self.turn(Turn::Leave(copy));
-        Box::pin(async { if left.await? { Ok(Left::Left) } else { Err(out_of_turn()) } })
+        Box::pin(async {
+            if left.await? {
+                Ok(Left::Left)
+            } else {
+                Err(out_of_turn())
+            }
+        })
     }
 
     fn export(&self, after: Option<RecordId>, page: Page) -> Reply<'_, Vec<Record>> {
         let (shared, index) = (self.shared.clone(), self.shared.index());
-        self.readers.ask(move |connection| export(shared.rows(connection), &*index?, after, page, shared.clock.now()))
+        self.readers.ask(move |connection| {
+            export(
+                shared.rows(connection),
+                &*index?,
+                after,
+                page,
+                shared.clock.now(),
+            )
+        })
     }
 
     fn entries(&self, after: u64) -> Reply<'_, Vec<LogEntry>> {
@@ -64,12 +80,19 @@ impl Transfer for Sqlite {
 
 impl Sqlite {
     fn turn(&self, turn: Turn) -> Reply<'_, bool> {
-        self.writer.ask(|reply| Command::Turn(Box::new(turn), reply))
+        self.writer
+            .ask(|reply| Command::Turn(Box::new(turn), reply))
     }
 }
 
 fn in_turn(turned: Reply<'_, bool>) -> Reply<'_, ()> {
-    Box::pin(async { if turned.await? { Ok(()) } else { Err(out_of_turn()) } })
+    Box::pin(async {
+        if turned.await? {
+            Ok(())
+        } else {
+            Err(out_of_turn())
+        }
+    })
 }
 
 /// What has come, ready to be written: answers are encoded and sealed by whoever brings them.
@@ -82,17 +105,31 @@ pub(super) struct Arrived {
 
 impl Arrived {
     fn new(copy: CopyId, shipment: Shipment) -> Arrived {
-        let Shipment { records, log, position } = shipment;
+        let Shipment {
+            records,
+            log,
+            position,
+        } = shipment;
         let seal = |Record { head, answer }: Record| {
             let answer = answer.map(|answer| Sealed::new(&answer.encode(&head.id)));
             (head, answer)
         };
-        Arrived { copy, records: records.into_iter().map(seal).collect(), log, position }
+        Arrived {
+            copy,
+            records: records.into_iter().map(seal).collect(),
+            log,
+            position,
+        }
     }
 
     /// Roughly how much memory it takes.
     pub(super) fn bytes(&self) -> usize {
-        let answers: usize = self.records.iter().filter_map(|(_, answer)| answer.as_ref()).map(Sealed::len).sum();
+        let answers: usize = self
+            .records
+            .iter()
+            .filter_map(|(_, answer)| answer.as_ref())
+            .map(Sealed::len)
+            .sum();
         answers + size_of_val(&*self.records) + size_of_val(&*self.log)
     }
 }
@@ -117,18 +154,31 @@ pub(super) enum Turned {
 }
 
 /// Changes where the store stands, in one transaction.
-pub(super) fn turn(connection: &Connection, incarnation: i64, turn: &Turn) -> Result<Turned, Failure> {
+pub(super) fn turn(
+    connection: &Connection,
+    incarnation: i64,
+    turn: &Turn,
+) -> Result<Turned, Failure> {
     let transaction = connection.unchecked_transaction()?;
     let (mut meta, standing) = (Meta::read(connection)?, standing(connection)?);
     if meta.incarnation != incarnation {
-        return Err(StoreError::unavailable("another process has opened the store file since: this one must stop").into());
+        return Err(StoreError::unavailable(
+            "another process has opened the store file since: this one must stop",
+        )
+        .into());
     }
     let is_clearing = match turn {
         Turn::Arrive(_, account) => {
             // Nothing that counts depends on how many are running.
             let here = survey(connection, &Index::default(), meta.clock)?;
-            let records = connection.query_row("SELECT count(*) FROM heads", [], |row| row.get::<_, i64>(0))?;
-            if !(Survey { records: records.unsigned_abs(), ..here }).is_outlived(&account.secret) {
+            let records = connection
+                .query_row("SELECT count(*) FROM heads", [], |row| row.get::<_, i64>(0))?;
+            if !(Survey {
+                records: records.unsigned_abs(),
+                ..here
+            })
+            .is_outlived(&account.secret)
+            {
                 return Ok(Turned::Refused);
             }
             true
@@ -136,7 +186,9 @@ pub(super) fn turn(connection: &Connection, incarnation: i64, turn: &Turn) -> Re
         Turn::GiveUp => matches!(standing, Standing::Arriving(..)),
         _ => false,
     };
-    let Some(next) = next(turn, standing) else { return Ok(Turned::Refused) };
+    let Some(next) = next(turn, standing) else {
+        return Ok(Turned::Refused);
+    };
     if is_clearing {
         clear(connection)?;
     }
@@ -151,19 +203,33 @@ pub(super) fn turn(connection: &Connection, incarnation: i64, turn: &Turn) -> Re
     meta.write(connection)?;
     stand(connection, &next)?;
     transaction.commit()?;
-    Ok(if is_clearing { Turned::Cleared } else { Turned::Done })
+    Ok(if is_clearing {
+        Turned::Cleared
+    } else {
+        Turned::Done
+    })
 }
 
 /// Where the store stands after a turn; `None` if it is not its turn.
 fn next(turn: &Turn, standing: Standing) -> Option<Standing> {
     match (turn, standing) {
-        (Turn::Leave(passage), Standing::Live | Standing::Leaving(_)) => Some(Standing::Leaving(passage.clone())),
-        (Turn::Moved(copy), Standing::Leaving(passage) | Standing::Moved(passage)) if passage.copy == *copy => {
+        (Turn::Leave(passage), Standing::Live | Standing::Leaving(_)) => {
+            Some(Standing::Leaving(passage.clone()))
+        }
+        (Turn::Moved(copy), Standing::Leaving(passage) | Standing::Moved(passage))
+            if passage.copy == *copy =>
+        {
             Some(Standing::Moved(passage))
         }
-        (Turn::GiveUp, Standing::Live | Standing::Leaving(_) | Standing::Arriving(..)) => Some(Standing::Live),
-        (Turn::Arrive(passage, _), _) => Some(Standing::Arriving(passage.clone(), Position::default())),
-        (Turn::SettleIn(copy, _), Standing::Arriving(passage, _)) if passage.copy == *copy => Some(Standing::Live),
+        (Turn::GiveUp, Standing::Live | Standing::Leaving(_) | Standing::Arriving(..)) => {
+            Some(Standing::Live)
+        }
+        (Turn::Arrive(passage, _), _) => {
+            Some(Standing::Arriving(passage.clone(), Position::default()))
+        }
+        (Turn::SettleIn(copy, _), Standing::Arriving(passage, _)) if passage.copy == *copy => {
+            Some(Standing::Live)
+        }
         _ => None,
     }
 }
@@ -176,7 +242,8 @@ fn take_over(connection: &Connection, meta: &mut Meta, account: Account) -> rusq
     Ok(())
 }
 
-/// Everything goes, but what fingerprints cover, which others in this process know by number, and what a fence must stay above.
+/// Everything goes, but what fingerprints cover, which others in this process know by number, and
+/// what a fence must stay above.
 fn clear(connection: &Connection) -> rusqlite::Result<()> {
     seal::erase_all(connection)?;
     connection.execute_batch(
@@ -190,14 +257,29 @@ pub(super) fn standing(connection: &Connection) -> Result<Standing, StoreError> 
     let damaged = || StoreError::corrupt("where the store stands is not as it was written");
     let read = |row: &Row<'_>| {
         let word: String = row.get(0)?;
-        let passage = Passage { copy: CopyId::from_bytes(row.get(1)?), other: row.get(2)? };
+        let passage = Passage {
+            copy: CopyId::from_bytes(row.get(1)?),
+            other: row.get(2)?,
+        };
         let record = row.get::<_, Option<[u8; 32]>>(3)?.map(RecordId::from_bytes);
-        let position = Position { record, entry: row.get::<_, i64>(4)?.unsigned_abs() };
-        Ok((checksum(&word, &passage, position), row.get::<_, u32>(5)?, Standing::of(&word, passage, position)))
+        let position = Position {
+            record,
+            entry: row.get::<_, i64>(4)?.unsigned_abs(),
+        };
+        Ok((
+            checksum(&word, &passage, position),
+            row.get::<_, u32>(5)?,
+            Standing::of(&word, passage, position),
+        ))
     };
-    let mut statement =
-        connection.prepare("SELECT word, copy, other, record, entry, checksum FROM standing").map_err(store_error)?;
-    let Some((sum, stored, standing)) = statement.query_row([], read).optional().map_err(store_error)? else {
+    let mut statement = connection
+        .prepare("SELECT word, copy, other, record, entry, checksum FROM standing")
+        .map_err(store_error)?;
+    let Some((sum, stored, standing)) = statement
+        .query_row([], read)
+        .optional()
+        .map_err(store_error)?
+    else {
         return Ok(Standing::Live);
     };
     standing.filter(|_| sum == stored).ok_or_else(damaged)
@@ -226,7 +308,11 @@ fn checksum(word: &str, passage: &Passage, position: Position) -> u32 {
     let mut sum = crc32fast::Hasher::new();
     sum.update(&position.entry.to_le_bytes());
     sum.update(position.record.as_ref().map_or(&[], |id| id.as_bytes()));
-    for text in [passage.copy.as_bytes(), word.as_bytes(), passage.other.as_bytes()] {
+    for text in [
+        passage.copy.as_bytes(),
+        word.as_bytes(),
+        passage.other.as_bytes(),
+    ] {
         sum.update(text);
         // In no text: the parts cannot run into each other.
         sum.update(&[0xff]);
@@ -243,16 +329,24 @@ pub(super) fn expect_arriving(connection: &Connection, copy: CopyId) -> Result<(
 }
 
 /// Notes up to where everything has come.
-pub(super) fn go_on(connection: &Connection, position: Position) -> Result<rusqlite::Result<()>, StoreError> {
+pub(super) fn go_on(
+    connection: &Connection,
+    position: Position,
+) -> Result<rusqlite::Result<()>, StoreError> {
     match standing(connection)? {
-        Standing::Arriving(passage, _) => Ok(stand(connection, &Standing::Arriving(passage, position))),
+        Standing::Arriving(passage, _) => {
+            Ok(stand(connection, &Standing::Arriving(passage, position)))
+        }
         _ => Err(out_of_turn()),
     }
 }
 
 fn survey(connection: &Connection, index: &Index, now: Timestamp) -> Result<Survey, StoreError> {
     let meta = Meta::read(connection)?;
-    let logged = audit::OWN.last(connection).map_err(store_error)?.unsigned_abs();
+    let logged = audit::OWN
+        .last(connection)
+        .map_err(store_error)?
+        .unsigned_abs();
     Ok(Survey {
         standing: standing(connection)?,
         account: Account {
@@ -268,8 +362,15 @@ fn survey(connection: &Connection, index: &Index, now: Timestamp) -> Result<Surv
     })
 }
 
-/// A page of records as they are stored. Nobody else uses the file, so that none of them moves meanwhile.
-fn export(rows: Rows<'_>, index: &Index, after: Option<RecordId>, page: Page, now: Timestamp) -> Result<Vec<Record>, StoreError> {
+/// A page of records as they are stored. Nobody else uses the file, so that none of them moves
+/// meanwhile.
+fn export(
+    rows: Rows<'_>,
+    index: &Index,
+    after: Option<RecordId>,
+    page: Page,
+    now: Timestamp,
+) -> Result<Vec<Record>, StoreError> {
     let (mut records, mut bytes) = (Vec::new(), 0);
     let mut next = Some(after.as_ref().map_or(0, prefix));
     while let Some(from) = next {
@@ -277,14 +378,20 @@ fn export(rows: Rows<'_>, index: &Index, after: Option<RecordId>, page: Page, no
         next = later;
         // Ids that begin alike are in no order among themselves; they go together.
         for alike in entries.chunk_by(|a, b| a.prefix == b.prefix) {
-            let mut found = alike.iter().map(|entry| whole(rows, *entry, now)).collect::<Result<Vec<_>, _>>()?;
+            let mut found = alike
+                .iter()
+                .map(|entry| whole(rows, *entry, now))
+                .collect::<Result<Vec<_>, _>>()?;
             found.retain(|record| after.is_none_or(|after| record.head.id > after));
             found.sort_unstable_by_key(|record| record.head.id);
             for record in found {
                 if !records.is_empty() && (records.len() >= page.records || bytes >= page.bytes) {
                     return Ok(records);
                 }
-                bytes += record.answer.as_ref().map_or(0, |answer| answer.encoded_len());
+                bytes += record
+                    .answer
+                    .as_ref()
+                    .map_or(0, |answer| answer.encoded_len());
                 records.push(record);
             }
         }
@@ -292,16 +399,27 @@ fn export(rows: Rows<'_>, index: &Index, after: Option<RecordId>, page: Page, no
     Ok(records)
 }
 
-/// The record in this place, as it goes over. What cannot be read is named: it is what stops the copy.
+/// The record in this place, as it goes over. What cannot be read is named: it is what stops the
+/// copy.
 fn whole(rows: Rows<'_>, entry: Entry, now: Timestamp) -> Result<Record, StoreError> {
     let begins = || format!("{:016x}…", entry.prefix);
-    let stored = rows.read(entry.place).and_then(|stored| stored.ok_or_else(missing)).map_err(|error| about(&begins(), error))?;
+    let stored = rows
+        .read(entry.place)
+        .and_then(|stored| stored.ok_or_else(missing))
+        .map_err(|error| about(&begins(), error))?;
     let head = (*stored.head).clone();
-    let answer = rows.record(stored, now).map_err(|error| about(&head.id.to_string(), error))?.answer;
+    let answer = rows
+        .record(stored, now)
+        .map_err(|error| about(&head.id.to_string(), error))?
+        .answer;
     Ok(shipped(Record { head, answer }, now))
 }
 
 fn about(id: &str, error: StoreError) -> StoreError {
-    let kind = if error.kind() == StoreErrorKind::Unavailable { StoreErrorKind::Unavailable } else { StoreErrorKind::Corrupt };
+    let kind = if error.kind() == StoreErrorKind::Unavailable {
+        StoreErrorKind::Unavailable
+    } else {
+        StoreErrorKind::Corrupt
+    };
     StoreError::new(kind, format!("record {id} cannot be copied: {error}")).because(error)
 }

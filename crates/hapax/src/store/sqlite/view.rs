@@ -25,8 +25,9 @@ use crate::clock::{BootClock, boot_id};
 
 /// A store file seen from outside, whoever owns it. Changes nothing.
 ///
-/// Leases show as over when the owner is gone or the machine has been restarted since. Finding a record takes an index of the whole
-/// file, which is read when the view is opened and again when the file has changed: a second or two where there are millions.
+/// Leases show as over when the owner is gone or the machine has been restarted since. Finding a
+/// record takes an index of the whole file, which is read when the view is opened and again when
+/// the file has changed: a second or two where there are millions.
 pub struct View {
     inside: Mutex<Inside>,
 }
@@ -51,11 +52,20 @@ struct Moment<'a> {
 impl View {
     /// Opens an existing file to look at it.
     pub fn open(path: impl AsRef<Path>) -> Result<View, OpenError> {
-        let path =
-            std::fs::canonicalize(path.as_ref()).map_err(|source| OpenError::Io { path: path.as_ref().to_owned(), source })?;
+        let path = std::fs::canonicalize(path.as_ref()).map_err(|source| OpenError::Io {
+            path: path.as_ref().to_owned(),
+            source,
+        })?;
         let connection = schema::open_to_read(&path)?;
         Meta::read(&connection).map_err(|source| schema::unreadable(&path, source))?;
-        Ok(View { inside: Mutex::new(Inside { path, connection, policies: Policies::default(), index: None }) })
+        Ok(View {
+            inside: Mutex::new(Inside {
+                path,
+                connection,
+                policies: Policies::default(),
+                index: None,
+            }),
+        })
     }
 
     /// What makes the operation ids of this store.
@@ -72,7 +82,11 @@ impl View {
         let record = |id| {
             let stored = match moment.index.find(id) {
                 Found::Absent => return Ok(None),
-                Found::Running(running) => Stored { place: running.place, head: running.head, answer: None },
+                Found::Running(running) => Stored {
+                    place: running.place,
+                    head: running.head,
+                    answer: None,
+                },
                 Found::Rows(places) => match moment.rows.find(id, &places)? {
                     Lookup::Found(stored) => stored,
                     Lookup::Absent => return Ok(None),
@@ -81,7 +95,10 @@ impl View {
             };
             moment.rows.record(stored, moment.now).map(Some)
         };
-        Ok(Reading { records: ids.iter().map(record).collect::<Result<_, StoreError>>()?, now: moment.now })
+        Ok(Reading {
+            records: ids.iter().map(record).collect::<Result<_, StoreError>>()?,
+            now: moment.now,
+        })
     }
 
     /// A page of heads in the order of their ids.
@@ -92,7 +109,10 @@ impl View {
         while let Some(from) = next
             && heads.len() < query.limit
         {
-            let rest = ListQuery { limit: query.limit - heads.len(), ..query.clone() };
+            let rest = ListQuery {
+                limit: query.limit - heads.len(),
+                ..query.clone()
+            };
             let part = reader::list(moment.rows, &moment.index, &rest, from, moment.now)?;
             heads.extend(part.heads);
             next = part.next;
@@ -103,11 +123,13 @@ impl View {
     /// A page of the audit log. Takes no index, and so is quick in a file of any size.
     pub fn log(&self, query: &LogQuery) -> Result<Vec<LogEntry>, StoreError> {
         let inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
-        schema::audit_log(&inside.connection)?.map_or(Ok(Vec::new()), |log| log.read(&inside.connection, query))
+        schema::audit_log(&inside.connection)?
+            .map_or(Ok(Vec::new()), |log| log.read(&inside.connection, query))
     }
 
-    /// Copies the file as it is now into a new one that can be opened as a store: [`Sqlite::backup`](super::Sqlite::backup), from outside.
-    /// What was acknowledged before this was called is in it. Nothing is overwritten; a backup that fails leaves nothing behind.
+    /// Copies the file as it is now into a new one that can be opened as a store:
+    /// [`Sqlite::backup`](super::Sqlite::backup), from outside. What was acknowledged before this
+    /// was called is in it. Nothing is overwritten; a backup that fails leaves nothing behind.
     ///
     /// Blocks until it is done. Until then the owner's log grows by what is written meanwhile.
     pub fn backup(&self, to: impl AsRef<Path>) -> Result<Copied, BackupError> {
@@ -119,24 +141,52 @@ impl View {
 impl Inside {
     /// One snapshot, and everything that is said of the file in it.
     fn moment(&mut self) -> Result<Moment<'_>, StoreError> {
-        let snapshot = self.connection.unchecked_transaction().map_err(store_error)?;
+        let snapshot = self
+            .connection
+            .unchecked_transaction()
+            .map_err(store_error)?;
         // Its owner may be another by now.
         let meta = Meta::read(&self.connection)?;
         let (clock, is_same_boot) = clock(&meta);
-        let leases = if is_same_boot && Owner::exists(&self.path) { Leases::Of(meta.incarnation) } else { Leases::Nobodys };
-        let version = self.connection.query_row("PRAGMA data_version", [], |row| row.get(0)).map_err(store_error)?;
+        let leases = if is_same_boot && Owner::exists(&self.path) {
+            Leases::Of(meta.incarnation)
+        } else {
+            Leases::Nobodys
+        };
+        let version = self
+            .connection
+            .query_row("PRAGMA data_version", [], |row| row.get(0))
+            .map_err(store_error)?;
         let index = match &self.index {
-            Some((known, counted, index)) if (*known, *counted) == (version, leases) => index.clone(),
+            Some((known, counted, index)) if (*known, *counted) == (version, leases) => {
+                index.clone()
+            }
             _ => Book::load(&self.connection, &self.policies, leases)?.index,
         };
         self.index = Some((version, leases, index.clone()));
-        let rows = Rows { connection: &self.connection, policies: &self.policies, leases };
-        Ok(Moment { rows, index, now: clock.now(), _snapshot: snapshot })
+        let rows = Rows {
+            connection: &self.connection,
+            policies: &self.policies,
+            leases,
+        };
+        Ok(Moment {
+            rows,
+            index,
+            now: clock.now(),
+            _snapshot: snapshot,
+        })
     }
 }
 
 /// The store's clock, as its owner would read it, and whether that was on this run of the machine.
 pub(super) fn clock(meta: &Meta) -> (BootClock, bool) {
     let is_same_boot = meta.boot_id == boot_id();
-    (if is_same_boot { BootClock::resumed(meta.clock, meta.boot) } else { BootClock::anchored(meta.clock) }, is_same_boot)
+    (
+        if is_same_boot {
+            BootClock::resumed(meta.clock, meta.boot)
+        } else {
+            BootClock::anchored(meta.clock)
+        },
+        is_same_boot,
+    )
 }

@@ -1,4 +1,5 @@
-//! Writing: one thread, and a commit for whatever has gathered while the last one was on its way to the disk.
+//! Writing: one thread, and a commit for whatever has gathered while the last one was on its way to
+//! the disk.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,7 +24,8 @@ use super::shared::Shared;
 use super::transfer::{Arrived, Turn};
 use super::{answered, backup};
 
-/// Commands that may wait; further ones are refused, which a caller sees as a store that is unavailable.
+/// Commands that may wait; further ones are refused, which a caller sees as a store that is
+/// unavailable.
 const QUEUE_MAX: usize = 4096;
 /// Commands in one commit: bounds how long the first of them waits for the last.
 const BATCH_MAX: usize = 256;
@@ -47,7 +49,8 @@ pub(super) enum Command {
     ResetLog,
 }
 
-/// A write as it waits. The answer is encoded and sealed by whoever asks: they are many, and the writer is one.
+/// A write as it waits. The answer is encoded and sealed by whoever asks: they are many, and the
+/// writer is one.
 pub(super) struct Asked {
     pub(super) put: Put,
     pub(super) answer: Option<Sealed>,
@@ -55,7 +58,10 @@ pub(super) struct Asked {
 
 impl Command {
     pub(super) fn put(put: Put, reply: Answer<Written>) -> Command {
-        let answer = put.change.answer().map(|answer| Sealed::new(&answer.encode(&put.id)));
+        let answer = put
+            .change
+            .answer()
+            .map(|answer| Sealed::new(&answer.encode(&put.id)));
         Command::Put(Box::new(Asked { put, answer }), reply)
     }
 
@@ -97,27 +103,55 @@ pub(super) struct Start {
 impl Writer {
     pub(super) fn start(shared: Arc<Shared>, start: Start) -> Writer {
         let (commands, queue) = sync_channel(QUEUE_MAX);
-        let Start { connection, book, owner, wake, queue_bytes_max, erase_patience } = start;
-        let (thread, inside) = (std::thread::Builder::new().name("hapax-writer".into()), shared.clone());
+        let Start {
+            connection,
+            book,
+            owner,
+            wake,
+            queue_bytes_max,
+            erase_patience,
+        } = start;
+        let (thread, inside) = (
+            std::thread::Builder::new().name("hapax-writer".into()),
+            shared.clone(),
+        );
         let thread = thread.spawn(move || {
             // Held until the last write is done, and released only then.
             let _owner = owner;
-            let mut desk = Desk::new(inside.clone(), connection, book, wake, Erasures::new(erase_patience));
-            let queue = Queue { commands: queue, shared: inside };
+            let mut desk = Desk::new(
+                inside.clone(),
+                connection,
+                book,
+                wake,
+                Erasures::new(erase_patience),
+            );
+            let queue = Queue {
+                commands: queue,
+                shared: inside,
+            };
             while let Some(batch) = queue.gather(desk.patience()) {
                 desk.work(batch, &queue);
             }
             desk.close();
         });
-        Writer { commands: Some(commands), shared, queue_bytes_max, thread: Some(thread.expect("a thread can be started")) }
+        Writer {
+            commands: Some(commands),
+            shared,
+            queue_bytes_max,
+            thread: Some(thread.expect("a thread can be started")),
+        }
     }
 
     pub(super) fn commands(&self) -> SyncSender<Command> {
         self.commands.clone().expect("open until dropped")
     }
 
-    /// Puts a command into the queue, unless too much is waiting: callers learn at once what a queue would only tell them later.
-    pub(super) fn ask<T: Send + 'static>(&self, command: impl FnOnce(Answer<T>) -> Command) -> Reply<'_, T> {
+    /// Puts a command into the queue, unless too much is waiting: callers learn at once what a
+    /// queue would only tell them later.
+    pub(super) fn ask<T: Send + 'static>(
+        &self,
+        command: impl FnOnce(Answer<T>) -> Command,
+    ) -> Reply<'_, T> {
         let (reply, answer) = oneshot::channel();
         let command = command(reply);
         let counters = &self.shared.counters;
@@ -127,9 +161,17 @@ impl Writer {
         if waiting > 0 && waiting + bytes > self.queue_bytes_max as u64 {
             counters.queue_bytes.fetch_sub(bytes, Ordering::Relaxed);
             counters.refused.fetch_add(1, Ordering::Relaxed);
-            return Box::pin(async { Err(StoreError::unavailable("too much waits to be written: the disk is too slow")) });
+            return Box::pin(async {
+                Err(StoreError::unavailable(
+                    "too much waits to be written: the disk is too slow",
+                ))
+            });
         }
-        let sent = self.commands.as_ref().expect("open until dropped").try_send(command);
+        let sent = self
+            .commands
+            .as_ref()
+            .expect("open until dropped")
+            .try_send(command);
         if sent.is_err() {
             counters.queue_bytes.fetch_sub(bytes, Ordering::Relaxed);
             counters.refused.fetch_add(1, Ordering::Relaxed);
@@ -154,12 +196,15 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// The next batch: one command as soon as there is one, and with it all that are there already. An empty one when patience ends.
-    /// `None` when nobody can ask any more.
+    /// The next batch: one command as soon as there is one, and with it all that are there already.
+    /// An empty one when patience ends. `None` when nobody can ask any more.
     pub(super) fn gather(&self, patience: Option<Duration>) -> Option<Vec<Command>> {
         let mut batch = Vec::new();
         let first = match patience {
-            None => self.commands.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            None => self
+                .commands
+                .recv()
+                .map_err(|_| RecvTimeoutError::Disconnected),
             Some(patience) => self.commands.recv_timeout(patience),
         };
         let mut bytes = match first {
@@ -180,7 +225,10 @@ impl Queue {
     fn taken(&self, batch: &mut Vec<Command>, command: Command) -> usize {
         let bytes = command.bytes();
         if !matches!(command, Command::ResetLog) {
-            self.shared.counters.queue_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+            self.shared
+                .counters
+                .queue_bytes
+                .fetch_sub(bytes as u64, Ordering::Relaxed);
         }
         batch.push(command);
         bytes

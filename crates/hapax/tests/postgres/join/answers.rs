@@ -16,7 +16,11 @@ const RANDOM_ANSWERS: usize = 400;
 /// What the database has of a record's answer.
 async fn stored(session: &Client, attempt: &Attempt) -> Option<Vec<u8>> {
     let id = &attempt.head.id.as_bytes()[..];
-    session.query_one("SELECT answer FROM hapax.get(ARRAY[$1::bytea])", &[&id]).await.expect("asked").get(0)
+    session
+        .query_one("SELECT answer FROM hapax.get(ARRAY[$1::bytea])", &[&id])
+        .await
+        .expect("asked")
+        .get(0)
 }
 
 /// A value as many drivers send all of theirs: as text, and without a type.
@@ -24,7 +28,11 @@ async fn stored(session: &Client, attempt: &Attempt) -> Option<Vec<u8>> {
 struct Untyped<'a>(&'a str);
 
 impl ToSql for Untyped<'_> {
-    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
+    fn to_sql(
+        &self,
+        _: &Type,
+        out: &mut BytesMut,
+    ) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
         out.extend_from_slice(self.0.as_bytes());
         Ok(IsNull::No)
     }
@@ -57,21 +65,33 @@ impl Random {
 
     fn text(&mut self, alphabet: &str, len_max: usize) -> String {
         let letters: Vec<char> = alphabet.chars().collect();
-        (0..self.below(len_max + 1)).map(|_| letters[self.below(letters.len())]).collect()
+        (0..self.below(len_max + 1))
+            .map(|_| letters[self.below(letters.len())])
+            .collect()
     }
 
     fn bytes(&mut self, len_max: usize) -> Vec<u8> {
-        (0..self.below(len_max + 1)).map(|_| self.next().to_le_bytes()[0]).collect()
+        (0..self.below(len_max + 1))
+            .map(|_| self.next().to_le_bytes()[0])
+            .collect()
     }
 
     fn answer(&mut self) -> Answer {
         let status = u16::try_from(200 + self.below(400)).expect("small");
         let headers = (0..self.below(8)).map(|_| {
             let name = format!("x{}", self.text("abcxyz0189!#$%&'*+-.^_`|~", 12));
-            let value = self.text("abc XYZ,;=\"\\'{}[]\t~éπ\u{80}\u{a0}漢🦀", 20).trim_matches([' ', '\t']).to_owned();
+            let value = self
+                .text("abc XYZ,;=\"\\'{}[]\t~éπ\u{80}\u{a0}漢🦀", 20)
+                .trim_matches([' ', '\t'])
+                .to_owned();
             (name, Bytes::from(value))
         });
-        Answer { status, headers: headers.collect(), body: self.bytes(300).into(), trailers: Vec::new() }
+        Answer {
+            status,
+            headers: headers.collect(),
+            body: self.bytes(300).into(),
+            trailers: Vec::new(),
+        }
     }
 }
 
@@ -87,24 +107,44 @@ fn json_text(text: &str) -> String {
     format!("\"{escaped}\"")
 }
 
-/// The fields as an array of pairs, which is the form that keeps every order; names in whatever case.
+/// The fields as an array of pairs, which is the form that keeps every order; names in whatever
+/// case.
 fn pairs(answer: &Answer) -> String {
     let pair = |(name, value): &(String, Bytes)| {
         let value = std::str::from_utf8(value).expect("a text");
-        format!("[{}, {}]", json_text(&name.to_uppercase()), json_text(value))
+        format!(
+            "[{}, {}]",
+            json_text(&name.to_uppercase()),
+            json_text(value)
+        )
     };
-    format!("[{}]", answer.headers.iter().map(pair).collect::<Vec<_>>().join(", "))
+    format!(
+        "[{}]",
+        answer
+            .headers
+            .iter()
+            .map(pair)
+            .collect::<Vec<_>>()
+            .join(", ")
+    )
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_is_encoded_in_sql_as_in_rust() {
-    let Some(shop) = Shop::open().await else { return };
+    let Some(shop) = Shop::open().await else {
+        return;
+    };
     let (session, mut random) = (shop.session().await, Random(7));
     for number in 0..RANDOM_ANSWERS {
         let answer = random.answer();
         let version = [None, Some("2024-11-05"), Some("v2 é")][random.below(3)];
-        let terms = Terms { version: version.map(Into::into), ..terms() };
-        let attempt = shop.claimed_for(&format!("random {number}"), HOUR, Some(terms)).await;
+        let terms = Terms {
+            version: version.map(Into::into),
+            ..terms()
+        };
+        let attempt = shop
+            .claimed_for(&format!("random {number}"), HOUR, Some(terms))
+            .await;
         let (fence, status, body) = (attempt.fence(), i32::from(answer.status), &answer.body[..]);
         let parameters: [(&(dyn ToSql + Sync), Type); 5] = [
             (&attempt.operation.as_str(), Type::TEXT),
@@ -113,44 +153,103 @@ async fn an_answer_is_encoded_in_sql_as_in_rust() {
             (&Untyped(&pairs(&answer)), Type::UNKNOWN),
             (&body, Type::BYTEA),
         ];
-        session.query_typed("SELECT hapax.complete($1, $2, $3, $4, $5)", &parameters).await.expect("completed");
+        session
+            .query_typed("SELECT hapax.complete($1, $2, $3, $4, $5)", &parameters)
+            .await
+            .expect("completed");
         let expected = answer.under(version);
-        assert_eq!(stored(&session, &attempt).await, Some(expected.encode(&attempt.head.id)), "{expected:?}");
+        assert_eq!(
+            stored(&session, &attempt).await,
+            Some(expected.encode(&attempt.head.id)),
+            "{expected:?}"
+        );
         let record = shop.record(attempt.head.id).await.expect("a record");
-        let state = if (400..500).contains(&expected.status) { State::Failed } else { State::Completed };
-        assert_eq!((record.head.state, record.head.status, record.head.kept), (state, Some(expected.status), true));
-        assert_eq!(record.answer.as_deref(), Some(&expected), "what a replay is made of");
+        let state = if (400..500).contains(&expected.status) {
+            State::Failed
+        } else {
+            State::Completed
+        };
+        assert_eq!(
+            (record.head.state, record.head.status, record.head.kept),
+            (state, Some(expected.status), true)
+        );
+        assert_eq!(
+            record.answer.as_deref(),
+            Some(&expected),
+            "what a replay is made of"
+        );
     }
 }
 
-/// And what goes by the statement of the store is what goes through the store, down to the times but for the moment.
+/// And what goes by the statement of the store is what goes through the store, down to the times
+/// but for the moment.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_joined_record_is_one_that_ended_through_the_store() {
-    let Some(shop) = Shop::open().await else { return };
+    let Some(shop) = Shop::open().await else {
+        return;
+    };
     let (session, mut random) = (shop.session().await, Random(11));
-    for (number, state) in
-        [State::Completed, State::Failed, State::Retryable, State::Unknown, State::Completed].into_iter().enumerate()
+    for (number, state) in [
+        State::Completed,
+        State::Failed,
+        State::Retryable,
+        State::Unknown,
+        State::Completed,
+    ]
+    .into_iter()
+    .enumerate()
     {
-        let answer = matches!(state, State::Completed | State::Failed).then(|| Arc::new(random.answer()));
-        let status = answer.as_ref().map(|answer| answer.status).or((number != 3).then_some(503));
+        let answer =
+            matches!(state, State::Completed | State::Failed).then(|| Arc::new(random.answer()));
+        let status = answer
+            .as_ref()
+            .map(|answer| answer.status)
+            .or((number != 3).then_some(503));
         let finish = |attempt: &Attempt| Put {
             id: attempt.head.id,
-            condition: Condition::Held { fence: attempt.head.fence },
-            change: Change::Finish(Finish { state, status, answer: answer.clone(), lifetime: terms().lifetime }),
+            condition: Condition::Held {
+                fence: attempt.head.fence,
+            },
+            change: Change::Finish(Finish {
+                state,
+                status,
+                answer: answer.clone(),
+                lifetime: terms().lifetime,
+            }),
         };
         let joined = shop.claimed(&format!("joined {number}")).await;
-        let statement = shop.store.joins().expect("Postgres joins").statement(&finish(&joined));
+        let statement = shop
+            .store
+            .joins()
+            .expect("Postgres joins")
+            .statement(&finish(&joined));
         let now = run(&session, &statement).await.expect("joined");
         let through = shop.claimed(&format!("through {number}")).await;
         crate::lanes::won(shop.store.put_if(finish(&through)).await);
-        let (joined, through) = (shop.record(joined.head.id).await, shop.record(through.head.id).await);
+        let (joined, through) = (
+            shop.record(joined.head.id).await,
+            shop.record(through.head.id).await,
+        );
         let (joined, through) = (joined.expect("a record"), through.expect("a record"));
         assert_eq!(joined.answer, through.answer);
-        assert_eq!(joined.head.finished_at.as_micros(), u64::try_from(now).expect("a time"));
+        assert_eq!(
+            joined.head.finished_at.as_micros(),
+            u64::try_from(now).expect("a time")
+        );
         let rest = |record: &hapax_core::Record| {
             let head = &record.head;
-            let times = (head.expires_at.since(head.finished_at), head.tombstone_until.since(head.expires_at));
-            (head.state, head.status, head.kept, head.attempts, head.version - head.fence.as_u64(), times)
+            let times = (
+                head.expires_at.since(head.finished_at),
+                head.tombstone_until.since(head.expires_at),
+            );
+            (
+                head.state,
+                head.status,
+                head.kept,
+                head.attempts,
+                head.version - head.fence.as_u64(),
+                times,
+            )
         };
         assert_eq!(rest(&joined), rest(&through), "{state:?}");
     }
@@ -159,10 +258,15 @@ async fn a_joined_record_is_one_that_ended_through_the_store() {
 /// The forms that drivers and people send; each says the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_way_to_say_it_is_understood() {
-    let Some(shop) = Shop::open().await else { return };
+    let Some(shop) = Shop::open().await else {
+        return;
+    };
     let answer = |headers: &[(&str, &str)], body: &'static [u8]| Answer {
         status: 201,
-        headers: headers.iter().map(|(name, value)| ((*name).to_owned(), Bytes::from((*value).to_owned()))).collect(),
+        headers: headers
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), Bytes::from((*value).to_owned())))
+            .collect(),
         body: Bytes::from_static(body),
         trailers: Vec::new(),
     };
@@ -170,14 +274,35 @@ async fn every_way_to_say_it_is_understood() {
     let cases: [(&str, Answer); 13] = [
         ("{o}, {f}, 201", answer(&[], b"")),
         ("{o}, {f}, 201, NULL", answer(&[], b"")),
-        ("operation => {o}, fence => {f}, status => 201", answer(&[], b"")),
-        ("{o}, '{n}', '201', '{\"Link\": \"<a>\"}'", answer(&link[..1], b"")),
-        ("{o}, {f}, 201, '{\"Link\": [\"<a>\", \"<b>\"]}', 'paid'", answer(&link, b"paid")),
-        ("{o}, {f}, 201::int2, '[[\"Link\", \"<a>\"], [\"link\", \" <b>\\t\"]]'::jsonb, 'paid'::varchar", answer(&link, b"paid")),
+        (
+            "operation => {o}, fence => {f}, status => 201",
+            answer(&[], b""),
+        ),
+        (
+            "{o}, '{n}', '201', '{\"Link\": \"<a>\"}'",
+            answer(&link[..1], b""),
+        ),
+        (
+            "{o}, {f}, 201, '{\"Link\": [\"<a>\", \"<b>\"]}', 'paid'",
+            answer(&link, b"paid"),
+        ),
+        (
+            "{o}, {f}, 201::int2, '[[\"Link\", \"<a>\"], [\"link\", \" <b>\\t\"]]'::jsonb, 'paid'::varchar",
+            answer(&link, b"paid"),
+        ),
         // A text is a text: nothing in it is an escape.
-        ("{o}, {f}, 201::int8, '[]', '\\x41\\101'", answer(&[], b"\\x41\\101")),
-        ("{o}, {f}, 201, '{}', '\\x410042ff'::bytea", answer(&[], b"A\0B\xff")),
-        ("headers => '{}', status => 201, body => 'paid', operation => {o}, fence => {f}", answer(&[], b"paid")),
+        (
+            "{o}, {f}, 201::int8, '[]', '\\x41\\101'",
+            answer(&[], b"\\x41\\101"),
+        ),
+        (
+            "{o}, {f}, 201, '{}', '\\x410042ff'::bytea",
+            answer(&[], b"A\0B\xff"),
+        ),
+        (
+            "headers => '{}', status => 201, body => 'paid', operation => {o}, fence => {f}",
+            answer(&[], b"paid"),
+        ),
         (
             "{o}, {f}, 201, jsonb_build_object('x-count', 3, 'x-none', ''), 'é'",
             answer(&[("x-none", ""), ("x-count", "3")], "é".as_bytes()),
@@ -186,7 +311,8 @@ async fn every_way_to_say_it_is_understood() {
         ("{o}, {f}, 201, '{}', NULL::bytea", answer(&[], b"")),
         ("{o}, {f}, 201, '{\"x-none\": []}', ''", answer(&[], b"")),
     ];
-    // Settings under which the same text could be read otherwise, and names that could stand in the way of ours.
+    // Settings under which the same text could be read otherwise, and names that could stand in the
+    // way of ours.
     let surroundings = [
         "SELECT 1",
         "SET standard_conforming_strings = off; SET escape_string_warning = off; SET backslash_quote = on",
@@ -203,8 +329,14 @@ async fn every_way_to_say_it_is_understood() {
         session.batch_execute(surroundings).await.expect("set");
         for (number, (arguments, expected)) in cases.iter().enumerate() {
             let attempt = shop.claimed(&format!("form {round} {number}")).await;
-            let (operation, fence) = (format!("'{}'", attempt.operation), attempt.fence().to_string());
-            let mut arguments = arguments.replace("{o}", &operation).replace("{f}", &fence).replace("{n}", &fence);
+            let (operation, fence) = (
+                format!("'{}'", attempt.operation),
+                attempt.fence().to_string(),
+            );
+            let mut arguments = arguments
+                .replace("{o}", &operation)
+                .replace("{f}", &fence)
+                .replace("{n}", &fence);
             if round == 1 {
                 arguments = arguments.replace('\\', "\\\\");
             }
@@ -213,7 +345,11 @@ async fn every_way_to_say_it_is_understood() {
                 .await
                 .unwrap_or_else(|error| panic!("{arguments}: {error:?}"));
             let record = shop.record(attempt.head.id).await.expect("a record");
-            assert_eq!(record.answer.as_deref(), Some(expected), "{arguments} where {surroundings}");
+            assert_eq!(
+                record.answer.as_deref(),
+                Some(expected),
+                "{arguments} where {surroundings}"
+            );
         }
     }
 }
@@ -221,33 +357,71 @@ async fn every_way_to_say_it_is_understood() {
 /// A driver that says nothing of types.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn parameters_without_types_are_understood() {
-    let Some(shop) = Shop::open().await else { return };
+    let Some(shop) = Shop::open().await else {
+        return;
+    };
     let (session, attempt) = (shop.session().await, shop.claimed("untyped").await);
     let (operation, fence) = (attempt.operation.as_str(), attempt.fence().to_string());
-    let texts = [operation, &fence, "201", r#"{"content-type": "text/plain"}"#, r"\x41"].map(Untyped);
-    let parameters: Vec<_> = texts.iter().map(|text| (text as &(dyn ToSql + Sync), Type::UNKNOWN)).collect();
-    session.query_typed("SELECT hapax.complete($1, $2, $3, $4, $5)", &parameters).await.expect("completed");
-    let answer = shop.record(attempt.head.id).await.expect("a record").answer.expect("kept");
+    let texts = [
+        operation,
+        &fence,
+        "201",
+        r#"{"content-type": "text/plain"}"#,
+        r"\x41",
+    ]
+    .map(Untyped);
+    let parameters: Vec<_> = texts
+        .iter()
+        .map(|text| (text as &(dyn ToSql + Sync), Type::UNKNOWN))
+        .collect();
+    session
+        .query_typed("SELECT hapax.complete($1, $2, $3, $4, $5)", &parameters)
+        .await
+        .expect("completed");
+    let answer = shop
+        .record(attempt.head.id)
+        .await
+        .expect("a record")
+        .answer
+        .expect("kept");
     assert_eq!((&answer.body[..], answer.headers.len()), (&br"\x41"[..], 1));
 }
 
 /// A text is kept as UTF-8, in whatever encoding it came.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn texts_are_kept_in_one_encoding() {
-    let Some(shop) = Shop::open().await else { return };
+    let Some(shop) = Shop::open().await else {
+        return;
+    };
     let (session, attempt) = (shop.session().await, shop.claimed("latin").await);
     // In the client's encoding this would be two letters.
-    session.batch_execute("SET client_encoding = 'LATIN1'").await.expect("set");
-    let sql =
-        format!("SELECT hapax.complete('{}', {}, 201, '{{\"x\": \"\\u00e9\"}}', chr(233))", attempt.operation, attempt.fence());
+    session
+        .batch_execute("SET client_encoding = 'LATIN1'")
+        .await
+        .expect("set");
+    let sql = format!(
+        "SELECT hapax.complete('{}', {}, 201, '{{\"x\": \"\\u00e9\"}}', chr(233))",
+        attempt.operation,
+        attempt.fence()
+    );
     session.batch_execute(&sql).await.expect("completed");
-    let answer = shop.record(attempt.head.id).await.expect("a record").answer.expect("kept");
-    assert_eq!((&answer.body[..], &answer.headers[0].1[..]), ("é".as_bytes(), "é".as_bytes()));
+    let answer = shop
+        .record(attempt.head.id)
+        .await
+        .expect("a record")
+        .answer
+        .expect("kept");
+    assert_eq!(
+        (&answer.body[..], &answer.headers[0].1[..]),
+        ("é".as_bytes(), "é".as_bytes())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_never_kept_of_an_answer_is_not_kept_of_this_one() {
-    let Some(shop) = Shop::open().await else { return };
+    let Some(shop) = Shop::open().await else {
+        return;
+    };
     let session = shop.session().await;
     let never = [
         "connection",
@@ -280,45 +454,147 @@ async fn what_is_never_kept_of_an_answer_is_not_kept_of_this_one() {
         "cache-control",
         "vary",
     ];
-    assert!(never.iter().all(|name| is_never_kept(&name.parse().expect("a name"))));
-    assert!(!kept.iter().any(|name| is_never_kept(&name.parse().expect("a name"))));
-    let all = never.iter().chain(&kept).chain(&["content-length", "set-cookie", "x-mine", "hapax-whatever"]);
+    assert!(
+        never
+            .iter()
+            .all(|name| is_never_kept(&name.parse().expect("a name")))
+    );
+    assert!(
+        !kept
+            .iter()
+            .any(|name| is_never_kept(&name.parse().expect("a name")))
+    );
+    let all = never.iter().chain(&kept).chain(&[
+        "content-length",
+        "set-cookie",
+        "x-mine",
+        "hapax-whatever",
+    ]);
     let mut pairs: Vec<_> = all.map(|name| format!("[\"{name}\", \"x\"]")).collect();
     pairs.push("[\"Connection\", \"close , X-Mine\"]".to_owned());
     for cookies in [false, true] {
-        let attempt = shop.claimed_for(&format!("cookies {cookies}"), HOUR, Some(Terms { cookies, ..terms() })).await;
-        let sql = format!("SELECT hapax.complete('{}', {}, 201, '[{}]')", attempt.operation, attempt.fence(), pairs.join(", "));
+        let attempt = shop
+            .claimed_for(
+                &format!("cookies {cookies}"),
+                HOUR,
+                Some(Terms { cookies, ..terms() }),
+            )
+            .await;
+        let sql = format!(
+            "SELECT hapax.complete('{}', {}, 201, '[{}]')",
+            attempt.operation,
+            attempt.fence(),
+            pairs.join(", ")
+        );
         session.batch_execute(&sql).await.expect("completed");
-        let answer = shop.record(attempt.head.id).await.expect("a record").answer.expect("kept");
-        let names: Vec<&str> = answer.headers.iter().map(|(name, _)| name.as_str()).collect();
-        let expected: Vec<&str> = kept.into_iter().chain(cookies.then_some("set-cookie")).collect();
+        let answer = shop
+            .record(attempt.head.id)
+            .await
+            .expect("a record")
+            .answer
+            .expect("kept");
+        let names: Vec<&str> = answer
+            .headers
+            .iter()
+            .map(|(name, _)| name.as_str())
+            .collect();
+        let expected: Vec<&str> = kept
+            .into_iter()
+            .chain(cookies.then_some("set-cookie"))
+            .collect();
         assert_eq!(names, expected);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_that_is_not_to_be_kept_is_noted() {
-    let Some(shop) = Shop::open().await else { return };
+    let Some(shop) = Shop::open().await else {
+        return;
+    };
     let session = shop.session().await;
     let cases = [
-        (Terms { keep: false, ..terms() }, "{}", "paid", false),
-        (Terms { bytes_max: 3, ..terms() }, "{}", "paid", false),
-        (Terms { bytes_max: 4, ..terms() }, "{}", "paid", true),
-        (Terms { bytes_max: 1, ..terms() }, "{}", "é", false),
+        (
+            Terms {
+                keep: false,
+                ..terms()
+            },
+            "{}",
+            "paid",
+            false,
+        ),
+        (
+            Terms {
+                bytes_max: 3,
+                ..terms()
+            },
+            "{}",
+            "paid",
+            false,
+        ),
+        (
+            Terms {
+                bytes_max: 4,
+                ..terms()
+            },
+            "{}",
+            "paid",
+            true,
+        ),
+        (
+            Terms {
+                bytes_max: 1,
+                ..terms()
+            },
+            "{}",
+            "é",
+            false,
+        ),
         (terms(), r#"{"Hapax-Keep": "NO"}"#, "paid", false),
         (terms(), r#"{"Hapax-Keep": "yes"}"#, "paid", true),
     ];
     for (number, (terms, headers, body, is_kept)) in cases.into_iter().enumerate() {
-        let attempt = shop.claimed_for(&format!("kept {number}"), HOUR, Some(terms.clone())).await;
-        let sql = format!("SELECT hapax.complete('{}', {}, 201, '{headers}', '{body}')", attempt.operation, attempt.fence());
+        let attempt = shop
+            .claimed_for(&format!("kept {number}"), HOUR, Some(terms.clone()))
+            .await;
+        let sql = format!(
+            "SELECT hapax.complete('{}', {}, 201, '{headers}', '{body}')",
+            attempt.operation,
+            attempt.fence()
+        );
         session.batch_execute(&sql).await.expect("completed");
         let record = shop.record(attempt.head.id).await.expect("a record");
-        assert_eq!((record.head.state, record.head.status), (State::Completed, Some(201)));
-        assert_eq!((record.head.kept, record.answer.is_some()), (is_kept, is_kept), "{number}");
-        assert_eq!(record.head.expires_at.since(record.head.finished_at), terms.lifetime.retention);
+        assert_eq!(
+            (record.head.state, record.head.status),
+            (State::Completed, Some(201))
+        );
+        assert_eq!(
+            (record.head.kept, record.answer.is_some()),
+            (is_kept, is_kept),
+            "{number}"
+        );
+        assert_eq!(
+            record.head.expires_at.since(record.head.finished_at),
+            terms.lifetime.retention
+        );
     }
     // What is wrong with an answer does not depend on whether it is kept.
-    let attempt = shop.claimed_for("wrong", HOUR, Some(Terms { keep: false, ..terms() })).await;
-    let sql = format!("SELECT hapax.complete('{}', {}, 201, '{{\"a b\": \"c\"}}')", attempt.operation, attempt.fence());
-    assert_eq!(session.batch_execute(&sql).await.map_err(code), Err("22023".to_owned()));
+    let attempt = shop
+        .claimed_for(
+            "wrong",
+            HOUR,
+            Some(Terms {
+                keep: false,
+                ..terms()
+            }),
+        )
+        .await;
+    let sql = format!(
+        "SELECT hapax.complete('{}', {}, 201, '{{\"a b\": \"c\"}}')",
+        attempt.operation,
+        attempt.fence()
+    );
+    assert_eq!(
+        session.batch_execute(&sql).await.map_err(code),
+        Err("22023".to_owned())
+    );
 }

@@ -10,14 +10,16 @@ use crate::lanes::{claim, finish, won};
 
 const CLIENTS: usize = 64;
 const ROUNDS: usize = 8;
-/// What the one that is held may cost another: a lock is waited for a tenth of a second, and what it was sent with is then sent in halves. The rest is
-/// for a slow machine.
+/// What the one that is held may cost another: a lock is waited for a tenth of a second, and what
+/// it was sent with is then sent in halves. The rest is for a slow machine.
 const HELD_UP_MAX: Duration = Duration::from_secs(5);
 
 /// The trap of batches: what is sent together with a record that somebody has must not wait for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_open_transaction_that_has_joined_holds_up_nobody_else() {
-    let Some(shop) = Shop::open().await else { return };
+    let Some(shop) = Shop::open().await else {
+        return;
+    };
     for way in WAYS {
         let joined = shop.lapsed(&format!("{way:?} joined")).await;
         let kept = won(shop.store.put_if(claim(&format!("{way:?} kept"))).await);
@@ -26,8 +28,20 @@ async fn an_open_transaction_that_has_joined_holds_up_nobody_else() {
 
         let taking_over = tokio::spawn({
             let (store, joined) = (shop.store.clone(), joined.clone());
-            let again = super::claim(&joined.key, hapax_core::Condition::Lapsed { fence: joined.head.fence }, HOUR, None);
-            async move { (store.put_if(again).await, store.put_if(joined.finish()).await) }
+            let again = super::claim(
+                &joined.key,
+                hapax_core::Condition::Lapsed {
+                    fence: joined.head.fence,
+                },
+                HOUR,
+                None,
+            );
+            async move {
+                (
+                    store.put_if(again).await,
+                    store.put_if(joined.finish()).await,
+                )
+            }
         });
         let clients = (0..CLIENTS).map(|client| {
             let (store, way) = (shop.store.clone(), format!("{way:?}"));
@@ -35,7 +49,9 @@ async fn an_open_transaction_that_has_joined_holds_up_nobody_else() {
                 let mut longest = Duration::ZERO;
                 for round in 0..ROUNDS {
                     let begun = Instant::now();
-                    let head = won(store.put_if(claim(&format!("{way} {client} {round}"))).await);
+                    let head = won(store
+                        .put_if(claim(&format!("{way} {client} {round}")))
+                        .await);
                     won(store.put_if(finish(&head, "paid")).await);
                     longest = longest.max(begun.elapsed());
                 }
@@ -44,10 +60,19 @@ async fn an_open_transaction_that_has_joined_holds_up_nobody_else() {
         });
         let clients: Vec<_> = clients.collect();
 
-        // Renewals, sweeps and turns go on beside them; that of the attempt which has joined is not taken for lost.
-        let renewals = [&joined.head, &kept].map(|head| Renewal { id: head.id, fence: head.fence, lease: HOUR });
+        // Renewals, sweeps and turns go on beside them; that of the attempt which has joined is not
+        // taken for lost.
+        let renewals = [&joined.head, &kept].map(|head| Renewal {
+            id: head.id,
+            fence: head.fence,
+            lease: HOUR,
+        });
         for _ in 0..ROUNDS {
-            assert_eq!(shop.store.renew(renewals.to_vec()).await.expect("renewed"), [true, true], "{way:?}");
+            assert_eq!(
+                shop.store.renew(renewals.to_vec()).await.expect("renewed"),
+                [true, true],
+                "{way:?}"
+            );
             shop.store.sweep(1000).await.expect("sweep and turn");
         }
         let mut longest = Duration::ZERO;
@@ -62,13 +87,28 @@ async fn an_open_transaction_that_has_joined_holds_up_nobody_else() {
             "{way:?}: beside a joined transaction {CLIENTS} clients made {ROUNDS} claims and ends each, the longest pair took {longest:?}; {:?}",
             shop.store.stats()
         );
-        assert!(longest < HELD_UP_MAX, "somebody was held up for {longest:?}");
-        assert!(shop.store.stats().alone > 0, "void: nobody met the record that is held");
+        assert!(
+            longest < HELD_UP_MAX,
+            "somebody was held up for {longest:?}"
+        );
+        assert!(
+            shop.store.stats().alone > 0,
+            "void: nobody met the record that is held"
+        );
 
         session.batch_execute("COMMIT").await.expect("a commit");
-        assert_eq!((shop.orders(&joined).await, shop.state(&joined).await), (1, State::Completed));
+        assert_eq!(
+            (shop.orders(&joined).await, shop.state(&joined).await),
+            (1, State::Completed)
+        );
         // Whoever held the lease hears now that it has none any more.
-        assert_eq!(shop.store.renew(renewals.to_vec()).await.expect("renewed"), [false, true]);
-        assert!(matches!(shop.store.put_if(joined.finish()).await, Ok(Written::Lost(_))));
+        assert_eq!(
+            shop.store.renew(renewals.to_vec()).await.expect("renewed"),
+            [false, true]
+        );
+        assert!(matches!(
+            shop.store.put_if(joined.finish()).await,
+            Ok(Written::Lost(_))
+        ));
     }
 }

@@ -9,14 +9,25 @@ use super::{HOUR, Shop, claim};
 use crate::lanes::until_served;
 use crate::place;
 
-/// A database that has the claims and lacks the joins has been set back, and is without their effects.
+/// A database that has the claims and lacks the joins has been set back, and is without their
+/// effects.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_that_goes_on_without_a_join_is_noticed() {
-    let Some((server, url)) = place::prepared().await else { return };
+    let Some((server, url)) = place::prepared().await else {
+        return;
+    };
     let database = url.rsplit('/').next().expect("a database").to_owned();
     let shop = Shop::at(url).await;
-    let policy = Policy { mode: Mode::Transaction, ..Policy::default() };
-    let once = Hapax::builder_shared(shop.store.clone()).sweep(None).build().once("order").policy(policy).expect("a policy");
+    let policy = Policy {
+        mode: Mode::Transaction,
+        ..Policy::default()
+    };
+    let once = Hapax::builder_shared(shop.store.clone())
+        .sweep(None)
+        .build()
+        .once("order")
+        .policy(policy)
+        .expect("a policy");
     let url = Arc::new(shop.url.clone());
     for way in [Way::Finish, Way::Join, Way::Complete] {
         let url = url.clone();
@@ -24,13 +35,23 @@ async fn a_database_that_goes_on_without_a_join_is_noticed() {
             way.order(&url, &operation).await;
             Ok::<_, Failure>(bytes::Bytes::from_static(b"ordered"))
         };
-        once.run(Key::new(format!("{way:?}")).expect("a key"), "a book", work).await.expect("an order");
+        once.run(Key::new(format!("{way:?}")).expect("a key"), "a book", work)
+            .await
+            .expect("an order");
     }
-    server.psql(&database, "UPDATE hapax.heads SET state = 1, version = version - 1, slot = NULL");
+    server.psql(
+        &database,
+        "UPDATE hapax.heads SET state = 1, version = version - 1, slot = NULL",
+    );
     assert!(server.terminate_backends(&database) > 0);
 
     until_served(&shop.store, claim("after", Condition::Absent, HOUR, None)).await;
-    assert_eq!(shop.store.stats().commits_lost, 3, "{:?}", shop.store.stats());
+    assert_eq!(
+        shop.store.stats().commits_lost,
+        3,
+        "{:?}",
+        shop.store.stats()
+    );
 }
 
 /// How work joins: the engine learns of it from the work, or finds it in the store.
@@ -53,8 +74,11 @@ impl Way {
                 tx.commit().await.expect("committed");
             }
             Way::Complete => {
-                let fence = i64::try_from(operation.fence().as_u64()).expect("fences are below 2^53");
-                super::complete(tx.client(), operation.id().as_str(), fence, 201).await.expect("completed");
+                let fence =
+                    i64::try_from(operation.fence().as_u64()).expect("fences are below 2^53");
+                super::complete(tx.client(), operation.id().as_str(), fence, 201)
+                    .await
+                    .expect("completed");
                 tx.commit().await.expect("committed");
             }
         }

@@ -1,5 +1,6 @@
-//! Attempts that end in a transaction of somebody else's: its effect and the record commit together, or neither does. What had an effect is read
-//! from the table of orders, and from nothing of Hapax'.
+//! Attempts that end in a transaction of somebody else's: its effect and the record commit
+//! together, or neither does. What had an effect is read from the table of orders, and from nothing
+//! of Hapax'.
 
 mod answers;
 mod company;
@@ -14,7 +15,9 @@ use std::time::Duration;
 use hapax::Postgres;
 use hapax_core::audit::Signed;
 use hapax_core::operation::{OperationId, OperationIds};
-use hapax_core::store::{Change, Dialect, Finish, Lifetime, Statement, StoreError, Terms, Value, Written};
+use hapax_core::store::{
+    Change, Dialect, Finish, Lifetime, Statement, StoreError, Terms, Value, Written,
+};
 use hapax_core::{Answer, AttemptToken, Condition, Head, Put, Record, RecordId, State, Store};
 use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
@@ -58,8 +61,16 @@ impl Shop {
     async fn at(url: String) -> Shop {
         let store = Arc::new(place::open(&url).await);
         let operation_ids = store.pulse().await.expect("pulse").operation_ids();
-        let shop = Shop { url, store, operation_ids };
-        shop.session().await.batch_execute("CREATE TABLE public.orders (key text NOT NULL)").await.expect("a table of orders");
+        let shop = Shop {
+            url,
+            store,
+            operation_ids,
+        };
+        shop.session()
+            .await
+            .batch_execute("CREATE TABLE public.orders (key text NOT NULL)")
+            .await
+            .expect("a table of orders");
         shop
     }
 
@@ -70,7 +81,10 @@ impl Shop {
     /// A session in which an order has been made and nothing committed.
     async fn ordering(&self, attempt: &Attempt) -> Client {
         let session = self.session().await;
-        session.batch_execute(&format!("BEGIN; {}", attempt.order())).await.expect("an order");
+        session
+            .batch_execute(&format!("BEGIN; {}", attempt.order()))
+            .await
+            .expect("an order");
         session
     }
 
@@ -85,36 +99,82 @@ impl Shop {
     }
 
     async fn claimed_for(&self, key: &str, lease: Duration, terms: Option<Terms>) -> Attempt {
-        let head = lanes::won(self.store.put_if(claim(key, Condition::Absent, lease, terms)).await);
-        Attempt { key: key.to_owned(), operation: self.operation_ids.make(&head.id, head.created_at), head }
+        let head = lanes::won(
+            self.store
+                .put_if(claim(key, Condition::Absent, lease, terms))
+                .await,
+        );
+        Attempt {
+            key: key.to_owned(),
+            operation: self.operation_ids.make(&head.id, head.created_at),
+            head,
+        }
     }
 
     async fn take_over(&self, attempt: &Attempt) -> Result<Written, StoreError> {
-        self.store.put_if(claim(&attempt.key, Condition::Lapsed { fence: attempt.head.fence }, HOUR, Some(terms()))).await
+        self.store
+            .put_if(claim(
+                &attempt.key,
+                Condition::Lapsed {
+                    fence: attempt.head.fence,
+                },
+                HOUR,
+                Some(terms()),
+            ))
+            .await
     }
 
     /// A change under `Version`, of the record as it is now.
     async fn operate(&self, attempt: &Attempt, change: impl FnOnce(Signed) -> Change) -> Head {
-        let version = self.record(attempt.head.id).await.expect("a record").head.version;
+        let version = self
+            .record(attempt.head.id)
+            .await
+            .expect("a record")
+            .head
+            .version;
         let change = change(Signed::new("ada", "asked the bank").expect("both are said"));
-        lanes::won(self.store.put_if(Put { id: attempt.head.id, condition: Condition::Version { version }, change }).await)
+        lanes::won(
+            self.store
+                .put_if(Put {
+                    id: attempt.head.id,
+                    condition: Condition::Version { version },
+                    change,
+                })
+                .await,
+        )
     }
 
     async fn record(&self, id: RecordId) -> Option<Record> {
-        self.store.get(vec![id]).await.expect("read").records.pop().flatten()
+        self.store
+            .get(vec![id])
+            .await
+            .expect("read")
+            .records
+            .pop()
+            .flatten()
     }
 
     async fn state(&self, attempt: &Attempt) -> State {
-        self.record(attempt.head.id).await.expect("a record").head.state
+        self.record(attempt.head.id)
+            .await
+            .expect("a record")
+            .head
+            .state
     }
 
     /// How many orders there are with this key.
     async fn orders(&self, attempt: &Attempt) -> i64 {
         let sql = "SELECT count(*) FROM public.orders WHERE key = $1";
-        self.session().await.query_one(sql, &[&attempt.key]).await.expect("asked").get(0)
+        self.session()
+            .await
+            .query_one(sql, &[&attempt.key])
+            .await
+            .expect("asked")
+            .get(0)
     }
 
-    /// One whole transaction: the order, the end of the attempt, the commit. The code it failed with, if it did.
+    /// One whole transaction: the order, the end of the attempt, the commit. The code it failed
+    /// with, if it did.
     async fn order(&self, way: Way, attempt: &Attempt) -> Result<(), String> {
         let session = self.ordering(attempt).await;
         self.end(&session, way, attempt).await?;
@@ -125,12 +185,17 @@ impl Shop {
     async fn end(&self, session: &Client, way: Way, attempt: &Attempt) -> Result<(), String> {
         match way {
             Way::Join => run(session, &self.statement(attempt)).await.map(drop),
-            Way::Complete => complete(session, attempt.operation.as_str(), attempt.fence(), 201).await,
+            Way::Complete => {
+                complete(session, attempt.operation.as_str(), attempt.fence(), 201).await
+            }
         }
     }
 
     fn statement(&self, attempt: &Attempt) -> Statement {
-        self.store.joins().expect("Postgres joins").statement(&attempt.finish())
+        self.store
+            .joins()
+            .expect("Postgres joins")
+            .statement(&attempt.finish())
     }
 }
 
@@ -146,15 +211,35 @@ impl Attempt {
     /// The end in an answer, as it goes through the store or through one's own transaction.
     fn finish(&self) -> Put {
         let answer = Arc::new(Answer::new(201, "ordered"));
-        let finish = Finish { state: State::Completed, status: Some(201), answer: Some(answer), lifetime: terms().lifetime };
-        Put { id: self.head.id, condition: Condition::Held { fence: self.head.fence }, change: Change::Finish(finish) }
+        let finish = Finish {
+            state: State::Completed,
+            status: Some(201),
+            answer: Some(answer),
+            lifetime: terms().lifetime,
+        };
+        Put {
+            id: self.head.id,
+            condition: Condition::Held {
+                fence: self.head.fence,
+            },
+            change: Change::Finish(finish),
+        }
     }
 }
 
 /// What a route says that keeps its answers for an hour.
 fn terms() -> Terms {
-    let lifetime = Lifetime { retention: HOUR, tombstone: HOUR };
-    Terms { lifetime, keep: true, bytes_max: 1 << 20, cookies: false, version: None }
+    let lifetime = Lifetime {
+        retention: HOUR,
+        tombstone: HOUR,
+    };
+    Terms {
+        lifetime,
+        keep: true,
+        bytes_max: 1 << 20,
+        cookies: false,
+        version: None,
+    }
 }
 
 fn claim(key: &str, condition: Condition, lease: Duration, terms: Option<Terms>) -> Put {
@@ -168,9 +253,13 @@ fn claim(key: &str, condition: Condition, lease: Duration, terms: Option<Terms>)
     put
 }
 
-/// Runs a statement of [`hapax_core::store::Joins`] as a driver would; the store's time, or the code it failed with.
+/// Runs a statement of [`hapax_core::store::Joins`] as a driver would; the store's time, or the
+/// code it failed with.
 async fn run(session: &Client, statement: &Statement) -> Result<i64, String> {
-    assert_eq!((statement.dialect, statement.now), (Dialect::Postgres, None));
+    assert_eq!(
+        (statement.dialect, statement.now),
+        (Dialect::Postgres, None)
+    );
     let values: Vec<(&(dyn ToSql + Sync), Type)> = statement
         .values
         .iter()
@@ -179,12 +268,20 @@ async fn run(session: &Client, statement: &Statement) -> Result<i64, String> {
             Value::Int(number) => (number as &(dyn ToSql + Sync), Type::INT8),
         })
         .collect();
-    let rows = session.query_typed(statement.sql, &values).await.map_err(code)?;
+    let rows = session
+        .query_typed(statement.sql, &values)
+        .await
+        .map_err(code)?;
     Ok(rows[0].get(0))
 }
 
 /// The call that any language makes, without types.
-async fn complete(session: &Client, operation: &str, fence: i64, status: u16) -> Result<(), String> {
+async fn complete(
+    session: &Client,
+    operation: &str,
+    fence: i64,
+    status: u16,
+) -> Result<(), String> {
     let sql = format!("SELECT hapax.complete('{operation}', {fence}, {status}, '{{}}', 'ordered')");
     session.batch_execute(&sql).await.map_err(code)
 }
@@ -192,5 +289,9 @@ async fn complete(session: &Client, operation: &str, fence: i64, status: u16) ->
 /// What the server says went wrong.
 #[allow(clippy::needless_pass_by_value)] // As `map_err` hands it.
 fn code(error: tokio_postgres::Error) -> String {
-    error.code().unwrap_or_else(|| panic!("the connection was lost: {error}")).code().to_owned()
+    error
+        .code()
+        .unwrap_or_else(|| panic!("the connection was lost: {error}"))
+        .code()
+        .to_owned()
 }

@@ -1,4 +1,5 @@
-//! What a caller gets on a route, in plain sentences: made of the policy that the gateway itself would follow.
+//! What a caller gets on a route, in plain sentences: made of the policy that the gateway itself
+//! would follow.
 
 use hapax::core::outcome::{Class, classify};
 use hapax::core::policy::KeySource;
@@ -12,12 +13,19 @@ use crate::config::{Config, Limits, PrincipalSource, PrincipalSources, Route};
 pub(super) fn of(route: &Route, method: &Method, config: &Config) -> Vec<(&'static str, String)> {
     let policy = &route.policy;
     if policy.key == KeyRule::Off {
-        return vec![("every request", "passes as it is: key = \"off\" ignores keys here.".to_owned()), unguarded(config)];
+        return vec![
+            (
+                "every request",
+                "passes as it is: key = \"off\" ignores keys here.".to_owned(),
+            ),
+            unguarded(config),
+        ];
     }
     if !policy.guards(method.as_str()) {
         let guarded = policy.methods.join(" and ");
-        let sentence =
-            format!("passes as it is: {method} is not guarded here, {guarded} are. Name it in `method` of a route to guard it.");
+        let sentence = format!(
+            "passes as it is: {method} is not guarded here, {guarded} are. Name it in `method` of a route to guard it."
+        );
         return vec![("every request", sentence), unguarded(config)];
     }
     if policy.shadow {
@@ -36,7 +44,11 @@ pub(super) fn of(route: &Route, method: &Method, config: &Config) -> Vec<(&'stat
     sentences.extend([
         ("repeat, running", running(policy)),
         ("repeat, done", done(policy)),
-        ("other request", "the same key with another request gets 422 key-reused, whatever became of the first.".to_owned()),
+        (
+            "other request",
+            "the same key with another request gets 422 key-reused, whatever became of the first."
+                .to_owned(),
+        ),
         ("lost attempt", lost(route)),
         ("statuses", statuses(policy)),
     ]);
@@ -53,8 +65,15 @@ pub(super) fn of(route: &Route, method: &Method, config: &Config) -> Vec<(&'stat
 
 /// Where a body is buffered, and how much room there is.
 fn body(policy: &Policy, config: &Config) -> String {
-    let Limits { buffered_memory_bytes_max, buffered_disk_bytes_max, .. } = config.limits;
-    let directory = config.spill_directory.clone().unwrap_or_else(std::env::temp_dir);
+    let Limits {
+        buffered_memory_bytes_max,
+        buffered_disk_bytes_max,
+        ..
+    } = config.limits;
+    let directory = config
+        .spill_directory
+        .clone()
+        .unwrap_or_else(std::env::temp_dir);
     format!(
         "is buffered in memory up to {} (body_memory_bytes_max), else in a file in {} up to {} (body_bytes_max), over it 413. For all bodies there is room for {} in memory \
          and {} in files, for those of one client address {} and {} (limits.buffered_…): over it 503 buffer-full, and nothing is begun.",
@@ -84,7 +103,10 @@ fn unguarded(config: &Config) -> (&'static str, String) {
 
 fn principal(sources: &PrincipalSources) -> String {
     match sources.first() {
-        PrincipalSource::None => "all callers are one (principal = \"none\"): whoever knows a key gets its answer.".to_owned(),
+        PrincipalSource::None => {
+            "all callers are one (principal = \"none\"): whoever knows a key gets its answer."
+                .to_owned()
+        }
         PrincipalSource::Digest(field) => format!(
             "a key belongs to who is asking ({sources}): nobody else finds it. Without {field} a request is anonymous if none of \
              its fields may identify anybody, else it gets 400 principal-missing."
@@ -112,26 +134,50 @@ fn place(policy: &Policy) -> String {
 fn without_key(policy: &Policy) -> String {
     match (policy.key, &policy.key_source) {
         (KeyRule::Required, KeySource::Derived(_)) => {
-            format!("the key is {}: a request that lacks one of these gets 400 key-missing.", place(policy))
+            format!(
+                "the key is {}: a request that lacks one of these gets 400 key-missing.",
+                place(policy)
+            )
         }
-        (KeyRule::Required, _) => format!("the key is {}: a request without one gets 400 key-missing.", place(policy)),
-        (_, KeySource::Derived(_)) => format!("the key is {}: a request that lacks one of these passes unguarded.", place(policy)),
-        _ => format!("the key is {}: a request without one passes unguarded.", place(policy)),
+        (KeyRule::Required, _) => format!(
+            "the key is {}: a request without one gets 400 key-missing.",
+            place(policy)
+        ),
+        (_, KeySource::Derived(_)) => format!(
+            "the key is {}: a request that lacks one of these passes unguarded.",
+            place(policy)
+        ),
+        _ => format!(
+            "the key is {}: a request without one passes unguarded.",
+            place(policy)
+        ),
     }
 }
 
 fn first(policy: &Policy) -> String {
     let kept = match policy.keep_answers {
-        true => format!("its answer is kept (up to {}) before the caller gets it", spelled_size(policy.answer_bytes_max as u64)),
-        false => "that it is done is noted before the caller gets its answer, which is not kept".to_owned(),
+        true => format!(
+            "its answer is kept (up to {}) before the caller gets it",
+            spelled_size(policy.answer_bytes_max as u64)
+        ),
+        false => "that it is done is noted before the caller gets its answer, which is not kept"
+            .to_owned(),
     };
     format!("the key is claimed on the store, the request is sent once, and {kept}.")
 }
 
 fn velocity(policy: &Policy) -> Option<String> {
-    let rules: Vec<String> =
-        policy.velocity.iter().map(|rule| format!("{} in {} by {}", rule.keys, spelled(rule.per), rule.by)).collect();
-    (!rules.is_empty()).then(|| format!("over {} a new key gets 429 too-many-keys; replays are free.", rules.join(", or over ")))
+    let rules: Vec<String> = policy
+        .velocity
+        .iter()
+        .map(|rule| format!("{} in {} by {}", rule.keys, spelled(rule.per), rule.by))
+        .collect();
+    (!rules.is_empty()).then(|| {
+        format!(
+            "over {} a new key gets 429 too-many-keys; replays are free.",
+            rules.join(", or over ")
+        )
+    })
 }
 
 fn refused_caller(config: &Config) -> String {
@@ -153,9 +199,14 @@ fn store_full(config: &Config) -> String {
 fn running(policy: &Policy) -> String {
     let longest = spelled(policy.wait_max);
     match policy.wait.is_zero() {
-        true => format!("409 in-flight with Retry-After; with `Prefer: wait` it waits up to {longest} for the answer."),
+        true => format!(
+            "409 in-flight with Retry-After; with `Prefer: wait` it waits up to {longest} for the answer."
+        ),
         false => {
-            format!("waits {} for the answer (with `Prefer: wait` up to {longest}), then 409 in-flight.", spelled(policy.wait))
+            format!(
+                "waits {} for the answer (with `Prefer: wait` up to {longest}), then 409 in-flight.",
+                spelled(policy.wait)
+            )
         }
     }
 }
@@ -164,10 +215,15 @@ fn done(policy: &Policy) -> String {
     let retention = spelled(policy.retention);
     let then = match policy.tombstone.is_zero() {
         true => "then the key is new again".to_owned(),
-        false => format!("then 410 key-expired for {}, then the key is new again", spelled(policy.tombstone)),
+        false => format!(
+            "then 410 key-expired for {}, then the key is new again",
+            spelled(policy.tombstone)
+        ),
     };
     match policy.keep_answers {
-        true => format!("the kept answer again for {retention}, with Idempotent-Replayed: true; {then}."),
+        true => format!(
+            "the kept answer again for {retention}, with Idempotent-Replayed: true; {then}."
+        ),
         false => format!("409 answer-not-kept for {retention}; {then}."),
     }
 }
@@ -194,7 +250,9 @@ fn lost(Route { policy, probe, .. }: &Route) -> String {
              Anything else: 409 outcome-unknown, and the one after that asks again.",
             probe.map_or("its probe", |path| path.path())
         ),
-        _ => format!("{when}: 409 outcome-unknown, and nothing runs again until its answer comes late or somebody settles it."),
+        _ => format!(
+            "{when}: 409 outcome-unknown, and nothing runs again until its answer comes late or somebody settles it."
+        ),
     }
 }
 
@@ -215,9 +273,9 @@ fn by_mode(mode: Mode) -> Option<&'static str> {
             "runs hapax.complete in the transaction of its effect, and that answer is the one that counts. A 2xx or 3xx without it is \
              502 not-joined, held as unknown; a 4xx without it is kept.",
         ),
-        Mode::Fenced | Mode::Probe => {
-            Some("answers with `Hapax-Refused: fence` where it has seen a higher fence: that is never kept, and the key is free.")
-        }
+        Mode::Fenced | Mode::Probe => Some(
+            "answers with `Hapax-Refused: fence` where it has seen a higher fence: that is never kept, and the key is free.",
+        ),
         _ => None,
     }
 }
@@ -235,14 +293,24 @@ fn spans(numbers: impl Iterator<Item = u16>) -> String {
             _ => spans.push((number, number)),
         }
     }
-    let spelled = |(first, last): &(u16, u16)| if first == last { first.to_string() } else { format!("{first} to {last}") };
+    let spelled = |(first, last): &(u16, u16)| {
+        if first == last {
+            first.to_string()
+        } else {
+            format!("{first} to {last}")
+        }
+    };
     spans.iter().map(spelled).collect::<Vec<_>>().join(", ")
 }
 
 fn store_away(policy: &Policy) -> String {
     match policy.fail_open {
-        true => "requests pass unguarded, because a repeat is declared harmless here (fail_open).".to_owned(),
-        false => format!("503 store-unavailable within {}, and nothing is sent.", spelled(policy.store_timeout)),
+        true => "requests pass unguarded, because a repeat is declared harmless here (fail_open)."
+            .to_owned(),
+        false => format!(
+            "503 store-unavailable within {}, and nothing is sent.",
+            spelled(policy.store_timeout)
+        ),
     }
 }
 
@@ -252,7 +320,10 @@ mod tests {
 
     #[test]
     fn numbers_that_follow_each_other_stand_together() {
-        assert_eq!(spans([401, 403, 504, 505, 506].into_iter()), "401, 403, 504 to 506");
+        assert_eq!(
+            spans([401, 403, 504, 505, 506].into_iter()),
+            "401, 403, 504 to 506"
+        );
         assert_eq!(spans(std::iter::empty()), "");
     }
 }

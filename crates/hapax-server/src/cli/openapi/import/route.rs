@@ -22,13 +22,24 @@ pub(super) struct Proposed {
 
 pub(super) fn propose(operation: &Operation<'_>) -> Proposed {
     let mut reasons = Vec::new();
-    if let Some(summary) = operation.node.get("summary").and_then(|summary| summary.as_text()) {
+    if let Some(summary) = operation
+        .node
+        .get("summary")
+        .and_then(|summary| summary.as_text())
+    {
         reasons.push(one_line(summary));
     }
-    let path = pattern(&format!("{}{}", operation.base(), operation.path), &mut reasons);
+    let path = pattern(
+        &format!("{}{}", operation.base(), operation.path),
+        &mut reasons,
+    );
     let mut settings = Vec::new();
     key(operation, &mut settings, &mut reasons);
-    if operation.media().iter().any(|(kind, _)| *kind == "multipart/form-data") {
+    if operation
+        .media()
+        .iter()
+        .any(|(kind, _)| *kind == "multipart/form-data")
+    {
         settings.push(("fingerprint", "multipart".to_owned()));
         reasons.push(
             "It takes multipart/form-data, whose boundary many clients choose anew with each try: parts are compared, not bytes."
@@ -42,17 +53,35 @@ pub(super) fn propose(operation: &Operation<'_>) -> Proposed {
             ));
         }
     }
-    let name = operation.node.get("operationId").and_then(|id| name(&id.words()));
-    Proposed { method: operation.method.clone(), path, name, reasons, settings, is_taken: false }
+    let name = operation
+        .node
+        .get("operationId")
+        .and_then(|id| name(&id.words()));
+    Proposed {
+        method: operation.method.clone(),
+        path,
+        name,
+        reasons,
+        settings,
+        is_taken: false,
+    }
 }
 
-fn key(operation: &Operation<'_>, settings: &mut Vec<(&'static str, String)>, reasons: &mut Vec<String>) {
+fn key(
+    operation: &Operation<'_>,
+    settings: &mut Vec<(&'static str, String)>,
+    reasons: &mut Vec<String>,
+) {
     let rule = |is_required| if is_required { "required" } else { "optional" };
     let word = |is_required| if is_required { "requires" } else { "allows" };
     if let Some(field) = operation.key_field() {
         settings.push(("key", rule(field.is_required).to_owned()));
         if can_carry(&field.name) {
-            reasons.push(format!("The document {} the field {}.", word(field.is_required), one_line(&field.name)));
+            reasons.push(format!(
+                "The document {} the field {}.",
+                word(field.is_required),
+                one_line(&field.name)
+            ));
             if !field.name.eq_ignore_ascii_case("idempotency-key") {
                 settings.push(("key_field", field.name));
             }
@@ -64,8 +93,18 @@ fn key(operation: &Operation<'_>, settings: &mut Vec<(&'static str, String)>, re
         }
     } else if let Some(member) = operation.key_member() {
         settings.push(("key", rule(member.is_required).to_owned()));
-        settings.push(("key_from", format!("body:/{}", member.name.replace('~', "~0").replace('/', "~1"))));
-        reasons.push(format!("The document {} the member {} of the body.", word(member.is_required), one_line(&member.name)));
+        settings.push((
+            "key_from",
+            format!(
+                "body:/{}",
+                member.name.replace('~', "~0").replace('/', "~1")
+            ),
+        ));
+        reasons.push(format!(
+            "The document {} the member {} of the body.",
+            word(member.is_required),
+            one_line(&member.name)
+        ));
     } else {
         settings.push(("key", "optional".to_owned()));
         reasons.push(
@@ -76,14 +115,28 @@ fn key(operation: &Operation<'_>, settings: &mut Vec<(&'static str, String)>, re
 }
 
 fn can_carry(name: &str) -> bool {
-    hapax::Policy { key_field: name.into(), ..hapax::Policy::default() }.validate().is_ok()
-        && http::HeaderName::try_from(name).is_ok_and(|name| !crate::gateway::forward::is_ours(&name))
+    hapax::Policy {
+        key_field: name.into(),
+        ..hapax::Policy::default()
+    }
+    .validate()
+    .is_ok()
+        && http::HeaderName::try_from(name)
+            .is_ok_and(|name| !crate::gateway::forward::is_ours(&name))
 }
 
 /// A name that can stand in a metric, if something of it is left.
 fn name(id: &str) -> Option<String> {
-    let plain: String =
-        id.chars().map(|c| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') { c } else { '-' }).collect();
+    let plain: String = id
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') {
+                c
+            } else {
+                '-'
+            }
+        })
+        .collect();
     let plain: String = plain.trim_matches('-').chars().take(NAME_MAX).collect();
     (!plain.is_empty() && plain != "default").then_some(plain)
 }
@@ -92,9 +145,16 @@ fn name(id: &str) -> Option<String> {
 fn pattern(template: &str, reasons: &mut Vec<String>) -> String {
     let mut loosened = false;
     let mut segment = |text: &str| {
-        let inner = text.strip_prefix('{').and_then(|text| text.strip_suffix('}'));
+        let inner = text
+            .strip_prefix('{')
+            .and_then(|text| text.strip_suffix('}'));
         match inner {
-            Some(name) if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') => {
+            Some(name)
+                if !name.is_empty()
+                    && name
+                        .bytes()
+                        .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') =>
+            {
                 text.to_owned()
             }
             _ if text.contains(['{', '}', '*']) => {
@@ -104,9 +164,18 @@ fn pattern(template: &str, reasons: &mut Vec<String>) -> String {
             _ => encoded(text),
         }
     };
-    let path = template.strip_prefix('/').unwrap_or(template).split('/').map(&mut segment).collect::<Vec<_>>().join("/");
+    let path = template
+        .strip_prefix('/')
+        .unwrap_or(template)
+        .split('/')
+        .map(&mut segment)
+        .collect::<Vec<_>>()
+        .join("/");
     if loosened {
-        reasons.push(format!("In {} a segment is more than a placeholder: any segment is taken for it.", one_line(template)));
+        reasons.push(format!(
+            "In {} a segment is more than a placeholder: any segment is taken for it.",
+            one_line(template)
+        ));
     }
     format!("/{path}")
 }
@@ -115,7 +184,12 @@ fn pattern(template: &str, reasons: &mut Vec<String>) -> String {
 fn encoded(text: &str) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {
-        if byte.is_ascii_graphic() && !matches!(byte, b'?' | b'#' | b'"' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'|') {
+        if byte.is_ascii_graphic()
+            && !matches!(
+                byte,
+                b'?' | b'#' | b'"' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'|'
+            )
+        {
             encoded.push(char::from(byte));
         } else {
             encoded += &format!("%{byte:02X}");
@@ -124,7 +198,8 @@ fn encoded(text: &str) -> String {
     encoded
 }
 
-/// Puts what is particular before what is general, gives each its own name, and marks those that no request would reach.
+/// Puts what is particular before what is general, gives each its own name, and marks those that no
+/// request would reach.
 pub(super) fn arrange(routes: &mut [Proposed]) {
     let is_any = |segment: &str| segment == "*" || segment.starts_with('{');
     routes.sort_by_key(|route| route.path.split('/').map(is_any).collect::<Vec<bool>>());
@@ -132,16 +207,24 @@ pub(super) fn arrange(routes: &mut [Proposed]) {
     for at in 0..routes.len() {
         let (earlier, rest) = routes.split_at_mut(at);
         let route = &mut rest[0];
-        let covers = |other: &Proposed| match (other.path.parse::<Pattern>(), route.path.parse::<Pattern>()) {
-            (Ok(other), Ok(this)) => other.covers(&this),
-            _ => false,
-        };
-        route.is_taken = earlier.iter().any(|other| !other.is_taken && other.method == route.method && covers(other));
+        let covers =
+            |other: &Proposed| match (other.path.parse::<Pattern>(), route.path.parse::<Pattern>())
+            {
+                (Ok(other), Ok(this)) => other.covers(&this),
+                _ => false,
+            };
+        route.is_taken = earlier
+            .iter()
+            .any(|other| !other.is_taken && other.method == route.method && covers(other));
         let wanted = route.name.take();
         route.name = wanted.filter(|_| !route.is_taken).map(|wanted| {
             let free = |name: &String| !names.contains(name);
-            let numbered = (2..).map(|number| format!("{}-{number}", &wanted[..wanted.len().min(NAME_MAX - 8)]));
-            std::iter::once(wanted.clone()).chain(numbered).find(free).unwrap_or(wanted)
+            let numbered = (2..)
+                .map(|number| format!("{}-{number}", &wanted[..wanted.len().min(NAME_MAX - 8)]));
+            std::iter::once(wanted.clone())
+                .chain(numbered)
+                .find(free)
+                .unwrap_or(wanted)
         });
         names.extend(route.name.clone());
     }
@@ -152,14 +235,30 @@ impl Proposed {
     pub(super) fn text(&self) -> String {
         let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
         if self.is_taken {
-            return format!("# {} {} is taken by a route above.\n", self.method, one_line(&self.path));
+            return format!(
+                "# {} {} is taken by a route above.\n",
+                self.method,
+                one_line(&self.path)
+            );
         }
-        let mut lines: Vec<String> = self.reasons.iter().map(|reason| format!("# {reason}")).collect();
+        let mut lines: Vec<String> = self
+            .reasons
+            .iter()
+            .map(|reason| format!("# {reason}"))
+            .collect();
         lines.push("[[routes]]".to_owned());
-        lines.extend(self.name.iter().map(|name| format!("name = {}", quoted(name))));
+        lines.extend(
+            self.name
+                .iter()
+                .map(|name| format!("name = {}", quoted(name))),
+        );
         lines.push(format!("method = {}", quoted(self.method.as_str())));
         lines.push(format!("path = {}", quoted(&self.path)));
-        lines.extend(self.settings.iter().map(|(name, value)| format!("{name} = {}", quoted(value))));
+        lines.extend(
+            self.settings
+                .iter()
+                .map(|(name, value)| format!("{name} = {}", quoted(value))),
+        );
         lines.join("\n") + "\n"
     }
 }

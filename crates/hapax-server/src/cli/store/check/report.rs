@@ -24,7 +24,12 @@ impl Progress {
 
     pub(super) fn show(&mut self, number: usize) {
         if self.0 {
-            eprint!("\r\u{1b}[K{} of {}: {}", number + 1, CASES.len(), spoken(CASES[number].name));
+            eprint!(
+                "\r\u{1b}[K{} of {}: {}",
+                number + 1,
+                CASES.len(),
+                spoken(CASES[number].name)
+            );
         }
     }
 }
@@ -49,7 +54,13 @@ impl Report<'_> {
         let mut said = String::new();
         let mut line = |word: &str, case: &str, why: &str| {
             let why = text::line(why);
-            writeln!(said, "{word}  {}: {}", spoken(case), text::cut(&why, WHY_WIDTH)).expect("text can always be written to");
+            writeln!(
+                said,
+                "{word}  {}: {}",
+                spoken(case),
+                text::cut(&why, WHY_WIDTH)
+            )
+            .expect("text can always be written to");
         };
         for (case, verdict) in &self.judged.cases {
             match verdict {
@@ -57,7 +68,9 @@ impl Report<'_> {
                 Verdict::KeptLater(why) => line(
                     "AGAIN  ",
                     case,
-                    &format!("kept when it was tried again, as somebody else may have swept; at first: {why}"),
+                    &format!(
+                        "kept when it was tried again, as somebody else may have swept; at first: {why}"
+                    ),
                 ),
                 Verdict::Broken(why) => line("BROKEN ", case, why),
                 Verdict::Skipped(why) => line("SKIPPED", case, why),
@@ -65,8 +78,12 @@ impl Report<'_> {
         }
         let [kept, broken, skipped] = self.counts();
         let seconds = self.judged.took.as_secs_f64();
-        writeln!(said, "{}: {kept} promises kept, {broken} broken, {skipped} skipped, in {seconds:.1} s", self.url)
-            .expect("text can always be written to");
+        writeln!(
+            said,
+            "{}: {kept} promises kept, {broken} broken, {skipped} skipped, in {seconds:.1} s",
+            self.url
+        )
+        .expect("text can always be written to");
         said + &self.leftovers()
     }
 
@@ -113,12 +130,20 @@ impl Report<'_> {
         }
         match &self.left {
             Ok(_) => Ok(()),
-            Err(error) => Err(Exit::failed(format!("what the check made could not be cleared up: {error}"))),
+            Err(error) => Err(Exit::failed(format!(
+                "what the check made could not be cleared up: {error}"
+            ))),
         }
     }
 
     fn counts(&self) -> [usize; 3] {
-        let count = |is: fn(&Verdict) -> bool| self.judged.cases.iter().filter(|(_, verdict)| is(verdict)).count();
+        let count = |is: fn(&Verdict) -> bool| {
+            self.judged
+                .cases
+                .iter()
+                .filter(|(_, verdict)| is(verdict))
+                .count()
+        };
         [
             count(|verdict| matches!(verdict, Verdict::Kept | Verdict::KeptLater(_))),
             count(|verdict| matches!(verdict, Verdict::Broken(_))),

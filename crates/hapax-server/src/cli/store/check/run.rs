@@ -9,7 +9,8 @@ use hapax::core::store::StoreError;
 use hapax_testkit::contract::{Bench, CASES, Case, Left, Tidy};
 use tokio_util::task::AbortOnDropHandle;
 
-/// How long one case may take: many times what the slowest takes on a store that answers within its timeout.
+/// How long one case may take: many times what the slowest takes on a store that answers within its
+/// timeout.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often a case is tried where a sweep of somebody else may come between.
 const TRIES_MAX: usize = 3;
@@ -39,7 +40,10 @@ pub(super) enum Verdict {
 
 impl Run {
     pub(super) fn on(store: Arc<dyn Store>, is_live: bool) -> Run {
-        Run { store: Arc::new(Tidy::new(store)), is_live }
+        Run {
+            store: Arc::new(Tidy::new(store)),
+            is_live,
+        }
     }
 
     /// All cases. `begins` is told of each before it is run.
@@ -49,7 +53,10 @@ impl Run {
             begins(number);
             cases.push((case.name, self.judge(case).await));
         }
-        Judged { cases, took: start.elapsed() }
+        Judged {
+            cases,
+            took: start.elapsed(),
+        }
     }
 
     /// Takes away what the cases made.
@@ -59,7 +66,11 @@ impl Run {
 
     async fn judge(&self, case: &Case) -> Verdict {
         let mut first = None;
-        for _ in 0..if self.is_live && may_be_disturbed(case) { TRIES_MAX } else { 1 } {
+        for _ in 0..if self.is_live && may_be_disturbed(case) {
+            TRIES_MAX
+        } else {
+            1
+        } {
             match (self.once(case).await, first.take()) {
                 (Verdict::Kept, Some(why)) => return Verdict::KeptLater(why),
                 (Verdict::Broken(why), earlier) => first = Some(earlier.unwrap_or(why)),
@@ -72,7 +83,11 @@ impl Run {
     async fn once(&self, case: &Case) -> Verdict {
         let bench = Bench::in_real_time(self.store.clone());
         // A store that others use is a database, and those drop answers in bulk.
-        let bench = if self.is_live { bench.live().dropping_in_bulk() } else { bench.shared() };
+        let bench = if self.is_live {
+            bench.live().dropping_in_bulk()
+        } else {
+            bench.shared()
+        };
         // On a task of its own, so that its panic ends nothing else.
         let case = AbortOnDropHandle::new(tokio::spawn((case.run)(bench.clone())));
         match tokio::time::timeout(PATIENCE, case).await {
@@ -86,14 +101,21 @@ impl Run {
     }
 }
 
-/// Whether a sweep of somebody else may change what the case looks at. A race is never run again: one that was lost once is lost.
+/// Whether a sweep of somebody else may change what the case looks at. A race is never run again:
+/// one that was lost once is lost.
 fn may_be_disturbed(case: &Case) -> bool {
     !matches!(case.part, "race" | "claim" | "storage") && !case.name.starts_with("of_64")
 }
 
 fn said(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("it panicked").split_whitespace().collect::<Vec<_>>().join(" ")
+    let text = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("it panicked")
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 #[cfg(test)]
@@ -111,12 +133,22 @@ mod tests {
             let judged = run.all(|_| {}).await;
             assert_eq!(judged.cases.len(), CASES.len());
             for (case, verdict) in judged.cases {
-                assert!(matches!(verdict, Verdict::Kept | Verdict::Skipped(_)), "{case}: {verdict:?}");
+                assert!(
+                    matches!(verdict, Verdict::Kept | Verdict::Skipped(_)),
+                    "{case}: {verdict:?}"
+                );
             }
             let left = run.clear().await.unwrap();
             assert!(left.entries > 0);
         }
-        let open = store.list(ListQuery { state: Some("unknown"), after: None, limit: 1 }).await.unwrap();
+        let open = store
+            .list(ListQuery {
+                state: Some("unknown"),
+                after: None,
+                limit: 1,
+            })
+            .await
+            .unwrap();
         assert!(open.is_empty(), "{open:?}");
     }
 
@@ -125,8 +157,15 @@ mod tests {
         let store = Faulty::new(Arc::new(hapax::store::memory()));
         store.fail_next(Verb::PutIf, Fault::ErrorBefore, 1);
         let judged = Run::on(Arc::new(store), false).all(|_| {}).await;
-        let broken: Vec<_> = judged.cases.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Broken(_))).collect();
+        let broken: Vec<_> = judged
+            .cases
+            .iter()
+            .filter(|(_, verdict)| matches!(verdict, Verdict::Broken(_)))
+            .collect();
         assert_eq!(broken.len(), 1, "{broken:?}");
-        assert!(matches!(&broken[0].1, Verdict::Broken(why) if why.contains("put_if")), "{broken:?}");
+        assert!(
+            matches!(&broken[0].1, Verdict::Broken(why) if why.contains("put_if")),
+            "{broken:?}"
+        );
     }
 }

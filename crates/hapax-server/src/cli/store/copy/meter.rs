@@ -19,7 +19,12 @@ pub(super) struct Meter {
 
 impl Meter {
     pub(super) fn new(is_shown: bool) -> Meter {
-        Meter { is_shown, begun: Instant::now(), drawn: None, before: None }
+        Meter {
+            is_shown,
+            begun: Instant::now(),
+            drawn: None,
+            before: None,
+        }
     }
 
     pub(super) fn elapsed(&self) -> Duration {
@@ -59,8 +64,11 @@ impl Meter {
 
 fn line(done: u64, of: u64, fresh: u64, elapsed: Duration) -> String {
     let rate = fresh as f64 / elapsed.as_secs_f64().max(0.001);
-    let left =
-        if fresh > 0 && rate > 0.0 { format!(", {} left", time((of.saturating_sub(done)) as f64 / rate)) } else { String::new() };
+    let left = if fresh > 0 && rate > 0.0 {
+        format!(", {} left", time((of.saturating_sub(done)) as f64 / rate))
+    } else {
+        String::new()
+    };
     format!("{done} of {of} records, {rate:.0}/s{left}")
 }
 
@@ -78,8 +86,17 @@ mod tests {
 
     #[test]
     fn the_line_says_how_far_how_fast_and_how_long() {
-        assert_eq!(line(5_000, 20_000, 5_000, Duration::from_secs(2)), "5000 of 20000 records, 2500/s, 6 s left");
-        assert_eq!(line(5_000, 2_000_000, 1_000, Duration::from_secs(1)), "5000 of 2000000 records, 1000/s, 34 min left");
-        assert_eq!(line(7_000, 20_000, 0, Duration::from_secs(2)), "7000 of 20000 records, 0/s");
+        assert_eq!(
+            line(5_000, 20_000, 5_000, Duration::from_secs(2)),
+            "5000 of 20000 records, 2500/s, 6 s left"
+        );
+        assert_eq!(
+            line(5_000, 2_000_000, 1_000, Duration::from_secs(1)),
+            "5000 of 2000000 records, 1000/s, 34 min left"
+        );
+        assert_eq!(
+            line(7_000, 20_000, 0, Duration::from_secs(2)),
+            "7000 of 20000 records, 0/s"
+        );
     }
 }

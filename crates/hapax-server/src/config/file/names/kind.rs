@@ -81,13 +81,25 @@ pub(crate) enum Fallback {
 }
 
 /// A duration of any length; [`Policy::validate`](hapax::Policy::validate) judges those.
-pub(super) const DURATION: Kind = Kind::Duration { zero: true, max: Duration::from_secs(100 * 365 * 24 * 60 * 60) };
+pub(super) const DURATION: Kind = Kind::Duration {
+    zero: true,
+    max: Duration::from_secs(100 * 365 * 24 * 60 * 60),
+};
 /// No timeout is meant to be longer than a day, and every runtime's arithmetic takes it.
-pub(crate) const UP_TO_A_DAY: Kind = Kind::Duration { zero: true, max: Duration::from_secs(24 * 60 * 60) };
+pub(crate) const UP_TO_A_DAY: Kind = Kind::Duration {
+    zero: true,
+    max: Duration::from_secs(24 * 60 * 60),
+};
 /// The same, and not none.
-pub(crate) const TIMEOUT: Kind = Kind::Duration { zero: false, max: Duration::from_secs(24 * 60 * 60) };
+pub(crate) const TIMEOUT: Kind = Kind::Duration {
+    zero: false,
+    max: Duration::from_secs(24 * 60 * 60),
+};
 /// As many bytes as somebody likes, none included.
-pub(super) const BYTES: Kind = Kind::Size { min: 0, max: u64::MAX };
+pub(super) const BYTES: Kind = Kind::Size {
+    min: 0,
+    max: u64::MAX,
+};
 
 pub(super) const fn count(min: u64, max: u64) -> Kind {
     Kind::Count { min, max }
@@ -108,14 +120,18 @@ impl Setting {
 
     /// Whether it is a section of its own rather than a value.
     pub(crate) const fn is_section(&self) -> bool {
-        matches!(self.kind, Kind::Section(_) | Kind::Sections(_)) && !matches!(self.fallback, Fallback::Is(_))
+        matches!(self.kind, Kind::Section(_) | Kind::Sections(_))
+            && !matches!(self.fallback, Fallback::Is(_))
     }
 }
 
 impl Kind {
     /// Whether a value is text in quotes.
     pub(crate) const fn is_text(self) -> bool {
-        matches!(self, Kind::Text | Kind::Choice(_) | Kind::Path | Kind::Duration { .. } | Kind::Secret { .. })
+        matches!(
+            self,
+            Kind::Text | Kind::Choice(_) | Kind::Path | Kind::Duration { .. } | Kind::Secret { .. }
+        )
     }
 
     /// A value as the table spells it, spelled as in the file.
@@ -126,6 +142,10 @@ impl Kind {
             Kind::TextOrList => !value.starts_with('['),
             _ => self.is_text(),
         };
-        if is_quoted { format!("\"{value}\"") } else { value.to_owned() }
+        if is_quoted {
+            format!("\"{value}\"")
+        } else {
+            value.to_owned()
+        }
     }
 }

@@ -25,9 +25,18 @@ pub(crate) const POLICY: &[Setting] = &[
         example: "/hapax/probe",
         means: "the path of the service that says what became of a lost attempt, and bars it. Needs `mode = \"probe\"`, which needs it",
     },
-    switch("shadow", "only watch: count what would have been replayed or refused, and let everything through"),
-    switch("naturally_idempotent", "you declare that a repeated effect is harmless here, with or without a record"),
-    switch("fail_open", "let requests through unguarded while the store is unreachable. Needs `naturally_idempotent`"),
+    switch(
+        "shadow",
+        "only watch: count what would have been replayed or refused, and let everything through",
+    ),
+    switch(
+        "naturally_idempotent",
+        "you declare that a repeated effect is harmless here, with or without a record",
+    ),
+    switch(
+        "fail_open",
+        "let requests through unguarded while the store is unreachable. Needs `naturally_idempotent`",
+    ),
     // The key.
     Setting {
         name: "key",
@@ -90,8 +99,18 @@ pub(crate) const POLICY: &[Setting] = &[
         means: "header fields that count too, besides `content-type` and `content-encoding`",
     },
     // How long.
-    duration("retention", Words("`24h`; `5m` where the key is derived"), "48h", "how long a finished key replays"),
-    duration("tombstone", Words("`7d`; `0s` where the key is derived"), "1d", "how long it says 410 `key-expired` after that"),
+    duration(
+        "retention",
+        Words("`24h`; `5m` where the key is derived"),
+        "48h",
+        "how long a finished key replays",
+    ),
+    duration(
+        "tombstone",
+        Words("`7d`; `0s` where the key is derived"),
+        "1d",
+        "how long it says 410 `key-expired` after that",
+    ),
     duration(
         "lease",
         Is("10s"),
@@ -104,8 +123,18 @@ pub(crate) const POLICY: &[Setting] = &[
         "1m",
         "how long an attempt may run before it counts as lost. Longer than `connect` in `[timeouts]`",
     ),
-    duration("wait", Is("0s"), "2s", "how long a repeat waits for a running attempt when it does not say"),
-    duration("wait_max", Is("30s"), "1m", "how long it may wait at the most, with `Prefer: wait`"),
+    duration(
+        "wait",
+        Is("0s"),
+        "2s",
+        "how long a repeat waits for a running attempt when it does not say",
+    ),
+    duration(
+        "wait_max",
+        Is("30s"),
+        "1m",
+        "how long it may wait at the most, with `Prefer: wait`",
+    ),
     Setting {
         name: "store_timeout",
         kind: TIMEOUT,
@@ -192,15 +221,44 @@ pub(crate) static VELOCITY: Names = Names {
             example: "header:x-merchant",
             means: "what the keys have in common: `principal`, `header:NAME` or `body:/POINTER`",
         },
-        Setting { name: "keys", kind: count(1, 1_000_000_000), fallback: Required, example: "100", means: "so many new keys" },
-        Setting { name: "per", kind: TIMEOUT, fallback: Required, example: "1m", means: "in this time" },
+        Setting {
+            name: "keys",
+            kind: count(1, 1_000_000_000),
+            fallback: Required,
+            example: "100",
+            means: "so many new keys",
+        },
+        Setting {
+            name: "per",
+            kind: TIMEOUT,
+            fallback: Required,
+            example: "1m",
+            means: "in this time",
+        },
     ]],
 };
 
 const fn switch(name: &'static str, means: &'static str) -> Setting {
-    Setting { name, kind: SWITCH, fallback: Is("false"), example: "true", means }
+    Setting {
+        name,
+        kind: SWITCH,
+        fallback: Is("false"),
+        example: "true",
+        means,
+    }
 }
 
-const fn duration(name: &'static str, fallback: super::Fallback, example: &'static str, means: &'static str) -> Setting {
-    Setting { name, kind: DURATION, fallback, example, means }
+const fn duration(
+    name: &'static str,
+    fallback: super::Fallback,
+    example: &'static str,
+    means: &'static str,
+) -> Setting {
+    Setting {
+        name,
+        kind: DURATION,
+        fallback,
+        example,
+        means,
+    }
 }

@@ -61,7 +61,10 @@ pub(crate) static JWT: Names = Names {
         },
         Setting {
             name: "leeway",
-            kind: Kind::Duration { zero: true, max: Duration::from_secs(5 * 60) },
+            kind: Kind::Duration {
+                zero: true,
+                max: Duration::from_secs(5 * 60),
+            },
             fallback: Is("30s"),
             example: "5s",
             means: "by how much clocks may differ; at most `5m`",
@@ -118,7 +121,10 @@ pub(crate) static FORWARD_AUTH: Names = Names {
         },
         Setting {
             name: "timeout",
-            kind: Kind::Duration { zero: false, max: Duration::from_secs(60) },
+            kind: Kind::Duration {
+                zero: false,
+                max: Duration::from_secs(60),
+            },
             fallback: Is("2s"),
             example: "500ms",
             means: "how long it may take, from asking to the last byte of its answer; at most `60s`",

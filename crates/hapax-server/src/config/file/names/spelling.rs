@@ -7,9 +7,16 @@ const LISTED_MAX: usize = 20;
 
 /// What to say of a setting that a section does not have.
 pub(crate) fn unknown(names: &Names, written: &str) -> String {
-    let place = if names.section.is_empty() { "before the first section".to_owned() } else { format!("in {}", names.header) };
-    let what =
-        if written.is_empty() { "a setting without a name".to_owned() } else { format!("unknown setting `{written}` {place}") };
+    let place = if names.section.is_empty() {
+        "before the first section".to_owned()
+    } else {
+        format!("in {}", names.header)
+    };
+    let what = if written.is_empty() {
+        "a setting without a name".to_owned()
+    } else {
+        format!("unknown setting `{written}` {place}")
+    };
     if written == "strict" {
         return format!(
             "{what}: every 5xx but 503 is unknown by default now: leave it out, or write classes = {{ \"503\" = \"unknown\" }} to hold that one too"
@@ -19,10 +26,15 @@ pub(crate) fn unknown(names: &Names, written: &str) -> String {
         return format!("{what}: did you mean `{meant}`?");
     }
     if POLICY.iter().any(|setting| setting.name == written) {
-        return format!("{what}: it belongs in {}, or in [defaults] for all of them", ROUTES.header);
+        return format!(
+            "{what}: it belongs in {}, or in [defaults] for all of them",
+            ROUTES.header
+        );
     }
     match ALL.iter().find(|other| other.word(written).is_some()) {
-        Some(other) if other.section.is_empty() => format!("{what}: it belongs at the top of the file, before the first section"),
+        Some(other) if other.section.is_empty() => {
+            format!("{what}: it belongs at the top of the file, before the first section")
+        }
         Some(other) => format!("{what}: it belongs in {}", other.header),
         None => format!("{what}: {}", listed(names)),
     }
@@ -39,7 +51,10 @@ fn listed(names: &Names) -> String {
 /// The setting of this section that somebody may have meant.
 pub(crate) fn nearest(names: &Names, written: &str) -> Option<&'static str> {
     let plain = written.replace('-', "_").to_ascii_lowercase();
-    let (distance, name) = names.words().map(|name| (distance(&plain, name), name)).min()?;
+    let (distance, name) = names
+        .words()
+        .map(|name| (distance(&plain, name), name))
+        .min()?;
     (distance <= 2 && distance * 3 <= plain.chars().count()).then_some(name)
 }
 

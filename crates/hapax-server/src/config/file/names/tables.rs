@@ -7,7 +7,18 @@ use super::policy::POLICY;
 use super::principals::{FORWARD_AUTH, JWT};
 
 /// In the order in which they are shown.
-pub(crate) const ALL: [&Names; 10] = [&TOP, &JWT, &FORWARD_AUTH, &UPSTREAM, &TLS, &TIMEOUTS, &LIMITS, &DRAIN, &DEFAULTS, &ROUTES];
+pub(crate) const ALL: [&Names; 10] = [
+    &TOP,
+    &JWT,
+    &FORWARD_AUTH,
+    &UPSTREAM,
+    &TLS,
+    &TIMEOUTS,
+    &LIMITS,
+    &DRAIN,
+    &DEFAULTS,
+    &ROUTES,
+];
 
 pub(crate) static TOP: Names = Names {
     section: "",
@@ -33,14 +44,18 @@ const TOP_SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "admin_token",
-        kind: Kind::Secret { file: "admin_token_file" },
+        kind: Kind::Secret {
+            file: "admin_token_file",
+        },
         fallback: Nothing,
         example: "a-token-of-16-bytes-or-more",
         means: "what operators present as a bearer token, 16 bytes or more. Without it whoever reaches the admin listener is one",
     },
     Setting {
         name: "settle_token",
-        kind: Kind::Secret { file: "settle_token_file" },
+        kind: Kind::Secret {
+            file: "settle_token_file",
+        },
         fallback: Nothing,
         example: "another-token-of-16-bytes-or-more",
         means: "what the service's own reconciliation job presents, which may settle what is unknown and nothing else",
@@ -120,11 +135,23 @@ const SECTIONS: &[Setting] = &[
     section(&LIMITS, Nothing),
     section(&DRAIN, Nothing),
     section(&DEFAULTS, Nothing),
-    Setting { name: ROUTES.section, kind: Kind::Sections(&ROUTES), fallback: Nothing, example: "", means: "" },
+    Setting {
+        name: ROUTES.section,
+        kind: Kind::Sections(&ROUTES),
+        fallback: Nothing,
+        example: "",
+        means: "",
+    },
 ];
 
 const fn section(names: &'static Names, fallback: super::Fallback) -> Setting {
-    Setting { name: names.section, kind: Kind::Section(names), fallback, example: "", means: "" }
+    Setting {
+        name: names.section,
+        kind: Kind::Section(names),
+        fallback,
+        example: "",
+        means: "",
+    }
 }
 
 pub(crate) static UPSTREAM: Names = Names {
@@ -207,7 +234,13 @@ pub(crate) static TLS: Names = Names {
             example: "certificate.pem",
             means: "the certificate, and those that vouch for it",
         },
-        Setting { name: "key", kind: Kind::Path, fallback: Required, example: "key.pem", means: "its private key" },
+        Setting {
+            name: "key",
+            kind: Kind::Path,
+            fallback: Required,
+            example: "key.pem",
+            means: "its private key",
+        },
     ]],
 };
 
@@ -216,11 +249,31 @@ pub(crate) static TIMEOUTS: Names = Names {
     header: "[timeouts]",
     about: "How long anybody may take: more than nothing, and at most a day.",
     groups: &[&[
-        timeout("first_byte", "10s", "from a client's connection to its first byte"),
-        timeout("handshake", "10s", "from beginning to agree on TLS to having agreed"),
-        timeout("header", "10s", "from the first byte of a request's head to its last"),
-        timeout("keep_alive", "75s", "from one request to the next on the same connection"),
-        timeout("stall", "20s", "from one bit of progress to the next, of a client that sends a body or takes an answer"),
+        timeout(
+            "first_byte",
+            "10s",
+            "from a client's connection to its first byte",
+        ),
+        timeout(
+            "handshake",
+            "10s",
+            "from beginning to agree on TLS to having agreed",
+        ),
+        timeout(
+            "header",
+            "10s",
+            "from the first byte of a request's head to its last",
+        ),
+        timeout(
+            "keep_alive",
+            "75s",
+            "from one request to the next on the same connection",
+        ),
+        timeout(
+            "stall",
+            "20s",
+            "from one bit of progress to the next, of a client that sends a body or takes an answer",
+        ),
         timeout(
             "connect",
             "5s",
@@ -240,7 +293,13 @@ pub(crate) static TIMEOUTS: Names = Names {
 };
 
 const fn timeout(name: &'static str, default: &'static str, means: &'static str) -> Setting {
-    Setting { name, kind: TIMEOUT, fallback: Is(default), example: "15s", means }
+    Setting {
+        name,
+        kind: TIMEOUT,
+        fallback: Is(default),
+        example: "15s",
+        means,
+    }
 }
 
 pub(crate) static LIMITS: Names = Names {
@@ -262,7 +321,8 @@ pub(crate) static LIMITS: Names = Names {
             example: "1000",
             means: "of these, such as have not sent a byte; over it the oldest is closed",
         },
-        // Under the first, hyper has no room to read into; over the second, a head alone would be a way to fill the memory.
+        // Under the first, hyper has no room to read into; over the second, a head alone would be a
+        // way to fill the memory.
         Setting {
             name: "header_bytes_max",
             kind: size(8 << 10, 1 << 20),

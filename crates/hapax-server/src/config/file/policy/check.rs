@@ -7,22 +7,33 @@ use super::super::names::ROUTES;
 use super::super::section::Section;
 use crate::config::{Timeouts, text};
 
-/// Notes what contradicts itself. Of two settings that do, one that was said for all routes gives way to one that this route says.
+/// Notes what contradicts itself. Of two settings that do, one that was said for all routes gives
+/// way to one that this route says.
 pub(super) fn contradictions(section: &Section<'_>, policy: &mut Policy, timeouts: &Timeouts) {
     keys(section, policy);
     answers(section, policy);
     if policy.shadow && policy.fail_open {
-        give_way(section, "fail_open", "shadow", &mut policy.fail_open, "a route that only watches lets everything through anyhow");
+        give_way(
+            section,
+            "fail_open",
+            "shadow",
+            &mut policy.fail_open,
+            "a route that only watches lets everything through anyhow",
+        );
     }
     if policy.fail_open && matches!(policy.mode, Mode::Transaction | Mode::Fenced | Mode::Probe) {
-        let why = "all that the mode promises rests on a fence, and without the store there is none";
+        let why =
+            "all that the mode promises rests on a fence, and without the store there is none";
         give_way(section, "fail_open", "mode", &mut policy.fail_open, why);
     }
     if let Err(error) = policy.validate() {
         let message = worded(&error);
         section.mistake(&blamed(&message), message);
     } else if policy.longest_attempt <= timeouts.connect {
-        let (longest, connect) = (text::spelled(policy.longest_attempt), text::spelled(timeouts.connect));
+        let (longest, connect) = (
+            text::spelled(policy.longest_attempt),
+            text::spelled(timeouts.connect),
+        );
         section.mistake(
             &["longest_attempt"],
             format!("`longest_attempt` ({longest}) could be over before the upstream is reached: lengthen it, or shorten `connect` in [timeouts] ({connect})"),
@@ -30,9 +41,18 @@ pub(super) fn contradictions(section: &Section<'_>, policy: &mut Policy, timeout
     }
 }
 
-fn give_way<T: Default>(section: &Section<'_>, weaker: &'static str, stronger: &str, value: &mut T, why: &str) {
+fn give_way<T: Default>(
+    section: &Section<'_>,
+    weaker: &'static str,
+    stronger: &str,
+    value: &mut T,
+    why: &str,
+) {
     if section.says(weaker) {
-        section.mistake(&[weaker, stronger], format!("`{weaker}` does nothing beside `{stronger}`: {why}: leave one out"));
+        section.mistake(
+            &[weaker, stronger],
+            format!("`{weaker}` does nothing beside `{stronger}`: {why}: leave one out"),
+        );
     }
     section.ignores(weaker, why);
     *value = T::default();
@@ -40,7 +60,14 @@ fn give_way<T: Default>(section: &Section<'_>, weaker: &'static str, stronger: &
 
 fn keys(section: &Section<'_>, policy: &mut Policy) {
     if policy.key == KeyRule::Off {
-        for name in ["key_field", "key_from", "strict_key", "key_bits_min", "velocity", "shadow"] {
+        for name in [
+            "key_field",
+            "key_from",
+            "strict_key",
+            "key_bits_min",
+            "velocity",
+            "shadow",
+        ] {
             if section.says(name) {
                 section.mistake(
                     &[name, "key"],
@@ -52,16 +79,33 @@ fn keys(section: &Section<'_>, policy: &mut Policy) {
         policy.shadow = false;
     }
     if policy.strict_key && policy.key_source != KeySource::Field {
-        give_way(section, "strict_key", "key_from", &mut policy.strict_key, "only a key in a header field can be quoted");
+        give_way(
+            section,
+            "strict_key",
+            "key_from",
+            &mut policy.strict_key,
+            "only a key in a header field can be quoted",
+        );
     }
     if policy.key_bits_min > 0 && matches!(policy.key_source, KeySource::Derived(_)) {
-        give_way(section, "key_bits_min", "key_from", &mut policy.key_bits_min, "nobody chooses a derived key");
+        give_way(
+            section,
+            "key_bits_min",
+            "key_from",
+            &mut policy.key_bits_min,
+            "nobody chooses a derived key",
+        );
     }
 }
 
 fn answers(section: &Section<'_>, policy: &mut Policy) {
     if !policy.keep_answers {
-        for name in ["answer_bytes_max", "answer_version", "replay_cookies", "keep_close_delimited"] {
+        for name in [
+            "answer_bytes_max",
+            "answer_version",
+            "replay_cookies",
+            "keep_close_delimited",
+        ] {
             if section.says(name) {
                 section.mistake(
                     &[name, "keep_answers"],
@@ -76,12 +120,17 @@ fn answers(section: &Section<'_>, policy: &mut Policy) {
 /// The settings that an error speaks of, in its order.
 fn blamed(error: &str) -> Vec<&'static str> {
     let named = error.split('`').skip(1).step_by(2);
-    named.filter_map(|name| ROUTES.word(name.split('.').next().unwrap_or_default())).collect()
+    named
+        .filter_map(|name| ROUTES.word(name.split('.').next().unwrap_or_default()))
+        .collect()
 }
 
-/// An error of the policy, in the words of the file: there a route names its methods one by one, and its key has a place to come from.
+/// An error of the policy, in the words of the file: there a route names its methods one by one,
+/// and its key has a place to come from.
 fn worded(error: &PolicyError) -> String {
-    format!("{error}{}", fix(error)).replace("`methods`", "`method`").replace("`key_source`", "`key_from`")
+    format!("{error}{}", fix(error))
+        .replace("`methods`", "`method`")
+        .replace("`key_source`", "`key_from`")
 }
 
 /// What to do, where the error does not say it.

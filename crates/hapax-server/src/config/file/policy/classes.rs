@@ -12,7 +12,10 @@ const EXAMPLE: &str = "{ \"404\" = \"release\", \"5xx\" = \"unknown\" }";
 
 pub(super) fn read(value: &DeValue<'_>, _: Kind) -> Read<BTreeMap<u16, Class>> {
     let DeValue::Table(table) = value else {
-        return Err(format!("this must be statuses and their classes, as in {EXAMPLE}, and is {}", kind(value)));
+        return Err(format!(
+            "this must be statuses and their classes, as in {EXAMPLE}, and is {}",
+            kind(value)
+        ));
     };
     let (mut classes, mut hundreds) = (BTreeMap::new(), BTreeMap::new());
     for (key, value) in table {
@@ -44,7 +47,10 @@ enum Statuses {
 
 fn statuses(text: &str) -> Read<Statuses> {
     let hundred = text.strip_suffix("xx").or_else(|| text.strip_suffix("XX"));
-    match (text.parse::<u16>(), hundred.and_then(|digit| digit.parse::<u16>().ok())) {
+    match (
+        text.parse::<u16>(),
+        hundred.and_then(|digit| digit.parse::<u16>().ok()),
+    ) {
         (Ok(status @ 200..=599), _) if text.len() == 3 => Ok(Statuses::One(status)),
         (_, Some(digit @ 2..=5)) => Ok(Statuses::Hundred(digit * 100)),
         _ => Err(format!(
@@ -59,8 +65,13 @@ fn class(status: &str, value: &DeValue<'_>) -> Read<Class> {
             "keep" => Ok(Class::Keep),
             "release" => Ok(Class::Release),
             "unknown" => Ok(Class::Unknown),
-            other => Err(format!("`{other}` is no class for {status}: write \"keep\", \"release\" or \"unknown\"")),
+            other => Err(format!(
+                "`{other}` is no class for {status}: write \"keep\", \"release\" or \"unknown\""
+            )),
         },
-        other => Err(format!("the class of {status} must be \"keep\", \"release\" or \"unknown\", and is {}", kind(other))),
+        other => Err(format!(
+            "the class of {status} must be \"keep\", \"release\" or \"unknown\", and is {}",
+            kind(other)
+        )),
     }
 }

@@ -15,7 +15,9 @@ enum Word {
 }
 
 pub(super) fn read(section: &Section<'_>) -> FingerprintPolicy {
-    let word = section.get("fingerprint", parsed(word)).unwrap_or(Word::Auto);
+    let word = section
+        .get("fingerprint", parsed(word))
+        .unwrap_or(Word::Auto);
     let selection = selection(section, word);
     let body = match word {
         Word::Auto => BodyMode::Auto,
@@ -23,10 +25,14 @@ pub(super) fn read(section: &Section<'_>) -> FingerprintPolicy {
         Word::Json => BodyMode::Json(selection),
         Word::Multipart => BodyMode::Multipart,
     };
-    let headers = section.get("fingerprint_headers", texts("x-api-version", telling_field)).unwrap_or_default();
+    let headers = section
+        .get("fingerprint_headers", texts("x-api-version", telling_field))
+        .unwrap_or_default();
     let mut policy = FingerprintPolicy::default();
     policy.body = body;
-    headers.iter().fold(policy, |policy, name| policy.with_header(name))
+    headers
+        .iter()
+        .fold(policy, |policy, name| policy.with_header(name))
 }
 
 fn word(text: &str) -> Result<Word, String> {
@@ -35,19 +41,27 @@ fn word(text: &str) -> Result<Word, String> {
         "raw" => Ok(Word::Raw),
         "json" => Ok(Word::Json),
         "multipart" => Ok(Word::Multipart),
-        _ => Err(format!("`{text}` is no way to compare bodies: write \"auto\", \"raw\", \"json\" or \"multipart\"")),
+        _ => Err(format!(
+            "`{text}` is no way to compare bodies: write \"auto\", \"raw\", \"json\" or \"multipart\""
+        )),
     }
 }
 
-/// Which values count. What all routes say counts where it can: a route that compares otherwise did not mean it.
+/// Which values count. What all routes say counts where it can: a route that compares otherwise did
+/// not mean it.
 fn selection(section: &Section<'_>, word: Word) -> Selection {
     for name in ["fingerprint_omit", "fingerprint_only"] {
         if word != Word::Json && section.says(name) {
-            let message = format!("`{name}` names values of a JSON text: write fingerprint = \"json\" too, or leave it out");
+            let message = format!(
+                "`{name}` names values of a JSON text: write fingerprint = \"json\" too, or leave it out"
+            );
             section.mistake(&[name, "fingerprint"], message);
         }
     }
-    let (omits, takes_only) = (section.says("fingerprint_omit"), section.says("fingerprint_only"));
+    let (omits, takes_only) = (
+        section.says("fingerprint_omit"),
+        section.says("fingerprint_only"),
+    );
     if omits && takes_only {
         section.mistake(
             &["fingerprint_only", "fingerprint_omit"],
@@ -57,8 +71,16 @@ fn selection(section: &Section<'_>, word: Word) -> Selection {
     if word != Word::Json {
         return Selection::All;
     }
-    let omit = || section.get("fingerprint_omit", texts("/sent_at", pointer)).map(Selection::Omit);
-    let only = || section.get("fingerprint_only", texts("/amount", pointer)).map(Selection::Only);
+    let omit = || {
+        section
+            .get("fingerprint_omit", texts("/sent_at", pointer))
+            .map(Selection::Omit)
+    };
+    let only = || {
+        section
+            .get("fingerprint_only", texts("/amount", pointer))
+            .map(Selection::Only)
+    };
     let selection = if omits { omit() } else { only().or_else(omit) };
     selection.unwrap_or(Selection::All)
 }

@@ -28,17 +28,22 @@ pub(super) fn rule(text: &str) -> Read<KeyRule> {
         "required" => Ok(KeyRule::Required),
         "optional" => Ok(KeyRule::Optional),
         "off" => Ok(KeyRule::Off),
-        "issued" => Err("the gateway issues no keys yet: write \"required\", \"optional\" or \"off\"".to_owned()),
-        _ => Err(format!("`{text}` is no rule for keys: write \"required\", \"optional\" or \"off\"")),
+        "issued" => Err(
+            "the gateway issues no keys yet: write \"required\", \"optional\" or \"off\""
+                .to_owned(),
+        ),
+        _ => Err(format!(
+            "`{text}` is no rule for keys: write \"required\", \"optional\" or \"off\""
+        )),
     }
 }
 
 /// A field that reaches the guard as it was sent. Whether it is one at all, the policy says.
 pub(super) fn field(text: &str) -> Read<Arc<str>> {
     match HeaderName::try_from(text) {
-        Ok(name) if forward::is_ours(&name) => {
-            Err(format!("`{text}` is a field that the gateway itself sets or takes off: no key can be in it"))
-        }
+        Ok(name) if forward::is_ours(&name) => Err(format!(
+            "`{text}` is a field that the gateway itself sets or takes off: no key can be in it"
+        )),
         _ => Ok(text.into()),
     }
 }
@@ -48,9 +53,9 @@ pub(super) fn source(text: &str) -> Read<KeySource> {
         None if text == "header" => Ok(KeySource::Field),
         Some(("body", pointer)) => Ok(KeySource::Body(place(pointer)?)),
         Some(("derived", parts)) => derived(parts),
-        Some(("header", name)) => {
-            Err(format!("the field is named elsewhere: write key_from = \"header\" and key_field = \"{name}\""))
-        }
+        Some(("header", name)) => Err(format!(
+            "the field is named elsewhere: write key_from = \"header\" and key_field = \"{name}\""
+        )),
         _ => Err(format!(
             "`{text}` is no source of keys: write \"header\", \"body:/client_token\" or \"derived:header:x-order,body:/amount\""
         )),
@@ -90,14 +95,18 @@ pub(super) fn part(text: &str) -> Read<Part> {
 fn place(text: &str) -> Read<Pointer> {
     let pointer = pointer(text)?;
     match text.split('/').any(|token| token == "*") {
-        true => Err(format!("`{text}` may mean several values, and here one is wanted: write its place without `*`")),
+        true => Err(format!(
+            "`{text}` may mean several values, and here one is wanted: write its place without `*`"
+        )),
         false => Ok(pointer),
     }
 }
 
 pub(super) fn pointer(text: &str) -> Read<Pointer> {
     if text.is_empty() {
-        return Err("the place in the body is missing: write a JSON Pointer, such as /amount".to_owned());
+        return Err(
+            "the place in the body is missing: write a JSON Pointer, such as /amount".to_owned(),
+        );
     }
     Pointer::from_str(text).map_err(|error| format!("`{text}` is no place in a body: {error}"))
 }
@@ -105,14 +114,22 @@ pub(super) fn pointer(text: &str) -> Read<Pointer> {
 /// A field by which one request is told from another: in lower case.
 pub(super) fn telling_field(text: &str) -> Read<Arc<str>> {
     let Ok(name) = HeaderName::from_str(text) else {
-        return Err(format!("`{text}` is not the name of a header field: write \"x-merchant\", for example"));
+        return Err(format!(
+            "`{text}` is not the name of a header field: write \"x-merchant\", for example"
+        ));
     };
     let name_text = name.as_str();
     if CHANGING.contains(&name_text) {
-        return Err(format!("`{text}` is another with each try, so no request would ever repeat: leave it out"));
+        return Err(format!(
+            "`{text}` is another with each try, so no request would ever repeat: leave it out"
+        ));
     }
-    if forward::is_ours(&name) && (!name_text.starts_with("content-") || name_text == "content-length") {
-        return Err(format!("`{text}` is a field that the gateway itself sets or takes off: choose one that the caller sends"));
+    if forward::is_ours(&name)
+        && (!name_text.starts_with("content-") || name_text == "content-length")
+    {
+        return Err(format!(
+            "`{text}` is a field that the gateway itself sets or takes off: choose one that the caller sends"
+        ));
     }
     Ok(name_text.into())
 }

@@ -1,4 +1,5 @@
-//! What a route promises, and what that needs beside it: records in the database of the effects, or somebody to ask.
+//! What a route promises, and what that needs beside it: records in the database of the effects, or
+//! somebody to ask.
 
 use hapax::{Mode, Policy};
 use http::uri::PathAndQuery;
@@ -8,20 +9,31 @@ use super::super::value::parsed;
 use crate::config::StoreUrl;
 
 pub(super) fn mode(text: &str) -> Result<Mode, String> {
-    let words = || Mode::ALL.map(|mode| format!("\"{}\"", mode.word())).join(", ");
+    let words = || {
+        Mode::ALL
+            .map(|mode| format!("\"{}\"", mode.word()))
+            .join(", ")
+    };
     Mode::ALL.into_iter().find(|mode| mode.word() == text).ok_or_else(|| {
         format!("`{text}` is no mode: write \"hold\", or another if the service does its part: there are {}", words())
     })
 }
 
-/// Reads whom to ask, and notes what the mode lacks and what it has no use for. `store` is where records are kept, if that is known.
-pub(super) fn needs(section: &Section<'_>, policy: &Policy, store: Option<&StoreUrl>) -> Option<PathAndQuery> {
+/// Reads whom to ask, and notes what the mode lacks and what it has no use for. `store` is where
+/// records are kept, if that is known.
+pub(super) fn needs(
+    section: &Section<'_>,
+    policy: &Policy,
+    store: Option<&StoreUrl>,
+) -> Option<PathAndQuery> {
     let probe = section.get("probe", parsed(path));
     // A mode that could not be read is no reason to say what another lacks.
     if section.has("mode") && section.get("mode", parsed(mode)).is_none() {
         return None;
     }
-    if let (Mode::Transaction, Some(store @ (StoreUrl::Sqlite(_) | StoreUrl::Memory))) = (policy.mode, store) {
+    if let (Mode::Transaction, Some(store @ (StoreUrl::Sqlite(_) | StoreUrl::Memory))) =
+        (policy.mode, store)
+    {
         section.mistake(
             &["mode"],
             format!("mode \"transaction\" needs the records in the Postgres database of the effects, and `store` is \"{store}\": write store = \"postgres://hapax@db.internal/orders\", or another mode"),
@@ -56,7 +68,10 @@ pub(super) fn needs(section: &Section<'_>, policy: &Policy, store: Option<&Store
 /// A path as it is sent to the upstream.
 fn path(text: &str) -> Result<PathAndQuery, String> {
     if text.contains("://") {
-        return Err("the route's own upstream is asked: write the path alone, as in \"/hapax/probe\"".to_owned());
+        return Err(
+            "the route's own upstream is asked: write the path alone, as in \"/hapax/probe\""
+                .to_owned(),
+        );
     }
     if !text.starts_with('/') {
         return Err(format!("a path begins with `/`: write \"/{text}\""));
@@ -93,7 +108,18 @@ mod tests {
         for good in ["/", "/hapax/probe", "/a%20b", "/a/"] {
             assert_eq!(path(good).map(|path| path.to_string()), Ok(good.to_owned()));
         }
-        for bad in ["", "probe", "http://a/b", "/a?b", "/a#b", "/a/*", "/{id}", "/a b", "/é", "*"] {
+        for bad in [
+            "",
+            "probe",
+            "http://a/b",
+            "/a?b",
+            "/a#b",
+            "/a/*",
+            "/{id}",
+            "/a b",
+            "/é",
+            "*",
+        ] {
             assert!(path(bad).is_err(), "{bad}");
         }
     }

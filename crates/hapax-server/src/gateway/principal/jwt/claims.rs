@@ -19,8 +19,18 @@ pub(super) struct Rules {
 
 impl Rules {
     pub(super) fn new(settings: &config::Jwt, claim: &Claim) -> Rules {
-        let config::Jwt { issuer, audience, leeway, .. } = settings.clone();
-        Rules { claim: claim.clone(), issuer, audience, leeway }
+        let config::Jwt {
+            issuer,
+            audience,
+            leeway,
+            ..
+        } = settings.clone();
+        Rules {
+            claim: claim.clone(),
+            issuer,
+            audience,
+            leeway,
+        }
     }
 
     /// Whom the token names, if it is good at that time.
@@ -29,14 +39,21 @@ impl Rules {
         let issuer = self.issuer(claims)?;
         self.judge_audience(claims)?;
         let name = self.name(claims).ok_or(Flawed::Claim)?;
-        // An issuer has no space in it, nor has a claim: what is behind the second space is the name, whatever it is.
-        Ok(Principal::named(format!("jwt:{} {issuer} {name}", self.claim)))
+        // An issuer has no space in it, nor has a claim: what is behind the second space is the
+        // name, whatever it is.
+        Ok(Principal::named(format!(
+            "jwt:{} {issuer} {name}",
+            self.claim
+        )))
     }
 
     fn judge_time(&self, claims: &Value, now: Duration) -> Result<(), Flawed> {
         let (now, leeway) = (now.as_secs_f64(), self.leeway.as_secs_f64());
         // A token without an end would be one that cannot be taken back.
-        let end = claims.get("exp").and_then(Value::as_f64).ok_or(Flawed::Malformed)?;
+        let end = claims
+            .get("exp")
+            .and_then(Value::as_f64)
+            .ok_or(Flawed::Malformed)?;
         if now >= end + leeway {
             return Err(Flawed::Expired);
         }
@@ -54,20 +71,38 @@ impl Rules {
         };
         let is_right = match &self.issuer {
             Issuer::Just(wanted) => **wanted == *issuer,
-            Issuer::Any => issuer.is_empty() || !name(issuer.as_bytes()).is_none_or(|name| name.contains(char::is_whitespace)),
+            Issuer::Any => {
+                issuer.is_empty()
+                    || !name(issuer.as_bytes())
+                        .is_none_or(|name| name.contains(char::is_whitespace))
+            }
         };
-        if is_right { Ok(issuer) } else { Err(Flawed::Issuer) }
+        if is_right {
+            Ok(issuer)
+        } else {
+            Err(Flawed::Issuer)
+        }
     }
 
     fn judge_audience(&self, claims: &Value) -> Result<(), Flawed> {
-        let Audience::OneOf(wanted) = &self.audience else { return Ok(()) };
-        let is_wanted = |audience: &Value| audience.as_str().is_some_and(|audience| wanted.iter().any(|wanted| wanted == audience));
+        let Audience::OneOf(wanted) = &self.audience else {
+            return Ok(());
+        };
+        let is_wanted = |audience: &Value| {
+            audience
+                .as_str()
+                .is_some_and(|audience| wanted.iter().any(|wanted| wanted == audience))
+        };
         let is_right = match claims.get("aud") {
             Some(Value::Array(audiences)) => audiences.iter().any(is_wanted),
             Some(audience) => is_wanted(audience),
             None => false,
         };
-        if is_right { Ok(()) } else { Err(Flawed::Audience) }
+        if is_right {
+            Ok(())
+        } else {
+            Err(Flawed::Audience)
+        }
     }
 
     /// Text, or a whole number as its digits.
@@ -103,7 +138,10 @@ mod tests {
         for (name, value) in other.as_object().unwrap() {
             match value {
                 Value::Null => claims.as_object_mut().unwrap().remove(name),
-                value => claims.as_object_mut().unwrap().insert(name.clone(), value.clone()),
+                value => claims
+                    .as_object_mut()
+                    .unwrap()
+                    .insert(name.clone(), value.clone()),
             };
         }
         claims
@@ -111,7 +149,9 @@ mod tests {
 
     fn judged(rules: &Rules, other: &Value) -> Result<String, Flawed> {
         let now = UNIX_EPOCH + Duration::from_secs(NOW);
-        rules.judge(&claims(other), now).map(|principal| principal.to_string())
+        rules
+            .judge(&claims(other), now)
+            .map(|principal| principal.to_string())
     }
 
     #[test]
@@ -169,17 +209,30 @@ mod tests {
         ] {
             assert_eq!(judged(&rules("sub"), &json!({ "sub": sub })), expected);
         }
-        assert_eq!(judged(&rules("/account/id"), &json!({})), Ok("jwt:/account/id https://id.example 7".to_owned()));
-        assert_eq!(judged(&rules("/account/name"), &json!({})), Err(Flawed::Claim));
         assert_eq!(
-            judged(&rules("https://example.com/user"), &json!({"https://example.com/user": "eve"})),
+            judged(&rules("/account/id"), &json!({})),
+            Ok("jwt:/account/id https://id.example 7".to_owned())
+        );
+        assert_eq!(
+            judged(&rules("/account/name"), &json!({})),
+            Err(Flawed::Claim)
+        );
+        assert_eq!(
+            judged(
+                &rules("https://example.com/user"),
+                &json!({"https://example.com/user": "eve"})
+            ),
             Ok("jwt:https://example.com/user https://id.example eve".to_owned())
         );
     }
 
     #[test]
     fn two_issuers_never_share_a_caller() {
-        let any = Rules { issuer: Issuer::Any, audience: Audience::Any, ..rules("sub") };
+        let any = Rules {
+            issuer: Issuer::Any,
+            audience: Audience::Any,
+            ..rules("sub")
+        };
         let of = |iss: Value, sub: &str| judged(&any, &json!({"iss": iss, "sub": sub}));
         assert_eq!(of(json!("a"), "b c"), Ok("jwt:sub a b c".to_owned()));
         assert_eq!(of(json!("a b"), "c"), Err(Flawed::Issuer));
@@ -192,6 +245,9 @@ mod tests {
     fn times_beyond_all_numbers_overflow_nothing() {
         let rules = rules("sub");
         assert!(judged(&rules, &json!({"exp": f64::MAX, "nbf": f64::MIN})).is_ok());
-        assert_eq!(judged(&rules, &json!({"exp": f64::MAX, "nbf": u64::MAX})), Err(Flawed::NotYetValid));
+        assert_eq!(
+            judged(&rules, &json!({"exp": f64::MAX, "nbf": u64::MAX})),
+            Err(Flawed::NotYetValid)
+        );
     }
 }

@@ -1,8 +1,9 @@
 //! Keeps the keys of tokens up to date with where they come from.
 //!
-//! A key that is no longer there verifies nothing from the moment the new set is read, the last one as well: a set without any is how
-//! an issuer withdraws it. A set that cannot be had anew stays good for `stale_max`; after that nobody knows which keys were withdrawn
-//! meanwhile, and tokens are refused for the time being.
+//! A key that is no longer there verifies nothing from the moment the new set is read, the last one
+//! as well: a set without any is how an issuer withdraws it. A set that cannot be had anew stays
+//! good for `stale_max`; after that nobody knows which keys were withdrawn meanwhile, and tokens
+//! are refused for the time being.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,9 +26,11 @@ use crate::telemetry::Metrics;
 const BYTES_MAX: usize = 256 << 10;
 /// How long a URL may take.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a file is read. Reading it tells more than its times do, which some systems that put files in place set back.
+/// How often a file is read. Reading it tells more than its times do, which some systems that put
+/// files in place set back.
 const FILE_EVERY: Duration = Duration::from_secs(1);
-/// After a token of an unknown key, keys are not asked for again any sooner: anybody can make up names of keys.
+/// After a token of an unknown key, keys are not asked for again any sooner: anybody can make up
+/// names of keys.
 const AGAIN_URL: Duration = Duration::from_secs(10);
 const AGAIN_FILE: Duration = Duration::from_millis(100);
 /// After a failure of a URL: first so soon, then twice as long each time.
@@ -45,7 +48,8 @@ struct Shared {
     /// What the place was made of: another keeper of the same may go on with what this one has.
     settings: config::Jwt,
     held: ArcSwap<Held>,
-    /// Taken by whoever reads: an answer on its way must not overwrite a later one. Holds when somebody last asked again.
+    /// Taken by whoever reads: an answer on its way must not overwrite a later one. Holds when
+    /// somebody last asked again.
     reading: Mutex<Option<Instant>>,
     metrics: Metrics,
 }
@@ -67,7 +71,8 @@ struct Held {
 }
 
 impl Keeper {
-    /// Reads the keys once. A file that is no good is a mistake; a URL that does not answer may yet.
+    /// Reads the keys once. A file that is no good is a mistake; a URL that does not answer may
+    /// yet.
     pub(in crate::gateway::principal) async fn start(
         settings: &config::Jwt,
         metrics: Metrics,
@@ -76,10 +81,15 @@ impl Keeper {
         let place = match &settings.keys {
             KeysFrom::File(path) => Place::File(path.clone()),
             KeysFrom::Secret(path) => Place::Secret(path.clone()),
-            KeysFrom::Url(url) => Place::Url(Fetcher::new(url.expose(), settings.ca_file.as_deref(), "jwt")?),
+            KeysFrom::Url(url) => Place::Url(Fetcher::new(
+                url.expose(),
+                settings.ca_file.as_deref(),
+                "jwt",
+            )?),
         };
-        let held =
-            before.filter(|before| is_same_place(&before.shared.settings, settings)).map(|before| before.shared.held.load_full());
+        let held = before
+            .filter(|before| is_same_place(&before.shared.settings, settings))
+            .map(|before| before.shared.held.load_full());
         let shared = Arc::new(Shared {
             place,
             settings: settings.clone(),
@@ -89,24 +99,34 @@ impl Keeper {
         });
         let read = shared.read(&mut *shared.reading.lock().await).await;
         if let (Err(error), Place::File(path) | Place::Secret(path)) = (read, &shared.place) {
-            let setting = if matches!(shared.place, Place::File(_)) { "keys_file" } else { "secret_file" };
+            let setting = if matches!(shared.place, Place::File(_)) {
+                "keys_file"
+            } else {
+                "secret_file"
+            };
             return Err(format!("jwt.{setting} {}: {error}", path.display()));
         }
         let keeping = tokio::spawn(keep(shared.clone()));
-        Ok(Keeper { shared, _keeping: AbortOnDropHandle::new(keeping) })
+        Ok(Keeper {
+            shared,
+            _keeping: AbortOnDropHandle::new(keeping),
+        })
     }
 
     /// The keys that are good now; or, in a word, why there are none.
     pub(super) fn current(&self) -> Result<Arc<KeySet>, &'static str> {
         let held = self.shared.held.load();
         match (&held.keys, held.read_at) {
-            (Some(keys), Some(read_at)) if read_at.elapsed() <= self.shared.settings.stale_max => Ok(keys.clone()),
+            (Some(keys), Some(read_at)) if read_at.elapsed() <= self.shared.settings.stale_max => {
+                Ok(keys.clone())
+            }
             (Some(_), _) => Err("keys_stale"),
             (None, _) => Err("keys_absent"),
         }
     }
 
-    /// Reads the keys because a token is not of those we have, unless that was done a moment ago. Whether they may be others now.
+    /// Reads the keys because a token is not of those we have, unless that was done a moment ago.
+    /// Whether they may be others now.
     ///
     /// Who comes while somebody else is reading waits for that.
     pub(super) async fn ask_again(&self) -> bool {
@@ -140,7 +160,11 @@ async fn keep(shared: Arc<Shared>) {
 
 impl Shared {
     fn again_every(&self) -> Duration {
-        if matches!(self.place, Place::Url(_)) { AGAIN_URL } else { AGAIN_FILE }
+        if matches!(self.place, Place::Url(_)) {
+            AGAIN_URL
+        } else {
+            AGAIN_FILE
+        }
     }
 
     /// How long to wait before reading, after so many failures in a row.
@@ -149,9 +173,10 @@ impl Shared {
             (Place::File(_) | Place::Secret(_), _, _) => FILE_EVERY,
             (Place::Url(_), 0, true) => self.settings.refresh,
             // The first reading, at the start, may have failed as well.
-            (Place::Url(_), failures, _) => {
-                RETRY_MIN.saturating_mul(1 << failures.min(5)).min(RETRY_MAX).min(self.settings.refresh)
-            }
+            (Place::Url(_), failures, _) => RETRY_MIN
+                .saturating_mul(1 << failures.min(5))
+                .min(RETRY_MAX)
+                .min(self.settings.refresh),
         }
     }
 
@@ -174,13 +199,21 @@ impl Shared {
                 if held.bytes != bytes || held.trouble.is_some() {
                     tell(&keys);
                 }
-                self.held.store(Arc::new(Held { keys: Some(keys), bytes, read_at: Some(Instant::now()), trouble: None }));
+                self.held.store(Arc::new(Held {
+                    keys: Some(keys),
+                    bytes,
+                    read_at: Some(Instant::now()),
+                    trouble: None,
+                }));
                 Ok(())
             }
             Err(error) => {
                 self.metrics.jwt_keys_read(false);
                 self.complain(&held, &error);
-                self.held.store(Arc::new(Held { trouble: Some(error.clone()), ..(*held).clone() }));
+                self.held.store(Arc::new(Held {
+                    trouble: Some(error.clone()),
+                    ..(*held).clone()
+                }));
                 Err(error)
             }
         }
@@ -197,18 +230,30 @@ impl Shared {
                 ?stale_max,
                 "the keys of tokens could not be read; those from before are used until they are too old"
             ),
-            None => tracing::warn!(error, "the keys of tokens could not be read; guarded requests are refused until they can be"),
+            None => tracing::warn!(
+                error,
+                "the keys of tokens could not be read; guarded requests are refused until they can be"
+            ),
         }
     }
 
     async fn bytes(&self) -> Result<Bytes, String> {
         match &self.place {
             Place::File(path) | Place::Secret(path) => {
-                let bytes = tokio::fs::read(path).await.map_err(|error| error.to_string())?;
-                if bytes.len() > BYTES_MAX { Err(format!("it has more than {BYTES_MAX} bytes")) } else { Ok(bytes.into()) }
+                let bytes = tokio::fs::read(path)
+                    .await
+                    .map_err(|error| error.to_string())?;
+                if bytes.len() > BYTES_MAX {
+                    Err(format!("it has more than {BYTES_MAX} bytes"))
+                } else {
+                    Ok(bytes.into())
+                }
             }
             Place::Url(fetcher) => {
-                let fetched = fetcher.get(question(), BYTES_MAX, FETCH_TIMEOUT).await.map_err(|failed| failed.why)?;
+                let fetched = fetcher
+                    .get(question(), BYTES_MAX, FETCH_TIMEOUT)
+                    .await
+                    .map_err(|failed| failed.why)?;
                 match fetched.status {
                     StatusCode::OK => Ok(fetched.body),
                     status => Err(format!("it answered with {status}")),
@@ -229,7 +274,10 @@ impl Shared {
 fn tell(keys: &KeySet) {
     match keys.lack() {
         Some(lack) => {
-            tracing::warn!(lack, "the keys of tokens were all withdrawn: every token is refused until there is one again");
+            tracing::warn!(
+                lack,
+                "the keys of tokens were all withdrawn: every token is refused until there is one again"
+            );
         }
         None => tracing::info!(keys = keys.len(), "the keys of tokens were read"),
     }
@@ -237,7 +285,10 @@ fn tell(keys: &KeySet) {
 
 fn question() -> HeaderMap {
     HeaderMap::from_iter([
-        (ACCEPT, HeaderValue::from_static("application/jwk-set+json, application/json")),
+        (
+            ACCEPT,
+            HeaderValue::from_static("application/jwk-set+json, application/json"),
+        ),
         (USER_AGENT, HeaderValue::from_static("hapax")),
     ])
 }

@@ -1,8 +1,9 @@
 //! `jwt`: a token that is verified with each request, and a claim of it.
 //!
-//! `token.rs` reads one and verifies its signature, `claims.rs` judges what it claims, `keys.rs` are the keys and `keeper.rs` keeps
-//! them up to date. The algorithms are pinned by the configuration; a token chooses only among keys that are ours already, so what it
-//! says of keys itself (`jwk`, `jku`, `x5u`, `x5c`) is not looked at.
+//! `token.rs` reads one and verifies its signature, `claims.rs` judges what it claims, `keys.rs`
+//! are the keys and `keeper.rs` keeps them up to date. The algorithms are pinned by the
+//! configuration; a token chooses only among keys that are ours already, so what it says of keys
+//! itself (`jwk`, `jku`, `x5u`, `x5c`) is not looked at.
 
 mod claims;
 mod keeper;
@@ -74,12 +75,20 @@ impl Flawed {
     /// What its bearer is told: of what is wrong only what any clock tells.
     pub(super) fn answer(self) -> Response<Body> {
         let (flaw, challenge) = match self {
-            Flawed::Expired => (Flaw::Expired, "Bearer error=\"invalid_token\", error_description=\"expired\""),
-            Flawed::NotYetValid => (Flaw::NotYetValid, "Bearer error=\"invalid_token\", error_description=\"not yet valid\""),
+            Flawed::Expired => (
+                Flaw::Expired,
+                "Bearer error=\"invalid_token\", error_description=\"expired\"",
+            ),
+            Flawed::NotYetValid => (
+                Flaw::NotYetValid,
+                "Bearer error=\"invalid_token\", error_description=\"not yet valid\"",
+            ),
             _ => (Flaw::Other, "Bearer error=\"invalid_token\""),
         };
         let mut response = rejected(&Rejection::CredentialsInvalid(flaw));
-        response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+        response
+            .headers_mut()
+            .insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
         response
     }
 }
@@ -93,14 +102,20 @@ pub(super) struct Jwt {
 
 impl Jwt {
     pub(super) fn new(settings: &config::Jwt, claim: &Claim, keys: Arc<Keeper>) -> Jwt {
-        Jwt { field: settings.field.clone(), rules: Rules::new(settings, claim), keys }
+        Jwt {
+            field: settings.field.clone(),
+            rules: Rules::new(settings, claim),
+            keys,
+        }
     }
 
     /// Whose token the request carries, if it is good now.
     pub(super) async fn of(&self, headers: &HeaderMap) -> Result<Principal, Refused> {
         let token = self.token(headers)?;
         let claims = self.verify(token).await?;
-        self.rules.judge(&claims, SystemTime::now()).map_err(Refused::Invalid)
+        self.rules
+            .judge(&claims, SystemTime::now())
+            .map_err(Refused::Invalid)
     }
 
     fn token<'a>(&self, headers: &'a HeaderMap) -> Result<&'a str, Refused> {
@@ -108,14 +123,19 @@ impl Jwt {
             "repeated" => Refused::Invalid(Flawed::Repeated),
             _ => Refused::Missing(reason),
         })?;
-        let token = if self.field == AUTHORIZATION { bearer(value).ok_or(Refused::Missing("scheme"))? } else { value };
+        let token = if self.field == AUTHORIZATION {
+            bearer(value).ok_or(Refused::Missing("scheme"))?
+        } else {
+            value
+        };
         if token.len() > TOKEN_BYTES_MAX {
             return Err(Refused::Invalid(Flawed::TooLong));
         }
         std::str::from_utf8(token).map_err(|_| Refused::Invalid(Flawed::Malformed))
     }
 
-    /// What a token claims, if its signature is by one of the keys. One whose key is not known is looked at again with fresh keys.
+    /// What a token claims, if its signature is by one of the keys. One whose key is not known is
+    /// looked at again with fresh keys.
     async fn verify(&self, token: &str) -> Result<serde_json::Value, Refused> {
         let keys = self.keys.current().map_err(Refused::Unavailable)?;
         match keys.verify(token) {
@@ -136,5 +156,7 @@ fn is_of_other_keys(flawed: Flawed, keys: &KeySet) -> bool {
 /// The credential of a Bearer field; `None` for any other scheme.
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, credential) = value.split_at(value.iter().position(|byte| *byte == b' ')?);
-    scheme.eq_ignore_ascii_case(b"bearer").then(|| credential.trim_ascii())
+    scheme
+        .eq_ignore_ascii_case(b"bearer")
+        .then(|| credential.trim_ascii())
 }

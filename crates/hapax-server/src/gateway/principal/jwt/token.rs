@@ -8,12 +8,14 @@ use serde_json::Value;
 use super::Flawed;
 use super::keys::KeySet;
 
-/// Tokens that say what they are for are taken if they are for this (RFC 8725 section 3.11, RFC 9068): the same keys may sign others,
-/// such as one that ends a session, and those are no credentials.
+/// Tokens that say what they are for are taken if they are for this (RFC 8725 section 3.11, RFC
+/// 9068): the same keys may sign others, such as one that ends a session, and those are no
+/// credentials.
 const KINDS: [&str; 2] = ["jwt", "at+jwt"];
 
 impl KeySet {
-    /// What a token claims, if a key of this set has signed it. What the claims are worth is not judged here.
+    /// What a token claims, if a key of this set has signed it. What the claims are worth is not
+    /// judged here.
     pub(super) fn verify(&self, token: &str) -> Result<Value, Flawed> {
         let header = decode_header(token).map_err(|_| Flawed::Malformed)?;
         if header.crit.is_some() {
@@ -29,13 +31,17 @@ impl KeySet {
         if named.peek().is_none() {
             return Err(Flawed::Key);
         }
-        let mut fitting = named.filter(|key| key.algorithms.contains(&header.alg)).peekable();
+        let mut fitting = named
+            .filter(|key| key.algorithms.contains(&header.alg))
+            .peekable();
         if fitting.peek().is_none() {
             return Err(Flawed::Algorithm);
         }
         let (message, signature) = token.rsplit_once('.').ok_or(Flawed::Malformed)?;
         for key in fitting {
-            if verify(signature, message.as_bytes(), &key.key, header.alg).map_err(|_| Flawed::Malformed)? {
+            if verify(signature, message.as_bytes(), &key.key, header.alg)
+                .map_err(|_| Flawed::Malformed)?
+            {
                 // Verified by now. The claims have rules of their own, stricter than the library's.
                 return insecure_decode_claims(token).map_err(|_| Flawed::Malformed);
             }

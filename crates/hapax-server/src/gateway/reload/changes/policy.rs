@@ -53,9 +53,15 @@ pub(super) fn settings(policy: &Policy) -> Vec<(&'static str, String)> {
         ("wait", spelled(*wait)),
         ("wait_max", spelled(*wait_max)),
         ("classes", format!("{classes:?}")),
-        ("velocity", velocity.iter().map(rate).collect::<Vec<_>>().join(", ")),
+        (
+            "velocity",
+            velocity.iter().map(rate).collect::<Vec<_>>().join(", "),
+        ),
         ("keep_answers", keep_answers.to_string()),
-        ("answer_version", answer_version.as_deref().unwrap_or("none").to_owned()),
+        (
+            "answer_version",
+            answer_version.as_deref().unwrap_or("none").to_owned(),
+        ),
         ("answer_bytes_max", answer_bytes_max.to_string()),
         ("replay_cookies", replay_cookies.to_string()),
         ("keep_close_delimited", keep_close_delimited.to_string()),
@@ -72,7 +78,10 @@ fn key_from(source: &KeySource) -> String {
     match source {
         KeySource::Field => "header".to_owned(),
         KeySource::Body(pointer) => format!("body:{pointer}"),
-        KeySource::Derived(parts) => format!("derived:{}", parts.iter().map(part).collect::<Vec<_>>().join(",")),
+        KeySource::Derived(parts) => format!(
+            "derived:{}",
+            parts.iter().map(part).collect::<Vec<_>>().join(",")
+        ),
     }
 }
 

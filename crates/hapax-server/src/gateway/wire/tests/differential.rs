@@ -31,7 +31,9 @@ enum Seen {
 
 #[tokio::test]
 async fn the_library_sees_the_requests_that_the_scanner_saw() {
-    let seed = std::env::var("HAPAX_SEED").map_or(0x6861_7061_7821, |text| text.parse().expect("HAPAX_SEED is a number"));
+    let seed = std::env::var("HAPAX_SEED").map_or(0x6861_7061_7821, |text| {
+        text.parse().expect("HAPAX_SEED is a number")
+    });
     println!("HAPAX_SEED={seed}");
     let mut seeds = Random(seed);
     let (mut requests, mut refused) = (0, 0);
@@ -46,11 +48,20 @@ async fn the_library_sees_the_requests_that_the_scanner_saw() {
             "case {case} of seed {seed}: library (left), scanner (right)\n{:?}",
             String::from_utf8_lossy(&input)
         );
-        requests += scanned.iter().filter(|seen| matches!(seen, Seen::Request { body: Some(_), .. })).count();
-        refused += scanned.iter().filter(|seen| matches!(seen, Seen::Refused(_))).count();
+        requests += scanned
+            .iter()
+            .filter(|seen| matches!(seen, Seen::Request { body: Some(_), .. }))
+            .count();
+        refused += scanned
+            .iter()
+            .filter(|seen| matches!(seen, Seen::Refused(_)))
+            .count();
     }
     println!("{requests} requests, {refused} connections refused");
-    assert!(requests > CASES / 2 && refused > CASES / 10, "the inputs are too much alike: {requests} requests, {refused} refused");
+    assert!(
+        requests > CASES / 2 && refused > CASES / 10,
+        "the inputs are too much alike: {requests} requests, {refused} refused"
+    );
 }
 
 /// The scanner's view of a connection that ends after `input`.
@@ -62,7 +73,11 @@ fn by_scanner(input: &[u8]) -> Vec<Seen> {
     loop {
         scanner.resume();
         if scanner.in_head() {
-            seen.extend(open.take().map(|(method, target, body)| Seen::Request { method, target, body: Some(body) }));
+            seen.extend(open.take().map(|(method, target, body)| Seen::Request {
+                method,
+                target,
+                body: Some(body),
+            }));
             if last {
                 return seen;
             }
@@ -82,8 +97,17 @@ fn by_scanner(input: &[u8]) -> Vec<Seen> {
                 }
             }
             stopped => {
-                seen.extend(open.map(|(method, target, _)| Seen::Request { method, target, body: None }));
-                seen.extend(stopped.err().filter(|_| scanner.in_head()).map(Seen::Refused));
+                seen.extend(open.map(|(method, target, _)| Seen::Request {
+                    method,
+                    target,
+                    body: None,
+                }));
+                seen.extend(
+                    stopped
+                        .err()
+                        .filter(|_| scanner.in_head())
+                        .map(Seen::Refused),
+                );
                 return seen;
             }
         }
@@ -99,17 +123,29 @@ fn read_head(head: &[u8]) -> (String, String, bool) {
         .lines()
         .filter_map(|line| line.split_once(':'))
         .filter(|(name, _)| name.eq_ignore_ascii_case("connection"))
-        .flat_map(|(_, value)| value.split(',').map(|option| option.trim().to_ascii_lowercase()))
+        .flat_map(|(_, value)| {
+            value
+                .split(',')
+                .map(|option| option.trim().to_ascii_lowercase())
+        })
         .collect();
     let has = |option: &str| options.iter().any(|given| given == option);
-    (words[0].to_owned(), plain(words[1]), has("close") || (words[2] == "HTTP/1.0" && !has("keep-alive")))
+    (
+        words[0].to_owned(),
+        plain(words[1]),
+        has("close") || (words[2] == "HTTP/1.0" && !has("keep-alive")),
+    )
 }
 
 /// An absolute target as the library spells it.
 fn plain(target: &str) -> String {
     match target.find("://") {
         Some(at) if !target.starts_with('/') => {
-            let slash = if target[at + 3..].contains('/') { "" } else { "/" };
+            let slash = if target[at + 3..].contains('/') {
+                ""
+            } else {
+                "/"
+            };
             format!("{}{slash}", target.to_ascii_lowercase())
         }
         _ => target.to_owned(),
@@ -133,7 +169,9 @@ async fn by_library(input: &[u8], random: &mut Random) -> Vec<Seen> {
             Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
         }
     });
-    let serving = http1::Builder::new().half_close(true).serve_connection(wire, service);
+    let serving = http1::Builder::new()
+        .half_close(true)
+        .serve_connection(wire, service);
     let (mut reader, mut writer) = tokio::io::split(client);
     let sending = async {
         let mut rest = input;
@@ -152,14 +190,25 @@ async fn by_library(input: &[u8], random: &mut Random) -> Vec<Seen> {
         let _ = reader.read_to_end(&mut Vec::new()).await;
     };
     let (_, (), ()) = tokio::join!(serving, sending, receiving);
-    Arc::try_unwrap(seen).map_or_else(|shared| shared.lock().unwrap().clone(), |seen| seen.into_inner().unwrap())
+    Arc::try_unwrap(seen).map_or_else(
+        |shared| shared.lock().unwrap().clone(),
+        |seen| seen.into_inner().unwrap(),
+    )
 }
 
 async fn read_request(request: Request<Incoming>) -> Seen {
     let (parts, body) = request.into_parts();
     let target = plain(&parts.uri.to_string());
-    let body = body.collect().await.ok().map(|body| body.to_bytes().to_vec());
-    Seen::Request { method: parts.method.to_string(), target, body }
+    let body = body
+        .collect()
+        .await
+        .ok()
+        .map(|body| body.to_bytes().to_vec());
+    Seen::Request {
+        method: parts.method.to_string(),
+        target,
+        body,
+    }
 }
 
 /// The bytes of a connection: a few requests, most of them good, some of them damaged.
@@ -178,11 +227,27 @@ fn connection(random: &mut Random) -> Vec<u8> {
 
 fn request(random: &mut Random) -> Vec<u8> {
     let method = random.pick(&["GET", "POST", "PATCH", "DELETE", "x-odd", "OPTIONS"]);
-    let target = random.pick(&["/", "/a/b?c=d", "//x", "/%2e%2e/?q=\"", "http://h.example/x", "http://H.example/", "/a|b^c"]);
-    let target = if *method == "OPTIONS" && random.one_in(2) { "*" } else { target };
+    let target = random.pick(&[
+        "/",
+        "/a/b?c=d",
+        "//x",
+        "/%2e%2e/?q=\"",
+        "http://h.example/x",
+        "http://H.example/",
+        "/a|b^c",
+    ]);
+    let target = if *method == "OPTIONS" && random.one_in(2) {
+        "*"
+    } else {
+        target
+    };
     let version = random.pick(&["1.1", "1.1", "1.1", "1.1", "1.1", "1.1", "1.0"]);
     let mut head = format!("{method} {target} HTTP/{version}\r\n");
-    let mut fields = vec![random.pick(&["Host: h.example", "host:h.example\t", "HOST: h.example"]).to_string()];
+    let mut fields = vec![
+        random
+            .pick(&["Host: h.example", "host:h.example\t", "HOST: h.example"])
+            .to_string(),
+    ];
     for _ in 0..random.between(0, 4) {
         fields.push((*random.pick(FIELDS)).to_string());
     }
@@ -212,7 +277,9 @@ const FIELDS: &[&str] = &[
 ];
 
 fn body(random: &mut Random, fields: &mut Vec<String>) -> Vec<u8> {
-    let bytes: Vec<u8> = (0..random.between(0, 300)).map(|_| *random.pick(b"GET / HTTP/1.1\r\n\r\n0:;\0\xff")).collect();
+    let bytes: Vec<u8> = (0..random.between(0, 300))
+        .map(|_| *random.pick(b"GET / HTTP/1.1\r\n\r\n0:;\0\xff"))
+        .collect();
     match random.between(0, 2) {
         0 => Vec::new(),
         1 => {
@@ -220,7 +287,11 @@ fn body(random: &mut Random, fields: &mut Vec<String>) -> Vec<u8> {
             bytes
         }
         _ => {
-            fields.push(random.pick(&["Transfer-Encoding: chunked", "transfer-encoding:CHUNKED "]).to_string());
+            fields.push(
+                random
+                    .pick(&["Transfer-Encoding: chunked", "transfer-encoding:CHUNKED "])
+                    .to_string(),
+            );
             chunked(&bytes, random)
         }
     }
@@ -236,7 +307,16 @@ fn chunked(mut bytes: &[u8], random: &mut Random) -> Vec<u8> {
         body.extend(chunk);
         body.extend(b"\r\n");
     }
-    body.extend(random.pick(&["0\r\n\r\n", "000\r\n\r\n", "0;x\r\n\r\n", "0\r\nX-Sum: 1\r\n\r\n"]).bytes());
+    body.extend(
+        random
+            .pick(&[
+                "0\r\n\r\n",
+                "000\r\n\r\n",
+                "0;x\r\n\r\n",
+                "0\r\nX-Sum: 1\r\n\r\n",
+            ])
+            .bytes(),
+    );
     body
 }
 
@@ -297,7 +377,9 @@ impl Random {
     }
 
     fn between(&mut self, least: usize, most: usize) -> usize {
-        least + usize::try_from(self.next() % (most - least + 1) as u64).expect("smaller than a usize")
+        least
+            + usize::try_from(self.next() % (most - least + 1) as u64)
+                .expect("smaller than a usize")
     }
 
     fn one_in(&mut self, many: usize) -> bool {

@@ -1,4 +1,5 @@
-//! The scanner against a table and against the library it protects, and the wire under a real server connection.
+//! The scanner against a table and against the library it protects, and the wire under a real
+//! server connection.
 
 mod differential;
 mod http2;
@@ -11,7 +12,11 @@ use std::time::Duration;
 use super::{Limits, Pace, Settings};
 
 pub(super) fn limits() -> Arc<Limits> {
-    Arc::new(Limits { head_bytes_max: 1_024, fields_max: 12, never_hop_by_hop: vec!["PayPal-Request-Id".to_owned()] })
+    Arc::new(Limits {
+        head_bytes_max: 1_024,
+        fields_max: 12,
+        never_hop_by_hop: vec!["PayPal-Request-Id".to_owned()],
+    })
 }
 
 pub(super) fn settings() -> Settings {
@@ -21,5 +26,8 @@ pub(super) fn settings() -> Settings {
         stall: Duration::from_secs(20),
         rate_min: 128,
     };
-    Settings { limits: limits(), pace }
+    Settings {
+        limits: limits(),
+        pace,
+    }
 }

@@ -30,7 +30,11 @@ fn verdict(input: &[u8], cuts: &[usize]) -> Verdict {
         }
     }
     let whole = good == input.len() && (scanner.in_head() || scanner.is_paused());
-    if whole { Good(scanner.requests()) } else { Waits(scanner.requests()) }
+    if whole {
+        Good(scanner.requests())
+    } else {
+        Waits(scanner.requests())
+    }
 }
 
 fn check(input: &[u8], expected: Verdict) {
@@ -107,13 +111,25 @@ fn line_ends() {
         ("GET / HTTP/1.1\nHost: a\r\n\r\n", Refused(0, R::LineEnd)),
         ("GET / HTTP/1.1\r\nHost: a\n\r\n", Refused(0, R::LineEnd)),
         ("GET / HTTP/1.1\r\nHost: a\r\n\n", Refused(0, R::LineEnd)),
-        ("GET / HTTP/1.1\r\nHost: a\rX: b\r\n\r\n", Refused(0, R::LineEnd)),
-        ("GET / HTTP/1.1\r\nHost: a\r\r\n\r\n", Refused(0, R::LineEnd)),
+        (
+            "GET / HTTP/1.1\r\nHost: a\rX: b\r\n\r\n",
+            Refused(0, R::LineEnd),
+        ),
+        (
+            "GET / HTTP/1.1\r\nHost: a\r\r\n\r\n",
+            Refused(0, R::LineEnd),
+        ),
         ("GET /\rHTTP/1.1\r\nHost: a\r\n\r\n", Refused(0, R::LineEnd)),
         ("\n", Refused(0, R::LineEnd)),
         ("\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", Good(1)),
-        ("\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", Refused(0, R::RequestLine)),
-        ("\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", Refused(0, R::LineEnd)),
+        (
+            "\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            Refused(0, R::RequestLine),
+        ),
+        (
+            "\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            Refused(0, R::LineEnd),
+        ),
         ("GET / HTTP/1.1\r\nHost: a\r\n\r", Waits(0)),
         ("GET / HTTP/1.1\r\nHost: a\r\n", Waits(0)),
         ("", Good(0)),
@@ -141,23 +157,38 @@ fn fields() {
         ("X: a\u{b}b", Refused(0, R::FieldValue)),
         ("Expect: 100-Continue", Good(1)),
         ("Expect: 200-ok", Refused(0, R::Expect)),
-        ("Expect: 100-continue\r\nExpect: 100-continue", Refused(0, R::Expect)),
+        (
+            "Expect: 100-continue\r\nExpect: 100-continue",
+            Refused(0, R::Expect),
+        ),
         ("Connection: close", Good(1)),
         ("Connection: keep-alive, Upgrade,, x-mine", Good(1)),
         ("Connection: a b", Refused(0, R::ConnectionOption)),
         ("Connection: \"x\"", Refused(0, R::ConnectionOption)),
-        ("Connection: close, Idempotency-Key", Refused(0, R::ConnectionNames)),
+        (
+            "Connection: close, Idempotency-Key",
+            Refused(0, R::ConnectionNames),
+        ),
         ("Connection: hapax-fence", Refused(0, R::ConnectionNames)),
         ("Connection: AUTHORIZATION", Refused(0, R::ConnectionNames)),
         ("Connection: cookie", Refused(0, R::ConnectionNames)),
         ("Connection: host", Refused(0, R::ConnectionNames)),
         ("Connection: content-type", Refused(0, R::ConnectionNames)),
-        ("Connection: transfer-encoding", Refused(0, R::ConnectionNames)),
+        (
+            "Connection: transfer-encoding",
+            Refused(0, R::ConnectionNames),
+        ),
         ("Connection: forwarded", Refused(0, R::ConnectionNames)),
-        ("Connection: x-forwarded-for", Refused(0, R::ConnectionNames)),
+        (
+            "Connection: x-forwarded-for",
+            Refused(0, R::ConnectionNames),
+        ),
         ("Connection: traceparent", Refused(0, R::ConnectionNames)),
         ("Connection: x-request-id", Refused(0, R::ConnectionNames)),
-        ("Connection: close\r\nConnection: paypal-request-id", Refused(0, R::ConnectionNames)),
+        (
+            "Connection: close\r\nConnection: paypal-request-id",
+            Refused(0, R::ConnectionNames),
+        ),
     ];
     for (field, expected) in fields {
         check(with(field).as_bytes(), expected);
@@ -192,16 +223,32 @@ fn hosts() {
         ("\u{e9}", false),
     ] {
         let input = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
-        check(input.as_bytes(), if good { Good(1) } else { Refused(0, R::HostNotPlain) });
+        check(
+            input.as_bytes(),
+            if good {
+                Good(1)
+            } else {
+                Refused(0, R::HostNotPlain)
+            },
+        );
     }
     check_all(&[
         ("GET / HTTP/1.1\r\n\r\n", Refused(0, R::HostMissing)),
         ("GET http://a/ HTTP/1.1\r\n\r\n", Refused(0, R::HostMissing)),
         ("GET / HTTP/1.0\r\n\r\n", Good(1)),
         ("GET http://a/ HTTP/1.0\r\n\r\n", Good(1)),
-        ("GET / HTTP/1.1\r\nHost: a\r\nhost: a\r\n\r\n", Refused(0, R::HostRepeated)),
-        ("GET / HTTP/1.0\r\nHost: a\r\nHOST: b\r\n\r\n", Refused(0, R::HostRepeated)),
-        ("GET http://A.b:8/ HTTP/1.1\r\nHost:\ta.B:8 \t\r\n\r\n", Good(1)),
+        (
+            "GET / HTTP/1.1\r\nHost: a\r\nhost: a\r\n\r\n",
+            Refused(0, R::HostRepeated),
+        ),
+        (
+            "GET / HTTP/1.0\r\nHost: a\r\nHOST: b\r\n\r\n",
+            Refused(0, R::HostRepeated),
+        ),
+        (
+            "GET http://A.b:8/ HTTP/1.1\r\nHost:\ta.B:8 \t\r\n\r\n",
+            Good(1),
+        ),
     ]);
 }
 
@@ -212,7 +259,10 @@ fn lengths() {
         ("Content-Length: 00", Good(1)),
         ("Content-Length: 1", Waits(1)),
         ("content-length:9999999999999999999", Waits(1)),
-        ("Content-Length: 10000000000000000000", Refused(0, R::ContentLength)),
+        (
+            "Content-Length: 10000000000000000000",
+            Refused(0, R::ContentLength),
+        ),
         ("Content-Length: +1", Refused(0, R::ContentLength)),
         ("Content-Length: -1", Refused(0, R::ContentLength)),
         ("Content-Length: 0x1", Refused(0, R::ContentLength)),
@@ -220,26 +270,59 @@ fn lengths() {
         ("Content-Length: 1 1", Refused(0, R::ContentLength)),
         ("Content-Length: 1;", Refused(0, R::ContentLength)),
         ("Content-Length:", Refused(0, R::ContentLength)),
-        ("Content-Length: 1\r\nContent-Length: 1", Refused(0, R::ContentLengthRepeated)),
-        ("Content-Length: 1\r\ncontent-length: 2", Refused(0, R::ContentLengthRepeated)),
-        ("Content-Length: 0\r\nTransfer-Encoding: chunked", Refused(0, R::BothLengths)),
-        ("Transfer-Encoding: chunked\r\nContent-Length: 0", Refused(0, R::BothLengths)),
+        (
+            "Content-Length: 1\r\nContent-Length: 1",
+            Refused(0, R::ContentLengthRepeated),
+        ),
+        (
+            "Content-Length: 1\r\ncontent-length: 2",
+            Refused(0, R::ContentLengthRepeated),
+        ),
+        (
+            "Content-Length: 0\r\nTransfer-Encoding: chunked",
+            Refused(0, R::BothLengths),
+        ),
+        (
+            "Transfer-Encoding: chunked\r\nContent-Length: 0",
+            Refused(0, R::BothLengths),
+        ),
         ("Transfer-Encoding: Chunked", Waits(1)),
         ("Transfer-Encoding: \tchunked\t", Waits(1)),
-        ("Transfer-Encoding: gzip, chunked", Refused(0, R::TransferEncoding)),
-        ("Transfer-Encoding: chunked, identity", Refused(0, R::TransferEncoding)),
-        ("Transfer-Encoding: chunked,", Refused(0, R::TransferEncoding)),
-        ("Transfer-Encoding: xchunked", Refused(0, R::TransferEncoding)),
-        ("Transfer-Encoding: \"chunked\"", Refused(0, R::TransferEncoding)),
+        (
+            "Transfer-Encoding: gzip, chunked",
+            Refused(0, R::TransferEncoding),
+        ),
+        (
+            "Transfer-Encoding: chunked, identity",
+            Refused(0, R::TransferEncoding),
+        ),
+        (
+            "Transfer-Encoding: chunked,",
+            Refused(0, R::TransferEncoding),
+        ),
+        (
+            "Transfer-Encoding: xchunked",
+            Refused(0, R::TransferEncoding),
+        ),
+        (
+            "Transfer-Encoding: \"chunked\"",
+            Refused(0, R::TransferEncoding),
+        ),
         ("Transfer-Encoding:", Refused(0, R::TransferEncoding)),
         ("Transfer-Encoding: \u{b}chunked", Refused(0, R::FieldValue)),
         ("Transfer-Encoding : chunked", Refused(0, R::FieldName)),
-        ("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked", Refused(0, R::TransferEncodingRepeated)),
+        (
+            "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+            Refused(0, R::TransferEncodingRepeated),
+        ),
     ];
     for (field, expected) in fields {
         check(with(field).as_bytes(), expected);
     }
-    check(b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", Refused(0, R::TransferEncodingOld));
+    check(
+        b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n",
+        Refused(0, R::TransferEncodingOld),
+    );
 }
 
 #[test]
@@ -255,7 +338,10 @@ fn chunks() {
         ("5\r\nhello\r", Waits(1)),
         ("5", Waits(1)),
         ("0\r\n", Waits(1)),
-        ("00000000000000005\r\nhello\r\n0\r\n\r\n", Refused(1, R::ChunkSize)),
+        (
+            "00000000000000005\r\nhello\r\n0\r\n\r\n",
+            Refused(1, R::ChunkSize),
+        ),
         ("\r\n", Refused(1, R::ChunkSize)),
         (";a\r\n", Refused(1, R::ChunkSize)),
         ("0x5\r\nhello", Refused(1, R::ChunkSize)),
@@ -276,7 +362,10 @@ fn chunks() {
         ("5\r\nhello\r\r0\r\n\r\n", Refused(1, R::ChunkEnd)),
         ("4\r\nhello\r\n0\r\n\r\n", Refused(1, R::ChunkEnd)),
     ] {
-        check(format!("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n{HOST}{body}").as_bytes(), expected);
+        check(
+            format!("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n{HOST}{body}").as_bytes(),
+            expected,
+        );
     }
 }
 
@@ -291,53 +380,103 @@ fn trailers() {
         ("X: a\r\n b\r\n\r\n", Refused(1, R::Folded)),
         ("X: a\0\r\n\r\n", Refused(1, R::FieldValue)),
         ("Content-Length: 1\r\n\r\n", Refused(1, R::TrailerField)),
-        ("transfer-encoding: chunked\r\n\r\n", Refused(1, R::TrailerField)),
+        (
+            "transfer-encoding: chunked\r\n\r\n",
+            Refused(1, R::TrailerField),
+        ),
         ("Host: a\r\n\r\n", Refused(1, R::TrailerField)),
         ("Authorization: a\r\n\r\n", Refused(1, R::TrailerField)),
         ("Idempotency-Key: a\r\n\r\n", Refused(1, R::TrailerField)),
         ("Hapax-Fence: 1\r\n\r\n", Refused(1, R::TrailerField)),
         ("Connection: close\r\n\r\n", Refused(1, R::TrailerField)),
-        ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", Refused(1, R::FieldName)),
+        (
+            "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            Refused(1, R::FieldName),
+        ),
     ] {
-        check(format!("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n{HOST}0\r\n{trailers}").as_bytes(), expected);
+        check(
+            format!("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n{HOST}0\r\n{trailers}")
+                .as_bytes(),
+            expected,
+        );
     }
 }
 
 #[test]
 fn bounds() {
-    let head = |bytes: usize| format!("GET /{} HTTP/1.1\r\n{HOST}", "x".repeat(bytes - "GET / HTTP/1.1\r\n".len() - HOST.len()));
+    let head = |bytes: usize| {
+        format!(
+            "GET /{} HTTP/1.1\r\n{HOST}",
+            "x".repeat(bytes - "GET / HTTP/1.1\r\n".len() - HOST.len())
+        )
+    };
     check(head(1_024).as_bytes(), Good(1));
     check(head(1_025).as_bytes(), Refused(0, R::HeadTooLarge));
     check(&[b'x'; 1_024], Waits(0));
     check(&[b'x'; 1_025], Refused(0, R::HeadTooLarge));
     check(with(&["X: a"; 11].join("\r\n")).as_bytes(), Good(1));
-    check(with(&["X: a"; 12].join("\r\n")).as_bytes(), Refused(0, R::TooManyFields));
+    check(
+        with(&["X: a"; 12].join("\r\n")).as_bytes(),
+        Refused(0, R::TooManyFields),
+    );
 
-    let chunked = |body: &str| format!("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n{HOST}{body}");
+    let chunked =
+        |body: &str| format!("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n{HOST}{body}");
     let extended = |bytes: usize| format!("1;{}\r\nx\r\n", "e".repeat(bytes - 1));
     check(chunked(&(extended(256) + "0\r\n\r\n")).as_bytes(), Good(1));
-    check(chunked(&extended(257)).as_bytes(), Refused(1, R::ChunkExtension));
-    check(chunked(&extended(400)).as_bytes(), Refused(1, R::ChunkExtension));
-    check(chunked(&(extended(256).repeat(16) + "0\r\n\r\n")).as_bytes(), Good(1));
-    check(chunked(&(extended(256).repeat(16) + "0;\r\n\r\n")).as_bytes(), Refused(1, R::ChunkExtension));
-    check(chunked(&format!("0\r\n{}\r\n", "X: a\r\n".repeat(12))).as_bytes(), Good(1));
-    check(chunked(&format!("0\r\n{}\r\n", "X: a\r\n".repeat(13))).as_bytes(), Refused(1, R::TrailersTooLarge));
-    check(chunked(&format!("0\r\nX: {}\r\n\r\n", "a".repeat(8_192))).as_bytes(), Refused(1, R::TrailersTooLarge));
+    check(
+        chunked(&extended(257)).as_bytes(),
+        Refused(1, R::ChunkExtension),
+    );
+    check(
+        chunked(&extended(400)).as_bytes(),
+        Refused(1, R::ChunkExtension),
+    );
+    check(
+        chunked(&(extended(256).repeat(16) + "0\r\n\r\n")).as_bytes(),
+        Good(1),
+    );
+    check(
+        chunked(&(extended(256).repeat(16) + "0;\r\n\r\n")).as_bytes(),
+        Refused(1, R::ChunkExtension),
+    );
+    check(
+        chunked(&format!("0\r\n{}\r\n", "X: a\r\n".repeat(12))).as_bytes(),
+        Good(1),
+    );
+    check(
+        chunked(&format!("0\r\n{}\r\n", "X: a\r\n".repeat(13))).as_bytes(),
+        Refused(1, R::TrailersTooLarge),
+    );
+    check(
+        chunked(&format!("0\r\nX: {}\r\n\r\n", "a".repeat(8_192))).as_bytes(),
+        Refused(1, R::TrailersTooLarge),
+    );
 }
 
 #[test]
 fn one_request_after_another() {
     let get = format!("GET / HTTP/1.1\r\n{HOST}");
     let post = format!("POST / HTTP/1.1\r\nContent-Length: 5\r\n{HOST}he\nlo");
-    let chunked = format!("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n{HOST}2\r\n\r\n\r\n0\r\n\r\n");
+    let chunked =
+        format!("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n{HOST}2\r\n\r\n\r\n0\r\n\r\n");
     for (input, expected) in [
         (format!("{get}{post}{chunked}{get}"), Good(4)),
         (format!("{post}\r\n{chunked}"), Good(2)),
         (format!("{post}X{get}"), Good(2)),
         (format!("{post}\0{get}"), Refused(1, R::RequestLine)),
-        (format!("{get}PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), Refused(1, R::Version)),
-        (format!("{chunked}{chunked}0\r\n\r\n"), Refused(2, R::RequestLine)),
-        (format!("{get}GET / HTTP/1.1\r\n\r\n{get}"), Refused(1, R::HostMissing)),
+        (
+            format!("{get}PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+            Refused(1, R::Version),
+        ),
+        (
+            format!("{chunked}{chunked}0\r\n\r\n"),
+            Refused(2, R::RequestLine),
+        ),
+        (
+            format!("{get}GET / HTTP/1.1\r\n\r\n{get}"),
+            Refused(1, R::HostMissing),
+        ),
     ] {
         check(input.as_bytes(), expected);
     }
@@ -350,27 +489,48 @@ fn behind_an_upgrade_nothing_passes_before_the_answer() {
     check(format!("{request}{behind}").as_bytes(), Waits(1));
 
     let mut opened = Scanner::new(limits());
-    assert_eq!(opened.scan(format!("{request}{behind}").as_bytes()).good, request.len());
+    assert_eq!(
+        opened.scan(format!("{request}{behind}").as_bytes()).good,
+        request.len()
+    );
     opened.open();
     assert_eq!(opened.scan(b"\0\n\xff").good, 3);
 
     let mut resumed = Scanner::new(limits());
     resumed.scan(request.as_bytes());
     resumed.resume();
-    assert_eq!(resumed.scan(behind.as_bytes()).refused, Some(R::HostMissing));
+    assert_eq!(
+        resumed.scan(behind.as_bytes()).refused,
+        Some(R::HostMissing)
+    );
 
     let mut plain = Scanner::new(limits());
     plain.scan(format!("GET / HTTP/1.1\r\n{HOST}").as_bytes());
     plain.open();
-    assert!(!plain.is_open(), "only a request with Upgrade can be followed by another protocol");
+    assert!(
+        !plain.is_open(),
+        "only a request with Upgrade can be followed by another protocol"
+    );
 }
 
 #[test]
 fn every_refusal_has_a_word_of_its_own() {
-    let all = [R::LineEnd, R::BothLengths, R::HeadTooLarge, R::TooManyFields, R::HeadTooSlow];
-    let statuses: Vec<u16> = all.iter().map(|refusal| refusal.status().as_u16()).collect();
+    let all = [
+        R::LineEnd,
+        R::BothLengths,
+        R::HeadTooLarge,
+        R::TooManyFields,
+        R::HeadTooSlow,
+    ];
+    let statuses: Vec<u16> = all
+        .iter()
+        .map(|refusal| refusal.status().as_u16())
+        .collect();
     assert_eq!(statuses, [400, 400, 431, 431, 408]);
-    assert!(all.iter().all(|refusal| refusal.sentence().ends_with('.') && !refusal.word().contains(' ')));
+    assert!(
+        all.iter()
+            .all(|refusal| refusal.sentence().ends_with('.') && !refusal.word().contains(' '))
+    );
 }
 
 #[test]

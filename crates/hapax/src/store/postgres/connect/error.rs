@@ -11,7 +11,8 @@ use tokio_postgres::error::DbError;
 use super::shown;
 use crate::store::postgres::options::{Found, Host, Place};
 
-/// Why no connection came to be. The text says what to do; it names the host, the database and the user, and never shows a password.
+/// Why no connection came to be. The text says what to do; it names the host, the database and the
+/// user, and never shows a password.
 pub struct ConnectError {
     kind: ConnectKind,
     text: String,
@@ -32,7 +33,8 @@ pub enum ConnectKind {
     Password,
     /// There is no such database.
     NoSuchDatabase,
-    /// The server's `pg_hba.conf` does not let this user in from here, or the role may not log in or connect.
+    /// The server's `pg_hba.conf` does not let this user in from here, or the role may not log in
+    /// or connect.
     NotAdmitted,
     /// TLS is wanted and the server has none.
     NoTls,
@@ -56,10 +58,17 @@ pub enum ConnectKind {
 
 impl ConnectError {
     pub(in super::super) fn new(kind: ConnectKind, text: String) -> ConnectError {
-        ConnectError { kind, text, source: None }
+        ConnectError {
+            kind,
+            text,
+            source: None,
+        }
     }
 
-    pub(in super::super) fn because(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> ConnectError {
+    pub(in super::super) fn because(
+        mut self,
+        source: impl Into<Box<dyn Error + Send + Sync>>,
+    ) -> ConnectError {
         self.source = Some(source.into());
         self
     }
@@ -71,12 +80,21 @@ impl ConnectError {
 
     /// Whether somebody was there at all.
     pub(super) fn was_reached(&self) -> bool {
-        !matches!(self.kind, ConnectKind::Refused | ConnectKind::Timeout | ConnectKind::NoSuchHost)
+        !matches!(
+            self.kind,
+            ConnectKind::Refused | ConnectKind::Timeout | ConnectKind::NoSuchHost
+        )
     }
 
     /// Whether it may go better with TLS, or without.
     pub(super) fn may_be_of_tls(&self) -> bool {
-        matches!(self.kind, ConnectKind::NotAdmitted | ConnectKind::NoTls | ConnectKind::Untrusted | ConnectKind::Tls)
+        matches!(
+            self.kind,
+            ConnectKind::NotAdmitted
+                | ConnectKind::NoTls
+                | ConnectKind::Untrusted
+                | ConnectKind::Tls
+        )
     }
 
     /// What to say when every host failed.
@@ -84,10 +102,24 @@ impl ConnectError {
         if failures.len() == 1 {
             return failures.remove(0);
         }
-        let kind = failures.first().map_or(ConnectKind::Other, |first| first.kind);
-        let kind = if failures.iter().all(|failure| failure.kind == kind) { kind } else { ConnectKind::Several };
-        let texts = failures.iter().map(|failure| failure.text.as_str()).collect::<Vec<_>>().join("; ");
-        let head = if kind == ConnectKind::ReadOnly { "only standbys" } else { "none of the hosts can be used" };
+        let kind = failures
+            .first()
+            .map_or(ConnectKind::Other, |first| first.kind);
+        let kind = if failures.iter().all(|failure| failure.kind == kind) {
+            kind
+        } else {
+            ConnectKind::Several
+        };
+        let texts = failures
+            .iter()
+            .map(|failure| failure.text.as_str())
+            .collect::<Vec<_>>()
+            .join("; ");
+        let head = if kind == ConnectKind::ReadOnly {
+            "only standbys"
+        } else {
+            "none of the hosts can be used"
+        };
         ConnectError::new(kind, format!("{head}: {texts}"))
     }
 }
@@ -107,7 +139,9 @@ impl fmt::Debug for ConnectError {
 
 impl Error for ConnectError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.source.as_ref().map(|source| &**source as &(dyn Error + 'static))
+        self.source
+            .as_ref()
+            .map(|source| &**source as &(dyn Error + 'static))
     }
 }
 
@@ -120,13 +154,19 @@ pub(super) struct Subject<'a> {
 
 impl fmt::Display for Subject<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "database {:?} at {} as user {:?}", self.database, self.host, self.user)
+        write!(
+            f,
+            "database {:?} at {} as user {:?}",
+            self.database, self.host, self.user
+        )
     }
 }
 
 impl Subject<'_> {
     pub(super) fn no_such_host(&self, error: Option<io::Error>) -> ConnectError {
-        let text = format!("{self}: nobody knows that host. Correct its name, or see whether names can be looked up from here");
+        let text = format!(
+            "{self}: nobody knows that host. Correct its name, or see whether names can be looked up from here"
+        );
         let made = ConnectError::new(ConnectKind::NoSuchHost, text);
         match error {
             Some(error) => made.because(error),
@@ -136,26 +176,42 @@ impl Subject<'_> {
 
     pub(super) fn timed_out(&self, after: Duration) -> ConnectError {
         let advice = "See whether the server is up and no firewall drops what is sent there, or raise connect_timeout";
-        ConnectError::new(ConnectKind::Timeout, format!("{self}: no answer within {}. {advice}", shown(after)))
+        ConnectError::new(
+            ConnectKind::Timeout,
+            format!("{self}: no answer within {}. {advice}", shown(after)),
+        )
     }
 
     pub(super) fn standby(&self) -> ConnectError {
         let advice = "Give the address of the primary, or those of all its servers: host1,host2";
-        ConnectError::new(ConnectKind::ReadOnly, format!("{self}: that server is a standby and takes no writes. {advice}"))
+        ConnectError::new(
+            ConnectKind::ReadOnly,
+            format!("{self}: that server is a standby and takes no writes. {advice}"),
+        )
     }
 
     pub(super) fn read_only(&self) -> ConnectError {
         let advice = "Take back default_transaction_read_only, which the server, the database or the role has set";
-        ConnectError::new(ConnectKind::ReadOnly, format!("{self}: transactions are read-only there. {advice}"))
+        ConnectError::new(
+            ConnectKind::ReadOnly,
+            format!("{self}: transactions are read-only there. {advice}"),
+        )
     }
 
     pub(super) fn too_old(&self, found: u32, needed: u32) -> ConnectError {
-        ConnectError::new(ConnectKind::TooOld, format!("{self}: that is PostgreSQL {found}. Hapax needs {needed} or newer"))
+        ConnectError::new(
+            ConnectKind::TooOld,
+            format!("{self}: that is PostgreSQL {found}. Hapax needs {needed} or newer"),
+        )
     }
 
     /// What the driver said, as what a user can act on.
     pub(super) fn failed(&self, error: tokio_postgres::Error, password: &Found) -> ConnectError {
-        let (kind, what) = match (error.as_db_error(), cause::<rustls::Error>(&error), cause::<io::Error>(&error)) {
+        let (kind, what) = match (
+            error.as_db_error(),
+            cause::<rustls::Error>(&error),
+            cause::<io::Error>(&error),
+        ) {
             (Some(said), ..) => self.refused_by_server(said, password),
             (None, Some(tls), _) => self.failed_in_tls(tls),
             (None, None, Some(io)) => self.failed_in_socket(io),
@@ -194,32 +250,48 @@ impl Subject<'_> {
     }
 
     fn no_database(&self) -> String {
-        format!("there is no such database. CREATE DATABASE {}, or correct the name", quoted(self.database))
+        format!(
+            "there is no such database. CREATE DATABASE {}, or correct the name",
+            quoted(self.database)
+        )
     }
 
     fn failed_in_tls(&self, error: &rustls::Error) -> (ConnectKind, String) {
         use rustls::Error::{AlertReceived, InvalidCertificate};
         match error {
-            InvalidCertificate(CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }) => {
+            InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            ) => {
                 let text = "the server's certificate is not for that host, by its subjectAltName. \
                             Use the name it is for, get a certificate with this name, or use sslmode=verify-ca";
                 (ConnectKind::Untrusted, text.to_owned())
             }
-            InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
-                (ConnectKind::Untrusted, "the server's certificate has expired. Renew it".to_owned())
-            }
+            InvalidCertificate(
+                CertificateError::Expired | CertificateError::ExpiredContext { .. },
+            ) => (
+                ConnectKind::Untrusted,
+                "the server's certificate has expired. Renew it".to_owned(),
+            ),
             // The signature is bad where another authority has the name of a trusted one.
-            InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
+            InvalidCertificate(
+                CertificateError::UnknownIssuer | CertificateError::BadSignature,
+            ) => {
                 let text = "the server's certificate is of an authority that is not trusted. \
                             Name that authority's certificate with sslrootcert";
                 (ConnectKind::Untrusted, text.to_owned())
             }
-            InvalidCertificate(reason) => (ConnectKind::Untrusted, format!("the server's certificate cannot be trusted: {reason}")),
+            InvalidCertificate(reason) => (
+                ConnectKind::Untrusted,
+                format!("the server's certificate cannot be trusted: {reason}"),
+            ),
             AlertReceived(
-                AlertDescription::CertificateRequired | AlertDescription::UnknownCA | AlertDescription::BadCertificate,
+                AlertDescription::CertificateRequired
+                | AlertDescription::UnknownCA
+                | AlertDescription::BadCertificate,
             ) => {
-                let text =
-                    format!("the server wants a client certificate that it trusts ({error}). Name it with sslcert and sslkey");
+                let text = format!(
+                    "the server wants a client certificate that it trusts ({error}). Name it with sslcert and sslkey"
+                );
                 (ConnectKind::NotAdmitted, text)
             }
             _ => (ConnectKind::Tls, format!("TLS failed: {error}")),
@@ -228,27 +300,43 @@ impl Subject<'_> {
 
     fn failed_in_socket(&self, error: &io::Error) -> (ConnectKind, String) {
         match (error.kind(), &self.host.place) {
-            (ErrorKind::NotFound, _) => (ConnectKind::Refused, format!("there is no such socket. {START}")),
-            (ErrorKind::PermissionDenied, Place::Socket(_)) => {
-                (ConnectKind::Refused, "the socket may not be used by this process. Look at its directory's permissions".to_owned())
-            }
-            (ErrorKind::ConnectionRefused, _) => (ConnectKind::Refused, format!("nobody listens there. {START}")),
+            (ErrorKind::NotFound, _) => (
+                ConnectKind::Refused,
+                format!("there is no such socket. {START}"),
+            ),
+            (ErrorKind::PermissionDenied, Place::Socket(_)) => (
+                ConnectKind::Refused,
+                "the socket may not be used by this process. Look at its directory's permissions"
+                    .to_owned(),
+            ),
+            (ErrorKind::ConnectionRefused, _) => (
+                ConnectKind::Refused,
+                format!("nobody listens there. {START}"),
+            ),
             (ErrorKind::TimedOut, _) => (ConnectKind::Timeout, format!("no answer. {START}")),
             (ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe, _) => {
                 let text = "the connection was closed without a word. See the server's log, and whether that is Postgres at all";
                 (ConnectKind::Other, text.to_owned())
             }
-            _ => (ConnectKind::Refused, format!("it could not be reached ({error}). {START}")),
+            _ => (
+                ConnectKind::Refused,
+                format!("it could not be reached ({error}). {START}"),
+            ),
         }
     }
 
-    fn failed_otherwise(&self, error: &tokio_postgres::Error, password: &Found) -> (ConnectKind, String) {
-        let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+    fn failed_otherwise(
+        &self,
+        error: &tokio_postgres::Error,
+        password: &Found,
+    ) -> (ConnectKind, String) {
+        let reason = error
+            .source()
+            .map_or_else(|| error.to_string(), ToString::to_string);
         match reason.as_str() {
             "password missing" => (ConnectKind::Password, no_password(password)),
             "server does not support TLS" => {
-                let text =
-                    "the server has no TLS. Switch it on there (ssl = on), or use sslmode=disable if the way to it is private";
+                let text = "the server has no TLS. Switch it on there (ssl = on), or use sslmode=disable if the way to it is private";
                 (ConnectKind::NoTls, text.to_owned())
             }
             "server did not use channel binding" => {
@@ -261,8 +349,7 @@ impl Subject<'_> {
     }
 }
 
-const ADMIT: &str =
-    "Add a line for it to pg_hba.conf, with the way of encryption you use, and see that the role exists and may log in";
+const ADMIT: &str = "Add a line for it to pg_hba.conf, with the way of encryption you use, and see that the role exists and may log in";
 const START: &str = "Start the server, or correct host and port";
 
 fn wrong_password(password: &Found) -> String {
@@ -275,11 +362,18 @@ fn wrong_password(password: &Found) -> String {
 }
 
 fn no_password(password: &Found) -> String {
-    let note = if let Found::NotUsed(why) = password { format!(" ({why})") } else { String::new() };
-    format!("the server asks for a password, and there is none{note}. Put it into the address, PGPASSWORD or ~/.pgpass")
+    let note = if let Found::NotUsed(why) = password {
+        format!(" ({why})")
+    } else {
+        String::new()
+    };
+    format!(
+        "the server asks for a password, and there is none{note}. Put it into the address, PGPASSWORD or ~/.pgpass"
+    )
 }
 
-/// The code of what went wrong. PgBouncer has one for everything, its own and what it hands on from the server, so that its words must do.
+/// The code of what went wrong. PgBouncer has one for everything, its own and what it hands on from
+/// the server, so that its words must do.
 fn code_of(said: &DbError) -> &str {
     const BY_WORDS: [(&str, &str); 11] = [
         ("no such database", "3D000"),
@@ -295,8 +389,16 @@ fn code_of(said: &DbError) -> &str {
         ("cannot connect to server", "57P03"),
     ];
     match said.code().code() {
-        "08P01" if said.message().starts_with("database ") && said.message().ends_with("does not exist") => "3D000",
-        "08P01" => BY_WORDS.iter().find(|(words, _)| said.message().contains(words)).map_or("08P01", |(_, code)| code),
+        "08P01"
+            if said.message().starts_with("database ")
+                && said.message().ends_with("does not exist") =>
+        {
+            "3D000"
+        }
+        "08P01" => BY_WORDS
+            .iter()
+            .find(|(words, _)| said.message().contains(words))
+            .map_or("08P01", |(_, code)| code),
         code => code,
     }
 }
@@ -306,10 +408,13 @@ fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// The first of this type among the reasons of an error. An error of the system may hold another inside, which is no reason by its own
-/// account.
+/// The first of this type among the reasons of an error. An error of the system may hold another
+/// inside, which is no reason by its own account.
 fn cause<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a E> {
-    let inner = |error: &'a (dyn Error + 'static)| match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+    let inner = |error: &'a (dyn Error + 'static)| match error
+        .downcast_ref::<io::Error>()
+        .and_then(io::Error::get_ref)
+    {
         Some(inner) => Some(inner as &(dyn Error + 'static)),
         None => error.source(),
     };

@@ -36,8 +36,8 @@ pub(super) struct Connected {
     _task: AbortOnDropHandle<()>,
 }
 
-/// A connection to the first host that takes writes, within the timeout of the options. Each host has its share of that time, so that
-/// one which swallows everything leaves some for the next.
+/// A connection to the first host that takes writes, within the timeout of the options. Each host
+/// has its share of that time, so that one which swallows everything leaves some for the next.
 pub(super) async fn connect(options: &ConnectOptions) -> Result<Connected, ConnectError> {
     let deadline = Instant::now() + options.timeout;
     let tls = connector(options).await?;
@@ -47,7 +47,11 @@ pub(super) async fn connect(options: &ConnectOptions) -> Result<Connected, Conne
     }
     let mut failures = Vec::new();
     for (i, host) in hosts.iter().enumerate() {
-        let way = Way { options, host, tls: tls.as_ref() };
+        let way = Way {
+            options,
+            host,
+            tls: tls.as_ref(),
+        };
         match way.connect(share(deadline, hosts.len() - i)).await {
             Ok(connected) => return Ok(connected),
             Err(failure) => failures.push(failure),
@@ -58,7 +62,10 @@ pub(super) async fn connect(options: &ConnectOptions) -> Result<Connected, Conne
 
 /// `None` where TLS is never spoken. Files are read for it, some of them large.
 async fn connector(options: &ConnectOptions) -> Result<Option<MakeRustlsConnect>, ConnectError> {
-    let sockets_only = options.hosts.iter().all(|host| matches!(host.place, Place::Socket(_)));
+    let sockets_only = options
+        .hosts
+        .iter()
+        .all(|host| matches!(host.place, Place::Socket(_)));
     if options.tls.mode == Mode::Disable || sockets_only {
         return Ok(None);
     }
@@ -89,8 +96,14 @@ impl Way<'_> {
     async fn connect(&self, deadline: Instant) -> Result<Connected, ConnectError> {
         let addresses = match &self.host.place {
             Place::Socket(_) => vec![None],
-            Place::Tcp { address: Some(address), .. } => vec![Some(*address)],
-            Place::Tcp { name, address: None } => self.resolve(name, deadline).await?,
+            Place::Tcp {
+                address: Some(address),
+                ..
+            } => vec![Some(*address)],
+            Place::Tcp {
+                name,
+                address: None,
+            } => self.resolve(name, deadline).await?,
         };
         let mut failure = None;
         for (i, address) in addresses.iter().enumerate() {
@@ -107,10 +120,16 @@ impl Way<'_> {
         Err(failure.unwrap_or_else(|| self.subject().no_such_host(None)))
     }
 
-    async fn resolve(&self, name: &str, deadline: Instant) -> Result<Vec<Option<IpAddr>>, ConnectError> {
+    async fn resolve(
+        &self,
+        name: &str,
+        deadline: Instant,
+    ) -> Result<Vec<Option<IpAddr>>, ConnectError> {
         let begun = Instant::now();
         match timeout_at(deadline, tokio::net::lookup_host((name, self.host.port))).await {
-            Ok(Ok(found)) => Ok(found.map(|address: SocketAddr| Some(address.ip())).collect()),
+            Ok(Ok(found)) => Ok(found
+                .map(|address: SocketAddr| Some(address.ip()))
+                .collect()),
             Ok(Err(error)) => Err(self.subject().no_such_host(Some(error))),
             Err(_) => Err(self.subject().timed_out(begun.elapsed())),
         }
@@ -133,7 +152,8 @@ impl Way<'_> {
         }
     }
 
-    /// What to try, and what next if TLS or the lack of it was the trouble. Sockets of this machine know no TLS.
+    /// What to try, and what next if TLS or the lack of it was the trouble. Sockets of this machine
+    /// know no TLS.
     fn modes(&self) -> (SslMode, Option<SslMode>) {
         match self.options.tls.mode {
             _ if matches!(self.host.place, Place::Socket(_)) => (SslMode::Disable, None),
@@ -144,7 +164,11 @@ impl Way<'_> {
         }
     }
 
-    async fn attempt(&self, address: Option<IpAddr>, mode: SslMode) -> Result<Connected, ConnectError> {
+    async fn attempt(
+        &self,
+        address: Option<IpAddr>,
+        mode: SslMode,
+    ) -> Result<Connected, ConnectError> {
         let mut config = self.config(address);
         config.ssl_mode(mode);
         let password = self.options.password_for(self.host);
@@ -161,7 +185,11 @@ impl Way<'_> {
     fn config(&self, address: Option<IpAddr>) -> Config {
         let options = self.options;
         let mut config = Config::new();
-        config.user(&options.user).dbname(&options.database).application_name(&options.application_name).port(self.host.port);
+        config
+            .user(&options.user)
+            .dbname(&options.database)
+            .application_name(&options.application_name)
+            .port(self.host.port);
         match &self.host.place {
             Place::Socket(path) => config.host_path(path),
             Place::Tcp { name, .. } => config.host(name),
@@ -170,23 +198,44 @@ impl Way<'_> {
             config.hostaddr(address);
         }
         match &options.keepalive {
-            Some(wanted) => {
-                config.keepalives_idle(wanted.idle).keepalives_interval(wanted.interval).keepalives_retries(wanted.count)
-            }
+            Some(wanted) => config
+                .keepalives_idle(wanted.idle)
+                .keepalives_interval(wanted.interval)
+                .keepalives_retries(wanted.count),
             None => config.keepalives(false),
         };
-        config.tcp_user_timeout(options.user_timeout).channel_binding(options.tls.channel_binding);
-        config.ssl_negotiation(if options.tls.direct { SslNegotiation::Direct } else { SslNegotiation::Postgres });
+        config
+            .tcp_user_timeout(options.user_timeout)
+            .channel_binding(options.tls.channel_binding);
+        config.ssl_negotiation(if options.tls.direct {
+            SslNegotiation::Direct
+        } else {
+            SslNegotiation::Postgres
+        });
         config
     }
 
-    /// Lets in only a server that takes writes: a replica may not have what was written a moment ago.
+    /// Lets in only a server that takes writes: a replica may not have what was written a moment
+    /// ago.
     async fn admit(&self, connected: Connected) -> Result<Connected, ConnectError> {
         const ASK: &str = "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('transaction_read_only'), \
                            pg_catalog.current_setting('server_version_num')";
-        let answer = connected.client.simple_query(ASK).await.map_err(|error| self.subject().failed(error, &Found::Nothing))?;
-        let row = answer.iter().find_map(|message| if let SimpleQueryMessage::Row(row) = message { Some(row) } else { None });
-        let column = |i| row.and_then(|row| row.try_get(i).ok().flatten()).unwrap_or_default();
+        let answer = connected
+            .client
+            .simple_query(ASK)
+            .await
+            .map_err(|error| self.subject().failed(error, &Found::Nothing))?;
+        let row = answer.iter().find_map(|message| {
+            if let SimpleQueryMessage::Row(row) = message {
+                Some(row)
+            } else {
+                None
+            }
+        });
+        let column = |i| {
+            row.and_then(|row| row.try_get(i).ok().flatten())
+                .unwrap_or_default()
+        };
         let version = column(2).parse::<u32>().unwrap_or_default() / 10_000;
         match (column(0), column(1)) {
             ("f", "off") if version >= VERSION_NEEDED => Ok(connected),
@@ -197,7 +246,11 @@ impl Way<'_> {
     }
 
     fn subject(&self) -> Subject<'_> {
-        Subject { host: self.host, database: &self.options.database, user: &self.options.user }
+        Subject {
+            host: self.host,
+            database: &self.options.database,
+            user: &self.options.user,
+        }
     }
 }
 
@@ -209,7 +262,11 @@ where
     let (client, connection) = config.connect(tls).await?;
     let closed = CancellationToken::new();
     let task = tokio::spawn(run(connection, closed.clone().drop_guard()));
-    Ok(Connected { client, closed, _task: AbortOnDropHandle::new(task) })
+    Ok(Connected {
+        client,
+        closed,
+        _task: AbortOnDropHandle::new(task),
+    })
 }
 
 async fn run<T>(mut connection: Connection<Socket, T>, closed: DropGuard)
@@ -218,7 +275,8 @@ where
 {
     while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
         match message {
-            // Said before the statement's last word, which therefore never arrives: whoever sent it learns that nobody knows.
+            // Said before the statement's last word, which therefore never arrives: whoever sent it
+            // learns that nobody knows.
             Ok(AsyncMessage::Notice(said)) if is_unconfirmed(&said) => {
                 tracing::error!(
                     "the wait for a synchronous standby was cancelled; what was to be confirmed counts as not acknowledged"
@@ -235,8 +293,9 @@ where
     drop(closed);
 }
 
-/// Whether this says that a commit is on the primary alone: when its wait for a synchronous standby is cancelled, the server reports
-/// success all the same. Known by the place it comes from, as its words are translated and its code is that of every warning.
+/// Whether this says that a commit is on the primary alone: when its wait for a synchronous standby
+/// is cancelled, the server reports success all the same. Known by the place it comes from, as its
+/// words are translated and its code is that of every warning.
 fn is_unconfirmed(said: &DbError) -> bool {
     said.routine() == Some("SyncRepWaitForLSN")
 }

@@ -4,12 +4,15 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// Why a text does not say how to reach a database. The text says what to do, and never shows a password.
+/// Why a text does not say how to reach a database. The text says what to do, and never shows a
+/// password.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum OptionsError {
     /// The text is of something else.
-    #[error("that is not the address of a Postgres database: write postgres://user@host:port/database, or host=… dbname=… user=…")]
+    #[error(
+        "that is not the address of a Postgres database: write postgres://user@host:port/database, or host=… dbname=… user=…"
+    )]
     NotPostgres,
     /// The text cannot be read.
     #[error("the address of the database cannot be read: {0}")]
@@ -46,10 +49,14 @@ pub enum OptionsError {
     )]
     NoRoots,
     /// Nobody says who connects.
-    #[error("nobody says as which user to connect: put it into the address (postgres://user@…), or set PGUSER")]
+    #[error(
+        "nobody says as which user to connect: put it into the address (postgres://user@…), or set PGUSER"
+    )]
     NoUser,
     /// The service is nowhere.
-    #[error("there is no service {service:?}: add [{service}] to ~/.pg_service.conf, or set PGSERVICEFILE to the file that has it")]
+    #[error(
+        "there is no service {service:?}: add [{service}] to ~/.pg_service.conf, or set PGSERVICEFILE to the file that has it"
+    )]
     NoService {
         /// The service.
         service: String,
@@ -72,7 +79,8 @@ pub enum OptionsError {
     },
 }
 
-/// The text, for a `main` that returns the error: what to do is worth more than the names of fields.
+/// The text, for a `main` that returns the error: what to do is worth more than the names of
+/// fields.
 impl fmt::Debug for OptionsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")?;

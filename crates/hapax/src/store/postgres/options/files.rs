@@ -1,4 +1,5 @@
-//! The files that Postgres users keep beside a connection: services in `pg_service.conf`, passwords in `.pgpass`.
+//! The files that Postgres users keep beside a connection: services in `pg_service.conf`, passwords
+//! in `.pgpass`.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -7,34 +8,56 @@ use std::path::{Path, PathBuf};
 use super::parameters::{Origin, Parameters};
 use super::{Host, OptionsError, Place};
 
-/// Adds what the service file says of this service. It was asked for by name, so that it must be there.
+/// Adds what the service file says of this service. It was asked for by name, so that it must be
+/// there.
 pub(super) fn say_service(
     said: &mut Parameters,
     service: &str,
     environment: &dyn Fn(&str) -> Option<String>,
 ) -> Result<(), OptionsError> {
-    let own = environment("PGSERVICEFILE").or_else(|| environment("HOME").map(|home| format!("{home}/.pg_service.conf")));
-    let shared = environment("PGSYSCONFDIR").map(|directory| format!("{directory}/pg_service.conf"));
+    let own = environment("PGSERVICEFILE")
+        .or_else(|| environment("HOME").map(|home| format!("{home}/.pg_service.conf")));
+    let shared =
+        environment("PGSYSCONFDIR").map(|directory| format!("{directory}/pg_service.conf"));
     for path in [own, shared].into_iter().flatten().map(PathBuf::from) {
-        let Some(text) = read_if_there(&path)? else { continue };
-        let Some(lines) = section(&text, service) else { continue };
+        let Some(text) = read_if_there(&path)? else {
+            continue;
+        };
+        let Some(lines) = section(&text, service) else {
+            continue;
+        };
         for line in lines {
-            let wrong = || OptionsError::Service { path: path.clone(), reason: "a line of it is not name=value" };
+            let wrong = || OptionsError::Service {
+                path: path.clone(),
+                reason: "a line of it is not name=value",
+            };
             let (name, value) = line.split_once('=').ok_or_else(wrong)?;
             if name.trim() == "service" {
-                return Err(OptionsError::Service { path, reason: "a service may not name another one" });
+                return Err(OptionsError::Service {
+                    path,
+                    reason: "a service may not name another one",
+                });
             }
             said.say(name.trim(), value.trim().to_owned(), Origin::Service)?;
         }
         return Ok(());
     }
-    Err(OptionsError::NoService { service: service.to_owned() })
+    Err(OptionsError::NoService {
+        service: service.to_owned(),
+    })
 }
 
 /// The lines of a section that say something.
 fn section<'a>(text: &'a str, name: &str) -> Option<Vec<&'a str>> {
-    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    lines.find(|line| line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) == Some(name))?;
+    let mut lines = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.find(|line| {
+        line.strip_prefix('[')
+            .and_then(|line| line.strip_suffix(']'))
+            == Some(name)
+    })?;
     Some(lines.take_while(|line| !line.starts_with('[')).collect())
 }
 
@@ -42,11 +65,15 @@ fn read_if_there(path: &Path) -> Result<Option<String>, OptionsError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(OptionsError::File { path: path.to_owned(), source }),
+        Err(source) => Err(OptionsError::File {
+            path: path.to_owned(),
+            source,
+        }),
     }
 }
 
-/// A file of passwords, read anew for each connection: a password that was changed there needs no restart.
+/// A file of passwords, read anew for each connection: a password that was changed there needs no
+/// restart.
 #[derive(Clone)]
 pub(in super::super) struct Passfile {
     pub(in super::super) path: PathBuf,
@@ -56,7 +83,8 @@ pub(in super::super) struct Passfile {
 pub(in super::super) enum Found {
     Password(String),
     Nothing,
-    /// It was not used, and why: the user will want to know when the server asks for a password in vain.
+    /// It was not used, and why: the user will want to know when the server asks for a password in
+    /// vain.
     NotUsed(String),
 }
 
@@ -75,9 +103,11 @@ impl Passfile {
             return self.not_used("others may read it: chmod 0600");
         }
         match fs::read_to_string(&self.path) {
-            Ok(text) => {
-                password_in(&text, &[name_of(host), &host.port.to_string(), database, user]).map_or(Found::Nothing, Found::Password)
-            }
+            Ok(text) => password_in(
+                &text,
+                &[name_of(host), &host.port.to_string(), database, user],
+            )
+            .map_or(Found::Nothing, Found::Password),
             Err(error) => self.not_used(&error.to_string()),
         }
     }
@@ -101,27 +131,44 @@ fn is_open_to_others(_: &fs::Metadata) -> bool {
 fn name_of(host: &Host) -> &str {
     match &host.place {
         Place::Tcp { name, .. } => name,
-        Place::Socket(path) if super::SOCKETS.iter().any(|usual| path == Path::new(usual)) => "localhost",
+        Place::Socket(path) if super::SOCKETS.iter().any(|usual| path == Path::new(usual)) => {
+            "localhost"
+        }
         Place::Socket(path) => path.to_str().unwrap_or_default(),
     }
 }
 
 fn password_in(text: &str, wanted: &[&str; 4]) -> Option<String> {
-    text.lines().filter(|line| !line.starts_with('#')).find_map(|line| {
-        let (fields, password) = fields_of(line)?;
-        let fits = fields.iter().zip(wanted).all(|((field, literal), wanted)| field == wanted || (field == "*" && !literal));
-        (fits && !password.is_empty()).then_some(password)
-    })
+    text.lines()
+        .filter(|line| !line.starts_with('#'))
+        .find_map(|line| {
+            let (fields, password) = fields_of(line)?;
+            let fits = fields
+                .iter()
+                .zip(wanted)
+                .all(|((field, literal), wanted)| field == wanted || (field == "*" && !literal));
+            (fits && !password.is_empty()).then_some(password)
+        })
 }
 
-/// Four fields, each with whether anything in it was escaped (an escaped `*` is a star), and the rest of the line.
+/// Four fields, each with whether anything in it was escaped (an escaped `*` is a star), and the
+/// rest of the line.
 fn fields_of(line: &str) -> Option<([(String, bool); 4], String)> {
     let mut characters = line.trim_end_matches('\r').chars();
-    let fields = [field(&mut characters)?, field(&mut characters)?, field(&mut characters)?, field(&mut characters)?];
+    let fields = [
+        field(&mut characters)?,
+        field(&mut characters)?,
+        field(&mut characters)?,
+        field(&mut characters)?,
+    ];
     // A colon in a password may stand as it is.
     let mut password = String::new();
     while let Some(c) = characters.next() {
-        password.extend(if c == '\\' { characters.next() } else { Some(c) });
+        password.extend(if c == '\\' {
+            characters.next()
+        } else {
+            Some(c)
+        });
     }
     Some((fields, password))
 }

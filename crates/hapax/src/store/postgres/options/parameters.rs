@@ -1,4 +1,5 @@
-//! The parameters of a connection: which there are, which variable speaks for each, and which Hapax has no use for.
+//! The parameters of a connection: which there are, which variable speaks for each, and which Hapax
+//! has no use for.
 
 use std::collections::BTreeMap;
 
@@ -31,17 +32,26 @@ struct Known {
 }
 
 const fn taken(name: &'static str, variable: &'static str) -> Known {
-    Known { name, variable, purpose: Use::Taken }
+    Known {
+        name,
+        variable,
+        purpose: Use::Taken,
+    }
 }
 
 const fn refused(name: &'static str, variable: &'static str, why: &'static str) -> Known {
-    Known { name, variable, purpose: Use::Refused(why) }
+    Known {
+        name,
+        variable,
+        purpose: Use::Refused(why),
+    }
 }
 
-const NO_SESSION: &str =
-    "settings of a session do not hold behind a pooler. Give them to the role instead: ALTER ROLE … IN DATABASE … SET …";
-const NO_GSS: &str = "Hapax does not speak GSSAPI: use TLS, with a password or a client certificate";
-const NO_CRL: &str = "Hapax does not read revocation lists: leave it out, and keep what sslrootcert trusts small";
+const NO_SESSION: &str = "settings of a session do not hold behind a pooler. Give them to the role instead: ALTER ROLE … IN DATABASE … SET …";
+const NO_GSS: &str =
+    "Hapax does not speak GSSAPI: use TLS, with a password or a client certificate";
+const NO_CRL: &str =
+    "Hapax does not read revocation lists: leave it out, and keep what sslrootcert trusts small";
 
 const KNOWN: &[Known] = &[
     taken("host", "PGHOST"),
@@ -77,7 +87,11 @@ const KNOWN: &[Known] = &[
     taken("target_session_attrs", "PGTARGETSESSIONATTRS"),
     taken("load_balance_hosts", "PGLOADBALANCEHOSTS"),
     refused("options", "PGOPTIONS", NO_SESSION),
-    refused("replication", "", "a store does not stream the log of the database: leave it out"),
+    refused(
+        "replication",
+        "",
+        "a store does not stream the log of the database: leave it out",
+    ),
     refused(
         "sslpassword",
         "",
@@ -105,21 +119,36 @@ pub(super) fn is_known(name: &str) -> bool {
 }
 
 impl Parameters {
-    /// Takes a value unless one was said before. An empty value is as good as none, as everywhere in libpq.
-    pub(super) fn say(&mut self, name: &str, value: String, origin: Origin) -> Result<(), OptionsError> {
-        let known = KNOWN.iter().find(|known| known.name == name).ok_or_else(|| unknown(name))?;
+    /// Takes a value unless one was said before. An empty value is as good as none, as everywhere
+    /// in libpq.
+    pub(super) fn say(
+        &mut self,
+        name: &str,
+        value: String,
+        origin: Origin,
+    ) -> Result<(), OptionsError> {
+        let known = KNOWN
+            .iter()
+            .find(|known| known.name == name)
+            .ok_or_else(|| unknown(name))?;
         if value.is_empty() {
             return Ok(());
         }
         if let Use::Refused(reason) = known.purpose {
-            return Err(OptionsError::Refused { name: shown(known.name, origin), reason });
+            return Err(OptionsError::Refused {
+                name: shown(known.name, origin),
+                reason,
+            });
         }
         self.0.entry(known.name).or_insert((value, origin));
         Ok(())
     }
 
     /// Takes what the environment says of what nobody has said yet.
-    pub(super) fn say_environment(&mut self, environment: &dyn Fn(&str) -> Option<String>) -> Result<(), OptionsError> {
+    pub(super) fn say_environment(
+        &mut self,
+        environment: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<(), OptionsError> {
         for known in KNOWN.iter().filter(|known| !known.variable.is_empty()) {
             match environment(known.variable) {
                 Some(value) if !self.0.contains_key(known.name) => {
@@ -137,27 +166,46 @@ impl Parameters {
     }
 
     /// The value as one of several words.
-    pub(super) fn choice<T: Copy>(&self, name: &'static str, choices: &[(&str, T)]) -> Result<Option<T>, OptionsError> {
-        let Some(value) = self.get(name) else { return Ok(None) };
+    pub(super) fn choice<T: Copy>(
+        &self,
+        name: &'static str,
+        choices: &[(&str, T)],
+    ) -> Result<Option<T>, OptionsError> {
+        let Some(value) = self.get(name) else {
+            return Ok(None);
+        };
         match choices.iter().find(|(word, _)| *word == value) {
             Some((_, choice)) => Ok(Some(*choice)),
             None => Err(self.bad(name, &one_of(choices.iter().map(|(word, _)| *word)))),
         }
     }
 
-    /// The value as a whole number. libpq's zero and its negative numbers all mean "as if it were not there".
+    /// The value as a whole number. libpq's zero and its negative numbers all mean "as if it were
+    /// not there".
     pub(super) fn number(&self, name: &'static str) -> Result<Option<u32>, OptionsError> {
-        let Some(value) = self.get(name) else { return Ok(None) };
+        let Some(value) = self.get(name) else {
+            return Ok(None);
+        };
         match value.trim().parse::<i32>() {
             Ok(number) => Ok(u32::try_from(number).ok().filter(|number| *number > 0)),
             Err(_) => Err(self.bad(name, "it takes a whole number")),
         }
     }
 
-    /// What to say of a value that makes no sense. Never of a password: those are taken as they are.
+    /// What to say of a value that makes no sense. Never of a password: those are taken as they
+    /// are.
     pub(super) fn bad(&self, name: &'static str, expected: &str) -> OptionsError {
-        let (value, origin) = self.0.get(name).map_or(("", Origin::Text), |(value, origin)| (value.as_str(), *origin));
-        OptionsError::Value { name: shown(name, origin), value: value.to_owned(), expected: expected.to_owned() }
+        let (value, origin) = self
+            .0
+            .get(name)
+            .map_or(("", Origin::Text), |(value, origin)| {
+                (value.as_str(), *origin)
+            });
+        OptionsError::Value {
+            name: shown(name, origin),
+            value: value.to_owned(),
+            expected: expected.to_owned(),
+        }
     }
 }
 
@@ -175,9 +223,17 @@ fn one_of<'a>(words: impl Iterator<Item = &'a str>) -> String {
 }
 
 fn unknown(name: &str) -> OptionsError {
-    let nearest = KNOWN.iter().filter(|known| matches!(known.purpose, Use::Taken)).map(|known| known.name);
-    let nearest = nearest.min_by_key(|known| distance(known, name)).unwrap_or("host");
-    OptionsError::Unknown { name: name.to_owned(), nearest }
+    let nearest = KNOWN
+        .iter()
+        .filter(|known| matches!(known.purpose, Use::Taken))
+        .map(|known| known.name);
+    let nearest = nearest
+        .min_by_key(|known| distance(known, name))
+        .unwrap_or("host");
+    OptionsError::Unknown {
+        name: name.to_owned(),
+        nearest,
+    }
 }
 
 /// How many letters must be put in, left out or changed to come from one word to the other.

@@ -11,7 +11,11 @@ fn parse(text: &str) -> Result<ConnectOptions, OptionsError> {
 
 fn parse_in(text: &str, variables: &[(&str, &str)]) -> Result<ConnectOptions, OptionsError> {
     let mut all: HashMap<String, String> = [("USER".to_owned(), "ada".to_owned())].into();
-    all.extend(variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+    all.extend(
+        variables
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
+    );
     ConnectOptions::parse_with(text, &|name| all.get(name).cloned())
 }
 
@@ -38,15 +42,24 @@ fn private(path: &Path, text: &str) {
 fn a_url_says_where_and_who() {
     let options =
         parse("postgres://hapax:s%40cret@db-1:5433,[::1],db-3:5434/pay%2Fments?application_name=shop&connect_timeout=3").unwrap();
-    assert_eq!(options.addresses(), ["db-1:5433", "[::1]:5432", "db-3:5434"]);
+    assert_eq!(
+        options.addresses(),
+        ["db-1:5433", "[::1]:5432", "db-3:5434"]
+    );
     assert_eq!((options.user(), options.database()), ("hapax", "pay/ments"));
     assert_eq!(password(&options).as_deref(), Some("s@cret"));
-    assert_eq!((options.application_name.as_str(), options.timeout), ("shop", Duration::from_secs(3)));
+    assert_eq!(
+        (options.application_name.as_str(), options.timeout),
+        ("shop", Duration::from_secs(3))
+    );
 }
 
 #[test]
 fn pairs_say_the_same_as_a_url() {
-    let options = parse(r"host = db-1,db-2 port=5433 dbname='pay ments' user=hapax password='it\'s \\ secret'").unwrap();
+    let options = parse(
+        r"host = db-1,db-2 port=5433 dbname='pay ments' user=hapax password='it\'s \\ secret'",
+    )
+    .unwrap();
     assert_eq!(options.addresses(), ["db-1:5433", "db-2:5433"]);
     assert_eq!((options.user(), options.database()), ("hapax", "pay ments"));
     assert_eq!(password(&options).as_deref(), Some(r"it's \ secret"));
@@ -57,21 +70,37 @@ fn what_is_not_said_is_what_libpq_would_take() {
     let options = parse("postgres://db").unwrap();
     assert_eq!((options.user(), options.database()), ("ada", "ada"));
     assert_eq!(options.addresses(), ["db:5432"]);
-    assert_eq!((options.application_name.as_str(), options.tls.mode), ("hapax", Mode::Prefer));
+    assert_eq!(
+        (options.application_name.as_str(), options.tls.mode),
+        ("hapax", Mode::Prefer)
+    );
     assert_eq!(options.tls.roots, Roots::Anybody);
 }
 
 #[test]
 fn the_last_word_of_a_url_counts() {
-    let options = parse("postgres://ada@db/shop?user=bob&host=/var/run/other&dbname=bank&ssl=true").unwrap();
-    assert_eq!((options.user(), options.database(), options.tls.mode), ("bob", "bank", Mode::Require));
-    assert_eq!(options.hosts[0].place, Place::Socket("/var/run/other".into()));
+    let options =
+        parse("postgres://ada@db/shop?user=bob&host=/var/run/other&dbname=bank&ssl=true").unwrap();
+    assert_eq!(
+        (options.user(), options.database(), options.tls.mode),
+        ("bob", "bank", Mode::Require)
+    );
+    assert_eq!(
+        options.hosts[0].place,
+        Place::Socket("/var/run/other".into())
+    );
 }
 
 #[test]
 fn a_name_and_an_address_are_one_host() {
     let options = parse("host=db.example hostaddr=10.0.0.7 user=ada").unwrap();
-    assert_eq!(options.hosts[0].place, Place::Tcp { name: "db.example".into(), address: Some("10.0.0.7".parse().unwrap()) });
+    assert_eq!(
+        options.hosts[0].place,
+        Place::Tcp {
+            name: "db.example".into(),
+            address: Some("10.0.0.7".parse().unwrap())
+        }
+    );
 }
 
 #[test]
@@ -93,12 +122,27 @@ fn variables_fill_what_the_text_does_not_say() {
     let options = parse_in("", &variables).unwrap();
     assert_eq!(options.to_string(), "postgres://bob@db-9:6000/shop");
     assert_eq!(password(&options).as_deref(), Some("secret"));
-    assert_eq!((options.application_name.as_str(), options.timeout), ("till", Duration::from_secs(7)));
-    assert_eq!((options.tls.mode, &options.tls.roots), (Mode::Require, &Roots::File("/ca.pem".into())));
-    assert_eq!(options.tls.identity, Some(Identity { certificate: "/c.pem".into(), key: "/k.pem".into() }));
+    assert_eq!(
+        (options.application_name.as_str(), options.timeout),
+        ("till", Duration::from_secs(7))
+    );
+    assert_eq!(
+        (options.tls.mode, &options.tls.roots),
+        (Mode::Require, &Roots::File("/ca.pem".into()))
+    );
+    assert_eq!(
+        options.tls.identity,
+        Some(Identity {
+            certificate: "/c.pem".into(),
+            key: "/k.pem".into()
+        })
+    );
 
     let options = parse_in("postgres://ada:mine@db-1:1/bank", &variables).unwrap();
-    assert_eq!((options.to_string().as_str(), password(&options).as_deref()), ("postgres://ada@db-1:1/bank", Some("mine")));
+    assert_eq!(
+        (options.to_string().as_str(), password(&options).as_deref()),
+        ("postgres://ada@db-1:1/bank", Some("mine"))
+    );
 }
 
 #[test]
@@ -106,13 +150,20 @@ fn a_service_is_between_the_text_and_the_variables() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("services");
     fs::write(&file, "# ours\n[other]\nhost=wrong\n\n[pay]\nhost=db-5\nport=5555\nuser=carol\n[last]\nhost=wrong\n").unwrap();
-    let variables = [("PGSERVICEFILE", file.to_str().unwrap()), ("PGUSER", "bob"), ("PGDATABASE", "shop")];
+    let variables = [
+        ("PGSERVICEFILE", file.to_str().unwrap()),
+        ("PGUSER", "bob"),
+        ("PGDATABASE", "shop"),
+    ];
     let options = parse_in("postgres://:7777/?service=pay", &variables).unwrap();
     assert_eq!(options.to_string(), "postgres://carol@db-5:7777/shop");
     let options = parse_in("user=ada", &[variables[0], ("PGSERVICE", "pay")]).unwrap();
     assert_eq!(options.to_string(), "postgres://ada@db-5:5555/ada");
     let error = parse_in("service=gone", &variables).unwrap_err();
-    assert!(matches!(&error, OptionsError::NoService { service } if service == "gone"), "{error}");
+    assert!(
+        matches!(&error, OptionsError::NoService { service } if service == "gone"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -127,10 +178,22 @@ fn a_password_comes_from_the_first_line_that_fits() {
     let found = |text: &str| password(&parse_in(text, &home).unwrap());
     assert_eq!(found("postgres://ada@db-1/shop").as_deref(), Some("first"));
     assert_eq!(found("postgres://ada@db-1:5433/shop"), None);
-    assert_eq!(found("postgres://bob@anywhere/at_all").as_deref(), Some("a:b:c"));
-    assert_eq!(found("host=/run/x user=ada dbname=shop").as_deref(), Some("socket"));
-    assert_eq!(found("host=/tmp user=ada dbname=shop").as_deref(), Some("here"));
-    assert_eq!(found("postgres://ada:mine@db-1/shop").as_deref(), Some("mine"));
+    assert_eq!(
+        found("postgres://bob@anywhere/at_all").as_deref(),
+        Some("a:b:c")
+    );
+    assert_eq!(
+        found("host=/run/x user=ada dbname=shop").as_deref(),
+        Some("socket")
+    );
+    assert_eq!(
+        found("host=/tmp user=ada dbname=shop").as_deref(),
+        Some("here")
+    );
+    assert_eq!(
+        found("postgres://ada:mine@db-1/shop").as_deref(),
+        Some("mine")
+    );
 }
 
 #[test]
@@ -140,15 +203,27 @@ fn a_file_of_passwords_that_others_may_read_is_not_used() {
     fs::write(&file, "*:*:*:*:secret\n").unwrap();
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o644);
     fs::set_permissions(&file, open).unwrap();
-    let options = parse_in("postgres://db/shop", &[("PGPASSFILE", file.to_str().unwrap())]).unwrap();
-    let Found::NotUsed(why) = options.password_for(&options.hosts[0]) else { panic!("it was used") };
-    assert!(why.contains("chmod 0600") && why.contains("passwords"), "{why}");
+    let options = parse_in(
+        "postgres://db/shop",
+        &[("PGPASSFILE", file.to_str().unwrap())],
+    )
+    .unwrap();
+    let Found::NotUsed(why) = options.password_for(&options.hosts[0]) else {
+        panic!("it was used")
+    };
+    assert!(
+        why.contains("chmod 0600") && why.contains("passwords"),
+        "{why}"
+    );
 }
 
 #[test]
 fn a_parameter_that_nobody_knows_is_named_with_the_nearest_one() {
     let error = refusal("postgres://db/shop?sslmod=require");
-    assert!(error.contains("\"sslmod\"") && error.contains("\"sslmode\""), "{error}");
+    assert!(
+        error.contains("\"sslmod\"") && error.contains("\"sslmode\""),
+        "{error}"
+    );
     let error = refusal("host=db aplication_name=shop");
     assert!(error.contains("\"application_name\""), "{error}");
 }
@@ -159,7 +234,9 @@ fn what_cannot_be_kept_is_refused_rather_than_dropped() {
     assert!(refusal("host=db sslcrl=/crl.pem").contains("revocation"));
     assert!(refusal("host=db target_session_attrs=standby").contains("written to"));
     assert!(refusal("host=db client_encoding=LATIN1").contains("UTF8"));
-    let error = parse_in("host=db", &[("PGOPTIONS", "-c geqo=off")]).unwrap_err().to_string();
+    let error = parse_in("host=db", &[("PGOPTIONS", "-c geqo=off")])
+        .unwrap_err()
+        .to_string();
     assert!(error.starts_with("PGOPTIONS cannot be used"), "{error}");
 }
 
@@ -170,7 +247,9 @@ fn a_value_that_makes_no_sense_is_named_with_where_it_came_from() {
         "sslmode is \"on\": it takes one of: disable, allow, prefer, require, verify-ca, verify-full"
     );
     assert_eq!(
-        parse_in("host=db", &[("PGPORT", "x")]).unwrap_err().to_string(),
+        parse_in("host=db", &[("PGPORT", "x")])
+            .unwrap_err()
+            .to_string(),
         "PGPORT is \"x\": it takes a number from 1 to 65535"
     );
     assert!(refusal("host=a,b port=1,2,3").contains("as many as there are hosts"));
@@ -187,7 +266,10 @@ fn tls_is_never_weaker_than_what_was_asked_for() {
     assert!(refusal("host=db sslcert=/c.pem").contains("sslkey"));
     assert!(refusal("host=db ssl_max_protocol_version=TLSv1.1").contains("TLSv1.2"));
     let options = parse("host=db sslrootcert=system").unwrap();
-    assert_eq!((options.tls.mode, &options.tls.roots), (Mode::VerifyFull, &Roots::System));
+    assert_eq!(
+        (options.tls.mode, &options.tls.roots),
+        (Mode::VerifyFull, &Roots::System)
+    );
     let options = parse("host=db ssl_min_protocol_version=TLSv1.3").unwrap();
     assert!(options.tls.tls13 && !options.tls.tls12);
 }
@@ -200,10 +282,24 @@ fn the_usual_files_of_a_home_are_found() {
     for name in ["root.crt", "postgresql.crt", "postgresql.key"] {
         fs::write(own.join(name), "").unwrap();
     }
-    let options = parse_in("host=db sslmode=verify-ca", &[("HOME", home.path().to_str().unwrap())]).unwrap();
+    let options = parse_in(
+        "host=db sslmode=verify-ca",
+        &[("HOME", home.path().to_str().unwrap())],
+    )
+    .unwrap();
     assert_eq!(options.tls.roots, Roots::File(own.join("root.crt")));
-    assert_eq!(options.tls.identity, Some(Identity { certificate: own.join("postgresql.crt"), key: own.join("postgresql.key") }));
-    let options = parse_in("host=db sslcertmode=disable", &[("HOME", home.path().to_str().unwrap())]).unwrap();
+    assert_eq!(
+        options.tls.identity,
+        Some(Identity {
+            certificate: own.join("postgresql.crt"),
+            key: own.join("postgresql.key")
+        })
+    );
+    let options = parse_in(
+        "host=db sslcertmode=disable",
+        &[("HOME", home.path().to_str().unwrap())],
+    )
+    .unwrap();
     assert_eq!(options.tls.identity, None);
 }
 
@@ -211,9 +307,17 @@ fn the_usual_files_of_a_home_are_found() {
 fn keepalives_are_on_unless_switched_off() {
     let keepalive = |text| parse(text).unwrap().keepalive;
     assert_eq!(keepalive("host=db").unwrap().idle, Duration::from_secs(10));
-    assert_eq!(keepalive("host=db keepalives_idle=60 keepalives_count=9").unwrap().count, 9);
+    assert_eq!(
+        keepalive("host=db keepalives_idle=60 keepalives_count=9")
+            .unwrap()
+            .count,
+        9
+    );
     assert_eq!(keepalive("host=db keepalives=0"), None);
-    assert_eq!(parse("host=db tcp_user_timeout=2500").unwrap().user_timeout, Duration::from_millis(2500));
+    assert_eq!(
+        parse("host=db tcp_user_timeout=2500").unwrap().user_timeout,
+        Duration::from_millis(2500)
+    );
 }
 
 #[test]
@@ -247,7 +351,10 @@ fn no_piece_of_a_password_is_ever_shown() {
 
 #[test]
 fn what_is_shown_can_be_read_again() {
-    for text in ["host=/tmp/my,db-2,::1 port=1,2,3 user='a b' dbname=a/b", "postgres://%C3%A4@db/sh%40p"] {
+    for text in [
+        "host=/tmp/my,db-2,::1 port=1,2,3 user='a b' dbname=a/b",
+        "postgres://%C3%A4@db/sh%40p",
+    ] {
         let shown = parse(text).unwrap().to_string();
         assert_eq!(parse(&shown).unwrap().to_string(), shown);
     }

@@ -1,7 +1,8 @@
 //! The two ways to write a connection down, `postgres://…` and `key=value …`, as names and values.
 //!
-//! Nothing that may be a piece of a password is ever put into an error. A password with an `@`, a `/` or a space that was not
-//! escaped makes the rest of it look like a host, a database or a parameter: such texts are refused rather than guessed at.
+//! Nothing that may be a piece of a password is ever put into an error. A password with an `@`, a
+//! `/` or a space that was not escaped makes the rest of it look like a host, a database or a
+//! parameter: such texts are refused rather than guessed at.
 
 use super::OptionsError;
 
@@ -10,7 +11,9 @@ pub(super) fn read(text: &str) -> Result<Vec<(String, String)>, OptionsError> {
     let text = text.trim();
     match text.split_once("://") {
         Some(("postgres" | "postgresql", rest)) => url(rest),
-        Some((scheme, _)) if scheme.chars().all(|c| c.is_ascii_alphanumeric()) => Err(OptionsError::NotPostgres),
+        Some((scheme, _)) if scheme.chars().all(|c| c.is_ascii_alphanumeric()) => {
+            Err(OptionsError::NotPostgres)
+        }
         _ if text.is_empty() || text.contains('=') => pairs(text),
         _ => Err(OptionsError::NotPostgres),
     }
@@ -18,7 +21,8 @@ pub(super) fn read(text: &str) -> Result<Vec<(String, String)>, OptionsError> {
 
 fn url(rest: &str) -> Result<Vec<(String, String)>, OptionsError> {
     let mut said = Vec::new();
-    // The user's part ends at the first `@` before any `/`, as libpq has it: a password may hold a `?`.
+    // The user's part ends at the first `@` before any `/`, as libpq has it: a password may hold a
+    // `?`.
     let rest = match rest.find(['@', '/']) {
         Some(end) if rest[end..].starts_with('@') => {
             credentials(&rest[..end], &mut said)?;
@@ -26,7 +30,9 @@ fn url(rest: &str) -> Result<Vec<(String, String)>, OptionsError> {
         }
         _ => rest,
     };
-    let (place, query) = rest.split_once('?').map_or((rest, None), |(place, query)| (place, Some(query)));
+    let (place, query) = rest
+        .split_once('?')
+        .map_or((rest, None), |(place, query)| (place, Some(query)));
     let (hosts, database) = place.split_once('/').unwrap_or((place, ""));
     if place.contains('@') || database.contains('/') {
         return Err(OptionsError::Syntax(
@@ -35,7 +41,11 @@ fn url(rest: &str) -> Result<Vec<(String, String)>, OptionsError> {
     }
     addresses(hosts, &mut said)?;
     said.push(("dbname".into(), decoded(database)?));
-    for pair in query.into_iter().flat_map(|query| query.split('&')).filter(|pair| !pair.is_empty()) {
+    for pair in query
+        .into_iter()
+        .flat_map(|query| query.split('&'))
+        .filter(|pair| !pair.is_empty())
+    {
         said.push(parameter(pair)?);
     }
     Ok(said)
@@ -57,8 +67,13 @@ fn addresses(text: &str, said: &mut Vec<(String, String)>) -> Result<(), Options
         hosts.push(decoded(host)?);
         ports.push(decoded(port)?);
     }
-    if ports.iter().any(|port| !port.bytes().all(|byte| byte.is_ascii_digit())) {
-        return Err(OptionsError::Syntax("a port is a number. If the password holds a / or an @, write them as %2F and %40"));
+    if ports
+        .iter()
+        .any(|port| !port.bytes().all(|byte| byte.is_ascii_digit()))
+    {
+        return Err(OptionsError::Syntax(
+            "a port is a number. If the password holds a / or an @, write them as %2F and %40",
+        ));
     }
     said.push(("host".into(), list(&hosts)));
     said.push(("port".into(), list(&ports)));
@@ -68,8 +83,9 @@ fn addresses(text: &str, said: &mut Vec<(String, String)>) -> Result<(), Options
 fn address_of(address: &str) -> Result<(&str, &str), OptionsError> {
     match address.strip_prefix('[') {
         Some(bracketed) => {
-            let (host, port) =
-                bracketed.split_once(']').ok_or(OptionsError::Syntax("a [ before an IPv6 address wants a ] after it"))?;
+            let (host, port) = bracketed.split_once(']').ok_or(OptionsError::Syntax(
+                "a [ before an IPv6 address wants a ] after it",
+            ))?;
             Ok((host, port.strip_prefix(':').unwrap_or(port)))
         }
         None => Ok(address.split_once(':').unwrap_or((address, ""))),
@@ -78,19 +94,30 @@ fn address_of(address: &str) -> Result<(&str, &str), OptionsError> {
 
 /// A list of which nothing is said at all, rather than of empty words.
 fn list(words: &[String]) -> String {
-    if words.iter().all(String::is_empty) { String::new() } else { words.join(",") }
+    if words.iter().all(String::is_empty) {
+        String::new()
+    } else {
+        words.join(",")
+    }
 }
 
 fn parameter(pair: &str) -> Result<(String, String), OptionsError> {
-    let (name, value) = pair.split_once('=').ok_or(OptionsError::Syntax("after the ? come name=value, with & between them"))?;
+    let (name, value) = pair.split_once('=').ok_or(OptionsError::Syntax(
+        "after the ? come name=value, with & between them",
+    ))?;
     let (name, value) = (decoded(name)?, decoded(value)?);
     // What JDBC calls it; libpq takes that too.
-    Ok(if name == "ssl" && value == "true" { ("sslmode".into(), "require".into()) } else { (name, value) })
+    Ok(if name == "ssl" && value == "true" {
+        ("sslmode".into(), "require".into())
+    } else {
+        (name, value)
+    })
 }
 
 fn decoded(text: &str) -> Result<String, OptionsError> {
-    const WRONG: OptionsError =
-        OptionsError::Syntax("a % wants two hexadecimal digits after it, of UTF-8 and not 00: write a % itself as %25");
+    const WRONG: OptionsError = OptionsError::Syntax(
+        "a % wants two hexadecimal digits after it, of UTF-8 and not 00: write a % itself as %25",
+    );
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((first, more)) = rest.split_first() {
@@ -101,9 +128,16 @@ fn decoded(text: &str) -> Result<String, OptionsError> {
         }
         let (digits, more) = rest.split_at_checked(2).ok_or(WRONG)?;
         rest = more;
-        let digits =
-            std::str::from_utf8(digits).ok().filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit())).ok_or(WRONG)?;
-        bytes.push(u8::from_str_radix(digits, 16).ok().filter(|byte| *byte != 0).ok_or(WRONG)?);
+        let digits = std::str::from_utf8(digits)
+            .ok()
+            .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
+            .ok_or(WRONG)?;
+        bytes.push(
+            u8::from_str_radix(digits, 16)
+                .ok()
+                .filter(|byte| *byte != 0)
+                .ok_or(WRONG)?,
+        );
     }
     String::from_utf8(bytes).map_err(|_| WRONG)
 }
@@ -116,11 +150,14 @@ fn pairs(text: &str) -> Result<Vec<(String, String)>, OptionsError> {
         if rest.peek().is_none() {
             return Ok(said);
         }
-        let name = std::iter::from_fn(|| rest.next_if(|c| *c != '=' && !c.is_whitespace())).collect::<String>();
+        let name = std::iter::from_fn(|| rest.next_if(|c| *c != '=' && !c.is_whitespace()))
+            .collect::<String>();
         while rest.next_if(|c| c.is_whitespace()).is_some() {}
         let after_password = said.last().is_some_and(|(name, _)| name == "password");
         if rest.next_if_eq(&'=').is_none() {
-            return Err(OptionsError::Syntax("every name wants a = after it, and a value with spaces wants '…' around it"));
+            return Err(OptionsError::Syntax(
+                "every name wants a = after it, and a value with spaces wants '…' around it",
+            ));
         }
         if after_password && !super::parameters::is_known(&name) {
             return Err(OptionsError::Syntax(
@@ -143,5 +180,11 @@ fn value(rest: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Result<String, 
             c => value.push(c),
         }
     }
-    if quoted { Err(OptionsError::Syntax("a ' wants another after the value: write a ' itself as \\'")) } else { Ok(value) }
+    if quoted {
+        Err(OptionsError::Syntax(
+            "a ' wants another after the value: write a ' itself as \\'",
+        ))
+    } else {
+        Ok(value)
+    }
 }

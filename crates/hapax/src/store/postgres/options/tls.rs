@@ -66,8 +66,11 @@ const MODES: &[(&str, Mode)] = &[
     ("verify-full", Mode::VerifyFull),
 ];
 
-const BINDINGS: &[(&str, ChannelBinding)] =
-    &[("disable", ChannelBinding::Disable), ("prefer", ChannelBinding::Prefer), ("require", ChannelBinding::Require)];
+const BINDINGS: &[(&str, ChannelBinding)] = &[
+    ("disable", ChannelBinding::Disable),
+    ("prefer", ChannelBinding::Prefer),
+    ("require", ChannelBinding::Require),
+];
 
 /// Those of TLS that are spoken at all, and older ones that a user may well allow.
 const VERSIONS: &[(&str, u8)] = &[("TLSv1", 0), ("TLSv1.1", 1), ("TLSv1.2", 2), ("TLSv1.3", 3)];
@@ -76,7 +79,11 @@ impl TlsOptions {
     pub(super) fn from(said: &Parameters, home: Option<&Path>) -> Result<TlsOptions, OptionsError> {
         let own = home.map(|home| home.join(".postgresql"));
         let roots = roots(said, own.as_deref());
-        let weakest = if roots == Roots::System { Mode::VerifyFull } else { Mode::Prefer };
+        let weakest = if roots == Roots::System {
+            Mode::VerifyFull
+        } else {
+            Mode::Prefer
+        };
         let mode = said.choice("sslmode", MODES)?.unwrap_or(weakest);
         if roots == Roots::System && mode < Mode::VerifyFull {
             return Err(said.bad(
@@ -87,14 +94,23 @@ impl TlsOptions {
         if roots == Roots::Anybody && mode >= Mode::VerifyCa {
             return Err(OptionsError::NoRoots);
         }
-        let direct = said.choice("sslnegotiation", &[("postgres", false), ("direct", true)])?.unwrap_or(false);
+        let direct = said
+            .choice("sslnegotiation", &[("postgres", false), ("direct", true)])?
+            .unwrap_or(false);
         if direct && mode < Mode::Require {
             return Err(said.bad("sslnegotiation", "direct takes sslmode=require or stronger"));
         }
-        let oldest = said.choice("ssl_min_protocol_version", VERSIONS)?.unwrap_or(0);
-        let newest = said.choice("ssl_max_protocol_version", VERSIONS)?.unwrap_or(3);
+        let oldest = said
+            .choice("ssl_min_protocol_version", VERSIONS)?
+            .unwrap_or(0);
+        let newest = said
+            .choice("ssl_max_protocol_version", VERSIONS)?
+            .unwrap_or(3);
         if newest < 2 || newest < oldest {
-            return Err(said.bad("ssl_max_protocol_version", "TLSv1.2 and TLSv1.3 are spoken here: allow one of them"));
+            return Err(said.bad(
+                "ssl_max_protocol_version",
+                "TLSv1.2 and TLSv1.3 are spoken here: allow one of them",
+            ));
         }
         said.choice("sslcompression", &[("0", ()), ("1", ())])?;
         said.choice("gssencmode", &[("disable", ()), ("prefer", ())])?;
@@ -103,10 +119,14 @@ impl TlsOptions {
             direct,
             roots,
             identity: identity(said, own.as_deref())?,
-            sni: said.choice("sslsni", &[("0", false), ("1", true)])?.unwrap_or(true),
+            sni: said
+                .choice("sslsni", &[("0", false), ("1", true)])?
+                .unwrap_or(true),
             tls12: oldest <= 2,
             tls13: newest >= 3,
-            channel_binding: said.choice("channel_binding", BINDINGS)?.unwrap_or(ChannelBinding::Prefer),
+            channel_binding: said
+                .choice("channel_binding", BINDINGS)?
+                .unwrap_or(ChannelBinding::Prefer),
         })
     }
 }
@@ -115,24 +135,39 @@ fn roots(said: &Parameters, own: Option<&Path>) -> Roots {
     match said.get("sslrootcert") {
         Some("system") => Roots::System,
         Some(path) => Roots::File(path.into()),
-        None => own.map(|own| own.join("root.crt")).filter(|path| path.exists()).map_or(Roots::Anybody, Roots::File),
+        None => own
+            .map(|own| own.join("root.crt"))
+            .filter(|path| path.exists())
+            .map_or(Roots::Anybody, Roots::File),
     }
 }
 
 fn identity(said: &Parameters, own: Option<&Path>) -> Result<Option<Identity>, OptionsError> {
     // To require that a server asks for the certificate is beyond what this end of rustls can see.
-    if !said.choice("sslcertmode", &[("allow", true), ("disable", false)])?.unwrap_or(true) {
+    if !said
+        .choice("sslcertmode", &[("allow", true), ("disable", false)])?
+        .unwrap_or(true)
+    {
         return Ok(None);
     }
     let usual = |name: &str| own.map(|own| own.join(name)).filter(|path| path.exists());
-    let certificate = said.get("sslcert").map(PathBuf::from).or_else(|| usual("postgresql.crt"));
-    let key = said.get("sslkey").map(PathBuf::from).or_else(|| usual("postgresql.key"));
+    let certificate = said
+        .get("sslcert")
+        .map(PathBuf::from)
+        .or_else(|| usual("postgresql.crt"));
+    let key = said
+        .get("sslkey")
+        .map(PathBuf::from)
+        .or_else(|| usual("postgresql.key"));
     match (certificate, key) {
         (Some(certificate), Some(key)) => Ok(Some(Identity { certificate, key })),
-        (Some(_), None) if said.get("sslcert").is_some() => Err(said.bad("sslcert", "it takes sslkey too: the file of its key")),
-        (None, Some(_)) if said.get("sslkey").is_some() => {
-            Err(said.bad("sslkey", "it takes sslcert too: the file of its certificate"))
+        (Some(_), None) if said.get("sslcert").is_some() => {
+            Err(said.bad("sslcert", "it takes sslkey too: the file of its key"))
         }
+        (None, Some(_)) if said.get("sslkey").is_some() => Err(said.bad(
+            "sslkey",
+            "it takes sslcert too: the file of its certificate",
+        )),
         _ => Ok(None),
     }
 }

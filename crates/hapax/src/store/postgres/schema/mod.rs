@@ -1,10 +1,12 @@
 //! The schema: what a database has to have to be a store, and how it comes to have it.
 //!
-//! It is numbered and only ever moves forward. Each migration is one transaction; what is printed by [`Migration::script`] is what runs. A
-//! running store changes nothing here: that is for whoever may create a schema, with `hapax migrate`.
+//! It is numbered and only ever moves forward. Each migration is one transaction; what is printed
+//! by [`Migration::script`] is what runs. A running store changes nothing here: that is for whoever
+//! may create a schema, with `hapax migrate`.
 //!
-//! A program of version `p` works on a schema of version `s` if `s` is at least `p` and the oldest version that `s` still serves is at
-//! most `p`. So the schema goes first, and programs of two versions work side by side.
+//! A program of version `p` works on a schema of version `s` if `s` is at least `p` and the oldest
+//! version that `s` still serves is at most `p`. So the schema goes first, and programs of two
+//! versions work side by side.
 
 #[cfg(any(test, feature = "planted"))]
 mod planted;
@@ -27,12 +29,13 @@ use super::connect::{ConnectError, connect};
 /// The version of the schema that this program was written for.
 pub const VERSION: u32 = 4;
 
-/// How often a migration is tried that finds what it changes in use, and how long it rests in between. Each try is short, so that live
-/// traffic never queues behind one.
+/// How often a migration is tried that finds what it changes in use, and how long it rests in
+/// between. Each try is short, so that live traffic never queues behind one.
 const TRIES_MAX: u32 = 20;
 const REST: Duration = Duration::from_millis(500);
 
-/// What two migrations at a time would both want. The number means nothing: it is the first eight bytes of the digest of "hapax migrate".
+/// What two migrations at a time would both want. The number means nothing: it is the first eight
+/// bytes of the digest of "hapax migrate".
 const LOCK: i64 = 0x72b4_6383_675b_25fa;
 
 /// One step of the schema.
@@ -51,7 +54,12 @@ pub struct Migration {
 impl Migration {
     /// All that is run, for whoever wants to run it by hand: one transaction that fails as a whole.
     pub fn script(&self) -> String {
-        let Migration { version, name, sql, oldest } = self;
+        let Migration {
+            version,
+            name,
+            sql,
+            oldest,
+        } = self;
         let (checksum, beginning) = (hex(&self.checksum()), &*BEGINNING);
         let mut script = String::new();
         writeln!(
@@ -69,8 +77,11 @@ impl Migration {
         )
         .expect("a string takes any text");
         script.push_str(sql.trim_end());
-        write!(script, "\n\nUPDATE hapax.meta SET schema = {version}, oldest = {oldest};\nCOMMIT;\n")
-            .expect("a string takes any text");
+        write!(
+            script,
+            "\n\nUPDATE hapax.meta SET schema = {version}, oldest = {oldest};\nCOMMIT;\n"
+        )
+        .expect("a string takes any text");
         script
     }
 
@@ -80,8 +91,9 @@ impl Migration {
     }
 }
 
-/// Whatever of the schema is not of the role that looks, and whose it is. Who owns a function that runs with the rights of its owner, or a
-/// table that such a function reads, can make it do anything. To be a member of a role is not to be it.
+/// Whatever of the schema is not of the role that looks, and whose it is. Who owns a function that
+/// runs with the rights of its owner, or a table that such a function reads, can make it do
+/// anything. To be a member of a role is not to be it.
 const STRANGE: &str = "\
 SELECT o.what || ' belongs to the role ' || pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(o.owner)::text) FROM (
         SELECT 1 AS rank, 'schema hapax' AS what, n.nspowner AS owner FROM pg_catalog.pg_namespace AS n WHERE n.nspname = 'hapax'
@@ -116,7 +128,13 @@ END $hapax$;
     )
 });
 
-const STORE: &str = concat!(include_str!("0001_store.sql"), "\n", include_str!("transfer.sql"), "\n", include_str!("join.sql"));
+const STORE: &str = concat!(
+    include_str!("0001_store.sql"),
+    "\n",
+    include_str!("transfer.sql"),
+    "\n",
+    include_str!("join.sql")
+);
 const LIVES: &str = include_str!("0002_lives.sql");
 
 const COUNTS: &str = include_str!("0003_counts.sql");
@@ -125,11 +143,32 @@ const REQUEST_ID: &str = include_str!("0004_request_id.sql");
 /// Every step from nothing to [`VERSION`].
 pub fn migrations() -> Vec<Migration> {
     vec![
-        Migration { version: 1, name: "store", sql: text(STORE), oldest: 1 },
-        // Programs of version 1 make ids by the first rule only: `hapax.pulse` lets them go on for an hour, and then no more.
-        Migration { version: 2, name: "lives", sql: text(LIVES), oldest: 2 },
-        Migration { version: 3, name: "counts", sql: text(COUNTS), oldest: 2 },
-        Migration { version: 4, name: "request_id", sql: text(REQUEST_ID), oldest: 2 },
+        Migration {
+            version: 1,
+            name: "store",
+            sql: text(STORE),
+            oldest: 1,
+        },
+        // Programs of version 1 make ids by the first rule only: `hapax.pulse` lets them go on for
+        // an hour, and then no more.
+        Migration {
+            version: 2,
+            name: "lives",
+            sql: text(LIVES),
+            oldest: 2,
+        },
+        Migration {
+            version: 3,
+            name: "counts",
+            sql: text(COUNTS),
+            oldest: 2,
+        },
+        Migration {
+            version: 4,
+            name: "request_id",
+            sql: text(REQUEST_ID),
+            oldest: 2,
+        },
     ]
 }
 
@@ -224,7 +263,9 @@ pub enum MigrateError {
         user: String,
     },
     /// The role that is to use the store does not exist.
-    #[error("{database}: there is no role {role}, and nothing was changed. CREATE ROLE {role} LOGIN first, or correct the name")]
+    #[error(
+        "{database}: there is no role {role}, and nothing was changed. CREATE ROLE {role} LOGIN first, or correct the name"
+    )]
     NoSuchRole {
         /// The database, as it was named.
         database: String,
@@ -233,14 +274,15 @@ pub enum MigrateError {
     },
 }
 
-/// Which migrations were applied to a database, and which of this program's are due. Changes nothing.
+/// Which migrations were applied to a database, and which of this program's are due. Changes
+/// nothing.
 pub async fn status(connection: &ConnectOptions) -> Result<Status, MigrateError> {
     let database = Database::open(connection).await?;
     database.status(&migrations()).await
 }
 
-/// Applies what is due of these migrations, in order, each in a transaction of its own; tells of each after it was applied. Two at a time
-/// do no harm: one waits for the other.
+/// Applies what is due of these migrations, in order, each in a transaction of its own; tells of
+/// each after it was applied. Two at a time do no harm: one waits for the other.
 pub async fn migrate(
     connection: &ConnectOptions,
     migrations: &[Migration],
@@ -263,9 +305,18 @@ pub async fn migrate(
 pub async fn look_for_role(connection: &ConnectOptions, role: &str) -> Result<(), MigrateError> {
     let database = Database::open(connection).await?;
     let sql = "SELECT true FROM pg_catalog.pg_roles WHERE rolname::text = $1";
-    let found = database.client().query_typed(sql, &[(&role, Type::TEXT)]).await;
-    if found.map_err(|error| database.refused("looking for the role".to_owned(), &error))?.is_empty() {
-        return Err(MigrateError::NoSuchRole { database: database.name, role: quoted(role) });
+    let found = database
+        .client()
+        .query_typed(sql, &[(&role, Type::TEXT)])
+        .await;
+    if found
+        .map_err(|error| database.refused("looking for the role".to_owned(), &error))?
+        .is_empty()
+    {
+        return Err(MigrateError::NoSuchRole {
+            database: database.name,
+            role: quoted(role),
+        });
     }
     Ok(())
 }
@@ -277,53 +328,100 @@ pub struct Restored {
     pub now: Timestamp,
     /// Every fence from now on is above this one.
     pub floor: u64,
-    /// The forget-epoch from now on: what gateways have in memory is of an earlier one, and is not served any more.
+    /// The forget-epoch from now on: what gateways have in memory is of an earlier one, and is not
+    /// served any more.
     pub epoch: u64,
 }
 
-/// Takes note that the database was restored from a backup, and writes that into the audit log. Keys that were used after the backup was made
-/// are unknown to it; nothing can bring them back.
-pub async fn restored(connection: &ConnectOptions, signed: &Signed) -> Result<Restored, MigrateError> {
+/// Takes note that the database was restored from a backup, and writes that into the audit log.
+/// Keys that were used after the backup was made are unknown to it; nothing can bring them back.
+pub async fn restored(
+    connection: &ConnectOptions,
+    signed: &Signed,
+) -> Result<Restored, MigrateError> {
     let database = Database::open(connection).await?;
     let (by, reason) = (signed.by().as_bytes(), signed.reason().as_bytes());
     let sql = "SELECT now, floor, epoch FROM hapax.restored($1, $2)";
-    let rows = database.client().query_typed(sql, &[(&by, Type::BYTEA), (&reason, Type::BYTEA)]).await;
-    let rows = rows.map_err(|error| database.refused("taking note of the restore".to_owned(), &error))?;
-    let number = |column| rows.first().and_then(|row| row.try_get::<_, i64>(column).ok()).unwrap_or_default().unsigned_abs();
-    Ok(Restored { now: Timestamp::from_micros(number(0)), floor: number(1), epoch: number(2) })
+    let rows = database
+        .client()
+        .query_typed(sql, &[(&by, Type::BYTEA), (&reason, Type::BYTEA)])
+        .await;
+    let rows =
+        rows.map_err(|error| database.refused("taking note of the restore".to_owned(), &error))?;
+    let number = |column| {
+        rows.first()
+            .and_then(|row| row.try_get::<_, i64>(column).ok())
+            .unwrap_or_default()
+            .unsigned_abs()
+    };
+    Ok(Restored {
+        now: Timestamp::from_micros(number(0)),
+        floor: number(1),
+        epoch: number(2),
+    })
 }
 
 /// Lets a role, which must exist, use the store and nothing else: runs [`grants`].
 pub async fn grant(connection: &ConnectOptions, role: &str) -> Result<(), MigrateError> {
     let database = Database::open(connection).await?;
     let granted = database.client().batch_execute(&grants(role)).await;
-    granted.map_err(|error| database.refused(format!("letting the role {role} use the store"), &error))
+    granted
+        .map_err(|error| database.refused(format!("letting the role {role} use the store"), &error))
 }
 
-/// The SQL that lets a role use the store and nothing else: it may call the functions, and touch no table.
+/// The SQL that lets a role use the store and nothing else: it may call the functions, and touch no
+/// table.
 pub fn grants(role: &str) -> String {
     let role = quoted(role);
-    let functions: Vec<_> = FUNCTIONS.iter().map(|function| format!("hapax.{function}")).collect();
-    format!("GRANT USAGE ON SCHEMA hapax TO {role};\nGRANT EXECUTE ON FUNCTION {} TO {role};\n", functions.join(", "))
+    let functions: Vec<_> = FUNCTIONS
+        .iter()
+        .map(|function| format!("hapax.{function}"))
+        .collect();
+    format!(
+        "GRANT USAGE ON SCHEMA hapax TO {role};\nGRANT EXECUTE ON FUNCTION {} TO {role};\n",
+        functions.join(", ")
+    )
 }
 
-/// Lets a role, which must exist, complete the operations it was handed and nothing else: runs [`completer_grants`].
+/// Lets a role, which must exist, complete the operations it was handed and nothing else: runs
+/// [`completer_grants`].
 pub async fn grant_completion(connection: &ConnectOptions, role: &str) -> Result<(), MigrateError> {
     let database = Database::open(connection).await?;
-    let granted = database.client().batch_execute(&completer_grants(role)).await;
-    granted.map_err(|error| database.refused(format!("letting the role {role} complete operations"), &error))
+    let granted = database
+        .client()
+        .batch_execute(&completer_grants(role))
+        .await;
+    granted.map_err(|error| {
+        database.refused(
+            format!("letting the role {role} complete operations"),
+            &error,
+        )
+    })
 }
 
-/// The SQL that lets a role complete the operations it was handed and nothing else: for services behind a gateway, in transactions of their own.
+/// The SQL that lets a role complete the operations it was handed and nothing else: for services
+/// behind a gateway, in transactions of their own.
 pub fn completer_grants(role: &str) -> String {
-    let (role, completions) = (quoted(role), COMPLETIONS.map(|arguments| format!("hapax.complete({arguments})")).join(", "));
-    format!("GRANT USAGE ON SCHEMA hapax TO {role};\nGRANT EXECUTE ON FUNCTION {completions} TO {role};\n")
+    let (role, completions) = (
+        quoted(role),
+        COMPLETIONS
+            .map(|arguments| format!("hapax.complete({arguments})"))
+            .join(", "),
+    );
+    format!(
+        "GRANT USAGE ON SCHEMA hapax TO {role};\nGRANT EXECUTE ON FUNCTION {completions} TO {role};\n"
+    )
 }
 
 /// What the functions take that complete an operation.
-const COMPLETIONS: [&str; 3] = ["text, int8, int8, jsonb", "text, int8, int8, jsonb, bytea", "text, int8, int8, jsonb, text"];
+const COMPLETIONS: [&str; 3] = [
+    "text, int8, int8, jsonb",
+    "text, int8, int8, jsonb, bytea",
+    "text, int8, int8, jsonb, text",
+];
 
-/// What a running store calls, and `join`, which a program calls in its own transactions that holds the attempt itself.
+/// What a running store calls, and `join`, which a program calls in its own transactions that holds
+/// the attempt itself.
 const FUNCTIONS: [&str; 24] = [
     "claim",
     "finish",
@@ -362,10 +460,23 @@ struct Database {
 impl Database {
     async fn open(connection: &ConnectOptions) -> Result<Database, MigrateError> {
         let (name, connected) = (connection.to_string(), connect(connection).await?);
-        let mut database = Database { name, grant: String::new(), user: String::new(), connected };
+        let mut database = Database {
+            name,
+            grant: String::new(),
+            user: String::new(),
+            connected,
+        };
         let names = "SELECT quote_ident(current_database()), quote_ident(current_user)";
-        if let [name, user] = database.ask("asking who we are", names).await?.concat().as_slice() {
-            let (name, user) = (name.as_deref().unwrap_or_default(), user.clone().unwrap_or_default());
+        if let [name, user] = database
+            .ask("asking who we are", names)
+            .await?
+            .concat()
+            .as_slice()
+        {
+            let (name, user) = (
+                name.as_deref().unwrap_or_default(),
+                user.clone().unwrap_or_default(),
+            );
             database.grant = format!("GRANT CREATE ON DATABASE {name} TO {user}");
             database.user = user;
         }
@@ -377,32 +488,73 @@ impl Database {
     }
 
     async fn status(&self, migrations: &[Migration]) -> Result<Status, MigrateError> {
-        if let Some(whose) = self.ask("looking whose the schema is", STRANGE).await?.concat().into_iter().flatten().next() {
-            return Err(MigrateError::NotOurs { database: self.name.clone(), whose, user: self.user.clone() });
+        if let Some(whose) = self
+            .ask("looking whose the schema is", STRANGE)
+            .await?
+            .concat()
+            .into_iter()
+            .flatten()
+            .next()
+        {
+            return Err(MigrateError::NotOurs {
+                database: self.name.clone(),
+                whose,
+                user: self.user.clone(),
+            });
         }
         let applied = self.applied().await?;
         for migration in migrations {
-            if applied.get(&migration.version).is_some_and(|checksum| *checksum != hex(&migration.checksum())) {
-                return Err(MigrateError::Different { database: self.name.clone(), version: migration.version });
+            if applied
+                .get(&migration.version)
+                .is_some_and(|checksum| *checksum != hex(&migration.checksum()))
+            {
+                return Err(MigrateError::Different {
+                    database: self.name.clone(),
+                    version: migration.version,
+                });
             }
         }
-        let known = migrations.iter().map(|migration| migration.version).max().unwrap_or(0);
+        let known = migrations
+            .iter()
+            .map(|migration| migration.version)
+            .max()
+            .unwrap_or(0);
         if let Some(found) = applied.keys().copied().find(|version| *version > known) {
-            return Err(MigrateError::Ahead { database: self.name.clone(), found, known });
+            return Err(MigrateError::Ahead {
+                database: self.name.clone(),
+                found,
+                known,
+            });
         }
-        let due = migrations.iter().map(|migration| migration.version).filter(|version| !applied.contains_key(version)).collect();
-        Ok(Status { applied: applied.into_keys().collect(), due })
+        let due = migrations
+            .iter()
+            .map(|migration| migration.version)
+            .filter(|version| !applied.contains_key(version))
+            .collect();
+        Ok(Status {
+            applied: applied.into_keys().collect(),
+            due,
+        })
     }
 
     /// What was applied, with its checksum.
     async fn applied(&self) -> Result<BTreeMap<u32, String>, MigrateError> {
         let doing = "looking what was applied";
-        let there = self.ask(doing, "SELECT to_regclass('hapax.migrations') IS NOT NULL").await?;
+        let there = self
+            .ask(doing, "SELECT to_regclass('hapax.migrations') IS NOT NULL")
+            .await?;
         if there.first().and_then(|row| row.first()?.as_deref()) != Some("t") {
             return Ok(BTreeMap::new());
         }
-        let rows = self.ask(doing, "SELECT version, encode(checksum, 'hex') FROM hapax.migrations").await?;
-        let row = |row: &Vec<Option<String>>| Some((row.first()?.as_ref()?.parse().ok()?, row.get(1)?.clone()?));
+        let rows = self
+            .ask(
+                doing,
+                "SELECT version, encode(checksum, 'hex') FROM hapax.migrations",
+            )
+            .await?;
+        let row = |row: &Vec<Option<String>>| {
+            Some((row.first()?.as_ref()?.parse().ok()?, row.get(1)?.clone()?))
+        };
         Ok(rows.iter().filter_map(row).collect())
     }
 
@@ -410,40 +562,66 @@ impl Database {
     async fn apply(&self, migration: &Migration) -> Result<bool, MigrateError> {
         let doing = || format!("migration {} ({})", migration.version, migration.name);
         for _ in 0..TRIES_MAX {
-            let Err(error) = self.client().batch_execute(&migration.script()).await else { return Ok(true) };
+            let Err(error) = self.client().batch_execute(&migration.script()).await else {
+                return Ok(true);
+            };
             // Out of the failed transaction, whatever it was.
-            self.client().batch_execute("ROLLBACK").await.map_err(|error| self.refused(doing(), &error))?;
+            self.client()
+                .batch_execute("ROLLBACK")
+                .await
+                .map_err(|error| self.refused(doing(), &error))?;
             match error.code().map(tokio_postgres::error::SqlState::code) {
                 Some("55P03" | "40P01") => tokio::time::sleep(REST).await,
-                Some("23505") if self.applied().await?.contains_key(&migration.version) => return Ok(false),
+                Some("23505") if self.applied().await?.contains_key(&migration.version) => {
+                    return Ok(false);
+                }
                 _ => return Err(self.refused(doing(), &error)),
             }
         }
-        Err(MigrateError::Busy { database: self.name.clone(), version: migration.version })
+        Err(MigrateError::Busy {
+            database: self.name.clone(),
+            version: migration.version,
+        })
     }
 
     /// A statement without parameters, its rows as texts.
     async fn ask(&self, doing: &str, sql: &str) -> Result<Vec<Vec<Option<String>>>, MigrateError> {
-        let messages = self.client().simple_query(sql).await.map_err(|error| self.refused(doing.to_owned(), &error))?;
+        let messages = self
+            .client()
+            .simple_query(sql)
+            .await
+            .map_err(|error| self.refused(doing.to_owned(), &error))?;
         let rows = messages.into_iter().filter_map(|message| match message {
-            SimpleQueryMessage::Row(row) => Some((0..row.len()).map(|column| row.get(column).map(str::to_owned)).collect()),
+            SimpleQueryMessage::Row(row) => Some(
+                (0..row.len())
+                    .map(|column| row.get(column).map(str::to_owned))
+                    .collect(),
+            ),
             _ => None,
         });
         Ok(rows.collect())
     }
 
     fn refused(&self, doing: String, error: &tokio_postgres::Error) -> MigrateError {
-        let said = error.as_db_error().map_or_else(|| format!("the connection was lost ({error})"), |said| self.explain(said));
-        MigrateError::Refused { database: self.name.clone(), doing, said }
+        let said = error.as_db_error().map_or_else(
+            || format!("the connection was lost ({error})"),
+            |said| self.explain(said),
+        );
+        MigrateError::Refused {
+            database: self.name.clone(),
+            doing,
+            said,
+        }
     }
 
     fn explain(&self, said: &DbError) -> String {
         let (code, words) = (said.code().code(), said.message());
         let advice = match (code, said.hint()) {
             (_, Some(hint)) => hint,
-            ("42501", None) => {
-                &format!("{}, or run it as the role that owns the database, or the schema if there is one", self.grant)
-            }
+            ("42501", None) => &format!(
+                "{}, or run it as the role that owns the database, or the schema if there is one",
+                self.grant
+            ),
             (_, None) => return format!("{words} ({code})"),
         };
         format!("{words} ({code}; {advice})")
@@ -469,15 +647,32 @@ mod tests {
     #[test]
     fn versions_count_up_from_one_and_never_serve_what_is_newer() {
         let migrations = migrations();
-        assert!(migrations.iter().map(|migration| migration.version).eq(1..=VERSION));
-        assert!(migrations.iter().all(|migration| migration.oldest <= migration.version));
+        assert!(
+            migrations
+                .iter()
+                .map(|migration| migration.version)
+                .eq(1..=VERSION)
+        );
+        assert!(
+            migrations
+                .iter()
+                .all(|migration| migration.oldest <= migration.version)
+        );
     }
 
     #[test]
     fn a_script_is_one_transaction() {
         for migration in migrations() {
             let script = migration.script();
-            assert_eq!((script.matches("\nBEGIN;\n").count(), script.matches("\nCOMMIT;\n").count()), (1, 1), "{}", migration.name);
+            assert_eq!(
+                (
+                    script.matches("\nBEGIN;\n").count(),
+                    script.matches("\nCOMMIT;\n").count()
+                ),
+                (1, 1),
+                "{}",
+                migration.name
+            );
             assert!(script.ends_with("COMMIT;\n"));
         }
     }
@@ -485,7 +680,10 @@ mod tests {
     #[test]
     fn a_roles_name_is_quoted() {
         for grants in [grants("a\"b"), completer_grants("a\"b")] {
-            assert!(grants.starts_with("GRANT USAGE ON SCHEMA hapax TO \"a\"\"b\";\n") && grants.ends_with(" TO \"a\"\"b\";\n"));
+            assert!(
+                grants.starts_with("GRANT USAGE ON SCHEMA hapax TO \"a\"\"b\";\n")
+                    && grants.ends_with(" TO \"a\"\"b\";\n")
+            );
         }
     }
 }

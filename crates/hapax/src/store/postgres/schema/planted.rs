@@ -110,14 +110,18 @@ const PLANTS: &[Plant] = &[
 /// What is searched for places.
 const MIGRATIONS: [&str; 4] = [super::STORE, super::LIVES, super::COUNTS, super::REQUEST_ID];
 
-/// The SQL of a migration with the bugs that are alive. Every place is looked for in all migrations, whichever bug is: a table that no longer
-/// fits the SQL plants nothing, and then an acquittal would mean nothing.
+/// The SQL of a migration with the bugs that are alive. Every place is looked for in all
+/// migrations, whichever bug is: a table that no longer fits the SQL plants nothing, and then an
+/// acquittal would mean nothing.
 pub(super) fn plant(sql: &str, is_alive: fn(Bug) -> bool) -> String {
     let mut planted = sql.to_owned();
     for (bug, places) in PLANTS {
         for (right, wrong) in *places {
             let has_place = MIGRATIONS.iter().any(|sql| sql.contains(right));
-            assert!(has_place, "{bug:?} has no place in the schema any more: {right:?} is not there");
+            assert!(
+                has_place,
+                "{bug:?} has no place in the schema any more: {right:?} is not there"
+            );
             if is_alive(*bug) {
                 planted = planted.replace(right, wrong);
             }

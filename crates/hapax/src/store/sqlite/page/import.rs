@@ -1,4 +1,5 @@
-//! Writing what comes from another store, as it is: the one way around the guard, for a store that nobody uses.
+//! Writing what comes from another store, as it is: the one way around the guard, for a store that
+//! nobody uses.
 
 use hapax_core::store::StoreError;
 
@@ -7,14 +8,20 @@ use crate::store::sqlite::audit;
 use crate::store::sqlite::transfer::{self, Arrived};
 
 impl Page<'_> {
-    pub(in crate::store::sqlite) fn import(&mut self, arrived: &mut Arrived) -> Result<(), StoreError> {
+    pub(in crate::store::sqlite) fn import(
+        &mut self,
+        arrived: &mut Arrived,
+    ) -> Result<(), StoreError> {
         transfer::expect_arriving(self.rows.connection, arrived.copy)?;
         for (head, answer) in std::mem::take(&mut arrived.records) {
             // Above every fence that has come, so that none comes again.
             self.meta.floor = self.meta.floor.max(head.fence);
             self.is_meta_changed = true;
             let current = self.find(&head.id)?;
-            if current.as_ref().is_none_or(|stored| stored.head.version < head.version) {
+            if current
+                .as_ref()
+                .is_none_or(|stored| stored.head.version < head.version)
+            {
                 let mut answer = answer;
                 let result = self.write(current.as_ref(), head, answer.as_mut());
                 self.written(result)?;

@@ -7,7 +7,9 @@ use super::*;
 
 #[tokio::test]
 async fn the_right_password_gets_in_and_a_wrong_one_does_not() {
-    let Some(server) = Server::shared() else { return };
+    let Some(server) = Server::shared() else {
+        return;
+    };
     for user in ["known", "known_of_old"] {
         connected(&server.at(user, "password=hush-hush")).await;
         let error = failure(&server.at(user, "password=hush-not")).await;
@@ -21,17 +23,35 @@ async fn the_right_password_gets_in_and_a_wrong_one_does_not() {
 
 #[tokio::test]
 async fn variables_lead_to_the_server() {
-    let Some(server) = Server::shared() else { return };
+    let Some(server) = Server::shared() else {
+        return;
+    };
     let port = server.postgres.port().to_string();
-    let variables =
-        [("PGHOST", "127.0.0.1"), ("PGPORT", &port), ("PGUSER", "known"), ("PGPASSWORD", "hush-hush"), ("PGDATABASE", "postgres")];
-    let connected = connect(&options_in("postgres://", &variables)).await.unwrap();
-    assert_eq!(ask(&connected, "SELECT current_user || ' ' || current_setting('application_name')").await, "known hapax");
+    let variables = [
+        ("PGHOST", "127.0.0.1"),
+        ("PGPORT", &port),
+        ("PGUSER", "known"),
+        ("PGPASSWORD", "hush-hush"),
+        ("PGDATABASE", "postgres"),
+    ];
+    let connected = connect(&options_in("postgres://", &variables))
+        .await
+        .unwrap();
+    assert_eq!(
+        ask(
+            &connected,
+            "SELECT current_user || ' ' || current_setting('application_name')"
+        )
+        .await,
+        "known hapax"
+    );
 }
 
 #[tokio::test]
 async fn a_password_that_was_changed_in_its_file_needs_no_restart() {
-    let Some(server) = Server::shared() else { return };
+    let Some(server) = Server::shared() else {
+        return;
+    };
     let file = server.files.path().join("passwords");
     private(&file, "127.0.0.1:*:postgres:known:hush-old\n");
     let options = options(&server.at("known", &format!("passfile={}", file.display())));
@@ -45,38 +65,70 @@ async fn a_password_that_was_changed_in_its_file_needs_no_restart() {
 
 #[tokio::test]
 async fn a_socket_of_this_machine_is_a_host() {
-    let Some(postgres) = Postgres::shared() else { return };
-    let text = format!("host={} port={} user=postgres sslmode=require", postgres.sockets().display(), postgres.port());
-    assert_eq!(ask(&connected(&text).await, "SELECT inet_client_addr() IS NULL").await, "t");
-    let error = failure(&format!("host={} port=1 user=postgres", postgres.sockets().display())).await;
+    let Some(postgres) = Postgres::shared() else {
+        return;
+    };
+    let text = format!(
+        "host={} port={} user=postgres sslmode=require",
+        postgres.sockets().display(),
+        postgres.port()
+    );
+    assert_eq!(
+        ask(&connected(&text).await, "SELECT inet_client_addr() IS NULL").await,
+        "t"
+    );
+    let error = failure(&format!(
+        "host={} port=1 user=postgres",
+        postgres.sockets().display()
+    ))
+    .await;
     assert_eq!(error.kind(), ConnectKind::Refused);
 }
 
 #[tokio::test]
 async fn a_database_that_is_not_there_is_named_with_what_makes_it() {
-    let Some(server) = Server::shared() else { return };
+    let Some(server) = Server::shared() else {
+        return;
+    };
     let error = failure(&server.at("postgres", "dbname=nothing_here")).await;
     assert_eq!(error.kind(), ConnectKind::NoSuchDatabase);
-    assert!(error.to_string().contains("CREATE DATABASE \"nothing_here\""), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("CREATE DATABASE \"nothing_here\""),
+        "{error}"
+    );
 }
 
 #[tokio::test]
 async fn who_may_not_come_in_is_told_by_whose_word() {
-    let Some(server) = Server::shared() else { return };
+    let Some(server) = Server::shared() else {
+        return;
+    };
     let error = failure(&server.at("unlisted", "")).await;
     assert_eq!(error.kind(), ConnectKind::NotAdmitted);
     assert!(error.to_string().contains("pg_hba.conf"), "{error}");
     let error = failure(&server.at("guarded", "dbname=closed sslmode=require")).await;
     assert_eq!(error.kind(), ConnectKind::NotAdmitted);
-    assert!(error.to_string().contains("GRANT CONNECT ON DATABASE \"closed\" TO \"guarded\""), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("GRANT CONNECT ON DATABASE \"closed\" TO \"guarded\""),
+        "{error}"
+    );
 }
 
 #[tokio::test]
 async fn a_session_that_may_only_read_is_refused() {
-    let Some(server) = Server::shared() else { return };
+    let Some(server) = Server::shared() else {
+        return;
+    };
     let error = failure(&server.at("stopped", "")).await;
     assert_eq!(error.kind(), ConnectKind::ReadOnly);
-    assert!(error.to_string().contains("default_transaction_read_only"), "{error}");
+    assert!(
+        error.to_string().contains("default_transaction_read_only"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -89,8 +141,14 @@ async fn nobody_listens_and_nobody_is_known() {
 
 #[tokio::test]
 async fn a_host_that_is_dead_leaves_the_way_to_the_next() {
-    let Some(postgres) = Postgres::shared() else { return };
-    let text = format!("postgres://postgres@{},{}/postgres", nowhere(), postgres.address());
+    let Some(postgres) = Postgres::shared() else {
+        return;
+    };
+    let text = format!(
+        "postgres://postgres@{},{}/postgres",
+        nowhere(),
+        postgres.address()
+    );
     connected(&text).await;
     connected(&format!("{text}?load_balance_hosts=random")).await;
     let error = failure(&format!("postgres://ada@{},{}/shop", nowhere(), nowhere())).await;
@@ -99,14 +157,32 @@ async fn a_host_that_is_dead_leaves_the_way_to_the_next() {
 
 #[tokio::test]
 async fn a_host_that_swallows_everything_has_its_share_of_the_time() {
-    let Some(postgres) = Postgres::shared() else { return };
+    let Some(postgres) = Postgres::shared() else {
+        return;
+    };
     // It takes connections, as the system does that for it, and never says a word.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let silent = silent.local_addr().map(|address| (silent, address)).unwrap();
+    let silent = silent
+        .local_addr()
+        .map(|address| (silent, address))
+        .unwrap();
     let begun = Instant::now();
-    connected(&format!("postgres://postgres@{},{}/postgres?connect_timeout=4", silent.1, postgres.address())).await;
-    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
-    let error = failure(&format!("postgres://ada@{}/shop?connect_timeout=1", silent.1)).await;
+    connected(&format!(
+        "postgres://postgres@{},{}/postgres?connect_timeout=4",
+        silent.1,
+        postgres.address()
+    ))
+    .await;
+    assert!(
+        begun.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        begun.elapsed()
+    );
+    let error = failure(&format!(
+        "postgres://ada@{}/shop?connect_timeout=1",
+        silent.1
+    ))
+    .await;
     assert_eq!(error.kind(), ConnectKind::Timeout);
     assert!(error.to_string().contains("within 1.0 s"), "{error}");
 }
@@ -122,7 +198,9 @@ async fn whoever_hangs_up_without_a_word_is_told_of() {
 
 #[tokio::test]
 async fn the_end_of_a_connection_is_told() {
-    let Some(postgres) = Postgres::shared() else { return };
+    let Some(postgres) = Postgres::shared() else {
+        return;
+    };
     let connected = connected(&postgres.database()).await;
     assert!(!connected.closed.is_cancelled());
     let database = ask(&connected, "SELECT current_database()").await;
@@ -133,7 +211,9 @@ async fn the_end_of_a_connection_is_told() {
 
 #[tokio::test]
 async fn a_connection_that_is_dropped_closes_its_socket_though_a_statement_is_under_way() {
-    let Some(postgres) = Postgres::shared() else { return };
+    let Some(postgres) = Postgres::shared() else {
+        return;
+    };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, server) = (listener.local_addr().unwrap(), postgres.address());
     let between = tokio::spawn(async move {
@@ -145,7 +225,10 @@ async fn a_connection_that_is_dropped_closes_its_socket_though_a_statement_is_un
             said = copy(&mut far_in, &mut near_out) => said.map(|_| "the server has closed"),
         }
     });
-    let connected = connected(&format!("postgres://postgres@{address}/postgres?sslmode=disable")).await;
+    let connected = connected(&format!(
+        "postgres://postgres@{address}/postgres?sslmode=disable"
+    ))
+    .await;
     let statement = connected.client.simple_query_raw("SELECT pg_sleep(20)");
     drop(statement.await.unwrap());
     let closed = connected.closed.clone();

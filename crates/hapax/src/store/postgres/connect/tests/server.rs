@@ -12,7 +12,8 @@ use tempfile::TempDir;
 /// A server and the files that belong to it.
 pub(super) struct Server {
     pub(super) postgres: Postgres,
-    /// `ca.pem` of its authority, `other-ca.pem` of another, and `carded.pem` with `carded.key` of a user.
+    /// `ca.pem` of its authority, `other-ca.pem` of another, and `carded.pem` with `carded.key` of
+    /// a user.
     pub(super) files: TempDir,
 }
 
@@ -64,12 +65,18 @@ impl Server {
 
     /// The text that leads there by the name its certificate has.
     pub(super) fn named(&self, user: &str, more: &str) -> String {
-        format!("host=localhost hostaddr=127.0.0.1 port={} dbname=postgres user={user} {more}", self.postgres.port())
+        format!(
+            "host=localhost hostaddr=127.0.0.1 port={} dbname=postgres user={user} {more}",
+            self.postgres.port()
+        )
     }
 
     /// The text that leads there by its address.
     pub(super) fn at(&self, user: &str, more: &str) -> String {
-        format!("host=127.0.0.1 port={} dbname=postgres user={user} {more}", self.postgres.port())
+        format!(
+            "host=127.0.0.1 port={} dbname=postgres user={user} {more}",
+            self.postgres.port()
+        )
     }
 
     pub(super) fn file(&self, name: &str) -> String {
@@ -79,12 +86,16 @@ impl Server {
 
 /// Writes a file into the server's directory that is its own and nobody else's.
 pub(super) fn give(postgres: &Postgres, name: &str, text: &str) {
-    let (path, owner) = (postgres.data().join(name), fs::metadata(postgres.data()).unwrap());
+    let (path, owner) = (
+        postgres.data().join(name),
+        fs::metadata(postgres.data()).unwrap(),
+    );
     private(&path, text);
     chown(&path, Some(owner.uid()), Some(owner.gid())).unwrap();
 }
 
-/// Returns when newcomers find it switched on, and with it whatever was changed before: the server reads its files when it gets to it.
+/// Returns when newcomers find it switched on, and with it whatever was changed before: the server
+/// reads its files when it gets to it.
 pub(super) fn switch_tls_on(postgres: &Postgres) {
     postgres.set("ssl", "on");
     while postgres.psql("postgres", "SHOW ssl") != "on" {}
@@ -98,16 +109,31 @@ pub(super) fn private(path: &Path, text: &str) {
 fn authority() -> CertifiedIssuer<'static, KeyPair> {
     let mut wanted = CertificateParams::new(Vec::new()).unwrap();
     wanted.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    wanted.distinguished_name.push(DnType::CommonName, "an authority of a test");
+    wanted
+        .distinguished_name
+        .push(DnType::CommonName, "an authority of a test");
     CertifiedIssuer::self_signed(wanted, KeyPair::generate().unwrap()).unwrap()
 }
 
-fn issue(authority: &CertifiedIssuer<'static, KeyPair>, name: &str, hosts: &[&str]) -> (String, String) {
+fn issue(
+    authority: &CertifiedIssuer<'static, KeyPair>,
+    name: &str,
+    hosts: &[&str],
+) -> (String, String) {
     let key = KeyPair::generate().unwrap();
-    let mut wanted = CertificateParams::new(hosts.iter().map(|host| (*host).to_owned()).collect::<Vec<_>>()).unwrap();
+    let mut wanted = CertificateParams::new(
+        hosts
+            .iter()
+            .map(|host| (*host).to_owned())
+            .collect::<Vec<_>>(),
+    )
+    .unwrap();
     wanted.distinguished_name.remove(DnType::CommonName);
     wanted.distinguished_name.push(DnType::CommonName, name);
-    (wanted.signed_by(&key, authority).unwrap().pem(), key.serialize_pem())
+    (
+        wanted.signed_by(&key, authority).unwrap().pem(),
+        key.serialize_pem(),
+    )
 }
 
 /// A certificate that is its own authority, as `openssl req -x509` makes them.
