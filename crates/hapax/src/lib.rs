@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod backoff;
 mod budget;
 pub mod clock;
 #[cfg(feature = "axum")]

@@ -3,21 +3,22 @@
 
 use std::time::Duration;
 
-const FIRST: Duration = Duration::from_micros(50);
-const LONGEST: Duration = Duration::from_millis(5);
+use crate::backoff::Backoff;
 
-/// Rests, longer each time.
-pub(super) struct Rest(Duration);
+const PAUSE_MIN: Duration = Duration::from_micros(50);
+const PAUSE_MAX: Duration = Duration::from_millis(5);
+
+/// Pauses of a thread, longer each time.
+pub(super) struct Rest(Backoff);
 
 impl Default for Rest {
     fn default() -> Self {
-        Rest(FIRST)
+        Rest(Backoff::new(PAUSE_MIN, PAUSE_MAX))
     }
 }
 
 impl Rest {
     pub(super) fn take(&mut self) {
-        std::thread::sleep(self.0);
-        self.0 = (self.0 * 2).min(LONGEST);
+        std::thread::sleep(self.0.next_pause());
     }
 }

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::connect::Connected;
 use super::error::{Failure, Fault};
 use super::shared::Shared;
+use crate::backoff::Backoff;
 
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -271,7 +272,7 @@ impl Drop for Waiting<'_> {
 /// Tries until it succeeds, or until nobody wants the connection any more.
 async fn connect(lane: Weak<Lane>, shared: Arc<Shared>, rest: Duration) {
     tokio::time::sleep(rest).await;
-    let mut pause = PAUSE_MIN;
+    let mut backoff = Backoff::new(PAUSE_MIN, PAUSE_MAX);
     loop {
         let tried = shared.connect().await;
         let Some(lane) = lane.upgrade() else { return };
@@ -288,7 +289,6 @@ async fn connect(lane: Weak<Lane>, shared: Arc<Shared>, rest: Duration) {
             }
         }
         drop(lane);
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSE_MAX);
+        backoff.pause().await;
     }
 }

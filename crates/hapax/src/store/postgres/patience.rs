@@ -12,6 +12,7 @@ use tokio_postgres::Row;
 use super::batch::left_out;
 use super::error::{Failure, Fault};
 use super::row::{self, Verdict};
+use crate::backoff::Backoff;
 
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
@@ -19,7 +20,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// How often a statement was sent in vain, and until when that goes on.
 pub(super) struct Patience {
     until: Instant,
-    pause: Option<Duration>,
+    pause: Backoff,
     is_alone: bool,
 }
 
@@ -27,7 +28,8 @@ impl Patience {
     pub(super) fn new(patience: Duration) -> Patience {
         Patience {
             until: Instant::now() + patience,
-            pause: None,
+            // At once the first time: mostly the other one was just done.
+            pause: Backoff::new(PAUSE_MIN, PAUSE_MAX).immediate(),
             is_alone: false,
         }
     }
@@ -86,14 +88,7 @@ impl Patience {
         if Instant::now() >= self.until {
             return Err(error);
         }
-        // At once the first time: mostly the other one was just done.
-        if let Some(pause) = self.pause {
-            tokio::time::sleep(pause).await;
-        }
-        self.pause = Some(
-            self.pause
-                .map_or(PAUSE_MIN, |pause| (pause * 2).min(PAUSE_MAX)),
-        );
+        self.pause.pause().await;
         Ok(None)
     }
 }

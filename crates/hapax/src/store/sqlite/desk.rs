@@ -18,6 +18,7 @@ use super::shared::{Connections, Shared, shut};
 use super::transfer::{Turn, Turned};
 use super::writer::{Answer, Command, Queue};
 use super::{backup, erasure, repair, transfer};
+use crate::backoff::Backoff;
 
 /// Pages given back to the file system at a time: when nobody waits, and between two batches.
 const SHRINK_PAGES_IDLE: u32 = 2048;
@@ -45,7 +46,7 @@ pub(super) struct Desk {
     erasures: Erasures,
     /// How long to wait before the file is opened again, should it fail now: longer each time,
     /// until something was written.
-    pause: Duration,
+    pause: Backoff,
 }
 
 enum State {
@@ -88,7 +89,7 @@ impl Desk {
             is_shrinking: false,
             unlooked: 0,
             erasures,
-            pause: Duration::ZERO,
+            pause: Backoff::new(PAUSE_MIN, PAUSE_MAX).immediate(),
         }
     }
 
@@ -163,7 +164,7 @@ impl Desk {
         let error = match result {
             Ok(()) => {
                 self.shared.counters.committed(begun.elapsed());
-                self.pause = Duration::ZERO;
+                self.pause.reset();
                 None
             }
             Err(failure) => {
@@ -209,9 +210,8 @@ impl Desk {
         self.shared.shut();
         self.state = State::Broken(Broken {
             error,
-            next_try: Instant::now() + self.pause,
+            next_try: Instant::now() + self.pause.next_pause(),
         });
-        self.pause = (self.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
     }
 
     /// What the copying of the log met with.
@@ -243,8 +243,7 @@ impl Desk {
             }
             Err(error) => {
                 broken.error = shut().because(Cause(describe(&error)));
-                broken.next_try = Instant::now() + self.pause;
-                self.pause = (self.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
+                broken.next_try = Instant::now() + self.pause.next_pause();
                 self.shared.counters.failing(describe(&error));
                 tracing::warn!(
                     error = describe(&error),
