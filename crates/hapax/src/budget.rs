@@ -10,11 +10,12 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use hapax_core::planted::{self, Bug};
+use parking_lot::Mutex;
 
 use crate::Peer;
 use crate::once::Limits;
@@ -69,7 +70,7 @@ impl BodyBudget {
 
     /// How much of it is in use.
     pub fn usage(&self) -> BodyUsage {
-        self.lock().total
+        self.buffered.lock().total
     }
 
     /// Whether a file can be made in the [spill directory](crate::Builder::spill_directory). Blocks
@@ -132,7 +133,7 @@ impl BodyBudget {
     }
 
     fn add(&self, peer: Option<Peer>, place: Place, bytes: u64) -> Result<(), Full> {
-        let mut buffered = self.lock();
+        let mut buffered = self.buffered.lock();
         let total = amount(&mut buffered.total, place).saturating_add(bytes);
         if total > self.total_max(place) && !planted::is(Bug::BodyBudgetIgnored) {
             return Err(Full(match place {
@@ -161,7 +162,7 @@ impl BodyBudget {
     }
 
     fn remove(&self, peer: Option<Peer>, removed: BodyUsage) {
-        let mut buffered = self.lock();
+        let mut buffered = self.buffered.lock();
         subtract(&mut buffered.total, removed);
         if let Some(peer) = peer
             && let Some(usage) = buffered.peers.get_mut(&peer)
@@ -185,10 +186,6 @@ impl BodyBudget {
             Place::Memory => self.limits.buffered_memory_bytes_per_peer_max,
             Place::Disk => self.limits.buffered_disk_bytes_per_peer_max,
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Buffered> {
-        self.buffered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,9 +2,10 @@
 //! meets it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// One kind of trouble, that is there or not.
@@ -33,7 +34,7 @@ pub(crate) struct Over {
 impl Outage {
     /// Somebody met it. Whether it begins with that.
     pub(crate) fn meet(&self) -> bool {
-        let (mut inside, now) = (self.lock(), Instant::now());
+        let (mut inside, now) = (self.inside.lock(), Instant::now());
         match &mut *inside {
             Some(inside) => {
                 inside.met = now;
@@ -53,7 +54,7 @@ impl Outage {
 
     /// A request was refused because of it.
     pub(crate) fn refuse(&self) {
-        if let Some(inside) = &mut *self.lock() {
+        if let Some(inside) = &mut *self.inside.lock() {
             inside.refused += 1;
         }
     }
@@ -63,7 +64,7 @@ impl Outage {
         if !self.is_on.load(Ordering::Relaxed) {
             return None;
         }
-        let mut inside = self.lock();
+        let mut inside = self.inside.lock();
         let Inside { since, refused, .. } =
             inside.take_if(|inside| inside.met.elapsed() >= quiet)?;
         self.is_on.store(false, Ordering::Relaxed);
@@ -71,10 +72,6 @@ impl Outage {
             lasted: since.elapsed(),
             refused,
         })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Inside>> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

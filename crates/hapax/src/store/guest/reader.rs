@@ -1,7 +1,7 @@
 //! Reading: threads with connections of their own, which no transaction of anybody holds up.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use hapax_core::record::{Fence, Head};
 use hapax_core::scope::RecordId;
 use hapax_core::store::{ListQuery, Put, Reading, Reply, Seen, StoreError};
 use hapax_core::time::Clock;
+use parking_lot::Mutex;
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
@@ -85,7 +86,7 @@ impl Drop for Readers {
 
 fn answer_all(shared: &Shared, connection: &Connection, queue: &Mutex<Receiver<Question>>) {
     loop {
-        let question = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let question = queue.lock().recv();
         let Ok(question) = question else { return };
         question(Rows {
             connection,

@@ -1,7 +1,7 @@
 //! A head as a row, and back.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use hapax_core::answer::Answer;
 use hapax_core::fingerprint::{Fingerprint, FingerprintPolicy};
@@ -12,6 +12,7 @@ use hapax_core::request_id::RequestId;
 use hapax_core::scope::{Principal, RecordId, Scope};
 use hapax_core::store::{StoreError, StoreErrorKind};
 use hapax_core::time::Timestamp;
+use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::error::store_error;
@@ -244,7 +245,7 @@ const POLICIES_MAX: usize = 1024;
 
 impl Policies {
     fn get(&self, text: &str) -> Result<Arc<FingerprintPolicy>, StoreError> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         if let Some(policy) = known.get(text) {
             return Ok(policy.clone());
         }

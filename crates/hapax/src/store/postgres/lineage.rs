@@ -9,8 +9,8 @@
 //! again.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use hapax_core::operation::Secret;
@@ -18,6 +18,7 @@ use hapax_core::record::Head;
 use hapax_core::scope::RecordId;
 use hapax_core::store::{Pulse, StoreError};
 use hapax_core::time::Timestamp;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -163,7 +164,7 @@ impl Lineage {
             false if head.tombstone_until < hour => Timestamp::ZERO,
             false => head.tombstone_until,
         };
-        let mut acknowledged = lock(&self.acknowledged);
+        let mut acknowledged = self.acknowledged.lock();
         let at = Instant::now();
         while acknowledged.front().is_some_and(|oldest| {
             acknowledged.len() >= REMEMBERED_MAX || oldest.at + REMEMBERED_FOR < at
@@ -196,12 +197,12 @@ impl Lineage {
                 stays_until,
             },
         );
-        lock(&self.acknowledged).extend(recalled);
+        self.acknowledged.lock().extend(recalled);
     }
 
     /// What to remember beyond the end of this process.
     pub(super) fn mark(&self, secret: &Secret) -> Mark {
-        let acknowledged = lock(&self.acknowledged);
+        let acknowledged = self.acknowledged.lock();
         let mut met = HashSet::with_hasher(Ids::default());
         let last = acknowledged
             .iter()
@@ -264,12 +265,12 @@ impl Lineage {
     }
 
     fn is_known(&self, beat: &Beat) -> bool {
-        *lock(&self.seen) == Some(beat.line) && beat.known == beat.line
+        *self.seen.lock() == Some(beat.line) && beat.known == beat.line
     }
 
     /// Looks for all that is remembered, and acts on what is found.
     async fn take_note(&self, beat: &Beat, link: &Link, shared: &Shared) -> Result<(), Failure> {
-        let seen = *lock(&self.seen);
+        let seen = *self.seen.lock();
         let before = seen.unwrap_or(beat.known);
         let has_changed = before != beat.line;
         let expected = self.witnesses(beat.pulse.now);
@@ -293,7 +294,7 @@ impl Lineage {
             )
             .await?;
         }
-        *lock(&self.seen) = Some(beat.line);
+        *self.seen.lock() = Some(beat.line);
         shared
             .counters
             .failovers
@@ -308,7 +309,7 @@ impl Lineage {
         tell(before, beat.line, missing, expected.len());
         if has_changed || missing > 0 {
             // What is gone is told once.
-            lock(&self.acknowledged).clear();
+            self.acknowledged.lock().clear();
             self.changed.notify_one();
         }
         Ok(())
@@ -330,7 +331,7 @@ impl Lineage {
     /// What must be there at this time: the last write of every record that is remembered, the
     /// latest at the end.
     fn witnesses(&self, now: Timestamp) -> Vec<(RecordId, u64)> {
-        let acknowledged = lock(&self.acknowledged);
+        let acknowledged = self.acknowledged.lock();
         let mut met = HashSet::with_hasher(Ids::default());
         let last = acknowledged
             .iter()
@@ -418,8 +419,4 @@ async fn missing_of(
         found.get(id).is_some_and(|found| *found < Some(*version))
     };
     Ok(expected.iter().filter(is_missing).count() as u64)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,10 +3,11 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+
 use std::time::{Duration, Instant};
 
 use hapax_core::scope::RecordId;
+use parking_lot::Mutex;
 
 use crate::hash::Ids;
 
@@ -26,7 +27,7 @@ pub(super) struct Locked {
 impl Locked {
     /// This one was found locked.
     pub(super) fn note(&self, ids: &[RecordId]) {
-        let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut until = self.until.lock();
         let now = Instant::now();
         until.retain(|_, until| *until > now);
         for id in ids {
@@ -42,7 +43,7 @@ impl Locked {
         if self.count.load(Ordering::Relaxed) == 0 {
             return false;
         }
-        let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut until = self.until.lock();
         let now = Instant::now();
         until.retain(|_, until| *until > now);
         self.count.store(until.len(), Ordering::Relaxed);

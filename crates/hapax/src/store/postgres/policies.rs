@@ -2,10 +2,11 @@
 //! number is made from its text, so that every node calls it the same without asking.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 
 use hapax_core::fingerprint::FingerprintPolicy;
 use hapax_core::store::{StoreError, StoreErrorKind};
+use parking_lot::RwLock;
 use sha2::{Digest, Sha256};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -36,7 +37,7 @@ impl Policies {
         policy: &Arc<FingerprintPolicy>,
         lane: &Arc<Lane>,
     ) -> Result<i64, StoreError> {
-        if let Some(number) = self.read().told.get(policy) {
+        if let Some(number) = self.known.read().told.get(policy) {
             return Ok(*number);
         }
         let text = policy.to_string();
@@ -47,7 +48,7 @@ impl Policies {
         )
         .await
         .map_err(|failure| failure.error)?;
-        let mut known = self.write();
+        let mut known = self.known.write();
         known.told.insert(policy.clone(), number);
         known.by_number.insert(number, policy.clone());
         Ok(number)
@@ -81,14 +82,17 @@ impl Policies {
                 )
                 .because(error)
             })?;
-            self.write().by_number.insert(number, Arc::new(policy));
+            self.known
+                .write()
+                .by_number
+                .insert(number, Arc::new(policy));
         }
         Ok(())
     }
 
     /// The policy with this number, if it was [learned](Policies::learn).
     pub(super) fn get(&self, number: i64) -> Result<Arc<FingerprintPolicy>, StoreError> {
-        let policy = self.read().by_number.get(&number).cloned();
+        let policy = self.known.read().by_number.get(&number).cloned();
         policy.ok_or_else(|| {
             StoreError::corrupt("a record was fingerprinted by a policy that is not there")
         })
@@ -96,7 +100,7 @@ impl Policies {
 
     /// The database may be another than before, and have to be told again.
     pub(super) fn forget_told(&self) {
-        self.write().told.clear();
+        self.known.write().told.clear();
     }
 
     /// The policies that these rows name and that are not known.
@@ -104,7 +108,7 @@ impl Policies {
         &self,
         rows: impl IntoIterator<Item = &'a Row>,
     ) -> Result<Vec<i64>, StoreError> {
-        let known = self.read();
+        let known = self.known.read();
         let mut missing = Vec::new();
         for row in rows {
             if let Some(number) = row::policy(row)?
@@ -115,14 +119,6 @@ impl Policies {
             }
         }
         Ok(missing)
-    }
-
-    fn read(&self) -> RwLockReadGuard<'_, Known> {
-        self.known.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, Known> {
-        self.known.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,10 +1,11 @@
 //! What all lanes of a store share.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use hapax_core::operation::Secret;
+use parking_lot::Mutex;
 
 use super::Options;
 use super::connect::connect;
@@ -80,12 +81,7 @@ impl Shared {
 
     /// Takes up what the high-water file says, if it is about this store.
     fn recall(&self, secret: &Secret) {
-        match self
-            .recalled
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
-        {
+        match self.recalled.lock().take() {
             Some(mark) if mark.is_of(secret) => self.lineage.recall(&mark),
             Some(_) => tracing::warn!(
                 database = self.options.connection.to_string(),

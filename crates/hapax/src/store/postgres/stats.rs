@@ -1,10 +1,11 @@
 //! What the store can say about itself.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+
 use std::time::Duration;
 
 use hapax_core::store::StoreError;
+use parking_lot::Mutex;
 
 use crate::outage::{Outage, Over};
 
@@ -95,7 +96,7 @@ impl Counters {
                 "the database can be reached again"
             );
         }
-        *self.failing.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.failing.lock() = None;
     }
 
     /// Says so when it begins, and when it ends.
@@ -119,7 +120,7 @@ impl Counters {
         if self.outage.meet() {
             tracing::error!(%error, "the database cannot be reached");
         }
-        *self.failing.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+        *self.failing.lock() = Some(error.to_string());
     }
 
     pub(super) fn read(&self) -> Stats {
@@ -139,11 +140,7 @@ impl Counters {
             commits_lost: get(&self.commits_lost),
             restored: self.restored.load(Ordering::Relaxed),
             clock_ahead_seconds: get(&self.clock_ahead_seconds),
-            failing: self
-                .failing
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone(),
+            failing: self.failing.lock().clone(),
         }
     }
 }

@@ -3,9 +3,10 @@
 //! [policy](super::policies) is.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use hapax_core::store::{StoreError, Terms};
+use parking_lot::RwLock;
 use tokio_postgres::types::Type;
 
 use super::lane::{Lane, Parameters};
@@ -27,12 +28,7 @@ impl Told {
         terms: &Arc<Terms>,
         lane: &Arc<Lane>,
     ) -> Result<i64, StoreError> {
-        if let Some(number) = self
-            .numbers
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(terms)
-        {
+        if let Some(number) = self.numbers.read().get(terms) {
             return Ok(*number);
         }
         let number = policies::number(&text(terms));
@@ -58,19 +54,13 @@ impl Told {
         lane.ask(SQL, parameters)
             .await
             .map_err(|failure| failure.error)?;
-        self.numbers
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(terms.clone(), number);
+        self.numbers.write().insert(terms.clone(), number);
         Ok(number)
     }
 
     /// The database may be another than before, and have to be told again.
     pub(super) fn forget_told(&self) {
-        self.numbers
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
+        self.numbers.write().clear();
     }
 }
 

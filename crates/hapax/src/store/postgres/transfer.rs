@@ -2,7 +2,7 @@
 //! database.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::audit::{LogEntry, PAGE_MAX};
@@ -15,6 +15,7 @@ use hapax_core::transfer::{
     Account, CopyId, Left, Page, Passage, Position, Shipment, Standing, Survey, Transfer,
     out_of_turn, shipped,
 };
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -236,11 +237,7 @@ impl Mover {
             .iter()
             .filter_map(|record| record.head.fingerprint.as_ref())
             .map(|fingerprint| &fingerprint.policy);
-        let mut told = self
-            .told
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let mut told = self.told.lock().clone();
         for policy in policies.collect::<HashSet<_>>() {
             if !told.contains_key(policy) {
                 let text = policy.to_string();
@@ -253,10 +250,7 @@ impl Mover {
                 told.insert(policy.clone(), number);
             }
         }
-        self.told
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone_from(&told);
+        self.told.lock().clone_from(&told);
         Ok(told)
     }
 
@@ -353,7 +347,7 @@ impl Transfer for Mover {
             let arrived = self
                 .ask_one("SELECT hapax.arrive($1, $2, $3, $4, $5)", parameters)
                 .await;
-            *self.closed.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+            *self.closed.lock() = Instant::now();
             arrived
         })
     }
@@ -371,7 +365,7 @@ impl Transfer for Mover {
                 now,
                 ..
             } = account;
-            let closed = *self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+            let closed = *self.closed.lock();
             tokio::time::sleep_until(closed + NOTICE).await;
             let parameters: Parameters<'_> = &[
                 (&uuid(copy), Type::UUID),

@@ -2,8 +2,8 @@
 //! file anew when the disk failed.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use hapax_core::store::{Change, StoreError, Written};
@@ -216,12 +216,7 @@ impl Desk {
 
     /// What the copying of the log met with.
     fn look_for_trouble(&mut self) {
-        let suspect = self
-            .wake
-            .suspect
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let suspect = self.wake.suspect.lock().take();
         if let Some(error) = suspect
             && matches!(self.state, State::Open(_))
         {

@@ -11,12 +11,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasher;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use hapax_core::record::Head;
 use hapax_core::scope::RecordId;
 use hapax_core::time::Timestamp;
 use hashbrown::HashTable;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::place::Place;
 use crate::hash::Ids;
@@ -141,7 +142,7 @@ impl Index {
         let each = records.div_ceil(self.shards.len());
         for shard in &self.shards {
             // Random ids spread evenly, but not exactly so.
-            let Shard { ids, entries, .. } = &mut *lock(shard);
+            let Shard { ids, entries, .. } = &mut *shard.lock();
             entries.reserve(each + each / 16, |entry| ids.hash_one(entry.prefix));
         }
     }
@@ -150,7 +151,7 @@ impl Index {
     pub(super) fn lapsed(&self, now: Timestamp, limit: usize) -> Vec<RecordId> {
         let mut lapsed: Vec<_> = Vec::new();
         for shard in &self.shards {
-            let shard = lock(shard);
+            let shard = shard.lock();
             let over = shard
                 .running
                 .values()
@@ -165,7 +166,7 @@ impl Index {
     pub(super) fn running(&self) -> usize {
         self.shards
             .iter()
-            .map(lock)
+            .map(Mutex::lock)
             .map(|shard| shard.running.len())
             .sum()
     }
@@ -196,14 +197,14 @@ impl Index {
     pub(super) fn len(&self) -> usize {
         self.shards
             .iter()
-            .map(lock)
+            .map(Mutex::lock)
             .map(|shard| shard.entries.len() + shard.running.len())
             .sum()
     }
 
     /// Takes note of a record that was refused, or of one that no longer is.
     pub(super) fn note_refused(&self, until: Timestamp, is_refused: bool) {
-        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut refused = self.refused.lock();
         let count = refused.entry(second(until)).or_default();
         *count = if is_refused {
             *count + 1
@@ -214,13 +215,13 @@ impl Index {
 
     /// How many records were refused and are not over.
     pub(super) fn refused(&self, now: Timestamp) -> u64 {
-        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut refused = self.refused.lock();
         *refused = refused.split_off(&(second(now) + 1));
         refused.values().sum()
     }
 
     fn shard(&self, prefix: u64) -> MutexGuard<'_, Shard> {
-        lock(&self.shards[shard_of(prefix) as usize])
+        self.shards[shard_of(prefix) as usize].lock()
     }
 }
 
@@ -261,8 +262,4 @@ pub(super) fn prefix(id: &RecordId) -> u64 {
 
 fn shard_of(prefix: u64) -> u64 {
     prefix >> (64 - SHARD_BITS)
-}
-
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -9,12 +9,13 @@
 //! until it ends, and then is cut back.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex};
 use rusqlite::Connection;
 
 use super::owner::with_suffix;
@@ -182,7 +183,7 @@ impl Wake {
     }
 
     fn ask(&self, what: Asked) {
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asked = self.asked.lock();
         if *asked == Asked::Nothing || what == Asked::Stop {
             *asked = what;
             self.changed.notify_one();
@@ -191,11 +192,9 @@ impl Wake {
 
     /// Waits to be asked, or for a while.
     fn wait(&self, at_most: Duration) -> Asked {
-        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut asked, _) = self
-            .changed
-            .wait_timeout_while(asked, at_most, |asked| *asked == Asked::Nothing)
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut asked = self.asked.lock();
+        self.changed
+            .wait_while_for(&mut asked, |asked| *asked == Asked::Nothing, at_most);
         let what = *asked;
         if what == Asked::Copy {
             *asked = Asked::Nothing;
@@ -204,7 +203,7 @@ impl Wake {
     }
 
     fn is_stopped(&self) -> bool {
-        *self.asked.lock().unwrap_or_else(PoisonError::into_inner) == Asked::Stop
+        *self.asked.lock() == Asked::Stop
     }
 }
 
@@ -262,7 +261,7 @@ fn copy(shared: &Shared, wake: &Wake) -> bool {
             Err(error) => {
                 tracing::warn!(%error, "the log could not be copied into the store file");
                 if super::error::is_suspect(&error) {
-                    *wake.suspect.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                    *wake.suspect.lock() = Some(error);
                     return true;
                 }
                 return false;

@@ -1,10 +1,11 @@
 //! What fingerprints cover, each text once: it is the same for every record of a route.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use hapax_core::fingerprint::FingerprintPolicy;
 use hapax_core::store::{StoreError, StoreErrorKind};
+use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension};
 
 use super::error::store_error;
@@ -33,7 +34,7 @@ impl Policies {
         connection: &Connection,
         number: i64,
     ) -> Result<Arc<FingerprintPolicy>, StoreError> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         if let Some(policy) = known.by_number.get(&number) {
             return Ok(policy.clone());
         }
@@ -65,13 +66,7 @@ impl Policies {
         connection: &Connection,
         policy: &Arc<FingerprintPolicy>,
     ) -> rusqlite::Result<Number> {
-        let known = self
-            .known
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .by_policy
-            .get(policy)
-            .copied();
+        let known = self.known.lock().by_policy.get(policy).copied();
         if let Some(number) = known {
             return Ok(Number {
                 number,
@@ -92,7 +87,7 @@ impl Policies {
 
     /// Takes note of a policy once the write that used it is durable.
     pub(super) fn note(&self, policy: &Arc<FingerprintPolicy>, number: i64) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         if !known.by_policy.contains_key(policy) {
             known.by_policy.insert(policy.clone(), number);
             known.by_number.insert(number, policy.clone());

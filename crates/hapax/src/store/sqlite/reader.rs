@@ -1,13 +1,14 @@
 //! Reading: threads with connections of their own.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use hapax_core::record::{Head, State};
 use hapax_core::scope::RecordId;
 use hapax_core::store::{ListQuery, Reading, Reply, StoreError};
 use hapax_core::time::Timestamp;
+use parking_lot::Mutex;
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
@@ -89,7 +90,7 @@ impl Drop for Readers {
 
 fn answer_all(number: usize, shared: &Shared, queue: &Mutex<Receiver<Question>>) {
     loop {
-        let question = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let question = queue.lock().recv();
         let Ok(question) = question else { return };
         match &*shared.enter() {
             Some(connections) => question(Ok(&connections.reader(number))),

@@ -2,10 +2,11 @@
 //! it.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 
 use hapax_core::store::StoreError;
 use hapax_core::time::Clock;
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rusqlite::Connection;
 
 use super::OpenError;
@@ -49,15 +50,11 @@ impl Connections {
     }
 
     pub(super) fn reader(&self, number: usize) -> MutexGuard<'_, Connection> {
-        self.readers[number]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.readers[number].lock()
     }
 
     pub(super) fn checkpointer(&self) -> MutexGuard<'_, Connection> {
-        self.checkpointer
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.checkpointer.lock()
     }
 }
 
@@ -95,36 +92,36 @@ impl Shared {
 
     /// The index, while there is a file to be read.
     pub(super) fn index(&self) -> Result<Arc<Index>, StoreError> {
-        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
+        let index = self.index.read();
         index.clone().ok_or_else(shut)
     }
 
     /// Opens the gate, with what was read of the file.
     pub(super) fn open(&self, connections: Connections, index: Arc<Index>) {
-        *self.gate.write().unwrap_or_else(PoisonError::into_inner) = Some(connections);
-        *self.index.write().unwrap_or_else(PoisonError::into_inner) = Some(index);
+        *self.gate.write() = Some(connections);
+        *self.index.write() = Some(index);
     }
 
     /// Another index takes the place of the one in use.
     pub(super) fn index_anew(&self, index: Arc<Index>) {
-        *self.index.write().unwrap_or_else(PoisonError::into_inner) = Some(index);
+        *self.index.write() = Some(index);
     }
 
     /// Waits until nobody uses the file, and lets nobody use it any more: every connection but the
     /// writer's is closed.
     pub(super) fn shut(&self) {
-        *self.index.write().unwrap_or_else(PoisonError::into_inner) = None;
-        *self.gate.write().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.index.write() = None;
+        *self.gate.write() = None;
     }
 
     /// The way in for whoever uses one of the connections.
     pub(super) fn enter(&self) -> RwLockReadGuard<'_, Option<Connections>> {
-        self.gate.read().unwrap_or_else(PoisonError::into_inner)
+        self.gate.read()
     }
 
     /// Waits until nobody else uses the file, and keeps everybody out while the guard lives.
     pub(super) fn alone(&self) -> RwLockWriteGuard<'_, Option<Connections>> {
-        self.gate.write().unwrap_or_else(PoisonError::into_inner)
+        self.gate.write()
     }
 }
 

@@ -1,8 +1,10 @@
 //! What the store can say about itself.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::outage::{Outage, Over};
 
@@ -64,7 +66,7 @@ impl Counters {
                 seconds = lasted.as_secs_f64(),
                 "the store file can be written again"
             );
-            *self.lock() = None;
+            *self.failing.lock() = None;
         }
     }
 
@@ -73,17 +75,13 @@ impl Counters {
         if self.outage.meet() {
             tracing::error!(error = reason, "the store file cannot be written");
         }
-        *self.lock() = Some(reason);
+        *self.failing.lock() = Some(reason);
     }
 
     /// It cannot be used, as the log knows.
     pub(super) fn failing(&self, reason: String) {
         self.outage.meet();
-        *self.lock() = Some(reason);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<String>> {
-        self.failing.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.failing.lock() = Some(reason);
     }
 
     pub(super) fn read(&self, records: usize) -> Stats {
@@ -99,7 +97,7 @@ impl Counters {
             log_bytes: get(&self.log_bytes),
             log_resets: get(&self.log_resets),
             reopened: get(&self.reopened),
-            failing: self.lock().clone(),
+            failing: self.failing.lock().clone(),
             // Not counted: the store knows it from its opening.
             restored: false,
         }

@@ -1,7 +1,7 @@
 //! A store file seen from outside, whoever owns it.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use hapax_core::audit::{LogEntry, LogQuery};
 use hapax_core::operation::OperationIds;
@@ -9,6 +9,7 @@ use hapax_core::record::Head;
 use hapax_core::scope::RecordId;
 use hapax_core::store::{ListQuery, Reading, StoreError};
 use hapax_core::time::{Clock, Timestamp};
+use parking_lot::Mutex;
 use rusqlite::{Connection, Transaction};
 
 use super::OpenError;
@@ -70,14 +71,14 @@ impl View {
 
     /// What makes the operation ids of this store.
     pub fn operation_ids(&self) -> Result<OperationIds, StoreError> {
-        let inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        let inside = self.inside.lock();
         let meta = Meta::read(&inside.connection)?;
         Ok(OperationIds::new(meta.secret, meta.lives_since))
     }
 
     /// Reads records, answers included.
     pub fn get(&self, ids: &[RecordId]) -> Result<Reading, StoreError> {
-        let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inside = self.inside.lock();
         let moment = inside.moment()?;
         let record = |id| {
             let stored = match moment.index.find(id) {
@@ -103,7 +104,7 @@ impl View {
 
     /// A page of heads in the order of their ids.
     pub fn list(&self, query: &ListQuery) -> Result<Vec<Head>, StoreError> {
-        let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inside = self.inside.lock();
         let moment = inside.moment()?;
         let (mut heads, mut next) = (Vec::new(), Some(query.after.as_ref().map_or(0, prefix)));
         while let Some(from) = next
@@ -122,7 +123,7 @@ impl View {
 
     /// A page of the audit log. Takes no index, and so is quick in a file of any size.
     pub fn log(&self, query: &LogQuery) -> Result<Vec<LogEntry>, StoreError> {
-        let inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        let inside = self.inside.lock();
         schema::audit_log(&inside.connection)?
             .map_or(Ok(Vec::new()), |log| log.read(&inside.connection, query))
     }
@@ -133,7 +134,7 @@ impl View {
     ///
     /// Blocks until it is done. Until then the owner's log grows by what is written meanwhile.
     pub fn backup(&self, to: impl AsRef<Path>) -> Result<Copied, BackupError> {
-        let inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        let inside = self.inside.lock();
         backup::copy_from_outside(&inside.connection, to.as_ref())
     }
 }
