@@ -8,13 +8,15 @@
 //!
 //! 1. [`decide`](mod@decide): what to do with a request, given what is remembered. The product in a
 //!    page.
-//! 2. [`guard`]: the four conditions under which a record may change, and what it then becomes.
-//! 3. [`record`], [`policy`], [`outcome`], [`rejection`]: the words those two speak in.
-//! 4. [`store`]: the contract every store keeps, and [`memory`], the store that shows it in the
+//! 2. [`step`]: what a call does next, from its first question to the store until its end is
+//!    written.
+//! 3. [`guard`]: the four conditions under which a record may change, and what it then becomes.
+//! 4. [`record`], [`policy`], [`outcome`], [`rejection`]: the words those two speak in.
+//! 5. [`store`]: the contract every store keeps, and [`memory`], the store that shows it in the
 //!    fewest lines.
-//! 5. [`audit`]: what was done by hand, by whom and why; [`transfer`]: how a store's content moves
+//! 6. [`audit`]: what was done by hand, by whom and why; [`transfer`]: how a store's content moves
 //!    into another.
-//! 6. [`key`], [`scope`], [`operation`], [`fingerprint`]: what identifies a request, and what says
+//! 7. [`key`], [`scope`], [`operation`], [`fingerprint`]: what identifies a request, and what says
 //!    whether two are the same.
 
 pub mod answer;
@@ -34,6 +36,7 @@ pub mod record;
 pub mod rejection;
 pub mod request_id;
 pub mod scope;
+pub mod step;
 pub mod store;
 pub mod time;
 pub mod token;

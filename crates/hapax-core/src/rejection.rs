@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::field;
 use crate::key::KeyError;
-use crate::policy::Part;
+use crate::policy::{Part, Policy};
 use crate::record::Last;
 use crate::time::Timestamp;
 
@@ -119,6 +119,23 @@ pub enum Rejection {
     DeadlineMalformed,
     /// A stored answer does not match its checksum.
     AnswerCorrupt,
+}
+
+impl Rejection {
+    /// Come back, the later the longer the attempt has been running already.
+    pub fn in_flight(running_for: Duration) -> Rejection {
+        Rejection::InFlight {
+            retry_after: running_for.clamp(Duration::from_millis(100), Duration::from_secs(5)),
+        }
+    }
+
+    /// What the first caller hears of an attempt that was lost.
+    pub fn lost(policy: &Policy, timed_out: bool) -> Rejection {
+        Rejection::Lost {
+            timed_out,
+            repeat: policy.mode.repeats_lost(),
+        }
+    }
 }
 
 /// What a caller is told of credentials that are not good: only what its own clock tells it as

@@ -354,6 +354,27 @@ pub struct Seen {
     pub now: Timestamp,
 }
 
+impl Seen {
+    /// The record's head, if there is one.
+    pub fn head(&self) -> Option<&Head> {
+        self.record.as_ref().map(|record| &record.head)
+    }
+
+    /// How long ago the record's last attempt was claimed.
+    pub fn running_for(&self) -> Duration {
+        self.head()
+            .map_or(Duration::ZERO, |head| self.now.since(head.claimed_at))
+    }
+}
+
+impl From<Won> for Seen {
+    /// The record as it was written, without an answer.
+    fn from(Won { head, now }: Won) -> Self {
+        let record = Some(Record { head, answer: None });
+        Seen { record, now }
+    }
+}
+
 /// Several records as they were at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod background;
 mod backoff;
 mod budget;
 pub mod clock;
@@ -13,7 +14,6 @@ pub mod observe;
 pub mod once;
 mod outage;
 pub mod store;
-mod sweep;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub use middleware::{
 pub use observe::{Event, Observer, Would};
 pub use once::{
     Audit, Drained, Failure, Limits, Once, Operation, OperatorError, Quotas, Ran, RunError,
-    Settlement, Usage,
+    Settlement, Sweep, Usage,
 };
 #[cfg(feature = "sqlite")]
 pub use store::guest::Guest;
@@ -43,7 +43,6 @@ pub use store::guest::Guest;
 pub use store::postgres::Postgres;
 #[cfg(feature = "sqlite")]
 pub use store::sqlite::Sqlite;
-pub use sweep::Sweep;
 
 use hapax_core::audit::{LogEntry, LogQuery};
 use hapax_core::record::{Fence, Head, Record, State};
@@ -190,7 +189,7 @@ impl Hapax {
     /// Writes down one bounded batch of what time has brought. Runs by itself unless
     /// [`Builder::sweep`] said otherwise.
     pub async fn sweep_once(&self) -> Result<Swept, StoreError> {
-        sweep::run_once(&self.engine).await
+        once::sweep_once(&self.engine).await
     }
 
     /// The record of a key, and its state by the store's clock.

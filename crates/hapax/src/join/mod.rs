@@ -40,18 +40,18 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hapax_core::answer::Answer;
 use hapax_core::outcome::Outcome;
-use hapax_core::planted::{self, Bug};
 use hapax_core::policy::Mode;
 use hapax_core::record::State;
 use hapax_core::store::{
-    Change, Condition, Dialect, FENCED_OUT, FINISHED_ALREADY, Finish, Put, Statement, Written,
+    Change, Condition, Dialect, FENCED_OUT, FINISHED_ALREADY, Finish, Put, Statement, Store,
+    Written,
 };
 use hapax_core::time::Timestamp;
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 use tokio::time::Instant;
 
 use crate::middleware::{BoxError, kept};
-use crate::once::Operation;
+use crate::once::{Joined, Operation};
 
 /// Somebody's own connection, inside a transaction that they have begun.
 ///
@@ -281,13 +281,6 @@ impl<E: Error + 'static> Error for FinishError<E> {
     }
 }
 
-/// How an attempt ended that finished, and when.
-#[derive(Clone, Debug)]
-pub(crate) struct Joined {
-    pub(crate) finish: Finish,
-    pub(crate) now: Timestamp,
-}
-
 impl Operation {
     /// Completes the record in this transaction, and commits both.
     ///
@@ -312,11 +305,7 @@ impl Operation {
         if transaction.depth().is_some_and(|depth| depth > 1) {
             return Err(FinishError::Nested);
         }
-        let committed = match planted::is(Bug::JoinOutsideTransaction) {
-            true => self.commit_beside(transaction, &put).await,
-            false => transaction.run_and_commit(&statement).await,
-        };
-        match committed {
+        match transaction.run_and_commit(&statement).await {
             // What is not certain yet the layer finds out.
             Committed::Yes(_) if !T::ENDS_ALL => Ok(kept),
             Committed::Yes(now) => {
@@ -324,9 +313,6 @@ impl Operation {
                 Ok(kept)
             }
             Committed::No(error) => Err(refused::<T>(error)),
-            Committed::Unclear(error) if planted::is(Bug::AmbiguousCommitIsFailure) => {
-                Err(FinishError::RolledBack(error))
-            }
             Committed::Unclear(error) => self.resolve(put, error).await.map(|()| kept),
         }
     }
@@ -346,15 +332,8 @@ impl Operation {
         answer: impl IntoAnswer<M>,
     ) -> Result<Kept, FinishError<S::Error>> {
         let Prepared {
-            put,
-            statement,
-            kept,
-            ..
+            statement, kept, ..
         } = self.prepare(session, answer).await?;
-        if planted::is(Bug::JoinOutsideTransaction) {
-            drop(self.store().put_if(put).await);
-            return Ok(kept);
-        }
         session.run(&statement).await.map_err(refused::<S>)?;
         Ok(kept)
     }
@@ -485,22 +464,6 @@ impl Operation {
                 Ok(Err(_)) if Instant::now() < deadline => tokio::time::sleep(PAUSE).await,
                 Ok(Err(_)) | Err(_) => return Err(FinishError::Unclear(error)),
             }
-        }
-    }
-
-    /// Only a planted bug does this.
-    async fn commit_beside<T: Transaction>(
-        &self,
-        transaction: T,
-        put: &Put,
-    ) -> Committed<T::Error> {
-        let now = match self.store().put_if(put.clone()).await {
-            Ok(Written::Won(won)) => i64::try_from(won.now.as_micros()).ok(),
-            _ => None,
-        };
-        match transaction.commit().await {
-            Ok(()) => Committed::Yes(now),
-            Err(error) => Committed::Unclear(error),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The layer, and how it is put together.
 
+use hapax_core::store::Store;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

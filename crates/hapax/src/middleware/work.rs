@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 use hapax_core::outcome::{Class, Loss, Outcome, Said, classify};
-use hapax_core::planted::{self, Bug};
 use hapax_core::policy::{Mode, Policy};
 use hapax_core::rejection::Rejection;
 use http::request::Parts;
@@ -17,7 +16,7 @@ use super::probe::Probed;
 use super::service::{NeverDispatched, TimedOut};
 use super::{BoxError, headers, problem};
 use crate::observe::{Event, Subject};
-use crate::once::{Ended, Operation, because, lost};
+use crate::once::{Ended, Operation, because};
 
 /// The work of an operation, where the route asks first what became of a lost attempt.
 pub(super) async fn run_probed<S, RB>(
@@ -74,9 +73,7 @@ where
 
 /// Whether nobody can tell that an answer is whole, and the policy does not accept that.
 fn is_without_end(extensions: &http::Extensions, policy: &Policy) -> bool {
-    extensions.get::<CloseDelimited>().is_some()
-        && !policy.keep_close_delimited
-        && !planted::is(Bug::CloseDelimitedIsKept)
+    extensions.get::<CloseDelimited>().is_some() && !policy.keep_close_delimited
 }
 
 /// The work of an operation: calls the inner service and reads its answer as an outcome.
@@ -122,7 +119,7 @@ where
             operation.note_cause("the service refused the attempt's fence");
             Ended {
                 outcome: Outcome::Lost(Loss::Answered(status)),
-                live: Err(lost(&policy, false)),
+                live: Err(Rejection::lost(&policy, false)),
             }
         }
         Class::Unknown => {
@@ -143,7 +140,10 @@ where
     RB::Error: Into<BoxError>,
 {
     let mut response = response.map(Body::streamed);
-    problem::advise(response.headers_mut(), lost(policy, false).row().retry);
+    problem::advise(
+        response.headers_mut(),
+        Rejection::lost(policy, false).row().retry,
+    );
     response
 }
 
@@ -215,7 +215,7 @@ fn failed(
     };
     Ended {
         outcome: Outcome::Lost(loss),
-        live: Err(lost(policy, is_late)),
+        live: Err(Rejection::lost(policy, is_late)),
     }
 }
 
@@ -263,7 +263,7 @@ where
             };
             Ended {
                 outcome: Outcome::Lost(loss),
-                live: Err(lost(policy, false)),
+                live: Err(Rejection::lost(policy, false)),
             }
         }
     }

@@ -4,14 +4,14 @@
 //! to be current: read from the store no longer than [`EPOCH_GOOD_FOR`] ago. `forget` raises the
 //! epoch and waits that long, so that when it returns no node can serve the answer.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_core::planted::{self, Bug};
 use hapax_core::record::Record;
 use hapax_core::scope::RecordId;
 use hapax_core::store::{Pulse, Seen};
 use hapax_core::time::Timestamp;
+use parking_lot::Mutex;
 use quick_cache::Weighter;
 use quick_cache::sync::DefaultLifecycle;
 use tokio::time::Instant;
@@ -70,7 +70,7 @@ impl Cache {
 
     /// The epoch, if it is known well enough to serve or fill entries under it.
     pub(crate) fn epoch(&self) -> Option<u64> {
-        let known = *self.epoch.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = *self.epoch.lock();
         known
             .filter(|(read_at, _)| read_at.elapsed() < EPOCH_GOOD_FOR)
             .map(|(_, epoch)| epoch)
@@ -79,7 +79,7 @@ impl Cache {
     /// Takes note of a pulse that was asked for at `asked_at`; counting from then errs on the safe
     /// side.
     pub(crate) fn learn(&self, pulse: &Pulse, asked_at: Instant) {
-        let mut known = self.epoch.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.epoch.lock();
         if known.is_none_or(|(read_at, _)| read_at < asked_at) {
             *known = Some((asked_at, pulse.epoch));
         }
@@ -89,7 +89,7 @@ impl Cache {
     pub(crate) fn get(&self, id: &RecordId, epoch: u64) -> Option<(Arc<Record>, Timestamp)> {
         let entry = self.entries.get(id)?;
         let now = entry.seen.after(entry.at.elapsed());
-        let is_good = entry.epoch == epoch || planted::is(Bug::ForgetKeepsCache);
+        let is_good = entry.epoch == epoch;
         (is_good && entry.record.head.expires_at > now).then_some((entry.record, now))
     }
 
@@ -113,9 +113,7 @@ impl Cache {
 
     /// Drops a record that was forgotten here.
     pub(crate) fn forget(&self, id: &RecordId) {
-        if !planted::is(Bug::ForgetKeepsCache) {
-            self.entries.remove(id);
-            *self.epoch.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        }
+        self.entries.remove(id);
+        *self.epoch.lock() = None;
     }
 }

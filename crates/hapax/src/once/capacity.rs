@@ -10,21 +10,22 @@
 //! such a record and up to a day longer; a node writes this down once per principal and day.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hapax_core::outcome::REFUSED_FOR;
 use hapax_core::record::{Head, State};
 use hapax_core::rejection::Rejection;
 use hapax_core::scope::{PrincipalId, Scope};
-use hapax_core::store::{Counts, KnownPrincipal, Pulse};
+use hapax_core::store::{Counts, KnownPrincipal, Pulse, Store};
 use hapax_core::time::Timestamp;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::books::Quotas;
 use super::call::{Call, PeerId};
 use super::engine::Engine;
+use super::quota_store::Quotas;
 
 /// The part of all records that only principals with records may begin: a tenth.
 const RESERVED_PART: u64 = 10;
@@ -110,7 +111,7 @@ impl Capacity {
     pub(super) fn add_refused(&self, peer: Option<PeerId>) {
         self.refused.fetch_add(1, Ordering::Relaxed);
         if let Some(peer) = peer {
-            lock(&self.refused_by).add(peer, Instant::now());
+            self.refused_by.lock().add(peer, Instant::now());
         }
     }
 
@@ -130,7 +131,7 @@ impl Capacity {
     fn is_over(&self, peer: PeerId) -> bool {
         let max = self.refused_max.load(Ordering::Relaxed);
         self.refused.load(Ordering::Relaxed) >= max
-            && lock(&self.refused_by).count(peer, Instant::now()) >= (max / PEER_PART).max(1)
+            && self.refused_by.lock().count(peer, Instant::now()) >= (max / PEER_PART).max(1)
     }
 
     fn store_now(&self) -> Timestamp {
@@ -151,7 +152,7 @@ impl Capacity {
         {
             return false;
         }
-        let mut unwritten = lock(&self.unwritten);
+        let mut unwritten = self.unwritten.lock();
         if unwritten.len() >= UNWRITTEN_MAX {
             return false;
         }
@@ -232,7 +233,7 @@ impl Engine {
     /// Writes down who is known. What fails is forgotten here too, so that it is written after the
     /// next record.
     async fn write_known(&self, timeout: Duration) {
-        let unwritten = std::mem::take(&mut *lock(&self.capacity.unwritten));
+        let unwritten = std::mem::take(&mut *self.capacity.unwritten.lock());
         if self
             .ask_in(timeout, self.store.remember(unwritten.clone()))
             .await
@@ -298,10 +299,6 @@ impl RefusedBy {
         ];
         self.latest.clear();
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

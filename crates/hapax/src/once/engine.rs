@@ -15,15 +15,14 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::because;
-use super::books::{Books, Quotas};
 use super::cache::Cache;
 use super::capacity::Capacity;
 use super::flights::Flights;
-use super::path::in_flight;
+use super::quota_store::{QuotaStore, Quotas};
 use super::remote::Remote;
 use super::renew::Renewals;
+use super::sweep::Sweep;
 use super::velocity::Velocities;
-use crate::Sweep;
 use crate::observe::{Event, Observer};
 use crate::outage::{Outage, Over};
 
@@ -119,7 +118,7 @@ pub struct Drained {
 }
 
 pub(crate) struct Engine {
-    pub(crate) store: Arc<Books>,
+    pub(crate) store: Arc<QuotaStore>,
     observer: Arc<dyn Observer>,
     /// The store cannot be reached, or does not do what it is asked.
     store_away: Outage,
@@ -141,7 +140,7 @@ pub(crate) struct Engine {
     /// The same for shadows.
     shadow_room: Arc<Semaphore>,
     /// Room for claims whose reply was lost, until they are released.
-    pub(super) limbo: Arc<Semaphore>,
+    pub(super) orphans: Arc<Semaphore>,
     /// Room for answers whose record could not be written yet, in bytes.
     pub(crate) unwritten: Arc<Semaphore>,
     pub(crate) sweep: Option<Sweep>,
@@ -159,7 +158,7 @@ impl Engine {
     ) -> Arc<Self> {
         let permits = |count: usize| Arc::new(Semaphore::new(count.min(Semaphore::MAX_PERMITS)));
         Arc::new(Engine {
-            store: Arc::new(Books::new(store, Quotas::from(&limits))),
+            store: Arc::new(QuotaStore::new(store, Quotas::from(&limits))),
             observer,
             store_away: Outage::default(),
             limits,
@@ -173,7 +172,7 @@ impl Engine {
             attempts: TaskTracker::new(),
             room: permits(limits.attempts_in_flight_max),
             shadow_room: permits(limits.attempts_in_flight_max),
-            limbo: permits(limits.lost_claims_max),
+            orphans: permits(limits.lost_claims_max),
             unwritten: permits(limits.unwritten_bytes_max),
             sweep,
             sweeping: AtomicBool::new(false),
@@ -263,7 +262,7 @@ impl Engine {
         Err(match error.kind() {
             StoreErrorKind::Corrupt => Rejection::AnswerCorrupt,
             // Somebody is just about to commit it, or to give it up.
-            StoreErrorKind::Locked => in_flight(Duration::ZERO),
+            StoreErrorKind::Locked => Rejection::in_flight(Duration::ZERO),
             _ => Rejection::StoreUnavailable,
         })
     }

@@ -5,13 +5,14 @@
 //! of the store, for all such keys together, lands it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hapax_core::fingerprint::Fingerprint;
 use hapax_core::rejection::Rejection;
 use hapax_core::scope::RecordId;
 use hapax_core::store::Seen;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -25,19 +26,19 @@ pub(crate) struct Flights {
 
 /// One key that this node is working on.
 pub(crate) struct Flight {
-    phase: watch::Sender<Phase>,
+    state: watch::Sender<FlightState>,
     waiters: AtomicUsize,
 }
 
 /// How far it has come.
 #[derive(Clone)]
-pub(crate) enum Phase {
+pub(crate) enum FlightState {
     /// Asking the store.
     Claiming,
     /// An attempt is running, here or elsewhere.
     Running(Arc<Running>),
     /// It is over.
-    Landed(Landing),
+    Ended(FlightEnd),
 }
 
 /// What a joiner needs to know of a running attempt.
@@ -48,7 +49,7 @@ pub(crate) struct Running {
 
 /// How a flight ended.
 #[derive(Clone)]
-pub(crate) enum Landing {
+pub(crate) enum FlightEnd {
     /// With this record; `ran` if an attempt ended, rather than one being refused.
     Seen { seen: Arc<Seen>, ran: bool },
     /// With nothing to show: joiners are told the same.
@@ -60,31 +61,27 @@ pub(crate) enum Landing {
 /// What a request finds when it arrives.
 pub(crate) enum Entry {
     /// Nobody is at it: lead.
-    Lead(Seat),
+    Lead(FlightLead),
     /// Somebody is: join.
     Join(Arc<Flight>),
 }
 
 impl Flights {
-    fn lock(&self) -> MutexGuard<'_, HashMap<RecordId, Arc<Flight>, Ids>> {
-        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn enter(self: &Arc<Self>, id: RecordId) -> Entry {
         use std::collections::hash_map::Entry as Slot;
-        match self.lock().entry(id) {
+        match self.flights.lock().entry(id) {
             Slot::Occupied(flight) => Entry::Join(flight.get().clone()),
             Slot::Vacant(slot) => {
                 let flight = Arc::new(Flight {
-                    phase: watch::Sender::new(Phase::Claiming),
+                    state: watch::Sender::new(FlightState::Claiming),
                     waiters: AtomicUsize::new(0),
                 });
                 slot.insert(flight.clone());
-                Entry::Lead(Seat {
+                Entry::Lead(FlightLead {
                     flights: self.clone(),
                     id,
                     flight,
-                    landing: Landing::Again,
+                    end: FlightEnd::Again,
                 })
             }
         }
@@ -92,32 +89,34 @@ impl Flights {
 }
 
 /// The leader's place. Leaving it lands the flight, however the leader ends.
-pub(crate) struct Seat {
+pub(crate) struct FlightLead {
     flights: Arc<Flights>,
     id: RecordId,
     flight: Arc<Flight>,
-    landing: Landing,
+    end: FlightEnd,
 }
 
-impl Seat {
+impl FlightLead {
     pub(crate) fn id(&self) -> RecordId {
         self.id
     }
 
     /// An attempt is running.
     pub(crate) fn running(&self, fingerprint: Fingerprint, since: Instant) {
-        self.flight
-            .enter(Phase::Running(Arc::new(Running { fingerprint, since })));
+        self.flight.enter(FlightState::Running(Arc::new(Running {
+            fingerprint,
+            since,
+        })));
     }
 
     /// Leaves, with this to tell.
-    pub(crate) fn land(mut self, landing: Landing) {
-        self.landing = landing;
+    pub(crate) fn end(mut self, end: FlightEnd) {
+        self.end = end;
     }
 
     /// Leaves with a record.
-    pub(crate) fn land_seen(self, seen: Seen, ran: bool) {
-        self.land(Landing::Seen {
+    pub(crate) fn end_with(self, seen: Seen, ran: bool) {
+        self.end(FlightEnd::Seen {
             seen: Arc::new(seen),
             ran,
         });
@@ -128,46 +127,46 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for FlightLead {
     fn drop(&mut self) {
         // First off the board, then the news: who is woken and looks again must not find this
         // flight.
-        self.flights.lock().remove(&self.id);
-        let landing = std::mem::replace(&mut self.landing, Landing::Again);
-        self.flight.enter(Phase::Landed(landing));
+        self.flights.flights.lock().remove(&self.id);
+        let end = std::mem::replace(&mut self.end, FlightEnd::Again);
+        self.flight.enter(FlightState::Ended(end));
     }
 }
 
 impl Flight {
-    /// Goes on to this phase, and wakes whoever waits for it.
-    fn enter(&self, phase: Phase) {
-        // Most flights have nobody to wake. Who subscribes after this count reads the phase after
+    /// Goes on to this state, and wakes whoever waits for it.
+    fn enter(&self, state: FlightState) {
+        // Most flights have nobody to wake. Who subscribes after this count reads the state after
         // it was written: both take the lock.
-        self.phase.send_if_modified(|current| {
-            *current = phase;
-            self.phase.receiver_count() > 0
+        self.state.send_if_modified(|current| {
+            *current = state;
+            self.state.receiver_count() > 0
         });
     }
 
-    /// The phase after the claim is decided.
-    pub(crate) async fn decided(&self) -> Phase {
-        let mut phase = self.phase.subscribe();
-        let decided = phase
-            .wait_for(|phase| !matches!(phase, Phase::Claiming))
+    /// The state after the claim is decided.
+    pub(crate) async fn decided(&self) -> FlightState {
+        let mut state = self.state.subscribe();
+        let decided = state
+            .wait_for(|state| !matches!(state, FlightState::Claiming))
             .await;
-        decided.map_or(Phase::Landed(Landing::Again), |phase| phase.clone())
+        decided.map_or(FlightState::Ended(FlightEnd::Again), |state| state.clone())
     }
 
-    /// The landing, by push.
-    pub(crate) async fn landed(&self) -> Landing {
-        let mut phase = self.phase.subscribe();
-        match phase
-            .wait_for(|phase| matches!(phase, Phase::Landed(_)))
+    /// The end, by push.
+    pub(crate) async fn ended(&self) -> FlightEnd {
+        let mut state = self.state.subscribe();
+        match state
+            .wait_for(|state| matches!(state, FlightState::Ended(_)))
             .await
             .as_deref()
         {
-            Ok(Phase::Landed(landing)) => landing.clone(),
-            _ => Landing::Again,
+            Ok(FlightState::Ended(end)) => end.clone(),
+            _ => FlightEnd::Again,
         }
     }
 

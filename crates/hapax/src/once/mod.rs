@@ -1,8 +1,9 @@
 //! Once: the only driver of [`decide`](hapax_core::decide()).
 //!
 //! A request becomes a call; the engine finds out what is remembered of it, and has its work run
-//! once. `path.rs` is the path of a call, `leader.rs` asks `decide` and claims, `attempt.rs` is the
-//! life of an attempt; the other files are what those lean on.
+//! once. What a call does next is decided by [`Step`](hapax_core::step::Step), and done here:
+//! `drive.rs` is the path of a call through this node, `lead.rs` takes its steps up to the claim,
+//! `attempt.rs` those from the work on; the other files are what those lean on.
 //!
 //! Without HTTP, use [`Once`]:
 //!
@@ -22,19 +23,20 @@
 //! ```
 
 mod attempt;
-mod books;
 mod cache;
 mod call;
 mod capacity;
-mod claim;
+mod drive;
 mod engine;
 mod flights;
-mod leader;
+mod lead;
+mod operation;
 mod operators;
-mod path;
+mod quota_store;
 mod remote;
 mod renew;
 mod shadow;
+mod sweep;
 mod usage;
 mod velocity;
 
@@ -48,15 +50,18 @@ use hapax_core::outcome::{Loss, Outcome};
 use hapax_core::policy::{Mode, Part, Policy, PolicyError};
 use hapax_core::rejection::Rejection;
 use hapax_core::scope::{Principal, RecordId, Scope};
+use hapax_core::store::Store;
 
-pub use books::Quotas;
-pub use call::Operation;
 pub(crate) use call::{Call, Ended, Fingerprinting, Reply, Request, UnverifiedCall};
 pub(crate) use engine::Engine;
 pub use engine::{Drained, Limits};
+pub(crate) use operation::Joined;
+pub use operation::Operation;
 pub use operators::{Audit, OperatorError, Settlement};
-pub(crate) use path::lost;
+pub use quota_store::Quotas;
 pub(crate) use shadow::Foreseen;
+pub use sweep::Sweep;
+pub(crate) use sweep::run_once as sweep_once;
 pub(crate) use usage::Reserved;
 pub use usage::Usage;
 pub(crate) use velocity::Counted;
@@ -248,7 +253,7 @@ impl Once {
                     operation.note_cause(because(&*error));
                     Ended {
                         outcome: Outcome::Lost(Loss::NoAnswer),
-                        live: Err(lost(&policy, false)),
+                        live: Err(Rejection::lost(&policy, false)),
                     }
                 }
             }

@@ -2,15 +2,17 @@
 //! wait.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use hapax_core::record::{Fence, State};
 use hapax_core::scope::RecordId;
-use hapax_core::store::{Reading, Seen};
+use hapax_core::store::{Reading, Seen, Store};
+use parking_lot::Mutex;
 
 use super::engine::Engine;
-use super::flights::Seat;
+use super::flights::FlightLead;
+use crate::background;
 use crate::hash::Ids;
 
 /// How often the store is asked while somebody waits for another node.
@@ -23,36 +25,39 @@ pub(crate) struct Remote {
 
 #[derive(Default)]
 struct Followed {
-    seats: HashMap<RecordId, (Seat, Fence), Ids>,
+    leads: HashMap<RecordId, (FlightLead, Fence), Ids>,
     polling: bool,
 }
 
-/// Lands this flight when the attempt with this fence is over, or when nobody waits any more.
-pub(crate) fn follow(engine: &Arc<Engine>, seat: Seat, fence: Fence) {
-    let mut followed = engine.remote.lock();
-    followed.seats.insert(seat.id(), (seat, fence));
+/// Ends this flight when the attempt with this fence is over, or when nobody waits any more.
+pub(crate) fn follow(engine: &Arc<Engine>, lead: FlightLead, fence: Fence) {
+    let mut followed = engine.remote.followed.lock();
+    followed.leads.insert(lead.id(), (lead, fence));
     if !std::mem::replace(&mut followed.polling, true) {
-        tokio::spawn(poll(Task {
-            engine: Arc::downgrade(engine),
-            is_done: false,
-        }));
+        let engine = Arc::downgrade(engine);
+        background::spawn(poll(engine.clone()), move || {
+            if let Some(engine) = engine.upgrade() {
+                // Out of the lock first: a flight that ends takes one of its own.
+                let abandoned = std::mem::take(&mut *engine.remote.followed.lock());
+                drop(abandoned);
+            }
+        });
     }
 }
 
-async fn poll(mut task: Task) {
+async fn poll(engine: Weak<Engine>) {
     loop {
         tokio::time::sleep(INTERVAL).await;
-        let Some(engine) = task.engine.upgrade() else {
+        let Some(engine) = engine.upgrade() else {
             return;
         };
         let ids = engine.remote.still_followed();
         if ids.is_empty() {
-            task.is_done = true;
             return;
         }
         match tokio::time::timeout(engine.limits.poll_timeout, engine.store.get(ids.clone())).await
         {
-            Ok(Ok(reading)) => engine.remote.land(&ids, reading),
+            Ok(Ok(reading)) => engine.remote.end_flights(&ids, reading),
             Ok(Err(error)) => engine.store_failed(&error),
             // Those who wait run out of patience by themselves.
             Err(_) => {}
@@ -60,51 +65,29 @@ async fn poll(mut task: Task) {
     }
 }
 
-/// The polling task's own mark. Should the task end before its time, with its runtime, its flights
-/// land and the next begins anew.
-struct Task {
-    engine: Weak<Engine>,
-    is_done: bool,
-}
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        // A task that is done has said so with its last count, and another may have begun since.
-        if let Some(engine) = self.engine.upgrade().filter(|_| !self.is_done) {
-            // Out of the lock first: a seat that is dropped takes one of its own.
-            let abandoned = std::mem::take(&mut *engine.remote.lock());
-            drop(abandoned);
-        }
-    }
-}
-
 impl Remote {
-    fn lock(&self) -> MutexGuard<'_, Followed> {
-        self.followed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The ids somebody still waits for. Without any, polling ends.
     fn still_followed(&self) -> Vec<RecordId> {
-        let mut followed = self.lock();
-        followed.seats.retain(|_, (seat, _)| seat.has_waiters());
-        followed.polling = !followed.seats.is_empty();
-        followed.seats.keys().copied().collect()
+        let mut followed = self.followed.lock();
+        followed.leads.retain(|_, (lead, _)| lead.has_waiters());
+        followed.polling = !followed.leads.is_empty();
+        followed.leads.keys().copied().collect()
     }
 
-    fn land(&self, ids: &[RecordId], reading: Reading) {
+    fn end_flights(&self, ids: &[RecordId], reading: Reading) {
         for (id, record) in ids.iter().zip(reading.records) {
-            let mut followed = self.lock();
-            let fence = followed.seats.get(id).map(|(_, fence)| *fence);
+            let mut followed = self.followed.lock();
+            let fence = followed.leads.get(id).map(|(_, fence)| *fence);
             let is_running = |head: &hapax_core::Head| {
                 head.state_at(reading.now) == State::Running && Some(head.fence) == fence
             };
             if !record
                 .as_ref()
                 .is_some_and(|record| is_running(&record.head))
-                && let Some((seat, _)) = followed.seats.remove(id)
+                && let Some((lead, _)) = followed.leads.remove(id)
             {
                 drop(followed);
-                seat.land_seen(
+                lead.end_with(
                     Seen {
                         record,
                         now: reading.now,

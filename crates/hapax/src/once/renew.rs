@@ -2,18 +2,20 @@
 //! their lease.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use hapax_core::policy::Policy;
 use hapax_core::record::Fence;
 use hapax_core::scope::RecordId;
-use hapax_core::store::Renewal;
+use hapax_core::store::{Renewal, Store};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::call::Operation;
 use super::engine::Engine;
+use super::operation::Operation;
+use crate::background;
 use crate::hash::Ids;
 use crate::observe::Event;
 
@@ -49,7 +51,7 @@ pub(crate) struct Renewed {
 
 impl Drop for Renewed {
     fn drop(&mut self) {
-        self.renewals.lock().leases.remove(&self.lease);
+        self.renewals.inside.lock().leases.remove(&self.lease);
     }
 }
 
@@ -62,7 +64,7 @@ pub(crate) fn keep(
 ) -> Renewed {
     let key = (id, operation.fence());
     let due = Instant::now() + policy.lease / 3;
-    let mut inside = engine.renewals.lock();
+    let mut inside = engine.renewals.inside.lock();
     inside.leases.insert(
         key,
         Lease {
@@ -74,13 +76,10 @@ pub(crate) fn keep(
     match inside.next_look {
         None => {
             inside.next_look = Some(due);
-            tokio::spawn(run(
-                Arc::downgrade(engine),
-                Task {
-                    renewals: engine.renewals.clone(),
-                    is_done: false,
-                },
-            ));
+            let renewals = engine.renewals.clone();
+            background::spawn(run(Arc::downgrade(engine), renewals.clone()), move || {
+                renewals.inside.lock().next_look = None;
+            });
         }
         Some(next) if due < next => engine.renewals.earlier.notify_one(),
         Some(_) => {}
@@ -93,51 +92,31 @@ pub(crate) fn keep(
 
 /// Renews what is due, again and again, until nothing is running. Keeps the engine alive only while
 /// it renews.
-async fn run(engine: Weak<Engine>, mut task: Task) {
-    while let Some(next_look) = task.renewals.plan() {
+async fn run(engine: Weak<Engine>, renewals: Arc<Renewals>) {
+    while let Some(next_look) = renewals.plan() {
         tokio::select! {
             () = tokio::time::sleep_until(next_look) => {}
-            () = task.renewals.earlier.notified() => continue,
+            () = renewals.earlier.notified() => continue,
         }
         let Some(engine) = engine.upgrade() else {
             return;
         };
         engine.renew_due().await;
     }
-    task.is_done = true;
-}
-
-/// The renewing task's own mark. Should the task end before its time, with its runtime, the next
-/// attempt starts another.
-struct Task {
-    renewals: Arc<Renewals>,
-    is_done: bool,
-}
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        // A task that is done has said so in its last plan, and another may have begun since.
-        if !self.is_done {
-            self.renewals.lock().next_look = None;
-        }
-    }
 }
 
 impl Renewals {
-    fn lock(&self) -> MutexGuard<'_, Inside> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Lets the lease of this attempt lapse; the attempt counts as lost from here on.
     pub(crate) fn stop(&self, id: RecordId, fence: Fence) {
-        if let Some(lease) = self.lock().leases.remove(&(id, fence)) {
+        if let Some(lease) = self.inside.lock().leases.remove(&(id, fence)) {
             lease.operation.lose_lease();
         }
     }
 
     /// The attempts that are running here.
     pub(crate) fn running(&self) -> Vec<(RecordId, Fence, Arc<Policy>)> {
-        self.lock()
+        self.inside
+            .lock()
             .leases
             .iter()
             .map(|(&(id, fence), lease)| (id, fence, lease.policy.clone()))
@@ -146,14 +125,14 @@ impl Renewals {
 
     /// When to look next. Without a lease there is nothing to look for, and the task ends.
     fn plan(&self) -> Option<Instant> {
-        let mut inside = self.lock();
+        let mut inside = self.inside.lock();
         inside.next_look = inside.leases.values().map(|lease| lease.due).min();
         inside.next_look
     }
 
     fn due(&self) -> Vec<Renewal> {
         let now = Instant::now();
-        let mut inside = self.lock();
+        let mut inside = self.inside.lock();
         let due = inside
             .leases
             .iter_mut()
@@ -195,7 +174,7 @@ impl Engine {
     }
 
     fn note_renewals(&self, due: &[Renewal], renewed: &[bool]) {
-        let mut inside = self.renewals.lock();
+        let mut inside = self.renewals.inside.lock();
         let lost = due.iter().zip(renewed).filter(|(_, renewed)| !**renewed);
         let mut count = 0;
         for (renewal, _) in lost {

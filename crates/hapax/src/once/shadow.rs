@@ -1,17 +1,15 @@
 //! What would have been: the question of a shadow, and the attempt it watches.
 
+use hapax_core::store::Store;
 use std::sync::Arc;
 
 use hapax_core::outcome::Outcome;
 use hapax_core::policy::Policy;
 use hapax_core::rejection::Rejection;
-use hapax_core::store::{Change, Condition, Finish, Put};
 
-use super::attempt::Claimed;
 use super::call::Call;
 use super::engine::Engine;
-use super::leader::{Course, Leader};
-use super::path::{in_flight, since};
+use super::lead::{Claimed, Lead, Leader};
 use super::renew::{self, Renewed};
 use crate::observe::Would;
 
@@ -35,21 +33,13 @@ impl Engine {
     /// running attempt, and nothing is answered.
     pub(crate) async fn foresee(self: &Arc<Self>, call: &Call) -> Foreseen {
         self.start_background();
-        let mut leader = Leader {
-            engine: self.clone(),
-            call: call.clone(),
-            epoch: None,
-            known: None,
-        };
+        let leader = Leader::new(self, call);
         // Each step has a little less than the whole: a claim whose reply does not come is then
         // still seen to.
         let whole = call.policy.store_timeout * 4 / 3;
-        let course = match tokio::time::timeout(whole, leader.decide(call.id)).await {
-            Ok(course) => course.map_err(|refusal| refusal.rejection),
-            Err(_) => Err(Rejection::StoreUnavailable),
-        };
-        let would = match course {
-            Ok(Course::Run(claimed)) => {
+        let lead = tokio::time::timeout(whole, leader.lead(None)).await;
+        let would = match lead.unwrap_or_else(|_| Rejection::StoreUnavailable.into()) {
+            Lead::Run(claimed) => {
                 let renewed = renew::keep(self, call.id, &claimed.operation, &call.policy);
                 let attempt = Watched {
                     engine: self.clone(),
@@ -62,11 +52,14 @@ impl Engine {
                     attempt: Some(attempt),
                 };
             }
-            Ok(Course::Replay(_)) => Would::Replay,
-            Ok(Course::Follow(seen, _)) => Would::Reject(in_flight(since(&seen))),
+            Lead::Replay(_) => Would::Replay,
+            Lead::Wait(seen) => Would::Reject(Rejection::in_flight(seen.running_for())),
             // A shadow keeps no answers; a layer that guards would have kept this one.
-            Err(Rejection::AnswerNotKept { .. }) if call.policy.keep_answers => Would::Replay,
-            Err(rejection) => Would::Reject(rejection),
+            Lead::Reject {
+                rejection: Rejection::AnswerNotKept { .. },
+                ..
+            } if call.policy.keep_answers => Would::Replay,
+            Lead::Reject { rejection, .. } => Would::Reject(rejection),
         };
         Foreseen {
             would,
@@ -88,22 +81,8 @@ impl Watched {
 
     /// Writes down what the work ended in, if the store takes it in time; else the record lapses.
     pub(crate) async fn end(self, outcome: Outcome) {
-        let Claimed {
-            head, operation, ..
-        } = &*self.claimed;
-        let lifetime = outcome.lifetime(head, operation.follows_lost(), &self.policy);
-        let finish = Finish {
-            state: outcome.state(),
-            status: outcome.code(),
-            answer: None,
-            lifetime,
-        };
-        let condition = Condition::Held { fence: head.fence };
-        let put = Put {
-            id: head.id,
-            condition,
-            change: Change::Finish(finish),
-        };
+        let running = &self.claimed.running;
+        let put = running.put(running.finish(&outcome, &self.policy));
         let _ = self
             .engine
             .ask_in(self.policy.store_timeout, self.engine.store.put_if(put))

@@ -4,7 +4,7 @@
 //! Kept in memory, and only while a quota is set. Every write that this process makes is noted,
 //! with the record as it has become; what was there before is read in the background when counting
 //! begins, and again after a sweep found attempts lost, of which it does not say which
-//! (`books.rs`). Of each record the latest version counts, so that it does not matter in which
+//! (`quota_store.rs`). Of each record the latest version counts, so that it does not matter in which
 //! order the two come. A record counts until its retention is over, rounded up to a second.
 //!
 //! This costs about 150 bytes for each record that has not expired. Other nodes on the same store

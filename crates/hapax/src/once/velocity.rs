@@ -11,10 +11,11 @@
 //! are counted by their peer, a half.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::policy::{Part, Velocity};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use crate::hash::Ids;
@@ -165,7 +166,7 @@ impl Velocities {
     }
 
     fn lock(&self) -> MutexGuard<'_, Buckets> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inside.lock()
     }
 }
 

@@ -1,20 +1,25 @@
-//! The store as the engine sees it: the store itself, and the books of who has how much in it.
+//! The store as the engine sees it: the store itself, and a count of who has how much in it.
 //!
-//! Every write goes through here, so that none can be missed. While no quota is set there are no
-//! books, and a write costs one glance more.
+//! The store is reachable only through this wrapper, so that no write goes uncounted. While no
+//! quota is set nothing is counted, and a write costs one more check.
 
-use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use hapax_core::audit::{LogEntry, LogQuery, Note};
 use hapax_core::record::{Head, Record};
-use hapax_core::scope::{Principal, RecordId, Scope};
-use hapax_core::store::{ListQuery, Put, Reply, Store, StoreError, Written};
+use hapax_core::scope::{Principal, PrincipalId, RecordId, Scope};
+use hapax_core::store::{
+    Joins, KnownPrincipal, ListQuery, Pulse, Put, Reading, Renewal, Reply, Store, StoreError,
+    Swept, Written,
+};
 use hapax_core::time::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::engine::{Engine, Limits};
 use super::usage::{Filling, Ledger, Reserved, Usage};
+use crate::background;
 
 /// Heads read at a time when counting begins.
 const HEADS_BATCH: usize = 256;
@@ -56,7 +61,7 @@ impl From<&Limits> for Quotas {
     }
 }
 
-pub(crate) struct Books {
+pub(crate) struct QuotaStore {
     store: Arc<dyn Store>,
     records_max: AtomicU64,
     bytes_max: AtomicU64,
@@ -66,25 +71,16 @@ pub(crate) struct Books {
 /// Over the quota.
 pub(crate) struct Over;
 
-/// What needs no entry in the books.
-impl Deref for Books {
-    type Target = dyn Store;
-
-    fn deref(&self) -> &Self::Target {
-        &*self.store
-    }
-}
-
-impl Books {
+impl QuotaStore {
     pub(crate) fn new(store: Arc<dyn Store>, quotas: Quotas) -> Self {
-        let books = Books {
+        let counted = QuotaStore {
             store,
             records_max: AtomicU64::new(ANY),
             bytes_max: AtomicU64::new(ANY),
             ledger: Mutex::default(),
         };
-        books.set_quotas(quotas);
-        books
+        counted.set_quotas(quotas);
+        counted
     }
 
     pub(crate) fn set_quotas(&self, quotas: Quotas) {
@@ -114,31 +110,7 @@ impl Books {
     }
 
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// [`Store::put_if`], noted.
-    pub(crate) fn put_if(&self, put: Put) -> Reply<'_, Written> {
-        if !self.is_counting() {
-            return self.store.put_if(put);
-        }
-        Box::pin(async move {
-            let bytes = put
-                .change
-                .answer()
-                .map_or(0, |answer| answer.encoded_len() as u64);
-            let written = self.store.put_if(put).await?;
-            match &written {
-                Written::Won(won) => self.ledger().wrote(&won.head, bytes, won.now),
-                // Perhaps by an earlier try, whose reply nobody heard.
-                Written::Lost(seen) => {
-                    if let Some(record) = &seen.record {
-                        self.ledger().read(&record.head, length(record), seen.now);
-                    }
-                }
-            }
-            Ok(written)
-        })
+        self.ledger.lock()
     }
 
     /// Notes what was written past us, in a transaction of the work's own.
@@ -262,6 +234,72 @@ impl Books {
     }
 }
 
+/// Writes are counted; everything else is the store's own.
+impl Store for QuotaStore {
+    fn put_if(&self, put: Put) -> Reply<'_, Written> {
+        if !self.is_counting() {
+            return self.store.put_if(put);
+        }
+        Box::pin(async move {
+            let bytes = put
+                .change
+                .answer()
+                .map_or(0, |answer| answer.encoded_len() as u64);
+            let written = self.store.put_if(put).await?;
+            match &written {
+                Written::Won(won) => self.ledger().wrote(&won.head, bytes, won.now),
+                // Perhaps by an earlier try, whose reply nobody heard.
+                Written::Lost(seen) => {
+                    if let Some(record) = &seen.record {
+                        self.ledger().read(&record.head, length(record), seen.now);
+                    }
+                }
+            }
+            Ok(written)
+        })
+    }
+
+    fn get(&self, ids: Vec<RecordId>) -> Reply<'_, Reading> {
+        self.store.get(ids)
+    }
+
+    fn renew(&self, renewals: Vec<Renewal>) -> Reply<'_, Vec<bool>> {
+        self.store.renew(renewals)
+    }
+
+    fn list(&self, query: ListQuery) -> Reply<'_, Vec<Head>> {
+        self.store.list(query)
+    }
+
+    fn sweep(&self, limit: usize) -> Reply<'_, Swept> {
+        self.store.sweep(limit)
+    }
+
+    fn pulse(&self) -> Reply<'_, Pulse> {
+        self.store.pulse()
+    }
+
+    fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()> {
+        self.store.remember(principals)
+    }
+
+    fn knows(&self, principal: PrincipalId) -> Reply<'_, bool> {
+        self.store.knows(principal)
+    }
+
+    fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {
+        self.store.log(query)
+    }
+
+    fn note(&self, note: Note) -> Reply<'_, LogEntry> {
+        self.store.note(note)
+    }
+
+    fn joins(&self) -> Option<&dyn Joins> {
+        self.store.joins()
+    }
+}
+
 fn length(record: &Record) -> u64 {
     record
         .answer
@@ -274,47 +312,30 @@ impl Engine {
     /// way.
     pub(super) fn start_counting(self: &Arc<Self>) {
         if self.store.take_on_filling() {
-            tokio::spawn(run(Task {
-                engine: Arc::downgrade(self),
-                is_done: false,
-            }));
+            let engine = Arc::downgrade(self);
+            background::spawn(fill(engine.clone()), move || {
+                if let Some(engine) = engine.upgrade() {
+                    engine.store.count_again();
+                }
+            });
         }
     }
 }
 
-async fn run(mut task: Task) {
+async fn fill(engine: Weak<Engine>) {
     let mut after = None;
     loop {
-        let Some(engine) = task.engine.upgrade() else {
+        let Some(engine) = engine.upgrade() else {
             return;
         };
         match engine.store.fill(after).await {
-            Ok(None) => break,
+            Ok(None) => return engine.store.ledger().end_filling(),
             Ok(last) => after = last,
             Err(error) => {
                 engine.store_failed(&error);
                 drop(engine);
                 tokio::time::sleep(PAUSE).await;
             }
-        }
-    }
-    if let Some(engine) = task.engine.upgrade() {
-        engine.store.ledger().end_filling();
-    }
-    task.is_done = true;
-}
-
-/// The reading task's own mark. Should the task end before its time, with its runtime, the next
-/// call starts another.
-struct Task {
-    engine: Weak<Engine>,
-    is_done: bool,
-}
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        if let Some(engine) = self.engine.upgrade().filter(|_| !self.is_done) {
-            engine.store.count_again();
         }
     }
 }

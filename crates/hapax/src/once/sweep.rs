@@ -4,10 +4,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use hapax_core::store::{StoreError, Swept};
+use hapax_core::store::{Store, StoreError, Swept};
 
+use super::engine::Engine;
+use crate::background;
 use crate::observe::Event;
-use crate::once::Engine;
 
 /// When and how much to sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,9 +52,9 @@ pub(crate) async fn run_once(engine: &Engine) -> Result<Swept, StoreError> {
 }
 
 /// Batch after batch, at rest when there is nothing to do, until the engine is gone.
-async fn run(task: Task, sweep: Sweep) {
+async fn run(engine: Weak<Engine>, sweep: Sweep) {
     loop {
-        let swept = match task.0.upgrade() {
+        let swept = match engine.upgrade() {
             None => return,
             Some(engine) => run_once(&engine).await.unwrap_or_default(),
         };
@@ -63,25 +64,18 @@ async fn run(task: Task, sweep: Sweep) {
     }
 }
 
-/// The sweeping task's own mark. Should the task end with its runtime, the next call starts
-/// another.
-struct Task(Weak<Engine>);
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        if let Some(engine) = self.0.upgrade() {
-            engine.sweeping.store(false, Ordering::Relaxed);
-        }
-    }
-}
-
 impl Engine {
     /// Starts sweeping in the background, unless it goes on already.
-    pub(crate) fn start_sweeping(self: &Arc<Self>) {
+    pub(super) fn start_sweeping(self: &Arc<Self>) {
         if let Some(sweep) = self.sweep
             && !self.sweeping.swap(true, Ordering::Relaxed)
         {
-            tokio::spawn(run(Task(Arc::downgrade(self)), sweep));
+            let engine = Arc::downgrade(self);
+            background::spawn(run(engine.clone(), sweep), move || {
+                if let Some(engine) = engine.upgrade() {
+                    engine.sweeping.store(false, Ordering::Relaxed);
+                }
+            });
         }
     }
 }

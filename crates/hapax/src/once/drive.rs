@@ -1,11 +1,11 @@
-//! The path of a call: memory, then whoever is at it already, then the store.
+//! The path of a call through this node: memory, then the request that works on the key already,
+//! then the store.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::answer::Answer;
 use hapax_core::decide::{Decision, decide};
-use hapax_core::planted::{self, Bug};
 use hapax_core::policy::Policy;
 use hapax_core::record::{Head, State};
 use hapax_core::rejection::Rejection;
@@ -15,15 +15,14 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::Instrument;
 
-use super::Operation;
+use super::attempt::{self, Attempt};
 use super::call::{Call, Ended, Reply};
 use super::engine::Engine;
-use super::flights::{Entry, Flight, Landing, Phase};
-use super::leader::{Leader, Led};
+use super::flights::{Entry, Flight, FlightEnd, FlightLead, FlightState};
+use super::lead::{Lead, Leader, ROUNDS_MAX};
+use super::operation::Operation;
+use super::remote;
 use crate::observe::{Event, Source};
-
-/// How often one call may find that the record has changed under it before it is told to come back.
-pub(super) const ROUNDS_MAX: usize = 16;
 
 impl Engine {
     /// Answers a call, having its work run if nothing is remembered of it.
@@ -75,45 +74,43 @@ impl Engine {
         let (mut work, mut known) = (work, None);
         for _ in 0..ROUNDS_MAX {
             match self.flights.enter(id) {
-                Entry::Lead(seat) => {
-                    let (tell, told) = oneshot::channel();
-                    let leader = Leader {
-                        engine: self.clone(),
-                        call: call.clone(),
-                        epoch,
-                        known: known.take(),
-                    };
+                Entry::Lead(flight) => {
+                    let (send, received) = oneshot::channel();
                     // Boxed, because starting a task moves its future several times, and this one
                     // holds the whole request.
-                    let lead = Box::pin(leader.lead(seat, work, tell));
+                    let lead = Box::pin(lead(
+                        self.clone(),
+                        call.clone(),
+                        epoch,
+                        known.take(),
+                        flight,
+                        work,
+                        send,
+                    ));
                     tokio::spawn(lead.in_current_span());
                     // A leader that vanishes is our bug; what it did is not known.
-                    match told
-                        .await
-                        .unwrap_or(Led::Reply(Err(lost(&call.policy, false))))
-                    {
+                    let lost = || Led::Reply(Err(Rejection::lost(&call.policy, false)));
+                    match received.await.unwrap_or_else(|_| lost()) {
                         Led::Reply(reply) => return reply,
-                        Led::Follow { seen, work: unused } => {
-                            if patience <= Instant::now() {
-                                return Err(in_flight(since(&seen)));
-                            }
-                            work = unused;
+                        Led::Wait { running_for, .. } if patience <= Instant::now() => {
+                            return Err(Rejection::in_flight(running_for));
                         }
+                        Led::Wait { work: unused, .. } => work = unused,
                     }
                 }
                 Entry::Join(flight) => match self.join(call, flight, patience).await? {
                     None => {}
-                    Some(seen) => match self.settled(call, &seen, Source::Wait).await {
-                        Settled::Reply(reply) => return reply,
-                        Settled::Wait if patience <= Instant::now() => {
-                            return Err(in_flight(since(&seen)));
+                    Some(seen) => match self.reply_from(call, &seen, Source::Wait).await {
+                        Found::Reply(reply) => return reply,
+                        Found::Running if patience <= Instant::now() => {
+                            return Err(Rejection::in_flight(seen.running_for()));
                         }
-                        Settled::Wait | Settled::Act => known = Some(Seen::clone(&seen)),
+                        Found::Running | Found::MayRun => known = Some(Seen::clone(&seen)),
                     },
                 },
             }
         }
-        Err(in_flight(Duration::ZERO))
+        Err(Rejection::in_flight(Duration::ZERO))
     }
 
     /// A replay from memory. The fingerprint is compared here as anywhere.
@@ -139,7 +136,6 @@ impl Engine {
         match decision {
             Decision::Replay if !of_version => return Some(Err(not_kept(&head))),
             Decision::Replay => {}
-            Decision::Reject(Rejection::KeyReused) if planted::is(Bug::CacheSkipsFingerprint) => {}
             Decision::Reject(rejection) => return Some(Err(rejection)),
             _ => return None,
         }
@@ -154,7 +150,7 @@ impl Engine {
         }))
     }
 
-    /// Joins a flight: the record it landed with, or nothing if the caller should look again.
+    /// Joins a flight: the record it ended with, or nothing if the caller should look again.
     async fn join(
         &self,
         call: &Call,
@@ -166,59 +162,56 @@ impl Engine {
             self.limits.waiters_per_key_max,
             self.limits.waiters_max,
         );
-        let waiter = counted.ok_or_else(|| in_flight(Duration::ZERO))?;
+        let waiter = counted.ok_or_else(|| Rejection::in_flight(Duration::ZERO))?;
         // The leader asks the store a bounded number of times; this only guards against one that
         // does not.
         let claiming = tokio::time::timeout(call.policy.store_timeout * 4, waiter.flight.decided());
-        let landing = match claiming.await.map_err(|_| Rejection::StoreUnavailable)? {
-            Phase::Claiming => return Ok(None),
-            Phase::Landed(landing) => landing,
-            Phase::Running(running) => {
+        let end = match claiming.await.map_err(|_| Rejection::StoreUnavailable)? {
+            FlightState::Claiming => return Ok(None),
+            FlightState::Ended(end) => end,
+            FlightState::Running(running) => {
                 if call.fingerprint(&running.fingerprint.policy).await? != running.fingerprint {
                     return Err(Rejection::KeyReused);
                 }
-                let come_back = || in_flight(running.since.elapsed());
+                let come_back = || Rejection::in_flight(running.since.elapsed());
                 if patience <= Instant::now() {
                     return Err(come_back());
                 }
                 self.observe(&Event::Waiting(call.subject(call.id)));
-                tokio::time::timeout_at(patience, waiter.flight.landed())
+                tokio::time::timeout_at(patience, waiter.flight.ended())
                     .await
                     .map_err(|_| come_back())?
             }
         };
-        match landing {
-            Landing::Again => Ok(None),
-            Landing::Failed(rejection) => Err(rejection),
+        match end {
+            FlightEnd::Again => Ok(None),
+            FlightEnd::Failed(rejection) => Err(rejection),
             // Those who waited do not all rush in where one was turned away.
-            Landing::Seen { seen, ran: true }
-                if is_retryable(&seen) && !planted::is(Bug::RetryableStampede) =>
-            {
-                let head = seen.record.as_ref().map(|record| &record.head);
+            FlightEnd::Seen { seen, ran: true } if is_retryable(&seen) => {
+                let head = seen.head();
                 let is_same = Some(call.fingerprint_for(head).await?)
                     == head.and_then(|head| head.fingerprint.clone());
                 Err(if is_same {
-                    in_flight(Duration::ZERO)
+                    Rejection::in_flight(Duration::ZERO)
                 } else {
                     Rejection::KeyReused
                 })
             }
-            Landing::Seen { seen, .. } => Ok(Some(seen)),
+            FlightEnd::Seen { seen, .. } => Ok(Some(seen)),
         }
     }
 
     /// What a record means for a caller who has no claim of its own to make.
-    async fn settled<T>(&self, call: &Call, seen: &Seen, source: Source) -> Settled<T> {
-        let head = seen.record.as_ref().map(|record| &record.head);
-        let fingerprint = match call.fingerprint_for(head).await {
+    async fn reply_from<T>(&self, call: &Call, seen: &Seen, source: Source) -> Found<T> {
+        let fingerprint = match call.fingerprint_for(seen.head()).await {
             Ok(fingerprint) => fingerprint,
-            Err(rejection) => return Settled::Reply(Err(rejection)),
+            Err(rejection) => return Found::Reply(Err(rejection)),
         };
-        match decide(head, &call.ask(&fingerprint), seen.now, &call.policy) {
-            Decision::Replay => Settled::Reply(self.replay(call, seen, source)),
-            Decision::Reject(rejection) => Settled::Reply(Err(rejection)),
-            Decision::Wait => Settled::Wait,
-            Decision::Attempt(_) | Decision::Hold(_) => Settled::Act,
+        match decide(seen.head(), &call.ask(&fingerprint), seen.now, &call.policy) {
+            Decision::Replay => Found::Reply(self.replay(call, seen, source)),
+            Decision::Reject(rejection) => Found::Reply(Err(rejection)),
+            Decision::Wait => Found::Running,
+            Decision::Attempt(_) | Decision::Hold(_) => Found::MayRun,
         }
     }
 
@@ -255,18 +248,91 @@ impl Engine {
         call: &Call,
         seen: &Seen,
     ) -> Result<Reply<T>, Rejection> {
-        match self.settled(call, seen, Source::Store).await {
-            Settled::Reply(reply) => reply,
-            Settled::Wait | Settled::Act => Err(in_flight(since(seen))),
+        match self.reply_from(call, seen, Source::Store).await {
+            Found::Reply(reply) => reply,
+            Found::Running | Found::MayRun => Err(Rejection::in_flight(seen.running_for())),
         }
     }
 }
 
 /// What a record means for a caller who only looks at it.
-enum Settled<T> {
+enum Found<T> {
     Reply(Result<Reply<T>, Rejection>),
-    Wait,
-    Act,
+    /// An attempt is running.
+    Running,
+    /// Another attempt may begin.
+    MayRun,
+}
+
+/// What a leader reports to its caller.
+enum Led<T, W> {
+    Reply(Result<Reply<T>, Rejection>),
+    /// An attempt of another node is running; the work was not used.
+    Wait {
+        running_for: Duration,
+        work: W,
+    },
+}
+
+/// Leads a flight, on a task of its own: whoever hangs up stops nothing.
+async fn lead<T, W, F>(
+    engine: Arc<Engine>,
+    call: Call,
+    epoch: Option<u64>,
+    known: Option<Seen>,
+    flight: FlightLead,
+    work: W,
+    send: oneshot::Sender<Led<T, W>>,
+) where
+    T: Send + 'static,
+    W: FnOnce(Operation) -> F + Send + 'static,
+    F: Future<Output = Ended<T>> + Send + 'static,
+{
+    match Leader::new(&engine, &call).lead(known).await {
+        Lead::Run(claimed) => {
+            let attempt = Attempt {
+                engine,
+                call,
+                claimed,
+                epoch,
+            };
+            let tell = |reply| drop(send.send(Led::Reply(reply)));
+            attempt::run(attempt, flight, work, tell).await;
+        }
+        Lead::Replay(seen) => {
+            if let Some(epoch) = epoch {
+                engine.cache.keep(&seen, epoch);
+            }
+            let reply = engine.replay(&call, &seen, Source::Store);
+            flight.end_with(seen, false);
+            let _ = send.send(Led::Reply(reply));
+        }
+        Lead::Wait(seen) => {
+            let running_for = seen.running_for();
+            if call.wait.is_zero() {
+                flight.end_with(seen, false);
+            } else if let Some((head, fingerprint)) = seen
+                .head()
+                .and_then(|head| Some((head, head.fingerprint.clone()?)))
+            {
+                let now = Instant::now();
+                flight.running(fingerprint, now.checked_sub(running_for).unwrap_or(now));
+                remote::follow(&engine, flight, head.fence);
+            }
+            let _ = send.send(Led::Wait { running_for, work });
+        }
+        Lead::Reject { rejection, seen } => {
+            match seen {
+                Some(seen) => flight.end_with(seen, false),
+                None if rejection == Rejection::StoreUnavailable => {
+                    flight.end(FlightEnd::Failed(rejection.clone()));
+                }
+                // The leader's own trouble, such as a body that cannot be read again.
+                None => flight.end(FlightEnd::Again),
+            }
+            let _ = send.send(Led::Reply(Err(rejection)));
+        }
+    }
 }
 
 /// Whether an answer was kept under the version that the route has now: in another it might mislead
@@ -284,30 +350,7 @@ fn not_kept(head: &Head) -> Rejection {
     }
 }
 
-/// What the first caller hears of an attempt that was lost.
-pub(crate) fn lost(policy: &Policy, timed_out: bool) -> Rejection {
-    Rejection::Lost {
-        timed_out,
-        repeat: policy.mode.repeats_lost(),
-    }
-}
-
-/// Come back, the later the longer it has been running already.
-pub(super) fn in_flight(running_for: Duration) -> Rejection {
-    Rejection::InFlight {
-        retry_after: running_for.clamp(Duration::from_millis(100), Duration::from_secs(5)),
-    }
-}
-
-/// How long the attempt in this record has been running.
-pub(super) fn since(seen: &Seen) -> Duration {
-    seen.record.as_ref().map_or(Duration::ZERO, |record| {
-        seen.now.since(record.head.claimed_at)
-    })
-}
-
 fn is_retryable(seen: &Seen) -> bool {
-    seen.record
-        .as_ref()
-        .is_some_and(|record| record.head.state == State::Retryable)
+    seen.head()
+        .is_some_and(|head| head.state == State::Retryable)
 }

@@ -1,0 +1,539 @@
+//! The life of a call on one node: what it does next, given what just happened.
+//!
+//! [`decide`](mod@crate::decide) says what a record means for a request. [`Step::next`] says what
+//! the node does about it, from the first question to the store until the end of the attempt is
+//! written. A step is one thing to do; doing it brings one event; the event leads to the next step.
+//! Whoever performs the steps adds time limits and pauses, and no rule. The model in
+//! `tests/model.rs` drives this very code through every interleaving.
+//!
+//! # Before the work
+//!
+//! | Step | `Seen` | `Won` | `Failed` | `NotAdmitted` |
+//! |---|---|---|---|---|
+//! | [`Read`](Step::Read) | decide | | reject | |
+//! | [`Claim`](Step::Claim) | ours and live: run; ours: release; else decide | run | again, while there is time; else abandon | read, if nothing was read; else reject |
+//! | [`Release`](Step::Release) | decide | decide | abandon | |
+//! | [`WriteLost`](Step::WriteLost) | decide | decide | reject | |
+//!
+//! "Decide" leads to `Claim`, `WriteLost`, or an end: [`Replay`](Step::Replay),
+//! [`Wait`](Step::Wait), [`Reject`](Step::Reject). [`Abandon`](Step::Abandon) is an end for the
+//! caller; the claim, which may have been written, goes on as an orphan: it is claimed again until
+//! the store says what became of it, and released if it is there. That ends in
+//! [`Over`](Step::Over).
+//!
+//! # From the work on
+//!
+//! | Step | Event | Next |
+//! |---|---|---|
+//! | [`Run`](Step::Run) | `Ended` | conclude, if the work completed its record in its own transaction; else write the end |
+//! | | `LeaseLost` | [`LetGo`](Step::LetGo): those who wait ask the store themselves; the work goes on |
+//! | | `RanTooLong` | [`GiveUp`](Step::GiveUp): written as lost; the work goes on, and may still end well |
+//! | `LetGo`, `GiveUp` | whatever it brings | run on |
+//! | [`WriteEnd`](Step::WriteEnd) | `Won` | conclude: written |
+//! | | `Seen` | conclude: an earlier try was written, or the work's own transaction, or the attempt lost its fence |
+//! | | `Failed` | again, without end; conclude only if what is there cannot be read |
+//!
+//! Any other pair is a mistake of whoever performs the steps, and panics.
+
+use std::sync::Arc;
+
+use crate::answer::Answer;
+use crate::decide::{Ask, Decision, decide};
+use crate::outcome::{Loss, Outcome};
+use crate::policy::{Mode, Policy};
+use crate::record::{AttemptToken, Fence, Head, Record, State};
+use crate::rejection::Rejection;
+use crate::store::{Change, Condition, Finish, Lifetime, Put, Seen, Won, Written};
+use crate::time::Timestamp;
+
+/// What a call does next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Ask the store for the record.
+    Read {
+        /// What the caller is told if it cannot be read: why nothing more can be begun.
+        otherwise: Option<Rejection>,
+    },
+    /// Send a claim.
+    Claim {
+        /// The claim.
+        claiming: Claiming,
+        /// The record, or its absence, by which it was decided. Without it absence is assumed.
+        seen: Option<Seen>,
+    },
+    /// End a claim of ours that never ran: its lease was over when it was found, or its caller has
+    /// gone.
+    Release {
+        /// The claim.
+        claiming: Claiming,
+        /// Its fence.
+        fence: Fence,
+    },
+    /// Write down that an attempt whose lease is over is lost.
+    WriteLost(Condition),
+    /// Send the stored answer. An end.
+    Replay(Seen),
+    /// Wait for the attempt that is running. An end.
+    Wait(Seen),
+    /// Answer with this. An end.
+    Reject {
+        /// The answer.
+        rejection: Rejection,
+        /// The record it was judged by, which those who wait may judge for themselves.
+        seen: Option<Seen>,
+    },
+    /// Answer with this, and see to the claim without the caller. An end.
+    Abandon {
+        /// The orphaned claim.
+        claiming: Claiming,
+        /// The answer.
+        rejection: Rejection,
+    },
+    /// The orphaned claim does not hold its key any more. An end.
+    Over,
+    /// Wait for the work.
+    Run(Box<Running>),
+    /// Let go of those who wait, and run on.
+    LetGo(Box<Running>),
+    /// Write down that the attempt counts as lost, and run on.
+    GiveUp(Box<Running>),
+    /// Write the end of the attempt.
+    WriteEnd(Box<End>),
+    /// Tell everybody. An end.
+    Conclude(Conclusion),
+}
+
+/// A claim under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claiming {
+    /// Its condition.
+    pub condition: Condition,
+    /// Why the attempt before it is unknown, if it is.
+    pub follows: Option<Loss>,
+    /// It was sent before, and may have been written.
+    pub may_be_written: bool,
+    /// Its caller has gone.
+    pub is_orphan: bool,
+}
+
+/// An attempt whose work runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Running {
+    /// The record as it was claimed.
+    pub head: Head,
+    /// Why the attempt before it is unknown, if it is.
+    pub follows: Option<Loss>,
+    /// It was written down as lost.
+    pub is_given_up: bool,
+}
+
+/// The end of an attempt, to be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct End {
+    /// Which attempt.
+    pub running: Running,
+    /// What is written.
+    pub finish: Finish,
+    /// The work says that it is done, but did not complete its record in its transaction.
+    pub is_not_joined: bool,
+}
+
+/// How an attempt ended, with the record as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Conclusion {
+    /// As the work said.
+    Written(Seen),
+    /// In the transaction of its effect. What was stored there counts.
+    InTransaction(Option<Seen>),
+    /// The work says that it is done, and did not complete its record: it is unknown.
+    NotJoined(Seen),
+    /// The work says that it is done, but its transaction did not commit.
+    NotCommitted(Seen),
+    /// Somebody else has the record: what the work did does not count here.
+    FencedOut(Seen),
+    /// What is there cannot be read.
+    Unreadable,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// This is there: a reading, or a write whose condition did not hold.
+    Seen(Seen),
+    /// The write took place.
+    Won(Won),
+    /// The store did not do it, or did not say so.
+    Failed {
+        /// What the caller would be told.
+        rejection: Rejection,
+        /// There is time to try again.
+        is_time_left: bool,
+    },
+    /// Nothing more can be begun.
+    NotAdmitted(Rejection),
+    /// The work ended.
+    Ended {
+        /// In this.
+        outcome: Outcome,
+        /// Its own transaction has completed its record.
+        is_joined: bool,
+        /// It wanted to join a transaction where there was none: what it did is not rolled back.
+        has_acted_outside: bool,
+    },
+    /// The lease is lost.
+    LeaseLost,
+    /// The attempt has run for as long as one may.
+    RanTooLong,
+    /// Those who waited were let go.
+    LetGo,
+}
+
+impl From<Written> for Event {
+    fn from(written: Written) -> Self {
+        match written {
+            Written::Won(won) => Event::Won(won),
+            Written::Lost(seen) => Event::Seen(seen),
+        }
+    }
+}
+
+/// Whose steps they are.
+#[derive(Clone, Debug)]
+pub struct Caller<'a> {
+    /// What is asked, with the fingerprint that the record seen last would have.
+    pub ask: Ask<'a>,
+    /// The route's policy.
+    pub policy: &'a Policy,
+    /// The token of the claim under way.
+    pub token: AttemptToken,
+}
+
+impl Step {
+    /// The first step. A fresh key costs one round trip: its absence is assumed, and the claim's
+    /// condition finds out. `looks_first` for a caller who must not take what a new key takes
+    /// before it is known to be one.
+    pub fn first(looks_first: bool) -> Step {
+        if looks_first {
+            return Step::Read { otherwise: None };
+        }
+        let claiming = Claiming::new(Condition::Absent, None);
+        Step::Claim {
+            claiming,
+            seen: None,
+        }
+    }
+
+    /// The step after this one.
+    ///
+    /// # Panics
+    ///
+    /// If the event is none that this step can bring.
+    pub fn next(self, event: Event, caller: &Caller<'_>) -> Step {
+        match (self, event) {
+            (Step::Read { .. } | Step::WriteLost(_), Event::Seen(seen)) => caller.decide(seen),
+            (Step::Release { claiming, .. }, Event::Seen(_) | Event::Won(_))
+                if claiming.is_orphan =>
+            {
+                Step::Over
+            }
+            (Step::Release { .. }, Event::Seen(seen)) => caller.decide(seen),
+            (Step::WriteLost(_) | Step::Release { .. }, Event::Won(won)) => {
+                caller.decide(won.into())
+            }
+            (Step::Read { otherwise }, Event::Failed { rejection, .. }) => Step::Reject {
+                rejection: otherwise.unwrap_or(rejection),
+                seen: None,
+            },
+            (Step::WriteLost(_), Event::Failed { rejection, .. }) => Step::Reject {
+                rejection,
+                seen: None,
+            },
+
+            (Step::Claim { claiming, .. }, Event::Won(won)) => claiming.own(won.head, won.now),
+            (Step::Claim { claiming, .. }, Event::Seen(seen)) => match mine(&seen, caller.token) {
+                // An earlier try had won after all.
+                Some(head) => claiming.own(head.clone(), seen.now),
+                None if claiming.is_orphan => Step::Over,
+                None => caller.decide(seen),
+            },
+            // What is done can be replayed even where nothing more can be begun: look before
+            // refusing.
+            (Step::Claim { seen: None, .. }, Event::NotAdmitted(rejection)) => Step::Read {
+                otherwise: Some(rejection),
+            },
+            (Step::Claim { seen, .. }, Event::NotAdmitted(rejection)) => {
+                Step::Reject { rejection, seen }
+            }
+            (
+                Step::Claim { claiming, seen },
+                Event::Failed {
+                    rejection,
+                    is_time_left,
+                },
+            ) => claiming.failed(seen, rejection, is_time_left),
+            (Step::Release { claiming, .. }, Event::Failed { rejection, .. }) => {
+                claiming.abandon(rejection)
+            }
+
+            (
+                Step::Run(running),
+                Event::Ended {
+                    outcome,
+                    is_joined,
+                    has_acted_outside,
+                },
+            ) => {
+                if is_joined {
+                    return Step::Conclude(Conclusion::InTransaction(None));
+                }
+                Step::WriteEnd(Box::new(running.end(
+                    outcome,
+                    has_acted_outside,
+                    caller.policy,
+                )))
+            }
+            (Step::Run(running), Event::LeaseLost) => Step::LetGo(running),
+            (Step::Run(running), Event::RanTooLong) => Step::GiveUp(running),
+            (Step::LetGo(running), Event::LetGo) => Step::Run(running),
+            // Unwritten, its lease lapses by itself.
+            (Step::GiveUp(running), Event::Won(_) | Event::Seen(_) | Event::Failed { .. }) => {
+                Step::Run(Box::new(Running {
+                    is_given_up: true,
+                    ..*running
+                }))
+            }
+            (Step::WriteEnd(end), Event::Won(Won { head, now })) => {
+                let answer = end.finish.answer.clone();
+                let record = Some(Record { head, answer });
+                Step::Conclude(end.written(Seen { record, now }))
+            }
+            (Step::WriteEnd(end), Event::Seen(seen)) => {
+                Step::Conclude(end.refused(seen, caller.policy.mode))
+            }
+            // It will not get better. Unrenewed, the attempt is held as unknown.
+            (
+                Step::WriteEnd(_),
+                Event::Failed {
+                    rejection: Rejection::AnswerCorrupt,
+                    ..
+                },
+            ) => Step::Conclude(Conclusion::Unreadable),
+            (step @ Step::WriteEnd(_), Event::Failed { .. }) => step,
+            (step, event) => panic!("{event:?} cannot come of {step:?}"),
+        }
+    }
+}
+
+impl Claiming {
+    fn new(condition: Condition, follows: Option<Loss>) -> Self {
+        Claiming {
+            condition,
+            follows,
+            may_be_written: false,
+            is_orphan: false,
+        }
+    }
+
+    /// The claim was not answered.
+    fn failed(self, seen: Option<Seen>, rejection: Rejection, is_time_left: bool) -> Step {
+        let is_locked = matches!(rejection, Rejection::InFlight { .. });
+        // Nothing was written, and whoever has the record may keep it for long. Of a new key there
+        // is none that anybody could have.
+        if is_locked && !self.may_be_written && !self.is_orphan {
+            let rejection = if self.condition == Condition::Absent {
+                Rejection::StoreUnavailable
+            } else {
+                rejection
+            };
+            return Step::Reject {
+                rejection,
+                seen: None,
+            };
+        }
+        if is_time_left && !self.is_orphan && rejection == Rejection::StoreUnavailable {
+            let claiming = Claiming {
+                may_be_written: true,
+                ..self
+            };
+            return Step::Claim { claiming, seen };
+        }
+        self.abandon(rejection)
+    }
+
+    /// Nobody waits for this claim any more. An orphan is sent again until the store says what
+    /// became of it.
+    fn abandon(self, rejection: Rejection) -> Step {
+        let claiming = Claiming {
+            may_be_written: true,
+            is_orphan: true,
+            ..self
+        };
+        if self.is_orphan {
+            return Step::Claim {
+                claiming,
+                seen: None,
+            };
+        }
+        Step::Abandon {
+            claiming,
+            rejection,
+        }
+    }
+
+    /// The claim is there. One that nobody waits for, or whose lease is over already, never ran and
+    /// is released: nothing of it need be held as unknown.
+    fn own(self, head: Head, now: Timestamp) -> Step {
+        if self.is_orphan || head.state_at(now) != State::Running {
+            return Step::Release {
+                claiming: self,
+                fence: head.fence,
+            };
+        }
+        Step::Run(Box::new(Running {
+            head,
+            follows: self.follows,
+            is_given_up: false,
+        }))
+    }
+
+    /// What ends this claim unused: the record is again what it was before it. Where an attempt had
+    /// been lost, nothing more is known of that one now, and whoever comes next must be told so.
+    pub fn release(&self, put: &Put, fence: Fence, lifetime: Lifetime) -> Put {
+        let (state, status) = match self.follows {
+            None => (State::Retryable, None),
+            Some(loss) => (State::Unknown, loss.code()),
+        };
+        let finish = Finish {
+            state,
+            status,
+            answer: None,
+            lifetime,
+        };
+        Put {
+            id: put.id,
+            condition: Condition::Held { fence },
+            change: Change::Finish(finish),
+        }
+    }
+}
+
+impl Running {
+    /// What is to be written when the work ends so.
+    fn end(self, outcome: Outcome, has_acted_outside: bool, policy: &Policy) -> End {
+        // Of what is done, the transaction would have told us. And what was done without one was
+        // not rolled back, whatever the work says now.
+        let is_done = policy.mode == Mode::Transaction && outcome.state() == State::Completed;
+        let is_not_joined = is_done || has_acted_outside;
+        let outcome = if is_not_joined {
+            Outcome::Lost(Loss::NotJoined(outcome.status()))
+        } else {
+            outcome
+        };
+        End {
+            finish: self.finish(&outcome, policy),
+            running: self,
+            is_not_joined,
+        }
+    }
+
+    /// The change that ends the attempt in this outcome.
+    pub fn finish(&self, outcome: &Outcome, policy: &Policy) -> Finish {
+        let version = policy.answer_version.as_deref();
+        let answer = match outcome {
+            Outcome::Kept {
+                answer: Some(answer),
+                ..
+            } if version.is_some() => Some(Arc::new(Answer::clone(answer).under(version))),
+            Outcome::Kept { answer, .. } => answer.clone(),
+            Outcome::Released { .. } | Outcome::Lost(_) => None,
+        };
+        Finish {
+            state: outcome.state(),
+            status: outcome.code(),
+            answer,
+            lifetime: outcome.lifetime(&self.head, self.follows.is_some(), policy),
+        }
+    }
+
+    /// The write that makes this change, if the attempt still owns its record.
+    pub fn put(&self, finish: Finish) -> Put {
+        Put {
+            id: self.head.id,
+            condition: Condition::Held {
+                fence: self.head.fence,
+            },
+            change: Change::Finish(finish),
+        }
+    }
+
+    /// The record's head, if this attempt is its last.
+    fn own<'a>(&self, seen: &'a Seen) -> Option<&'a Head> {
+        let head = seen.head()?;
+        (head.token == self.head.token && head.fence == self.head.fence).then_some(head)
+    }
+}
+
+impl End {
+    fn written(&self, seen: Seen) -> Conclusion {
+        if self.is_not_joined {
+            Conclusion::NotJoined(seen)
+        } else {
+            Conclusion::Written(seen)
+        }
+    }
+
+    /// The write was refused, and this is there.
+    fn refused(&self, seen: Seen, mode: Mode) -> Conclusion {
+        let state = self.running.own(&seen).map(|head| head.state);
+        match (state, mode) {
+            // By the work itself: what it has stored counts.
+            (Some(State::Completed | State::Failed), Mode::Transaction) => {
+                Conclusion::InTransaction(Some(seen))
+            }
+            // What did not commit was released by whoever found that out.
+            (Some(State::Retryable), Mode::Transaction) if self.is_not_joined => {
+                Conclusion::NotCommitted(seen)
+            }
+            (Some(State::Retryable), Mode::Transaction) => Conclusion::Written(seen),
+            // An earlier try had won, and only its reply was lost.
+            (Some(state), _) if state == self.finish.state => self.written(seen),
+            _ => Conclusion::FencedOut(seen),
+        }
+    }
+}
+
+impl Caller<'_> {
+    /// What a record means for the next step.
+    pub fn decide(&self, seen: Seen) -> Step {
+        let head = seen.head();
+        match decide(head, &self.ask, seen.now, self.policy) {
+            Decision::Attempt(condition) => Step::Claim {
+                claiming: Claiming::new(condition, head.and_then(|head| loss(head, seen.now))),
+                seen: Some(seen),
+            },
+            Decision::Replay => Step::Replay(seen),
+            Decision::Wait => Step::Wait(seen),
+            Decision::Hold(condition) => Step::WriteLost(condition),
+            Decision::Reject(rejection) => Step::Reject {
+                rejection,
+                seen: Some(seen),
+            },
+        }
+    }
+}
+
+/// Why the attempt in this record was lost, if it was: it may have had its effect.
+fn loss(head: &Head, now: Timestamp) -> Option<Loss> {
+    (head.state_at(now) == State::Unknown)
+        .then(|| head.loss(State::Unknown))
+        .flatten()
+}
+
+/// The head of a claim that is ours and has not ended.
+fn mine(seen: &Seen, token: AttemptToken) -> Option<&Head> {
+    let head = seen.head()?;
+    (head.token == token && matches!(head.state, State::Running | State::Unknown)).then_some(head)
+}
+
+#[cfg(test)]
+mod tests;

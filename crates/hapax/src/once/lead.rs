@@ -1,0 +1,480 @@
+//! The leader: takes the steps of a call up to its claim, on behalf of all requests of its key that
+//! this node has.
+//!
+//! Which step comes next is decided by [`Step::next`]. Here are the time limits, the pauses, and
+//! what one more attempt takes up.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, SystemTime};
+
+use hapax_core::fingerprint::Fingerprint;
+use hapax_core::operation::OperationIds;
+use hapax_core::policy::{KeyRule, KeySource, Mode, Policy};
+use hapax_core::record::{AttemptToken, Head};
+use hapax_core::rejection::Rejection;
+use hapax_core::step::{self, Caller, Claiming, Running, Step};
+use hapax_core::store::{Change, Claim, Condition, Put, Seen, Store, Terms};
+use hapax_core::time::Timestamp;
+use tokio::time::Instant;
+use tracing::Instrument;
+
+use super::Operation;
+use super::call::Call;
+use super::engine::{Engine, Room};
+use super::operation::Ties;
+use super::usage::Reserved;
+use super::velocity::Taken;
+use crate::backoff::Backoff;
+use crate::observe::Event;
+
+/// How often one call may find that the record has changed under it before it is told to come back.
+pub(super) const ROUNDS_MAX: usize = 16;
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// After so many tries an orphaned claim is left to lapse, and its key to be held as unknown.
+const ORPHAN_TRIES_MAX: usize = 1_000;
+
+/// What a leader has come to.
+pub(super) enum Lead {
+    /// The claim is won: run the work.
+    Run(Box<Claimed>),
+    /// Send the stored answer.
+    Replay(Seen),
+    /// An attempt of another node is running.
+    Wait(Seen),
+    /// Answer with this. Those who joined may judge the record for themselves.
+    Reject {
+        rejection: Rejection,
+        seen: Option<Seen>,
+    },
+}
+
+impl From<Rejection> for Lead {
+    fn from(rejection: Rejection) -> Self {
+        Lead::Reject {
+            rejection,
+            seen: None,
+        }
+    }
+}
+
+/// A claim that was won.
+pub(super) struct Claimed {
+    pub(super) running: Running,
+    pub(super) operation: Operation,
+    /// Held until the attempt has ended, however long that takes.
+    pub(super) _room: Room,
+}
+
+/// A call whose steps are being taken.
+pub(super) struct Leader<'a> {
+    engine: &'a Arc<Engine>,
+    call: &'a Call,
+    /// The claim that was sent last.
+    sent: Option<Sent>,
+}
+
+/// A claim that was sent, and what it has taken up.
+struct Sent {
+    put: Put,
+    token: AttemptToken,
+    operation_ids: OperationIds,
+    admitted: Admitted,
+    deadline: Instant,
+    backoff: Backoff,
+}
+
+impl<'a> Leader<'a> {
+    pub(super) fn new(engine: &'a Arc<Engine>, call: &'a Call) -> Self {
+        Leader {
+            engine,
+            call,
+            sent: None,
+        }
+    }
+
+    /// Takes one step after the other. `known` is what was learnt by joining, if anything.
+    pub(super) async fn lead(mut self, known: Option<Seen>) -> Lead {
+        let mut step = match known {
+            None => Step::first(self.looks_first()),
+            Some(seen) => match self.fingerprint(&step::Event::Seen(seen.clone())).await {
+                Ok(fingerprint) => self.caller(&fingerprint).decide(seen),
+                Err(rejection) => return rejection.into(),
+            },
+        };
+        let mut rounds = 0;
+        while rounds < ROUNDS_MAX {
+            let is_repeat =
+                matches!(&step, Step::Claim { claiming, .. } if claiming.may_be_written);
+            rounds += usize::from(!is_repeat);
+            let event = match &step {
+                Step::Read { .. } => self.read().await,
+                Step::Claim { claiming, .. } => match self.claim(*claiming).await {
+                    Ok(event) => event,
+                    Err(rejection) => return rejection.into(),
+                },
+                Step::Release { claiming, fence } => {
+                    let sent = &self.sent.as_ref().expect("what is released was sent").put;
+                    let lifetime = (&*self.call.policy).into();
+                    self.put(claiming.release(sent, *fence, lifetime)).await
+                }
+                Step::WriteLost(condition) => {
+                    let change = Change::Lose((&*self.call.policy).into());
+                    self.put(Put {
+                        id: self.call.id,
+                        condition: *condition,
+                        change,
+                    })
+                    .await
+                }
+                _ => return self.conclude(step),
+            };
+            let fingerprint = match self.fingerprint(&event).await {
+                Ok(fingerprint) => fingerprint,
+                Err(rejection) => return rejection.into(),
+            };
+            step = step.next(event, &self.caller(&fingerprint));
+        }
+        Rejection::in_flight(Duration::ZERO).into()
+    }
+
+    fn conclude(mut self, step: Step) -> Lead {
+        match step {
+            Step::Replay(seen) => Lead::Replay(seen),
+            Step::Wait(seen) => Lead::Wait(seen),
+            Step::Run(running) => Lead::Run(Box::new(self.claimed(*running))),
+            Step::Abandon {
+                claiming,
+                rejection,
+            } => {
+                self.see_to_orphan(claiming);
+                rejection.into()
+            }
+            Step::Reject { rejection, seen } => Lead::Reject { rejection, seen },
+            other => unreachable!("{other:?} is taken elsewhere"),
+        }
+    }
+
+    /// Only a caller who may begin nothing any more looks first, and one whose new keys are
+    /// counted: a repeat must not take, not even for a moment, what a new key needs.
+    fn looks_first(&self) -> bool {
+        let now = Timestamp::from_system_time(SystemTime::now());
+        !self.call.counted.is_empty() || self.engine.store.is_counting() || self.call.is_late(now)
+    }
+
+    /// The request's fingerprint as the record in this event would have it.
+    async fn fingerprint(&self, event: &step::Event) -> Result<Fingerprint, Rejection> {
+        let head = match event {
+            step::Event::Seen(seen) => seen.record.as_ref().map(|record| &record.head),
+            step::Event::Won(won) => Some(&won.head),
+            _ => None,
+        };
+        self.call.fingerprint_for(head).await
+    }
+
+    fn caller<'f>(&'f self, fingerprint: &'f Fingerprint) -> Caller<'f> {
+        Caller {
+            ask: self.call.ask(fingerprint),
+            policy: &self.call.policy,
+            token: self
+                .sent
+                .as_ref()
+                .map_or_else(AttemptToken::default, |sent| sent.token),
+        }
+    }
+
+    async fn read(&self) -> step::Event {
+        let reading = self.engine.store.get(vec![self.call.id]);
+        match self
+            .engine
+            .ask_in(self.call.policy.store_timeout, reading)
+            .await
+        {
+            Ok(mut reading) => step::Event::Seen(Seen {
+                record: reading.records.pop().flatten(),
+                now: reading.now,
+            }),
+            Err(rejection) => failed(rejection, false),
+        }
+    }
+
+    async fn put(&self, put: Put) -> step::Event {
+        let written = self.engine.store.put_if(put);
+        match self
+            .engine
+            .ask_in(self.call.policy.store_timeout, written)
+            .await
+        {
+            Ok(written) => written.into(),
+            Err(rejection) => failed(rejection, false),
+        }
+    }
+
+    /// Sends a claim, or sends it again.
+    async fn claim(&mut self, claiming: Claiming) -> Result<step::Event, Rejection> {
+        if !claiming.may_be_written {
+            // What the claim before has taken up is given back first.
+            self.sent = None;
+            match self.admit(claiming.condition).await {
+                Ok(admitted) => self.sent = Some(self.prepare(claiming.condition, admitted).await?),
+                Err(rejection) => return Ok(step::Event::NotAdmitted(rejection)),
+            }
+            self.engine
+                .observe(&Event::Claiming(self.call.subject(self.call.id)));
+        }
+        let sent = self
+            .sent
+            .as_mut()
+            .expect("it was just made, or sent before");
+        let left = sent.deadline.saturating_duration_since(Instant::now());
+        let written = self.engine.store.put_if(sent.put.clone());
+        Ok(match self.engine.ask_in(left, written).await {
+            Ok(written) => written.into(),
+            Err(rejection) => {
+                let pause = sent.backoff.next_pause();
+                let is_time_left = Instant::now() + pause < sent.deadline;
+                if is_time_left && rejection == Rejection::StoreUnavailable {
+                    tokio::time::sleep(pause).await;
+                }
+                failed(rejection, is_time_left)
+            }
+        })
+    }
+
+    async fn prepare(&self, condition: Condition, admitted: Admitted) -> Result<Sent, Rejection> {
+        let Call {
+            id,
+            policy,
+            scope,
+            key,
+            request_id,
+            ..
+        } = self.call;
+        // Under the route's own policy; a further attempt keeps the fingerprint of the first.
+        let fingerprint = self.call.fingerprint(&policy.fingerprint).await?;
+        let operation_ids = self.engine.operation_ids(policy.store_timeout).await?;
+        let token = new_token();
+        let terms = (policy.mode == Mode::Transaction).then(|| Arc::new(Terms::from(&**policy)));
+        let claim = Claim {
+            scope: scope.stored(),
+            key: key.clone(),
+            fingerprint,
+            token,
+            lease: policy.lease,
+            terms,
+            request_id: request_id.clone(),
+        };
+        let put = Put {
+            id: *id,
+            condition,
+            change: Change::Claim(claim),
+        };
+        Ok(Sent {
+            put,
+            token,
+            operation_ids,
+            admitted,
+            deadline: Instant::now() + policy.store_timeout,
+            backoff: Backoff::new(PAUSE_MIN, PAUSE_MAX),
+        })
+    }
+
+    /// Whether one more attempt may begin. Only a new key is held to more than the node's own
+    /// limit: what it is made of, how many records there are, and how many its principal, and
+    /// whatever else new keys are counted by, have had.
+    async fn admit(&self, condition: Condition) -> Result<Admitted, Rejection> {
+        let Call {
+            policy,
+            scope,
+            counted,
+            unverified,
+            ..
+        } = self.call;
+        let room = self.engine.room(policy)?;
+        if condition != Condition::Absent {
+            return Ok(Admitted {
+                room,
+                reserved: None,
+                taken: None,
+            });
+        }
+        if policy.key_bits_min > 0
+            && self.is_key_the_callers()
+            && self.call.key.bits() < policy.key_bits_min
+        {
+            return Err(Rejection::KeyGuessable {
+                bits_min: policy.key_bits_min,
+            });
+        }
+        let is_stranger = self.engine.find_room(self.call).await?;
+        let counted = unverified
+            .as_ref()
+            .filter(|_| is_stranger)
+            .map_or(counted, |unverified| &unverified.counted);
+        let reserved = self
+            .engine
+            .store
+            .reserve_record(scope)
+            .map_err(|_| Rejection::QuotaReached)?;
+        let velocities = if policy.shadow {
+            &self.engine.shadow_velocities
+        } else {
+            &self.engine.velocities
+        };
+        let taken = velocities.take(counted, Instant::now());
+        let taken = taken.map_err(|retry_after| Rejection::KeysTooFast { retry_after })?;
+        Ok(Admitted {
+            room,
+            reserved,
+            taken: Some(taken),
+        })
+    }
+
+    /// Whether the caller made the key, and could have made it better.
+    fn is_key_the_callers(&self) -> bool {
+        let Policy {
+            key, key_source, ..
+        } = &*self.call.policy;
+        *key != KeyRule::Issued && !matches!(key_source, KeySource::Derived(_))
+    }
+
+    /// The claim is won: what it has taken up is spent.
+    fn claimed(&mut self, running: Running) -> Claimed {
+        let Sent {
+            admitted,
+            operation_ids,
+            ..
+        } = self.sent.take().expect("what is won was sent");
+        let Admitted {
+            room,
+            reserved,
+            taken,
+        } = admitted;
+        let Head {
+            fence, attempts, ..
+        } = running.head;
+        let subject = self.call.subject(self.call.id);
+        self.engine.observe(&Event::Claimed {
+            subject,
+            fence,
+            attempt: attempts,
+        });
+        drop(reserved);
+        if let Some(taken) = taken {
+            self.engine.capacity.add_record();
+            taken.spend();
+            let guessable = self.call.key.looks_like();
+            if let Some(kind) = guessable.filter(|_| self.is_key_the_callers()) {
+                self.engine.observe(&Event::GuessableKey { subject, kind });
+            }
+        }
+        let ties = Ties {
+            policy: self.call.policy.clone(),
+            store: self.engine.store.clone(),
+            follows_lost: running.follows.is_some(),
+        };
+        let id = operation_ids.make(&self.call.id, running.head.created_at);
+        Claimed {
+            operation: Operation::new(id, &running.head, ties),
+            running,
+            _room: room,
+        }
+    }
+
+    /// Makes sure, in the background, that a claim nobody waits for does not hold its key.
+    fn see_to_orphan(&mut self, claiming: Claiming) {
+        let sent = self.sent.take().expect("what is abandoned was sent");
+        let Ok(permit) = self.engine.orphans.clone().try_acquire_owned() else {
+            return tracing::warn!(record = %sent.put.id, "too many lost claims: this one is left to lapse");
+        };
+        let (engine, policy, counted) = (
+            self.engine.clone(),
+            self.call.policy.clone(),
+            self.engine.attempts.token(),
+        );
+        let Sent { put, token, .. } = sent;
+        let releasing = async move {
+            if !engine.release_orphan(claiming, &put, token, &policy).await {
+                tracing::warn!(record = %put.id, "a claim whose reply was lost could not be released");
+            }
+            drop((permit, counted));
+        };
+        tokio::spawn(releasing.in_current_span());
+    }
+}
+
+impl Engine {
+    /// Tries until it is certain that the claim does not hold the key; says whether it came to
+    /// that.
+    async fn release_orphan(
+        &self,
+        claiming: Claiming,
+        claim: &Put,
+        token: AttemptToken,
+        policy: &Policy,
+    ) -> bool {
+        let Change::Claim(Claim { fingerprint, .. }) = &claim.change else {
+            unreachable!("an orphan is a claim")
+        };
+        let caller = Caller {
+            ask: hapax_core::Ask {
+                fingerprint,
+                deadline: None,
+                token_until: None,
+            },
+            policy,
+            token,
+        };
+        let mut backoff = Backoff::new(PAUSE_MIN, PAUSE_MAX);
+        let mut step = Step::Claim {
+            claiming,
+            seen: None,
+        };
+        for _ in 0..ORPHAN_TRIES_MAX {
+            let put = match &step {
+                Step::Release { claiming, fence } => claiming.release(claim, *fence, policy.into()),
+                Step::Claim { .. } => {
+                    backoff.pause().await;
+                    claim.clone()
+                }
+                _ => return true,
+            };
+            let written = self
+                .ask_in(policy.store_timeout, self.store.put_if(put))
+                .await;
+            let event = written.map_or_else(|rejection| failed(rejection, true), Into::into);
+            step = step.next(event, &caller);
+        }
+        step == Step::Over
+    }
+}
+
+fn failed(rejection: Rejection, is_time_left: bool) -> step::Event {
+    step::Event::Failed {
+        rejection,
+        is_time_left,
+    }
+}
+
+/// What one more attempt takes up before it has begun.
+struct Admitted {
+    room: Room,
+    reserved: Option<Reserved>,
+    taken: Option<Taken>,
+}
+
+/// A token that no other claim has: random bytes of this process, and a count. It is no secret, so
+/// that the system need not be asked for new ones each time.
+fn new_token() -> AttemptToken {
+    static PROCESS: LazyLock<[u8; 8]> = LazyLock::new(|| {
+        uuid::Uuid::new_v4().into_bytes()[..8]
+            .try_into()
+            .expect("eight of sixteen")
+    });
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&*PROCESS);
+    bytes[8..].copy_from_slice(&NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes());
+    AttemptToken::from_bytes(bytes)
+}
