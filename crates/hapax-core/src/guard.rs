@@ -153,9 +153,7 @@ fn is_held(head: &Head, fence: Fence) -> bool {
 /// never lapsed, though its fence is the same: between the reading and this write the late attempt
 /// may have completed.
 fn is_over(head: &Head, fence: Fence, now: Timestamp) -> bool {
-    let lease_is_over = head.lease_until <= now
-        || planted::is(Bug::UnconditionalTakeover)
-        || planted::is(Bug::LapseByNodeClock);
+    let lease_is_over = head.lease_until <= now || planted::is(Bug::UnconditionalTakeover);
     let is_over = match head.state {
         State::Running => lease_is_over,
         State::Unknown | State::Retryable => head.expires_at > now,

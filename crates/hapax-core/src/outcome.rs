@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::answer::Answer;
-use crate::planted::{self, Bug};
 use crate::policy::Policy;
 use crate::record::{Head, State};
 use crate::store::Lifetime;
@@ -215,9 +214,9 @@ impl Outcome {
             Outcome::Released {
                 status: Some(401 | 403)
             }
-        ) && !planted::is(Bug::RefusedKeptLong);
+        );
         let has_other_past = claimed.attempts > 1 && (follows_lost || !claimed.was_short_lived());
-        if !is_refused || (has_other_past && !planted::is(Bug::RefusedForgetsLost)) {
+        if !is_refused || has_other_past {
             return ordinary;
         }
         Lifetime {

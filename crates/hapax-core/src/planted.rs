@@ -15,31 +15,8 @@ pub enum Bug {
     UnownedRelease,
     /// A completion does not ask whether the attempt still owns the record.
     UnfencedCompletion,
-    /// A replay from the in-process cache does not compare fingerprints.
-    CacheSkipsFingerprint,
-    /// A claim holds its lease for as long as answers are kept.
-    RetentionAsLease,
     /// A renewal makes a new fence, so that the attempt's own completion is refused.
     RenewalBumpsFence,
-    /// A waiter gets the first caller's cookies.
-    CookieToWaiters,
-    /// A claim that lands after its caller gave up is left behind.
-    LateClaimForgotten,
-    /// Whether a lease is over is judged by the clock of the node that asks.
-    LapseByNodeClock,
-    /// The answer leaves before its record is durable.
-    AnswerBeforeDurable,
-    /// A stored answer is sent without looking at its checksum.
-    ChecksumIgnored,
-    /// `forget` leaves the answer in the in-process cache.
-    ForgetKeepsCache,
-    /// Waiters of an attempt that ended retryable all try again at once.
-    RetryableStampede,
-    /// An attempt that finishes in a transaction of its own ends by another connection, and commits
-    /// beside it.
-    JoinOutsideTransaction,
-    /// A commit whose answer was lost is taken for one that did not take place.
-    AmbiguousCommitIsFailure,
     /// Postgres: a takeover is decided by a reading that may be old by the time it is written.
     PgStaleTakeover,
     /// Postgres: that a tombstone is over is not asked again by the write that claims its key anew.
@@ -91,26 +68,11 @@ pub enum Bug {
     PgJoinReplacesAnswer,
     /// Postgres: an operation is believed whatever it is signed with.
     PgJoinOfAnyOperation,
-    /// A request body that is shorter than its declared length is taken for whole.
-    CutOffBodyIsWhole,
-    /// An answer that has no other end than that of its connection is kept.
-    CloseDelimitedIsKept,
-    /// Every life of a key has the same operation id.
-    OperationOfEveryLife,
     /// Postgres: an operation of an earlier life of its key completes the record of the present
     /// one.
     PgJoinOfAnyLife,
     /// Postgres: a clock that jumps ahead by days is believed at once.
     PgClockIsBelieved,
-    /// A record is kept for days of a caller whom the service refused with 401 or 403.
-    RefusedKeptLong,
-    /// A 401 or 403 makes a record short-lived though an earlier attempt was lost.
-    RefusedForgetsLost,
-    /// A request body is buffered without asking whether there is room.
-    BodyBudgetIgnored,
-    /// Room for a request body comes back when the body has been read, and not when it is let go
-    /// of.
-    BodyRoomComesBackEarly,
 }
 
 /// Every bug with the name `HAPAX_PLANTED` knows it by. Those of the Postgres store begin with
@@ -120,18 +82,7 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("unconditional-takeover", Bug::UnconditionalTakeover),
     ("unowned-release", Bug::UnownedRelease),
     ("unfenced-completion", Bug::UnfencedCompletion),
-    ("cache-skips-fingerprint", Bug::CacheSkipsFingerprint),
-    ("retention-as-lease", Bug::RetentionAsLease),
     ("renewal-bumps-fence", Bug::RenewalBumpsFence),
-    ("cookie-to-waiters", Bug::CookieToWaiters),
-    ("late-claim-forgotten", Bug::LateClaimForgotten),
-    ("lapse-by-node-clock", Bug::LapseByNodeClock),
-    ("answer-before-durable", Bug::AnswerBeforeDurable),
-    ("checksum-ignored", Bug::ChecksumIgnored),
-    ("forget-keeps-cache", Bug::ForgetKeepsCache),
-    ("retryable-stampede", Bug::RetryableStampede),
-    ("join-outside-transaction", Bug::JoinOutsideTransaction),
-    ("ambiguous-commit-is-failure", Bug::AmbiguousCommitIsFailure),
     ("pg-stale-takeover", Bug::PgStaleTakeover),
     ("pg-stale-tombstone", Bug::PgStaleTombstone),
     ("pg-unfenced-completion", Bug::PgUnfencedCompletion),
@@ -160,22 +111,12 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("pg-unfenced-join", Bug::PgUnfencedJoin),
     ("pg-join-replaces-answer", Bug::PgJoinReplacesAnswer),
     ("pg-join-of-any-operation", Bug::PgJoinOfAnyOperation),
-    ("cut-off-body-is-whole", Bug::CutOffBodyIsWhole),
-    ("close-delimited-is-kept", Bug::CloseDelimitedIsKept),
-    ("operation-of-every-life", Bug::OperationOfEveryLife),
     ("pg-join-of-any-life", Bug::PgJoinOfAnyLife),
     ("pg-clock-is-believed", Bug::PgClockIsBelieved),
-    ("refused-kept-long", Bug::RefusedKeptLong),
-    ("refused-forgets-lost", Bug::RefusedForgetsLost),
-    ("body-budget-ignored", Bug::BodyBudgetIgnored),
-    ("body-room-comes-back-early", Bug::BodyRoomComesBackEarly),
 ];
 
 /// What the names of bugs in the Postgres store begin with: only its own suites can notice them.
 pub const POSTGRES: &str = "pg-";
-
-/// Bugs that only show where effects commit together with their records.
-pub const JOINING: &[&str] = &["join-outside-transaction", "ambiguous-commit-is-failure"];
 
 /// Whether this bug is alive in this process.
 #[cfg(feature = "planted")]

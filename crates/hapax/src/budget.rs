@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use hapax_core::planted::{self, Bug};
 use parking_lot::Mutex;
 
 use crate::Peer;
@@ -135,7 +134,7 @@ impl BodyBudget {
     fn add(&self, peer: Option<Peer>, place: Place, bytes: u64) -> Result<(), Full> {
         let mut buffered = self.buffered.lock();
         let total = amount(&mut buffered.total, place).saturating_add(bytes);
-        if total > self.total_max(place) && !planted::is(Bug::BodyBudgetIgnored) {
+        if total > self.total_max(place) {
             return Err(Full(match place {
                 Place::Memory => "buffered_memory_bytes_max",
                 Place::Disk => "buffered_disk_bytes_max",
@@ -147,9 +146,7 @@ impl BodyBudget {
                 Place::Memory => used.memory_bytes,
                 Place::Disk => used.disk_bytes,
             };
-            if used.saturating_add(bytes) > self.peer_max(place)
-                && !planted::is(Bug::BodyBudgetIgnored)
-            {
+            if used.saturating_add(bytes) > self.peer_max(place) {
                 return Err(Full(match place {
                     Place::Memory => "buffered_memory_bytes_per_peer_max",
                     Place::Disk => "buffered_disk_bytes_per_peer_max",
@@ -361,7 +358,7 @@ mod tests {
         drop(copy);
         assert_eq!(budget.usage(), BodyUsage::default());
         assert!(
-            budget.lock().peers.is_empty(),
+            budget.buffered.lock().peers.is_empty(),
             "a peer that has nothing is not remembered"
         );
     }

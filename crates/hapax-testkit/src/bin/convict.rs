@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use hapax_core::planted::{BUGS, JOINING, POSTGRES};
+use hapax_core::planted::{BUGS, POSTGRES};
 use hapax_testkit::servers;
 
 /// A test binary by its package and name, and what it is told: a part of the names of the tests to
@@ -20,16 +20,7 @@ type Choice = (&'static str, &'static str, &'static [&'static str]);
 
 /// The suites, quick ones first: the first that notices a bug convicts it. None of them knows that
 /// bugs are planted.
-const SUITES: &[Choice] = &[
-    ("hapax-testkit", "memory", &[]),
-    ("hapax", "once", &[]),
-    ("hapax", "layer", &[]),
-    ("hapax", "outcomes", &[]),
-    ("hapax", "rejections", &[]),
-    ("hapax", "buffers", &[]),
-    ("hapax", "axum", &[]),
-    ("hapax", "sqlite", &[]),
-];
+const SUITES: &[Choice] = &[("hapax-testkit", "memory", &[]), ("hapax", "once", &[])];
 
 /// The same for bugs in the Postgres store. All at once: mostly they wait for their server, and the
 /// first that fails is enough. Histories tell what the contract, case by case, would tell much
@@ -51,9 +42,6 @@ const POSTGRES_SUITES: &[Choice] = &[(
     ],
 )];
 
-/// The same for bugs in finishing inside a transaction of the caller's, by the drivers there are.
-const JOIN_SUITES: &[Choice] = &[("hapax", "join", &["--test-threads=8", "ends::", "lost::"])];
-
 /// A suite that takes longer hangs, which convicts as well.
 const SUITE_TIME_MAX: Duration = Duration::from_secs(120);
 
@@ -71,17 +59,12 @@ fn main() -> ExitCode {
         .iter()
         .map(|(name, _)| *name)
         .filter(|name| chosen.is_empty() || chosen.iter().any(|chosen| chosen == name));
-    let (joining, others): (Vec<_>, Vec<_>) = bugs.partition(|name| JOINING.contains(name));
-    let (postgres, others): (Vec<_>, Vec<_>) = others
-        .into_iter()
-        .partition(|name| name.starts_with(POSTGRES));
+    let (postgres, others): (Vec<_>, Vec<_>) = bugs.partition(|name| name.starts_with(POSTGRES));
     let tried = try_bugs(SUITES, &others).and_then(|mut acquitted| {
-        if (postgres.is_empty() && joining.is_empty()) || has_postgres() {
+        if postgres.is_empty() || has_postgres() {
             acquitted.extend(try_bugs(POSTGRES_SUITES, &postgres)?);
-            acquitted.extend(try_bugs(JOIN_SUITES, &joining)?);
         } else {
-            let skipped = postgres.iter().chain(&joining);
-            skipped.for_each(|bug| {
+            postgres.iter().for_each(|bug| {
                 println!("{bug:>30}  SKIPPED: there is no PostgreSQL here to plant it in");
             });
         }

@@ -2,7 +2,6 @@
 
 use bytes::{Bytes, BytesMut};
 use hapax_core::answer::Answer;
-use hapax_core::planted::{self, Bug};
 use hapax_core::policy::Policy;
 use hapax_core::record::Head;
 use hapax_core::request_id::RequestId;
@@ -96,7 +95,7 @@ pub(super) fn keep(
 ) -> Answer {
     let named_by_connection = connection_options(headers);
     let is_kept = |name: &HeaderName, value: &HeaderValue| match *name {
-        SET_COOKIE => policy.replay_cookies || planted::is(Bug::CookieToWaiters),
+        SET_COOKIE => policy.replay_cookies,
         // One that does not tell the truth would break the replay.
         CONTENT_LENGTH => {
             value.to_str().ok().and_then(|length| length.parse().ok()) == Some(body.len())

@@ -9,7 +9,6 @@ use bytes::{Bytes, BytesMut};
 use hapax_core::fingerprint::{
     Finder, Fingerprint, FingerprintPolicy, Fingerprinter, Found, Pointer, RequestHead,
 };
-use hapax_core::planted::{self, Bug};
 use hapax_core::policy::Policy;
 use hapax_core::rejection::Rejection;
 use hapax_core::scope::Scope;
@@ -144,7 +143,7 @@ impl Buffered {
         // tells.
         let is_cut_off =
             declared_length(&parts.headers).is_some_and(|length| length != buffer.len());
-        if is_cut_off && !planted::is(Bug::CutOffBodyIsWhole) {
+        if is_cut_off {
             return stop(
                 Rejection::BodyUnreadable,
                 buffer,
@@ -418,9 +417,6 @@ impl BodyBuffer {
             return Bytes::new();
         }
         let bytes = self.memory.freeze();
-        if planted::is(Bug::BodyRoomComesBackEarly) {
-            return bytes;
-        }
         Bytes::from_owner(Reserved {
             bytes,
             _reservation: self.reservation,

@@ -54,7 +54,7 @@ async fn wakes<D: Driver>() {
         // Both ways to end: which one is taken depends on the fence.
         for again in 0..2 {
             let key = format!("{number}-{again}");
-            stop_at(&mut child, &key, step);
+            stop_at::<D>(&mut child, world.place.at(), &key, step);
             let successor = world
                 .drive(&world.once, &key, &Script::new(End::Finish))
                 .await;
@@ -82,7 +82,7 @@ async fn wakes_beside_its_successor<D: Driver>(
     key: &str,
     step: &str,
 ) {
-    stop_at(child, key, step);
+    stop_at::<D>(child, world.place.at(), key, step);
     let (committing, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (at, wait) = (committing.clone(), go.clone());
     let script = Script::new(End::Finish).passing(move |point| {
@@ -110,10 +110,23 @@ async fn wakes_beside_its_successor<D: Driver>(
     assert_eq!(world.effects().await, 1, "{}: {key}", D::NAME);
 }
 
-fn stop_at(child: &mut Child, key: &str, step: &str) {
+fn stop_at<D: Driver>(child: &mut Child, at: &str, key: &str, step: &str) {
     child.say(&format!("hold {key} {step}"));
     said(child, &format!("at {key} "));
     child.stop();
+    // One that is stopped within a write of its own upkeep would keep everybody out of its file.
+    while D::IS_FILE && !is_writable(at) {
+        child.cont();
+        child.stop();
+    }
+}
+
+fn is_writable(file: &str) -> bool {
+    let connection = rusqlite::Connection::open(file).expect("the file is there");
+    connection
+        .busy_timeout(std::time::Duration::ZERO)
+        .and_then(|()| connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK"))
+        .is_ok()
 }
 
 fn wakes_and_fails(child: &mut Child, key: &str) {
