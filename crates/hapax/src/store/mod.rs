@@ -1,5 +1,7 @@
 //! Stores: where records are kept.
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod codec;
 pub mod copy;
 #[cfg(feature = "sqlite")]
 pub mod guest;
@@ -7,6 +9,8 @@ pub mod guest;
 pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(feature = "sqlite")]
+mod sqlite_kit;
 
 use std::sync::Arc;
 

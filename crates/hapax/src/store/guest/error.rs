@@ -3,7 +3,7 @@
 use hapax_core::store::{StoreError, StoreErrorKind};
 use rusqlite::ErrorCode;
 
-use crate::store::sqlite::error;
+use crate::store::sqlite_kit::error;
 
 /// A database error as a store error. In a file that others write too, one that is locked is
 /// nothing out of the ordinary.

@@ -9,7 +9,7 @@
 use hapax_core::store::{Change, Condition, Dialect, Joins, Put, Statement, Value};
 
 use super::Guest;
-use crate::store::sqlite::row::{code, micros};
+use crate::store::codec::{micros, state_code};
 
 const SQL: &str = "INSERT INTO hapax_join (id, fence, state, status, now, retention, tombstone, answer) \
                    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
@@ -35,7 +35,7 @@ impl Joins for Guest {
         let values = vec![
             Value::Bytes(Some(put.id.as_bytes().to_vec())),
             int(fence.as_u64() as i64),
-            int(code(finish.state)),
+            int(state_code(finish.state).into()),
             Value::Int(finish.status.map(i64::from)),
             int(micros(now)),
             int(retention),

@@ -58,12 +58,12 @@ use hapax_core::store::{
     StoreError, Swept, Written,
 };
 use hapax_core::time::Clock;
+use rusqlite::Connection;
 
-use self::reader::Readers;
-use self::row::Policies;
+use self::row::{Policies, Rows};
 use self::schema::{Meta, Opened};
 use self::writer::Writer;
-use super::sqlite::{audit, blocking};
+use super::sqlite_kit::{Readers, audit, blocking};
 
 pub use super::sqlite::{OpenError, SQLITE_VERSION_MIN};
 
@@ -112,6 +112,15 @@ struct Shared {
     policies: Policies,
 }
 
+impl Shared {
+    fn rows<'a>(&'a self, connection: &'a Connection) -> Rows<'a> {
+        Rows {
+            connection,
+            policies: &self.policies,
+        }
+    }
+}
+
 impl Guest {
     /// Opens the file, and makes the tables in it if they are missing. A file that is not there is
     /// created; one that has no write-ahead log yet gets one.
@@ -146,7 +155,7 @@ impl Guest {
             clock,
             policies: Policies::default(),
         });
-        let readers = Readers::start(&shared, busy_timeout)?;
+        let readers = reader::start(&shared, busy_timeout)?;
         let writer = Writer::start(&shared, connection, busy_timeout)?;
         Ok(Guest {
             readers,
@@ -161,7 +170,7 @@ impl Guest {
         let (asked, shared) = (put.clone(), self.shared.clone());
         if let Some(seen) = self
             .readers
-            .ask(move |rows| reader::refused(rows, &asked, &*shared.clock))
+            .ask(move |connection| reader::refused(shared.rows(connection), &asked, &*shared.clock))
             .await?
         {
             return Ok(Written::Lost(seen));
@@ -187,7 +196,9 @@ impl Guest {
             let (asked, shared) = (query.clone(), self.shared.clone());
             let part = self
                 .readers
-                .ask(move |rows| reader::list(rows, &asked, &*shared.clock))
+                .ask(move |connection| {
+                    reader::list(shared.rows(connection), &asked, &*shared.clock)
+                })
                 .await?;
             heads.extend(part.heads);
             if part.next.is_none() {
@@ -203,7 +214,7 @@ impl Store for Guest {
     fn get(&self, ids: Vec<RecordId>) -> Reply<'_, Reading> {
         let shared = self.shared.clone();
         self.readers
-            .ask(move |rows| reader::get(rows, &ids, &*shared.clock))
+            .ask(move |connection| reader::get(shared.rows(connection), &ids, &*shared.clock))
     }
 
     fn put_if(&self, put: Put) -> Reply<'_, Written> {
@@ -224,13 +235,13 @@ impl Store for Guest {
 
     fn pulse(&self) -> Reply<'_, Pulse> {
         let shared = self.shared.clone();
-        self.readers.ask(move |rows| {
+        self.readers.ask(move |connection| {
             let Meta {
                 epoch,
                 secret,
                 lives_since,
                 ..
-            } = Meta::read(rows.connection)?;
+            } = Meta::read(connection)?;
             // Counting would read the whole table.
             Ok(Pulse {
                 now: shared.clock.now(),
@@ -253,7 +264,7 @@ impl Store for Guest {
 
     fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {
         self.readers
-            .ask(move |rows| audit::GUEST.read(rows.connection, &query))
+            .ask(move |connection| audit::GUEST.read(connection, &query))
     }
 
     fn note(&self, note: Note) -> Reply<'_, LogEntry> {

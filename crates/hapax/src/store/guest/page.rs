@@ -7,12 +7,11 @@ use hapax_core::record::Head;
 use hapax_core::scope::RecordId;
 use hapax_core::store::{Change, Lifetime, Put, Renewal, Seen, StoreError, Swept, Won, Written};
 use hapax_core::time::{Clock, Timestamp};
-use rusqlite::Connection;
 
 use super::error::store_error;
-use super::row::{self, Policies, Rows, Stored};
+use super::row::{self, Rows, Stored};
 use super::schema::Meta;
-use crate::store::sqlite::audit;
+use crate::store::sqlite_kit::audit;
 
 pub(super) struct Page<'a> {
     rows: Rows<'a>,
@@ -26,20 +25,11 @@ pub(super) struct Page<'a> {
 impl<'a> Page<'a> {
     /// To be called inside a transaction that may write. Time is read here, where nothing can come
     /// between any more.
-    pub(super) fn new(
-        connection: &'a Connection,
-        policies: &'a Policies,
-        clock: &dyn Clock,
-    ) -> Result<Page<'a>, StoreError> {
-        let meta = Meta::read(connection)?;
-        let rows = Rows {
-            connection,
-            policies,
-        };
+    pub(super) fn new(rows: Rows<'a>, clock: &dyn Clock) -> Result<Page<'a>, StoreError> {
         Ok(Page {
+            meta: Meta::read(rows.connection)?,
             rows,
             now: clock.now(),
-            meta,
             is_meta_changed: false,
             failure: None,
         })

@@ -1,98 +1,32 @@
 //! Reading: threads with connections of their own, which no transaction of anybody holds up.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use hapax_core::guard;
 use hapax_core::record::{Fence, Head};
 use hapax_core::scope::RecordId;
-use hapax_core::store::{ListQuery, Put, Reading, Reply, Seen, StoreError};
+use hapax_core::store::{ListQuery, Put, Reading, Seen, StoreError};
 use hapax_core::time::Clock;
-use parking_lot::Mutex;
-use rusqlite::Connection;
-use tokio::sync::oneshot;
 
 use super::Shared;
 use super::error::store_error;
 use super::row::Rows;
 use super::schema;
-use crate::store::sqlite::{OpenError, answered};
+use crate::store::sqlite::OpenError;
+use crate::store::sqlite_kit::{Question, Readers};
 
-/// Questions that may wait; further ones are refused.
-const QUEUE_MAX: usize = 4096;
 const READERS: usize = 2;
 /// Rows that a listing looks at before it lets others read.
 const LIST_ROWS: usize = 1024;
 
-type Question = Box<dyn FnOnce(Rows<'_>) + Send>;
-
-pub(super) struct Readers {
-    questions: Option<SyncSender<Question>>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl Readers {
-    pub(super) fn start(shared: &Arc<Shared>, patience: Duration) -> Result<Readers, OpenError> {
-        let (questions, queue) = sync_channel(QUEUE_MAX);
-        let queue = Arc::new(Mutex::new(queue));
-        let mut readers = Readers {
-            questions: Some(questions),
-            threads: Vec::new(),
-        };
-        for _ in 0..READERS {
-            let connection = schema::connect_to_read(&shared.path, patience)?;
-            let (queue, inside) = (queue.clone(), shared.clone());
-            let thread = std::thread::Builder::new().name("hapax-guest-reader".into());
-            let thread = thread.spawn(move || answer_all(&inside, &connection, &queue));
-            readers.threads.push(thread.map_err(|source| OpenError::Io {
-                path: shared.path.clone(),
-                source,
-            })?);
-        }
-        Ok(readers)
+pub(super) fn start(shared: &Arc<Shared>, patience: Duration) -> Result<Readers, OpenError> {
+    let mut readers = Vec::new();
+    for _ in 0..READERS {
+        let connection = schema::connect_to_read(&shared.path, patience)?;
+        readers.push(move |question: Question| question(Ok(&connection)));
     }
-
-    pub(super) fn ask<T, F>(&self, question: F) -> Reply<'static, T>
-    where
-        T: Send + 'static,
-        F: FnOnce(Rows<'_>) -> Result<T, StoreError> + Send + 'static,
-    {
-        let (reply, answer) = oneshot::channel();
-        let question: Question = Box::new(move |rows| {
-            if !reply.is_closed() {
-                let _ = reply.send(question(rows));
-            }
-        });
-        answered(
-            self.questions
-                .as_ref()
-                .expect("open until dropped")
-                .try_send(question),
-            answer,
-        )
-    }
-}
-
-impl Drop for Readers {
-    fn drop(&mut self) {
-        self.questions = None;
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
-    }
-}
-
-fn answer_all(shared: &Shared, connection: &Connection, queue: &Mutex<Receiver<Question>>) {
-    loop {
-        let question = queue.lock().recv();
-        let Ok(question) = question else { return };
-        question(Rows {
-            connection,
-            policies: &shared.policies,
-        });
-    }
+    Readers::start(&shared.path, readers)
 }
 
 /// Reads records, all of them as they were at one moment.

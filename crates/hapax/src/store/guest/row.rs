@@ -3,20 +3,21 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use hapax_core::answer::Answer;
 use hapax_core::fingerprint::{Fingerprint, FingerprintPolicy};
 use hapax_core::guard;
-use hapax_core::key::Key;
-use hapax_core::record::{AttemptToken, Fence, Head, Record};
-use hapax_core::request_id::RequestId;
-use hapax_core::scope::{Principal, RecordId, Scope};
-use hapax_core::store::{StoreError, StoreErrorKind};
+use hapax_core::record::{Head, Record};
+use hapax_core::scope::RecordId;
+use hapax_core::store::StoreError;
 use hapax_core::time::Timestamp;
 use parking_lot::Mutex;
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, Row, params};
 
 use super::error::store_error;
-use crate::store::sqlite::row::{code, get, micros, needed, request_id, state, text};
+use crate::store::codec::{self, micros};
+use crate::store::sqlite_kit::Queries;
+use crate::store::sqlite_kit::row::{
+    self, HEAD_COLUMNS, HeadRow, blob, get, head_columns, missing_answer,
+};
 
 /// A head, and the number of its answer.
 #[derive(Clone, Debug)]
@@ -32,36 +33,29 @@ pub(super) struct Rows<'a> {
     pub(super) policies: &'a Policies,
 }
 
-/// In the order in which [`Rows::decode`] reads them.
-macro_rules! columns {
-    () => {
-        "id, state, fence, token, version, attempts, lease_until, fingerprint, policy, created_at, claimed_at, finished_at, expires_at, \
-         tombstone_until, status, answer, namespace, principal, method, path, key, request_id"
-    };
-}
-
 macro_rules! select_heads {
     ($condition:literal) => {
         concat!(
             "SELECT ",
-            columns!(),
-            " FROM hapax_heads WHERE ",
+            head_columns!(),
+            ", answer, policy FROM hapax_heads WHERE ",
             $condition
         )
     };
 }
 
-impl Rows<'_> {
+impl<'a> Rows<'a> {
+    fn queries(self) -> Queries<'a> {
+        Queries {
+            connection: self.connection,
+            explain: store_error,
+        }
+    }
+
     pub(super) fn find(self, id: &RecordId) -> Result<Option<Stored>, StoreError> {
-        let mut statement = self
-            .connection
-            .prepare_cached(select_heads!("id = ?1"))
-            .map_err(store_error)?;
-        let found = statement
-            .query_row([&id.as_bytes()[..]], |row| Ok(self.decode(row)))
-            .optional()
-            .map_err(store_error)?;
-        found.transpose()
+        let sql = select_heads!("id = ?1");
+        self.queries()
+            .first(sql, [&id.as_bytes()[..]], |row| self.decode(row))
     }
 
     /// Up to so many heads after an id, in the order of their ids.
@@ -71,29 +65,21 @@ impl Rows<'_> {
         rows_max: usize,
     ) -> Result<Vec<Stored>, StoreError> {
         let sql = select_heads!("id > ?1 ORDER BY id LIMIT ?2");
-        let mut statement = self.connection.prepare_cached(sql).map_err(store_error)?;
         let id = id.as_ref().map_or(&[][..], |id| &id.as_bytes()[..]);
-        let mut rows = statement
-            .query(params![id, rows_max as i64])
-            .map_err(store_error)?;
-        let mut found = Vec::new();
-        while let Some(row) = rows.next().map_err(store_error)? {
-            found.push(self.decode(row)?);
-        }
-        Ok(found)
+        self.queries()
+            .all(sql, params![id, rows_max as i64], |row| self.decode(row))
     }
 
     /// Up to `limit` heads that a sweep should look at, in the order in which they fell due. One
     /// that cannot be read stands in nobody's way.
     pub(super) fn due(self, now: Timestamp, limit: usize) -> Result<Vec<Stored>, StoreError> {
         let sql = select_heads!("due IS NOT NULL AND due <= ?1 ORDER BY due, id");
-        let mut statement = self.connection.prepare_cached(sql).map_err(store_error)?;
-        let mut rows = statement.query([micros(now)]).map_err(store_error)?;
         let mut due = Vec::new();
-        while due.len() < limit
-            && let Some(row) = rows.next().map_err(store_error)?
-        {
-            due.extend(self.decode(row).ok());
+        if limit > 0 {
+            self.queries().each(sql, [micros(now)], |row| {
+                due.extend(self.decode(row).ok());
+                Ok(due.len() < limit)
+            })?;
         }
         Ok(due)
     }
@@ -106,66 +92,31 @@ impl Rows<'_> {
             return Ok(Record { head, answer: None });
         };
         let sql = "SELECT content FROM hapax_answers WHERE answer = ?1";
-        let mut statement = self.connection.prepare_cached(sql).map_err(store_error)?;
-        let decode = |row: &Row<'_>| Ok(Answer::decode(&head.id, row.get_ref(0)?.as_blob()?));
-        let answer = statement
-            .query_row([number], decode)
-            .optional()
-            .map_err(store_error)?;
-        let answer = answer.ok_or_else(|| StoreError::corrupt("a kept answer is missing"))?;
-        let answer = answer
-            .map_err(|error| StoreError::corrupt("a kept answer is damaged").because(error))?;
+        let answer = self.queries().first(sql, [number], |row| {
+            row::decode_answer(&head.id, blob(row, 0)?)
+        })?;
         Ok(Record {
             head,
-            answer: Some(Arc::new(answer)),
+            answer: Some(answer.ok_or_else(missing_answer)?),
         })
     }
 
     fn decode(self, row: &Row<'_>) -> Result<Stored, StoreError> {
-        let number = |column| get::<i64>(row, column);
-        let time =
-            |column| number(column).map(|micros| Timestamp::from_micros(micros.unsigned_abs()));
-        let fingerprint = match (get::<Option<[u8; 32]>>(row, 7)?, text(row, 8)?) {
-            (Some(digest), Some(policy)) => Some(Fingerprint {
+        let columns = HeadRow::read(row, 0)?;
+        let answer: Option<i64> = get(row, HEAD_COLUMNS)?;
+        let policy = row::text(row, HEAD_COLUMNS + 1)?;
+        let fingerprint = columns.fingerprint.map(|digest| {
+            Ok::<_, StoreError>(Fingerprint {
                 digest,
-                policy: self.policies.get(policy)?,
-            }),
-            (None, _) => None,
-            (Some(_), None) => {
-                return Err(StoreError::corrupt(
-                    "a record was fingerprinted by a policy that is not there",
-                ));
-            }
-        };
-        let key = Key::new(needed(row, 20)?)
-            .map_err(|error| StoreError::corrupt("a stored key is none").because(error))?;
-        let answer: Option<i64> = get(row, 15)?;
-        let head = Head {
-            id: RecordId::from_bytes(get(row, 0)?),
-            scope: Arc::new(Scope {
-                namespace: needed(row, 16)?.into(),
-                principal: text(row, 17)?.map_or(Principal::Anonymous, Principal::named),
-                method: needed(row, 18)?.into(),
-                path: needed(row, 19)?.into(),
-            }),
-            key,
-            state: state(number(1)?)?,
-            fence: Fence::from_u64(number(2)?.unsigned_abs()),
-            token: AttemptToken::from_bytes(get(row, 3)?),
-            version: number(4)?.unsigned_abs(),
-            attempts: get(row, 5)?,
-            lease_until: time(6)?,
-            fingerprint,
-            created_at: time(9)?,
-            claimed_at: time(10)?,
-            finished_at: time(11)?,
-            expires_at: time(12)?,
-            tombstone_until: time(13)?,
-            status: get(row, 14)?,
-            kept: answer.is_some(),
-            request_id: text(row, 21)?.map(request_id).transpose()?,
-        };
-        Ok(Stored { head, answer })
+                policy: self
+                    .policies
+                    .get(policy.ok_or_else(codec::missing_policy)?)?,
+            })
+        });
+        Ok(Stored {
+            head: columns.head(fingerprint.transpose()?, answer.is_some())?,
+            answer,
+        })
     }
 }
 
@@ -177,40 +128,17 @@ pub(super) fn write(
 ) -> rusqlite::Result<()> {
     let sql = concat!(
         "INSERT OR REPLACE INTO hapax_heads (",
-        columns!(),
-        ", due) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23)"
+        head_columns!(),
+        ", answer, policy, due) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, nullif(?11, -1), \
+         ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23)"
     );
-    let fingerprint = head.fingerprint.as_ref();
-    let principal = match &head.scope.principal {
-        Principal::Anonymous => None,
-        Principal::Named(name) => Some(&**name),
-    };
-    let columns = params![
-        &head.id.as_bytes()[..],
-        code(head.state),
-        head.fence.as_u64() as i64,
-        &head.token.as_bytes()[..],
-        head.version as i64,
-        head.attempts,
-        micros(head.lease_until),
-        fingerprint.map(|fingerprint| &fingerprint.digest[..]),
-        fingerprint.map(|fingerprint| fingerprint.policy.to_string()),
-        micros(head.created_at),
-        micros(head.claimed_at),
-        micros(head.finished_at),
-        micros(head.expires_at),
-        micros(head.tombstone_until),
-        head.status,
-        answer,
-        &*head.scope.namespace,
-        principal,
-        &*head.scope.method,
-        &*head.scope.path,
-        head.key.as_str(),
-        head.request_id.as_ref().map(RequestId::as_str),
-        guard::due_at(head).map(micros),
-    ];
-    connection.prepare_cached(sql)?.execute(columns).map(drop)
+    let policy = head.fingerprint.as_ref().map(|it| it.policy.to_string());
+    let mut statement = connection.prepare_cached(sql)?;
+    HeadRow::new(head).bind(&mut statement, 1)?;
+    statement.raw_bind_parameter(HEAD_COLUMNS + 1, answer)?;
+    statement.raw_bind_parameter(HEAD_COLUMNS + 2, policy)?;
+    statement.raw_bind_parameter(HEAD_COLUMNS + 3, guard::due_at(head).map(micros))?;
+    statement.raw_execute().map(drop)
 }
 
 pub(super) fn remove(connection: &Connection, id: &RecordId) -> rusqlite::Result<()> {
@@ -249,14 +177,7 @@ impl Policies {
         if let Some(policy) = known.get(text) {
             return Ok(policy.clone());
         }
-        let policy: FingerprintPolicy = text.parse().map_err(|error| {
-            StoreError::new(
-                StoreErrorKind::Unsupported,
-                "a record was written by a newer version of Hapax",
-            )
-            .because(error)
-        })?;
-        let policy = Arc::new(policy);
+        let policy = codec::policy(text)?;
         if known.len() < POLICIES_MAX {
             known.insert(text.into(), policy.clone());
         }

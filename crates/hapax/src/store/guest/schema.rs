@@ -18,10 +18,11 @@ use rusqlite::{
 use super::error::{is_busy, store_error};
 use super::rest::Rest;
 use crate::clock::{BootClock, boot_id};
-use crate::store::random_secret;
-use crate::store::sqlite::row::micros;
-use crate::store::sqlite::schema::{APPLICATION_ID, explain, unreadable};
-use crate::store::sqlite::{OpenError, SQLITE_VERSION_MIN};
+use crate::store::codec::micros;
+use crate::store::sqlite::OpenError;
+use crate::store::sqlite::schema::APPLICATION_ID;
+use crate::store::sqlite_kit::error::{explain, unreadable};
+use crate::store::{random_secret, sqlite_kit};
 
 /// The newest format this version knows.
 const FORMAT: i64 = 3;
@@ -131,11 +132,7 @@ pub(super) fn open(
     clock: Option<Arc<dyn Clock>>,
     patience: Duration,
 ) -> Result<Opened, OpenError> {
-    if rusqlite::version_number() < SQLITE_VERSION_MIN {
-        return Err(OpenError::SqliteTooOld {
-            found: rusqlite::version().to_owned(),
-        });
-    }
+    sqlite_kit::check_version()?;
     if path.as_os_str().is_empty() || path == Path::new(":memory:") {
         return Err(OpenError::NotAPath);
     }

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hapax_core::store::{Reply, StoreError};
@@ -14,7 +13,8 @@ use super::Shared;
 use super::error::{is_busy, locked, store_error};
 use super::page::Page;
 use super::rest::Rest;
-use crate::store::sqlite::{OpenError, answered};
+use crate::store::sqlite::OpenError;
+use crate::store::sqlite_kit::{Thread, answered, reply_after_commit};
 
 /// Writes that may wait; further ones are refused.
 const QUEUE_MAX: usize = 1024;
@@ -38,8 +38,9 @@ impl Command {
 }
 
 pub(super) struct Writer {
-    commands: Option<SyncSender<Command>>,
-    thread: Option<JoinHandle<()>>,
+    commands: SyncSender<Command>,
+    // Dropped after the sender, without which it ends.
+    _thread: Thread,
     patience: Duration,
 }
 
@@ -50,18 +51,11 @@ impl Writer {
         patience: Duration,
     ) -> Result<Writer, OpenError> {
         let (commands, queue) = sync_channel(QUEUE_MAX);
-        let io = |source| OpenError::Io {
-            path: shared.path.clone(),
-            source,
-        };
         let inside = shared.clone();
-        let thread = std::thread::Builder::new().name("hapax-guest".into());
-        let thread = thread
-            .spawn(move || run(&inside, &connection, &queue))
-            .map_err(io)?;
+        let work = move || run(&inside, &connection, &queue);
         Ok(Writer {
-            commands: Some(commands),
-            thread: Some(thread),
+            commands,
+            _thread: Thread::start("hapax-writer", &shared.path, work)?,
             patience,
         })
     }
@@ -79,26 +73,13 @@ impl Writer {
                 return Box::new(drop);
             }
             let result = page.and_then(work);
-            Box::new(move |failure| drop(reply.send(failure.map_or(result, Err))))
+            Box::new(reply_after_commit(reply, result))
         });
         let command = Command {
             until: Instant::now() + self.patience,
             work,
         };
-        answered(
-            self.commands
-                .as_ref()
-                .expect("open until dropped")
-                .try_send(command),
-            answer,
-        )
-    }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        self.commands = None;
-        let _ = self.thread.take().map(JoinHandle::join);
+        answered(self.commands.try_send(command), answer)
     }
 }
 
@@ -163,7 +144,7 @@ fn carry_out(
     batch: Vec<Command>,
     told: &mut Vec<Told>,
 ) -> Result<(), StoreError> {
-    let mut page = match Page::new(connection, &shared.policies, &*shared.clock) {
+    let mut page = match Page::new(shared.rows(connection), &*shared.clock) {
         Ok(page) => page,
         Err(error) => {
             batch

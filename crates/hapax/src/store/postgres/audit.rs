@@ -11,7 +11,8 @@ use tokio_postgres::types::Type;
 
 use super::Postgres;
 use super::lane::Parameters;
-use super::row::{self, bigint};
+use super::row;
+use crate::store::codec::{bigint, damaged_entry};
 
 /// The columns of `hapax.audit`, in its order.
 mod column {
@@ -80,11 +81,7 @@ impl Postgres {
 
 pub(super) fn entry(row: &Row) -> Result<LogEntry, StoreError> {
     let sequence = row::number(row, column::SEQUENCE)?;
-    let damaged = |error| {
-        let text =
-            format!("entry {sequence} of the audit log is not as it was written: read on after it");
-        StoreError::corrupt(text).because(error)
-    };
+    let damaged = |error| damaged_entry(sequence).because(error);
     let text = |column| row::text(row, column);
     let signed = Signed::new(text(column::SIGNED_BY)?, text(column::REASON)?);
     Ok(LogEntry {
@@ -107,8 +104,8 @@ fn touched(row: &Row) -> Result<Option<Touched>, StoreError> {
         scope: Arc::new(row::scope(row, column::NAMESPACE)?),
         key: row::key(row, column::KEY)?,
         created_at: row::time(row, column::CREATED_AT)?,
-        before: row::state(row::get(row, column::BEFORE)?)?,
-        after: row::state(row::get(row, column::AFTER)?)?,
+        before: row::state(row, column::BEFORE)?,
+        after: row::state(row, column::AFTER)?,
         status: row::status(row, column::STATUS)?,
         fence: row::fence(row, column::FENCE)?,
         version: row::number(row, column::VERSION)?,

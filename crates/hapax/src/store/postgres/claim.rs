@@ -14,7 +14,8 @@ use uuid::Uuid;
 use super::batch::Verb;
 use super::error::Failure;
 use super::lane::{Lane, Parameters};
-use super::row::{bigint, micros};
+use super::row::micros;
+use crate::store::codec::bigint;
 
 /// What a claim takes besides its texts.
 const CLAIM_BYTES: usize = 512;

@@ -5,7 +5,8 @@ use hapax_core::store::{Counts, KnownPrincipal, StoreError};
 use tokio_postgres::types::Type;
 
 use super::Postgres;
-use super::row::{self, bigint};
+use super::row;
+use crate::store::codec::bigint;
 
 /// Principals in one statement.
 const PRINCIPALS_MAX: usize = 1024;

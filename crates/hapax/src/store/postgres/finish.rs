@@ -11,7 +11,8 @@ use tokio_postgres::types::Type;
 use super::batch::Verb;
 use super::error::Failure;
 use super::lane::{Lane, Parameters};
-use super::row::{bigint, code, micros};
+use super::row::micros;
+use crate::store::codec::{bigint, state_code};
 
 /// What the end of an attempt takes besides its answer.
 const FINISH_BYTES: usize = 256;
@@ -63,7 +64,7 @@ impl Verb for Finishes {
         let column =
             |of: fn(&Ending) -> i64| -> Vec<i64> { parts.iter().map(|part| of(part)).collect() };
         let ids: Vec<&[u8]> = parts.iter().map(|part| &part.id.as_bytes()[..]).collect();
-        let states: Vec<i16> = parts.iter().map(|part| code(part.state)).collect();
+        let states: Vec<i16> = parts.iter().map(|part| state_code(part.state)).collect();
         let statuses: Vec<Option<i32>> = parts.iter().map(|part| part.status).collect();
         let answers: Vec<Option<&[u8]>> = parts.iter().map(|part| part.answer.as_deref()).collect();
         let parameters: Parameters<'_> = &[

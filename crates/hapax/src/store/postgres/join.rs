@@ -6,7 +6,8 @@ use hapax_core::time::Timestamp;
 
 use super::Postgres;
 use super::finish::Ending;
-use super::row::{bigint, code, micros};
+use super::row::micros;
+use crate::store::codec::{bigint, state_code};
 
 const SQL: &str = "SELECT hapax.join($1, $2, $3, $4, $5, $6, $7)";
 
@@ -46,7 +47,7 @@ fn values(ending: Ending) -> Vec<Value> {
     vec![
         Value::Bytes(Some(id.as_bytes().to_vec())),
         Value::Int(Some(bigint(fence.as_u64()))),
-        Value::Int(Some(code(state).into())),
+        Value::Int(Some(state_code(state).into())),
         Value::Int(status.map(i64::from)),
         Value::Int(Some(micros(lifetime.retention))),
         Value::Int(Some(micros(lifetime.tombstone))),

@@ -29,6 +29,7 @@ use super::lane::Link;
 use super::shared::Shared;
 use super::{ConnectOptions, row, schema};
 use crate::hash::Ids;
+use crate::store::codec;
 
 /// Acknowledged writes that are remembered: enough to tell, as what a failover loses is the end of
 /// the history.
@@ -286,7 +287,7 @@ impl Lineage {
         if has_changed || missing > 0 || beat.known != beat.line {
             // Every node says how far it had come, whoever was first: no fence that any of them was
             // given is given again.
-            let highest = row::bigint(self.highest.load(Ordering::Relaxed));
+            let highest = codec::bigint(self.highest.load(Ordering::Relaxed));
             link.ask(
                 "SELECT hapax.adopt($1)",
                 &[(&highest, Type::INT8)],

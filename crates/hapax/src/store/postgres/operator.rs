@@ -9,7 +9,8 @@ use tokio_postgres::types::Type;
 use super::Postgres;
 use super::lane::Parameters;
 use super::patience::{Patience, decided};
-use super::row::{bigint, code, micros};
+use super::row::micros;
+use crate::store::codec::{bigint, state_code};
 
 impl Postgres {
     pub(super) async fn lose(
@@ -38,7 +39,7 @@ impl Postgres {
         let parameters: Parameters<'_> = &[
             (&&id.as_bytes()[..], Type::BYTEA),
             (&bigint(version), Type::INT8),
-            (&code(finish.state), Type::INT2),
+            (&state_code(finish.state), Type::INT2),
             (&finish.status.map(i32::from), Type::INT4),
             (&micros(finish.lifetime.retention), Type::INT8),
             (&micros(finish.lifetime.tombstone), Type::INT8),

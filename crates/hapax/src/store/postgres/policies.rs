@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use hapax_core::fingerprint::FingerprintPolicy;
-use hapax_core::store::{StoreError, StoreErrorKind};
+use hapax_core::store::StoreError;
 use parking_lot::RwLock;
 use sha2::{Digest, Sha256};
 use tokio_postgres::Row;
@@ -13,6 +13,7 @@ use tokio_postgres::types::Type;
 
 use super::lane::Lane;
 use super::row;
+use crate::store::codec;
 
 /// Asks for policies by their numbers.
 pub(super) const SQL: &str = "SELECT id, content FROM hapax.policies($1)";
@@ -75,17 +76,8 @@ impl Policies {
     pub(super) fn take_in(&self, rows: &[Row]) -> Result<(), StoreError> {
         for row in rows {
             let (number, text): (i64, _) = (row::get(row, 0)?, row::text(row, 1)?);
-            let policy: FingerprintPolicy = text.parse().map_err(|error| {
-                StoreError::new(
-                    StoreErrorKind::Unsupported,
-                    "a record was written by a newer version of Hapax",
-                )
-                .because(error)
-            })?;
-            self.known
-                .write()
-                .by_number
-                .insert(number, Arc::new(policy));
+            let policy = codec::policy(text)?;
+            self.known.write().by_number.insert(number, policy);
         }
         Ok(())
     }
@@ -93,9 +85,7 @@ impl Policies {
     /// The policy with this number, if it was [learned](Policies::learn).
     pub(super) fn get(&self, number: i64) -> Result<Arc<FingerprintPolicy>, StoreError> {
         let policy = self.known.read().by_number.get(&number).cloned();
-        policy.ok_or_else(|| {
-            StoreError::corrupt("a record was fingerprinted by a policy that is not there")
-        })
+        policy.ok_or_else(codec::missing_policy)
     }
 
     /// The database may be another than before, and have to be told again.

@@ -6,9 +6,9 @@ use std::time::Duration;
 use hapax_core::answer::{Answer, AnswerError};
 use hapax_core::fingerprint::Fingerprint;
 use hapax_core::key::Key;
-use hapax_core::record::{AttemptToken, Fence, Head, Last, Record, State};
+use hapax_core::record::{AttemptToken, Fence, Head, Record, State};
 use hapax_core::request_id::RequestId;
-use hapax_core::scope::{Principal, RecordId, Scope};
+use hapax_core::scope::{RecordId, Scope};
 use hapax_core::store::{Claim, Seen, StoreError, StoreErrorKind, Won, Written};
 use hapax_core::time::Timestamp;
 use tokio_postgres::Row;
@@ -16,6 +16,7 @@ use tokio_postgres::types::FromSql;
 use uuid::Uuid;
 
 use super::policies::Policies;
+use crate::store::codec;
 
 /// The columns of `hapax.verdict`, in its order.
 mod column {
@@ -154,7 +155,7 @@ pub(super) fn head(
         id: id(row)?,
         scope,
         key,
-        state: state(get(row, column::STATE)?)?,
+        state: state(row, column::STATE)?,
         fence: fence(row, column::FENCE)?,
         token: token(row, claim)?,
         version: number(row, column::VERSION)?,
@@ -181,17 +182,16 @@ pub(super) fn scope(row: &Row, first: usize) -> Result<Scope, StoreError> {
     let principal = get::<Option<&[u8]>>(row, first + 1)?
         .map(utf8)
         .transpose()?;
-    Ok(Scope {
-        namespace: text(row, first)?.into(),
-        principal: principal.map_or(Principal::Anonymous, Principal::named),
-        method: text(row, first + 2)?.into(),
-        path: text(row, first + 3)?.into(),
-    })
+    Ok(codec::scope(
+        text(row, first)?,
+        principal,
+        text(row, first + 2)?,
+        text(row, first + 3)?,
+    ))
 }
 
 pub(super) fn key(row: &Row, column: usize) -> Result<Key, StoreError> {
-    let key = Key::new(text(row, column)?);
-    key.map_err(|error| StoreError::corrupt("a record has a key that is none").because(error))
+    codec::key(text(row, column)?)
 }
 
 /// Of a claim that made a record the database says nothing that the claim has said.
@@ -208,12 +208,9 @@ fn request_id(row: &Row, claim: Option<&Claim>) -> Result<Option<RequestId>, Sto
     {
         return Ok(claim.request_id.clone());
     }
-    let Some(stored) = get::<Option<&[u8]>>(row, column::REQUEST_ID)? else {
-        return Ok(None);
-    };
-    let id = RequestId::new(utf8(stored)?);
-    id.map(Some)
-        .ok_or_else(|| StoreError::corrupt("a record has a request id that is none"))
+    get::<Option<&[u8]>>(row, column::REQUEST_ID)?
+        .map(|stored| utf8(stored).and_then(codec::request_id))
+        .transpose()
 }
 
 fn fingerprint(
@@ -265,7 +262,7 @@ pub(super) fn text(row: &Row, column: usize) -> Result<&str, StoreError> {
 
 fn utf8(bytes: &[u8]) -> Result<&str, StoreError> {
     std::str::from_utf8(bytes)
-        .map_err(|error| StoreError::corrupt("a text in a record is none").because(error))
+        .map_err(|error| StoreError::corrupt("a text in a record is no text").because(error))
 }
 
 pub(super) fn array<const N: usize>(bytes: &[u8]) -> Result<[u8; N], StoreError> {
@@ -286,14 +283,12 @@ pub(super) fn fence(row: &Row, column: usize) -> Result<Fence, StoreError> {
     number(row, column).map(Fence::from_u64)
 }
 
-pub(super) fn status(row: &Row, column: usize) -> Result<Option<u16>, StoreError> {
-    Ok(get::<Option<i32>>(row, column)?.and_then(|status| u16::try_from(status).ok()))
+pub(super) fn state(row: &Row, column: usize) -> Result<State, StoreError> {
+    codec::state(get::<i16>(row, column)?.into())
 }
 
-/// A fence, a version or a count as Postgres takes it. None is ever so high that it does not fit,
-/// unless a caller made it up.
-pub(super) fn bigint(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
+pub(super) fn status(row: &Row, column: usize) -> Result<Option<u16>, StoreError> {
+    Ok(get::<Option<i32>>(row, column)?.and_then(|status| u16::try_from(status).ok()))
 }
 
 /// A duration as Postgres takes it: so long at most that it can be added to any time, which is for
@@ -304,53 +299,9 @@ pub(super) fn micros(duration: Duration) -> i64 {
         .min(1 << 60)
 }
 
-/// States as numbers. Written into the database: never renumber.
-pub(super) const fn code(state: State) -> i16 {
-    match state {
-        State::Running => 1,
-        State::Completed => 2,
-        State::Failed => 3,
-        State::Retryable => 4,
-        State::Unknown => 5,
-        State::Expired(Last::Completed) => 10,
-        State::Expired(Last::Failed) => 11,
-        State::Expired(Last::Retryable) => 12,
-        State::Expired(Last::Unknown) => 13,
-    }
-}
-
-pub(super) fn state(code: i16) -> Result<State, StoreError> {
-    match code {
-        1 => Ok(State::Running),
-        2 => Ok(State::Completed),
-        3 => Ok(State::Failed),
-        4 => Ok(State::Retryable),
-        5 => Ok(State::Unknown),
-        10 => Ok(State::Expired(Last::Completed)),
-        11 => Ok(State::Expired(Last::Failed)),
-        12 => Ok(State::Expired(Last::Retryable)),
-        13 => Ok(State::Expired(Last::Unknown)),
-        _ => Err(StoreError::new(
-            StoreErrorKind::Unsupported,
-            "a record has a state this version does not know",
-        )),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn states_survive_their_numbers() {
-        let states = (0..=20).filter_map(|number| Some((number, state(number).ok()?)));
-        assert_eq!(
-            states
-                .inspect(|(number, state)| assert_eq!(code(*state), *number))
-                .count(),
-            9
-        );
-    }
 
     #[test]
     fn no_duration_outgrows_the_databases_numbers() {
@@ -361,6 +312,5 @@ mod tests {
                 .and_then(|sum| sum.checked_add(1 << 53))
                 .is_some()
         );
-        assert_eq!(bigint(u64::MAX), i64::MAX);
     }
 }

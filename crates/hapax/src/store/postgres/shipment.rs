@@ -6,11 +6,11 @@ use std::sync::Arc;
 use hapax_core::audit::LogEntry;
 use hapax_core::fingerprint::FingerprintPolicy;
 use hapax_core::record::Record;
-use hapax_core::scope::{Principal, Scope};
+use hapax_core::scope::Scope;
 use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
-use super::row::{bigint, code};
+use crate::store::codec::{self, bigint, state_code};
 
 /// A column of a statement: the values of all rows, with their type.
 struct Column<'a>(Box<dyn ToSql + Send + Sync + 'a>, Type);
@@ -59,7 +59,7 @@ impl<'a> Heads<'a> {
                 heads().map(|head| &head.id.as_bytes()[..]),
                 Type::BYTEA_ARRAY,
             ),
-            column(heads().map(|head| code(head.state)), Type::INT2_ARRAY),
+            column(heads().map(|head| state_code(head.state)), Type::INT2_ARRAY),
             column(
                 heads().map(|head| bigint(head.fence.as_u64())),
                 Type::INT8_ARRAY,
@@ -70,23 +70,23 @@ impl<'a> Heads<'a> {
                 Type::INT4_ARRAY,
             ),
             column(
-                heads().map(|head| bigint(head.created_at.as_micros())),
+                heads().map(|head| codec::micros(head.created_at)),
                 Type::INT8_ARRAY,
             ),
             column(
-                heads().map(|head| bigint(head.claimed_at.as_micros())),
+                heads().map(|head| codec::micros(head.claimed_at)),
                 Type::INT8_ARRAY,
             ),
             column(
-                heads().map(|head| bigint(head.finished_at.as_micros())),
+                heads().map(|head| codec::micros(head.finished_at)),
                 Type::INT8_ARRAY,
             ),
             column(
-                heads().map(|head| bigint(head.expires_at.as_micros())),
+                heads().map(|head| codec::micros(head.expires_at)),
                 Type::INT8_ARRAY,
             ),
             column(
-                heads().map(|head| bigint(head.tombstone_until.as_micros())),
+                heads().map(|head| codec::micros(head.tombstone_until)),
                 Type::INT8_ARRAY,
             ),
             column(
@@ -154,7 +154,7 @@ impl<'a> Entries<'a> {
                 Type::INT8_ARRAY,
             ),
             column(
-                log.iter().map(|entry| bigint(entry.at.as_micros())),
+                log.iter().map(|entry| codec::micros(entry.at)),
                 Type::INT8_ARRAY,
             ),
             column(
@@ -194,11 +194,11 @@ impl<'a> Entries<'a> {
                 Type::BYTEA_ARRAY,
             ),
             column(
-                touched().map(|touched| touched.map(|touched| code(touched.before))),
+                touched().map(|touched| touched.map(|touched| state_code(touched.before))),
                 Type::INT2_ARRAY,
             ),
             column(
-                touched().map(|touched| touched.map(|touched| code(touched.after))),
+                touched().map(|touched| touched.map(|touched| state_code(touched.after))),
                 Type::INT2_ARRAY,
             ),
             column(
@@ -214,9 +214,8 @@ impl<'a> Entries<'a> {
                 Type::INT8_ARRAY,
             ),
             column(
-                touched().map(|touched| {
-                    touched.map_or(0, |touched| bigint(touched.created_at.as_micros()))
-                }),
+                touched()
+                    .map(|touched| touched.map_or(0, |touched| codec::micros(touched.created_at))),
                 Type::INT8_ARRAY,
             ),
         ])
@@ -233,8 +232,5 @@ impl<'a> Entries<'a> {
 
 /// Null: anonymous.
 fn principal(scope: &Scope) -> Option<&[u8]> {
-    match &scope.principal {
-        Principal::Anonymous => None,
-        Principal::Named(name) => Some(name.as_bytes()),
-    }
+    codec::principal(scope).map(str::as_bytes)
 }

@@ -26,9 +26,10 @@ use super::error::{Failure, OpenError, is_missing, refused_role};
 use super::lane::Parameters;
 use super::lineage::check_schema;
 use super::policies::{self, Policies};
-use super::row::{self, bigint};
+use super::row;
 use super::shipment::{Entries, Heads};
 use super::{ConnectOptions, audit};
+use crate::store::codec::{self, bigint};
 
 /// A database as a [copy](crate::store::copy) begins or ends in it: also one that serves no more,
 /// or not yet. Takes the role that owns the schema, as nobody else may take a store out of use.
@@ -205,14 +206,7 @@ impl Mover {
             let answer = row::record(row, &self.policies, None)?.and_then(|record| record.answer);
             Ok(shipped(Record { head, answer }, row::now(row)?))
         };
-        read().map_err(|error: StoreError| {
-            let kind = if error.kind() == StoreErrorKind::Unavailable {
-                StoreErrorKind::Unavailable
-            } else {
-                StoreErrorKind::Corrupt
-            };
-            StoreError::new(kind, format!("record {id} cannot be copied: {error}")).because(error)
-        })
+        read().map_err(|error| codec::not_copied(id, error))
     }
 
     /// Sees to it that every policy that these rows name is known.

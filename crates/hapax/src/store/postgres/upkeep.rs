@@ -14,8 +14,9 @@ use tokio_postgres::types::Type;
 use super::Postgres;
 use super::lane::Parameters;
 use super::lineage::Beat;
-use super::row::{self, bigint, micros};
+use super::row::{self, micros};
 use crate::hash::Ids;
+use crate::store::codec::bigint;
 
 /// Renewals in one statement.
 const RENEWALS_MAX: usize = 1024;

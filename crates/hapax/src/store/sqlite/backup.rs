@@ -17,10 +17,10 @@ use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, OpenFlags};
 use tempfile::NamedTempFile;
 
-use super::error::store_error;
 use super::owner::with_suffix;
 use super::schema::Meta;
 use super::view;
+use crate::store::sqlite_kit::error::store_error;
 
 /// Pages copied between two batches: so few that a caller hardly waits longer.
 const STEP_PAGES: i32 = 16;

@@ -8,13 +8,13 @@ use hapax_core::store::StoreError;
 use hapax_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension};
 
-use super::error::store_error;
 use super::index::{Index, Move, Running, To, prefix};
 use super::place::{Lanes, OPEN, Place, bounds};
 use super::policies::Policies;
 use super::roll::{self, Loader, Roll};
 use super::row::{Leases, Rows, Stored};
 use super::schema::Meta;
+use crate::store::sqlite_kit::error::store_error;
 
 /// The two tables that have lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,6 +35,8 @@ pub(super) struct Book {
     pub(super) meta: Meta,
     /// Lanes that could not be swept because the file is damaged there.
     pub(super) damaged: HashSet<(Kind, u16)>,
+    /// Whether a sweep was made since the file's size was looked after.
+    pub(super) has_swept: bool,
 }
 
 impl Book {
@@ -54,6 +56,7 @@ impl Book {
             roll: Roll::default(),
             meta,
             damaged: HashSet::new(),
+            has_swept: false,
         };
         for lane in lanes(connection, "answers", "due")? {
             book.answers.found(lane.next(), lane.last_due);

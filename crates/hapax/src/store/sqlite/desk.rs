@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use hapax_core::store::{Change, StoreError, Written};
+use hapax_core::store::StoreError;
 use rusqlite::Connection;
 
 use super::book::Book;
@@ -16,9 +16,10 @@ use super::page::{Failure, Page};
 use super::schema::Meta;
 use super::shared::{Connections, Shared, shut};
 use super::transfer::{Turn, Turned};
-use super::writer::{Answer, Command, Queue};
-use super::{backup, erasure, repair, transfer};
+use super::writer::{Answer, Command, Finish, Queue, Work};
+use super::{backup, repair, transfer};
 use crate::backoff::Backoff;
+use crate::store::sqlite_kit::error::{is_suspect, store_error};
 
 /// Pages given back to the file system at a time: when nobody waits, and between two batches.
 const SHRINK_PAGES_IDLE: u32 = 2048;
@@ -67,9 +68,6 @@ struct Broken {
     next_try: Instant,
 }
 
-/// What a command came to, to be told once it is durable.
-type Told = Box<dyn FnOnce(Option<StoreError>)>;
-
 impl Desk {
     pub(super) fn new(
         shared: Arc<Shared>,
@@ -113,16 +111,17 @@ impl Desk {
             .into_iter()
             .filter_map(|command| chores.take(command))
             .collect();
-        chores.has_swept = batch
-            .iter()
-            .any(|command| matches!(command, Command::Sweep(..)));
         self.look_for_trouble();
         self.reopen_if_due();
         if !batch.is_empty() {
             self.commit(batch);
         }
         self.erase();
-        if self.is_shrinking || chores.has_swept {
+        let has_swept = match &mut self.state {
+            State::Open(open) => std::mem::take(&mut open.book.has_swept),
+            State::Broken(_) => false,
+        };
+        if self.is_shrinking || has_swept {
             self.keep_house(
                 chores.reset_log,
                 Some(if is_idle {
@@ -143,22 +142,20 @@ impl Desk {
         }
     }
 
-    /// Carries out a batch in one transaction and tells nobody anything before it is durable.
-    pub(super) fn commit(&mut self, batch: Vec<Command>) {
+    /// Carries out a batch in one transaction, and answers nobody before it is durable.
+    fn commit(&mut self, batch: Vec<Work>) {
         let begun = Instant::now();
-        let (mut told, mut forgotten) = (Vec::with_capacity(batch.len()), Vec::new());
+        let mut finishes = Vec::with_capacity(batch.len());
         let result = match &mut self.state {
             State::Broken(broken) => {
-                batch
-                    .into_iter()
-                    .for_each(|command| told.push(refuse(command)));
+                finishes.extend(batch.into_iter().map(refuse));
                 Err(Failure {
                     error: broken.error.clone(),
                     is_suspect: false,
                 })
             }
             State::Open(open) => open
-                .carry_out(&self.shared, batch, &mut told, &mut forgotten)
+                .carry_out(&self.shared, batch, &mut finishes)
                 .and_then(|()| in_place(&self.shared)),
         };
         let error = match result {
@@ -175,13 +172,9 @@ impl Desk {
                 Some(failure.error)
             }
         };
-        for tell in told {
-            tell(error.clone());
-        }
-        for (reply, written) in forgotten {
-            match &error {
-                None => self.erasures.owe(reply, written),
-                Some(error) => drop(reply.send(Err(error.clone()))),
+        for finish in finishes {
+            if let Some(forgotten) = finish(error.clone()) {
+                self.erasures.owe(forgotten);
             }
         }
     }
@@ -192,9 +185,9 @@ impl Desk {
             State::Broken(_) => None,
         };
         if let Err(error) = self.erasures.work(&self.shared, connection.as_deref())
-            && super::error::is_suspect(&error)
+            && is_suspect(&error)
         {
-            self.fail(super::error::store_error(error));
+            self.fail(store_error(error));
         }
     }
 
@@ -220,7 +213,7 @@ impl Desk {
         if let Some(error) = suspect
             && matches!(self.state, State::Open(_))
         {
-            self.fail(super::error::store_error(error));
+            self.fail(store_error(error));
         }
     }
 
@@ -271,8 +264,8 @@ impl Desk {
             kept = kept.and_then(|()| self.keep_size(&connection, pages));
         }
         if let Err(error) = kept {
-            if super::error::is_suspect(&error) {
-                self.fail(super::error::store_error(error));
+            if is_suspect(&error) {
+                self.fail(store_error(error));
             } else {
                 // A full disk, or somebody else's lock: the next time will do.
                 self.is_shrinking = false;
@@ -403,18 +396,17 @@ impl Desk {
 #[derive(Default)]
 struct Chores {
     reset_log: bool,
-    has_swept: bool,
     backups: Vec<(std::path::PathBuf, Answer<backup::Copied>)>,
     turns: Vec<(Box<Turn>, Answer<bool>)>,
 }
 
 impl Chores {
-    fn take(&mut self, command: Command) -> Option<Command> {
+    fn take(&mut self, command: Command) -> Option<Work> {
         match command {
+            Command::Write { work, .. } => return Some(work),
             Command::ResetLog => self.reset_log = true,
             Command::Backup(path, reply) => self.backups.push((path, reply)),
             Command::Turn(turn, reply) => self.turns.push((turn, reply)),
-            write => return Some(write),
         }
         None
     }
@@ -424,60 +416,27 @@ impl Open {
     fn carry_out(
         &mut self,
         shared: &Shared,
-        batch: Vec<Command>,
-        told: &mut Vec<Told>,
-        forgotten: &mut Vec<(Answer<Written>, Written)>,
+        batch: Vec<Work>,
+        finishes: &mut Vec<Finish>,
     ) -> Result<(), Failure> {
-        let clock = &*shared.clock;
         let mut page = match Page::open(
             &self.connection,
             &shared.policies,
             shared.incarnation,
-            clock,
+            &*shared.clock,
             &mut self.book,
         ) {
             Ok(page) => page,
             Err(failure) => {
-                batch
-                    .into_iter()
-                    .for_each(|command| told.push(refuse(command)));
+                finishes.extend(batch.into_iter().map(refuse));
                 return Err(failure);
             }
         };
-        for command in batch {
-            if page.failure().is_some() {
-                told.push(refuse(command));
-                continue;
-            }
-            match command {
-                // A caller who gave up is not surprised by a write it no longer expects.
-                Command::Put(_, reply) if reply.is_closed() => {}
-                Command::Put(mut asked, reply) => {
-                    let is_forgetting = matches!(asked.put.change, Change::Forget(..));
-                    match page.put_if(&asked.put, asked.answer.as_mut()) {
-                        Ok(Written::Won(_)) if is_forgetting && page.is_left_open() => {
-                            told.push(tell(reply, Err(erasure::unsealed())));
-                        }
-                        Ok(written @ Written::Won(_)) if is_forgetting => {
-                            forgotten.push((reply, written));
-                        }
-                        written => told.push(tell(reply, written)),
-                    }
-                }
-                Command::Get(ids, reply) => told.push(tell(reply, page.get(&ids))),
-                Command::Renew(renewals, reply) => told.push(tell(reply, page.renew(&renewals))),
-                Command::Sweep(limit, reply) => told.push(tell(reply, page.sweep(limit))),
-                Command::Remember(principals, reply) => {
-                    told.push(tell(reply, page.remember(&principals)));
-                }
-                Command::Note(note, reply) => told.push(tell(reply, page.note(*note))),
-                Command::Import(mut arrived, reply) => {
-                    told.push(tell(reply, page.import(&mut arrived)));
-                }
-                Command::Backup(..) | Command::Turn(..) | Command::ResetLog => {
-                    unreachable!("taken out before")
-                }
-            }
+        for work in batch {
+            finishes.push(match page.failure() {
+                None => work(Ok(&mut page)),
+                Some(_) => refuse(work),
+            });
         }
         page.commit()
     }
@@ -494,13 +453,6 @@ impl Open {
     }
 }
 
-/// A result that is good only if the commit is.
-fn tell<T: 'static>(reply: Answer<T>, result: Result<T, StoreError>) -> Told {
-    Box::new(move |error| {
-        let _ = reply.send(error.map_or(result, Err));
-    })
-}
-
 /// Nothing is durable in a file that nobody will find again.
 fn in_place(shared: &Shared) -> Result<(), Failure> {
     if shared.is_in_place() {
@@ -513,20 +465,8 @@ fn in_place(shared: &Shared) -> Result<(), Failure> {
     })
 }
 
-fn refuse(command: Command) -> Told {
-    let never = StoreError::unavailable("the write was not begun");
-    match command {
-        Command::Put(_, reply) => tell(reply, Err(never)),
-        Command::Get(_, reply) => tell(reply, Err(never)),
-        Command::Renew(_, reply) => tell(reply, Err(never)),
-        Command::Sweep(_, reply) => tell(reply, Err(never)),
-        Command::Remember(_, reply) => tell(reply, Err(never)),
-        Command::Note(_, reply) => tell(reply, Err(never)),
-        Command::Backup(_, reply) => tell(reply, Err(never)),
-        Command::Import(_, reply) => tell(reply, Err(never)),
-        Command::Turn(_, reply) => tell(reply, Err(never)),
-        Command::ResetLog => Box::new(drop),
-    }
+fn refuse(work: Work) -> Finish {
+    work(Err(StoreError::unavailable("the write was not begun")))
 }
 
 /// An error and what caused it, in one line.

@@ -33,9 +33,14 @@ pub(super) struct Erasures {
     tries: u32,
 }
 
+/// A forgetting that is durable, to be answered once it is complete.
+pub(super) struct Forgotten {
+    pub(super) reply: Answer<Written>,
+    pub(super) written: Written,
+}
+
 struct Waiting {
-    reply: Answer<Written>,
-    written: Written,
+    forgotten: Forgotten,
     until: Instant,
 }
 
@@ -49,11 +54,9 @@ impl Erasures {
         }
     }
 
-    /// A forgetting that is durable, to be told once it is complete.
-    pub(super) fn owe(&mut self, reply: Answer<Written>, written: Written) {
+    pub(super) fn owe(&mut self, forgotten: Forgotten) {
         self.waiting.push(Waiting {
-            reply,
-            written,
+            forgotten,
             until: Instant::now() + self.patience,
         });
     }
@@ -90,18 +93,18 @@ impl Erasures {
             if std::mem::take(&mut self.is_late) {
                 tracing::info!("what was forgotten is erased from the disk now");
             }
-            for Waiting { reply, written, .. } in self.waiting.drain(..) {
-                let _ = reply.send(Ok(written));
+            for Waiting { forgotten, .. } in self.waiting.drain(..) {
+                let _ = forgotten.reply.send(Ok(forgotten.written));
             }
             return Ok(());
         }
         let now = Instant::now();
-        for Waiting { reply, .. } in self.waiting.extract_if(.., |waiting| waiting.until <= now) {
+        for late in self.waiting.extract_if(.., |waiting| waiting.until <= now) {
             self.is_late = true;
             tracing::error!(
                 "a forgotten answer may still be on the disk: another program reads the store file and holds its log"
             );
-            let _ = reply.send(Err(unerased()));
+            let _ = late.forgotten.reply.send(Err(unerased()));
         }
         erased.map(drop)
     }

@@ -12,15 +12,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use rusqlite::Connection;
 
+use super::OpenError;
 use super::owner::with_suffix;
 use super::shared::Shared;
 use super::writer::Command;
+use crate::store::sqlite_kit::Thread;
+use crate::store::sqlite_kit::error::is_suspect;
 
 /// A page of the file and its header in the log.
 const FRAME_BYTES: u64 = 4096 + 24;
@@ -155,7 +157,8 @@ fn length(path: &Path) -> u64 {
 /// The copying thread.
 pub(super) struct Copier {
     wake: Arc<Wake>,
-    thread: Option<JoinHandle<()>>,
+    // Waited for when this is dropped, after it was told to stop.
+    _thread: Thread,
 }
 
 /// What the copying thread waits for.
@@ -212,10 +215,10 @@ impl Copier {
         shared: Arc<Shared>,
         wake: Arc<Wake>,
         writer: SyncSender<Command>,
-    ) -> Copier {
-        let thread = std::thread::Builder::new().name("hapax-log".into());
+    ) -> Result<Copier, OpenError> {
+        let path = shared.path.clone();
         let heard = wake.clone();
-        let thread = thread.spawn(move || {
+        let work = move || {
             loop {
                 let look = if heard.is_held.load(Ordering::Relaxed) {
                     LOOK_HELD
@@ -231,20 +234,17 @@ impl Copier {
                     let _ = writer.try_send(Command::ResetLog);
                 }
             }
-        });
-        Copier {
+        };
+        Ok(Copier {
             wake,
-            thread: Some(thread.expect("a thread can be started")),
-        }
+            _thread: Thread::start("hapax-log", &path, work)?,
+        })
     }
 }
 
 impl Drop for Copier {
     fn drop(&mut self) {
         self.wake.ask(Asked::Stop);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 
@@ -260,7 +260,7 @@ fn copy(shared: &Shared, wake: &Wake) -> bool {
             Ok(next) => return next == Next::Reset,
             Err(error) => {
                 tracing::warn!(%error, "the log could not be copied into the store file");
-                if super::error::is_suspect(&error) {
+                if is_suspect(&error) {
                     *wake.suspect.lock() = Some(error);
                     return true;
                 }

@@ -19,16 +19,14 @@
 //! To read the code: `schema` has the tables, `place` says where a row goes, `index` and `roll` how
 //! it is found again. `writer` is the queue, `desk` the writer's day, `page` one transaction,
 //! `book` what it knows without reading. `log` keeps the log short, `repair` opens the file again
-//! when the disk failed, `backup` copies it, `audit` has what was done by hand, `seal` and
+//! when the disk failed, `backup` copies it, `seal` and
 //! `erasure` make forgetting erase, `principals` knows who has records, `transfer` moves everything
-//! into another store.
+//! into another store. What it shares with [`Guest`](super::guest) is in `sqlite_kit`.
 
-pub(super) mod audit;
 mod backup;
 mod book;
 mod desk;
 mod erasure;
-pub(super) mod error;
 mod index;
 mod log;
 mod owner;
@@ -39,7 +37,7 @@ mod principals;
 mod reader;
 mod repair;
 mod roll;
-pub(super) mod row;
+mod row;
 pub(super) mod schema;
 mod seal;
 mod shared;
@@ -50,10 +48,9 @@ mod writer;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::TrySendError;
 use std::time::Duration;
 
-use hapax_core::audit::{LogEntry, LogQuery, Note};
+use hapax_core::audit::{LogEntry, LogQuery, Note, REASON_BYTES_MAX};
 use hapax_core::record::Head;
 use hapax_core::scope::{PrincipalId, RecordId};
 use hapax_core::store::{
@@ -61,26 +58,23 @@ use hapax_core::store::{
     StoreError, Swept, Written,
 };
 use hapax_core::time::{Clock, Timestamp};
-use tokio::sync::oneshot;
 
+pub use super::sqlite_kit::SQLITE_VERSION_MIN;
+pub use super::sqlite_kit::error::OpenError;
 pub use backup::{BackupError, Copied};
-pub use error::OpenError;
 pub use schema::Restored;
 pub use stats::Stats;
 pub use view::View;
 
 use self::book::Book;
-use self::error::store_error;
 use self::index::{Found, prefix};
 use self::log::{Copier, Wake};
 use self::owner::Owner;
-use self::reader::Readers;
 use self::schema::{Meta, Opened, Purpose};
 use self::shared::{Connections, Shared};
 use self::writer::{Command, Start, Writer};
-
-/// SQLite before this version can corrupt a database in WAL mode (the WAL-reset bug).
-pub const SQLITE_VERSION_MIN: i32 = 3_051_003;
+use super::sqlite_kit::error::{store_error, unreadable};
+use super::sqlite_kit::{Readers, audit, blocking};
 
 /// Records in one SQLite file.
 pub struct Sqlite {
@@ -201,11 +195,7 @@ impl Sqlite {
     }
 
     fn open_blocking(path: &Path, options: Options, purpose: Purpose) -> Result<Sqlite, OpenError> {
-        if rusqlite::version_number() < SQLITE_VERSION_MIN {
-            return Err(OpenError::SqliteTooOld {
-                found: rusqlite::version().to_owned(),
-            });
-        }
+        super::sqlite_kit::check_version()?;
         let path = &owner::locate(path)?;
         let mut owner = Owner::take(path)?;
         let Opened {
@@ -216,7 +206,7 @@ impl Sqlite {
         } = schema::open(path, options.clock, owner.last(), purpose)?;
         let shared = Arc::new(Shared::new(path.clone(), clock, meta.incarnation));
         let mut book = Book::load(&connection, &shared.policies, shared.leases())
-            .map_err(|source| schema::unreadable(path, source))?;
+            .map_err(|source| unreadable(path, source))?;
         if let Some(Restored { copied_at }) = restored {
             let copied_at = copied_at.map(|at| httpdate::fmt_http_date(at.to_system_time()));
             tracing::error!(
@@ -228,7 +218,7 @@ impl Sqlite {
             book.meta.copied = Timestamp::ZERO;
             book.meta
                 .write(&connection)
-                .map_err(|source| schema::unreadable(path, store_error(source)))?;
+                .map_err(|source| unreadable(path, store_error(source)))?;
         }
         owner.sign(path, &meta.name, meta.incarnation)?;
         shared.open(Connections::open(path)?, book.index.clone());
@@ -246,9 +236,9 @@ impl Sqlite {
             queue_bytes_max,
             erase_patience,
         };
-        let readers = Readers::start(&shared)?;
-        let writer = Writer::start(shared.clone(), start);
-        let copier = Copier::start(shared.clone(), wake, writer.commands());
+        let readers = reader::start(&shared)?;
+        let writer = Writer::start(shared.clone(), start)?;
+        let copier = Copier::start(shared.clone(), wake, writer.commands())?;
         Ok(Sqlite {
             readers,
             _copier: copier,
@@ -263,7 +253,7 @@ impl Sqlite {
     async fn read(&self, ids: Vec<RecordId>) -> Result<Reading, StoreError> {
         // While there is no file to be read, the writer is the one who opens it again.
         let Ok(index) = self.shared.index() else {
-            return self.writer.ask(|reply| Command::Get(ids, reply)).await;
+            return self.read_in_order(ids).await;
         };
         let found: Vec<_> = ids.iter().map(|id| (*id, index.find(id))).collect();
         if found
@@ -278,8 +268,14 @@ impl Sqlite {
         };
         match self.readers.ask(read).await? {
             Some(reading) => Ok(reading),
-            None => self.writer.ask(|reply| Command::Get(ids, reply)).await,
+            None => self.read_in_order(ids).await,
         }
+    }
+
+    /// Reads records among the writes.
+    fn read_in_order(&self, ids: Vec<RecordId>) -> Reply<'_, Reading> {
+        self.writer
+            .write(size_of_val(&*ids), move |page| page.get(&ids))
     }
 
     /// What takes no look into the file: nothing, and what is running.
@@ -353,18 +349,19 @@ impl Store for Sqlite {
 
     fn put_if(&self, put: Put) -> Reply<'_, Written> {
         if put.condition != Condition::Absent {
-            return self.writer.ask(|reply| Command::put(put, reply));
+            return self.writer.put(put);
         }
         Box::pin(async move {
             match self.seen(&put).await? {
                 Some(seen) => Ok(Written::Lost(seen)),
-                None => self.writer.ask(|reply| Command::put(put, reply)).await,
+                None => self.writer.put(put).await,
             }
         })
     }
 
     fn renew(&self, renewals: Vec<Renewal>) -> Reply<'_, Vec<bool>> {
-        self.writer.ask(|reply| Command::Renew(renewals, reply))
+        self.writer
+            .write(size_of_val(&*renewals), move |page| page.renew(&renewals))
     }
 
     fn list(&self, query: ListQuery) -> Reply<'_, Vec<Head>> {
@@ -372,7 +369,7 @@ impl Store for Sqlite {
     }
 
     fn sweep(&self, limit: usize) -> Reply<'_, Swept> {
-        self.writer.ask(|reply| Command::Sweep(limit, reply))
+        self.writer.write(0, move |page| page.sweep(limit))
     }
 
     fn pulse(&self) -> Reply<'_, Pulse> {
@@ -400,8 +397,9 @@ impl Store for Sqlite {
     }
 
     fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()> {
-        self.writer
-            .ask(|reply| Command::Remember(principals, reply))
+        self.writer.write(size_of_val(&*principals), move |page| {
+            page.remember(&principals)
+        })
     }
 
     fn knows(&self, principal: PrincipalId) -> Reply<'_, bool> {
@@ -416,32 +414,8 @@ impl Store for Sqlite {
     }
 
     fn note(&self, note: Note) -> Reply<'_, LogEntry> {
+        // A bounded text; the rest is nothing to speak of.
         self.writer
-            .ask(|reply| Command::Note(Box::new(note), reply))
+            .write(REASON_BYTES_MAX, move |page| page.note(note))
     }
-}
-
-/// Waits for the disk on a thread that may.
-pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    tokio::task::spawn_blocking(work)
-        .await
-        .expect("it does not panic")
-}
-
-/// What one of the store's threads will answer to a message, if it took it.
-pub(super) fn answered<T: Send + 'static, M>(
-    sent: Result<(), TrySendError<M>>,
-    answer: oneshot::Receiver<Result<T, StoreError>>,
-) -> Reply<'static, T> {
-    let stopped = || StoreError::unavailable("the store has stopped");
-    let taken = sent.map_err(|error| match error {
-        TrySendError::Full(_) => {
-            StoreError::unavailable("too many requests are waiting for the store")
-        }
-        TrySendError::Disconnected(_) => stopped(),
-    });
-    Box::pin(async move {
-        taken?;
-        answer.await.map_err(|_| stopped())?
-    })
 }

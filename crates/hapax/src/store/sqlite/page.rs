@@ -18,18 +18,19 @@ use hapax_core::store::{
 use hapax_core::time::{Clock, Timestamp};
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::audit;
 use super::book::{Book, Kind};
-use super::error::{is_damage, is_suspect, store_error};
-use super::index::{Found, Move, Running, To};
+use super::index::{Move, Running, To};
 use super::place::{Place, bounds};
 use super::policies::Policies;
 use super::principals;
 use super::roll;
-use super::row::{self, Leases, Lookup, Rows, Stored, micros};
+use super::row::{self, Leases, Rows, Stored};
 use super::schema::Meta;
 use super::seal::{self, Sealed, Seals};
 use crate::hash::Ids;
+use crate::store::codec::micros;
+use crate::store::sqlite_kit::audit;
+use crate::store::sqlite_kit::error::{is_damage, is_suspect, store_error};
 
 /// The clock is written down at least so often, so that it does not begin much earlier after a
 /// restart on a machine that lost its own.
@@ -235,19 +236,7 @@ impl<'a> Page<'a> {
         if let Some(stored) = self.changed.get(id) {
             return Ok(stored.clone());
         }
-        match self.book.index.find(id) {
-            Found::Absent => Ok(None),
-            Found::Running(Running { place, head }) => Ok(Some(Stored {
-                place,
-                head,
-                answer: None,
-            })),
-            Found::Rows(places) => match self.rows.find(id, &places)? {
-                Lookup::Found(stored) => Ok(Some(stored)),
-                Lookup::Absent => Ok(None),
-                Lookup::Missing => Err(row::missing()),
-            },
-        }
+        self.rows.look_up(id, self.book.index.find(id))?.settled()
     }
 
     pub(super) fn get(&self, ids: &[RecordId]) -> Result<Reading, StoreError> {
@@ -341,6 +330,7 @@ impl<'a> Page<'a> {
 
     pub(super) fn sweep(&mut self, limit: usize) -> Result<Swept, StoreError> {
         let now = self.clock.now();
+        self.book.has_swept = true;
         let mut swept = Swept::default();
         for id in self.book.index.lapsed(now, limit) {
             // This very batch may have renewed or ended it.

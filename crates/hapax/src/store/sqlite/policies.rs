@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use hapax_core::fingerprint::FingerprintPolicy;
-use hapax_core::store::{StoreError, StoreErrorKind};
+use hapax_core::store::StoreError;
 use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension};
 
-use super::error::store_error;
+use crate::store::codec;
+use crate::store::sqlite_kit::error::store_error;
 
 /// The policies that have been met, by their number in the file.
 #[derive(Default)]
@@ -45,17 +46,7 @@ impl Policies {
             .query_row([number], |row| row.get(0))
             .optional()
             .map_err(store_error)?;
-        let text = text.ok_or_else(|| {
-            StoreError::corrupt("a record was fingerprinted by a policy that is not there")
-        })?;
-        let policy: FingerprintPolicy = text.parse().map_err(|error| {
-            StoreError::new(
-                StoreErrorKind::Unsupported,
-                "a record was written by a newer version of Hapax",
-            )
-            .because(error)
-        })?;
-        let policy = Arc::new(policy);
+        let policy = codec::policy(&text.ok_or_else(codec::missing_policy)?)?;
         known.by_number.insert(number, policy.clone());
         Ok(policy)
     }

@@ -5,8 +5,8 @@ use hapax_core::store::{KnownPrincipal, StoreError};
 use hapax_core::time::Timestamp;
 use rusqlite::{Connection, params};
 
-use super::error::store_error;
-use super::row::micros;
+use crate::store::codec::micros;
+use crate::store::sqlite_kit::error::store_error;
 
 pub(super) fn remember(
     connection: &Connection,

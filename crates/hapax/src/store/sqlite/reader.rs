@@ -1,102 +1,34 @@
 //! Reading: threads with connections of their own.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::JoinHandle;
 
 use hapax_core::record::{Head, State};
 use hapax_core::scope::RecordId;
-use hapax_core::store::{ListQuery, Reading, Reply, StoreError};
+use hapax_core::store::{ListQuery, Reading, StoreError};
 use hapax_core::time::Timestamp;
-use parking_lot::Mutex;
-use rusqlite::Connection;
-use tokio::sync::oneshot;
 
+use super::OpenError;
 use super::index::{Entry, Found, Index};
 use super::row::{Lookup, Rows, Stored, missing};
 use super::shared::{READERS, Shared, shut};
-use super::{OpenError, answered, error::store_error};
+use crate::store::sqlite_kit::error::store_error;
+use crate::store::sqlite_kit::{Question, Readers};
 
-/// Questions that may wait; further ones are refused.
-const QUEUE_MAX: usize = 4096;
 /// Rows that a listing looks at before it lets others read.
 const LIST_ROWS: usize = 1024;
 /// How often a record may move away from under a listing: far more often than a commit takes to
 /// become known.
 const MOVES_MAX: usize = 100_000;
 
-type Question = Box<dyn FnOnce(Result<&Connection, StoreError>) + Send>;
-
-/// The reading threads.
-pub(super) struct Readers {
-    questions: Option<SyncSender<Question>>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl Readers {
-    pub(super) fn start(shared: &Arc<Shared>) -> Result<Readers, OpenError> {
-        let (questions, queue) = sync_channel::<Question>(QUEUE_MAX);
-        let queue = Arc::new(Mutex::new(queue));
-        let mut threads = Vec::new();
-        for number in 0..READERS {
-            let (queue, shared) = (queue.clone(), shared.clone());
-            let io = |source| OpenError::Io {
-                path: shared.path.clone(),
-                source,
-            };
-            let thread = std::thread::Builder::new().name("hapax-reader".into());
-            let inside = shared.clone();
-            threads.push(
-                thread
-                    .spawn(move || answer_all(number, &inside, &queue))
-                    .map_err(io)?,
-            );
-        }
-        Ok(Readers {
-            questions: Some(questions),
-            threads,
-        })
-    }
-
-    pub(super) fn ask<T, F>(&self, question: F) -> Reply<'static, T>
-    where
-        T: Send + 'static,
-        F: FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
-    {
-        let (reply, answer) = oneshot::channel();
-        let question: Question = Box::new(move |connection| {
-            if !reply.is_closed() {
-                let _ = reply.send(connection.and_then(question));
-            }
-        });
-        answered(
-            self.questions
-                .as_ref()
-                .expect("open until dropped")
-                .try_send(question),
-            answer,
-        )
-    }
-}
-
-impl Drop for Readers {
-    fn drop(&mut self) {
-        self.questions = None;
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
-    }
-}
-
-fn answer_all(number: usize, shared: &Shared, queue: &Mutex<Receiver<Question>>) {
-    loop {
-        let question = queue.lock().recv();
-        let Ok(question) = question else { return };
-        match &*shared.enter() {
+pub(super) fn start(shared: &Arc<Shared>) -> Result<Readers, OpenError> {
+    let reader = |number| {
+        let shared = shared.clone();
+        move |question: Question| match &*shared.enter() {
             Some(connections) => question(Ok(&connections.reader(number))),
             None => question(Err(shut())),
         }
-    }
+    };
+    Readers::start(&shared.path, (0..READERS).map(reader))
 }
 
 /// Reads records by what the index knew of them. `None` if a row was not where the index had it:
@@ -114,18 +46,9 @@ pub(super) fn get(
         .map_err(store_error)?;
     let mut stored = Vec::with_capacity(found.len());
     for (id, found) in found {
-        stored.push(match found {
-            Found::Absent => None,
-            Found::Running(running) => Some(Stored {
-                place: running.place,
-                head: running.head,
-                answer: None,
-            }),
-            Found::Rows(places) => match rows.find(&id, &places)? {
-                Lookup::Found(stored) => Some(stored),
-                Lookup::Absent => None,
-                Lookup::Missing => return Ok(None),
-            },
+        stored.push(match rows.look_up(&id, found)? {
+            Lookup::Missing => return Ok(None),
+            found => found.settled()?,
         });
     }
     let now = now();

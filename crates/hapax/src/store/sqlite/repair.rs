@@ -16,10 +16,10 @@ use hapax_core::store::StoreError;
 use rusqlite::Connection;
 
 use super::book::Book;
-use super::error::store_error;
 use super::owner::with_suffix;
 use super::schema::{self, Meta};
 use super::shared::{Connections, Shared};
+use crate::store::sqlite_kit::error::store_error;
 
 /// Opens the file, shows that it can be written, and reads everything again. Nothing else may have
 /// it open.

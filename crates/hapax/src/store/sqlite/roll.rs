@@ -15,10 +15,10 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use hapax_core::store::StoreError;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::error::store_error;
 use super::index::{Entry, Index, prefix};
 use super::place::{Place, TURN_BITS, bounds};
 use super::row::Rows;
+use crate::store::sqlite_kit::error::store_error;
 
 /// Rows that one piece covers: small enough to be written in passing.
 const PAGE_ROWS: usize = 16 * 1024;

@@ -2,21 +2,23 @@
 
 use std::sync::Arc;
 
-use hapax_core::answer::Answer;
 use hapax_core::fingerprint::Fingerprint;
-use hapax_core::key::Key;
-use hapax_core::record::{AttemptToken, Fence, Head, Last, Record, State};
-use hapax_core::request_id::RequestId;
-use hapax_core::scope::{Principal, RecordId, Scope};
+use hapax_core::record::{Fence, Head, Record};
+use hapax_core::scope::RecordId;
 use hapax_core::store::{StoreError, StoreErrorKind};
 use hapax_core::time::Timestamp;
-use rusqlite::types::FromSql;
-use rusqlite::{Connection, OptionalExtension, Row};
+use rusqlite::{Connection, Row};
 
-use super::error::store_error;
+use super::index::{Found, Running};
 use super::place::{OPEN, Place, bounds};
 use super::policies::Policies;
 use super::seal;
+use crate::store::codec;
+use crate::store::sqlite_kit::Queries;
+use crate::store::sqlite_kit::error::store_error;
+use crate::store::sqlite_kit::row::{
+    HEAD_COLUMNS, HeadRow, blob, decode_answer, get, head_columns, missing_answer,
+};
 
 /// Whose leases count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +46,17 @@ pub(super) enum Lookup {
     Missing,
 }
 
+impl Lookup {
+    /// What there is, where nobody is about to move it.
+    pub(super) fn settled(self) -> Result<Option<Stored>, StoreError> {
+        match self {
+            Lookup::Found(stored) => Ok(Some(stored)),
+            Lookup::Absent => Ok(None),
+            Lookup::Missing => Err(missing()),
+        }
+    }
+}
+
 /// A row that should be there is not, and nobody is about to move it.
 pub(super) fn missing() -> StoreError {
     StoreError::corrupt("a record is not where it was written: restore a backup")
@@ -57,23 +70,40 @@ pub(super) struct Rows<'a> {
     pub(super) leases: Leases,
 }
 
-/// In the order of [`Raw`].
-macro_rules! columns {
-    () => {
-        "row, answer, policy, incarnation, state, fence, version, attempts, lease_until, created_at, claimed_at, finished_at, \
-         expires_at, tombstone_until, status, id, token, fingerprint, principal, namespace, method, path, key, checksum, request_id"
-    };
-}
-
 macro_rules! select_heads {
     ($condition:literal) => {
-        concat!("SELECT ", columns!(), " FROM heads WHERE ", $condition)
+        concat!(
+            "SELECT row, answer, policy, incarnation, ",
+            head_columns!(),
+            ", checksum FROM heads WHERE ",
+            $condition
+        )
     };
 }
 
-impl Rows<'_> {
+impl<'a> Rows<'a> {
+    fn queries(self) -> Queries<'a> {
+        Queries {
+            connection: self.connection,
+            explain: store_error,
+        }
+    }
+
+    /// The record that the index has found.
+    pub(super) fn look_up(self, id: &RecordId, found: Found) -> Result<Lookup, StoreError> {
+        match found {
+            Found::Absent => Ok(Lookup::Absent),
+            Found::Running(Running { place, head }) => Ok(Lookup::Found(Stored {
+                place,
+                head,
+                answer: None,
+            })),
+            Found::Rows(places) => self.find(id, &places),
+        }
+    }
+
     /// The record of this id among rows that may be it.
-    pub(super) fn find(self, id: &RecordId, places: &[Place]) -> Result<Lookup, StoreError> {
+    fn find(self, id: &RecordId, places: &[Place]) -> Result<Lookup, StoreError> {
         let mut is_missing = false;
         for place in places {
             match self.read(*place)? {
@@ -90,40 +120,24 @@ impl Rows<'_> {
     }
 
     pub(super) fn read(self, place: Place) -> Result<Option<Stored>, StoreError> {
-        let mut statement = self
-            .connection
-            .prepare_cached(select_heads!("row = ?1"))
-            .map_err(store_error)?;
-        let found = statement
-            .query_row([place.row()], |row| Ok(self.decode(row)))
-            .optional()
-            .map_err(store_error)?;
-        found.transpose()
+        let sql = select_heads!("row = ?1");
+        self.queries()
+            .first(sql, [place.row()], |row| self.stored(&Raw::read(row)?))
     }
 
     /// Everything that no time removes: each with its id, also where a newer version wrote what
     /// this one cannot read.
     pub(super) fn open(self) -> Result<Vec<(Place, RecordId, Option<Stored>)>, StoreError> {
-        let mut statement = self
-            .connection
-            .prepare(select_heads!("row >= ?1 AND row < ?2"))
-            .map_err(store_error)?;
-        let mut rows = statement.query(bounds(OPEN)).map_err(store_error)?;
-        let mut open = Vec::new();
-        while let Some(row) = rows.next().map_err(store_error)? {
+        let sql = select_heads!("row >= ?1 AND row < ?2");
+        self.queries().all(sql, bounds(OPEN), |row| {
             let raw = Raw::read(row)?;
-            let stored = match self.head(&raw) {
-                Ok(head) => Some(Stored {
-                    place: raw.place(),
-                    head: Arc::new(head),
-                    answer: raw.answer(),
-                }),
+            let stored = match self.stored(&raw) {
+                Ok(stored) => Some(stored),
                 Err(error) if error.kind() == StoreErrorKind::Unsupported => None,
                 Err(error) => return Err(error),
             };
-            open.push((raw.place(), raw.id, stored));
-        }
-        Ok(open)
+            Ok((raw.place(), raw.head.id, stored))
+        })
     }
 
     /// The front of a lane, row by row for as long as `each` wants more. Each row is checked before
@@ -136,21 +150,12 @@ impl Rows<'_> {
     ) -> Result<(), StoreError> {
         let (start, end) = bounds(lane);
         let sql = select_heads!("row >= ?1 AND row < ?2 ORDER BY row LIMIT ?3");
-        let mut statement = self.connection.prepare_cached(sql).map_err(store_error)?;
-        let mut rows = statement
-            .query((start, end, limit as i64))
-            .map_err(store_error)?;
-        while let Some(row) = rows.next().map_err(store_error)? {
+        self.queries().each(sql, (start, end, limit as i64), |row| {
             let raw = Raw::read(row)?;
-            let (fence, until) = (
-                Fence::from_u64(raw.numbers[5].unsigned_abs()),
-                raw.numbers[13].unsigned_abs(),
-            );
-            if !each(raw.place(), raw.id, fence, Timestamp::from_micros(until)) {
-                break;
-            }
-        }
-        Ok(())
+            let [_, fence, .., until, _] = raw.head.numbers;
+            let fence = Fence::from_u64(fence.unsigned_abs());
+            Ok(each(raw.place(), raw.head.id, fence, codec::time(until)))
+        })
     }
 
     /// The ids in a range of rows. Each row is checked: one whose id is not what was written would
@@ -168,39 +173,31 @@ impl Rows<'_> {
         // astray: rows would be passed over. So the row before the first and the one after the last
         // are looked at too, and must be where they say.
         let mut last = self.before(from)?;
-        let mut statement = self
-            .connection
-            .prepare_cached(select_heads!("row >= ?1 ORDER BY row"))
-            .map_err(store_error)?;
-        let mut rows = statement.query([from.row()]).map_err(store_error)?;
-        while let Some(row) = rows.next().map_err(store_error)? {
+        let sql = select_heads!("row >= ?1 ORDER BY row");
+        self.queries().each(sql, [from.row()], |row| {
             let raw = Raw::read(row)?;
-            if raw.place() < from || last.is_some_and(|last| raw.place() <= last) {
+            let place = raw.place();
+            if place < from || last.is_some_and(|last| place <= last) {
                 return Err(missing());
             }
-            if raw.place() >= to {
-                break;
+            if place < to {
+                last = Some(place);
+                each(place, raw.head.id);
             }
-            last = Some(raw.place());
-            each(raw.place(), raw.id);
-        }
-        Ok(())
+            Ok(place < to)
+        })
     }
 
     /// The last row before a place.
     fn before(self, place: Place) -> Result<Option<Place>, StoreError> {
         let sql = select_heads!("row < ?1 ORDER BY row DESC LIMIT 1");
-        let mut statement = self.connection.prepare_cached(sql).map_err(store_error)?;
-        let mut rows = statement.query([place.row()]).map_err(store_error)?;
-        let Some(row) = rows.next().map_err(store_error)? else {
-            return Ok(None);
-        };
-        let before = Raw::read(row)?.place();
-        if before >= place {
-            Err(missing())
-        } else {
-            Ok(Some(before))
+        let before = self
+            .queries()
+            .first(sql, [place.row()], |row| Ok(Raw::read(row)?.place()))?;
+        if before.is_some_and(|before| before >= place) {
+            return Err(missing());
         }
+        Ok(before)
     }
 
     /// The record as it is at `now`: its answer is read only where there still is one.
@@ -211,184 +208,54 @@ impl Rows<'_> {
             return Ok(Record { head, answer: None });
         }
         let place = answer.ok_or_else(|| StoreError::corrupt("a kept answer has no place"))?;
-        let mut statement = self
-            .connection
-            .prepare_cached("SELECT content FROM answers WHERE row = ?1")
-            .map_err(store_error)?;
-        let decode = |stored: &[u8]| Answer::decode(&head.id, stored);
-        let answer = statement.query_row([place.row()], |row| {
-            let stored = row.get_ref(0)?.as_blob()?;
-            Ok(seal::unseal(self.connection, place, stored, decode))
-        });
-        let answer = answer
-            .optional()
-            .map_err(store_error)?
-            .ok_or_else(|| StoreError::corrupt("a kept answer is missing"))?;
-        let answer =
-            answer?.ok_or_else(|| StoreError::corrupt("a kept answer has lost its seal"))?;
-        let answer = answer
-            .map_err(|error| StoreError::corrupt("a kept answer is damaged").because(error))?;
+        let sql = "SELECT content FROM answers WHERE row = ?1";
+        let answer = self.queries().first(sql, [place.row()], |row| {
+            let decode = |content: &[u8]| decode_answer(&head.id, content);
+            seal::unseal(self.connection, place, blob(row, 0)?, decode)?
+                .ok_or_else(|| StoreError::corrupt("a kept answer has lost its seal"))?
+        })?;
         Ok(Record {
             head,
-            answer: Some(Arc::new(answer)),
+            answer: Some(answer.ok_or_else(missing_answer)?),
         })
     }
 
-    fn decode(self, row: &Row<'_>) -> Result<Stored, StoreError> {
-        let raw = Raw::read(row)?;
-        Ok(Stored {
-            place: raw.place(),
-            head: Arc::new(self.head(&raw)?),
-            answer: raw.answer(),
-        })
-    }
-
-    /// What the columns stand for; those of a newer version may stand for something unknown.
-    fn head(self, raw: &Raw<'_>) -> Result<Head, StoreError> {
-        let [
-            _,
-            _,
-            policy,
-            owner,
-            code,
-            fence,
-            version,
-            attempts,
-            lease,
-            created,
-            claimed,
-            finished,
-            expires,
-            tombstone,
-            status,
-        ] = raw.numbers;
-        let time = |micros: i64| Timestamp::from_micros(micros.unsigned_abs());
-        let small = |number: i64| {
-            u32::try_from(number)
-                .map_err(|error| StoreError::corrupt("a number is too large").because(error))
-        };
-        let [namespace, method, path, key] = raw.texts;
-        let fingerprint = match (raw.fingerprint, policy) {
-            (Some(digest), 0..) => Some(Fingerprint {
+    fn stored(self, raw: &Raw<'_>) -> Result<Stored, StoreError> {
+        let [_, _, policy, owner] = raw.numbers;
+        let fingerprint = match raw.head.fingerprint {
+            Some(digest) if policy >= 0 => Some(Fingerprint {
                 digest,
                 policy: self.policies.get(self.connection, policy)?,
             }),
             _ => None,
         };
-        Ok(Head {
-            id: raw.id,
-            scope: Arc::new(Scope {
-                namespace: namespace.into(),
-                principal: raw.principal.map_or(Principal::Anonymous, Principal::named),
-                method: method.into(),
-                path: path.into(),
-            }),
-            key: Key::new(key)
-                .map_err(|error| StoreError::corrupt("a stored key is not a key").because(error))?,
-            state: state(code)?,
-            fence: Fence::from_u64(fence.unsigned_abs()),
-            token: AttemptToken::from_bytes(raw.token),
-            version: version.unsigned_abs(),
-            attempts: small(attempts)?,
-            lease_until: if self.leases == Leases::Of(owner) {
-                time(lease)
-            } else {
-                Timestamp::ZERO
-            },
-            fingerprint,
-            created_at: time(created),
-            claimed_at: time(claimed),
-            finished_at: time(finished),
-            expires_at: time(expires),
-            tombstone_until: time(tombstone),
-            status: u16::try_from(status).ok(),
-            kept: raw.answer().is_some(),
-            request_id: raw.request_id.map(request_id).transpose()?,
+        let mut head = raw.head.head(fingerprint, raw.answer().is_some())?;
+        if self.leases != Leases::Of(owner) {
+            head.lease_until = Timestamp::ZERO;
+        }
+        Ok(Stored {
+            place: raw.place(),
+            head: Arc::new(head),
+            answer: raw.answer(),
         })
     }
 }
 
 /// A row as it is written: what the checksum covers, before anything is made of it.
 struct Raw<'a> {
-    /// In this order: row, answer, policy, incarnation, state, fence, version, attempts, lease,
-    /// created, claimed, finished, expires, tombstone, status. What is not there is -1.
-    numbers: [i64; 15],
-    id: RecordId,
-    token: [u8; 16],
-    fingerprint: Option<[u8; 32]>,
-    principal: Option<&'a str>,
-    /// Namespace, method, path, key.
-    texts: [&'a str; 4],
-    /// `None` in every row from before format 7.
-    request_id: Option<&'a str>,
+    /// Row, answer, policy, incarnation. What is not there is -1.
+    numbers: [i64; 4],
+    head: HeadRow<'a>,
 }
 
 impl<'a> Raw<'a> {
-    fn of(stored: &'a Stored, policy: Option<i64>, incarnation: i64) -> Raw<'a> {
-        let Stored {
-            place,
-            head,
-            answer,
-        } = stored;
-        Raw {
-            numbers: [
-                place.row(),
-                answer.map_or(-1, Place::row),
-                policy.unwrap_or(-1),
-                incarnation,
-                code(head.state),
-                head.fence.as_u64() as i64,
-                head.version as i64,
-                i64::from(head.attempts),
-                micros(head.lease_until),
-                micros(head.created_at),
-                micros(head.claimed_at),
-                micros(head.finished_at),
-                micros(head.expires_at),
-                micros(head.tombstone_until),
-                head.status.map_or(-1, i64::from),
-            ],
-            id: head.id,
-            token: *head.token.as_bytes(),
-            fingerprint: head
-                .fingerprint
-                .as_ref()
-                .map(|fingerprint| fingerprint.digest),
-            principal: match &head.scope.principal {
-                Principal::Anonymous => None,
-                Principal::Named(name) => Some(name),
-            },
-            texts: [
-                &head.scope.namespace,
-                &head.scope.method,
-                &head.scope.path,
-                head.key.as_str(),
-            ],
-            request_id: head.request_id.as_ref().map(RequestId::as_str),
-        }
-    }
-
     /// Reads a row, and refuses one that is not as it was written.
     fn read(row: &'a Row<'_>) -> Result<Raw<'a>, StoreError> {
-        let mut numbers = [0; 15];
-        for (column, number) in numbers.iter_mut().enumerate() {
-            *number = get(row, column)?;
-        }
         let raw = Raw {
-            numbers,
-            id: RecordId::from_bytes(get(row, 15)?),
-            token: get(row, 16)?,
-            fingerprint: get(row, 17)?,
-            principal: text(row, 18)?,
-            texts: [
-                needed(row, 19)?,
-                needed(row, 20)?,
-                needed(row, 21)?,
-                needed(row, 22)?,
-            ],
-            request_id: text(row, 24)?,
+            numbers: [get(row, 0)?, get(row, 1)?, get(row, 2)?, get(row, 3)?],
+            head: HeadRow::read(row, 4)?,
         };
-        if raw.checksum() != get::<u32>(row, 23)? {
+        if raw.checksum() != get::<u32>(row, 4 + HEAD_COLUMNS)? {
             return Err(StoreError::corrupt(
                 "a record is not as it was written: restore a backup",
             ));
@@ -407,22 +274,34 @@ impl<'a> Raw<'a> {
     /// SQLite notices a page that makes no sense; a changed bit that still makes sense, only this
     /// would.
     fn checksum(&self) -> u32 {
+        let HeadRow {
+            numbers,
+            id,
+            token,
+            fingerprint,
+            principal,
+            texts,
+            request_id,
+        } = &self.head;
         let mut sum = crc32fast::Hasher::new();
         let mut bytes = [0; 8 * 15];
-        for (place, number) in bytes.chunks_exact_mut(8).zip(self.numbers) {
+        for (place, number) in bytes
+            .chunks_exact_mut(8)
+            .zip(self.numbers.iter().chain(numbers))
+        {
             place.copy_from_slice(&number.to_le_bytes());
         }
         sum.update(&bytes);
-        sum.update(self.id.as_bytes());
-        sum.update(&self.token);
-        sum.update(self.fingerprint.as_ref().map_or(&[], |digest| digest));
-        for text in self.principal.iter().chain(&self.texts) {
+        sum.update(id.as_bytes());
+        sum.update(token);
+        sum.update(fingerprint.as_ref().map_or(&[], |digest| digest));
+        for text in principal.iter().chain(texts) {
             sum.update(text.as_bytes());
             // In no text: the parts cannot run into each other.
             sum.update(&[0xff]);
         }
         // Left out where there is none, so that the sums of older formats hold.
-        if let Some(id) = self.request_id {
+        if let Some(id) = request_id {
             sum.update(&[0xfe]);
             sum.update(id.as_bytes());
         }
@@ -437,84 +316,30 @@ pub(super) fn write(
     policy: Option<i64>,
     incarnation: i64,
 ) -> rusqlite::Result<()> {
-    let raw = Raw::of(stored, policy, incarnation);
+    let Stored {
+        place,
+        head,
+        answer,
+    } = stored;
+    let raw = Raw {
+        numbers: [
+            place.row(),
+            answer.map_or(-1, Place::row),
+            policy.unwrap_or(-1),
+            incarnation,
+        ],
+        head: HeadRow::new(head),
+    };
     let mut statement = connection.prepare_cached(concat!(
-        "INSERT OR REPLACE INTO heads (",
-        columns!(),
-        ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25)"
+        "INSERT OR REPLACE INTO heads (row, answer, policy, incarnation, ",
+        head_columns!(),
+        ", checksum) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, \
+         ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25)"
     ))?;
     for (column, number) in raw.numbers.iter().enumerate() {
         statement.raw_bind_parameter(column + 1, number)?;
     }
-    statement.raw_bind_parameter(16, &raw.id.as_bytes()[..])?;
-    statement.raw_bind_parameter(17, &raw.token[..])?;
-    statement.raw_bind_parameter(18, raw.fingerprint.as_ref().map(|digest| &digest[..]))?;
-    statement.raw_bind_parameter(19, raw.principal)?;
-    for (column, text) in raw.texts.iter().enumerate() {
-        statement.raw_bind_parameter(column + 20, text)?;
-    }
-    statement.raw_bind_parameter(24, raw.checksum())?;
-    statement.raw_bind_parameter(25, raw.request_id)?;
+    raw.head.bind(&mut statement, 5)?;
+    statement.raw_bind_parameter(5 + HEAD_COLUMNS, raw.checksum())?;
     statement.raw_execute().map(drop)
-}
-
-pub(in crate::store) fn get<T: FromSql>(row: &Row<'_>, column: usize) -> Result<T, StoreError> {
-    row.get(column).map_err(store_error)
-}
-
-pub(in crate::store) fn text<'a>(
-    row: &'a Row<'_>,
-    column: usize,
-) -> Result<Option<&'a str>, StoreError> {
-    let text = row.get_ref(column).map_err(store_error)?.as_str_or_null();
-    text.map_err(|error| StoreError::corrupt("a text in a record is none").because(error))
-}
-
-pub(in crate::store) fn needed<'a>(row: &'a Row<'_>, column: usize) -> Result<&'a str, StoreError> {
-    text(row, column)?.ok_or_else(|| StoreError::corrupt("a text is missing in a record"))
-}
-
-pub(in crate::store) fn request_id(stored: &str) -> Result<RequestId, StoreError> {
-    RequestId::new(stored).ok_or_else(|| StoreError::corrupt("a stored request id is none"))
-}
-
-/// States as numbers. Written to files: never renumber.
-pub(in crate::store) fn code(state: State) -> i64 {
-    match state {
-        State::Running => 1,
-        State::Completed => 2,
-        State::Failed => 3,
-        State::Retryable => 4,
-        State::Unknown => 5,
-        State::Expired(Last::Completed) => 10,
-        State::Expired(Last::Failed) => 11,
-        State::Expired(Last::Retryable) => 12,
-        State::Expired(Last::Unknown) => 13,
-    }
-}
-
-const STATES: [State; 9] = [
-    State::Running,
-    State::Completed,
-    State::Failed,
-    State::Retryable,
-    State::Unknown,
-    State::Expired(Last::Completed),
-    State::Expired(Last::Failed),
-    State::Expired(Last::Retryable),
-    State::Expired(Last::Unknown),
-];
-
-pub(in crate::store) fn state(number: i64) -> Result<State, StoreError> {
-    let state = STATES.into_iter().find(|state| code(*state) == number);
-    state.ok_or_else(|| {
-        StoreError::new(
-            StoreErrorKind::Unsupported,
-            "a record has a state this version does not know",
-        )
-    })
-}
-
-pub(in crate::store) fn micros(time: Timestamp) -> i64 {
-    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }

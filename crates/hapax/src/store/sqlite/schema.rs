@@ -7,18 +7,19 @@ use std::time::{Duration, SystemTime};
 use hapax_core::Timestamp;
 use hapax_core::operation::{self, Secret};
 use hapax_core::record::Fence;
-use hapax_core::store::{StoreError, StoreErrorKind};
+use hapax_core::store::StoreError;
 use hapax_core::time::Clock;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, Row, Transaction, params};
 
 use super::OpenError;
-use super::error::store_error;
 use super::log::LOG_BYTES_MAX;
-use super::row::micros;
-use super::{audit, transfer};
+use super::transfer;
 use crate::clock::{BootClock, boot_id};
+use crate::store::codec::micros;
 use crate::store::random_secret;
+use crate::store::sqlite_kit::audit;
+use crate::store::sqlite_kit::error::{explain, store_error, unreadable};
 
 /// "Hapx": tells our files from other programs' databases.
 pub(in crate::store) const APPLICATION_ID: i64 = 0x4861_7078;
@@ -598,27 +599,4 @@ fn restored(meta: &Meta, last: Option<&(String, i64)>) -> Option<Restored> {
     (is_copy || is_behind).then(|| Restored {
         copied_at: Some(meta.copied).filter(|copied| *copied > COPIED_BY_OTHERS),
     })
-}
-
-/// What could not be read of the file: damage, or only a disk that did not answer.
-pub(in crate::store) fn unreadable(path: &Path, source: StoreError) -> OpenError {
-    let path = path.to_owned();
-    match source.kind() {
-        StoreErrorKind::Corrupt => OpenError::Damaged { path, source },
-        _ => OpenError::Unreadable { path, source },
-    }
-}
-
-pub(in crate::store) fn explain(path: &Path, source: rusqlite::Error) -> OpenError {
-    use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase, ReadOnly};
-    let path = path.to_owned();
-    match source.sqlite_error_code() {
-        Some(NotADatabase) => OpenError::NotAStore { path },
-        Some(DatabaseCorrupt) => OpenError::Damaged {
-            path,
-            source: StoreError::corrupt("SQLite says so").because(source),
-        },
-        Some(ReadOnly) => OpenError::ReadOnly { path },
-        _ => OpenError::Sqlite { path, source },
-    }
 }

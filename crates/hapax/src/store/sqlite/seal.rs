@@ -19,9 +19,9 @@ use chacha20::cipher::{KeyIvInit, StreamCipher};
 use hapax_core::store::StoreError;
 use rusqlite::{Connection, MAIN_DB, OptionalExtension, params};
 
-use super::error::store_error;
 use super::place::{Place, bounds};
 use crate::store::random_secret;
+use crate::store::sqlite_kit::error::store_error;
 
 /// The first byte of a sealed answer.
 const MARK: u8 = b'S';

@@ -3,7 +3,7 @@
 use hapax_core::audit::{LogEntry, LogQuery, PAGE_MAX};
 use hapax_core::record::{Head, Record};
 use hapax_core::scope::RecordId;
-use hapax_core::store::{Reply, Store, StoreError, StoreErrorKind};
+use hapax_core::store::{Reply, Store, StoreError};
 use hapax_core::time::Timestamp;
 use hapax_core::transfer::{
     Account, CopyId, Left, Page, Passage, Position, Shipment, Standing, Survey, Transfer,
@@ -11,14 +11,16 @@ use hapax_core::transfer::{
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::error::store_error;
+use super::Sqlite;
 use super::index::{Entry, Index, prefix};
 use super::page::Failure;
 use super::row::{Rows, missing};
 use super::schema::Meta;
 use super::seal::{self, Sealed};
 use super::writer::Command;
-use super::{Sqlite, audit};
+use crate::store::codec::not_copied;
+use crate::store::sqlite_kit::audit;
+use crate::store::sqlite_kit::error::store_error;
 
 impl Transfer for Sqlite {
     fn survey(&self) -> Reply<'_, Survey> {
@@ -69,8 +71,9 @@ impl Transfer for Sqlite {
     }
 
     fn import(&self, copy: CopyId, shipment: Shipment) -> Reply<'_, ()> {
-        let arrived = Box::new(Arrived::new(copy, shipment));
-        self.writer.ask(|reply| Command::Import(arrived, reply))
+        let mut arrived = Arrived::new(copy, shipment);
+        self.writer
+            .write(arrived.bytes(), move |page| page.import(&mut arrived))
     }
 
     fn settle_in(&self, copy: CopyId, account: Account) -> Reply<'_, ()> {
@@ -406,20 +409,11 @@ fn whole(rows: Rows<'_>, entry: Entry, now: Timestamp) -> Result<Record, StoreEr
     let stored = rows
         .read(entry.place)
         .and_then(|stored| stored.ok_or_else(missing))
-        .map_err(|error| about(&begins(), error))?;
+        .map_err(|error| not_copied(begins(), error))?;
     let head = (*stored.head).clone();
     let answer = rows
         .record(stored, now)
-        .map_err(|error| about(&head.id.to_string(), error))?
+        .map_err(|error| not_copied(head.id, error))?
         .answer;
     Ok(shipped(Record { head, answer }, now))
-}
-
-fn about(id: &str, error: StoreError) -> StoreError {
-    let kind = if error.kind() == StoreErrorKind::Unavailable {
-        StoreErrorKind::Unavailable
-    } else {
-        StoreErrorKind::Corrupt
-    };
-    StoreError::new(kind, format!("record {id} cannot be copied: {error}")).because(error)
 }

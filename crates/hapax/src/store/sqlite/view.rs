@@ -15,14 +15,14 @@ use rusqlite::{Connection, Transaction};
 use super::OpenError;
 use super::backup::{self, BackupError, Copied};
 use super::book::Book;
-use super::error::store_error;
-use super::index::{Found, Index, prefix};
+use super::index::{Index, prefix};
 use super::owner::Owner;
 use super::policies::Policies;
 use super::reader;
-use super::row::{Leases, Lookup, Rows, Stored, missing};
+use super::row::{Leases, Rows};
 use super::schema::{self, Meta};
 use crate::clock::{BootClock, boot_id};
+use crate::store::sqlite_kit::error::{store_error, unreadable};
 
 /// A store file seen from outside, whoever owns it. Changes nothing.
 ///
@@ -58,7 +58,7 @@ impl View {
             source,
         })?;
         let connection = schema::open_to_read(&path)?;
-        Meta::read(&connection).map_err(|source| schema::unreadable(&path, source))?;
+        Meta::read(&connection).map_err(|source| unreadable(&path, source))?;
         Ok(View {
             inside: Mutex::new(Inside {
                 path,
@@ -81,20 +81,10 @@ impl View {
         let mut inside = self.inside.lock();
         let moment = inside.moment()?;
         let record = |id| {
-            let stored = match moment.index.find(id) {
-                Found::Absent => return Ok(None),
-                Found::Running(running) => Stored {
-                    place: running.place,
-                    head: running.head,
-                    answer: None,
-                },
-                Found::Rows(places) => match moment.rows.find(id, &places)? {
-                    Lookup::Found(stored) => stored,
-                    Lookup::Absent => return Ok(None),
-                    Lookup::Missing => return Err(missing()),
-                },
-            };
-            moment.rows.record(stored, moment.now).map(Some)
+            let found = moment.rows.look_up(id, moment.index.find(id))?.settled()?;
+            found
+                .map(|stored| moment.rows.record(stored, moment.now))
+                .transpose()
         };
         Ok(Reading {
             records: ids.iter().map(record).collect::<Result<_, StoreError>>()?,

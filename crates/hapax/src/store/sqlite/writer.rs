@@ -5,24 +5,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use hapax_core::audit::{self, LogEntry, Note};
-use hapax_core::scope::RecordId;
-use hapax_core::store::{KnownPrincipal, Put, Reading, Renewal, Reply, StoreError, Swept, Written};
+use hapax_core::store::{Change, Put, Reply, StoreError, Written};
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use super::book::Book;
 use super::desk::Desk;
-use super::erasure::Erasures;
+use super::erasure::{self, Erasures, Forgotten};
 use super::log::Wake;
 use super::owner::Owner;
+use super::page::Page;
 use super::seal::Sealed;
 use super::shared::Shared;
-use super::transfer::{Arrived, Turn};
-use super::{answered, backup};
+use super::transfer::Turn;
+use super::{OpenError, backup};
+use crate::store::sqlite_kit::{Thread, answered, reply_after_commit};
 
 /// Commands that may wait; further ones are refused, which a caller sees as a store that is
 /// unavailable.
@@ -36,47 +35,24 @@ const COMMAND_BYTES: usize = 1024;
 
 pub(super) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 
+/// What is done in a transaction, or what to do if there is none.
+pub(super) type Work = Box<dyn FnOnce(Result<&mut Page<'_>, StoreError>) -> Finish + Send>;
+/// What is done once the commit is known to have succeeded, or why it has not.
+pub(super) type Finish = Box<dyn FnOnce(Option<StoreError>) -> Option<Forgotten>>;
+
 pub(super) enum Command {
-    Put(Box<Asked>, Answer<Written>),
-    Get(Vec<RecordId>, Answer<Reading>),
-    Renew(Vec<Renewal>, Answer<Vec<bool>>),
-    Sweep(usize, Answer<Swept>),
-    Remember(Vec<KnownPrincipal>, Answer<()>),
-    Note(Box<Note>, Answer<LogEntry>),
+    Write { work: Work, bytes: usize },
     Backup(PathBuf, Answer<backup::Copied>),
-    Import(Box<Arrived>, Answer<()>),
     Turn(Box<Turn>, Answer<bool>),
     ResetLog,
 }
 
-/// A write as it waits. The answer is encoded and sealed by whoever asks: they are many, and the
-/// writer is one.
-pub(super) struct Asked {
-    pub(super) put: Put,
-    pub(super) answer: Option<Sealed>,
-}
-
 impl Command {
-    pub(super) fn put(put: Put, reply: Answer<Written>) -> Command {
-        let answer = put
-            .change
-            .answer()
-            .map(|answer| Sealed::new(&answer.encode(&put.id)));
-        Command::Put(Box::new(Asked { put, answer }), reply)
-    }
-
     /// Roughly how much memory it holds while it waits.
     fn bytes(&self) -> usize {
         let content = match self {
-            // Twice: as it is, and encoded.
-            Command::Put(asked, _) => asked.answer.as_ref().map_or(0, |answer| answer.len() * 2),
-            Command::Get(ids, _) => size_of_val(&**ids),
-            Command::Renew(renewals, _) => size_of_val(&**renewals),
-            Command::Remember(principals, _) => size_of_val(&**principals),
-            // A bounded text; the rest is nothing to speak of.
-            Command::Note(..) => audit::REASON_BYTES_MAX,
-            Command::Import(arrived, _) => arrived.bytes(),
-            Command::Sweep(..) | Command::Backup(..) | Command::Turn(..) | Command::ResetLog => 0,
+            Command::Write { bytes, .. } => *bytes,
+            Command::Backup(..) | Command::Turn(..) | Command::ResetLog => 0,
         };
         COMMAND_BYTES + content
     }
@@ -84,10 +60,11 @@ impl Command {
 
 /// The writing thread.
 pub(super) struct Writer {
-    commands: Option<SyncSender<Command>>,
+    commands: SyncSender<Command>,
     shared: Arc<Shared>,
     queue_bytes_max: usize,
-    thread: Option<JoinHandle<()>>,
+    // Dropped after the sender, without which it ends.
+    _thread: Thread,
 }
 
 /// What a writer begins with.
@@ -101,7 +78,7 @@ pub(super) struct Start {
 }
 
 impl Writer {
-    pub(super) fn start(shared: Arc<Shared>, start: Start) -> Writer {
+    pub(super) fn start(shared: Arc<Shared>, start: Start) -> Result<Writer, OpenError> {
         let (commands, queue) = sync_channel(QUEUE_MAX);
         let Start {
             connection,
@@ -111,11 +88,8 @@ impl Writer {
             queue_bytes_max,
             erase_patience,
         } = start;
-        let (thread, inside) = (
-            std::thread::Builder::new().name("hapax-writer".into()),
-            shared.clone(),
-        );
-        let thread = thread.spawn(move || {
+        let inside = shared.clone();
+        let work = move || {
             // Held until the last write is done, and released only then.
             let _owner = owner;
             let mut desk = Desk::new(
@@ -133,17 +107,68 @@ impl Writer {
                 desk.work(batch, &queue);
             }
             desk.close();
-        });
-        Writer {
-            commands: Some(commands),
+        };
+        Ok(Writer {
+            commands,
+            _thread: Thread::start("hapax-writer", &shared.path, work)?,
             shared,
             queue_bytes_max,
-            thread: Some(thread.expect("a thread can be started")),
-        }
+        })
     }
 
     pub(super) fn commands(&self) -> SyncSender<Command> {
-        self.commands.clone().expect("open until dropped")
+        self.commands.clone()
+    }
+
+    /// Has something done in a transaction. `bytes` is how much memory it holds while it waits.
+    pub(super) fn write<T, F>(&self, bytes: usize, work: F) -> Reply<'_, T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Page<'_>) -> Result<T, StoreError> + Send + 'static,
+    {
+        self.ask(|reply| Command::Write {
+            work: Box::new(move |page| finish(reply, page.and_then(work))),
+            bytes,
+        })
+    }
+
+    /// Has a record written. The answer is encoded and sealed by whoever asks: they are many, and
+    /// the writer is one.
+    pub(super) fn put(&self, put: Put) -> Reply<'_, Written> {
+        let mut answer = put
+            .change
+            .answer()
+            .map(|answer| Sealed::new(&answer.encode(&put.id)));
+        // Twice: as it is, and encoded.
+        let bytes = answer.as_ref().map_or(0, |answer| answer.len() * 2);
+        let mut work =
+            move |reply: Answer<Written>, page: Result<&mut Page<'_>, StoreError>| -> Finish {
+                // A caller who gave up is not surprised by a write it no longer expects.
+                if reply.is_closed() {
+                    return Box::new(|_| None);
+                }
+                let is_forgetting = matches!(put.change, Change::Forget(..));
+                let written = page.and_then(|page| {
+                    let written = page.put_if(&put, answer.as_mut())?;
+                    if is_forgetting && page.is_left_open() {
+                        return Err(erasure::unsealed());
+                    }
+                    Ok(written)
+                });
+                match written {
+                    Ok(written @ Written::Won(_)) if is_forgetting => {
+                        Box::new(|failure| match failure {
+                            None => Some(Forgotten { reply, written }),
+                            Some(error) => finish(reply, Err(error))(None),
+                        })
+                    }
+                    written => finish(reply, written),
+                }
+            };
+        self.ask(|reply| Command::Write {
+            work: Box::new(move |page| work(reply, page)),
+            bytes,
+        })
     }
 
     /// Puts a command into the queue, unless too much is waiting: callers learn at once what a
@@ -167,11 +192,7 @@ impl Writer {
                 ))
             });
         }
-        let sent = self
-            .commands
-            .as_ref()
-            .expect("open until dropped")
-            .try_send(command);
+        let sent = self.commands.try_send(command);
         if sent.is_err() {
             counters.queue_bytes.fetch_sub(bytes, Ordering::Relaxed);
             counters.refused.fetch_add(1, Ordering::Relaxed);
@@ -180,13 +201,13 @@ impl Writer {
     }
 }
 
-impl Drop for Writer {
-    fn drop(&mut self) {
-        self.commands = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
+/// Sends a result that is good only if the commit is.
+fn finish<T: 'static>(reply: Answer<T>, result: Result<T, StoreError>) -> Finish {
+    let send = reply_after_commit(reply, result);
+    Box::new(move |failure| {
+        send(failure);
+        None
+    })
 }
 
 /// What is waiting for the writer.

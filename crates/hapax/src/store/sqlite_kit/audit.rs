@@ -5,13 +5,14 @@ use std::sync::Arc;
 use hapax_core::audit::{self, Action, LogEntry, LogQuery, Signed, Start, Touched};
 use hapax_core::key::Key;
 use hapax_core::record::Fence;
-use hapax_core::scope::{Principal, RecordId, Scope};
+use hapax_core::scope::RecordId;
 use hapax_core::store::StoreError;
 use hapax_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
+use super::Queries;
 use super::error::store_error;
-use super::row::{code, micros, state};
+use crate::store::codec::{self, micros, state, state_code};
 
 /// In the order in which [`decode`] reads them.
 macro_rules! columns {
@@ -74,7 +75,8 @@ pub(in crate::store) struct Table {
 /// That of the embedded store.
 pub(in crate::store) const OWN: Table = table!("audit");
 /// The same in a file of an older format, to be read only.
-pub(super) const OWN_BEFORE_LIVES: Table = table!("(SELECT *, 0 AS created_at FROM audit)");
+pub(in crate::store) const OWN_BEFORE_LIVES: Table =
+    table!("(SELECT *, 0 AS created_at FROM audit)");
 /// That in a file of the user's own.
 pub(in crate::store) const GUEST: Table = table!("hapax_audit");
 
@@ -135,10 +137,7 @@ impl Table {
 
     fn insert(&self, connection: &Connection, entry: &LogEntry) -> rusqlite::Result<()> {
         let touched = entry.touched.as_ref();
-        let principal = touched.and_then(|touched| match &touched.scope.principal {
-            Principal::Anonymous => None,
-            Principal::Named(name) => Some(&**name),
-        });
+        let principal = touched.and_then(|touched| codec::principal(&touched.scope));
         connection.prepare_cached(self.insert)?.execute(params![
             entry.sequence as i64,
             micros(entry.at),
@@ -151,8 +150,8 @@ impl Table {
             touched.map(|touched| &*touched.scope.method),
             touched.map(|touched| &*touched.scope.path),
             touched.map(|touched| touched.key.as_str()),
-            touched.map(|touched| code(touched.before)),
-            touched.map(|touched| code(touched.after)),
+            touched.map(|touched| state_code(touched.before)),
+            touched.map(|touched| state_code(touched.after)),
             touched.and_then(|touched| touched.status),
             touched.map(|touched| touched.fence.as_u64() as i64),
             touched.map(|touched| touched.version as i64),
@@ -178,17 +177,14 @@ impl Table {
             page
         }];
         let (from, rows) = (i64::try_from(from).unwrap_or(i64::MAX), query.rows() as i64);
-        let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
-        let mut rows = match &query.record {
-            None => statement.query(params![from, rows]),
-            Some(id) => statement.query(params![from, rows, &id.as_bytes()[..]]),
+        let queries = Queries {
+            connection,
+            explain: store_error,
+        };
+        match &query.record {
+            None => queries.all(sql, params![from, rows], decode),
+            Some(id) => queries.all(sql, params![from, rows, &id.as_bytes()[..]], decode),
         }
-        .map_err(store_error)?;
-        let mut log = Vec::new();
-        while let Some(row) = rows.next().map_err(store_error)? {
-            log.push(decode(row)?);
-        }
-        Ok(log)
     }
 
     /// Removes up to `limit` entries that are too old, from the front; says how many. What is not
@@ -224,11 +220,7 @@ impl Table {
 
 fn decode(row: &Row<'_>) -> Result<LogEntry, StoreError> {
     let sequence = row.get::<_, i64>(0).map_err(store_error)?.unsigned_abs();
-    let damaged = || {
-        StoreError::corrupt(format!(
-            "entry {sequence} of the audit log is not as it was written: read on after it"
-        ))
-    };
+    let damaged = || codec::damaged_entry(sequence);
     let entry = columns_of(row, sequence)
         .map_err(|error| damaged().because(error))?
         .ok_or_else(damaged)?;
@@ -252,14 +244,8 @@ fn columns_of(row: &Row<'_>, sequence: u64) -> rusqlite::Result<Option<LogEntry>
     let touched = match row.get::<_, Option<[u8; 32]>>(5)? {
         None => None,
         Some(id) => {
-            let scope = Scope {
-                namespace: text(6)?.into(),
-                principal: row
-                    .get::<_, Option<String>>(7)?
-                    .map_or(Principal::Anonymous, Principal::named),
-                method: text(8)?.into(),
-                path: text(9)?.into(),
-            };
+            let principal: Option<String> = row.get(7)?;
+            let scope = codec::scope(&text(6)?, principal.as_deref(), &text(8)?, &text(9)?);
             let (Ok(key), Ok(before), Ok(after)) =
                 (Key::new(text(10)?), state(number(11)?), state(number(12)?))
             else {
@@ -269,7 +255,7 @@ fn columns_of(row: &Row<'_>, sequence: u64) -> rusqlite::Result<Option<LogEntry>
                 id: RecordId::from_bytes(id),
                 scope: Arc::new(scope),
                 key,
-                created_at: Timestamp::from_micros(number(17)?.unsigned_abs()),
+                created_at: codec::time(number(17)?),
                 before,
                 after,
                 status: row.get(13)?,
@@ -278,10 +264,9 @@ fn columns_of(row: &Row<'_>, sequence: u64) -> rusqlite::Result<Option<LogEntry>
             })
         }
     };
-    let at = Timestamp::from_micros(number(1)?.unsigned_abs());
     Ok(Some(LogEntry {
         sequence,
-        at,
+        at: codec::time(number(1)?),
         action: Action::of(&text(2)?),
         signed,
         touched,
@@ -302,8 +287,8 @@ fn checksum(entry: &LogEntry) -> u32 {
         entry.signed.reason(),
     ];
     if let Some(touched) = touched {
-        number(code(touched.before));
-        number(code(touched.after));
+        number(state_code(touched.before).into());
+        number(state_code(touched.after).into());
         number(touched.status.map_or(-1, i64::from));
         number(touched.fence.as_u64() as i64);
         number(touched.version as i64);
@@ -311,9 +296,7 @@ fn checksum(entry: &LogEntry) -> u32 {
         if touched.created_at != Timestamp::ZERO {
             number(micros(touched.created_at));
         }
-        if let Principal::Named(name) = &touched.scope.principal {
-            texts.push(name);
-        }
+        texts.extend(codec::principal(&touched.scope));
         texts.extend([
             &*touched.scope.namespace,
             &touched.scope.method,

@@ -1,9 +1,9 @@
 //! What can go wrong, as what a caller can act on.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use hapax_core::store::StoreError;
+use hapax_core::store::{StoreError, StoreErrorKind};
 use rusqlite::ErrorCode;
 
 /// Why a file could not be opened. The text says what to do.
@@ -194,7 +194,7 @@ pub(in crate::store) fn store_error(error: rusqlite::Error) -> StoreError {
 /// Whether the connection can no longer be trusted after a write failed with this: when the disk
 /// said no for a reason other than space, what the system's memory says about the file may not be
 /// what is on the disk. Damage does not go by opening the file again.
-pub(super) fn is_suspect(error: &rusqlite::Error) -> bool {
+pub(in crate::store) fn is_suspect(error: &rusqlite::Error) -> bool {
     use ErrorCode::{
         ApiMisuse, CannotOpen, FileLockingProtocolFailed, InternalMalfunction, NotADatabase,
         OutOfMemory,
@@ -217,8 +217,31 @@ pub(super) fn is_suspect(error: &rusqlite::Error) -> bool {
 }
 
 /// Whether it is SQLite that found the file damaged.
-pub(super) fn is_damage(error: &StoreError) -> bool {
+pub(in crate::store) fn is_damage(error: &StoreError) -> bool {
     let source = std::error::Error::source(error)
         .and_then(|source| source.downcast_ref::<rusqlite::Error>());
     source.is_some_and(|source| source.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt))
+}
+
+/// What could not be read of the file: damage, or only a disk that did not answer.
+pub(in crate::store) fn unreadable(path: &Path, source: StoreError) -> OpenError {
+    let path = path.to_owned();
+    match source.kind() {
+        StoreErrorKind::Corrupt => OpenError::Damaged { path, source },
+        _ => OpenError::Unreadable { path, source },
+    }
+}
+
+pub(in crate::store) fn explain(path: &Path, source: rusqlite::Error) -> OpenError {
+    use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase, ReadOnly};
+    let path = path.to_owned();
+    match source.sqlite_error_code() {
+        Some(NotADatabase) => OpenError::NotAStore { path },
+        Some(DatabaseCorrupt) => OpenError::Damaged {
+            path,
+            source: StoreError::corrupt("SQLite says so").because(source),
+        },
+        Some(ReadOnly) => OpenError::ReadOnly { path },
+        _ => OpenError::Sqlite { path, source },
+    }
 }

@@ -4,8 +4,8 @@
 use hapax_core::store::StoreError;
 
 use super::Page;
-use crate::store::sqlite::audit;
 use crate::store::sqlite::transfer::{self, Arrived};
+use crate::store::sqlite_kit::audit;
 
 impl Page<'_> {
     pub(in crate::store::sqlite) fn import(
