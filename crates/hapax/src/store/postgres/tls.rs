@@ -16,10 +16,8 @@ use rustls::crypto::{
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
-use rustls::version::{TLS12, TLS13};
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
-    SupportedProtocolVersion,
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -32,7 +30,7 @@ pub(super) fn connector(options: &TlsOptions) -> Result<MakeRustlsConnect, Conne
     let provider = Arc::new(aws_lc_rs::default_provider());
     let verifier = verifier(options, &provider)?;
     let config = ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(versions(options))
+        .with_safe_default_protocol_versions()
         .map_err(|error| of_files("TLS cannot be used with these versions", error))?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier));
@@ -45,22 +43,11 @@ pub(super) fn connector(options: &TlsOptions) -> Result<MakeRustlsConnect, Conne
         }
         None => config.with_no_client_auth(),
     };
-    config.enable_sni = options.sni;
     if options.direct {
         // Without it a server refuses those who begin with TLS unasked.
         config.alpn_protocols = vec![b"postgresql".to_vec()];
     }
     Ok(MakeRustlsConnect::new(config))
-}
-
-fn versions(options: &TlsOptions) -> &'static [&'static SupportedProtocolVersion] {
-    static OLDER: &[&SupportedProtocolVersion] = &[&TLS12];
-    static NEWER: &[&SupportedProtocolVersion] = &[&TLS13];
-    match (options.tls12, options.tls13) {
-        (true, true) => rustls::ALL_VERSIONS,
-        (true, false) => OLDER,
-        (false, _) => NEWER,
-    }
 }
 
 fn verifier(

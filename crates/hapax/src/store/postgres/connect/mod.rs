@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout_at};
-use tokio_postgres::config::{SslMode, SslNegotiation};
+use tokio_postgres::config::SslMode;
 use tokio_postgres::error::DbError;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, SimpleQueryMessage, Socket};
@@ -183,13 +183,8 @@ impl Way<'_> {
     }
 
     fn config(&self, address: Option<IpAddr>) -> Config {
-        let options = self.options;
-        let mut config = Config::new();
-        config
-            .user(&options.user)
-            .dbname(&options.database)
-            .application_name(&options.application_name)
-            .port(self.host.port);
+        let mut config = self.options.config.clone();
+        config.port(self.host.port);
         match &self.host.place {
             Place::Socket(path) => config.host_path(path),
             Place::Tcp { name, .. } => config.host(name),
@@ -197,21 +192,6 @@ impl Way<'_> {
         if let Some(address) = address {
             config.hostaddr(address);
         }
-        match &options.keepalive {
-            Some(wanted) => config
-                .keepalives_idle(wanted.idle)
-                .keepalives_interval(wanted.interval)
-                .keepalives_retries(wanted.count),
-            None => config.keepalives(false),
-        };
-        config
-            .tcp_user_timeout(options.user_timeout)
-            .channel_binding(options.tls.channel_binding);
-        config.ssl_negotiation(if options.tls.direct {
-            SslNegotiation::Direct
-        } else {
-            SslNegotiation::Postgres
-        });
         config
     }
 

@@ -1,26 +1,27 @@
 //! Where the database is and how to get in: URLs, `key=value`, and what the environment adds.
 //!
-//! What Postgres users have learnt of libpq holds here. The departures: [`ConnectOptions`] lists
-//! them.
+//! As libpq has it where it is taken at all: [`ConnectOptions`] has what differs.
 
 mod error;
-mod files;
-mod parameters;
+mod passfile;
 #[cfg(test)]
 mod tests;
 mod text;
 mod tls;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tokio_postgres::Config;
+use tokio_postgres::config::{self, LoadBalanceHosts, SslNegotiation};
+
 pub use error::OptionsError;
 
-pub(super) use self::files::Found;
-use self::files::Passfile;
-use self::parameters::{Origin, Parameters};
+pub(super) use self::passfile::Found;
+use self::passfile::Passfile;
 pub(super) use self::tls::{Identity, Mode, Roots, TlsOptions};
 
 /// Where the usual builds of Postgres put their sockets.
@@ -36,26 +37,78 @@ const SOCKETS: [&str; 3] = ["/var/run/postgresql", "/run/postgresql", "/tmp"];
 /// # Ok::<(), hapax::store::postgres::OptionsError>(())
 /// ```
 ///
-/// It is what libpq takes, with these departures: the server must take writes, whatever
-/// `target_session_attrs` says, as a replica may lag behind and a record must not;
+/// Parameters mean what they mean to libpq, with these departures: the server must take writes,
+/// whatever `target_session_attrs` says, as a replica may lag behind and a record must not;
 /// `connect_timeout` bounds all hosts together and is 5 s unless said otherwise, also where libpq
-/// would wait for ever; keepalives begin after 10 s; `options` are refused, as they do not hold
-/// behind a pooler.
+/// would wait for ever; keepalives begin after 10 s. What Hapax does not take is refused, by its
+/// name: `options` among them, as settings of a session do not hold behind a pooler, and `service`.
 #[derive(Clone)]
 pub struct ConnectOptions {
+    /// All but hosts, passwords and TLS.
+    pub(super) config: Config,
     pub(super) hosts: Vec<Host>,
     pub(super) user: String,
     pub(super) database: String,
-    pub(super) application_name: String,
     /// For all hosts together.
     pub(super) timeout: Duration,
     /// Whether the hosts are tried in any order rather than in theirs.
     pub(super) shuffled: bool,
-    pub(super) keepalive: Option<Keepalive>,
-    pub(super) user_timeout: Duration,
     pub(super) tls: TlsOptions,
     password: Option<String>,
     passfile: Option<Passfile>,
+}
+
+/// The parameters, and the variable that speaks for each; empty where libpq has none.
+const KNOWN: &[(&str, &str)] = &[
+    ("host", "PGHOST"),
+    ("hostaddr", "PGHOSTADDR"),
+    ("port", "PGPORT"),
+    ("dbname", "PGDATABASE"),
+    ("user", "PGUSER"),
+    ("password", "PGPASSWORD"),
+    ("passfile", "PGPASSFILE"),
+    ("application_name", "PGAPPNAME"),
+    ("connect_timeout", "PGCONNECT_TIMEOUT"),
+    // No variable: what is spoken is UTF-8, whatever a terminal would like.
+    ("client_encoding", ""),
+    ("sslmode", "PGSSLMODE"),
+    ("sslnegotiation", "PGSSLNEGOTIATION"),
+    ("sslrootcert", "PGSSLROOTCERT"),
+    ("sslcert", "PGSSLCERT"),
+    ("sslkey", "PGSSLKEY"),
+    ("channel_binding", "PGCHANNELBINDING"),
+    ("gssencmode", "PGGSSENCMODE"),
+    ("keepalives", ""),
+    ("keepalives_idle", ""),
+    ("keepalives_interval", ""),
+    ("keepalives_count", ""),
+    ("tcp_user_timeout", ""),
+    ("target_session_attrs", "PGTARGETSESSIONATTRS"),
+    ("load_balance_hosts", "PGLOADBALANCEHOSTS"),
+];
+
+/// Parameters of libpq, with their variables, that restrict or change a connection in ways that are
+/// not done here. To pass over them would promise what does not happen.
+const REFUSED: &[(&str, &str)] = &[
+    ("options", "PGOPTIONS"),
+    ("service", "PGSERVICE"),
+    ("sslcrl", "PGSSLCRL"),
+    ("sslcrldir", "PGSSLCRLDIR"),
+    ("sslcertmode", "PGSSLCERTMODE"),
+    ("sslsni", "PGSSLSNI"),
+    ("ssl_min_protocol_version", "PGSSLMINPROTOCOLVERSION"),
+    ("ssl_max_protocol_version", "PGSSLMAXPROTOCOLVERSION"),
+    ("requirepeer", "PGREQUIREPEER"),
+    ("require_auth", "PGREQUIREAUTH"),
+];
+
+fn is_known(name: &str) -> bool {
+    KNOWN.iter().any(|(known, _)| *known == name)
+}
+
+fn names() -> String {
+    let names: Vec<_> = KNOWN.iter().map(|(name, _)| *name).collect();
+    names.join(", ")
 }
 
 /// One of the places where the server may be.
@@ -77,17 +130,9 @@ pub(super) enum Place {
     Socket(PathBuf),
 }
 
-/// When to ask a silent peer whether it is still there.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Keepalive {
-    pub(super) idle: Duration,
-    pub(super) interval: Duration,
-    pub(super) count: u32,
-}
-
 impl ConnectOptions {
     /// Reads `postgres://user@host:port/database?…` or `host=… dbname=…`. What it does not say
-    /// comes from its `service`, then from the `PG*` variables, then from what libpq would take.
+    /// comes from the `PG*` variables, then from what libpq would take.
     pub fn parse(text: &str) -> Result<ConnectOptions, OptionsError> {
         ConnectOptions::parse_with(text, &|name| std::env::var(name).ok())
     }
@@ -97,22 +142,43 @@ impl ConnectOptions {
         text: &str,
         environment: &dyn Fn(&str) -> Option<String>,
     ) -> Result<ConnectOptions, OptionsError> {
-        let mut said = Parameters::default();
-        // Of what is said twice the last word counts, as in libpq:
-        // `postgres://user@host/db?user=other` is of the other user.
-        for (name, value) in text::read(text)?.into_iter().rev() {
-            said.say(&name, value, Origin::Text)?;
-        }
-        if let Some(service) = said
-            .get("service")
+        let said = Parameters::read(text, environment)?;
+        let home = environment("HOME").map(PathBuf::from);
+        let user = said
+            .get("user")
             .map(str::to_owned)
-            .or_else(|| environment("PGSERVICE"))
-            .filter(|name| !name.is_empty())
-        {
-            files::say_service(&mut said, &service, environment)?;
-        }
-        said.say_environment(environment)?;
-        ConnectOptions::from(&said, environment)
+            .or_else(|| environment("USER"))
+            .or_else(|| environment("LOGNAME"))
+            .ok_or(OptionsError::NoUser)?;
+        let passfile = said
+            .get("passfile")
+            .map(PathBuf::from)
+            .or_else(|| home.as_ref().map(|home| home.join(".pgpass")));
+        said.check_session()?;
+        let database = said.get("dbname").unwrap_or(&user).to_owned();
+        let mut config = said.config(KEEPALIVES, CHOICES)?;
+        config
+            .user(&user)
+            .dbname(&database)
+            .application_name(said.get("application_name").unwrap_or("hapax"))
+            .keepalives_retries(said.number("keepalives_count")?.unwrap_or(3))
+            // Of a peer that acknowledges nothing any more. The one number of libpq that is in
+            // milliseconds.
+            .tcp_user_timeout(Duration::from_millis(
+                said.number("tcp_user_timeout")?.unwrap_or(15_000).into(),
+            ));
+        let is_direct = config.get_ssl_negotiation() == SslNegotiation::Direct;
+        Ok(ConnectOptions {
+            hosts: said.hosts()?,
+            timeout: Duration::from_secs(said.number("connect_timeout")?.unwrap_or(5).into()),
+            shuffled: config.get_load_balance_hosts() == LoadBalanceHosts::Random,
+            tls: TlsOptions::new(&said, is_direct, home.as_deref())?,
+            password: said.get("password").map(str::to_owned),
+            passfile: passfile.map(|path| Passfile { path }),
+            config,
+            user,
+            database,
+        })
     }
 
     /// The places where the server may be, in the order in which they are tried: `host:port`, or
@@ -134,7 +200,7 @@ impl ConnectOptions {
     /// Under which name the connections are seen in `pg_stat_activity`.
     #[must_use]
     pub fn with_application_name(mut self, name: &str) -> Self {
-        name.clone_into(&mut self.application_name);
+        self.config.application_name(name);
         self
     }
 
@@ -146,166 +212,171 @@ impl ConnectOptions {
             (None, None) => Found::Nothing,
         }
     }
+}
 
-    fn from(
-        said: &Parameters,
+/// When a silent peer is asked whether it is still there, unless the user says otherwise.
+const KEEPALIVES: &str = "keepalives_idle=10 keepalives_interval=5";
+
+/// What [`Config`] reads itself, and what it takes.
+const CHOICES: &[(&str, &str)] = &[
+    ("sslnegotiation", "postgres or direct"),
+    ("channel_binding", "disable, prefer or require"),
+    ("load_balance_hosts", "disable or random"),
+    ("keepalives", "0 or 1"),
+    ("keepalives_idle", "a whole number"),
+    ("keepalives_interval", "a whole number"),
+];
+const PLACES: &[(&str, &str)] = &[
+    ("host", "names, addresses, or directories of sockets"),
+    ("hostaddr", "IP addresses"),
+    ("port", "a number from 1 to 65535"),
+];
+
+/// What was said: the value of each parameter, and the name under which it was said.
+struct Parameters(BTreeMap<&'static str, (String, &'static str)>);
+
+impl Parameters {
+    /// An empty value is as good as none, as everywhere in libpq.
+    fn read(
+        text: &str,
         environment: &dyn Fn(&str) -> Option<String>,
-    ) -> Result<ConnectOptions, OptionsError> {
-        let home = environment("HOME").map(PathBuf::from);
-        let user = said
-            .get("user")
-            .map(str::to_owned)
-            .or_else(|| environment("USER"))
-            .or_else(|| environment("LOGNAME"));
-        let user = user.ok_or(OptionsError::NoUser)?;
-        let passfile = said
-            .get("passfile")
-            .map(PathBuf::from)
-            .or_else(|| home.as_ref().map(|home| home.join(".pgpass")));
-        let seconds = |name| {
-            Ok::<_, OptionsError>(
-                said.number(name)?
-                    .map(|seconds| Duration::from_secs(seconds.into())),
-            )
-        };
-        check_session(said)?;
-        Ok(ConnectOptions {
-            hosts: hosts(said)?,
-            database: said.get("dbname").unwrap_or(&user).to_owned(),
-            application_name: said
-                .get("application_name")
-                .or(said.get("fallback_application_name"))
-                .unwrap_or("hapax")
-                .to_owned(),
-            timeout: seconds("connect_timeout")?.unwrap_or(Duration::from_secs(5)),
-            shuffled: said
-                .choice(
-                    "load_balance_hosts",
-                    &[("disable", false), ("random", true)],
-                )?
-                .unwrap_or(false),
-            keepalive: keepalive(said)?,
-            // Of a peer that acknowledges nothing any more. The one number of libpq that is in
-            // milliseconds.
-            user_timeout: said
-                .number("tcp_user_timeout")?
-                .map_or(Duration::from_secs(15), |ms| {
-                    Duration::from_millis(ms.into())
-                }),
-            tls: TlsOptions::from(said, home.as_deref())?,
-            password: said.get("password").map(str::to_owned),
-            passfile: passfile.map(|path| Passfile { path }),
-            user,
-        })
-    }
-}
-
-/// Refuses what would have us talk to a replica, or in another encoding.
-fn check_session(said: &Parameters) -> Result<(), OptionsError> {
-    const WRITES: &str = "a store is written to: leave it out, or say read-write or primary";
-    if said
-        .get("target_session_attrs")
-        .is_some_and(|wanted| !["any", "read-write", "primary"].contains(&wanted))
-    {
-        return Err(said.bad("target_session_attrs", WRITES));
-    }
-    let encoding = said.get("client_encoding").map(str::to_ascii_lowercase);
-    if encoding
-        .is_some_and(|encoding| !["auto", "utf8", "utf-8", "unicode"].contains(&encoding.as_str()))
-    {
-        return Err(said.bad(
-            "client_encoding",
-            "UTF8 is what is spoken here: leave it out",
-        ));
-    }
-    Ok(())
-}
-
-fn keepalive(said: &Parameters) -> Result<Option<Keepalive>, OptionsError> {
-    let seconds = |name, default: u64| {
-        Ok::<_, OptionsError>(Duration::from_secs(
-            said.number(name)?.map_or(default, u64::from),
-        ))
-    };
-    let keepalive = Keepalive {
-        idle: seconds("keepalives_idle", 10)?,
-        interval: seconds("keepalives_interval", 5)?,
-        count: said.number("keepalives_count")?.unwrap_or(3),
-    };
-    let wanted = said.get("keepalives").is_none() || said.number("keepalives")?.is_some();
-    Ok(wanted.then_some(keepalive))
-}
-
-fn hosts(said: &Parameters) -> Result<Vec<Host>, OptionsError> {
-    let names: Vec<&str> = said
-        .get("host")
-        .map_or_else(Vec::new, |names| names.split(',').map(str::trim).collect());
-    let addresses: Vec<&str> = said
-        .get("hostaddr")
-        .map_or_else(Vec::new, |names| names.split(',').map(str::trim).collect());
-    if !names.is_empty() && !addresses.is_empty() && names.len() != addresses.len() {
-        return Err(said.bad("hostaddr", "it takes as many addresses as there are hosts"));
-    }
-    let count = names.len().max(addresses.len()).max(1);
-    let ports: Vec<&str> = said
-        .get("port")
-        .map_or_else(Vec::new, |ports| ports.split(',').map(str::trim).collect());
-    if ports.len() > 1 && ports.len() != count {
-        return Err(said.bad("port", "it takes one port, or as many as there are hosts"));
-    }
-    (0..count)
-        .map(|i| {
-            host(
-                said,
-                names.get(i),
-                addresses.get(i),
-                ports.get(i).or(ports.first()),
-            )
-        })
-        .collect()
-}
-
-fn host(
-    said: &Parameters,
-    name: Option<&&str>,
-    address: Option<&&str>,
-    port: Option<&&str>,
-) -> Result<Host, OptionsError> {
-    let port = match port.copied().unwrap_or_default() {
-        "" => 5432,
-        port => port
-            .parse()
-            .ok()
-            .filter(|port| *port != 0)
-            .ok_or_else(|| said.bad("port", "it takes a number from 1 to 65535"))?,
-    };
-    let address = address.copied().filter(|address| !address.is_empty());
-    let address = address
-        .map(|address| {
-            address
-                .parse::<IpAddr>()
-                .map_err(|_| said.bad("hostaddr", "it takes IP addresses"))
-        })
-        .transpose()?;
-    let place = match (name.copied().unwrap_or_default(), address) {
-        (name, _) if name.starts_with('@') => {
-            return Err(said.bad(
-                "host",
-                "it takes a name, an address, or the directory of a socket",
-            ));
+    ) -> Result<Parameters, OptionsError> {
+        let mut said = BTreeMap::new();
+        // Of what is said twice the last word counts, as in libpq:
+        // `postgres://user@host/db?user=other` is of the other user.
+        for (name, value) in text::read(text)? {
+            if let Some((name, _)) = REFUSED.iter().find(|(refused, _)| *refused == name) {
+                return Err(OptionsError::Refused { name });
+            }
+            let Some((name, _)) = KNOWN.iter().find(|(known, _)| *known == name) else {
+                return Err(OptionsError::Unknown { name });
+            };
+            if !value.is_empty() {
+                said.insert(*name, (value, *name));
+            }
         }
-        (path, _) if path.starts_with('/') => Place::Socket(path.into()),
-        ("", None) => usual_place(port),
-        ("", Some(address)) => Place::Tcp {
-            name: address.to_string(),
-            address: Some(address),
-        },
-        (name, address) => Place::Tcp {
+        let environment = |variable: &str| environment(variable).filter(|value| !value.is_empty());
+        if let Some((_, name)) = REFUSED.iter().find(|(_, name)| environment(name).is_some()) {
+            return Err(OptionsError::Refused { name });
+        }
+        for (name, variable) in KNOWN.iter().filter(|(_, variable)| !variable.is_empty()) {
+            if let Some(value) = environment(variable) {
+                said.entry(name).or_insert((value, variable));
+            }
+        }
+        Ok(Parameters(said))
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        debug_assert!(is_known(name), "{name} is not in the table");
+        self.0.get(name).map(|(value, _)| value.as_str())
+    }
+
+    /// The value as a whole number. libpq's zero and its negative numbers all mean "as if it were
+    /// not there".
+    fn number(&self, name: &'static str) -> Result<Option<u32>, OptionsError> {
+        let number = self.get(name).map(|value| value.trim().parse::<i32>());
+        match number.transpose() {
+            Ok(number) => Ok(number
+                .and_then(|it| u32::try_from(it).ok())
+                .filter(|it| *it > 0)),
+            Err(_) => Err(self.bad(name, "a whole number")),
+        }
+    }
+
+    /// Has values read by [`Config`], one by one so that a wrong one is known by its name.
+    fn config(
+        &self,
+        defaults: &str,
+        choices: &[(&'static str, &'static str)],
+    ) -> Result<Config, OptionsError> {
+        let mut text = defaults.to_owned();
+        let mut config = text.parse().expect("the defaults make sense");
+        for (name, expected) in choices {
+            if let Some(value) = self.get(name) {
+                let value = value.replace('\\', r"\\").replace('\'', r"\'");
+                text += &format!(" {name}='{value}'");
+                config = text.parse().map_err(|_| self.bad(name, expected))?;
+            }
+        }
+        Ok(config)
+    }
+
+    /// Refuses what would have us talk to a replica, in another encoding, or hidden in another way.
+    fn check_session(&self) -> Result<(), OptionsError> {
+        let checks: [(_, &[&str], _); 3] = [
+            (
+                "target_session_attrs",
+                &["any", "read-write", "primary"],
+                "read-write or primary, as a store is written to",
+            ),
+            (
+                "client_encoding",
+                &["auto", "utf8", "utf-8", "unicode"],
+                "UTF8",
+            ),
+            (
+                "gssencmode",
+                &["disable", "prefer"],
+                "disable, as Hapax does not speak GSSAPI: use TLS",
+            ),
+        ];
+        for (name, taken, expected) in checks {
+            let value = self.get(name).map(str::to_ascii_lowercase);
+            if value.is_some_and(|value| !taken.contains(&value.as_str())) {
+                return Err(self.bad(name, expected));
+            }
+        }
+        Ok(())
+    }
+
+    fn hosts(&self) -> Result<Vec<Host>, OptionsError> {
+        let config = self.config("", PLACES)?;
+        let names = config.get_hosts();
+        let addresses = config.get_hostaddrs();
+        let ports = config.get_ports();
+        if !names.is_empty() && !addresses.is_empty() && names.len() != addresses.len() {
+            return Err(self.bad("hostaddr", "as many addresses as there are hosts"));
+        }
+        let count = names.len().max(addresses.len()).max(1);
+        if ports.len() > 1 && ports.len() != count {
+            return Err(self.bad("port", "one port, or as many as there are hosts"));
+        }
+        let host = |i| {
+            let port = *ports.get(i).or(ports.first()).unwrap_or(&5432);
+            if port == 0 {
+                return Err(self.bad("port", "a number from 1 to 65535"));
+            }
+            let address = addresses.get(i).copied();
+            let place = match names.get(i) {
+                Some(config::Host::Unix(path)) => Place::Socket(path.clone()),
+                Some(config::Host::Tcp(name)) if !name.is_empty() => Place::Tcp {
+                    name: name.clone(),
+                    address,
+                },
+                _ => address.map_or_else(
+                    || usual_place(port),
+                    |address| Place::Tcp {
+                        name: address.to_string(),
+                        address: Some(address),
+                    },
+                ),
+            };
+            Ok(Host { place, port })
+        };
+        (0..count).map(host).collect()
+    }
+
+    /// What to say of a value that makes no sense. Never of a password: those are taken as they
+    /// are.
+    fn bad(&self, name: &'static str, expected: &'static str) -> OptionsError {
+        let (value, name) = self.0.get(name).cloned().unwrap_or((String::new(), name));
+        OptionsError::Value {
             name: name.to_owned(),
-            address,
-        },
-    };
-    Ok(Host { place, port })
+            value,
+            expected,
+        }
+    }
 }
 
 /// Where a server is that nobody has named: at a socket if there is one, else on this machine.

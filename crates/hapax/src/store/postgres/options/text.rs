@@ -159,7 +159,7 @@ fn pairs(text: &str) -> Result<Vec<(String, String)>, OptionsError> {
                 "every name wants a = after it, and a value with spaces wants '…' around it",
             ));
         }
-        if after_password && !super::parameters::is_known(&name) {
+        if after_password && !super::is_known(&name) {
             return Err(OptionsError::Syntax(
                 "what comes after the password is no parameter: if the password holds spaces, put '…' around it",
             ));

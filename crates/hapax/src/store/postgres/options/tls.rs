@@ -2,10 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tokio_postgres::config::ChannelBinding;
-
-use super::OptionsError;
-use super::parameters::Parameters;
+use super::{OptionsError, Parameters};
 
 /// What TLS is worth to the user, as libpq has it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -50,11 +47,6 @@ pub(in super::super) struct TlsOptions {
     pub(in super::super) direct: bool,
     pub(in super::super) roots: Roots,
     pub(in super::super) identity: Option<Identity>,
-    /// Whether the server is told in the clear whom we look for.
-    pub(in super::super) sni: bool,
-    pub(in super::super) tls12: bool,
-    pub(in super::super) tls13: bool,
-    pub(in super::super) channel_binding: ChannelBinding,
 }
 
 const MODES: &[(&str, Mode)] = &[
@@ -66,17 +58,12 @@ const MODES: &[(&str, Mode)] = &[
     ("verify-full", Mode::VerifyFull),
 ];
 
-const BINDINGS: &[(&str, ChannelBinding)] = &[
-    ("disable", ChannelBinding::Disable),
-    ("prefer", ChannelBinding::Prefer),
-    ("require", ChannelBinding::Require),
-];
-
-/// Those of TLS that are spoken at all, and older ones that a user may well allow.
-const VERSIONS: &[(&str, u8)] = &[("TLSv1", 0), ("TLSv1.1", 1), ("TLSv1.2", 2), ("TLSv1.3", 3)];
-
 impl TlsOptions {
-    pub(super) fn from(said: &Parameters, home: Option<&Path>) -> Result<TlsOptions, OptionsError> {
+    pub(super) fn new(
+        said: &Parameters,
+        direct: bool,
+        home: Option<&Path>,
+    ) -> Result<TlsOptions, OptionsError> {
         let own = home.map(|home| home.join(".postgresql"));
         let roots = roots(said, own.as_deref());
         let weakest = if roots == Roots::System {
@@ -84,49 +71,37 @@ impl TlsOptions {
         } else {
             Mode::Prefer
         };
-        let mode = said.choice("sslmode", MODES)?.unwrap_or(weakest);
+        let mode = match said.get("sslmode") {
+            None => weakest,
+            Some(word) => MODES
+                .iter()
+                .find(|(known, _)| *known == word)
+                .map(|(_, mode)| *mode)
+                .ok_or_else(|| {
+                    let modes = "disable, allow, prefer, require, verify-ca or verify-full";
+                    said.bad("sslmode", modes)
+                })?,
+        };
         if roots == Roots::System && mode < Mode::VerifyFull {
             return Err(said.bad(
                 "sslmode",
-                "with sslrootcert=system it takes verify-full: anybody can get a certificate of those authorities",
+                "verify-full with sslrootcert=system: anybody can get a certificate of those authorities",
             ));
         }
         if roots == Roots::Anybody && mode >= Mode::VerifyCa {
             return Err(OptionsError::NoRoots);
         }
-        let direct = said
-            .choice("sslnegotiation", &[("postgres", false), ("direct", true)])?
-            .unwrap_or(false);
         if direct && mode < Mode::Require {
-            return Err(said.bad("sslnegotiation", "direct takes sslmode=require or stronger"));
-        }
-        let oldest = said
-            .choice("ssl_min_protocol_version", VERSIONS)?
-            .unwrap_or(0);
-        let newest = said
-            .choice("ssl_max_protocol_version", VERSIONS)?
-            .unwrap_or(3);
-        if newest < 2 || newest < oldest {
             return Err(said.bad(
-                "ssl_max_protocol_version",
-                "TLSv1.2 and TLSv1.3 are spoken here: allow one of them",
+                "sslnegotiation",
+                "direct only with sslmode=require or stronger",
             ));
         }
-        said.choice("sslcompression", &[("0", ()), ("1", ())])?;
-        said.choice("gssencmode", &[("disable", ()), ("prefer", ())])?;
         Ok(TlsOptions {
             mode,
             direct,
             roots,
             identity: identity(said, own.as_deref())?,
-            sni: said
-                .choice("sslsni", &[("0", false), ("1", true)])?
-                .unwrap_or(true),
-            tls12: oldest <= 2,
-            tls13: newest >= 3,
-            channel_binding: said
-                .choice("channel_binding", BINDINGS)?
-                .unwrap_or(ChannelBinding::Prefer),
         })
     }
 }
@@ -143,13 +118,6 @@ fn roots(said: &Parameters, own: Option<&Path>) -> Roots {
 }
 
 fn identity(said: &Parameters, own: Option<&Path>) -> Result<Option<Identity>, OptionsError> {
-    // To require that a server asks for the certificate is beyond what this end of rustls can see.
-    if !said
-        .choice("sslcertmode", &[("allow", true), ("disable", false)])?
-        .unwrap_or(true)
-    {
-        return Ok(None);
-    }
     let usual = |name: &str| own.map(|own| own.join(name)).filter(|path| path.exists());
     let certificate = said
         .get("sslcert")
@@ -162,12 +130,11 @@ fn identity(said: &Parameters, own: Option<&Path>) -> Result<Option<Identity>, O
     match (certificate, key) {
         (Some(certificate), Some(key)) => Ok(Some(Identity { certificate, key })),
         (Some(_), None) if said.get("sslcert").is_some() => {
-            Err(said.bad("sslcert", "it takes sslkey too: the file of its key"))
+            Err(said.bad("sslcert", "a file, with sslkey for that of its key"))
         }
-        (None, Some(_)) if said.get("sslkey").is_some() => Err(said.bad(
-            "sslkey",
-            "it takes sslcert too: the file of its certificate",
-        )),
+        (None, Some(_)) if said.get("sslkey").is_some() => {
+            Err(said.bad("sslkey", "a file, with sslcert for that of its certificate"))
+        }
         _ => Ok(None),
     }
 }

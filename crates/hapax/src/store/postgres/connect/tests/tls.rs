@@ -205,26 +205,6 @@ async fn a_password_is_bound_to_the_tls_connection() {
 }
 
 #[tokio::test]
-async fn versions_of_tls_can_be_chosen() {
-    let Some(server) = Server::shared() else {
-        return;
-    };
-    let version = "SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
-    let older = connected(&server.named(
-        "guarded",
-        "sslmode=require ssl_max_protocol_version=TLSv1.2",
-    ))
-    .await;
-    assert_eq!(ask(&older, version).await, "TLSv1.2");
-    let newer = connected(&server.named(
-        "guarded",
-        "sslmode=require ssl_min_protocol_version=TLSv1.3",
-    ))
-    .await;
-    assert_eq!(ask(&newer, version).await, "TLSv1.3");
-}
-
-#[tokio::test]
 async fn a_server_that_signed_its_own_certificate_is_trusted_by_a_copy_of_it() {
     let Some(postgres) = Postgres::start() else {
         return;

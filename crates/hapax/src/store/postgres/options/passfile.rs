@@ -1,76 +1,10 @@
-//! The files that Postgres users keep beside a connection: services in `pg_service.conf`, passwords
-//! in `.pgpass`.
+//! Passwords in `.pgpass`.
 
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::parameters::{Origin, Parameters};
-use super::{Host, OptionsError, Place};
-
-/// Adds what the service file says of this service. It was asked for by name, so that it must be
-/// there.
-pub(super) fn say_service(
-    said: &mut Parameters,
-    service: &str,
-    environment: &dyn Fn(&str) -> Option<String>,
-) -> Result<(), OptionsError> {
-    let own = environment("PGSERVICEFILE")
-        .or_else(|| environment("HOME").map(|home| format!("{home}/.pg_service.conf")));
-    let shared =
-        environment("PGSYSCONFDIR").map(|directory| format!("{directory}/pg_service.conf"));
-    for path in [own, shared].into_iter().flatten().map(PathBuf::from) {
-        let Some(text) = read_if_there(&path)? else {
-            continue;
-        };
-        let Some(lines) = section(&text, service) else {
-            continue;
-        };
-        for line in lines {
-            let wrong = || OptionsError::Service {
-                path: path.clone(),
-                reason: "a line of it is not name=value",
-            };
-            let (name, value) = line.split_once('=').ok_or_else(wrong)?;
-            if name.trim() == "service" {
-                return Err(OptionsError::Service {
-                    path,
-                    reason: "a service may not name another one",
-                });
-            }
-            said.say(name.trim(), value.trim().to_owned(), Origin::Service)?;
-        }
-        return Ok(());
-    }
-    Err(OptionsError::NoService {
-        service: service.to_owned(),
-    })
-}
-
-/// The lines of a section that say something.
-fn section<'a>(text: &'a str, name: &str) -> Option<Vec<&'a str>> {
-    let mut lines = text
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty() && !line.starts_with('#'));
-    lines.find(|line| {
-        line.strip_prefix('[')
-            .and_then(|line| line.strip_suffix(']'))
-            == Some(name)
-    })?;
-    Some(lines.take_while(|line| !line.starts_with('[')).collect())
-}
-
-fn read_if_there(path: &Path) -> Result<Option<String>, OptionsError> {
-    match fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(OptionsError::File {
-            path: path.to_owned(),
-            source,
-        }),
-    }
-}
+use super::{Host, Place};
 
 /// A file of passwords, read anew for each connection: a password that was changed there needs no
 /// restart.
