@@ -3,234 +3,119 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use hapax_core::audit::LogEntry;
+use hapax_core::audit::{LogEntry, Touched};
 use hapax_core::fingerprint::FingerprintPolicy;
 use hapax_core::record::Record;
-use hapax_core::scope::Scope;
 use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
-use crate::store::codec::{self, bigint, state_code};
+use crate::store::codec::{self, bigint, micros, state_code};
 
-/// A column of a statement: the values of all rows, with their type.
-struct Column<'a>(Box<dyn ToSql + Send + Sync + 'a>, Type);
-
-fn column<'a, T: ToSql + Send + Sync + 'a>(
-    values: impl Iterator<Item = T>,
-    kind: Type,
-) -> Column<'a> {
-    Column(Box::new(values.collect::<Vec<_>>()), kind)
+/// The columns of a statement: the values of all rows, with their type.
+pub(super) struct Columns<'a, R> {
+    rows: &'a [R],
+    columns: Vec<(Box<dyn ToSql + Send + Sync + 'a>, Type)>,
 }
 
-/// A call of one of the functions that take a shipment: a copy and a position, and then the
-/// columns.
-fn call(function: &str, columns: usize) -> String {
-    let places: Vec<_> = (1..=columns + 3).map(|place| format!("${place}")).collect();
-    format!("SELECT hapax.{function}({})", places.join(", "))
-}
-
-fn parameters<'a>(columns: &'a [Column<'_>]) -> Vec<(&'a (dyn ToSql + Sync), Type)> {
-    columns
-        .iter()
-        .map(|Column(values, kind)| (&**values as &(dyn ToSql + Sync), kind.clone()))
-        .collect()
-}
-
-/// Records.
-pub(super) struct Heads<'a>(Vec<Column<'a>>);
-
-impl<'a> Heads<'a> {
-    /// `numbers` says by which number the database has each policy.
-    pub(super) fn of(
-        records: &'a [Record],
-        numbers: &'a HashMap<Arc<FingerprintPolicy>, i64>,
-    ) -> Heads<'a> {
-        let heads = || records.iter().map(|record| &record.head);
-        let scopes = || heads().map(|head| &*head.scope);
-        let answers = records.iter().map(|record| {
-            record
-                .answer
-                .as_ref()
-                .map(|answer| answer.encode(&record.head.id))
-        });
-        let fingerprints = || heads().map(|head| head.fingerprint.as_ref());
-        Heads(vec![
-            column(
-                heads().map(|head| &head.id.as_bytes()[..]),
-                Type::BYTEA_ARRAY,
-            ),
-            column(heads().map(|head| state_code(head.state)), Type::INT2_ARRAY),
-            column(
-                heads().map(|head| bigint(head.fence.as_u64())),
-                Type::INT8_ARRAY,
-            ),
-            column(heads().map(|head| bigint(head.version)), Type::INT8_ARRAY),
-            column(
-                heads().map(|head| i32::try_from(head.attempts).unwrap_or(i32::MAX)),
-                Type::INT4_ARRAY,
-            ),
-            column(
-                heads().map(|head| codec::micros(head.created_at)),
-                Type::INT8_ARRAY,
-            ),
-            column(
-                heads().map(|head| codec::micros(head.claimed_at)),
-                Type::INT8_ARRAY,
-            ),
-            column(
-                heads().map(|head| codec::micros(head.finished_at)),
-                Type::INT8_ARRAY,
-            ),
-            column(
-                heads().map(|head| codec::micros(head.expires_at)),
-                Type::INT8_ARRAY,
-            ),
-            column(
-                heads().map(|head| codec::micros(head.tombstone_until)),
-                Type::INT8_ARRAY,
-            ),
-            column(
-                heads().map(|head| head.status.map(i32::from)),
-                Type::INT4_ARRAY,
-            ),
-            column(
-                heads().map(|head| Uuid::from_bytes(*head.token.as_bytes())),
-                Type::UUID_ARRAY,
-            ),
-            column(
-                fingerprints()
-                    .map(|fingerprint| fingerprint.map(|fingerprint| &fingerprint.digest[..])),
-                Type::BYTEA_ARRAY,
-            ),
-            column(
-                fingerprints()
-                    .map(|fingerprint| fingerprint.map(|fingerprint| numbers[&fingerprint.policy])),
-                Type::INT8_ARRAY,
-            ),
-            column(
-                scopes().map(|scope| scope.namespace.as_bytes()),
-                Type::BYTEA_ARRAY,
-            ),
-            column(scopes().map(principal), Type::BYTEA_ARRAY),
-            column(
-                scopes().map(|scope| scope.method.as_bytes()),
-                Type::BYTEA_ARRAY,
-            ),
-            column(
-                scopes().map(|scope| scope.path.as_bytes()),
-                Type::BYTEA_ARRAY,
-            ),
-            column(
-                heads().map(|head| head.key.as_str().as_bytes()),
-                Type::BYTEA_ARRAY,
-            ),
-            column(answers, Type::BYTEA_ARRAY),
-            column(
-                heads().map(|head| head.request_id.as_ref().map(|id| id.as_str().as_bytes())),
-                Type::BYTEA_ARRAY,
-            ),
-        ])
+impl<'a, R> Columns<'a, R> {
+    fn new(rows: &'a [R]) -> Columns<'a, R> {
+        Columns {
+            rows,
+            columns: Vec::new(),
+        }
     }
 
-    pub(super) fn sql(&self) -> String {
-        call("import", self.0.len())
+    fn add<T: ToSql + Send + Sync + 'a>(&mut self, kind: Type, value: impl FnMut(&'a R) -> T) {
+        let values: Vec<T> = self.rows.iter().map(value).collect();
+        self.columns.push((Box::new(values), kind));
+    }
+
+    fn add_bytes(&mut self, value: impl FnMut(&'a R) -> Option<&'a [u8]>) {
+        self.add(Type::BYTEA_ARRAY, value);
+    }
+
+    fn add_text(&mut self, mut value: impl FnMut(&'a R) -> Option<&'a str>) {
+        self.add_bytes(|row| value(row).map(str::as_bytes));
+    }
+
+    fn add_number(&mut self, value: impl FnMut(&'a R) -> Option<i64>) {
+        self.add(Type::INT8_ARRAY, value);
+    }
+
+    /// A call of one of the functions that take a copy and a position, and then the columns.
+    pub(super) fn call(&self, function: &str) -> String {
+        let places: Vec<_> = (1..=self.columns.len() + 3)
+            .map(|place| format!("${place}"))
+            .collect();
+        format!("SELECT hapax.{function}({})", places.join(", "))
     }
 
     pub(super) fn parameters(&self) -> Vec<(&(dyn ToSql + Sync), Type)> {
-        parameters(&self.0)
+        self.columns
+            .iter()
+            .map(|(values, kind)| (&**values as &(dyn ToSql + Sync), kind.clone()))
+            .collect()
     }
+}
+
+/// Records; `numbers` says by which number the database has each policy.
+pub(super) fn record_columns<'a>(
+    records: &'a [Record],
+    numbers: &HashMap<Arc<FingerprintPolicy>, i64>,
+) -> Columns<'a, Record> {
+    let mut columns = Columns::new(records);
+    columns.add_bytes(|it| Some(it.head.id.as_bytes()));
+    columns.add(Type::INT2_ARRAY, |it| state_code(it.head.state));
+    columns.add_number(|it| Some(bigint(it.head.fence.as_u64())));
+    columns.add_number(|it| Some(bigint(it.head.version)));
+    columns.add(Type::INT4_ARRAY, |it| {
+        i32::try_from(it.head.attempts).unwrap_or(i32::MAX)
+    });
+    columns.add_number(|it| Some(micros(it.head.created_at)));
+    columns.add_number(|it| Some(micros(it.head.claimed_at)));
+    columns.add_number(|it| Some(micros(it.head.finished_at)));
+    columns.add_number(|it| Some(micros(it.head.expires_at)));
+    columns.add_number(|it| Some(micros(it.head.tombstone_until)));
+    columns.add(Type::INT4_ARRAY, |it| it.head.status.map(i32::from));
+    columns.add(Type::UUID_ARRAY, |it| {
+        Uuid::from_bytes(*it.head.token.as_bytes())
+    });
+    columns.add_bytes(|it| Some(&it.head.fingerprint.as_ref()?.digest));
+    columns.add_number(|it| Some(numbers[&it.head.fingerprint.as_ref()?.policy]));
+    columns.add_text(|it| Some(&it.head.scope.namespace));
+    columns.add_text(|it| codec::principal(&it.head.scope));
+    columns.add_text(|it| Some(&it.head.scope.method));
+    columns.add_text(|it| Some(&it.head.scope.path));
+    columns.add_text(|it| Some(it.head.key.as_str()));
+    columns.add(Type::BYTEA_ARRAY, |it| {
+        Some(it.answer.as_ref()?.encode(&it.head.id))
+    });
+    columns.add_text(|it| Some(it.head.request_id.as_ref()?.as_str()));
+    columns
 }
 
 /// Entries of the audit log.
-pub(super) struct Entries<'a>(Vec<Column<'a>>);
-
-impl<'a> Entries<'a> {
-    pub(super) fn of(log: &'a [LogEntry]) -> Entries<'a> {
-        let touched = || log.iter().map(|entry| entry.touched.as_ref());
-        let scopes = || touched().map(|touched| touched.map(|touched| &*touched.scope));
-        Entries(vec![
-            column(
-                log.iter().map(|entry| bigint(entry.sequence)),
-                Type::INT8_ARRAY,
-            ),
-            column(
-                log.iter().map(|entry| codec::micros(entry.at)),
-                Type::INT8_ARRAY,
-            ),
-            column(
-                log.iter().map(|entry| entry.action.word().as_bytes()),
-                Type::BYTEA_ARRAY,
-            ),
-            column(
-                log.iter().map(|entry| entry.signed.by().as_bytes()),
-                Type::BYTEA_ARRAY,
-            ),
-            column(
-                log.iter().map(|entry| entry.signed.reason().as_bytes()),
-                Type::BYTEA_ARRAY,
-            ),
-            column(
-                touched().map(|touched| touched.map(|touched| &touched.id.as_bytes()[..])),
-                Type::BYTEA_ARRAY,
-            ),
-            column(
-                scopes().map(|scope| scope.map(|scope| scope.namespace.as_bytes())),
-                Type::BYTEA_ARRAY,
-            ),
-            column(
-                scopes().map(|scope| scope.and_then(principal)),
-                Type::BYTEA_ARRAY,
-            ),
-            column(
-                scopes().map(|scope| scope.map(|scope| scope.method.as_bytes())),
-                Type::BYTEA_ARRAY,
-            ),
-            column(
-                scopes().map(|scope| scope.map(|scope| scope.path.as_bytes())),
-                Type::BYTEA_ARRAY,
-            ),
-            column(
-                touched().map(|touched| touched.map(|touched| touched.key.as_str().as_bytes())),
-                Type::BYTEA_ARRAY,
-            ),
-            column(
-                touched().map(|touched| touched.map(|touched| state_code(touched.before))),
-                Type::INT2_ARRAY,
-            ),
-            column(
-                touched().map(|touched| touched.map(|touched| state_code(touched.after))),
-                Type::INT2_ARRAY,
-            ),
-            column(
-                touched().map(|touched| touched.and_then(|touched| touched.status).map(i32::from)),
-                Type::INT4_ARRAY,
-            ),
-            column(
-                touched().map(|touched| touched.map(|touched| bigint(touched.fence.as_u64()))),
-                Type::INT8_ARRAY,
-            ),
-            column(
-                touched().map(|touched| touched.map(|touched| bigint(touched.version))),
-                Type::INT8_ARRAY,
-            ),
-            column(
-                touched()
-                    .map(|touched| touched.map_or(0, |touched| codec::micros(touched.created_at))),
-                Type::INT8_ARRAY,
-            ),
-        ])
+pub(super) fn entry_columns(log: &[LogEntry]) -> Columns<'_, LogEntry> {
+    fn touched(entry: &LogEntry) -> Option<&Touched> {
+        entry.touched.as_ref()
     }
-
-    pub(super) fn sql(&self) -> String {
-        call("import_log", self.0.len())
-    }
-
-    pub(super) fn parameters(&self) -> Vec<(&(dyn ToSql + Sync), Type)> {
-        parameters(&self.0)
-    }
-}
-
-/// Null: anonymous.
-fn principal(scope: &Scope) -> Option<&[u8]> {
-    codec::principal(scope).map(str::as_bytes)
+    let mut columns = Columns::new(log);
+    columns.add_number(|it| Some(bigint(it.sequence)));
+    columns.add_number(|it| Some(micros(it.at)));
+    columns.add_text(|it| Some(it.action.word()));
+    columns.add_text(|it| Some(it.signed.by()));
+    columns.add_text(|it| Some(it.signed.reason()));
+    columns.add_bytes(|it| Some(touched(it)?.id.as_bytes()));
+    columns.add_text(|it| Some(&touched(it)?.scope.namespace));
+    columns.add_text(|it| codec::principal(&touched(it)?.scope));
+    columns.add_text(|it| Some(&touched(it)?.scope.method));
+    columns.add_text(|it| Some(&touched(it)?.scope.path));
+    columns.add_text(|it| Some(touched(it)?.key.as_str()));
+    columns.add(Type::INT2_ARRAY, |it| Some(state_code(touched(it)?.before)));
+    columns.add(Type::INT2_ARRAY, |it| Some(state_code(touched(it)?.after)));
+    columns.add(Type::INT4_ARRAY, |it| touched(it)?.status.map(i32::from));
+    columns.add_number(|it| Some(bigint(touched(it)?.fence.as_u64())));
+    columns.add_number(|it| Some(bigint(touched(it)?.version)));
+    columns.add_number(|it| Some(touched(it).map_or(0, |it| micros(it.created_at))));
+    columns
 }

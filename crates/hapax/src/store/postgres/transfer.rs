@@ -27,7 +27,7 @@ use super::lane::Parameters;
 use super::lineage::check_schema;
 use super::policies::{self, Policies};
 use super::row;
-use super::shipment::{Entries, Heads};
+use super::shipment::{entry_columns, record_columns};
 use super::{ConnectOptions, audit};
 use crate::store::codec::{self, bigint};
 
@@ -264,13 +264,14 @@ impl Mover {
         // Records first: the position counts once all of it has come.
         if !records.is_empty() || log.is_empty() {
             let numbers = self.tell(&records).await?;
-            let heads = Heads::of(&records, &numbers);
-            self.in_turn(&heads.sql(), &[position, &heads.parameters()].concat())
-                .await?;
+            let columns = record_columns(&records, &numbers);
+            let parameters = [position, &columns.parameters()].concat();
+            self.in_turn(&columns.call("import"), &parameters).await?;
         }
         if !log.is_empty() {
-            let entries = Entries::of(&log);
-            self.in_turn(&entries.sql(), &[position, &entries.parameters()].concat())
+            let columns = entry_columns(&log);
+            let parameters = [position, &columns.parameters()].concat();
+            self.in_turn(&columns.call("import_log"), &parameters)
                 .await?;
         }
         Ok(())

@@ -16,7 +16,7 @@ use super::OpenError;
 use super::log::LOG_BYTES_MAX;
 use super::transfer;
 use crate::clock::{BootClock, boot_id};
-use crate::store::codec::micros;
+use crate::store::codec::{self, micros};
 use crate::store::random_secret;
 use crate::store::sqlite_kit::audit;
 use crate::store::sqlite_kit::error::{explain, store_error, unreadable};
@@ -370,10 +370,10 @@ impl Meta {
                 incarnation: row.get(3)?,
                 boot_id: row.get(4)?,
                 boot: Duration::from_micros(row.get::<_, i64>(5)?.unsigned_abs()),
-                clock: Timestamp::from_micros(row.get::<_, i64>(6)?.unsigned_abs()),
-                copied: Timestamp::from_micros(row.get::<_, i64>(7)?.unsigned_abs()),
+                clock: codec::time(row.get(6)?),
+                copied: codec::time(row.get(7)?),
                 lives_since: match has_lives {
-                    true => Timestamp::from_micros(row.get::<_, i64>(10)?.unsigned_abs()),
+                    true => codec::time(row.get(10)?),
                     false => NO_LIVES,
                 },
             };
