@@ -56,7 +56,7 @@ async fn a_damaged_piece_of_the_roll_is_read_from_the_heads() {
     }
 }
 
-/// A store at rest, with one piece of the roll: `hurt` is on it, after a few others.
+/// A store at rest, with one piece of the index snapshot: `hurt` is on it, after a few others.
 async fn rolled(before: usize) -> Shop {
     let shop = Shop::new();
     let store = Arc::new(shop.open().await);

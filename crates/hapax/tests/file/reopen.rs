@@ -11,7 +11,7 @@ use super::shop::{
     sweep_all, win,
 };
 
-/// More than two pieces of the roll, and a tail.
+/// More than two pieces of the index snapshot, and a tail.
 const KEYS: usize = 40_000;
 /// Half of a lifetime in which nothing goes.
 const LONG: Lifetime = Lifetime {
@@ -166,7 +166,7 @@ async fn a_lane_goes_on_though_its_end_has_left_and_its_front_has_not() {
             win(&*store, finish(&head, State::Retryable, "", LONG)).await
         }
     };
-    // Two pieces of the roll, and a tail.
+    // Two pieces of the index snapshot, and a tail.
     let released = many((0..33_000).map(|i| release(i.to_string()))).await;
     drop(store);
     assert_eq!(

@@ -32,18 +32,18 @@
 //! Where nothing else is in the file, [`Sqlite`](crate::Sqlite) is laid out for many keys, and
 //! forgets more thoroughly.
 //!
-//! To read the code: `schema` has the tables and the opening, `row` a head as a row, `page` one
-//! transaction, `writer` who runs them, `reader` those who only look, `join` the transaction of
+//! To read the code: `schema` has the tables and the opening, `row` a head as a row, `transaction`
+//! one transaction, `writer` who runs them, `reader` those who only look, `join` the transaction of
 //! somebody else, `erase` what is left of a forgotten answer.
 
 mod erase;
 mod error;
 mod join;
-mod page;
 mod reader;
 mod rest;
 mod row;
 mod schema;
+mod transaction;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -180,7 +180,7 @@ impl Guest {
         let content = put.change.answer().map(|answer| answer.encode(&put.id));
         let written = self
             .writer
-            .ask(move |page| page.put_if(&put, content.as_deref()))
+            .ask(move |transaction| transaction.put_if(&put, content.as_deref()))
             .await?;
         if is_forgetting && matches!(written, Written::Won(_)) {
             let (shared, patience) = (self.shared.clone(), self.erase_patience);
@@ -222,7 +222,8 @@ impl Store for Guest {
     }
 
     fn renew(&self, renewals: Vec<Renewal>) -> Reply<'_, Vec<bool>> {
-        self.writer.ask(move |page| page.renew(&renewals))
+        self.writer
+            .ask(move |transaction| transaction.renew(&renewals))
     }
 
     fn list(&self, query: ListQuery) -> Reply<'_, Vec<Head>> {
@@ -230,7 +231,7 @@ impl Store for Guest {
     }
 
     fn sweep(&self, limit: usize) -> Reply<'_, Swept> {
-        self.writer.ask(move |page| page.sweep(limit))
+        self.writer.ask(move |transaction| transaction.sweep(limit))
     }
 
     fn pulse(&self) -> Reply<'_, Pulse> {
@@ -268,7 +269,7 @@ impl Store for Guest {
     }
 
     fn note(&self, note: Note) -> Reply<'_, LogEntry> {
-        self.writer.ask(move |page| page.note(note))
+        self.writer.ask(move |transaction| transaction.note(note))
     }
 
     fn joins(&self) -> Option<&dyn Joins> {

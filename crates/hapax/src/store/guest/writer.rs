@@ -11,8 +11,8 @@ use tokio::sync::oneshot;
 
 use super::Shared;
 use super::error::{is_busy, locked, store_error};
-use super::page::Page;
 use super::rest::Rest;
+use super::transaction::WriteTransaction;
 use crate::store::sqlite::OpenError;
 use crate::store::sqlite_kit::{Thread, answered, reply_after_commit};
 
@@ -22,8 +22,8 @@ const QUEUE_MAX: usize = 1024;
 const BATCH_MAX: usize = 256;
 
 /// Says what became of it, once the commit is known to have succeeded or why it has not.
-type Told = Box<dyn FnOnce(Option<StoreError>)>;
-type Work = Box<dyn FnOnce(Result<&mut Page<'_>, StoreError>) -> Told + Send>;
+type Finish = Box<dyn FnOnce(Option<StoreError>)>;
+type Work = Box<dyn FnOnce(Result<&mut WriteTransaction<'_>, StoreError>) -> Finish + Send>;
 
 struct Command {
     /// Until when it waits for the lock.
@@ -64,15 +64,15 @@ impl Writer {
     pub(super) fn ask<T, F>(&self, work: F) -> Reply<'static, T>
     where
         T: Send + 'static,
-        F: FnOnce(&mut Page<'_>) -> Result<T, StoreError> + Send + 'static,
+        F: FnOnce(&mut WriteTransaction<'_>) -> Result<T, StoreError> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let work: Work = Box::new(move |page| {
+        let work: Work = Box::new(move |transaction| {
             // A caller who gave up is not surprised by a write it no longer expects.
             if reply.is_closed() {
                 return Box::new(drop);
             }
-            let result = page.and_then(work);
+            let result = transaction.and_then(work);
             Box::new(reply_after_commit(reply, result))
         });
         let command = Command {
@@ -129,23 +129,25 @@ fn begin(
 }
 
 fn commit(shared: &Shared, connection: &Connection, batch: Vec<Command>) {
-    let mut told: Vec<Told> = Vec::with_capacity(batch.len());
-    let failure = carry_out(shared, connection, batch, &mut told).err();
+    let mut finishes: Vec<Finish> = Vec::with_capacity(batch.len());
+    let failure = carry_out(shared, connection, batch, &mut finishes).err();
     if failure.is_some() && !connection.is_autocommit() {
         // What cannot be taken back now is before the next transaction begins.
         let _ = connection.execute_batch("ROLLBACK");
     }
-    told.into_iter().for_each(|tell| tell(failure.clone()));
+    finishes
+        .into_iter()
+        .for_each(|finish| finish(failure.clone()));
 }
 
 fn carry_out(
     shared: &Shared,
     connection: &Connection,
     batch: Vec<Command>,
-    told: &mut Vec<Told>,
+    finishes: &mut Vec<Finish>,
 ) -> Result<(), StoreError> {
-    let mut page = match Page::new(shared.rows(connection), &*shared.clock) {
-        Ok(page) => page,
+    let mut transaction = match WriteTransaction::new(shared.rows(connection), &*shared.clock) {
+        Ok(transaction) => transaction,
         Err(error) => {
             batch
                 .into_iter()
@@ -154,10 +156,10 @@ fn carry_out(
         }
     };
     for command in batch {
-        let page = page.failure().map_or(Ok(&mut page), Err);
-        told.push((command.work)(page));
+        let transaction = transaction.failure().map_or(Ok(&mut transaction), Err);
+        finishes.push((command.work)(transaction));
     }
-    page.close()?;
+    transaction.close()?;
     connection
         .prepare_cached("COMMIT")
         .and_then(|mut commit| commit.execute([]))

@@ -19,7 +19,7 @@ use hapax_core::time::Timestamp;
 use hashbrown::HashTable;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::place::Place;
+use super::row_number::RowNumber;
 use crate::hash::Ids;
 
 /// By the first bits of the id, so that a table grows in a fraction of a millisecond and ids can be
@@ -45,13 +45,13 @@ struct Shard {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Entry {
     pub(super) prefix: u64,
-    pub(super) place: Place,
+    pub(super) row_number: RowNumber,
 }
 
 /// A running record, whole.
 #[derive(Clone, Debug)]
 pub(super) struct Running {
-    pub(super) place: Place,
+    pub(super) row_number: RowNumber,
     pub(super) head: Arc<Head>,
 }
 
@@ -61,21 +61,21 @@ pub(super) enum Found {
     Absent,
     Running(Running),
     /// Rows to look at: one of them, or none, is the record.
-    Rows(Vec<Place>),
+    Rows(Vec<RowNumber>),
 }
 
 /// One record's way from one place to another.
 #[derive(Debug)]
 pub(super) struct Move {
     pub(super) id: RecordId,
-    pub(super) from: Option<Place>,
+    pub(super) from: Option<RowNumber>,
     pub(super) to: To,
 }
 
 #[derive(Debug)]
 pub(super) enum To {
     Nowhere,
-    Row(Place),
+    Row(RowNumber),
     Running(Running),
 }
 
@@ -114,14 +114,14 @@ impl Index {
     pub(super) fn apply(&self, moved: Move) {
         let prefix = prefix(&moved.id);
         let mut shard = self.shard(prefix);
-        if let Some(place) = moved.from
+        if let Some(row_number) = moved.from
             && shard.running.remove(&moved.id).is_none()
         {
-            shard.remove(Entry { prefix, place });
+            shard.remove(Entry { prefix, row_number });
         }
         match moved.to {
             To::Nowhere => {}
-            To::Row(place) => shard.insert(Entry { prefix, place }),
+            To::Row(row_number) => shard.insert(Entry { prefix, row_number }),
             To::Running(running) => drop(shard.running.insert(moved.id, running)),
         }
     }
@@ -177,7 +177,7 @@ impl Index {
         let shard = self.shard(from);
         let running = shard.running.iter().map(|(id, running)| Entry {
             prefix: prefix(id),
-            place: running.place,
+            row_number: running.row_number,
         });
         let mut entries: Vec<_> = shard
             .entries
@@ -203,7 +203,7 @@ impl Index {
     }
 
     /// Takes note of a record that was refused, or of one that no longer is.
-    pub(super) fn note_refused(&self, until: Timestamp, is_refused: bool) {
+    pub(super) fn count_refused(&self, until: Timestamp, is_refused: bool) {
         let mut refused = self.refused.lock();
         let count = refused.entry(second(until)).or_default();
         *count = if is_refused {
@@ -226,11 +226,11 @@ impl Index {
 }
 
 impl Shard {
-    fn with_prefix(&self, prefix: u64) -> impl Iterator<Item = Place> {
+    fn with_prefix(&self, prefix: u64) -> impl Iterator<Item = RowNumber> {
         self.entries
             .iter_hash(self.ids.hash_one(prefix))
             .filter(move |entry| entry.prefix == prefix)
-            .map(|entry| entry.place)
+            .map(|entry| entry.row_number)
     }
 
     fn insert(&mut self, entry: Entry) {

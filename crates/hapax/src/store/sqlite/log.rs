@@ -51,15 +51,15 @@ pub(super) struct Progress {
 impl Progress {
     /// How far it is now, without copying.
     pub(super) fn read(connection: &Connection) -> rusqlite::Result<Progress> {
-        Progress::of(connection, "PRAGMA wal_checkpoint(NOOP)")
+        Progress::query(connection, "PRAGMA wal_checkpoint(NOOP)")
     }
 
     /// Copies what can be copied without waiting for anybody.
     pub(super) fn copy(connection: &Connection) -> rusqlite::Result<Progress> {
-        Progress::of(connection, "PRAGMA wal_checkpoint(PASSIVE)")
+        Progress::query(connection, "PRAGMA wal_checkpoint(PASSIVE)")
     }
 
-    fn of(connection: &Connection, sql: &str) -> rusqlite::Result<Progress> {
+    fn query(connection: &Connection, sql: &str) -> rusqlite::Result<Progress> {
         connection.prepare_cached(sql)?.query_row([], |row| {
             let number = |column| {
                 row.get::<_, i64>(column)

@@ -16,35 +16,36 @@
 //! from before it belongs to nobody and is over at once. Other processes may look through a
 //! [`View`].
 //!
-//! To read the code: `schema` has the tables, `place` says where a row goes, `index` and `roll` how
-//! it is found again. `writer` is the queue, `desk` the writer's day, `page` one transaction,
-//! `book` what it knows without reading. `log` keeps the log short, `repair` opens the file again
-//! when the disk failed, `backup` copies it, `seal` and
-//! `erasure` make forgetting erase, `principals` knows who has records, `transfer` moves everything
-//! into another store. What it shares with [`Guest`](super::guest) is in `sqlite_kit`.
+//! To read the code: `schema` has the tables, `row_number` says where a row goes, `index` and
+//! `index_snapshot` how it is found again. `writer` is the queue, `writer_loop` carries batches
+//! out, `transaction` is one write transaction, `writer_state` what the writer knows without
+//! reading. `log` keeps the log short, `repair` opens the file again when the disk failed, `backup`
+//! copies it, `seal` and `erasure` make forgetting erase, `principals` knows who has records,
+//! `transfer` moves everything into another store. What is shared with [`Guest`](super::guest) is
+//! in `sqlite_kit`.
 
 mod backup;
-mod book;
-mod desk;
 mod erasure;
 mod index;
+mod index_snapshot;
 mod log;
 mod owner;
-mod page;
-mod place;
 mod policies;
 mod principals;
 mod reader;
 mod repair;
-mod roll;
 mod row;
+mod row_number;
 pub(super) mod schema;
 mod seal;
 mod shared;
 mod stats;
+mod transaction;
 mod transfer;
 mod view;
 mod writer;
+mod writer_loop;
+mod writer_state;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -66,13 +67,13 @@ pub use schema::Restored;
 pub use stats::Stats;
 pub use view::View;
 
-use self::book::Book;
 use self::index::{Found, prefix};
 use self::log::{Copier, Wake};
 use self::owner::Owner;
 use self::schema::{Meta, Opened, Purpose};
 use self::shared::{Connections, Shared};
 use self::writer::{Command, Start, Writer};
+use self::writer_state::WriterState;
 use super::sqlite_kit::error::{store_error, unreadable};
 use super::sqlite_kit::{Readers, audit, blocking};
 
@@ -205,7 +206,7 @@ impl Sqlite {
             restored,
         } = schema::open(path, options.clock, owner.last(), purpose)?;
         let shared = Arc::new(Shared::new(path.clone(), clock, meta.incarnation));
-        let mut book = Book::load(&connection, &shared.policies, shared.leases())
+        let mut writer_state = WriterState::load(&connection, &shared.policies, shared.leases())
             .map_err(|source| unreadable(path, source))?;
         if let Some(Restored { copied_at }) = restored {
             let copied_at = copied_at.map(|at| httpdate::fmt_http_date(at.to_system_time()));
@@ -215,13 +216,14 @@ impl Sqlite {
                 "ALARM: the store goes on from an older state of itself; whatever was done since is forgotten, and keys of that time may run again"
             );
             // From now on it is the store.
-            book.meta.copied = Timestamp::ZERO;
-            book.meta
+            writer_state.meta.copied = Timestamp::ZERO;
+            writer_state
+                .meta
                 .write(&connection)
                 .map_err(|source| unreadable(path, store_error(source)))?;
         }
         owner.sign(path, &meta.name, meta.incarnation)?;
-        shared.open(Connections::open(path)?, book.index.clone());
+        shared.open(Connections::open(path)?, writer_state.index.clone());
         let wake = Arc::new(Wake::default());
         let Options {
             queue_bytes_max,
@@ -230,7 +232,7 @@ impl Sqlite {
         } = options;
         let start = Start {
             connection,
-            book,
+            writer_state,
             owner,
             wake: wake.clone(),
             queue_bytes_max,
@@ -275,7 +277,7 @@ impl Sqlite {
     /// Reads records among the writes.
     fn read_in_order(&self, ids: Vec<RecordId>) -> Reply<'_, Reading> {
         self.writer
-            .write(size_of_val(&*ids), move |page| page.get(&ids))
+            .write(size_of_val(&*ids), move |transaction| transaction.get(&ids))
     }
 
     /// What takes no look into the file: nothing, and what is running.
@@ -361,7 +363,9 @@ impl Store for Sqlite {
 
     fn renew(&self, renewals: Vec<Renewal>) -> Reply<'_, Vec<bool>> {
         self.writer
-            .write(size_of_val(&*renewals), move |page| page.renew(&renewals))
+            .write(size_of_val(&*renewals), move |transaction| {
+                transaction.renew(&renewals)
+            })
     }
 
     fn list(&self, query: ListQuery) -> Reply<'_, Vec<Head>> {
@@ -369,7 +373,8 @@ impl Store for Sqlite {
     }
 
     fn sweep(&self, limit: usize) -> Reply<'_, Swept> {
-        self.writer.write(0, move |page| page.sweep(limit))
+        self.writer
+            .write(0, move |transaction| transaction.sweep(limit))
     }
 
     fn pulse(&self) -> Reply<'_, Pulse> {
@@ -397,9 +402,10 @@ impl Store for Sqlite {
     }
 
     fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()> {
-        self.writer.write(size_of_val(&*principals), move |page| {
-            page.remember(&principals)
-        })
+        self.writer
+            .write(size_of_val(&*principals), move |transaction| {
+                transaction.remember(&principals)
+            })
     }
 
     fn knows(&self, principal: PrincipalId) -> Reply<'_, bool> {
@@ -416,6 +422,6 @@ impl Store for Sqlite {
     fn note(&self, note: Note) -> Reply<'_, LogEntry> {
         // A bounded text; the rest is nothing to speak of.
         self.writer
-            .write(REASON_BYTES_MAX, move |page| page.note(note))
+            .write(REASON_BYTES_MAX, move |transaction| transaction.note(note))
     }
 }

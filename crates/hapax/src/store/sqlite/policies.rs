@@ -76,8 +76,8 @@ impl Policies {
         })
     }
 
-    /// Takes note of a policy once the write that used it is durable.
-    pub(super) fn note(&self, policy: &Arc<FingerprintPolicy>, number: i64) {
+    /// Remembers a policy once the write that used it is durable.
+    pub(super) fn remember(&self, policy: &Arc<FingerprintPolicy>, number: i64) {
         let mut known = self.known.lock();
         if !known.by_policy.contains_key(policy) {
             known.by_policy.insert(policy.clone(), number);

@@ -137,7 +137,7 @@ fn try_alike(
 ) -> Result<Option<Vec<Head>>, StoreError> {
     let mut heads = Vec::new();
     for entry in alike.iter().filter(|entry| may_be(query.state, entry)) {
-        let Some(stored) = rows.read(entry.place)? else {
+        let Some(stored) = rows.read(entry.row_number)? else {
             return Ok(None);
         };
         let head = (*stored.head).clone().at(now);
@@ -155,8 +155,8 @@ fn try_alike(
 /// removes it.
 fn may_be(state: Option<&str>, entry: &Entry) -> bool {
     match state {
-        Some("running" | "unknown" | State::OPEN) => entry.place.is_open(),
-        Some("completed" | "failed" | "retryable") => !entry.place.is_open(),
+        Some("running" | "unknown" | State::OPEN) => entry.row_number.is_open(),
+        Some("completed" | "failed" | "retryable") => !entry.row_number.is_open(),
         _ => true,
     }
 }

@@ -15,15 +15,17 @@ use std::path::Path;
 use hapax_core::store::StoreError;
 use rusqlite::Connection;
 
-use super::book::Book;
 use super::owner::with_suffix;
 use super::schema::{self, Meta};
 use super::shared::{Connections, Shared};
+use super::writer_state::WriterState;
 use crate::store::sqlite_kit::error::store_error;
 
 /// Opens the file, shows that it can be written, and reads everything again. Nothing else may have
 /// it open.
-pub(super) fn reopen(shared: &Shared) -> Result<(Connection, Book, Connections), StoreError> {
+pub(super) fn reopen(
+    shared: &Shared,
+) -> Result<(Connection, WriterState, Connections), StoreError> {
     rewrite_log(&shared.path).map_err(|error| {
         StoreError::unavailable("the log cannot be written again").because(error)
     })?;
@@ -40,11 +42,11 @@ pub(super) fn reopen(shared: &Shared) -> Result<(Connection, Book, Connections),
     meta.at(shared.clock.now())
         .write(&connection)
         .map_err(store_error)?;
-    let book = Book::load(&connection, &shared.policies, shared.leases())?;
+    let writer_state = WriterState::load(&connection, &shared.policies, shared.leases())?;
     let connections = Connections::open(&shared.path).map_err(|error| {
         StoreError::unavailable("the store file cannot be opened to read").because(error)
     })?;
-    Ok((connection, book, connections))
+    Ok((connection, writer_state, connections))
 }
 
 fn rewrite_log(path: &Path) -> std::io::Result<()> {

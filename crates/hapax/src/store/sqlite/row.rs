@@ -10,8 +10,8 @@ use hapax_core::time::Timestamp;
 use rusqlite::{Connection, Row};
 
 use super::index::{Found, Running};
-use super::place::{OPEN, Place, bounds};
 use super::policies::Policies;
+use super::row_number::{OPEN, RowNumber, bounds};
 use super::seal;
 use crate::store::codec;
 use crate::store::sqlite_kit::Queries;
@@ -32,9 +32,9 @@ pub(super) enum Leases {
 /// A head with its place in the file, and that of its answer.
 #[derive(Clone, Debug)]
 pub(super) struct Stored {
-    pub(super) place: Place,
+    pub(super) row_number: RowNumber,
     pub(super) head: Arc<Head>,
-    pub(super) answer: Option<Place>,
+    pub(super) answer: Option<RowNumber>,
 }
 
 /// What came of looking for a record where the index has it.
@@ -93,20 +93,20 @@ impl<'a> Rows<'a> {
     pub(super) fn look_up(self, id: &RecordId, found: Found) -> Result<Lookup, StoreError> {
         match found {
             Found::Absent => Ok(Lookup::Absent),
-            Found::Running(Running { place, head }) => Ok(Lookup::Found(Stored {
-                place,
+            Found::Running(Running { row_number, head }) => Ok(Lookup::Found(Stored {
+                row_number,
                 head,
                 answer: None,
             })),
-            Found::Rows(places) => self.find(id, &places),
+            Found::Rows(row_numbers) => self.find(id, &row_numbers),
         }
     }
 
     /// The record of this id among rows that may be it.
-    fn find(self, id: &RecordId, places: &[Place]) -> Result<Lookup, StoreError> {
+    fn find(self, id: &RecordId, row_numbers: &[RowNumber]) -> Result<Lookup, StoreError> {
         let mut is_missing = false;
-        for place in places {
-            match self.read(*place)? {
+        for row_number in row_numbers {
+            match self.read(*row_number)? {
                 Some(stored) if stored.head.id == *id => return Ok(Lookup::Found(stored)),
                 Some(_) => {}
                 None => is_missing = true,
@@ -119,15 +119,15 @@ impl<'a> Rows<'a> {
         })
     }
 
-    pub(super) fn read(self, place: Place) -> Result<Option<Stored>, StoreError> {
+    pub(super) fn read(self, row_number: RowNumber) -> Result<Option<Stored>, StoreError> {
         let sql = select_heads!("row = ?1");
         self.queries()
-            .first(sql, [place.row()], |row| self.stored(&Raw::read(row)?))
+            .first(sql, [row_number.row()], |row| self.stored(&Raw::read(row)?))
     }
 
     /// Everything that no time removes: each with its id, also where a newer version wrote what
     /// this one cannot read.
-    pub(super) fn open(self) -> Result<Vec<(Place, RecordId, Option<Stored>)>, StoreError> {
+    pub(super) fn open(self) -> Result<Vec<(RowNumber, RecordId, Option<Stored>)>, StoreError> {
         let sql = select_heads!("row >= ?1 AND row < ?2");
         self.queries().all(sql, bounds(OPEN), |row| {
             let raw = Raw::read(row)?;
@@ -136,25 +136,30 @@ impl<'a> Rows<'a> {
                 Err(error) if error.kind() == StoreErrorKind::Unsupported => None,
                 Err(error) => return Err(error),
             };
-            Ok((raw.place(), raw.head.id, stored))
+            Ok((raw.row_number(), raw.head.id, stored))
         })
     }
 
-    /// The front of a lane, row by row for as long as `each` wants more. Each row is checked before
-    /// it is believed.
+    /// The front of a queue, row by row for as long as `each` wants more. Each row is checked
+    /// before it is believed.
     pub(super) fn front(
         self,
-        lane: u16,
+        queue: u16,
         limit: usize,
-        mut each: impl FnMut(Place, RecordId, Fence, Timestamp) -> bool,
+        mut each: impl FnMut(RowNumber, RecordId, Fence, Timestamp) -> bool,
     ) -> Result<(), StoreError> {
-        let (start, end) = bounds(lane);
+        let (start, end) = bounds(queue);
         let sql = select_heads!("row >= ?1 AND row < ?2 ORDER BY row LIMIT ?3");
         self.queries().each(sql, (start, end, limit as i64), |row| {
             let raw = Raw::read(row)?;
             let [_, fence, .., until, _] = raw.head.numbers;
             let fence = Fence::from_u64(fence.unsigned_abs());
-            Ok(each(raw.place(), raw.head.id, fence, codec::time(until)))
+            Ok(each(
+                raw.row_number(),
+                raw.head.id,
+                fence,
+                codec::time(until),
+            ))
         })
     }
 
@@ -162,9 +167,9 @@ impl<'a> Rows<'a> {
     /// be a key that seems new.
     pub(super) fn ids(
         self,
-        from: Place,
-        to: Place,
-        mut each: impl FnMut(Place, RecordId),
+        from: RowNumber,
+        to: RowNumber,
+        mut each: impl FnMut(RowNumber, RecordId),
     ) -> Result<(), StoreError> {
         if from >= to {
             return Ok(());
@@ -176,25 +181,25 @@ impl<'a> Rows<'a> {
         let sql = select_heads!("row >= ?1 ORDER BY row");
         self.queries().each(sql, [from.row()], |row| {
             let raw = Raw::read(row)?;
-            let place = raw.place();
-            if place < from || last.is_some_and(|last| place <= last) {
+            let row_number = raw.row_number();
+            if row_number < from || last.is_some_and(|last| row_number <= last) {
                 return Err(missing());
             }
-            if place < to {
-                last = Some(place);
-                each(place, raw.head.id);
+            if row_number < to {
+                last = Some(row_number);
+                each(row_number, raw.head.id);
             }
-            Ok(place < to)
+            Ok(row_number < to)
         })
     }
 
     /// The last row before a place.
-    fn before(self, place: Place) -> Result<Option<Place>, StoreError> {
+    fn before(self, row_number: RowNumber) -> Result<Option<RowNumber>, StoreError> {
         let sql = select_heads!("row < ?1 ORDER BY row DESC LIMIT 1");
-        let before = self
-            .queries()
-            .first(sql, [place.row()], |row| Ok(Raw::read(row)?.place()))?;
-        if before.is_some_and(|before| before >= place) {
+        let before = self.queries().first(sql, [row_number.row()], |row| {
+            Ok(Raw::read(row)?.row_number())
+        })?;
+        if before.is_some_and(|before| before >= row_number) {
             return Err(missing());
         }
         Ok(before)
@@ -207,11 +212,11 @@ impl<'a> Rows<'a> {
         if !head.kept {
             return Ok(Record { head, answer: None });
         }
-        let place = answer.ok_or_else(|| StoreError::corrupt("a kept answer has no place"))?;
+        let row_number = answer.ok_or_else(|| StoreError::corrupt("a kept answer has no place"))?;
         let sql = "SELECT content FROM answers WHERE row = ?1";
-        let answer = self.queries().first(sql, [place.row()], |row| {
+        let answer = self.queries().first(sql, [row_number.row()], |row| {
             let decode = |content: &[u8]| decode_answer(&head.id, content);
-            seal::unseal(self.connection, place, blob(row, 0)?, decode)?
+            seal::unseal(self.connection, row_number, blob(row, 0)?, decode)?
                 .ok_or_else(|| StoreError::corrupt("a kept answer has lost its seal"))?
         })?;
         Ok(Record {
@@ -234,7 +239,7 @@ impl<'a> Rows<'a> {
             head.lease_until = Timestamp::ZERO;
         }
         Ok(Stored {
-            place: raw.place(),
+            row_number: raw.row_number(),
             head: Arc::new(head),
             answer: raw.answer(),
         })
@@ -263,12 +268,12 @@ impl<'a> Raw<'a> {
         Ok(raw)
     }
 
-    fn place(&self) -> Place {
-        Place::from_row(self.numbers[0])
+    fn row_number(&self) -> RowNumber {
+        RowNumber::from_row(self.numbers[0])
     }
 
-    fn answer(&self) -> Option<Place> {
-        (self.numbers[1] >= 0).then(|| Place::from_row(self.numbers[1]))
+    fn answer(&self) -> Option<RowNumber> {
+        (self.numbers[1] >= 0).then(|| RowNumber::from_row(self.numbers[1]))
     }
 
     /// SQLite notices a page that makes no sense; a changed bit that still makes sense, only this
@@ -285,11 +290,11 @@ impl<'a> Raw<'a> {
         } = &self.head;
         let mut sum = crc32fast::Hasher::new();
         let mut bytes = [0; 8 * 15];
-        for (place, number) in bytes
+        for (row_number, number) in bytes
             .chunks_exact_mut(8)
             .zip(self.numbers.iter().chain(numbers))
         {
-            place.copy_from_slice(&number.to_le_bytes());
+            row_number.copy_from_slice(&number.to_le_bytes());
         }
         sum.update(&bytes);
         sum.update(id.as_bytes());
@@ -317,14 +322,14 @@ pub(super) fn write(
     incarnation: i64,
 ) -> rusqlite::Result<()> {
     let Stored {
-        place,
+        row_number,
         head,
         answer,
     } = stored;
     let raw = Raw {
         numbers: [
-            place.row(),
-            answer.map_or(-1, Place::row),
+            row_number.row(),
+            answer.map_or(-1, RowNumber::row),
             policy.unwrap_or(-1),
             incarnation,
         ],

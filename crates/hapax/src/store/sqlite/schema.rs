@@ -179,7 +179,7 @@ const FORMAT_LAST: i64 = FORMAT_FIRST + MIGRATIONS.len() as i64 - 1;
 
 /// How long to wait for a lock that only another program can hold.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
-/// Memory for pages: the writer's are the ends of lanes, which it writes over and over.
+/// Memory for pages: the writer's are the ends of queues, which it writes over and over.
 const WRITER_CACHE_KIB: i64 = 16 << 10;
 
 /// A file that is open for writing.

@@ -1,12 +1,12 @@
 //! Seals: why forgetting an answer erases it wherever SQLite has put it.
 //!
 //! SQLite moves rows about. When pages are split or merged, old bytes stay behind in gaps, with
-//! `secure_delete` too: in a trial with three lanes, one of six hundred deleted answers was still
+//! `secure_delete` too: in a trial with three queues, one of six hundred deleted answers was still
 //! in the file. So no answer is written as it is. It is hidden under a random key of its own, in
 //! two halves: one goes with the answer, the other, its *seal*, into a page that SQLite never
 //! copies. To overwrite the seal is to erase the answer, in all its copies at once.
 //!
-//! The seals of a lane's answers stand in rows of [`SEALS`] in the table `seals`. Such a row is so
+//! The seals of a queue's answers stand in rows of [`SEALS`] in the table `seals`. Such a row is so
 //! long that SQLite keeps exactly one page of it apart from the tree, an overflow page, and the
 //! seals are in that one. Trees are rebuilt; an overflow page stays where it is and is written in
 //! place, or is moved as a whole by a vacuum, which cuts off the file where it was.
@@ -19,7 +19,7 @@ use chacha20::cipher::{KeyIvInit, StreamCipher};
 use hapax_core::store::StoreError;
 use rusqlite::{Connection, MAIN_DB, OptionalExtension, params};
 
-use super::place::{Place, bounds};
+use super::row_number::{RowNumber, bounds};
 use crate::store::random_secret;
 use crate::store::sqlite_kit::error::store_error;
 
@@ -80,7 +80,7 @@ pub(super) fn is_open(first: &[u8]) -> bool {
 /// `None`: its seal is broken.
 pub(super) fn unseal<T>(
     connection: &Connection,
-    place: Place,
+    row_number: RowNumber,
     stored: &[u8],
     read: impl FnOnce(&[u8]) -> T,
 ) -> Result<Option<T>, StoreError> {
@@ -92,7 +92,11 @@ pub(super) fn unseal<T>(
     };
     let sql = "SELECT substr(seals, ?2, ?3) FROM seals WHERE row = ?1";
     let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
-    let columns = params![row_of(place), offset(place) as i64 + 1, KEY_BYTES as i64];
+    let columns = params![
+        row_of(row_number),
+        offset(row_number) as i64 + 1,
+        KEY_BYTES as i64
+    ];
     let seal: Option<Key> = statement
         .query_row(columns, |row| row.get(0))
         .optional()
@@ -111,8 +115,12 @@ pub(super) struct Seals(HashMap<i64, Vec<u8>>);
 
 impl Seals {
     /// The seal of a place, which nothing but the answer that is about to be written there has.
-    pub(super) fn take(&mut self, connection: &Connection, place: Place) -> rusqlite::Result<Key> {
-        let (row, at) = (row_of(place), offset(place));
+    pub(super) fn take(
+        &mut self,
+        connection: &Connection,
+        row_number: RowNumber,
+    ) -> rusqlite::Result<Key> {
+        let (row, at) = (row_of(row_number), offset(row_number));
         let seals = match self.0.entry(row) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(unknown) => unknown.insert(read_or_create(connection, row)?),
@@ -123,7 +131,7 @@ impl Seals {
         if is_whole(&seal) {
             return Ok(seal);
         }
-        // The lane has been emptied and begun anew, and this place was another's.
+        // The queue has been emptied and begun anew, and this place was another's.
         let seal = random_secret().to_bytes();
         overwrite(connection, row, at, &seal)?;
         seals[at..at + KEY_BYTES].copy_from_slice(&seal);
@@ -131,32 +139,36 @@ impl Seals {
     }
 
     /// Erases the answer in this place.
-    pub(super) fn erase(&mut self, connection: &Connection, place: Place) -> rusqlite::Result<()> {
-        let row = row_of(place);
+    pub(super) fn erase(
+        &mut self,
+        connection: &Connection,
+        row_number: RowNumber,
+    ) -> rusqlite::Result<()> {
+        let row = row_of(row_number);
         self.0.remove(&row);
         if exists(connection, row)? {
-            overwrite(connection, row, offset(place), &[0; KEY_BYTES])
+            overwrite(connection, row, offset(row_number), &[0; KEY_BYTES])
         } else {
             Ok(())
         }
     }
 
-    /// Erases every answer of a lane up to this place, and removes the rows that have no further
+    /// Erases every answer of a queue up to this place, and removes the rows that have no further
     /// use.
     pub(super) fn erase_through(
         &mut self,
         connection: &Connection,
-        last: Place,
+        last: RowNumber,
     ) -> rusqlite::Result<()> {
         self.0.clear();
-        let (first, _) = bounds(last.lane());
+        let (first, _) = bounds(last.queue());
         let mut statement =
             connection.prepare_cached("SELECT row FROM seals WHERE row >= ?1 AND row <= ?2")?;
         let rows = statement
             .query_map([first, row_of(last)], |row| row.get(0))?
             .collect::<rusqlite::Result<Vec<i64>>>()?;
         for row in rows {
-            let is_partly = row == row_of(last) && last.turn() % SEALS != SEALS - 1;
+            let is_partly = row == row_of(last) && last.position() % SEALS != SEALS - 1;
             let end = if is_partly {
                 offset(last) + KEY_BYTES
             } else {
@@ -222,12 +234,12 @@ fn overwrite(connection: &Connection, row: i64, at: usize, bytes: &[u8]) -> rusq
         .write_all_at(bytes, at)
 }
 
-fn row_of(place: Place) -> i64 {
-    Place::new(place.lane(), place.turn() / SEALS).row()
+fn row_of(row_number: RowNumber) -> i64 {
+    RowNumber::new(row_number.queue(), row_number.position() / SEALS).row()
 }
 
-fn offset(place: Place) -> usize {
-    LEAD_BYTES + (place.turn() % SEALS) as usize * KEY_BYTES
+fn offset(row_number: RowNumber) -> usize {
+    LEAD_BYTES + (row_number.position() % SEALS) as usize * KEY_BYTES
 }
 
 fn is_whole(seal: &Key) -> bool {
@@ -274,9 +286,9 @@ mod tests {
 
     #[test]
     fn a_row_of_seals_fills_one_page_beside_the_tree() {
-        let last = Place::new(3, SEALS - 1);
+        let last = RowNumber::new(3, SEALS - 1);
         assert!(offset(last) + KEY_BYTES <= ROW_BYTES);
-        assert_ne!(row_of(last), row_of(Place::new(3, SEALS)));
+        assert_ne!(row_of(last), row_of(RowNumber::new(3, SEALS)));
         assert!(
             fresh()[LEAD_BYTES..]
                 .chunks(KEY_BYTES)

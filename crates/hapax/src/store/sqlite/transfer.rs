@@ -13,10 +13,10 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::Sqlite;
 use super::index::{Entry, Index, prefix};
-use super::page::Failure;
 use super::row::{Rows, missing};
 use super::schema::Meta;
 use super::seal::{self, Sealed};
+use super::transaction::Failure;
 use super::writer::Command;
 use crate::store::codec::not_copied;
 use crate::store::sqlite_kit::audit;
@@ -72,8 +72,9 @@ impl Transfer for Sqlite {
 
     fn import(&self, copy: CopyId, shipment: Shipment) -> Reply<'_, ()> {
         let mut arrived = Arrived::new(copy, shipment);
-        self.writer
-            .write(arrived.bytes(), move |page| page.import(&mut arrived))
+        self.writer.write(arrived.bytes(), move |transaction| {
+            transaction.import(&mut arrived)
+        })
     }
 
     fn settle_in(&self, copy: CopyId, account: Account) -> Reply<'_, ()> {
@@ -407,7 +408,7 @@ fn export(
 fn whole(rows: Rows<'_>, entry: Entry, now: Timestamp) -> Result<Record, StoreError> {
     let begins = || format!("{:016x}…", entry.prefix);
     let stored = rows
-        .read(entry.place)
+        .read(entry.row_number)
         .and_then(|stored| stored.ok_or_else(missing))
         .map_err(|error| not_copied(begins(), error))?;
     let head = (*stored.head).clone();

@@ -14,13 +14,13 @@ use rusqlite::{Connection, Transaction};
 
 use super::OpenError;
 use super::backup::{self, BackupError, Copied};
-use super::book::Book;
 use super::index::{Index, prefix};
 use super::owner::Owner;
 use super::policies::Policies;
 use super::reader;
 use super::row::{Leases, Rows};
 use super::schema::{self, Meta};
+use super::writer_state::WriterState;
 use crate::clock::{BootClock, boot_id};
 use crate::store::sqlite_kit::error::{store_error, unreadable};
 
@@ -152,7 +152,7 @@ impl Inside {
             Some((known, counted, index)) if (*known, *counted) == (version, leases) => {
                 index.clone()
             }
-            _ => Book::load(&self.connection, &self.policies, leases)?.index,
+            _ => WriterState::load(&self.connection, &self.policies, leases)?.index,
         };
         self.index = Some((version, leases, index.clone()));
         let rows = Rows {

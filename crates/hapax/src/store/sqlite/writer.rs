@@ -11,15 +11,15 @@ use hapax_core::store::{Change, Put, Reply, StoreError, Written};
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
-use super::book::Book;
-use super::desk::Desk;
 use super::erasure::{self, Erasures, Forgotten};
 use super::log::Wake;
 use super::owner::Owner;
-use super::page::Page;
 use super::seal::Sealed;
 use super::shared::Shared;
+use super::transaction::WriteTransaction;
 use super::transfer::Turn;
+use super::writer_loop::WriterLoop;
+use super::writer_state::WriterState;
 use super::{OpenError, backup};
 use crate::store::sqlite_kit::{Thread, answered, reply_after_commit};
 
@@ -36,7 +36,8 @@ const COMMAND_BYTES: usize = 1024;
 pub(super) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 
 /// What is done in a transaction, or what to do if there is none.
-pub(super) type Work = Box<dyn FnOnce(Result<&mut Page<'_>, StoreError>) -> Finish + Send>;
+pub(super) type Work =
+    Box<dyn FnOnce(Result<&mut WriteTransaction<'_>, StoreError>) -> Finish + Send>;
 /// What is done once the commit is known to have succeeded, or why it has not.
 pub(super) type Finish = Box<dyn FnOnce(Option<StoreError>) -> Option<Forgotten>>;
 
@@ -70,7 +71,7 @@ pub(super) struct Writer {
 /// What a writer begins with.
 pub(super) struct Start {
     pub(super) connection: Connection,
-    pub(super) book: Book,
+    pub(super) writer_state: WriterState,
     pub(super) owner: Owner,
     pub(super) wake: Arc<Wake>,
     pub(super) queue_bytes_max: usize,
@@ -82,7 +83,7 @@ impl Writer {
         let (commands, queue) = sync_channel(QUEUE_MAX);
         let Start {
             connection,
-            book,
+            writer_state,
             owner,
             wake,
             queue_bytes_max,
@@ -92,10 +93,10 @@ impl Writer {
         let work = move || {
             // Held until the last write is done, and released only then.
             let _owner = owner;
-            let mut desk = Desk::new(
+            let mut writer_loop = WriterLoop::new(
                 inside.clone(),
                 connection,
-                book,
+                writer_state,
                 wake,
                 Erasures::new(erase_patience),
             );
@@ -103,10 +104,10 @@ impl Writer {
                 commands: queue,
                 shared: inside,
             };
-            while let Some(batch) = queue.gather(desk.patience()) {
-                desk.work(batch, &queue);
+            while let Some(batch) = queue.gather(writer_loop.patience()) {
+                writer_loop.work(batch, &queue);
             }
-            desk.close();
+            writer_loop.close();
         };
         Ok(Writer {
             commands,
@@ -124,10 +125,10 @@ impl Writer {
     pub(super) fn write<T, F>(&self, bytes: usize, work: F) -> Reply<'_, T>
     where
         T: Send + 'static,
-        F: FnOnce(&mut Page<'_>) -> Result<T, StoreError> + Send + 'static,
+        F: FnOnce(&mut WriteTransaction<'_>) -> Result<T, StoreError> + Send + 'static,
     {
         self.ask(|reply| Command::Write {
-            work: Box::new(move |page| finish(reply, page.and_then(work))),
+            work: Box::new(move |transaction| finish(reply, transaction.and_then(work))),
             bytes,
         })
     }
@@ -141,32 +142,33 @@ impl Writer {
             .map(|answer| Sealed::new(&answer.encode(&put.id)));
         // Twice: as it is, and encoded.
         let bytes = answer.as_ref().map_or(0, |answer| answer.len() * 2);
-        let mut work =
-            move |reply: Answer<Written>, page: Result<&mut Page<'_>, StoreError>| -> Finish {
-                // A caller who gave up is not surprised by a write it no longer expects.
-                if reply.is_closed() {
-                    return Box::new(|_| None);
+        let mut work = move |reply: Answer<Written>,
+                             transaction: Result<&mut WriteTransaction<'_>, StoreError>|
+              -> Finish {
+            // A caller who gave up is not surprised by a write it no longer expects.
+            if reply.is_closed() {
+                return Box::new(|_| None);
+            }
+            let is_forgetting = matches!(put.change, Change::Forget(..));
+            let written = transaction.and_then(|transaction| {
+                let written = transaction.put_if(&put, answer.as_mut())?;
+                if is_forgetting && transaction.is_left_open() {
+                    return Err(erasure::unsealed());
                 }
-                let is_forgetting = matches!(put.change, Change::Forget(..));
-                let written = page.and_then(|page| {
-                    let written = page.put_if(&put, answer.as_mut())?;
-                    if is_forgetting && page.is_left_open() {
-                        return Err(erasure::unsealed());
-                    }
-                    Ok(written)
-                });
-                match written {
-                    Ok(written @ Written::Won(_)) if is_forgetting => {
-                        Box::new(|failure| match failure {
-                            None => Some(Forgotten { reply, written }),
-                            Some(error) => finish(reply, Err(error))(None),
-                        })
-                    }
-                    written => finish(reply, written),
+                Ok(written)
+            });
+            match written {
+                Ok(written @ Written::Won(_)) if is_forgetting => {
+                    Box::new(|failure| match failure {
+                        None => Some(Forgotten { reply, written }),
+                        Some(error) => finish(reply, Err(error))(None),
+                    })
                 }
-            };
+                written => finish(reply, written),
+            }
+        };
         self.ask(|reply| Command::Write {
-            work: Box::new(move |page| work(reply, page)),
+            work: Box::new(move |transaction| work(reply, transaction)),
             bytes,
         })
     }

@@ -1,4 +1,4 @@
-//! The book: what the writer knows of the file without reading it.
+//! The writer state: what the writer knows of the file without reading it.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use hapax_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension};
 
 use super::index::{Index, Move, Running, To, prefix};
-use super::place::{Lanes, OPEN, Place, bounds};
+use super::index_snapshot::{self, IndexSnapshot, Loader};
 use super::policies::Policies;
-use super::roll::{self, Loader, Roll};
 use super::row::{Leases, Rows, Stored};
+use super::row_number::{ExpiryQueues, OPEN, RowNumber, bounds};
 use super::schema::Meta;
 use crate::store::sqlite_kit::error::store_error;
 
-/// The two tables that have lanes.
+/// The two tables that have queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     Heads,
@@ -24,74 +24,74 @@ pub(super) enum Kind {
 }
 
 /// What the writer knows of the file.
-pub(super) struct Book {
+pub(super) struct WriterState {
     pub(super) index: Arc<Index>,
-    pub(super) heads: Lanes,
-    pub(super) answers: Lanes,
+    pub(super) heads: ExpiryQueues,
+    pub(super) answers: ExpiryQueues,
     /// The next turn among the records that no time removes.
     pub(super) open_next: u64,
-    pub(super) roll: Roll,
+    pub(super) snapshot: IndexSnapshot,
     /// What the store says of itself, as last written down.
     pub(super) meta: Meta,
-    /// Lanes that could not be swept because the file is damaged there.
+    /// Queues that could not be swept because the file is damaged there.
     pub(super) damaged: HashSet<(Kind, u16)>,
     /// Whether a sweep was made since the file's size was looked after.
     pub(super) has_swept: bool,
 }
 
-impl Book {
+impl WriterState {
     /// Reads all there is to know.
     pub(super) fn load(
         connection: &Connection,
         policies: &Policies,
         leases: Leases,
-    ) -> Result<Book, StoreError> {
+    ) -> Result<WriterState, StoreError> {
         let meta = Meta::read(connection)?;
         let index = Arc::new(Index::default());
-        let mut book = Book {
+        let mut writer_state = WriterState {
             index,
-            heads: Lanes::default(),
-            answers: Lanes::default(),
+            heads: ExpiryQueues::default(),
+            answers: ExpiryQueues::default(),
             open_next: 0,
-            roll: Roll::default(),
+            snapshot: IndexSnapshot::default(),
             meta,
             damaged: HashSet::new(),
             has_swept: false,
         };
-        for lane in lanes(connection, "answers", "due")? {
-            book.answers.found(lane.next(), lane.last_due);
+        for queue in queues(connection, "answers", "due")? {
+            writer_state.answers.found(queue.next(), queue.last_due);
         }
         let rows = Rows {
             connection,
             policies,
             leases,
         };
-        book.load_heads(rows)?;
-        book.load_open(rows)?;
-        Ok(book)
+        writer_state.load_heads(rows)?;
+        writer_state.load_open(rows)?;
+        Ok(writer_state)
     }
 
     fn load_heads(&mut self, rows: Rows<'_>) -> Result<(), StoreError> {
-        let found = lanes(rows.connection, "heads", "tombstone_until")?;
+        let found = queues(rows.connection, "heads", "tombstone_until")?;
         let count: u64 = found
             .iter()
-            .map(|lane| (lane.last.turn() + 1).saturating_sub(lane.first.turn()))
+            .map(|queue| (queue.last.position() + 1).saturating_sub(queue.first.position()))
             .sum();
-        // A lane has few gaps, but a file that says otherwise must not make us reserve what is not
+        // A queue has few gaps, but a file that says otherwise must not make us reserve what is not
         // there.
         self.index
             .reserve(usize::try_from(count).unwrap_or(usize::MAX).min(1 << 26));
         let mut due: BTreeMap<u16, Timestamp> = found
             .into_iter()
-            .map(|lane| (lane.last.lane(), lane.last_due))
+            .map(|queue| (queue.last.queue(), queue.last_due))
             .collect();
-        for lane in roll::lanes(rows.connection)? {
-            due.entry(lane).or_insert(Timestamp::ZERO);
+        for queue in index_snapshot::queues(rows.connection)? {
+            due.entry(queue).or_insert(Timestamp::ZERO);
         }
         let index = self.index.clone();
         let mut loader = Loader::new(&index);
-        for (lane, last_due) in due {
-            let next = roll::load(rows, lane, &mut loader, &mut self.roll)?;
+        for (queue, last_due) in due {
+            let next = index_snapshot::load(rows, queue, &mut loader, &mut self.snapshot)?;
             self.heads.found(next, last_due);
         }
         loader.flush();
@@ -99,22 +99,22 @@ impl Book {
     }
 
     fn load_open(&mut self, rows: Rows<'_>) -> Result<(), StoreError> {
-        for (place, id, stored) in rows.open()? {
-            self.open_next = self.open_next.max(place.turn() + 1);
+        for (row_number, id, stored) in rows.open()? {
+            self.open_next = self.open_next.max(row_number.position() + 1);
             let to = match stored {
                 Some(Stored { head, .. }) if head.state == State::Running => {
-                    To::Running(Running { place, head })
+                    To::Running(Running { row_number, head })
                 }
                 // One that cannot be read is found all the same, and reading it is an error each
                 // time.
-                _ => To::Row(place),
+                _ => To::Row(row_number),
             };
             self.index.apply(Move { id, from: None, to });
         }
         Ok(())
     }
 
-    pub(super) fn lanes(&self, kind: Kind) -> &Lanes {
+    pub(super) fn queues(&self, kind: Kind) -> &ExpiryQueues {
         match kind {
             Kind::Heads => &self.heads,
             Kind::Answers => &self.answers,
@@ -122,12 +122,12 @@ impl Book {
     }
 
     /// Where a head goes: among what no time removes, or among what goes when it does.
-    pub(super) fn place(&mut self, head: &Head) -> Place {
+    pub(super) fn row_number(&mut self, head: &Head) -> RowNumber {
         if !head.state.is_open() {
             return self.heads.append(head.tombstone_until);
         }
         self.open_next += 1;
-        Place::new(OPEN, self.open_next - 1)
+        RowNumber::new(OPEN, self.open_next - 1)
     }
 
     /// Takes note of what has become durable.
@@ -135,28 +135,28 @@ impl Book {
         moved
             .from
             .into_iter()
-            .for_each(|from| self.roll.vacate(from));
-        let place = match &moved.to {
-            To::Row(place) if !place.is_open() => Some(*place),
+            .for_each(|from| self.snapshot.vacate(from));
+        let row_number = match &moved.to {
+            To::Row(row_number) if !row_number.is_open() => Some(*row_number),
             _ => None,
         };
-        if let Some(place) = place {
-            self.roll.note(place, prefix(&moved.id));
+        if let Some(row_number) = row_number {
+            self.snapshot.add(row_number, prefix(&moved.id));
         }
         self.index.apply(moved);
     }
 }
 
-/// A lane as the file has it.
+/// A queue as the file has it.
 struct Found {
-    first: Place,
-    last: Place,
+    first: RowNumber,
+    last: RowNumber,
     last_due: Timestamp,
 }
 
-/// The lanes of a table, the open one left out.
-fn lanes(connection: &Connection, table: &str, due: &str) -> Result<Vec<Found>, StoreError> {
-    let mut lanes = Vec::new();
+/// The queues of a table, the open one left out.
+fn queues(connection: &Connection, table: &str, due: &str) -> Result<Vec<Found>, StoreError> {
+    let mut queues = Vec::new();
     let (mut from, _) = bounds(OPEN + 1);
     let first_sql = format!("SELECT min(row) FROM {table} WHERE row >= ?1");
     let last_sql =
@@ -167,26 +167,26 @@ fn lanes(connection: &Connection, table: &str, due: &str) -> Result<Vec<Found>, 
             .map_err(store_error)
     };
     while let Some(row) = first(from)? {
-        let first = Place::from_row(row);
-        let (_, end) = bounds(first.lane());
+        let first = RowNumber::from_row(row);
+        let (_, end) = bounds(first.queue());
         let last = connection
             .query_row(&last_sql, [end], |row| Ok((row.get(0)?, row.get(1)?)))
             .optional()
             .map_err(store_error)?;
         let (last, last_due): (i64, i64) =
-            last.ok_or_else(|| StoreError::corrupt("a lane ends before it begins"))?;
-        lanes.push(Found {
+            last.ok_or_else(|| StoreError::corrupt("a queue ends before it begins"))?;
+        queues.push(Found {
             first,
-            last: Place::from_row(last),
+            last: RowNumber::from_row(last),
             last_due: Timestamp::from_micros(last_due.unsigned_abs()),
         });
         from = end;
     }
-    Ok(lanes)
+    Ok(queues)
 }
 
 impl Found {
-    fn next(&self) -> Place {
-        Place::from_row(self.last.row() + 1)
+    fn next(&self) -> RowNumber {
+        RowNumber::from_row(self.last.row() + 1)
     }
 }

@@ -3,11 +3,11 @@
 
 use hapax_core::store::StoreError;
 
-use super::Page;
+use super::WriteTransaction;
 use crate::store::sqlite::transfer::{self, Arrived};
 use crate::store::sqlite_kit::audit;
 
-impl Page<'_> {
+impl WriteTransaction<'_> {
     pub(in crate::store::sqlite) fn import(
         &mut self,
         arrived: &mut Arrived,

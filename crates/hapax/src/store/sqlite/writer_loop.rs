@@ -1,4 +1,4 @@
-//! The writer's desk: carries out batches, looks after the log and the file's size, and opens the
+//! The writer loop: carries out batches, looks after the log and the file's size, and opens the
 //! file anew when the disk failed.
 
 use std::rc::Rc;
@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use hapax_core::store::StoreError;
 use rusqlite::Connection;
 
-use super::book::Book;
 use super::erasure::Erasures;
 use super::log::{self, Progress, Wake};
-use super::page::{Failure, Page};
 use super::schema::Meta;
 use super::shared::{Connections, Shared, shut};
+use super::transaction::{Failure, WriteTransaction};
 use super::transfer::{Turn, Turned};
 use super::writer::{Answer, Command, Finish, Queue, Work};
+use super::writer_state::WriterState;
 use super::{backup, repair, transfer};
 use crate::backoff::Backoff;
 use crate::store::sqlite_kit::error::{is_suspect, store_error};
@@ -35,7 +35,7 @@ const LOOK_BATCHES: u32 = 4;
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-pub(super) struct Desk {
+pub(super) struct WriterLoop {
     shared: Arc<Shared>,
     wake: Arc<Wake>,
     state: State,
@@ -60,7 +60,7 @@ enum State {
 struct Open {
     /// Shared only with a backup that goes on while batches are written.
     connection: Rc<Connection>,
-    book: Book,
+    writer_state: WriterState,
 }
 
 struct Broken {
@@ -68,19 +68,19 @@ struct Broken {
     next_try: Instant,
 }
 
-impl Desk {
+impl WriterLoop {
     pub(super) fn new(
         shared: Arc<Shared>,
         connection: Connection,
-        book: Book,
+        writer_state: WriterState,
         wake: Arc<Wake>,
         erasures: Erasures,
-    ) -> Desk {
+    ) -> WriterLoop {
         let state = State::Open(Box::new(Open {
             connection: Rc::new(connection),
-            book,
+            writer_state,
         }));
-        Desk {
+        WriterLoop {
             shared,
             wake,
             state,
@@ -118,7 +118,7 @@ impl Desk {
         }
         self.erase();
         let has_swept = match &mut self.state {
-            State::Open(open) => std::mem::take(&mut open.book.has_swept),
+            State::Open(open) => std::mem::take(&mut open.writer_state.has_swept),
             State::Broken(_) => false,
         };
         if self.is_shrinking || has_swept {
@@ -225,9 +225,9 @@ impl Desk {
             return;
         }
         match repair::reopen(&self.shared) {
-            Ok((connection, book, connections)) => {
+            Ok((connection, writer_state, connections)) => {
                 tracing::info!("the store file is open again");
-                self.open(connection, book, connections);
+                self.open(connection, writer_state, connections);
             }
             Err(error) => {
                 broken.error = shut().because(Cause(describe(&error)));
@@ -241,15 +241,20 @@ impl Desk {
         }
     }
 
-    fn open(&mut self, connection: Connection, book: Book, connections: Connections) {
-        self.shared.open(connections, book.index.clone());
+    fn open(
+        &mut self,
+        connection: Connection,
+        writer_state: WriterState,
+        connections: Connections,
+    ) {
+        self.shared.open(connections, writer_state.index.clone());
         self.shared
             .counters
             .reopened
             .fetch_add(1, Ordering::Relaxed);
         self.state = State::Open(Box::new(Open {
             connection: Rc::new(connection),
-            book,
+            writer_state,
         }));
     }
 
@@ -419,35 +424,36 @@ impl Open {
         batch: Vec<Work>,
         finishes: &mut Vec<Finish>,
     ) -> Result<(), Failure> {
-        let mut page = match Page::open(
+        let mut transaction = match WriteTransaction::open(
             &self.connection,
             &shared.policies,
             shared.incarnation,
             &*shared.clock,
-            &mut self.book,
+            &mut self.writer_state,
         ) {
-            Ok(page) => page,
+            Ok(transaction) => transaction,
             Err(failure) => {
                 finishes.extend(batch.into_iter().map(refuse));
                 return Err(failure);
             }
         };
         for work in batch {
-            finishes.push(match page.failure() {
-                None => work(Ok(&mut page)),
+            finishes.push(match transaction.failure() {
+                None => work(Ok(&mut transaction)),
                 Some(_) => refuse(work),
             });
         }
-        page.commit()
+        transaction.commit()
     }
 
     fn turn(&mut self, shared: &Shared, turn: &Turn) -> Result<bool, Failure> {
         let turned = transfer::turn(&self.connection, shared.incarnation, turn)?;
         if let Turned::Cleared = turned {
-            self.book = Book::load(&self.connection, &shared.policies, shared.leases())?;
-            shared.index_anew(self.book.index.clone());
+            self.writer_state =
+                WriterState::load(&self.connection, &shared.policies, shared.leases())?;
+            shared.index_anew(self.writer_state.index.clone());
         } else {
-            self.book.meta = Meta::read(&self.connection)?;
+            self.writer_state.meta = Meta::read(&self.connection)?;
         }
         Ok(turned != Turned::Refused)
     }

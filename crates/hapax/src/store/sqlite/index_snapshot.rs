@@ -1,9 +1,9 @@
-//! The roll: which ids are in which rows, packed tight, so that the index is back in memory soon
-//! after a start.
+//! The index snapshot: which ids are in which rows, packed tight, so that the index is back in
+//! memory soon after a start.
 //!
 //! Heads are wide, and reading all of them to learn their ids would take minutes where there are
-//! millions. So whenever a lane has gained [`PAGE_ROWS`] rows, what the index keeps of their ids is
-//! written down in one piece, in the order of the rows. A start reads these pieces and, of the
+//! millions. So whenever a queue has gained [`PIECE_ROWS`] rows, what the index keeps of their ids
+//! is written down in one piece, in the order of the rows. A start reads these pieces and, of the
 //! heads, only the few that came after the last one.
 //!
 //! It must not leave out a row that is there: then a key would run twice. So each piece has a
@@ -16,12 +16,12 @@ use hapax_core::store::StoreError;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::index::{Entry, Index, prefix};
-use super::place::{Place, TURN_BITS, bounds};
 use super::row::Rows;
+use super::row_number::{POSITION_BITS, RowNumber, bounds};
 use crate::store::sqlite_kit::error::store_error;
 
 /// Rows that one piece covers: small enough to be written in passing.
-const PAGE_ROWS: usize = 16 * 1024;
+const PIECE_ROWS: usize = 16 * 1024;
 /// Entries that are sorted together before they go into the index.
 const SORTED: usize = 1 << 20;
 /// In the place of a row that failed to be written. A real prefix can be zero too, so a zero is
@@ -30,50 +30,50 @@ const NONE: u64 = 0;
 
 /// What has not been written down yet.
 #[derive(Debug, Default)]
-pub(super) struct Roll(HashMap<u16, Tail>);
+pub(super) struct IndexSnapshot(HashMap<u16, Tail>);
 
-/// The end of a lane: the prefixes of all rows from `start` on.
+/// The end of a queue: the prefixes of all rows from `start` on.
 #[derive(Debug, Default)]
 struct Tail {
     start: u64,
     prefixes: Vec<u64>,
 }
 
-impl Roll {
+impl IndexSnapshot {
     /// Takes note of a row that is durable.
-    pub(super) fn note(&mut self, place: Place, prefix: u64) {
-        let tail = self.0.entry(place.lane()).or_insert_with(|| Tail {
-            start: place.turn(),
+    pub(super) fn add(&mut self, row_number: RowNumber, prefix: u64) {
+        let tail = self.0.entry(row_number.queue()).or_insert_with(|| Tail {
+            start: row_number.position(),
             prefixes: Vec::new(),
         });
-        let at = (place.turn() - tail.start) as usize;
+        let at = (row_number.position() - tail.start) as usize;
         if at >= tail.prefixes.len() {
             tail.prefixes.resize(at + 1, NONE);
         }
         tail.prefixes[at] = prefix;
     }
 
-    /// Takes note of a row that has left. Of one that is named in the file already, [`Roll::names`]
-    /// has told.
-    pub(super) fn vacate(&mut self, place: Place) {
-        let tail = self.0.get_mut(&place.lane());
+    /// Takes note of a row that has left. Of one that is named in the file already,
+    /// [`IndexSnapshot::names`] has told.
+    pub(super) fn vacate(&mut self, row_number: RowNumber) {
+        let tail = self.0.get_mut(&row_number.queue());
         let prefix = tail.and_then(|tail| {
             tail.prefixes
-                .get_mut(usize::try_from(place.turn().checked_sub(tail.start)?).ok()?)
+                .get_mut(usize::try_from(row_number.position().checked_sub(tail.start)?).ok()?)
         });
         prefix.into_iter().for_each(|prefix| *prefix = NONE);
     }
 
-    /// Whether the file names this row, now that the tails of some lanes have been written down.
-    pub(super) fn names(&self, place: Place, written: &[u16]) -> bool {
-        let more = if written.contains(&place.lane()) {
-            PAGE_ROWS as u64
+    /// Whether the file names this row, now that the tails of some queues have been written down.
+    pub(super) fn names(&self, row_number: RowNumber, written: &[u16]) -> bool {
+        let more = if written.contains(&row_number.queue()) {
+            PIECE_ROWS as u64
         } else {
             0
         };
         self.0
-            .get(&place.lane())
-            .is_none_or(|tail| place.turn() < tail.start + more)
+            .get(&row_number.queue())
+            .is_none_or(|tail| row_number.position() < tail.start + more)
     }
 
     /// Writes down the tails that are long enough, one piece each. To be taken off once that is
@@ -82,60 +82,64 @@ impl Roll {
         let long = self
             .0
             .iter()
-            .filter(|(_, tail)| tail.prefixes.len() >= PAGE_ROWS);
+            .filter(|(_, tail)| tail.prefixes.len() >= PIECE_ROWS);
         let mut written = Vec::new();
-        for (lane, tail) in long {
-            let piece: Vec<u8> = tail.prefixes[..PAGE_ROWS]
+        for (queue, tail) in long {
+            let piece: Vec<u8> = tail.prefixes[..PIECE_ROWS]
                 .iter()
                 .flat_map(|prefix| prefix.to_be_bytes())
                 .collect();
-            let place = Place::new(*lane, tail.start);
+            let row_number = RowNumber::new(*queue, tail.start);
             // Over a damaged one, whose rows were read from the heads.
             let mut statement = connection.prepare_cached(
                 "INSERT OR REPLACE INTO roll (row, prefixes, checksum) VALUES (?1, ?2, ?3)",
             )?;
-            statement.execute(params![place.row(), piece, checksum(place, &piece)])?;
-            written.push(*lane);
+            statement.execute(params![
+                row_number.row(),
+                piece,
+                checksum(row_number, &piece)
+            ])?;
+            written.push(*queue);
         }
         Ok(written)
     }
 
-    pub(super) fn take_off(&mut self, lanes: &[u16]) {
-        for lane in lanes {
-            let tail = self.0.get_mut(lane).expect("it was written");
-            tail.prefixes.drain(..PAGE_ROWS);
-            tail.start += PAGE_ROWS as u64;
+    pub(super) fn take_off(&mut self, queues: &[u16]) {
+        for queue in queues {
+            let tail = self.0.get_mut(queue).expect("it was written");
+            tail.prefixes.drain(..PIECE_ROWS);
+            tail.start += PIECE_ROWS as u64;
         }
     }
 }
 
-/// Notes that a lane is removed up to a row, and removes the pieces of which every row is gone.
-pub(super) fn pass(connection: &Connection, last: Place) -> rusqlite::Result<()> {
-    let (start, _) = bounds(last.lane());
+/// Notes that a queue is removed up to a row, and removes the pieces of which every row is gone.
+pub(super) fn pass(connection: &Connection, last: RowNumber) -> rusqlite::Result<()> {
+    let (start, _) = bounds(last.queue());
     connection
         .prepare_cached("INSERT OR REPLACE INTO fronts (lane, row) VALUES (?1, ?2)")?
-        .execute((last.lane(), last.row()))?;
+        .execute((last.queue(), last.row()))?;
     connection
         .prepare_cached("DELETE FROM vacated WHERE row >= ?1 AND row <= ?2")?
         .execute([start, last.row()])?;
     let mut statement =
         connection.prepare_cached("DELETE FROM roll WHERE row >= ?1 AND row <= ?2")?;
     statement
-        .execute([start, last.row() + 1 - PAGE_ROWS as i64])
+        .execute([start, last.row() + 1 - PIECE_ROWS as i64])
         .map(drop)
 }
 
 /// Notes in the file that a row it names has left.
-pub(super) fn vacate(connection: &Connection, place: Place) -> rusqlite::Result<()> {
+pub(super) fn vacate(connection: &Connection, row_number: RowNumber) -> rusqlite::Result<()> {
     connection
         .prepare_cached("INSERT OR REPLACE INTO vacated (row) VALUES (?1)")?
-        .execute([place.row()])
+        .execute([row_number.row()])
         .map(drop)
 }
 
-/// Rows that the roll names and that have left.
-fn vacated(connection: &Connection, lane: u16) -> Result<HashSet<i64>, StoreError> {
-    let (start, end) = bounds(lane);
+/// Rows that the index snapshot names and that have left.
+fn vacated(connection: &Connection, queue: u16) -> Result<HashSet<i64>, StoreError> {
+    let (start, end) = bounds(queue);
     let sql = "SELECT row FROM vacated WHERE row >= ?1 AND row < ?2";
     let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
     let rows = statement
@@ -144,9 +148,9 @@ fn vacated(connection: &Connection, lane: u16) -> Result<HashSet<i64>, StoreErro
     rows.map(|row| row.map_err(store_error)).collect()
 }
 
-/// The lanes that the file knows of, whether or not there is a row in them now.
-pub(super) fn lanes(connection: &Connection) -> Result<BTreeSet<u16>, StoreError> {
-    let sql = format!("SELECT lane FROM fronts UNION SELECT row >> {TURN_BITS} FROM roll");
+/// The queues that the file knows of, whether or not there is a row in them now.
+pub(super) fn queues(connection: &Connection) -> Result<BTreeSet<u16>, StoreError> {
+    let sql = format!("SELECT lane FROM fronts UNION SELECT row >> {POSITION_BITS} FROM roll");
     let mut statement = connection.prepare(&sql).map_err(store_error)?;
     let rows = statement
         .query_map([], |row| row.get(0))
@@ -154,28 +158,28 @@ pub(super) fn lanes(connection: &Connection) -> Result<BTreeSet<u16>, StoreError
     rows.map(|row| row.map_err(store_error)).collect()
 }
 
-/// Reads one lane into the index, and its tail into the roll. Returns where the lane may go on:
-/// behind everything that was ever written down, as what the roll says of a row must not be taken
-/// for another.
+/// Reads one queue into the index, and its tail into the index snapshot. Returns where the queue
+/// may go on: behind everything that was ever written down, as what the index snapshot says of a
+/// row must not be taken for another.
 pub(super) fn load(
     rows: Rows<'_>,
-    lane: u16,
+    queue: u16,
     index: &mut Loader<'_>,
-    roll: &mut Roll,
-) -> Result<Place, StoreError> {
+    snapshot: &mut IndexSnapshot,
+) -> Result<RowNumber, StoreError> {
     let connection = rows.connection;
-    let (start, end) = bounds(lane);
-    let vacated = vacated(connection, lane)?;
+    let (start, end) = bounds(queue);
+    let vacated = vacated(connection, queue)?;
     let front = "SELECT row FROM fronts WHERE lane = ?1";
     let front: Option<i64> = connection
-        .query_row(front, [lane], |row| row.get(0))
+        .query_row(front, [queue], |row| row.get(0))
         .optional()
         .map_err(store_error)?;
-    let first = Place::from_row(front.map_or(start, |row| row + 1));
+    let first = RowNumber::from_row(front.map_or(start, |row| row + 1));
     // What has left is not there: a number that is not what was written would hide another record.
     let is_hiding = vacated
         .iter()
-        .any(|row| exists(connection, Place::from_row(*row)).unwrap_or(true))
+        .any(|row| exists(connection, RowNumber::from_row(*row)).unwrap_or(true))
         || connection
             .query_row(
                 "SELECT EXISTS (SELECT 1 FROM heads WHERE row >= ?1 AND row < ?2)",
@@ -191,8 +195,8 @@ pub(super) fn load(
     let mut pieces = connection.prepare_cached(sql).map_err(store_error)?;
     let mut pieces = pieces.query([start, end]).map_err(store_error)?;
     while let Some(piece) = pieces.next().map_err(store_error)? {
-        let begin = Place::from_row(piece.get(0).map_err(store_error)?);
-        let end = Place::from_row(begin.row() + PAGE_ROWS as i64);
+        let begin = RowNumber::from_row(piece.get(0).map_err(store_error)?);
+        let end = RowNumber::from_row(begin.row() + PIECE_ROWS as i64);
         next = next.max(end);
         let prefixes = piece
             .get_ref(1)
@@ -201,68 +205,68 @@ pub(super) fn load(
         let is_sound = piece
             .get::<_, u32>(2)
             .is_ok_and(|sum| sum == checksum(begin, prefixes))
-            && prefixes.len() == PAGE_ROWS * 8;
+            && prefixes.len() == PIECE_ROWS * 8;
         if !is_sound {
             tracing::warn!(
                 row = begin.row(),
-                "a piece of the roll is damaged: its records are read one by one"
+                "a piece of the index snapshot is damaged: its records are read one by one"
             );
             continue;
         }
-        rows.ids(at, begin, |place, id| {
+        rows.ids(at, begin, |row_number, id| {
             index.push(Entry {
                 prefix: prefix(&id),
-                place,
+                row_number,
             });
         })?;
         for (number, prefix) in prefixes.as_chunks().0.iter().enumerate() {
-            let place = Place::from_row(begin.row() + number as i64);
+            let row_number = RowNumber::from_row(begin.row() + number as i64);
             let prefix = u64::from_be_bytes(*prefix);
             let is_there = || {
                 if prefix == NONE {
-                    exists(connection, place)
+                    exists(connection, row_number)
                 } else {
-                    Ok(!vacated.contains(&place.row()))
+                    Ok(!vacated.contains(&row_number.row()))
                 }
             };
-            if place >= at && is_there()? {
-                index.push(Entry { prefix, place });
+            if row_number >= at && is_there()? {
+                index.push(Entry { prefix, row_number });
             }
         }
         at = at.max(end);
     }
-    roll.0.insert(
-        lane,
+    snapshot.0.insert(
+        queue,
         Tail {
-            start: at.turn(),
+            start: at.position(),
             prefixes: Vec::new(),
         },
     );
-    rows.ids(at, Place::from_row(end), |place, id| {
-        roll.note(place, prefix(&id));
+    rows.ids(at, RowNumber::from_row(end), |row_number, id| {
+        snapshot.add(row_number, prefix(&id));
         index.push(Entry {
             prefix: prefix(&id),
-            place,
+            row_number,
         });
-        next = next.max(Place::from_row(place.row() + 1));
+        next = next.max(RowNumber::from_row(row_number.row() + 1));
     })?;
     Ok(next)
 }
 
-fn exists(connection: &Connection, place: Place) -> Result<bool, StoreError> {
+fn exists(connection: &Connection, row_number: RowNumber) -> Result<bool, StoreError> {
     let mut statement = connection
         .prepare_cached("SELECT 1 FROM heads WHERE row = ?1")
         .map_err(store_error)?;
     statement
-        .query_row([place.row()], |_| Ok(()))
+        .query_row([row_number.row()], |_| Ok(()))
         .optional()
         .map(|found| found.is_some())
         .map_err(store_error)
 }
 
-fn checksum(place: Place, prefixes: &[u8]) -> u32 {
+fn checksum(row_number: RowNumber, prefixes: &[u8]) -> u32 {
     let mut sum = crc32fast::Hasher::new();
-    sum.update(&place.row().to_be_bytes());
+    sum.update(&row_number.row().to_be_bytes());
     sum.update(prefixes);
     sum.finalize()
 }

@@ -1,5 +1,5 @@
-//! One open transaction of the writer: judges, writes, and remembers what to put into the book once
-//! it is durable.
+//! One open transaction of the writer: judges, writes, and remembers what to put into the writer
+//! state once it is durable.
 
 mod import;
 
@@ -18,15 +18,15 @@ use hapax_core::store::{
 use hapax_core::time::{Clock, Timestamp};
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::book::{Book, Kind};
 use super::index::{Move, Running, To};
-use super::place::{Place, bounds};
+use super::index_snapshot;
 use super::policies::Policies;
 use super::principals;
-use super::roll;
 use super::row::{self, Leases, Rows, Stored};
+use super::row_number::{RowNumber, bounds};
 use super::schema::Meta;
 use super::seal::{self, Sealed, Seals};
+use super::writer_state::{Kind, WriterState};
 use crate::hash::Ids;
 use crate::store::codec::micros;
 use crate::store::sqlite_kit::audit;
@@ -37,11 +37,11 @@ use crate::store::sqlite_kit::error::{is_damage, is_suspect, store_error};
 const CLOCK_STEP: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// One open transaction.
-pub(super) struct Page<'a> {
+pub(super) struct WriteTransaction<'a> {
     rows: Rows<'a>,
     incarnation: i64,
     clock: &'a dyn Clock,
-    book: &'a mut Book,
+    writer_state: &'a mut WriterState,
     /// What the store says of itself, and whether that has changed.
     meta: Meta,
     is_meta_changed: bool,
@@ -49,26 +49,27 @@ pub(super) struct Page<'a> {
     /// Whether the latest write removed an answer that was not sealed, so that its bytes may be
     /// left.
     is_left_open: bool,
-    /// Records that this transaction has changed, as they are now; the book does not know yet.
+    /// Records that this transaction has changed, as they are now; the writer state does not know
+    /// yet.
     changed: HashMap<RecordId, Option<Stored>, Ids>,
-    noted: Noted,
+    pending: Pending,
     failure: Option<Failure>,
 }
 
-/// What the book learns when the transaction is durable.
+/// What the writer state learns when the transaction is durable.
 #[derive(Default)]
-struct Noted {
+struct Pending {
     moves: Vec<Move>,
-    rolled: Vec<u16>,
+    snapshotted: Vec<u16>,
     policies: Vec<(Arc<FingerprintPolicy>, i64)>,
     /// Until when a record is kept that was refused, and whether it is now or was before.
     refused: Vec<(Timestamp, bool)>,
 }
 
-/// The rows at the front of a lane that are due.
+/// The rows at the front of a queue that are due.
 #[derive(Clone, Copy)]
 struct Front {
-    last: Place,
+    last: RowNumber,
     count: usize,
 }
 
@@ -105,44 +106,44 @@ impl From<StoreError> for Failure {
     }
 }
 
-impl<'a> Page<'a> {
+impl<'a> WriteTransaction<'a> {
     pub(super) fn open(
         connection: &'a Connection,
         policies: &'a Policies,
         incarnation: i64,
         clock: &'a dyn Clock,
-        book: &'a mut Book,
-    ) -> Result<Page<'a>, Failure> {
+        writer_state: &'a mut WriterState,
+    ) -> Result<WriteTransaction<'a>, Failure> {
         connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         let rows = Rows {
             connection,
             policies,
             leases: Leases::Of(incarnation),
         };
-        let (seals, changed, noted, meta) = (
+        let (seals, changed, pending, meta) = (
             Seals::default(),
             HashMap::default(),
-            Noted::default(),
-            book.meta.clone(),
+            Pending::default(),
+            writer_state.meta.clone(),
         );
-        let mut page = Page {
+        let mut transaction = WriteTransaction {
             rows,
             incarnation,
             clock,
-            book,
+            writer_state,
             meta,
             is_meta_changed: false,
             seals,
             is_left_open: false,
             changed,
-            noted,
+            pending,
             failure: None,
         };
-        if let Err(failure) = page.begin() {
-            page.roll_back();
+        if let Err(failure) = transaction.begin() {
+            transaction.roll_back();
             return Err(failure);
         }
-        Ok(page)
+        Ok(transaction)
     }
 
     fn begin(&mut self) -> Result<(), Failure> {
@@ -162,11 +163,11 @@ impl<'a> Page<'a> {
                 is_suspect: false,
             });
         }
-        self.noted.rolled = self.book.roll.write(self.rows.connection)?;
+        self.pending.snapshotted = self.writer_state.snapshot.write(self.rows.connection)?;
         Ok(())
     }
 
-    /// Why nothing of this page will count, if so.
+    /// Why nothing of this transaction will count, if so.
     pub(super) fn failure(&mut self) -> Option<&Failure> {
         // On a full disk SQLite gives up the whole transaction by itself; what came after would
         // commit one by one.
@@ -198,20 +199,21 @@ impl<'a> Page<'a> {
             self.roll_back();
             return Err(error.into());
         }
-        self.book.meta = self.meta;
-        self.book.roll.take_off(&self.noted.rolled);
-        self.noted
+        self.writer_state.meta = self.meta;
+        self.writer_state
+            .snapshot
+            .take_off(&self.pending.snapshotted);
+        self.pending
             .policies
             .iter()
-            .for_each(|(policy, number)| self.rows.policies.note(policy, *number));
-        self.noted
+            .for_each(|(policy, number)| self.rows.policies.remember(policy, *number));
+        self.pending
             .moves
             .into_iter()
-            .for_each(|moved| self.book.apply(moved));
-        self.noted
-            .refused
-            .into_iter()
-            .for_each(|(until, is_refused)| self.book.index.note_refused(until, is_refused));
+            .for_each(|moved| self.writer_state.apply(moved));
+        for (until, is_refused) in self.pending.refused {
+            self.writer_state.index.count_refused(until, is_refused);
+        }
         Ok(())
     }
 
@@ -236,7 +238,9 @@ impl<'a> Page<'a> {
         if let Some(stored) = self.changed.get(id) {
             return Ok(stored.clone());
         }
-        self.rows.look_up(id, self.book.index.find(id))?.settled()
+        self.rows
+            .look_up(id, self.writer_state.index.find(id))?
+            .settled()
     }
 
     pub(super) fn get(&self, ids: &[RecordId]) -> Result<Reading, StoreError> {
@@ -330,9 +334,9 @@ impl<'a> Page<'a> {
 
     pub(super) fn sweep(&mut self, limit: usize) -> Result<Swept, StoreError> {
         let now = self.clock.now();
-        self.book.has_swept = true;
+        self.writer_state.has_swept = true;
         let mut swept = Swept::default();
-        for id in self.book.index.lapsed(now, limit) {
+        for id in self.writer_state.index.lapsed(now, limit) {
             // This very batch may have renewed or ended it.
             let Some(stored) = self.find(&id)? else {
                 continue;
@@ -343,13 +347,13 @@ impl<'a> Page<'a> {
                 self.written(result)?;
             }
         }
-        swept.buried = self.sweep_lanes(Kind::Answers, now, limit - swept.total())?;
-        swept.removed = self.sweep_lanes(Kind::Heads, now, limit - swept.total())?;
+        swept.buried = self.sweep_queues(Kind::Answers, now, limit - swept.total())?;
+        swept.removed = self.sweep_queues(Kind::Heads, now, limit - swept.total())?;
         let result = audit::OWN.remove_old(self.rows.connection, now, limit - swept.total());
         swept.unlogged = self.written(result)?;
         let result = principals::remove_unknown(self.rows.connection, now, limit);
         self.written(result)?;
-        if swept.total() > 0 || now >= self.book.meta.clock.after(CLOCK_STEP) {
+        if swept.total() > 0 || now >= self.writer_state.meta.clock.after(CLOCK_STEP) {
             // The floor, and the clock's reading, so that after a restart it does not begin before
             // this.
             self.meta = self.meta.at(now);
@@ -358,22 +362,22 @@ impl<'a> Page<'a> {
         Ok(swept)
     }
 
-    /// Removes what is due from the front of every lane. Where one is damaged, the others go on
+    /// Removes what is due from the front of every queue. Where one is damaged, the others go on
     /// without it: what cannot be believed is not removed either.
-    fn sweep_lanes(
+    fn sweep_queues(
         &mut self,
         kind: Kind,
         now: Timestamp,
         limit: usize,
     ) -> Result<usize, StoreError> {
         let mut swept = 0;
-        for lane in self.book.lanes(kind).numbers().collect::<Vec<_>>() {
-            if self.book.damaged.contains(&(kind, lane)) {
+        for queue in self.writer_state.queues(kind).numbers().collect::<Vec<_>>() {
+            if self.writer_state.damaged.contains(&(kind, queue)) {
                 continue;
             }
             let due = match kind {
-                Kind::Answers => self.due_answers(lane, now, limit - swept),
-                Kind::Heads => self.due_heads(lane, now, limit - swept),
+                Kind::Answers => self.due_answers(queue, now, limit - swept),
+                Kind::Heads => self.due_heads(queue, now, limit - swept),
             };
             match due {
                 Ok(None) => {}
@@ -386,8 +390,8 @@ impl<'a> Page<'a> {
                     return Err(error);
                 }
                 Err(error) => {
-                    tracing::error!(%error, ?kind, lane, "a part of the store file is damaged and is no longer swept: restore a backup");
-                    self.book.damaged.insert((kind, lane));
+                    tracing::error!(%error, ?kind, queue, "a part of the store file is damaged and is no longer swept: restore a backup");
+                    self.writer_state.damaged.insert((kind, queue));
                 }
             }
         }
@@ -396,7 +400,7 @@ impl<'a> Page<'a> {
 
     fn due_answers(
         &self,
-        lane: u16,
+        queue: u16,
         now: Timestamp,
         limit: usize,
     ) -> Result<Option<Front>, StoreError> {
@@ -406,7 +410,7 @@ impl<'a> Page<'a> {
             .connection
             .prepare_cached(sql)
             .map_err(store_error)?;
-        let (start, end) = bounds(lane);
+        let (start, end) = bounds(queue);
         let mut rows = statement
             .query(params![start, end, limit as i64])
             .map_err(store_error)?;
@@ -414,7 +418,7 @@ impl<'a> Page<'a> {
         while let Some(row) = rows.next().map_err(store_error)?
             && row.get::<_, i64>(1).map_err(store_error)? <= micros(now)
         {
-            let last = Place::from_row(row.get(0).map_err(store_error)?);
+            let last = RowNumber::from_row(row.get(0).map_err(store_error)?);
             front = Some(Front {
                 last,
                 count: front.map_or(0, |front: Front| front.count) + 1,
@@ -425,28 +429,29 @@ impl<'a> Page<'a> {
 
     fn due_heads(
         &mut self,
-        lane: u16,
+        queue: u16,
         now: Timestamp,
         limit: usize,
     ) -> Result<Option<Front>, StoreError> {
         let mut due = Vec::new();
-        self.rows.front(lane, limit, |place, id, fence, until| {
-            let is_due = until <= now;
-            if is_due {
-                due.push((place, id, fence));
-            }
-            is_due
-        })?;
+        self.rows
+            .front(queue, limit, |row_number, id, fence, until| {
+                let is_due = until <= now;
+                if is_due {
+                    due.push((row_number, id, fence));
+                }
+                is_due
+            })?;
         let Some((last, ..)) = due.last().copied() else {
             return Ok(None);
         };
         let count = due.len();
-        for (place, id, fence) in due {
+        for (row_number, id, fence) in due {
             self.meta.floor = self.meta.floor.max(fence);
             self.changed.insert(id, None);
-            self.noted.moves.push(Move {
+            self.pending.moves.push(Move {
                 id,
-                from: Some(place),
+                from: Some(row_number),
                 to: To::Nowhere,
             });
         }
@@ -455,7 +460,7 @@ impl<'a> Page<'a> {
 
     fn remove(&mut self, kind: Kind, Front { last, .. }: Front) -> rusqlite::Result<()> {
         let connection = self.rows.connection;
-        let (start, _) = bounds(last.lane());
+        let (start, _) = bounds(last.queue());
         match kind {
             Kind::Answers => {
                 connection
@@ -467,7 +472,7 @@ impl<'a> Page<'a> {
                 connection
                     .prepare_cached("DELETE FROM heads WHERE row >= ?1 AND row <= ?2")?
                     .execute([start, last.row()])?;
-                roll::pass(connection, last)
+                index_snapshot::pass(connection, last)
             }
         }
     }
@@ -501,16 +506,18 @@ impl<'a> Page<'a> {
                 self.is_left_open |= seal::is_open(&first);
             }
         }
-        let place = match before {
-            Some(before) if before.place.is_open() && head.state.is_open() => before.place,
-            Some(before) => {
-                self.leave(before.place)?;
-                self.book.place(&head)
+        let row_number = match before {
+            Some(before) if before.row_number.is_open() && head.state.is_open() => {
+                before.row_number
             }
-            None => self.book.place(&head),
+            Some(before) => {
+                self.leave(before.row_number)?;
+                self.writer_state.row_number(&head)
+            }
+            None => self.writer_state.row_number(&head),
         };
         let stored = Stored {
-            place,
+            row_number,
             head: Arc::new(head),
             answer,
         };
@@ -519,30 +526,35 @@ impl<'a> Page<'a> {
         Ok(())
     }
 
-    fn leave(&self, place: Place) -> rusqlite::Result<()> {
+    fn leave(&self, row_number: RowNumber) -> rusqlite::Result<()> {
         let connection = self.rows.connection;
         connection
             .prepare_cached("DELETE FROM heads WHERE row = ?1")?
-            .execute([place.row()])?;
-        if !place.is_open() && self.book.roll.names(place, &self.noted.rolled) {
-            roll::vacate(connection, place)?;
+            .execute([row_number.row()])?;
+        if !row_number.is_open()
+            && self
+                .writer_state
+                .snapshot
+                .names(row_number, &self.pending.snapshotted)
+        {
+            index_snapshot::vacate(connection, row_number)?;
         }
         Ok(())
     }
 
-    fn append_answer(&mut self, head: &Head, answer: &mut Sealed) -> rusqlite::Result<Place> {
-        let place = self.book.answers.append(head.expires_at);
-        let seal = self.seals.take(self.rows.connection, place)?;
+    fn append_answer(&mut self, head: &Head, answer: &mut Sealed) -> rusqlite::Result<RowNumber> {
+        let row_number = self.writer_state.answers.append(head.expires_at);
+        let seal = self.seals.take(self.rows.connection, row_number)?;
         let mut statement = self
             .rows
             .connection
             .prepare_cached("INSERT INTO answers (row, due, content) VALUES (?1, ?2, ?3)")?;
         statement.execute(params![
-            place.row(),
+            row_number.row(),
             micros(head.expires_at),
             answer.under(&seal)
         ])?;
-        Ok(place)
+        Ok(row_number)
     }
 
     fn policy(&mut self, head: &Head) -> rusqlite::Result<Option<i64>> {
@@ -554,7 +566,7 @@ impl<'a> Page<'a> {
             .policies
             .number(self.rows.connection, &fingerprint.policy)?;
         if !number.is_known {
-            self.noted
+            self.pending
                 .policies
                 .push((fingerprint.policy.clone(), number.number));
         }
@@ -568,20 +580,20 @@ impl<'a> Page<'a> {
             .chain([(&stored.head, true)])
         {
             if head.is_refused() {
-                self.noted.refused.push((head.tombstone_until, is_now));
+                self.pending.refused.push((head.tombstone_until, is_now));
             }
         }
         let to = match stored.head.state {
             State::Running => To::Running(Running {
-                place: stored.place,
+                row_number: stored.row_number,
                 head: stored.head.clone(),
             }),
-            _ => To::Row(stored.place),
+            _ => To::Row(stored.row_number),
         };
         let id = stored.head.id;
-        self.noted.moves.push(Move {
+        self.pending.moves.push(Move {
             id,
-            from: before.map(|before| before.place),
+            from: before.map(|before| before.row_number),
             to,
         });
         self.changed.insert(id, Some(stored));

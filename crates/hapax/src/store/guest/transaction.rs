@@ -13,7 +13,7 @@ use super::row::{self, Rows, Stored};
 use super::schema::Meta;
 use crate::store::sqlite_kit::audit;
 
-pub(super) struct Page<'a> {
+pub(super) struct WriteTransaction<'a> {
     rows: Rows<'a>,
     now: Timestamp,
     meta: Meta,
@@ -22,11 +22,14 @@ pub(super) struct Page<'a> {
     failure: Option<StoreError>,
 }
 
-impl<'a> Page<'a> {
+impl<'a> WriteTransaction<'a> {
     /// To be called inside a transaction that may write. Time is read here, where nothing can come
     /// between any more.
-    pub(super) fn new(rows: Rows<'a>, clock: &dyn Clock) -> Result<Page<'a>, StoreError> {
-        Ok(Page {
+    pub(super) fn new(
+        rows: Rows<'a>,
+        clock: &dyn Clock,
+    ) -> Result<WriteTransaction<'a>, StoreError> {
+        Ok(WriteTransaction {
             meta: Meta::read(rows.connection)?,
             rows,
             now: clock.now(),
