@@ -265,7 +265,7 @@ async fn bytes_that_a_reader_holds_are_an_error_and_go_when_it_ends() {
     let patience = Duration::from_millis(300);
     let options = Options {
         clock: Some(Arc::new(shop.clock.clone())),
-        erase_patience: patience,
+        erase_timeout: patience,
         ..Options::default()
     };
     let store = Arc::new(Sqlite::open_with(&shop.path, options).await.unwrap());
@@ -335,7 +335,7 @@ async fn bytes_that_a_reader_holds_are_an_error_and_go_when_it_ends() {
 async fn a_forgetting_whose_bytes_may_be_left_is_an_error_and_a_forgetting() {
     let shop = Shop::new();
     let options = Options {
-        erase_patience: Duration::from_millis(100),
+        erase_timeout: Duration::from_millis(100),
         ..Options::default()
     };
     let hapax = Hapax::builder(Sqlite::open_with(&shop.path, options).await.unwrap())

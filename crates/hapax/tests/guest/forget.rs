@@ -89,7 +89,7 @@ async fn a_forgotten_answer_is_written_over_and_cut_from_the_log() {
 async fn a_reader_that_holds_the_log_is_told_of() {
     let shop = Shop::new();
     let options = Options {
-        erase_patience: Duration::from_millis(20),
+        erase_timeout: Duration::from_millis(20),
         ..shop.options()
     };
     let guest = Guest::open_with(&shop.path, options).await.unwrap();

@@ -142,7 +142,7 @@ struct Reader(Postgres);
 impl Reader {
     async fn open(url: &str) -> Reader {
         let options = Options {
-            lock_patience: Duration::ZERO,
+            lock_timeout: Duration::ZERO,
             ..Options::new(url).unwrap()
         };
         Reader(Postgres::open_with(options).await.unwrap())

@@ -12,10 +12,10 @@ use super::rest::Rest;
 use super::schema;
 
 /// Copies the log into the file and cuts it to nothing, as soon as nobody is in it.
-pub(super) fn cut_log(path: &Path, patience: Duration) -> Result<(), StoreError> {
-    let connection = schema::connect(path, OpenFlags::empty(), patience)
+pub(super) fn cut_log(path: &Path, timeout: Duration) -> Result<(), StoreError> {
+    let connection = schema::connect(path, OpenFlags::empty(), timeout)
         .map_err(|error| unerased().because(error))?;
-    let (until, mut rest) = (Instant::now() + patience, Rest::default());
+    let (until, mut rest) = (Instant::now() + timeout, Rest::default());
     loop {
         let is_held = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| {
             row.get::<_, bool>(0)

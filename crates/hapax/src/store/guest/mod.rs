@@ -72,7 +72,7 @@ pub struct Guest {
     readers: Readers,
     writer: Writer,
     shared: Arc<Shared>,
-    erase_patience: Duration,
+    erase_timeout: Duration,
 }
 
 /// How to open a file.
@@ -88,7 +88,7 @@ pub struct Options {
     /// How long a forgetting waits until nobody uses the log and it can be cut: five seconds unless
     /// said otherwise. After that it is an error of the kind
     /// [`StoreErrorKind::Unerased`](hapax_core::store::StoreErrorKind::Unerased).
-    pub erase_patience: Duration,
+    pub erase_timeout: Duration,
 }
 
 impl Default for Options {
@@ -96,14 +96,14 @@ impl Default for Options {
         Options {
             clock: None,
             busy_timeout: Duration::from_secs(1),
-            erase_patience: Duration::from_secs(5),
+            erase_timeout: Duration::from_secs(5),
         }
     }
 }
 
 /// The longest that anything waits here: nobody has the patience, and SQLite counts it in a small
 /// number.
-const PATIENCE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What all threads have in common.
 struct Shared {
@@ -139,11 +139,11 @@ impl Guest {
         let Options {
             clock,
             busy_timeout,
-            erase_patience,
+            erase_timeout,
         } = options;
-        let (busy_timeout, erase_patience) = (
-            busy_timeout.min(PATIENCE_MAX),
-            erase_patience.min(PATIENCE_MAX),
+        let (busy_timeout, erase_timeout) = (
+            busy_timeout.min(TIMEOUT_MAX),
+            erase_timeout.min(TIMEOUT_MAX),
         );
         let Opened {
             path,
@@ -161,7 +161,7 @@ impl Guest {
             readers,
             writer,
             shared,
-            erase_patience,
+            erase_timeout,
         })
     }
 
@@ -183,8 +183,8 @@ impl Guest {
             .ask(move |transaction| transaction.put_if(&put, content.as_deref()))
             .await?;
         if is_forgetting && matches!(written, Written::Won(_)) {
-            let (shared, patience) = (self.shared.clone(), self.erase_patience);
-            blocking(move || erase::cut_log(&shared.path, patience)).await?;
+            let (shared, timeout) = (self.shared.clone(), self.erase_timeout);
+            blocking(move || erase::cut_log(&shared.path, timeout)).await?;
         }
         Ok(written)
     }

@@ -20,10 +20,10 @@ const READERS: usize = 2;
 /// Rows that a listing looks at before it lets others read.
 const LIST_ROWS: usize = 1024;
 
-pub(super) fn start(shared: &Arc<Shared>, patience: Duration) -> Result<Readers, OpenError> {
+pub(super) fn start(shared: &Arc<Shared>, timeout: Duration) -> Result<Readers, OpenError> {
     let mut readers = Vec::new();
     for _ in 0..READERS {
-        let connection = schema::connect_to_read(&shared.path, patience)?;
+        let connection = schema::connect_to_read(&shared.path, timeout)?;
         readers.push(move |question: Question| question(Ok(&connection)));
     }
     Readers::start(&shared.path, readers)

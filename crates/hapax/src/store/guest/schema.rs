@@ -116,7 +116,7 @@ const REQUESTS: &str = "
 ";
 
 /// So many times as long as a write waits does opening wait for whoever holds the file.
-const OPEN_PATIENCE: u32 = 5;
+const OPEN_TIMEOUTS: u32 = 5;
 /// How far `last_us` may be behind: it is written so seldom that it costs nothing.
 const CLOCK_STEP: Duration = Duration::from_secs(1);
 
@@ -130,22 +130,22 @@ pub(super) struct Opened {
 pub(super) fn open(
     path: &Path,
     clock: Option<Arc<dyn Clock>>,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Opened, OpenError> {
     sqlite_kit::check_version()?;
     if path.as_os_str().is_empty() || path == Path::new(":memory:") {
         return Err(OpenError::NotAPath);
     }
-    let patience = patience * OPEN_PATIENCE;
-    let mut connection = connect(path, OpenFlags::SQLITE_OPEN_CREATE, patience)?;
+    let timeout = timeout * OPEN_TIMEOUTS;
+    let mut connection = connect(path, OpenFlags::SQLITE_OPEN_CREATE, timeout)?;
     // By whatever link it was reached, and wherever the process goes from here.
     let path = std::fs::canonicalize(path).map_err(|source| OpenError::Io {
         path: path.to_owned(),
         source,
     })?;
-    refuse_own_store(&path, &connection, patience)?;
-    keep_log(&path, &connection, patience)?;
-    let anchored = prepare(&path, &mut connection, clock.as_deref(), patience)?;
+    refuse_own_store(&path, &connection, timeout)?;
+    keep_log(&path, &connection, timeout)?;
+    let anchored = prepare(&path, &mut connection, clock.as_deref(), timeout)?;
     Ok(Opened {
         path,
         connection,
@@ -157,7 +157,7 @@ pub(super) fn open(
 pub(super) fn connect(
     path: &Path,
     more: OpenFlags,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Connection, OpenError> {
     let open = || {
         // Without the flag for URIs: a path is a path, whatever it looks like.
@@ -169,15 +169,15 @@ pub(super) fn connect(
         connection.pragma_update(None, "secure_delete", "ON")?;
         Ok(connection)
     };
-    patiently(path, patience, open)
+    until_unlocked(path, timeout, open)
 }
 
 /// A connection that only reads.
-pub(super) fn connect_to_read(path: &Path, patience: Duration) -> Result<Connection, OpenError> {
-    let connection = connect(path, OpenFlags::empty(), patience)?;
+pub(super) fn connect_to_read(path: &Path, timeout: Duration) -> Result<Connection, OpenError> {
+    let connection = connect(path, OpenFlags::empty(), timeout)?;
     let only_read = connection
         .pragma_update(None, "query_only", "ON")
-        .and_then(|()| connection.busy_timeout(patience));
+        .and_then(|()| connection.busy_timeout(timeout));
     only_read.map_err(|source| explain(path, source))?;
     Ok(connection)
 }
@@ -187,11 +187,11 @@ pub(super) fn connect_to_read(path: &Path, patience: Duration) -> Result<Connect
 fn refuse_own_store(
     path: &Path,
     connection: &Connection,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<(), OpenError> {
     let application =
         || connection.pragma_query_value(None, "application_id", |row| row.get::<_, i64>(0));
-    match patiently(path, patience, application)? {
+    match until_unlocked(path, timeout, application)? {
         APPLICATION_ID => Err(OpenError::OwnStore {
             path: path.to_owned(),
         }),
@@ -200,16 +200,16 @@ fn refuse_own_store(
 }
 
 /// With a write-ahead log, those who read and those who write do not wait for each other.
-fn keep_log(path: &Path, connection: &Connection, patience: Duration) -> Result<(), OpenError> {
+fn keep_log(path: &Path, connection: &Connection, timeout: Duration) -> Result<(), OpenError> {
     let mode = |row: &Row<'_>| row.get::<_, String>(0);
     let is_log = |found: &str| found.eq_ignore_ascii_case("wal");
-    let found = patiently(path, patience, || {
+    let found = until_unlocked(path, timeout, || {
         connection.pragma_query_value(None, "journal_mode", mode)
     })?;
     if is_log(&found) {
         return Ok(());
     }
-    let set = patiently(path, patience, || {
+    let set = until_unlocked(path, timeout, || {
         connection.pragma_update_and_check(None, "journal_mode", "WAL", mode)
     })?;
     if is_log(&set) {
@@ -227,10 +227,10 @@ fn prepare(
     path: &Path,
     connection: &mut Connection,
     clock: Option<&dyn Clock>,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<BootClock, OpenError> {
     let failed = |source| explain(path, source);
-    connection.busy_timeout(patience).map_err(failed)?;
+    connection.busy_timeout(timeout).map_err(failed)?;
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate);
     let transaction = transaction.map_err(|source| locked_or(path, source))?;
     let found = format(&transaction).map_err(failed)?;
@@ -373,12 +373,12 @@ impl Meta {
 }
 
 /// Tries again for as long as somebody else holds a lock, within reason.
-fn patiently<T>(
+fn until_unlocked<T>(
     path: &Path,
-    patience: Duration,
+    timeout: Duration,
     mut attempt: impl FnMut() -> rusqlite::Result<T>,
 ) -> Result<T, OpenError> {
-    let (until, mut rest) = (Instant::now() + patience, Rest::default());
+    let (until, mut rest) = (Instant::now() + timeout, Rest::default());
     loop {
         match attempt() {
             Err(error) if is_busy(&error) && Instant::now() < until => rest.take(),

@@ -41,14 +41,14 @@ pub(super) struct Writer {
     commands: SyncSender<Command>,
     // Dropped after the sender, without which it ends.
     _thread: Thread,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Writer {
     pub(super) fn start(
         shared: &Arc<Shared>,
         connection: Connection,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Writer, OpenError> {
         let (commands, queue) = sync_channel(QUEUE_MAX);
         let inside = shared.clone();
@@ -56,7 +56,7 @@ impl Writer {
         Ok(Writer {
             commands,
             _thread: Thread::start("hapax-writer", &shared.path, work)?,
-            patience,
+            timeout,
         })
     }
 
@@ -76,7 +76,7 @@ impl Writer {
             Box::new(reply_after_commit(reply, result))
         });
         let command = Command {
-            until: Instant::now() + self.patience,
+            until: Instant::now() + self.timeout,
             work,
         };
         answered(self.commands.try_send(command), answer)

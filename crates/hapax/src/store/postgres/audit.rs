@@ -10,7 +10,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::Postgres;
-use super::lane::Parameters;
+use super::pipeline::Parameters;
 use super::row;
 use crate::store::codec::{bigint, damaged_entry};
 

@@ -13,7 +13,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_postgres::Row;
 
 use super::error::{Failure, Fault};
-use super::lane::Lane;
+use super::pipeline::Pipeline;
 use super::row;
 use super::shared::Shared;
 use crate::hash::Ids;
@@ -29,8 +29,8 @@ const BATCH_BYTES_MAX: usize = 4 << 20;
 /// nothing further is looked at.
 const PUT_OFF_MAX: usize = 1024;
 
-/// Batches sent in halves at a time. Each waits for a lock before the others on that lane; should
-/// there be more, the next batch waits.
+/// Batches sent in halves at a time. Each waits for a lock before the others on that pipeline;
+/// should there be more, the next batch waits.
 const SPLITS_MAX: usize = 2;
 
 /// What can be asked for many callers in one statement.
@@ -50,7 +50,7 @@ pub(super) trait Verb: Send + Sync + 'static {
 
     /// Sends all of it in one statement.
     fn send(
-        lane: &Arc<Lane>,
+        pipeline: &Arc<Pipeline>,
         parts: &[&Self::Part],
     ) -> impl Future<Output = Result<Vec<Row>, Failure>> + Send;
 }
@@ -68,14 +68,18 @@ pub(super) struct Batches<V: Verb> {
 }
 
 impl<V: Verb> Batches<V> {
-    pub(super) fn start(shared: Arc<Shared>, lane: Arc<Lane>, aside: Arc<Lane>) -> Batches<V> {
+    pub(super) fn start(
+        shared: Arc<Shared>,
+        pipeline: Arc<Pipeline>,
+        aside: Arc<Pipeline>,
+    ) -> Batches<V> {
         let (queue, asked) = mpsc::channel(QUEUE_MAX);
         let gathering = Gathering {
             queue: asked,
             put_off: VecDeque::new(),
             shared: shared.clone(),
         };
-        tokio::spawn(run(gathering, lane, aside));
+        tokio::spawn(run(gathering, pipeline, aside));
         Batches { queue, shared }
     }
 
@@ -113,10 +117,10 @@ impl<V: Verb> Batches<V> {
 /// Batch after batch, until nobody can ask any more. One at a time: with a second in flight the
 /// batches were smaller and each write cost the server a sixth more, for a gap between two
 /// statements that is short beside their commit (measured with 64 and 256 callers).
-async fn run<V: Verb>(mut gathering: Gathering<V>, lane: Arc<Lane>, aside: Arc<Lane>) {
+async fn run<V: Verb>(mut gathering: Gathering<V>, pipeline: Arc<Pipeline>, aside: Arc<Pipeline>) {
     let splits = Arc::new(Semaphore::new(SPLITS_MAX));
     while let Some(batch) = gathering.next().await {
-        if let Some(batch) = send(batch, &lane, &gathering.shared).await {
+        if let Some(batch) = send(batch, &pipeline, &gathering.shared).await {
             let Ok(split) = splits.clone().acquire_owned().await else {
                 return;
             };
@@ -136,12 +140,12 @@ async fn run<V: Verb>(mut gathering: Gathering<V>, lane: Arc<Lane>, aside: Arc<L
 /// stands in the way of the others.
 async fn send<V: Verb>(
     batch: Vec<Asked<V>>,
-    lane: &Arc<Lane>,
+    pipeline: &Arc<Pipeline>,
     shared: &Shared,
 ) -> Option<Vec<Asked<V>>> {
     let rows = {
         let parts: Vec<&V::Part> = batch.iter().map(|asked| &*asked.part).collect();
-        V::send(lane, &parts).await
+        V::send(pipeline, &parts).await
     };
     shared.counters.batch(batch.len());
     let is_of_a_part = rows
@@ -156,12 +160,12 @@ async fn send<V: Verb>(
 
 /// Aside from the others, which would have to wait for the lock as often as there are halves with
 /// it.
-async fn send_in_halves<V: Verb>(batch: Vec<Asked<V>>, lane: &Arc<Lane>, shared: &Shared) {
+async fn send_in_halves<V: Verb>(batch: Vec<Asked<V>>, pipeline: &Arc<Pipeline>, shared: &Shared) {
     let mut left = vec![batch];
     while let Some(mut first) = left.pop() {
         let second = first.split_off(first.len() / 2);
         for half in [first, second] {
-            left.extend(send(half, lane, shared).await);
+            left.extend(send(half, pipeline, shared).await);
         }
     }
 }
@@ -264,10 +268,10 @@ fn deal<V: Verb>(batch: Vec<Asked<V>>, rows: Result<Vec<Row>, Failure>) {
 
 /// Sends one caller's part by itself.
 pub(super) async fn send_alone<V: Verb>(
-    lane: &Arc<Lane>,
+    pipeline: &Arc<Pipeline>,
     part: &V::Part,
 ) -> Result<Vec<Arc<Row>>, Failure> {
-    pick::<V>(part, &by_id(V::send(lane, &[part]).await?)?)
+    pick::<V>(part, &by_id(V::send(pipeline, &[part]).await?)?)
 }
 
 /// The rows that answer a part. One that is missing says nothing: least of all that there is no

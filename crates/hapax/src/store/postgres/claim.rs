@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::batch::Verb;
 use super::error::Failure;
-use super::lane::{Lane, Parameters};
+use super::pipeline::{Parameters, Pipeline};
 use super::row::micros;
 use crate::store::codec::bigint;
 
@@ -53,7 +53,7 @@ impl Verb for Claims {
     }
 
     /// Each parameter is a column of the batch.
-    async fn send(lane: &Arc<Lane>, parts: &[&Wanted]) -> Result<Vec<Row>, Failure> {
+    async fn send(pipeline: &Arc<Pipeline>, parts: &[&Wanted]) -> Result<Vec<Row>, Failure> {
         let column =
             |of: fn(&Wanted) -> i64| -> Vec<i64> { parts.iter().map(|part| of(part)).collect() };
         let texts = |of: fn(&Wanted) -> &str| -> Vec<&[u8]> {
@@ -104,7 +104,7 @@ impl Verb for Claims {
             (&terms, Type::INT8_ARRAY),
             (&request_ids, Type::BYTEA_ARRAY),
         ];
-        lane.ask(SQL, parameters).await
+        pipeline.ask(SQL, parameters).await
     }
 }
 

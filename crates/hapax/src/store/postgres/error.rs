@@ -125,7 +125,7 @@ pub(super) struct Said {
 }
 
 impl Said {
-    pub(super) fn of(said: &DbError) -> Said {
+    pub(super) fn new(said: &DbError) -> Said {
         Said {
             code: said.code().code().to_owned(),
             message: said.message().to_owned(),
@@ -172,7 +172,7 @@ impl Failure {
     }
 
     /// What the server, or the lack of one, says.
-    pub(super) fn of(error: tokio_postgres::Error) -> Failure {
+    pub(super) fn new(error: tokio_postgres::Error) -> Failure {
         let (fault, error) = match error.as_db_error() {
             None => (
                 Fault::Connection,
@@ -187,7 +187,7 @@ impl Failure {
                 };
                 (
                     fault,
-                    StoreError::new(kind, explain(said)).because(Said::of(said)),
+                    StoreError::new(kind, explain(said)).because(Said::new(said)),
                 )
             }
         };

@@ -10,7 +10,7 @@ use tokio_postgres::types::Type;
 
 use super::batch::Verb;
 use super::error::Failure;
-use super::lane::{Lane, Parameters};
+use super::pipeline::{Parameters, Pipeline};
 use super::row::micros;
 use crate::store::codec::{bigint, state_code};
 
@@ -29,7 +29,7 @@ pub(super) struct Ending {
     pub(super) state: State,
     pub(super) status: Option<i32>,
     pub(super) lifetime: Lifetime,
-    /// Encoded by whoever asks: they are many, and the lane is one.
+    /// Encoded by whoever asks: they are many, and the pipeline is one.
     pub(super) answer: Option<Vec<u8>>,
 }
 
@@ -60,7 +60,7 @@ impl Verb for Finishes {
     }
 
     /// Each parameter is a column of the batch.
-    async fn send(lane: &Arc<Lane>, parts: &[&Ending]) -> Result<Vec<Row>, Failure> {
+    async fn send(pipeline: &Arc<Pipeline>, parts: &[&Ending]) -> Result<Vec<Row>, Failure> {
         let column =
             |of: fn(&Ending) -> i64| -> Vec<i64> { parts.iter().map(|part| of(part)).collect() };
         let ids: Vec<&[u8]> = parts.iter().map(|part| &part.id.as_bytes()[..]).collect();
@@ -85,6 +85,6 @@ impl Verb for Finishes {
             ),
             (&answers, Type::BYTEA_ARRAY),
         ];
-        lane.ask(SQL, parameters).await
+        pipeline.ask(SQL, parameters).await
     }
 }

@@ -176,7 +176,7 @@ pub(super) async fn keep(path: PathBuf, shared: &Arc<Shared>) {
         has_failed: false,
     };
     keeper.write(shared).await;
-    let (changed, shared) = (shared.lineage.changed(), Arc::downgrade(shared));
+    let (changed, shared) = (shared.server_history.changed(), Arc::downgrade(shared));
     tokio::spawn(async move { keeper.run(&changed, &shared).await });
 }
 
@@ -203,7 +203,10 @@ impl Keeper {
         let Some(secret) = shared.secret.get() else {
             return;
         };
-        let (path, text) = (self.path.clone(), shared.lineage.mark(secret).to_text());
+        let (path, text) = (
+            self.path.clone(),
+            shared.server_history.mark(secret).to_text(),
+        );
         let written = tokio::task::spawn_blocking(move || replace(&path, &text))
             .await
             .unwrap_or_else(|error| Err(io::Error::other(error)));

@@ -13,7 +13,7 @@ const SQL: &str = "SELECT hapax.join($1, $2, $3, $4, $5, $6, $7)";
 
 impl Joins for Postgres {
     fn joined(&self, head: &Head, now: Timestamp) {
-        self.shared.lineage.remember(head, now);
+        self.shared.server_history.remember(head, now);
     }
 
     fn statement(&self, put: &Put) -> Statement {

@@ -26,7 +26,7 @@ pub(super) struct Locked {
 
 impl Locked {
     /// This one was found locked.
-    pub(super) fn note(&self, ids: &[RecordId]) {
+    pub(super) fn add(&self, ids: &[RecordId]) {
         let mut until = self.until.lock();
         let now = Instant::now();
         until.retain(|_, until| *until > now);
@@ -63,7 +63,7 @@ mod tests {
             [RecordId::from_bytes([2; 32])],
         );
         assert!(!locked.has_any(&one));
-        locked.note(&one);
+        locked.add(&one);
         assert_eq!(
             (locked.has_any(&one), locked.has_any(&other)),
             (true, false)

@@ -19,12 +19,12 @@
 //! it through Postgres. Its bytes are gone from the table with the next vacuum; from the
 //! write-ahead log, replicas and backups in their own time, which is beyond this store.
 //!
-//! To read the code: `schema` has the tables and functions. `lane` is a connection that comes back,
-//! `batch` the queue before it, `claim`, `finish` and `read` what goes through it; `join` what goes
-//! through somebody else's connection, by `terms`; `operator`, `audit` and `upkeep` have the rest,
-//! sent one by one. `row` reads what is stored, `patience` and `locked` are for rows that others
-//! have locked, `lineage` and `high_water` notice a database that has lost something, `transfer`
-//! and `shipment` move everything into another store or in here.
+//! To read the code: `schema` has the tables and functions. `pipeline` is a connection that comes
+//! back, `batch` the queue before it, `claim`, `finish` and `read` what goes through it; `join`
+//! what goes through somebody else's connection, by `terms`; `operator`, `audit` and `upkeep` have
+//! the rest, sent one by one. `row` reads what is stored, `retries` and `locked` are for rows that
+//! others have locked, `server_history` and `high_water` notice a database that has lost something,
+//! `transfer` and `import_columns` move everything into another store or in here.
 
 mod audit;
 mod batch;
@@ -34,19 +34,19 @@ mod counts;
 mod error;
 mod finish;
 mod high_water;
+mod import_columns;
 mod join;
-mod lane;
-mod lineage;
 mod locked;
 mod operator;
 mod options;
-mod patience;
+mod pipeline;
 mod policies;
 mod read;
+mod retries;
 mod row;
 pub mod schema;
+mod server_history;
 mod shared;
-mod shipment;
 mod stats;
 mod terms;
 mod tls;
@@ -80,14 +80,14 @@ use self::batch::{Batches, Verb};
 use self::claim::{Claims, Wanted};
 use self::error::{Failure, Fault};
 use self::finish::{Ending, Finishes};
-use self::lane::{Lane, Parameters};
 use self::locked::Locked;
-use self::patience::{Patience, decided};
+use self::pipeline::{Parameters, Pipeline};
 use self::read::Reads;
+use self::retries::{Retries, decided};
 use self::shared::Shared;
 
-/// Writes sent one by one at a time: each may wait for a lock, and stands before others on its lane
-/// meanwhile.
+/// Writes sent one by one at a time: each may wait for a lock, and stands before others on its
+/// pipeline meanwhile.
 const ALONE_MAX: usize = 4;
 
 /// Records in a Postgres database.
@@ -96,9 +96,9 @@ pub struct Postgres {
     finishes: Batches<Finishes>,
     reads: Batches<Reads>,
     /// For everything that is sent one by one.
-    aside: Arc<Lane>,
+    aside: Arc<Pipeline>,
     /// All of them.
-    lanes: [Arc<Lane>; 4],
+    pipelines: [Arc<Pipeline>; 4],
     alone: Semaphore,
     locked: Locked,
     shared: Arc<Shared>,
@@ -115,10 +115,10 @@ pub struct Options {
     /// How long a statement may take, 1.5 seconds unless said otherwise: less than the two seconds
     /// after which a request is given up. After that the connection is taken for dead and made
     /// anew.
-    pub statement_patience: Duration,
+    pub statement_timeout: Duration,
     /// How long a write is tried whose record somebody else has locked, a second unless said
     /// otherwise.
-    pub lock_patience: Duration,
+    pub lock_timeout: Duration,
     /// What the database's clock is compared with before time moves on by more than an hour at
     /// once: this machine's wall clock unless said otherwise. It decides nothing else.
     pub clock: Option<Arc<dyn Clock>>,
@@ -135,8 +135,8 @@ impl Options {
         Ok(Options {
             connection: ConnectOptions::parse(connection)?,
             queue_bytes_max: 64 << 20,
-            statement_patience: Duration::from_millis(1500),
-            lock_patience: Duration::from_secs(1),
+            statement_timeout: Duration::from_millis(1500),
+            lock_timeout: Duration::from_secs(1),
             clock: None,
             high_water_file: None,
         })
@@ -165,13 +165,14 @@ impl Postgres {
             high_water::keep(path, &shared).await;
         }
         shared.counters.connected();
-        let aside = Lane::connected(shared.clone(), link);
-        let [claims, finishes, reads] = std::array::from_fn(|_| Lane::connecting(shared.clone()));
+        let aside = Pipeline::connected(shared.clone(), link);
+        let [claims, finishes, reads] =
+            std::array::from_fn(|_| Pipeline::connecting(shared.clone()));
         Ok(Postgres {
             claims: Batches::start(shared.clone(), claims.clone(), aside.clone()),
             finishes: Batches::start(shared.clone(), finishes.clone(), aside.clone()),
             reads: Batches::start(shared.clone(), reads.clone(), aside.clone()),
-            lanes: [claims, finishes, reads, aside.clone()],
+            pipelines: [claims, finishes, reads, aside.clone()],
             aside,
             alone: Semaphore::new(ALONE_MAX),
             locked: Locked::default(),
@@ -221,7 +222,7 @@ impl Postgres {
             }
         };
         if let Written::Won(won) = &written {
-            self.shared.lineage.remember(&won.head, won.now);
+            self.shared.server_history.remember(&won.head, won.now);
         }
         Ok(written)
     }
@@ -293,14 +294,14 @@ impl Postgres {
         batches: &Batches<V>,
         part: Arc<V::Part>,
     ) -> Result<Vec<Arc<Row>>, StoreError> {
-        let mut patience = Patience::new(self.shared.options.lock_patience);
+        let mut retries = Retries::new(self.shared.options.lock_timeout);
         if V::CHANGES && self.locked.has_any(V::ids(&part)) {
-            patience = Patience::alone(self.shared.options.lock_patience);
+            retries = Retries::alone(self.shared.options.lock_timeout);
         }
         loop {
-            let sent = match patience.is_alone() {
+            let sent = match retries.is_alone() {
                 false => batches.ask(part.clone()).await,
-                true => self.send_alone::<V>(&part, &patience).await,
+                true => self.send_alone::<V>(&part, &retries).await,
             };
             if sent
                 .as_ref()
@@ -311,7 +312,7 @@ impl Postgres {
             if V::CHANGES && sent.as_ref().is_err_and(is_taken_for_absence) {
                 return Ok(Vec::new());
             }
-            if let Some(rows) = patience.judge(sent.and_then(decided)).await? {
+            if let Some(rows) = retries.judge(sent.and_then(decided)).await? {
                 return Ok(rows);
             }
         }
@@ -320,9 +321,9 @@ impl Postgres {
     async fn send_alone<V: Verb>(
         &self,
         part: &V::Part,
-        patience: &Patience,
+        retries: &Retries,
     ) -> Result<Vec<Arc<Row>>, Failure> {
-        let Ok(Ok(_permit)) = tokio::time::timeout_at(patience.until(), self.alone.acquire()).await
+        let Ok(Ok(_permit)) = tokio::time::timeout_at(retries.until(), self.alone.acquire()).await
         else {
             let error = StoreError::new(
                 StoreErrorKind::Locked,
@@ -336,17 +337,17 @@ impl Postgres {
             .as_ref()
             .is_err_and(|failure| failure.fault == Fault::Locked)
         {
-            self.locked.note(V::ids(part));
+            self.locked.add(V::ids(part));
         }
         sent
     }
 
-    /// Sends a statement on the lane for everything else, until no lock stands in its way.
+    /// Sends a statement on the pipeline for everything else, until no lock stands in its way.
     async fn aside(&self, sql: &str, parameters: Parameters<'_>) -> Result<Vec<Row>, StoreError> {
-        let mut patience = Patience::alone(self.shared.options.lock_patience);
+        let mut retries = Retries::alone(self.shared.options.lock_timeout);
         loop {
             let sent = self.aside.ask(sql, parameters).await;
-            if let Some(rows) = patience.judge(sent).await? {
+            if let Some(rows) = retries.judge(sent).await? {
                 return Ok(rows);
             }
         }
@@ -393,10 +394,10 @@ impl Store for Postgres {
 
     fn pulse(&self) -> Reply<'_, Pulse> {
         Box::pin(async {
-            let (beat, counts) = tokio::try_join!(self.beat(), self.read_counts())?;
+            let (info, counts) = tokio::try_join!(self.server_info(), self.read_counts())?;
             Ok(Pulse {
                 counts: Some(counts),
-                ..beat.pulse
+                ..info.pulse
             })
         })
     }

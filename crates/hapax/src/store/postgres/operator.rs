@@ -7,8 +7,8 @@ use hapax_core::store::{Finish, Lifetime, StoreError, Written};
 use tokio_postgres::types::Type;
 
 use super::Postgres;
-use super::lane::Parameters;
-use super::patience::{Patience, decided};
+use super::pipeline::Parameters;
+use super::retries::{Retries, decided};
 use super::row::micros;
 use crate::store::codec::{bigint, state_code};
 
@@ -85,10 +85,10 @@ impl Postgres {
         sql: &str,
         parameters: Parameters<'_>,
     ) -> Result<Written, StoreError> {
-        let mut patience = Patience::alone(self.shared.options.lock_patience);
+        let mut retries = Retries::alone(self.shared.options.lock_timeout);
         loop {
             let sent = self.aside.ask(sql, parameters).await.and_then(decided);
-            if let Some(rows) = patience.judge(sent).await? {
+            if let Some(rows) = retries.judge(sent).await? {
                 return self.written(rows.first(), None).await;
             }
         }

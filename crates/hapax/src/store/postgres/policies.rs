@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::lane::Lane;
+use super::pipeline::Pipeline;
 use super::row;
 use crate::store::codec;
 
@@ -27,7 +27,7 @@ pub(super) struct Policies {
 #[derive(Default)]
 struct Known {
     /// Those the database has been told.
-    told: HashMap<Arc<FingerprintPolicy>, i64>,
+    sent: HashMap<Arc<FingerprintPolicy>, i64>,
     by_number: HashMap<i64, Arc<FingerprintPolicy>>,
 }
 
@@ -36,21 +36,22 @@ impl Policies {
     pub(super) async fn number(
         &self,
         policy: &Arc<FingerprintPolicy>,
-        lane: &Arc<Lane>,
+        pipeline: &Arc<Pipeline>,
     ) -> Result<i64, StoreError> {
-        if let Some(number) = self.known.read().told.get(policy) {
+        if let Some(number) = self.known.read().sent.get(policy) {
             return Ok(*number);
         }
         let text = policy.to_string();
         let number = number(&text);
-        lane.ask(
-            "SELECT hapax.policy($1, $2)",
-            &[(&number, Type::INT8), (&text.as_bytes(), Type::BYTEA)],
-        )
-        .await
-        .map_err(|failure| failure.error)?;
+        pipeline
+            .ask(
+                "SELECT hapax.policy($1, $2)",
+                &[(&number, Type::INT8), (&text.as_bytes(), Type::BYTEA)],
+            )
+            .await
+            .map_err(|failure| failure.error)?;
         let mut known = self.known.write();
-        known.told.insert(policy.clone(), number);
+        known.sent.insert(policy.clone(), number);
         known.by_number.insert(number, policy.clone());
         Ok(number)
     }
@@ -59,13 +60,13 @@ impl Policies {
     pub(super) async fn learn<'a>(
         &self,
         rows: impl IntoIterator<Item = &'a Row>,
-        lane: &Arc<Lane>,
+        pipeline: &Arc<Pipeline>,
     ) -> Result<(), StoreError> {
         let missing = self.missing(rows)?;
         if missing.is_empty() {
             return Ok(());
         }
-        let rows = lane
+        let rows = pipeline
             .ask(SQL, &[(&missing, Type::INT8_ARRAY)])
             .await
             .map_err(|failure| failure.error)?;
@@ -89,8 +90,8 @@ impl Policies {
     }
 
     /// The database may be another than before, and have to be told again.
-    pub(super) fn forget_told(&self) {
-        self.known.write().told.clear();
+    pub(super) fn forget_sent(&self) {
+        self.known.write().sent.clear();
     }
 
     /// The policies that these rows name and that are not known.

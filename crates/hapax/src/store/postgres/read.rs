@@ -10,7 +10,7 @@ use tokio_postgres::types::Type;
 
 use super::batch::Verb;
 use super::error::Failure;
-use super::lane::{Lane, Parameters};
+use super::pipeline::{Parameters, Pipeline};
 use super::{Postgres, row};
 
 pub(super) const GET: &str = "SELECT * FROM hapax.get($1)";
@@ -18,7 +18,7 @@ const LIST: &str = "SELECT * FROM hapax.list($1, $2, $3)";
 
 /// Records that one caller reads in one statement; more are read in several.
 const READ_MAX: usize = 256;
-/// Heads in one statement: bounds how long it stands before others on its lane.
+/// Heads in one statement: bounds how long it stands before others on its pipeline.
 const PAGE_MAX: usize = 256;
 
 /// The verb.
@@ -37,7 +37,7 @@ impl Verb for Reads {
         size_of_val(&**part)
     }
 
-    async fn send(lane: &Arc<Lane>, parts: &[&Vec<RecordId>]) -> Result<Vec<Row>, Failure> {
+    async fn send(pipeline: &Arc<Pipeline>, parts: &[&Vec<RecordId>]) -> Result<Vec<Row>, Failure> {
         let mut ids: Vec<&[u8]> = parts
             .iter()
             .copied()
@@ -46,7 +46,7 @@ impl Verb for Reads {
             .collect();
         ids.sort_unstable();
         ids.dedup();
-        lane.ask(GET, &[(&ids, Type::BYTEA_ARRAY)]).await
+        pipeline.ask(GET, &[(&ids, Type::BYTEA_ARRAY)]).await
     }
 }
 
@@ -76,7 +76,7 @@ impl Postgres {
         if ids.is_empty() {
             return Ok(Reading {
                 records: Vec::new(),
-                now: self.beat().await?.pulse.now,
+                now: self.server_info().await?.pulse.now,
             });
         }
         let rows = self.through(&self.reads, Arc::new(ids)).await?;

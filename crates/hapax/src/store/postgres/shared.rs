@@ -1,4 +1,4 @@
-//! What all lanes of a store share.
+//! What all pipelines of a store share.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -11,18 +11,18 @@ use super::Options;
 use super::connect::connect;
 use super::error::{Failure, OpenError, is_missing, out_of_use, refused_role, wrong_isolation};
 use super::high_water::Mark;
-use super::lane::Link;
-use super::lineage::{Beat, Lineage};
+use super::pipeline::Link;
 use super::policies::Policies;
+use super::server_history::{ServerHistory, ServerInfo};
 use super::stats::Counters;
-use super::terms::Told;
+use super::terms::KnownTerms;
 
 pub(super) struct Shared {
     pub(super) options: Options,
     pub(super) counters: Counters,
     pub(super) policies: Policies,
-    pub(super) terms: Told,
-    pub(super) lineage: Lineage,
+    pub(super) terms: KnownTerms,
+    pub(super) server_history: ServerHistory,
     /// The store's secret when it was opened. Others have it by now, and cannot take another.
     pub(super) secret: OnceLock<Secret>,
     /// What the high-water file said when this process began, until it was compared with the
@@ -38,8 +38,8 @@ impl Shared {
             options,
             counters: Counters::default(),
             policies: Policies::default(),
-            terms: Told::default(),
-            lineage: Lineage::default(),
+            terms: KnownTerms::default(),
+            server_history: ServerHistory::default(),
             secret: OnceLock::new(),
             recalled: Mutex::new(recalled),
             is_out_of_use: AtomicBool::new(false),
@@ -51,8 +51,8 @@ impl Shared {
     pub(super) async fn connect(&self) -> Result<Arc<Link>, OpenError> {
         let begun = Instant::now();
         let link = Link::new(connect(&self.options.connection).await?);
-        let asked = link.connected.client.query_typed(Beat::SQL, &[]);
-        let rows = tokio::time::timeout(self.options.statement_patience, asked).await;
+        let asked = link.connected.client.query_typed(ServerInfo::SQL, &[]);
+        let rows = tokio::time::timeout(self.options.statement_timeout, asked).await;
         let unusable = |source| OpenError::Unusable {
             database: self.options.connection.to_string(),
             source,
@@ -65,14 +65,14 @@ impl Shared {
                 )));
             }
         };
-        let beat = Beat::of(&rows).map_err(unusable)?;
-        beat.check(
+        let info = ServerInfo::read(&rows).map_err(unusable)?;
+        info.check(
             &self.options.connection,
-            self.secret.get_or_init(|| beat.pulse.secret),
+            self.secret.get_or_init(|| info.pulse.secret),
         )?;
-        self.recall(&beat.pulse.secret);
-        self.lineage
-            .meet(begun, &beat, &link, self)
+        self.recall(&info.pulse.secret);
+        self.server_history
+            .meet(begun, &info, &link, self)
             .await
             .map_err(|failure| unusable(failure.error))?;
         self.is_out_of_use.store(false, Ordering::Relaxed);
@@ -82,7 +82,7 @@ impl Shared {
     /// Takes up what the high-water file says, if it is about this store.
     fn recall(&self, secret: &Secret) {
         match self.recalled.lock().take() {
-            Some(mark) if mark.is_of(secret) => self.lineage.recall(&mark),
+            Some(mark) if mark.is_of(secret) => self.server_history.recall(&mark),
             Some(_) => tracing::warn!(
                 database = self.options.connection.to_string(),
                 "the high-water file is of another store, and is ignored: that this database was restored cannot be told by it"
@@ -122,7 +122,7 @@ impl Shared {
             Some(reason) => OpenError::NotAllowed { database, reason },
             None => OpenError::Unusable {
                 database,
-                source: Failure::of(error).error,
+                source: Failure::new(error).error,
             },
         }
     }

@@ -9,7 +9,7 @@ use hapax_core::store::{StoreError, Terms};
 use parking_lot::RwLock;
 use tokio_postgres::types::Type;
 
-use super::lane::{Lane, Parameters};
+use super::pipeline::{Parameters, Pipeline};
 use super::policies;
 use super::row::micros;
 
@@ -17,16 +17,16 @@ const SQL: &str = "SELECT hapax.term($1, $2, $3, $4, $5, $6, $7)";
 
 /// The terms that the database has been told, with their numbers.
 #[derive(Default)]
-pub(super) struct Told {
+pub(super) struct KnownTerms {
     numbers: RwLock<HashMap<Arc<Terms>, i64>>,
 }
 
-impl Told {
+impl KnownTerms {
     /// The terms' number, once the database knows what it stands for.
     pub(super) async fn number(
         &self,
         terms: &Arc<Terms>,
-        lane: &Arc<Lane>,
+        pipeline: &Arc<Pipeline>,
     ) -> Result<i64, StoreError> {
         if let Some(number) = self.numbers.read().get(terms) {
             return Ok(*number);
@@ -51,7 +51,8 @@ impl Told {
                 Type::BYTEA,
             ),
         ];
-        lane.ask(SQL, parameters)
+        pipeline
+            .ask(SQL, parameters)
             .await
             .map_err(|failure| failure.error)?;
         self.numbers.write().insert(terms.clone(), number);
@@ -59,7 +60,7 @@ impl Told {
     }
 
     /// The database may be another than before, and have to be told again.
-    pub(super) fn forget_told(&self) {
+    pub(super) fn forget_sent(&self) {
         self.numbers.write().clear();
     }
 }

@@ -23,11 +23,11 @@ use uuid::Uuid;
 
 use super::connect::{Connected, connect};
 use super::error::{Failure, OpenError, is_missing, refused_role};
-use super::lane::Parameters;
-use super::lineage::check_schema;
+use super::import_columns::{entry_columns, record_columns};
+use super::pipeline::Parameters;
 use super::policies::{self, Policies};
 use super::row;
-use super::shipment::{entry_columns, record_columns};
+use super::server_history::check_schema;
 use super::{ConnectOptions, audit};
 use crate::store::codec::{self, bigint};
 
@@ -38,7 +38,7 @@ pub struct Mover {
     connected: Connected,
     policies: Policies,
     /// The policies that the database has been told.
-    told: Mutex<HashMap<Arc<FingerprintPolicy>, i64>>,
+    sent: Mutex<HashMap<Arc<FingerprintPolicy>, i64>>,
     /// Since when everybody who asks hears that the store is out of use, at the latest.
     closed: Mutex<Instant>,
 }
@@ -52,7 +52,7 @@ impl Mover {
     /// Opens a database that was [prepared](super::schema::migrate) for it.
     pub async fn open(connection: &ConnectOptions) -> Result<Mover, OpenError> {
         let (database, connected) = (connection.to_string(), connect(connection).await?);
-        let (policies, told, closed) = (
+        let (policies, sent, closed) = (
             Policies::default(),
             Mutex::default(),
             Mutex::new(Instant::now()),
@@ -61,7 +61,7 @@ impl Mover {
             database,
             connected,
             policies,
-            told,
+            sent,
             closed,
         };
         let rows = mover
@@ -95,7 +95,7 @@ impl Mover {
             None if is_missing(&error) => OpenError::NotMigrated { database },
             None => OpenError::Unusable {
                 database,
-                source: Failure::of(error).error,
+                source: Failure::new(error).error,
             },
         }
     }
@@ -107,7 +107,7 @@ impl Mover {
                 let text = "somebody is writing to it and does not end: stop every node, see pg_stat_activity, and try again";
                 StoreError::unavailable(text).because(error)
             }
-            None => Failure::of(error).error,
+            None => Failure::new(error).error,
         })
     }
 
@@ -231,9 +231,9 @@ impl Mover {
             .iter()
             .filter_map(|record| record.head.fingerprint.as_ref())
             .map(|fingerprint| &fingerprint.policy);
-        let mut told = self.told.lock().clone();
+        let mut sent = self.sent.lock().clone();
         for policy in policies.collect::<HashSet<_>>() {
-            if !told.contains_key(policy) {
+            if !sent.contains_key(policy) {
                 let text = policy.to_string();
                 let number = policies::number(&text);
                 self.ask(
@@ -241,11 +241,11 @@ impl Mover {
                     &[(&number, Type::INT8), (&text.as_bytes(), Type::BYTEA)],
                 )
                 .await?;
-                told.insert(policy.clone(), number);
+                sent.insert(policy.clone(), number);
             }
         }
-        self.told.lock().clone_from(&told);
-        Ok(told)
+        self.sent.lock().clone_from(&sent);
+        Ok(sent)
     }
 
     async fn take_in(&self, copy: CopyId, shipment: Shipment) -> Result<(), StoreError> {

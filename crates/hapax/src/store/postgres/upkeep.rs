@@ -12,9 +12,9 @@ use hapax_core::time::Timestamp;
 use tokio_postgres::types::Type;
 
 use super::Postgres;
-use super::lane::Parameters;
-use super::lineage::Beat;
+use super::pipeline::Parameters;
 use super::row::{self, micros};
+use super::server_history::ServerInfo;
 use crate::hash::Ids;
 use crate::store::codec::bigint;
 
@@ -139,28 +139,32 @@ impl Postgres {
     }
 
     /// What the database says of itself, which may be that it is not what it was.
-    pub(super) async fn beat(&self) -> Result<Beat, StoreError> {
+    pub(super) async fn server_info(&self) -> Result<ServerInfo, StoreError> {
         let link = self.aside.link().await?;
-        let asked = self.aside(Beat::SQL, &[]).await;
+        let asked = self.aside(ServerInfo::SQL, &[]).await;
         if asked.is_err() && self.shared.is_out_of_use() {
             // Its other functions could still be read from; nobody shall.
-            self.lanes.iter().for_each(super::lane::Lane::begin_anew);
+            self.pipelines
+                .iter()
+                .for_each(super::pipeline::Pipeline::begin_anew);
         }
         let rows = asked?;
-        let beat = Beat::of(&rows)?;
-        let secret = self.shared.secret.get_or_init(|| beat.pulse.secret);
-        if let Err(error) = beat.check(&self.shared.options.connection, secret) {
+        let info = ServerInfo::read(&rows)?;
+        let secret = self.shared.secret.get_or_init(|| info.pulse.secret);
+        if let Err(error) = info.check(&self.shared.options.connection, secret) {
             tracing::error!(%error, "the database can no longer be used by this program");
-            // All lanes begin anew and find the same: nothing is written into what we do not
+            // All pipelines begin anew and find the same: nothing is written into what we do not
             // understand.
-            self.lanes.iter().for_each(super::lane::Lane::begin_anew);
+            self.pipelines
+                .iter()
+                .for_each(super::pipeline::Pipeline::begin_anew);
             return Err(error.into());
         }
         self.shared
-            .lineage
-            .watch(&beat, &link, &self.shared)
+            .server_history
+            .watch(&info, &link, &self.shared)
             .await
             .map_err(|failure| failure.error)?;
-        Ok(beat)
+        Ok(info)
     }
 }

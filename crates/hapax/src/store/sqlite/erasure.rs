@@ -25,7 +25,7 @@ const STOP_MAX: Duration = Duration::from_millis(250);
 /// What has been forgotten and is not erased yet.
 pub(super) struct Erasures {
     /// How long such a reader is waited for before whoever asked is told that bytes may be left.
-    patience: Duration,
+    timeout: Duration,
     waiting: Vec<Waiting>,
     /// Whether somebody was told that bytes may be left: it is made good as soon as can be.
     is_late: bool,
@@ -45,9 +45,9 @@ struct Waiting {
 }
 
 impl Erasures {
-    pub(super) fn new(patience: Duration) -> Erasures {
+    pub(super) fn new(timeout: Duration) -> Erasures {
         Erasures {
-            patience,
+            timeout,
             waiting: Vec::new(),
             is_late: false,
             tries: 0,
@@ -57,12 +57,12 @@ impl Erasures {
     pub(super) fn owe(&mut self, forgotten: Forgotten) {
         self.waiting.push(Waiting {
             forgotten,
-            until: Instant::now() + self.patience,
+            until: Instant::now() + self.timeout,
         });
     }
 
     /// When to look again, if there is anything to look after.
-    pub(super) fn patience(&self) -> Option<Duration> {
+    pub(super) fn wait_max(&self) -> Option<Duration> {
         if self.waiting.is_empty() {
             self.is_late.then_some(LOOK_LATER)
         } else {
@@ -77,7 +77,7 @@ impl Erasures {
         shared: &Shared,
         connection: Option<&Connection>,
     ) -> rusqlite::Result<()> {
-        if self.patience().is_none() {
+        if self.wait_max().is_none() {
             return Ok(());
         }
         let stop = (STOP_STEP * self.tries).min(if self.waiting.is_empty() {

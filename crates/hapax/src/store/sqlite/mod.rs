@@ -98,7 +98,7 @@ pub struct Options {
     /// How long a forgetting waits for readers outside to let go of the log, so that it can be cut:
     /// five seconds unless said otherwise. After that it is an error of the kind
     /// [`StoreErrorKind::Unerased`](hapax_core::store::StoreErrorKind::Unerased).
-    pub erase_patience: Duration,
+    pub erase_timeout: Duration,
 }
 
 impl Default for Options {
@@ -106,7 +106,7 @@ impl Default for Options {
         Options {
             clock: None,
             queue_bytes_max: 64 << 20,
-            erase_patience: Duration::from_secs(5),
+            erase_timeout: Duration::from_secs(5),
         }
     }
 }
@@ -227,7 +227,7 @@ impl Sqlite {
         let wake = Arc::new(Wake::default());
         let Options {
             queue_bytes_max,
-            erase_patience,
+            erase_timeout,
             ..
         } = options;
         let start = Start {
@@ -236,7 +236,7 @@ impl Sqlite {
             owner,
             wake: wake.clone(),
             queue_bytes_max,
-            erase_patience,
+            erase_timeout,
         };
         let readers = reader::start(&shared)?;
         let writer = Writer::start(shared.clone(), start)?;

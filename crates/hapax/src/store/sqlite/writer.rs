@@ -75,7 +75,7 @@ pub(super) struct Start {
     pub(super) owner: Owner,
     pub(super) wake: Arc<Wake>,
     pub(super) queue_bytes_max: usize,
-    pub(super) erase_patience: Duration,
+    pub(super) erase_timeout: Duration,
 }
 
 impl Writer {
@@ -87,7 +87,7 @@ impl Writer {
             owner,
             wake,
             queue_bytes_max,
-            erase_patience,
+            erase_timeout,
         } = start;
         let inside = shared.clone();
         let work = move || {
@@ -98,13 +98,13 @@ impl Writer {
                 connection,
                 writer_state,
                 wake,
-                Erasures::new(erase_patience),
+                Erasures::new(erase_timeout),
             );
             let queue = Queue {
                 commands: queue,
                 shared: inside,
             };
-            while let Some(batch) = queue.gather(writer_loop.patience()) {
+            while let Some(batch) = queue.gather(writer_loop.wait_max()) {
                 writer_loop.work(batch, &queue);
             }
             writer_loop.close();
@@ -221,14 +221,14 @@ pub(super) struct Queue {
 impl Queue {
     /// The next batch: one command as soon as there is one, and with it all that are there already.
     /// An empty one when patience ends. `None` when nobody can ask any more.
-    pub(super) fn gather(&self, patience: Option<Duration>) -> Option<Vec<Command>> {
+    pub(super) fn gather(&self, wait_max: Option<Duration>) -> Option<Vec<Command>> {
         let mut batch = Vec::new();
-        let first = match patience {
+        let first = match wait_max {
             None => self
                 .commands
                 .recv()
                 .map_err(|_| RecvTimeoutError::Disconnected),
-            Some(patience) => self.commands.recv_timeout(patience),
+            Some(wait_max) => self.commands.recv_timeout(wait_max),
         };
         let mut bytes = match first {
             Ok(command) => self.taken(&mut batch, command),

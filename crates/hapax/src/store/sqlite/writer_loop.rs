@@ -93,14 +93,14 @@ impl WriterLoop {
 
     /// How long to wait for somebody to ask for something, before there is something to do without
     /// that. `None`: for ever.
-    pub(super) fn patience(&self) -> Option<Duration> {
-        let patience = match &self.state {
+    pub(super) fn wait_max(&self) -> Option<Duration> {
+        let wait_max = match &self.state {
             State::Open(_) => self.is_shrinking.then_some(Duration::ZERO),
             State::Broken(broken) => {
                 Some(broken.next_try.saturating_duration_since(Instant::now()))
             }
         };
-        patience.into_iter().chain(self.erasures.patience()).min()
+        wait_max.into_iter().chain(self.erasures.wait_max()).min()
     }
 
     /// Carries out one batch, then whatever housekeeping there is.

@@ -1,4 +1,4 @@
-//! Patience: how long a write is sent again that could not be decided, because somebody else was at
+//! Retries: how long a write is sent again that could not be decided, because somebody else was at
 //! its record.
 
 use std::borrow::Borrow;
@@ -18,16 +18,16 @@ const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// How often a statement was sent in vain, and until when that goes on.
-pub(super) struct Patience {
+pub(super) struct Retries {
     until: Instant,
     pause: Backoff,
     is_alone: bool,
 }
 
-impl Patience {
-    pub(super) fn new(patience: Duration) -> Patience {
-        Patience {
-            until: Instant::now() + patience,
+impl Retries {
+    pub(super) fn new(timeout: Duration) -> Retries {
+        Retries {
+            until: Instant::now() + timeout,
             // At once the first time: mostly the other one was just done.
             pause: Backoff::new(PAUSE_MIN, PAUSE_MAX).immediate(),
             is_alone: false,
@@ -35,10 +35,10 @@ impl Patience {
     }
 
     /// For what is sent by itself anyway.
-    pub(super) fn alone(patience: Duration) -> Patience {
-        Patience {
+    pub(super) fn alone(timeout: Duration) -> Retries {
+        Retries {
             is_alone: true,
-            ..Patience::new(patience)
+            ..Retries::new(timeout)
         }
     }
 

@@ -1,4 +1,4 @@
-//! Lineage: whether the database is still the one that acknowledged what we wrote.
+//! Whether the database is still the one that acknowledged what we wrote.
 //!
 //! A standby that took over is on a new timeline; a restored copy may be another system. Either may
 //! lack commits that were acknowledged, and then keys that have run may run again. What is lost is
@@ -25,7 +25,7 @@ use tokio_postgres::types::Type;
 
 use super::error::{Failure, Fault, OpenError};
 use super::high_water::{Mark, Witness};
-use super::lane::Link;
+use super::pipeline::Link;
 use super::shared::Shared;
 use super::{ConnectOptions, row, schema};
 use crate::hash::Ids;
@@ -41,37 +41,37 @@ const STAYS: Duration = Duration::from_secs(60 * 60);
 
 /// A database and a point from which its history goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Line {
+struct Timeline {
     system_identifier: i64,
     timeline: i32,
 }
 
 /// What the database says of itself.
-pub(super) struct Beat {
+pub(super) struct ServerInfo {
     pub(super) pulse: Pulse,
-    line: Line,
+    line: Timeline,
     /// What the last node that noticed a change took note of.
-    known: Line,
+    known: Timeline,
     schema: u32,
     oldest: u32,
 }
 
-impl Beat {
+impl ServerInfo {
     pub(super) const SQL: &str = "SELECT now, epoch, secret, system_identifier, timeline, known_system_identifier, known_timeline, \
                                   schema, oldest, hapax.lives_since() FROM hapax.pulse()";
 
-    pub(super) fn of(rows: &[Row]) -> Result<Beat, StoreError> {
+    pub(super) fn read(rows: &[Row]) -> Result<ServerInfo, StoreError> {
         let row = rows
             .first()
             .ok_or_else(|| StoreError::corrupt("the database has nothing to say of itself"))?;
         let line = |first| {
-            Ok::<_, StoreError>(Line {
+            Ok::<_, StoreError>(Timeline {
                 system_identifier: row::get(row, first)?,
                 timeline: row::get(row, first + 1)?,
             })
         };
         let secret = Secret::from_bytes(row::array(row::get(row, 2)?)?);
-        Ok(Beat {
+        Ok(ServerInfo {
             pulse: Pulse {
                 now: row::time(row, 0)?,
                 epoch: row::number(row, 1)?,
@@ -131,8 +131,8 @@ pub(super) fn check_schema(
 
 /// What this process knows of the database's history.
 #[derive(Default)]
-pub(super) struct Lineage {
-    seen: Mutex<Option<Line>>,
+pub(super) struct ServerHistory {
+    seen: Mutex<Option<Timeline>>,
     acknowledged: Mutex<VecDeque<Acknowledged>>,
     /// The highest version of any write that was ever acknowledged: no fence may be given again up
     /// to here.
@@ -153,7 +153,7 @@ struct Acknowledged {
     stays_until: Timestamp,
 }
 
-impl Lineage {
+impl ServerHistory {
     /// Remembers a write for a while.
     pub(super) fn remember(&self, head: &Head, now: Timestamp) {
         self.highest
@@ -227,17 +227,17 @@ impl Lineage {
     /// is missing, sounds the alarm if so, and has every node take note.
     pub(super) async fn watch(
         &self,
-        beat: &Beat,
+        info: &ServerInfo,
         link: &Link,
         shared: &Shared,
     ) -> Result<(), Failure> {
-        if self.is_known(beat) {
+        if self.is_known(info) {
             return Ok(());
         }
         let mut looked = self.looking.lock().await;
-        if !self.is_known(beat) {
+        if !self.is_known(info) {
             let begun = Instant::now();
-            self.take_note(beat, link, shared).await?;
+            self.take_note(info, link, shared).await?;
             *looked = Some(begun);
         }
         Ok(())
@@ -248,54 +248,59 @@ impl Lineage {
     pub(super) async fn meet(
         &self,
         since: Instant,
-        beat: &Beat,
+        info: &ServerInfo,
         link: &Link,
         shared: &Shared,
     ) -> Result<(), Failure> {
         let mut looked = self.looking.lock().await;
-        let is_known = self.is_known(beat);
+        let is_known = self.is_known(info);
         if is_known && *looked > Some(since) {
             return Ok(());
         }
         let begun = Instant::now();
-        if !is_known || self.lacks_the_latest(beat, link, shared).await? {
-            self.take_note(beat, link, shared).await?;
+        if !is_known || self.lacks_the_latest(info, link, shared).await? {
+            self.take_note(info, link, shared).await?;
         }
         *looked = Some(begun);
         Ok(())
     }
 
-    fn is_known(&self, beat: &Beat) -> bool {
-        *self.seen.lock() == Some(beat.line) && beat.known == beat.line
+    fn is_known(&self, info: &ServerInfo) -> bool {
+        *self.seen.lock() == Some(info.line) && info.known == info.line
     }
 
     /// Looks for all that is remembered, and acts on what is found.
-    async fn take_note(&self, beat: &Beat, link: &Link, shared: &Shared) -> Result<(), Failure> {
+    async fn take_note(
+        &self,
+        info: &ServerInfo,
+        link: &Link,
+        shared: &Shared,
+    ) -> Result<(), Failure> {
         let seen = *self.seen.lock();
-        let before = seen.unwrap_or(beat.known);
-        let has_changed = before != beat.line;
-        let expected = self.witnesses(beat.pulse.now);
+        let before = seen.unwrap_or(info.known);
+        let has_changed = before != info.line;
+        let expected = self.witnesses(info.pulse.now);
         let mut missing = 0;
         for page in expected.chunks(PAGE) {
             missing += missing_of(page, link, shared).await?;
         }
         if has_changed || missing > 0 {
             // It may not have been told what it was told before.
-            shared.policies.forget_told();
-            shared.terms.forget_told();
+            shared.policies.forget_sent();
+            shared.terms.forget_sent();
         }
-        if has_changed || missing > 0 || beat.known != beat.line {
+        if has_changed || missing > 0 || info.known != info.line {
             // Every node says how far it had come, whoever was first: no fence that any of them was
             // given is given again.
             let highest = codec::bigint(self.highest.load(Ordering::Relaxed));
             link.ask(
                 "SELECT hapax.adopt($1)",
                 &[(&highest, Type::INT8)],
-                shared.options.statement_patience,
+                shared.options.statement_timeout,
             )
             .await?;
         }
-        *self.seen.lock() = Some(beat.line);
+        *self.seen.lock() = Some(info.line);
         shared
             .counters
             .failovers
@@ -307,7 +312,7 @@ impl Lineage {
         if seen.is_none() && missing > 0 {
             shared.counters.restored.store(true, Ordering::Relaxed);
         }
-        tell(before, beat.line, missing, expected.len());
+        tell(before, info.line, missing, expected.len());
         if has_changed || missing > 0 {
             // What is gone is told once.
             self.acknowledged.lock().clear();
@@ -320,11 +325,11 @@ impl Lineage {
     /// history, so a few are enough.
     async fn lacks_the_latest(
         &self,
-        beat: &Beat,
+        info: &ServerInfo,
         link: &Link,
         shared: &Shared,
     ) -> Result<bool, Failure> {
-        let mut latest = self.witnesses(beat.pulse.now);
+        let mut latest = self.witnesses(info.pulse.now);
         latest.drain(..latest.len().saturating_sub(LATEST));
         Ok(!latest.is_empty() && missing_of(&latest, link, shared).await? > 0)
     }
@@ -345,13 +350,13 @@ impl Lineage {
 }
 
 /// Whoever waits for a write finds that there will be none.
-impl Drop for Lineage {
+impl Drop for ServerHistory {
     fn drop(&mut self) {
         self.changed.notify_one();
     }
 }
 
-fn tell(before: Line, after: Line, missing: u64, looked_for: usize) {
+fn tell(before: Timeline, after: Timeline, missing: u64, looked_for: usize) {
     if missing > 0 {
         tracing::error!(
             missing,
@@ -395,7 +400,7 @@ async fn missing_of(
         .ask(
             VERSIONS,
             &[(&ids, Type::BYTEA_ARRAY)],
-            shared.options.statement_patience,
+            shared.options.statement_timeout,
         )
         .await?;
     let broken = |error| Failure {

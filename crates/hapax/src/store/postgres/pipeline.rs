@@ -1,9 +1,9 @@
-//! A lane: one connection for one kind of statement, made anew whenever it is lost.
+//! A pipeline: one connection for one kind of statement, made anew whenever it is lost.
 //!
-//! A statement without a reply costs its lane the connection, and everybody on it gets an error:
-//! what became of their writes is not known, and whoever must know sends them again. While a first
-//! new connection is tried for, those who come wait for it; once one try has failed they are turned
-//! away at once, until one succeeds.
+//! A statement without a reply costs its pipeline the connection, and everybody on it gets an
+//! error: what became of their writes is not known, and whoever must know sends them again. While a
+//! first new connection is tried for, those who come wait for it; once one try has failed they are
+//! turned away at once, until one succeeds.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -36,7 +36,7 @@ const WAITING_MAX: usize = 4096;
 /// first.
 pub(super) type Parameters<'a> = &'a [(&'a (dyn ToSql + Sync), Type)];
 
-pub(super) struct Lane {
+pub(super) struct Pipeline {
     shared: Arc<Shared>,
     /// Room for statements in flight. Those who come after wait here, where waiting costs nobody
     /// the connection.
@@ -44,12 +44,12 @@ pub(super) struct Lane {
     waiting: AtomicUsize,
     /// Connections in a row that were given up without a single answer.
     unanswered: AtomicU32,
-    line: watch::Sender<Line>,
+    link_state: watch::Sender<LinkState>,
 }
 
 /// How it stands with the connection.
 #[derive(Clone)]
-enum Line {
+enum LinkState {
     Up(Arc<Link>),
     Connecting,
     Down(StoreError),
@@ -80,14 +80,14 @@ impl Link {
         &self,
         sql: &str,
         parameters: Parameters<'_>,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Vec<Row>, Failure> {
         let asked =
-            tokio::time::timeout(patience, self.connected.client.query_typed(sql, parameters));
+            tokio::time::timeout(timeout, self.connected.client.query_typed(sql, parameters));
         tokio::select! {
             biased;
             asked = asked => match asked {
-                Ok(rows) => rows.map_err(Failure::of),
+                Ok(rows) => rows.map_err(Failure::new),
                 Err(_) => Err(Failure::connection(StoreError::unavailable("the database did not answer in time"))),
             },
             () = self.given_up.cancelled() => Err(Failure::connection(StoreError::unavailable("the connection to the database was given up"))),
@@ -95,31 +95,31 @@ impl Link {
     }
 }
 
-impl Lane {
-    /// A lane that connects from now on.
-    pub(super) fn connecting(shared: Arc<Shared>) -> Arc<Lane> {
-        let lane = Lane::new(shared, Line::Connecting);
-        lane.connect();
-        lane
+impl Pipeline {
+    /// A pipeline that connects from now on.
+    pub(super) fn connecting(shared: Arc<Shared>) -> Arc<Pipeline> {
+        let pipeline = Pipeline::new(shared, LinkState::Connecting);
+        pipeline.connect();
+        pipeline
     }
 
-    /// A lane on a connection that was made already.
-    pub(super) fn connected(shared: Arc<Shared>, link: Arc<Link>) -> Arc<Lane> {
-        Lane::new(shared, Line::Up(link))
+    /// A pipeline on a connection that was made already.
+    pub(super) fn connected(shared: Arc<Shared>, link: Arc<Link>) -> Arc<Pipeline> {
+        Pipeline::new(shared, LinkState::Up(link))
     }
 
-    fn new(shared: Arc<Shared>, line: Line) -> Arc<Lane> {
+    fn new(shared: Arc<Shared>, link_state: LinkState) -> Arc<Pipeline> {
         let (room, waiting, unanswered) = (
             Semaphore::new(IN_FLIGHT_MAX),
             AtomicUsize::new(0),
             AtomicU32::new(0),
         );
-        Arc::new(Lane {
+        Arc::new(Pipeline {
             shared,
             room,
             waiting,
             unanswered,
-            line: watch::Sender::new(line),
+            link_state: watch::Sender::new(link_state),
         })
     }
 
@@ -135,7 +135,7 @@ impl Lane {
         })?;
         let link = self.link().await.map_err(Failure::connection)?;
         let asked = link
-            .ask(sql, parameters, self.shared.options.statement_patience)
+            .ask(sql, parameters, self.shared.options.statement_timeout)
             .await;
         self.shared.counters.statement();
         let fault = asked.as_ref().err().map(|failure| failure.fault);
@@ -172,14 +172,15 @@ impl Lane {
         if let Some(known) = self.known() {
             return known;
         }
-        let mut line = self.line.subscribe();
+        let mut link_state = self.link_state.subscribe();
         // Nothing of the line is held on to: what is known of it may have to be changed.
         let waited = async {
-            line.wait_for(|line| !matches!(line, Line::Connecting))
+            link_state
+                .wait_for(|link_state| !matches!(link_state, LinkState::Connecting))
                 .await
                 .is_ok()
         };
-        if tokio::time::timeout(self.shared.options.statement_patience, waited).await == Ok(true)
+        if tokio::time::timeout(self.shared.options.statement_timeout, waited).await == Ok(true)
             && let Some(known) = self.known()
         {
             return known;
@@ -192,25 +193,26 @@ impl Lane {
     /// What is known without waiting. A connection that has ended since is replaced; `None` until
     /// that has gone one way or the other.
     fn known(self: &Arc<Self>) -> Option<Result<Arc<Link>, StoreError>> {
-        let line = self.line.borrow().clone();
-        match line {
-            Line::Up(link) if link.is_over() => {
+        let link_state = self.link_state.borrow().clone();
+        match link_state {
+            LinkState::Up(link) if link.is_over() => {
                 self.give_up(&link);
                 None
             }
-            Line::Up(link) => Some(Ok(link)),
-            Line::Connecting => None,
-            Line::Down(error) => Some(Err(error)),
+            LinkState::Up(link) => Some(Ok(link)),
+            LinkState::Connecting => None,
+            LinkState::Down(error) => Some(Err(error)),
         }
     }
 
     /// Lets go of a connection, and begins to look for another.
     pub(super) fn give_up(self: &Arc<Self>, link: &Arc<Link>) {
         link.given_up.cancel();
-        let is_ours = self.line.send_if_modified(|line| {
-            let is_ours = matches!(line, Line::Up(current) if Arc::ptr_eq(current, link));
+        let is_ours = self.link_state.send_if_modified(|link_state| {
+            let is_ours =
+                matches!(link_state, LinkState::Up(current) if Arc::ptr_eq(current, link));
             if is_ours {
-                *line = Line::Connecting;
+                *link_state = LinkState::Connecting;
             }
             is_ours
         });
@@ -223,8 +225,8 @@ impl Lane {
 
     /// Lets go of whatever connection there is: the database is not what it was.
     pub(super) fn begin_anew(self: &Arc<Self>) {
-        let line = self.line.borrow().clone();
-        if let Line::Up(link) = line {
+        let link_state = self.link_state.borrow().clone();
+        if let LinkState::Up(link) = link_state {
             self.give_up(&link);
         }
     }
@@ -241,7 +243,7 @@ impl Lane {
             let error =
                 StoreError::unavailable("the database takes connections and answers none of them");
             self.shared.counters.failed(&error);
-            self.line.send_replace(Line::Down(error));
+            self.link_state.send_replace(LinkState::Down(error));
         }
         tokio::spawn(connect(Arc::downgrade(self), self.shared.clone(), rest));
     }
@@ -270,25 +272,27 @@ impl Drop for Waiting<'_> {
 }
 
 /// Tries until it succeeds, or until nobody wants the connection any more.
-async fn connect(lane: Weak<Lane>, shared: Arc<Shared>, rest: Duration) {
+async fn connect(pipeline: Weak<Pipeline>, shared: Arc<Shared>, rest: Duration) {
     tokio::time::sleep(rest).await;
     let mut backoff = Backoff::new(PAUSE_MIN, PAUSE_MAX);
     loop {
         let tried = shared.connect().await;
-        let Some(lane) = lane.upgrade() else { return };
+        let Some(pipeline) = pipeline.upgrade() else {
+            return;
+        };
         match tried {
             Ok(link) => {
                 shared.counters.connected();
-                lane.line.send_replace(Line::Up(link));
+                pipeline.link_state.send_replace(LinkState::Up(link));
                 return;
             }
             Err(error) => {
                 let error = StoreError::from(error);
                 shared.counters.failed(&error);
-                lane.line.send_replace(Line::Down(error));
+                pipeline.link_state.send_replace(LinkState::Down(error));
             }
         }
-        drop(lane);
+        drop(pipeline);
         backoff.pause().await;
     }
 }
