@@ -16,7 +16,7 @@
 
 use hapax_core::record::Record;
 use hapax_core::scope::RecordId;
-use hapax_core::store::{StoreError, StoreErrorKind};
+use hapax_core::store::{Reply, StoreError, StoreErrorKind};
 use hapax_core::transfer::{
     Account, CopyId, Left, Page, Passage, Position, Shipment, Standing, Survey, Transfer,
 };
@@ -50,14 +50,15 @@ impl<'a> End<'a> {
     }
 
     async fn survey(&self) -> Result<Survey, CopyError> {
-        self.store
-            .survey()
-            .await
-            .map_err(|error| self.failed(error))
+        self.expect(self.store.survey()).await
+    }
+
+    async fn expect<T>(&self, reply: Reply<'_, T>) -> Result<T, CopyError> {
+        reply.await.map_err(|error| self.failed(error))
     }
 }
 
-/// What a copy has come to. Everything named has become durable before it is told.
+/// What a copy has come to. Everything named has become durable before it is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Step {
@@ -189,19 +190,19 @@ impl CopyError {
 pub async fn copy(
     from: End<'_>,
     to: End<'_>,
-    mut told: impl FnMut(Step),
+    mut report: impl FnMut(Step),
 ) -> Result<Copied, CopyError> {
     let (mut source, target) = (from.survey().await?, to.survey().await?);
     let (copy, begun) = match begun(&source, &target) {
         Some((copy, position)) => (copy, Some(position)),
         None => {
-            let copy = begin(from, to, &source, &target, &mut told).await?;
+            let copy = begin(from, to, &source, &target, &mut report).await?;
             // Until it was left, something may have changed in it.
             source = from.survey().await?;
             (copy, None)
         }
     };
-    told(Step::Arrived {
+    report(Step::Arrived {
         is_resumed: begun.is_some(),
     });
     let done = if begun.is_some() { target.records } else { 0 };
@@ -212,10 +213,11 @@ pub async fn copy(
         of: source.records,
     };
     let position = run
-        .records(begun.unwrap_or_default(), done, &mut told)
+        .records(begun.unwrap_or_default(), done, &mut report)
         .await?;
-    run.log(position, source.account.logged, &mut told).await?;
-    run.end(&mut told).await?;
+    run.log(position, source.account.logged, &mut report)
+        .await?;
+    run.end(&mut report).await?;
     let Survey {
         records, account, ..
     } = to.survey().await?;
@@ -247,12 +249,9 @@ pub async fn give_up(from: End<'_>, to: End<'_>) -> Result<(), CopyError> {
     }
     // The target first: as long as it has something of this copy, the source must not change.
     if is_common {
-        to.store.give_up().await.map_err(|error| to.failed(error))?;
+        to.expect(to.store.give_up()).await?;
     }
-    from.store
-        .give_up()
-        .await
-        .map_err(|error| from.failed(error))
+    from.expect(from.store.give_up()).await
 }
 
 /// The copy that both stores take part in already, and how far it is.
@@ -273,7 +272,7 @@ async fn begin(
     to: End<'_>,
     source: &Survey,
     target: &Survey,
-    told: &mut impl FnMut(Step),
+    report: &mut impl FnMut(Step),
 ) -> Result<CopyId, CopyError> {
     if let (Standing::Moved(_) | Standing::Arriving(..), Some(refusal)) =
         (&source.standing, source.standing.refusal())
@@ -288,18 +287,14 @@ async fn begin(
         return Err(not_empty(to, target));
     }
     let copy = CopyId::from_bytes(*uuid::Uuid::new_v4().as_bytes());
-    let left = from
-        .store
-        .leave(to.passage(copy))
-        .await
-        .map_err(|error| from.failed(error))?;
+    let left = from.expect(from.store.leave(to.passage(copy))).await?;
     if let Left::Busy(live) = left {
         return Err(CopyError::Busy {
             name: from.name.to_owned(),
             live,
         });
     }
-    told(Step::Left);
+    report(Step::Left);
     let arrived = to.store.arrive(from.passage(copy), source.account).await;
     if !matches!(arrived, Ok(true)) && source.standing == Standing::Live {
         // Nothing was begun, and nobody shall have to say so. Should this fail too, the copy can
@@ -342,7 +337,7 @@ impl Run<'_> {
         &self,
         mut position: Position,
         mut done: u64,
-        told: &mut impl FnMut(Step),
+        report: &mut impl FnMut(Step),
     ) -> Result<Position, CopyError> {
         let mut page = self.export(position.record).await?;
         while let Some(last) = page.last() {
@@ -356,7 +351,7 @@ impl Run<'_> {
             let (imported, next) =
                 tokio::join!(self.import(shipment), self.export(position.record));
             imported?;
-            told(Step::Records { done, of: self.of });
+            report(Step::Records { done, of: self.of });
             page = next?;
         }
         Ok(position)
@@ -366,7 +361,7 @@ impl Run<'_> {
         &self,
         mut position: Position,
         of: u64,
-        told: &mut impl FnMut(Step),
+        report: &mut impl FnMut(Step),
     ) -> Result<(), CopyError> {
         loop {
             let log = self
@@ -385,7 +380,7 @@ impl Run<'_> {
                 position,
             })
             .await?;
-            told(Step::Log {
+            report(Step::Log {
                 done: position.entry,
                 of,
             });
@@ -393,7 +388,7 @@ impl Run<'_> {
     }
 
     /// The last two steps, in this order: see [`hapax_core::transfer`].
-    async fn end(&self, told: &mut impl FnMut(Step)) -> Result<(), CopyError> {
+    async fn end(&self, report: &mut impl FnMut(Step)) -> Result<(), CopyError> {
         let target = self.to.survey().await?;
         if target.records != self.of {
             return Err(CopyError::Incomplete {
@@ -402,36 +397,26 @@ impl Run<'_> {
                 expected: self.of,
             });
         }
-        self.from
-            .store
-            .moved(self.copy)
-            .await
-            .map_err(|error| self.from.failed(error))?;
-        told(Step::Moved);
+        self.from.expect(self.from.store.moved(self.copy)).await?;
+        report(Step::Moved);
         // Once more: its clock has gone on.
         let account: Account = self.from.survey().await?.account;
         self.to
-            .store
-            .settle_in(self.copy, account)
-            .await
-            .map_err(|error| self.to.failed(error))?;
-        told(Step::Settled);
+            .expect(self.to.store.settle_in(self.copy, account))
+            .await?;
+        report(Step::Settled);
         Ok(())
     }
 
     async fn export(&self, after: Option<RecordId>) -> Result<Vec<Record>, CopyError> {
         self.from
-            .store
-            .export(after, Page::default())
+            .expect(self.from.store.export(after, Page::default()))
             .await
-            .map_err(|error| self.from.failed(error))
     }
 
     async fn import(&self, shipment: Shipment) -> Result<(), CopyError> {
         self.to
-            .store
-            .import(self.copy, shipment)
+            .expect(self.to.store.import(self.copy, shipment))
             .await
-            .map_err(|error| self.to.failed(error))
     }
 }

@@ -13,12 +13,13 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use hapax_core::store::StoreError;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 
 use super::index::{Entry, Index, prefix};
-use super::row::Rows;
+use super::row::{Rows, queries};
 use super::row_number::{POSITION_BITS, RowNumber, bounds};
 use crate::store::sqlite_kit::error::store_error;
+use crate::store::sqlite_kit::row::{blob, get};
 
 /// Rows that one piece covers: small enough to be written in passing.
 const PIECE_ROWS: usize = 16 * 1024;
@@ -141,21 +142,13 @@ pub(super) fn vacate(connection: &Connection, row_number: RowNumber) -> rusqlite
 fn vacated(connection: &Connection, queue: u16) -> Result<HashSet<i64>, StoreError> {
     let (start, end) = bounds(queue);
     let sql = "SELECT row FROM vacated WHERE row >= ?1 AND row < ?2";
-    let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
-    let rows = statement
-        .query_map([start, end], |row| row.get(0))
-        .map_err(store_error)?;
-    rows.map(|row| row.map_err(store_error)).collect()
+    queries(connection).all(sql, [start, end], |row| get::<i64>(row, 0))
 }
 
 /// The queues that the file knows of, whether or not there is a row in them now.
 pub(super) fn queues(connection: &Connection) -> Result<BTreeSet<u16>, StoreError> {
     let sql = format!("SELECT lane FROM fronts UNION SELECT row >> {POSITION_BITS} FROM roll");
-    let mut statement = connection.prepare(&sql).map_err(store_error)?;
-    let rows = statement
-        .query_map([], |row| row.get(0))
-        .map_err(store_error)?;
-    rows.map(|row| row.map_err(store_error)).collect()
+    queries(connection).all(&sql, [], |row| get::<u16>(row, 0))
 }
 
 /// Reads one queue into the index, and its tail into the index snapshot. Returns where the queue
@@ -171,10 +164,7 @@ pub(super) fn load(
     let (start, end) = bounds(queue);
     let vacated = vacated(connection, queue)?;
     let front = "SELECT row FROM fronts WHERE lane = ?1";
-    let front: Option<i64> = connection
-        .query_row(front, [queue], |row| row.get(0))
-        .optional()
-        .map_err(store_error)?;
+    let front: Option<i64> = queries(connection).first(front, [queue], |row| get(row, 0))?;
     let first = RowNumber::from_row(front.map_or(start, |row| row + 1));
     // What has left is not there: a number that is not what was written would hide another record.
     let is_hiding = vacated
@@ -195,13 +185,10 @@ pub(super) fn load(
     let mut pieces = connection.prepare_cached(sql).map_err(store_error)?;
     let mut pieces = pieces.query([start, end]).map_err(store_error)?;
     while let Some(piece) = pieces.next().map_err(store_error)? {
-        let begin = RowNumber::from_row(piece.get(0).map_err(store_error)?);
+        let begin = RowNumber::from_row(get(piece, 0)?);
         let end = RowNumber::from_row(begin.row() + PIECE_ROWS as i64);
         next = next.max(end);
-        let prefixes = piece
-            .get_ref(1)
-            .and_then(|value| Ok(value.as_blob()?))
-            .map_err(store_error)?;
+        let prefixes = blob(piece, 1)?;
         let is_sound = piece
             .get::<_, u32>(2)
             .is_ok_and(|sum| sum == checksum(begin, prefixes))
@@ -254,14 +241,9 @@ pub(super) fn load(
 }
 
 fn exists(connection: &Connection, row_number: RowNumber) -> Result<bool, StoreError> {
-    let mut statement = connection
-        .prepare_cached("SELECT 1 FROM heads WHERE row = ?1")
-        .map_err(store_error)?;
-    statement
-        .query_row([row_number.row()], |_| Ok(()))
-        .optional()
-        .map(|found| found.is_some())
-        .map_err(store_error)
+    let sql = "SELECT 1 FROM heads WHERE row = ?1";
+    let found = queries(connection).first(sql, [row_number.row()], |_| Ok(()))?;
+    Ok(found.is_some())
 }
 
 fn checksum(row_number: RowNumber, prefixes: &[u8]) -> u32 {

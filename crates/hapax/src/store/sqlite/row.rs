@@ -81,12 +81,17 @@ macro_rules! select_heads {
     };
 }
 
+/// Queries of the embedded store.
+pub(super) fn queries(connection: &Connection) -> Queries<'_> {
+    Queries {
+        connection,
+        explain: store_error,
+    }
+}
+
 impl<'a> Rows<'a> {
     fn queries(self) -> Queries<'a> {
-        Queries {
-            connection: self.connection,
-            explain: store_error,
-        }
+        queries(self.connection)
     }
 
     /// The record that the index has found.

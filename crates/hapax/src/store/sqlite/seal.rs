@@ -19,9 +19,10 @@ use chacha20::cipher::{KeyIvInit, StreamCipher};
 use hapax_core::store::StoreError;
 use rusqlite::{Connection, MAIN_DB, OptionalExtension, params};
 
+use super::row::queries;
 use super::row_number::{RowNumber, bounds};
 use crate::store::random_secret;
-use crate::store::sqlite_kit::error::store_error;
+use crate::store::sqlite_kit::row::get;
 
 /// The first byte of a sealed answer.
 const MARK: u8 = b'S';
@@ -91,16 +92,12 @@ pub(super) fn unseal<T>(
         return Ok(Some(read(stored)));
     };
     let sql = "SELECT substr(seals, ?2, ?3) FROM seals WHERE row = ?1";
-    let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
     let columns = params![
         row_of(row_number),
         offset(row_number) as i64 + 1,
         KEY_BYTES as i64
     ];
-    let seal: Option<Key> = statement
-        .query_row(columns, |row| row.get(0))
-        .optional()
-        .map_err(store_error)?;
+    let seal: Option<Key> = queries(connection).first(sql, columns, |row| get(row, 0))?;
     let Some(seal) = seal.filter(is_whole) else {
         return Ok(None);
     };

@@ -22,7 +22,7 @@ use super::index::{Move, Running, To};
 use super::index_snapshot;
 use super::policies::Policies;
 use super::principals;
-use super::row::{self, Leases, Rows, Stored};
+use super::row::{self, Leases, Rows, Stored, queries};
 use super::row_number::{RowNumber, bounds};
 use super::schema::Meta;
 use super::seal::{self, Sealed, Seals};
@@ -31,6 +31,7 @@ use crate::hash::Ids;
 use crate::store::codec::micros;
 use crate::store::sqlite_kit::audit;
 use crate::store::sqlite_kit::error::{is_damage, is_suspect, store_error};
+use crate::store::sqlite_kit::row::get;
 
 /// The clock is written down at least so often, so that it does not begin much earlier after a
 /// restart on a machine that lost its own.
@@ -405,25 +406,18 @@ impl<'a> WriteTransaction<'a> {
         limit: usize,
     ) -> Result<Option<Front>, StoreError> {
         let sql = "SELECT row, due FROM answers WHERE row >= ?1 AND row < ?2 ORDER BY row LIMIT ?3";
-        let mut statement = self
-            .rows
-            .connection
-            .prepare_cached(sql)
-            .map_err(store_error)?;
         let (start, end) = bounds(queue);
-        let mut rows = statement
-            .query(params![start, end, limit as i64])
-            .map_err(store_error)?;
-        let mut front = None;
-        while let Some(row) = rows.next().map_err(store_error)?
-            && row.get::<_, i64>(1).map_err(store_error)? <= micros(now)
-        {
-            let last = RowNumber::from_row(row.get(0).map_err(store_error)?);
-            front = Some(Front {
-                last,
-                count: front.map_or(0, |front: Front| front.count) + 1,
-            });
-        }
+        let mut front: Option<Front> = None;
+        queries(self.rows.connection).each(sql, params![start, end, limit as i64], |row| {
+            let is_due = get::<i64>(row, 1)? <= micros(now);
+            if is_due {
+                front = Some(Front {
+                    last: RowNumber::from_row(get(row, 0)?),
+                    count: front.map_or(0, |front| front.count) + 1,
+                });
+            }
+            Ok(is_due)
+        })?;
         Ok(front)
     }
 

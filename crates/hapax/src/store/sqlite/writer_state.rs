@@ -6,15 +6,16 @@ use std::sync::Arc;
 use hapax_core::record::{Head, State};
 use hapax_core::store::StoreError;
 use hapax_core::time::Timestamp;
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::Connection;
 
 use super::index::{Index, Move, Running, To, prefix};
 use super::index_snapshot::{self, IndexSnapshot, Loader};
 use super::policies::Policies;
-use super::row::{Leases, Rows, Stored};
+use super::row::{Leases, Rows, Stored, queries};
 use super::row_number::{ExpiryQueues, OPEN, RowNumber, bounds};
 use super::schema::Meta;
-use crate::store::sqlite_kit::error::store_error;
+use crate::store::codec;
+use crate::store::sqlite_kit::row::get;
 
 /// The two tables that have queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -162,23 +163,21 @@ fn queues(connection: &Connection, table: &str, due: &str) -> Result<Vec<Found>,
     let last_sql =
         format!("SELECT row, {due} FROM {table} WHERE row < ?1 ORDER BY row DESC LIMIT 1");
     let first = |from: i64| {
-        connection
-            .query_row(&first_sql, [from], |row| row.get::<_, Option<i64>>(0))
-            .map_err(store_error)
+        let row: Option<Option<i64>> =
+            queries(connection).first(&first_sql, [from], |row| get(row, 0))?;
+        Ok::<_, StoreError>(row.flatten())
     };
     while let Some(row) = first(from)? {
         let first = RowNumber::from_row(row);
         let (_, end) = bounds(first.queue());
-        let last = connection
-            .query_row(&last_sql, [end], |row| Ok((row.get(0)?, row.get(1)?)))
-            .optional()
-            .map_err(store_error)?;
+        let last =
+            queries(connection).first(&last_sql, [end], |row| Ok((get(row, 0)?, get(row, 1)?)))?;
         let (last, last_due): (i64, i64) =
             last.ok_or_else(|| StoreError::corrupt("a queue ends before it begins"))?;
         queues.push(Found {
             first,
             last: RowNumber::from_row(last),
-            last_due: Timestamp::from_micros(last_due.unsigned_abs()),
+            last_due: codec::time(last_due),
         });
         from = end;
     }
