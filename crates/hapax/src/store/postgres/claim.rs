@@ -5,17 +5,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use hapax_core::planted::{self, Bug};
 use hapax_core::record::Fence;
-use hapax_core::scope::{Principal, RecordId};
+use hapax_core::scope::RecordId;
 use hapax_core::store::Claim;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use super::batch::Verb;
+use super::columns::Columns;
 use super::error::Failure;
-use super::pipeline::{Parameters, Pipeline};
+use super::pipeline::Pipeline;
 use super::row::micros;
-use crate::store::codec::bigint;
+use crate::store::codec::{bigint, principal};
 
 /// What a claim takes besides its texts.
 const CLAIM_BYTES: usize = 512;
@@ -54,57 +55,23 @@ impl Verb for Claims {
 
     /// Each parameter is a column of the batch.
     async fn send(pipeline: &Arc<Pipeline>, parts: &[&Wanted]) -> Result<Vec<Row>, Failure> {
-        let column =
-            |of: fn(&Wanted) -> i64| -> Vec<i64> { parts.iter().map(|part| of(part)).collect() };
-        let texts = |of: fn(&Wanted) -> &str| -> Vec<&[u8]> {
-            parts.iter().map(|part| of(part).as_bytes()).collect()
-        };
-        let ids: Vec<&[u8]> = parts.iter().map(|part| &part.id.as_bytes()[..]).collect();
-        let fences: Vec<Option<i64>> = parts
-            .iter()
-            .map(|part| part.after.map(|fence| bigint(fence.as_u64())))
-            .collect();
-        let tokens: Vec<Uuid> = parts
-            .iter()
-            .map(|part| Uuid::from_bytes(*part.claim.token.as_bytes()))
-            .collect();
-        let fingerprints: Vec<&[u8]> = parts
-            .iter()
-            .map(|part| &part.claim.fingerprint.digest[..])
-            .collect();
-        let terms: Vec<Option<i64>> = parts.iter().map(|part| part.terms).collect();
-        let request_ids: Vec<Option<&[u8]>> = parts
-            .iter()
-            .map(|part| {
-                part.claim
-                    .request_id
-                    .as_ref()
-                    .map(|id| id.as_str().as_bytes())
-            })
-            .collect();
-        let principals: Vec<Option<&[u8]>> = parts
-            .iter()
-            .map(|part| principal(&part.claim.scope.principal))
-            .collect();
-        let parameters: Parameters<'_> = &[
-            (&ids, Type::BYTEA_ARRAY),
-            (&fences, Type::INT8_ARRAY),
-            (&tokens, Type::UUID_ARRAY),
-            (&column(lease), Type::INT8_ARRAY),
-            (&column(|part| part.policy), Type::INT8_ARRAY),
-            (&fingerprints, Type::BYTEA_ARRAY),
-            (
-                &texts(|part| &part.claim.scope.namespace),
-                Type::BYTEA_ARRAY,
-            ),
-            (&principals, Type::BYTEA_ARRAY),
-            (&texts(|part| &part.claim.scope.method), Type::BYTEA_ARRAY),
-            (&texts(|part| &part.claim.scope.path), Type::BYTEA_ARRAY),
-            (&texts(|part| part.claim.key.as_str()), Type::BYTEA_ARRAY),
-            (&terms, Type::INT8_ARRAY),
-            (&request_ids, Type::BYTEA_ARRAY),
-        ];
-        pipeline.ask(SQL, parameters).await
+        let mut columns = Columns::new(parts);
+        columns.add_bytes(|it| Some(it.id.as_bytes()));
+        columns.add_number(|it| it.after.map(|fence| bigint(fence.as_u64())));
+        columns.add(Type::UUID_ARRAY, |it| {
+            Uuid::from_bytes(*it.claim.token.as_bytes())
+        });
+        columns.add_number(|it| Some(lease(it)));
+        columns.add_number(|it| Some(it.policy));
+        columns.add_bytes(|it| Some(&it.claim.fingerprint.digest));
+        columns.add_text(|it| Some(&it.claim.scope.namespace));
+        columns.add_text(|it| principal(&it.claim.scope));
+        columns.add_text(|it| Some(&it.claim.scope.method));
+        columns.add_text(|it| Some(&it.claim.scope.path));
+        columns.add_text(|it| Some(it.claim.key.as_str()));
+        columns.add_number(|it| it.terms);
+        columns.add_text(|it| Some(it.claim.request_id.as_ref()?.as_str()));
+        pipeline.ask(SQL, &columns.parameters()).await
     }
 }
 
@@ -119,12 +86,4 @@ fn lease(part: &Wanted) -> i64 {
         ) + lease;
     }
     lease
-}
-
-/// Names are bytes: they may hold anything, NUL included.
-fn principal(principal: &Principal) -> Option<&[u8]> {
-    match principal {
-        Principal::Anonymous => None,
-        Principal::Named(name) => Some(name.as_bytes()),
-    }
 }

@@ -9,8 +9,9 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::batch::Verb;
+use super::columns::Columns;
 use super::error::Failure;
-use super::pipeline::{Parameters, Pipeline};
+use super::pipeline::Pipeline;
 use super::row::micros;
 use crate::store::codec::{bigint, state_code};
 
@@ -61,30 +62,14 @@ impl Verb for Finishes {
 
     /// Each parameter is a column of the batch.
     async fn send(pipeline: &Arc<Pipeline>, parts: &[&Ending]) -> Result<Vec<Row>, Failure> {
-        let column =
-            |of: fn(&Ending) -> i64| -> Vec<i64> { parts.iter().map(|part| of(part)).collect() };
-        let ids: Vec<&[u8]> = parts.iter().map(|part| &part.id.as_bytes()[..]).collect();
-        let states: Vec<i16> = parts.iter().map(|part| state_code(part.state)).collect();
-        let statuses: Vec<Option<i32>> = parts.iter().map(|part| part.status).collect();
-        let answers: Vec<Option<&[u8]>> = parts.iter().map(|part| part.answer.as_deref()).collect();
-        let parameters: Parameters<'_> = &[
-            (&ids, Type::BYTEA_ARRAY),
-            (
-                &column(|part| bigint(part.fence.as_u64())),
-                Type::INT8_ARRAY,
-            ),
-            (&states, Type::INT2_ARRAY),
-            (&statuses, Type::INT4_ARRAY),
-            (
-                &column(|part| micros(part.lifetime.retention)),
-                Type::INT8_ARRAY,
-            ),
-            (
-                &column(|part| micros(part.lifetime.tombstone)),
-                Type::INT8_ARRAY,
-            ),
-            (&answers, Type::BYTEA_ARRAY),
-        ];
-        pipeline.ask(SQL, parameters).await
+        let mut columns = Columns::new(parts);
+        columns.add_bytes(|it| Some(it.id.as_bytes()));
+        columns.add_number(|it| Some(bigint(it.fence.as_u64())));
+        columns.add(Type::INT2_ARRAY, |it| state_code(it.state));
+        columns.add(Type::INT4_ARRAY, |it| it.status);
+        columns.add_number(|it| Some(micros(it.lifetime.retention)));
+        columns.add_number(|it| Some(micros(it.lifetime.tombstone)));
+        columns.add_bytes(|it| it.answer.as_deref());
+        pipeline.ask(SQL, &columns.parameters()).await
     }
 }

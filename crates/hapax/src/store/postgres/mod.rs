@@ -29,6 +29,7 @@
 mod audit;
 mod batch;
 mod claim;
+mod columns;
 mod connect;
 mod counts;
 mod error;
