@@ -48,6 +48,7 @@ impl Backoff {
     }
 
     /// Begins with the first pause again: a try has succeeded.
+    #[cfg_attr(not(feature = "sqlite"), allow(dead_code))]
     pub(crate) fn reset(&mut self) {
         self.next = self.first;
     }

@@ -276,7 +276,7 @@ pub(super) fn number(row: &Row, column: usize) -> Result<u64, StoreError> {
 }
 
 pub(super) fn time(row: &Row, column: usize) -> Result<Timestamp, StoreError> {
-    number(row, column).map(Timestamp::from_micros)
+    get(row, column).map(codec::time)
 }
 
 pub(super) fn fence(row: &Row, column: usize) -> Result<Fence, StoreError> {
