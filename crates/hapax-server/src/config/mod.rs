@@ -3,6 +3,7 @@
 //! [`Config`] is made of a file, variables and flags (`file/`), and is good by then: whatever
 //! contradicts itself was refused with the line it stands in.
 
+pub(crate) mod fields;
 pub mod file;
 mod forward_auth;
 pub(crate) mod jwt;

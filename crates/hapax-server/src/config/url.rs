@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use http::Uri;
 
-use crate::gateway::is_credential_parameter;
+use super::fields::is_credential_parameter;
 
 /// What stands for a part of a URL that is not shown.
 const HIDDEN: &str = "***";

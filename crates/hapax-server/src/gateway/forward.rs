@@ -7,18 +7,19 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use hapax::Peer;
-use hapax::middleware::request_id::REQUEST_ID;
 use http::header::{
-    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderMap,
-    HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
+    CONNECTION, CONTENT_LENGTH, COOKIE, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, TE,
     TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::request::Parts;
 use http::{Method, Response, Version};
 
+pub(crate) use crate::config::fields::{
+    CREDENTIALS, TRACEPARENT, is_hop_by_hop, is_ours, is_plain,
+};
+use crate::config::fields::{HOP_BY_HOP, X_REAL_IP};
 use crate::config::{Config, Network};
 
-pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// Kept with an answer, never sent to anybody: the trace in which the answer was made.
 const TRACE: HeaderName = HeaderName::from_static("hapax-trace");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -26,29 +27,9 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
 const X_FORWARDED_SERVER: HeaderName = HeaderName::from_static("x-forwarded-server");
-const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
-
-/// What callers show who they are with, everywhere.
-pub(crate) const CREDENTIALS: [HeaderName; 2] = [AUTHORIZATION, COOKIE];
 
 /// More gateways in a row than anybody has.
 const HOPS_MAX: usize = 8;
-
-/// What concerns one connection only (RFC 9110 section 7.6.1), besides whatever `Connection` names,
-/// and what tells a body's length.
-const HOP_BY_HOP: [HeaderName; 11] = [
-    CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-    TE,
-    TRAILER,
-    TRANSFER_ENCODING,
-    UPGRADE,
-    EXPECT,
-    HeaderName::from_static("http2-settings"),
-];
 
 /// What is known of a client's connection, told to the upstream with each of its requests.
 pub(crate) struct Client {
@@ -217,12 +198,6 @@ pub(crate) fn sensitive_fields(config: &Config) -> Vec<String> {
     fields
 }
 
-/// Whether a name has but one spelling, apart from its case.
-pub(crate) fn is_plain(name: &str) -> bool {
-    name.bytes()
-        .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
-}
-
 /// A name as the most forgiving server reads it.
 fn plain(name: &str) -> String {
     name.bytes()
@@ -245,38 +220,6 @@ fn remove_all(headers: &mut HeaderMap, is_out: impl Fn(&str) -> bool) {
     for name in out {
         headers.remove(name);
     }
-}
-
-/// Whether a field concerns one connection only: a response that was passed on has none such.
-pub(crate) fn is_hop_by_hop(name: &HeaderName) -> bool {
-    HOP_BY_HOP.contains(name)
-}
-
-/// Whether a field carries keys, or what goes with them, in every gateway.
-pub(crate) fn is_keys(name: &HeaderName) -> bool {
-    ["idempotency-", "idempotent-"]
-        .iter()
-        .any(|prefix| name.as_str().starts_with(prefix))
-}
-
-/// Whether the gateway itself takes this field off a request, or sets it: nobody can be known by
-/// it, and no key can be in it.
-pub(crate) fn is_ours(name: &HeaderName) -> bool {
-    let set = [
-        FORWARDED,
-        X_REAL_IP,
-        VIA,
-        REQUEST_ID,
-        TRACEPARENT,
-        HOST,
-        CONTENT_LENGTH,
-    ];
-    let text = name.as_str();
-    let is_family = ["hapax-", "x-forwarded-", "content-"]
-        .iter()
-        .any(|prefix| text.starts_with(prefix));
-    // Any other spelling is taken for an imitation of a plain one.
-    is_hop_by_hop(name) || set.contains(name) || is_family || !is_plain(text)
 }
 
 /// Whether a request has been through so many of us that it must be going in circles: an upstream

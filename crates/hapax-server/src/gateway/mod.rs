@@ -34,7 +34,6 @@ use tokio_util::task::TaskTracker;
 pub use self::check::mistakes;
 use self::listen::Listener;
 use self::live::{Lasting, Live};
-pub(crate) use self::principal::{is_credential_field, is_credential_parameter, parameter_name};
 pub use self::reload::{Change, ReloadError, Reloader, Reread};
 use self::upstream::Tunnels;
 pub(crate) use self::well_known::PATH as WELL_KNOWN;

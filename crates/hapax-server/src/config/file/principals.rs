@@ -12,6 +12,7 @@ use super::Overrides;
 use super::names::{Kind, TIMEOUT, UP_TO_A_DAY};
 use super::section::Section;
 use super::value::{count, duration, parsed, texts};
+use crate::config::fields;
 use crate::config::jwt::is_shared;
 use crate::config::principal::identity_field;
 use crate::config::url::believable_url;
@@ -19,7 +20,6 @@ use crate::config::{
     AnonymousField, Audience, Config, ForwardAuth, Issuer, Jwt, KeysFrom, PrincipalSource,
     PrincipalSources, ServiceUrl, text,
 };
-use crate::gateway::forward;
 
 /// Clocks that differ by more are broken, and a token would live for longer than its issuer meant.
 const LEEWAY_MAX: Duration = Duration::from_secs(5 * 60);
@@ -267,17 +267,17 @@ fn shown(text: &str) -> Result<HeaderName, String> {
         .strip_prefix("x-forwarded-")
         .map(|what| ["method", "uri", "host", "proto", "for"].contains(&what));
     let is_told = told.unwrap_or_else(|| ["x-request-id", "traceparent"].contains(&name.as_str()));
-    if forward::CREDENTIALS.contains(&name) || is_told {
+    if fields::CREDENTIALS.contains(&name) || is_told {
         return Err(format!(
             "`{name}` is for the gateway to show, which it does without being told: leave it out of `forward`"
         ));
     }
-    if !forward::is_plain(name.as_str()) {
+    if !fields::is_plain(name.as_str()) {
         return Err(format!(
             "`{name}` is one of many spellings that some servers cannot tell apart: name a field of letters, digits and hyphens"
         ));
     }
-    if forward::is_ours(&name) {
+    if fields::is_ours(&name) {
         return Err(format!(
             "`{name}` concerns one connection or a body, or is set by the gateway, and is not for the service: leave it out of `forward`"
         ));
@@ -298,12 +298,12 @@ fn never_shown(name: &HeaderName) -> String {
 /// itself, nor one that it asks with.
 fn passed(text: &str) -> Result<HeaderName, String> {
     let name = field(text)?;
-    if forward::is_ours(&name) || forward::is_keys(&name) {
+    if fields::is_ours(&name) || fields::is_keys(&name) {
         return Err(format!(
             "`{name}` is a field that the gateway itself sets or reads: leave it out of `pass`"
         ));
     }
-    if forward::CREDENTIALS.contains(&name) {
+    if fields::CREDENTIALS.contains(&name) {
         return Err(never_shown(&name));
     }
     Ok(name)
@@ -475,7 +475,7 @@ fn key_fields_apart(
         settings.push((forward_auth, "pass", auth.pass.clone()));
     }
     let carries_keys = |field: &&HeaderName| {
-        forward::is_keys(field)
+        fields::is_keys(field)
             || config
                 .all_routes()
                 .iter()

@@ -13,6 +13,7 @@ use http::header::{AUTHORIZATION, COOKIE, HeaderMap, HeaderName};
 use http::request::Parts;
 
 use super::cookie;
+use crate::config::fields::{credential_parameter, is_credential_field};
 use crate::config::{AnonymousField, Config, CookieName, PrincipalSource, PrincipalSources};
 use crate::gateway::forward::{CREDENTIALS, is_ours, is_plain};
 
@@ -259,146 +260,6 @@ const FIELDS: [&str; 235] = [
 /// and `x-forwarded-user` is a person; `sec-websocket-protocol` may carry a token.
 const FAMILIES: [&str; 3] = ["accept-", "sec-ch-", "sec-fetch-"];
 
-/// Fields that are credentials wherever they occur: `anonymous_fields` refuses them.
-const CREDENTIAL_FIELDS: [&str; 14] = [
-    "api-key",
-    "apikey",
-    "authorization",
-    "client-cert",
-    "cookie",
-    "dpop",
-    "proxy-authorization",
-    "remote-user",
-    "signature",
-    "x-access-token",
-    "x-api-key",
-    "x-auth-token",
-    "x-forwarded-client-cert",
-    "x-forwarded-user",
-];
-
-/// Query parameters that are credentials, as [`parameter_name`] spells them. Sorted.
-const CREDENTIAL_PARAMETERS: [&str; 65] = [
-    "access_key",
-    "access_token",
-    "accesskey",
-    "accesstoken",
-    "api_key",
-    "api_secret",
-    "api_token",
-    "apikey",
-    "apitoken",
-    "app_key",
-    "app_secret",
-    "appkey",
-    "assertion",
-    "auth",
-    "auth_key",
-    "auth_token",
-    "authkey",
-    "authorization",
-    "authtoken",
-    "awsaccesskeyid",
-    "bearer",
-    "bearer_token",
-    "client_assertion",
-    "client_secret",
-    "code",
-    "credential",
-    "credentials",
-    "hmac",
-    "id_token",
-    "jsessionid",
-    "jwt",
-    "key",
-    "oauth_signature",
-    "oauth_token",
-    "passwd",
-    "password",
-    "phpsessid",
-    "private_token",
-    "pwd",
-    "sas",
-    "secret",
-    "security_token",
-    "session",
-    "session_id",
-    "session_token",
-    "sessionid",
-    "sid",
-    "sig",
-    "sign",
-    "signature",
-    "skey",
-    "subscription_key",
-    "ticket",
-    "token",
-    "user_token",
-    "x_access_token",
-    "x_amz_credential",
-    "x_amz_security_token",
-    "x_amz_signature",
-    "x_api_key",
-    "x_auth_token",
-    "x_goog_credential",
-    "x_goog_signature",
-    "x_ms_signature",
-    "x_oss_signature",
-];
-
-/// Whether a field is a credential wherever it occurs.
-pub(crate) fn is_credential_field(field: &HeaderName) -> bool {
-    CREDENTIAL_FIELDS.contains(&field.as_str())
-}
-
-/// Whether a parameter of a query, `NAME` or `NAME=VALUE`, is a credential.
-pub(crate) fn is_credential_parameter(parameter: &str) -> bool {
-    credential_parameter(parameter).is_some()
-}
-
-fn credential_parameter(parameter: &str) -> Option<&'static str> {
-    let name = parameter_name(parameter);
-    CREDENTIAL_PARAMETERS
-        .binary_search(&&*name)
-        .ok()
-        .map(|index| CREDENTIAL_PARAMETERS[index])
-}
-
-/// The name of a query parameter as the most forgiving service reads it: percent-decoded, in lower
-/// case, with one character for hyphen, dot, space and underscore, and without an index as in
-/// `token[0]`.
-pub(crate) fn parameter_name(parameter: &str) -> String {
-    let name = parameter.split('=').next().unwrap_or_default();
-    let decoded = percent_decoded(name.replace('+', " ").as_bytes());
-    let decoded = decoded.trim_ascii_start();
-    let end = decoded
-        .iter()
-        .position(|byte| *byte == b'[')
-        .unwrap_or(decoded.len());
-    let plain = |byte: &u8| match byte {
-        b'-' | b'.' | b' ' => '_',
-        byte => char::from(byte.to_ascii_lowercase()),
-    };
-    decoded[..end].iter().map(plain).collect()
-}
-
-fn percent_decoded(text: &[u8]) -> Vec<u8> {
-    let digit = |byte: Option<&u8>| byte.and_then(|byte| char::from(*byte).to_digit(16));
-    let mut decoded = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((&byte, after)) = rest.split_first() {
-        rest = after;
-        if let (b'%', Some(high), Some(low)) = (byte, digit(after.first()), digit(after.get(1))) {
-            // Two digits are one byte.
-            decoded.push(u8::try_from(high * 16 + low).unwrap_or_default());
-            rest = &after[2..];
-        } else {
-            decoded.push(byte);
-        }
-    }
-    decoded
-}
-
 /// A part of a request that may identify its sender, and that no setting covers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Unread {
@@ -561,6 +422,7 @@ fn identifies_nobody(field: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::fields::{CREDENTIAL_FIELDS, CREDENTIAL_PARAMETERS, parameter_name};
 
     #[test]
     fn the_lists_are_sorted_and_hold_exact_names() {
@@ -637,25 +499,6 @@ mod tests {
             "",
         ] {
             assert!(!identifies_nobody(field), "{field}");
-        }
-    }
-
-    #[test]
-    fn parameters_have_one_name_however_they_are_spelled() {
-        for (parameter, name) in [
-            ("api_key=1", "api_key"),
-            ("API-Key", "api_key"),
-            ("api%5fkey=a=b", "api_key"),
-            ("%20api.key", "api_key"),
-            ("+api+key", "api_key"),
-            ("token[0]", "token"),
-            ("token%5B%5D=1", "token"),
-            ("100%=1", "100%"),
-            ("%zz", "%zz"),
-            ("", ""),
-            ("=1", ""),
-        ] {
-            assert_eq!(parameter_name(parameter), name, "{parameter}");
         }
     }
 }

@@ -31,7 +31,6 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
 
 use self::anonymous::{Anonymous, Unread};
-pub(crate) use self::anonymous::{is_credential_field, is_credential_parameter, parameter_name};
 use self::cookie::Cookie;
 use self::digest::Digest;
 use self::forward_auth::ForwardAuth;

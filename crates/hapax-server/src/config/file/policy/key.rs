@@ -9,7 +9,7 @@ use hapax::core::policy::{KeySource, Part};
 use http::HeaderName;
 
 use super::super::value::Read;
-use crate::gateway::forward;
+use crate::config::fields;
 
 /// Fields that are another with each try of the same request: what counts them never sees a repeat.
 const CHANGING: [&str; 8] = [
@@ -41,7 +41,7 @@ pub(super) fn rule(text: &str) -> Read<KeyRule> {
 /// A field that reaches the guard as it was sent. Whether it is one at all, the policy says.
 pub(super) fn field(text: &str) -> Read<Arc<str>> {
     match HeaderName::try_from(text) {
-        Ok(name) if forward::is_ours(&name) => Err(format!(
+        Ok(name) if fields::is_ours(&name) => Err(format!(
             "`{text}` is a field that the gateway itself sets or takes off: no key can be in it"
         )),
         _ => Ok(text.into()),
@@ -124,7 +124,7 @@ pub(super) fn telling_field(text: &str) -> Read<Arc<str>> {
             "`{text}` is another with each try, so no request would ever repeat: leave it out"
         ));
     }
-    if forward::is_ours(&name)
+    if fields::is_ours(&name)
         && (!name_text.starts_with("content-") || name_text == "content-length")
     {
         return Err(format!(
