@@ -148,14 +148,12 @@ impl FromStr for Protocol {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" => Ok(Protocol::Auto),
-            "http1" => Ok(Protocol::Http1),
-            "http2" => Ok(Protocol::Http2),
-            _ => Err(format!(
-                "`{text}` is no protocol: write \"auto\", \"http1\" or \"http2\""
-            )),
-        }
+        let found = [Protocol::Auto, Protocol::Http1, Protocol::Http2]
+            .into_iter()
+            .find(|protocol| protocol.word() == text);
+        found.ok_or_else(|| {
+            format!("`{text}` is no protocol: write \"auto\", \"http1\" or \"http2\"")
+        })
     }
 }
 

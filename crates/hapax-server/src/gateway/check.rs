@@ -9,7 +9,7 @@ use hapax::core::Secret;
 use super::listen;
 use super::principal::Directory;
 use super::upstream::{Dialer, Proxy, Tunnels};
-use crate::config::{Config, KeysFrom, PrincipalSource, PrincipalSources, Upstream};
+use crate::config::{Config, PrincipalSource, PrincipalSources, Upstream};
 use crate::telemetry::Metrics;
 
 /// Everything that a start would refuse, each with its setting and its file. Nothing is listened
@@ -37,7 +37,7 @@ async fn principals(config: &Config) -> Option<String> {
         .map(|list| list.iter().cloned().collect())
         .collect();
     if let Some(jwt) = &config.jwt
-        && let KeysFrom::Url(url) = &jwt.keys
+        && let Some(url) = &jwt.keys_url
         && lists.iter().flatten().any(is_jwt)
     {
         // Whether keys can be had there is not for now: a URL that does not answer may yet.

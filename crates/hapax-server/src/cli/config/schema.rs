@@ -5,7 +5,7 @@ mod markdown;
 use serde_json::{Map, Value, json};
 
 use crate::cli::{Exit, text};
-use crate::config::file::names::{Fallback, Kind, Names, Setting, TOP};
+use crate::config::settings::{Fallback, Kind, Setting, TOP, Table};
 
 const DURATION: &str = "^[0-9]+ ?(ms|s|m|h|d)$";
 const SIZE: &str = "^[0-9]+ ?(B|KiB|MiB|GiB)$";
@@ -40,9 +40,9 @@ fn document() -> Value {
     Value::Object(schema)
 }
 
-fn object(names: &Names) -> Map<String, Value> {
+fn object(table: &Table) -> Map<String, Value> {
     let mut properties = Map::new();
-    for setting in names.settings() {
+    for setting in table.settings() {
         properties.insert(setting.name.into(), property(setting));
         if let Some(file) = setting.file_name() {
             let description = format!("a file that has `{}`", setting.name);
@@ -54,16 +54,16 @@ fn object(names: &Names) -> Map<String, Value> {
     }
     // What a section needs may come from a variable: only a route cannot be without its path, nor a
     // velocity without its parts.
-    let needs = ["routes", "velocity"].contains(&names.section);
-    let required: Vec<&str> = names
+    let needs = ["routes", "velocity"].contains(&table.name);
+    let required: Vec<&str> = table
         .settings()
         .filter(|setting| needs && matches!(setting.fallback, Fallback::Required))
         .map(|setting| setting.name)
         .collect();
     let mut schema = Map::new();
     schema.insert("type".into(), json!("object"));
-    if !names.about.is_empty() {
-        schema.insert("description".into(), json!(names.about));
+    if !table.about.is_empty() {
+        schema.insert("description".into(), json!(table.about));
     }
     schema.insert("properties".into(), Value::Object(properties));
     schema.insert("additionalProperties".into(), json!(false));
@@ -75,8 +75,8 @@ fn object(names: &Names) -> Map<String, Value> {
 
 fn property(setting: &Setting) -> Value {
     let mut schema = match setting.kind {
-        Kind::Section(names) => return Value::Object(object(names)),
-        Kind::Sections(names) => json!({ "type": "array", "items": object(names) }),
+        Kind::Section(table) => return Value::Object(object(table)),
+        Kind::Sections(table) => json!({ "type": "array", "items": object(table) }),
         Kind::Text | Kind::Path | Kind::Secret { .. } => {
             json!({ "type": "string", "minLength": 1 })
         }
@@ -101,8 +101,8 @@ fn property(setting: &Setting) -> Value {
         }),
     };
     if let Value::Object(schema) = &mut schema {
-        if !setting.means.is_empty() {
-            schema.insert("description".into(), json!(setting.means));
+        if !setting.meaning().is_empty() {
+            schema.insert("description".into(), json!(setting.meaning()));
         }
         if let Fallback::Is(value) = setting.fallback {
             schema.insert("default".into(), in_json(setting, value));
@@ -124,9 +124,9 @@ fn whole(min: u64, max: u64) -> Value {
     }
 }
 
-/// A value of the table as it would stand in a file.
+/// A value of a declaration as it would stand in a file.
 fn in_json(setting: &Setting, value: &str) -> Value {
     let text = format!("value = {}", setting.kind.in_toml(value));
-    let table: toml::Table = text.parse().expect("the table holds good TOML");
-    serde_json::to_value(&table["value"]).expect("the table holds no dates")
+    let table: toml::Table = text.parse().expect("a declaration holds good TOML");
+    serde_json::to_value(&table["value"]).expect("a declaration holds no dates")
 }

@@ -12,7 +12,7 @@ use std::fmt;
 use toml::de::DeValue;
 
 use super::mistake::{At, Mistakes};
-use super::names::{self, ALL, Kind, Names, Setting, TOP};
+use crate::config::settings::{Kind, Setting, TABLES, TOP, Table, find_nearest};
 
 const PREFIX: &str = "HAPAX__";
 
@@ -47,15 +47,12 @@ impl<N: Into<String>, V: Into<OsString>> FromIterator<(N, V)> for Environment {
     }
 }
 
-/// Names alone: a value may be a secret.
+/// Table alone: a value may be a secret.
 impl fmt::Debug for Environment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
     }
 }
-
-/// What variables say of one section.
-pub(super) type Settings<'a> = BTreeMap<&'static str, Variable<'a>>;
 
 /// One setting.
 pub(super) struct Variable<'a> {
@@ -66,8 +63,8 @@ pub(super) struct Variable<'a> {
 /// All that variables say.
 #[derive(Default)]
 pub(super) struct Variables<'a> {
-    sections: BTreeMap<&'static str, Settings<'a>>,
-    routes: BTreeMap<usize, Settings<'a>>,
+    sections: BTreeMap<&'static str, BTreeMap<&'static str, Variable<'a>>>,
+    routes: BTreeMap<usize, BTreeMap<&'static str, Variable<'a>>>,
 }
 
 impl<'a> Variables<'a> {
@@ -77,33 +74,34 @@ impl<'a> Variables<'a> {
         for (name, value) in &environment.0 {
             match place(name) {
                 Ok(None) => {}
-                Ok(Some((place, word, setting))) => match read(setting, word, value) {
-                    Ok(value) => drop(
-                        variables
-                            .settings(place)
-                            .insert(word, Variable { name, value }),
-                    ),
-                    Err(message) => mistakes.at(&At::Variable(name), message),
-                },
+                Ok(Some((place, setting_name, setting))) => {
+                    match read(setting, setting_name, value) {
+                        Ok(value) => {
+                            let settings = variables.settings(place);
+                            settings.insert(setting_name, Variable { name, value });
+                        }
+                        Err(message) => mistakes.at(&At::Variable(name), message),
+                    }
+                }
                 Err(message) => mistakes.at(&At::Name(name), message),
             }
         }
         variables
     }
 
-    fn settings(&mut self, place: Place) -> &mut Settings<'a> {
+    fn settings(&mut self, place: Place) -> &mut BTreeMap<&'static str, Variable<'a>> {
         match place {
             Place::Section(section) => self.sections.entry(section).or_default(),
             Place::Route(index) => self.routes.entry(index).or_default(),
         }
     }
 
-    pub(super) fn section(&self, name: &str) -> Option<&Settings<'a>> {
+    pub(super) fn section(&self, name: &str) -> Option<&BTreeMap<&'static str, Variable<'a>>> {
         self.sections.get(name)
     }
 
     /// What is said of each route: those of the file, and such as follow them without a gap.
-    pub(super) fn route(&self, index: usize) -> Option<&Settings<'a>> {
+    pub(super) fn route(&self, index: usize) -> Option<&BTreeMap<&'static str, Variable<'a>>> {
         self.routes.get(&index)
     }
 
@@ -144,12 +142,12 @@ fn place(name: &str) -> Result<Option<Found>, String> {
     match find(rest) {
         Some(found) if rest.bytes().any(|byte| byte.is_ascii_lowercase()) => Err(format!(
             "variables are written in upper case: write {}",
-            spelled(found.0, found.1)
+            spell(found.0, found.1)
         )),
         Some(found) => Ok(Some(found)),
         None => match without_underscores(name) {
             Some(meant) => Err(format!("no setting has this name: did you mean {meant}?")),
-            None => Err(unknown(rest)),
+            None => Err(describe_unknown(rest)),
         },
     }
 }
@@ -171,14 +169,11 @@ fn near_miss(name: &str) -> Result<Option<Found>, String> {
 /// The variable that is meant by somebody who writes one underscore for two.
 fn without_underscores(name: &str) -> Option<String> {
     let plain = |text: &str| text.to_ascii_uppercase().replace("__", "_");
-    let settings = ALL
+    TABLES
         .iter()
-        .filter(|names| names.section != "routes")
-        .flat_map(|names| {
-            let section = names.section;
-            values(names).map(move |word| spelled(Place::Section(section), word))
-        });
-    { settings }.find(|variable| plain(variable) == plain(name))
+        .filter(|table| table.name != "routes")
+        .flat_map(|table| values(table).map(|setting| spell(Place::Section(table.name), setting)))
+        .find(|variable| plain(variable) == plain(name))
 }
 
 fn find(rest: &str) -> Option<Found> {
@@ -186,29 +181,26 @@ fn find(rest: &str) -> Option<Found> {
     let mut parts = lower.split("__");
     let (first, second, third) = (parts.next()?, parts.next(), parts.next());
     let top = TOP.find(first)?;
-    let (place, names, word) = match (top.kind, second, third, parts.next()) {
-        (Kind::Section(names), Some(word), None, None) => {
-            (Place::Section(names.section), names, word)
-        }
-        (Kind::Sections(names), Some(index), Some(word), None) => {
-            (Place::Route(index.parse().ok()?), names, word)
+    let (place, table, name) = match (top.kind, second, third, parts.next()) {
+        (Kind::Section(table), Some(name), None, None) => (Place::Section(table.name), table, name),
+        (Kind::Sections(table), Some(index), Some(name), None) => {
+            (Place::Route(index.parse().ok()?), table, name)
         }
         (_, None, None, None) if !top.is_section() => (Place::Section(""), &TOP, first),
         _ => return None,
     };
-    Some((place, names.word(word)?, names.find(word)?))
+    Some((place, table.find_name(name)?, table.find(name)?))
 }
 
 /// The settings of a section that are no sections.
-fn values(names: &Names) -> impl Iterator<Item = &'static str> + use<> {
-    names
+fn values(table: &Table) -> impl Iterator<Item = &'static str> + use<> {
+    table
         .settings()
         .filter(|setting| !setting.is_section())
-        .flat_map(|setting| [Some(setting.name), setting.file_name()])
-        .flatten()
+        .flat_map(Setting::names)
 }
 
-fn spelled(place: Place, word: &str) -> String {
+fn spell(place: Place, name: &str) -> String {
     let section = match place {
         Place::Section("") => String::new(),
         Place::Section(section) => format!("{section}__"),
@@ -216,60 +208,56 @@ fn spelled(place: Place, word: &str) -> String {
     };
     format!(
         "{PREFIX}{}",
-        format!("{section}{word}").to_ascii_uppercase()
+        format!("{section}{name}").to_ascii_uppercase()
     )
 }
 
 /// What to say of a variable that names no setting.
-fn unknown(rest: &str) -> String {
+fn describe_unknown(rest: &str) -> String {
     let lower = rest.to_ascii_lowercase();
     let parts: Vec<&str> = lower.split("__").collect();
-    let first = TOP
-        .word(parts[0])
-        .or_else(|| names::nearest(&TOP, parts[0]));
-    let meant = first.and_then(|first| match (TOP.find(first)?.kind, &parts[1..]) {
-        (Kind::Section(names), [word]) => {
-            Some(spelled(Place::Section(names.section), nearly(names, word)?))
+    let near = |table: &Table, name| table.find_name(name).or_else(|| find_nearest(table, name));
+    let first = near(&TOP, parts[0]).and_then(|first| TOP.find(first));
+    let meant = first.and_then(|first| match (first.kind, &parts[1..]) {
+        (Kind::Section(table), [name]) => {
+            Some(spell(Place::Section(table.name), near(table, name)?))
         }
-        (Kind::Sections(names), [index, word]) => Some(spelled(
-            Place::Route(index.parse().ok()?),
-            nearly(names, word)?,
-        )),
+        (Kind::Sections(table), [index, name]) => {
+            Some(spell(Place::Route(index.parse().ok()?), near(table, name)?))
+        }
         (Kind::Section(_) | Kind::Sections(_), _) => None,
-        (_, []) => Some(spelled(Place::Section(""), first)),
+        (_, []) => Some(spell(Place::Section(""), near(&TOP, parts[0])?)),
         _ => None,
     });
-    match (meant, first.and_then(|first| TOP.find(first)).map(|setting| setting.kind)) {
-        (Some(meant), _) => format!("no setting has this name: did you mean {meant}?"),
+    let fix = match (meant, first.map(|first| first.kind)) {
+        (Some(meant), _) => format!("did you mean {meant}?"),
         (None, Some(Kind::Sections(_))) => {
-            "no setting has this name: a route is a number, counted from 0, and a setting, as in HAPAX__ROUTES__0__MODE".to_owned()
+            "a route is a number, counted from 0, and a setting, as \
+             in HAPAX__ROUTES__0__MODE"
+                .to_owned()
         }
-        (None, Some(Kind::Section(names))) => {
-            let words: Vec<&str> = values(names).collect();
-            let section = names.section.to_ascii_uppercase();
-            match words.len() {
-                0..=20 => format!(
-                    "no setting has this name: behind HAPAX__{section}__ stands one of {}",
-                    words.join(", ").to_ascii_uppercase()
-                ),
-                _ => format!(
-                    "no setting has this name: behind HAPAX__{section}__ stands one that `hapax config schema --markdown` lists"
-                ),
-            }
+        (None, Some(Kind::Section(table))) => {
+            let names: Vec<&str> = values(table).collect();
+            let section = table.name.to_ascii_uppercase();
+            let listed = match names.len() {
+                0..=20 => format!("of {}", names.join(", ").to_ascii_uppercase()),
+                _ => "that `hapax config schema --markdown` lists".to_owned(),
+            };
+            format!("behind HAPAX__{section}__ stands one {listed}")
         }
-        _ => "no setting has this name: write HAPAX__LISTEN, or HAPAX__SECTION__SETTING as in HAPAX__UPSTREAM__URL; or unset it"
-            .to_owned(),
-    }
-}
-
-fn nearly(names: &Names, word: &str) -> Option<&'static str> {
-    names.word(word).or_else(|| names::nearest(names, word))
+        _ => {
+            "write HAPAX__LISTEN, or HAPAX__SECTION__SETTING as in HAPAX__UPSTREAM__URL; or unset \
+              it"
+            .to_owned()
+        }
+    };
+    format!("no setting has this name: {fix}")
 }
 
 /// A value: text as it is; whatever is no text in a file, as TOML.
 fn read<'a>(
     setting: &Setting,
-    word: &str,
+    name: &str,
     value: &'a std::ffi::OsStr,
 ) -> Result<DeValue<'a>, String> {
     let Some(text) = value.to_str() else {
@@ -278,7 +266,7 @@ fn read<'a>(
     if text.is_empty() {
         return Err("this is empty, which is not the same as unset: give it a value, or unset it for the default".to_owned());
     }
-    let is_text = setting.kind.is_text() || setting.name != word;
+    let is_text = setting.kind.is_text() || setting.name != name;
     let begins_as_toml = text.starts_with(['[', '{']);
     match DeValue::parse(text) {
         Ok(value)

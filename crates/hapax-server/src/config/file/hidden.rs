@@ -6,8 +6,8 @@
 
 use std::ops::Range;
 
-use super::names::{ALL, Kind, nearest};
 use crate::config::postgres::masked;
+use crate::config::settings::{Kind, TABLES, Table, find_nearest};
 
 /// What stands for a secret.
 pub(super) const HIDDEN: &str = "(hidden)";
@@ -23,17 +23,18 @@ pub(super) fn is_secret(name: &str) -> bool {
     if name.ends_with("_file") {
         return false;
     }
-    let is_one = |setting: &super::names::Setting, word: &str| {
-        matches!(setting.kind, Kind::Secret { .. }) && setting.name == word
+    let is_declared = |table: &&Table| {
+        find_nearest(table, &name).is_some_and(|nearest| {
+            let setting = table.find(nearest);
+            setting.is_some_and(|setting| {
+                matches!(setting.kind, Kind::Secret { .. }) && setting.name == nearest
+            })
+        })
     };
     ["token", "secret", "password", "passwd", "credential"]
         .iter()
         .any(|word| name.contains(word))
-        || ALL.iter().any(|names| {
-            nearest(names, &name)
-                .and_then(|word| Some((names.find(word)?, word)))
-                .is_some_and(|(setting, word)| is_one(setting, word))
-        })
+        || TABLES.iter().any(is_declared)
 }
 
 /// A line without its secrets, and which of its characters the bytes `span` of it are now.

@@ -22,7 +22,7 @@ pub enum ConfigError {
         source: io::Error,
     },
     /// The file was read, and these mistakes are in it, in its order; those of variables follow.
-    #[error("{}", told(.0))]
+    #[error("{}", list(.0))]
     Mistakes(Vec<Mistake>),
 }
 
@@ -86,7 +86,7 @@ impl fmt::Display for Place {
     }
 }
 
-fn told(mistakes: &[Mistake]) -> String {
+fn list(mistakes: &[Mistake]) -> String {
     let mut text = String::new();
     for (index, mistake) in mistakes.iter().enumerate() {
         let separator = if index == 0 { "" } else { "\n\n" };
@@ -117,7 +117,7 @@ pub(super) struct Mistakes<'a> {
 }
 
 impl<'a> Mistakes<'a> {
-    pub(super) fn of(file: String, text: &'a str, environment: &'a Environment) -> Self {
+    pub(super) fn new(file: String, text: &'a str, environment: &'a Environment) -> Self {
         Mistakes {
             file,
             text,

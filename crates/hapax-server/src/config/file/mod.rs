@@ -2,25 +2,24 @@
 //! knows its place.
 //!
 //! The tree is walked by hand rather than derived, because a derived reader stops at the first
-//! mistake and forgets where the others stand. `names.rs` is the table of all sections and
+//! mistake and forgets where the others stand. `config/settings/` declares all sections and
 //! settings; `environment.rs` reads variables; `section.rs` reads one section and notes what is
-//! wrong; `sections.rs` knows those about the gateway itself; `value.rs` reads single values;
-//! `routes.rs` and `policy.rs` know what a route may say, `principals.rs` how callers are known;
-//! `mistake.rs` shows the lines, `hidden.rs` takes the secrets out of them; `ledger.rs` keeps where
-//! each value came from.
+//! wrong; `value.rs` reads single values; `checks.rs` looks for contradictions in the sections about
+//! the gateway itself, `routes.rs` and `policy.rs` in those about routes, `principals.rs` in those
+//! about callers; `mistake.rs` shows the lines, `hidden.rs` takes the secrets out of them;
+//! `report.rs` keeps where each value came from.
 
 mod addresses;
+pub(super) mod checks;
 mod environment;
 mod hidden;
-mod ledger;
 mod mistake;
-pub(crate) mod names;
-mod policy;
-mod principals;
+pub(super) mod policy;
+pub(super) mod principals;
+mod report;
 mod routes;
-mod section;
-mod sections;
-mod value;
+pub(crate) mod section;
+pub(crate) mod value;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -31,18 +30,17 @@ use toml::de::DeTable;
 
 pub use self::environment::Environment;
 use self::environment::Variables;
-pub use self::ledger::{Counts, ReportSection, ReportSetting};
 use self::mistake::{At, Mistakes};
 pub use self::mistake::{ConfigError, Mistake, Place};
-use self::names::{
-    DEFAULTS, DRAIN, FORWARD_AUTH, JWT, LIMITS, ROUTES, TIMEOUTS, TLS, TOP, UPSTREAM,
-};
 use self::policy::Around;
+pub use self::report::{Counts, ReportSection, ReportSetting};
 use self::section::{Context, Section};
-use self::value::{networks, parsed, texts};
-use super::{
-    AnonymousField, Config, Lines, PrincipalSource, PrincipalSources, Route, Secret, StoreUrl, text,
+use self::value::parsed;
+use super::settings::{
+    DEFAULTS, DRAIN, FORWARD_AUTH, JWT, LIMITS, ROUTES, Settings, TIMEOUTS, TLS, TOP, Table,
+    UPSTREAM,
 };
+use super::{Config, Drain, PrincipalSource, PrincipalSources, Route, StoreUrl};
 
 /// What goes before the file: variables, and before those, flags.
 #[derive(Clone, Debug, Default)]
@@ -109,10 +107,10 @@ pub fn parse(path: &Path, text: &str, overrides: &Overrides) -> Result<Loaded, C
     let variables = Variables::read(&overrides.environment, &context.mistakes);
     let (config, places) = config(table.get_ref(), &variables, overrides, &context);
     let Context {
-        mistakes, ledger, ..
+        mistakes, report, ..
     } = context;
     mistakes.finish()?;
-    let (report, warnings) = ledger.report(places);
+    let (report, warnings) = report.finish(places);
     Ok(Loaded {
         routes: config.all_routes(),
         config,
@@ -146,7 +144,7 @@ pub fn store(
         .with_variables(variables.section(""));
     let mut store = top.get("store", parsed(StoreUrl::from_str));
     if let Some(store) = &mut store {
-        beside(&top, store);
+        put_beside(&top, store);
     }
     drop(top);
     context.mistakes.finish()?;
@@ -155,8 +153,8 @@ pub fn store(
 
 fn context<'a>(path: &Path, text: &'a str, environment: &'a Environment) -> Context<'a> {
     Context {
-        mistakes: Mistakes::of(path.display().to_string(), text, environment),
-        ledger: ledger::Ledger::default(),
+        mistakes: Mistakes::new(path.display().to_string(), text, environment),
+        report: report::Report::default(),
         base: path.parent().unwrap_or(Path::new("")).to_owned(),
     }
 }
@@ -174,7 +172,7 @@ fn table<'a>(
 }
 
 /// A file that is named by a relative path is beside the configuration.
-fn beside(top: &Section<'_>, store: &mut StoreUrl) {
+fn put_beside(top: &Section<'_>, store: &mut StoreUrl) {
     if let StoreUrl::Sqlite(path) = store
         && top.has("store")
     {
@@ -205,83 +203,51 @@ fn config<'a>(
     let top = Section::absent(&TOP, context)
         .with_table(table, At::File(0..0))
         .with_variables(variables.section(""));
-    let section = |names: &'static names::Names| {
-        top.section(names)
-            .with_variables(variables.section(names.section))
+    let section = |table: &'static Table| {
+        top.section(table)
+            .with_variables(variables.section(table.name))
     };
-    let timeouts = sections::timeouts(&section(&TIMEOUTS));
-    let store = store_url(&top, overrides);
+    let mut config = Config::read(Some(&top));
+    put_beside(&top, &mut config.store);
+    overrule(&mut config, &top, overrides);
+    config.timeouts = checks::timeouts(&section(&TIMEOUTS));
+    let is_store_known = overrides.store.is_some()
+        || !top.has("store")
+        || top.peek("store", parsed(StoreUrl::from_str)).is_some();
+    let (store, timeouts) = (config.store.clone(), config.timeouts);
     let around = Around {
         timeouts: &timeouts,
-        store: store.as_ref(),
+        store: is_store_known.then_some(&store),
     };
     let all = section(&DEFAULTS);
-    let (defaults, probe) = policy::policy(&all, &around);
+    (config.defaults, config.probe) = policy::policy(&all, &around);
     let routes = route_sections(&top, &all, variables, context);
+    config.routes = routes::routes(&routes, &around);
     let (jwt, forward_auth) = (section(&JWT), section(&FORWARD_AUTH));
-    let mut config = Config {
-        jwt: principals::jwt(&jwt),
-        forward_auth: principals::forward_auth(&forward_auth),
-        upstream: sections::upstream(&section(&UPSTREAM), overrides, context),
-        tls: sections::tls(&section(&TLS)),
-        timeouts,
-        limits: sections::limits(&section(&LIMITS)),
-        drain: sections::drain(&section(&DRAIN)),
-        routes: routes::routes(&routes, &around),
-        defaults,
-        probe,
-        ..Config::new(Uri::default())
-    };
-    top.read("listen", &mut config.listen, parsed(text::listen_address));
-    top.read("admin", &mut config.admin, parsed(text::admin_address));
-    top.read(
-        "access_log",
-        &mut config.access_log,
-        parsed(Lines::from_str),
-    );
-    top.read("store", &mut config.store, parsed(StoreUrl::from_str));
-    top.read("principal", &mut config.principal, principals::sources);
-    top.read(
-        "anonymous_fields",
-        &mut config.anonymous_fields,
-        texts("x-tenant-hint", AnonymousField::from_str),
-    );
-    top.read(
-        "namespace",
-        &mut config.namespace,
-        parsed(sections::namespace),
-    );
-    top.read("trusted_proxies", &mut config.trusted_proxies, networks);
-    beside(&top, &mut config.store);
-    config.high_water_file = top.place("high_water_file");
-    config.spill_directory = top.directory("spill_directory");
-    config.admin_token = top.secret("admin_token", Secret::token);
-    config.settle_token = top.secret("settle_token", Secret::token);
-    overrule(&mut config, overrides, context);
+    config.jwt = principals::jwt(&jwt);
+    config.forward_auth = principals::forward_auth(&forward_auth);
+    let (upstream, limits) = (section(&UPSTREAM), section(&LIMITS));
+    config.upstream = checks::upstream(&upstream, overrides);
+    config.tls = checks::tls(&section(&TLS));
+    config.limits = checks::limits(&limits);
+    config.drain = Drain::read(Some(&section(&DRAIN)));
     addresses::apart(&top, &config, overrides);
     principals::check(&top, [&jwt, &forward_auth], &routes, &config, overrides);
-    addresses::no_loop(&section(&UPSTREAM), &config, overrides);
-    sections::bodies_fit(&section(&LIMITS), &config.all_routes(), &config.limits);
+    addresses::no_loop(&upstream, &config, overrides);
+    checks::bodies_fit(&limits, &config.all_routes(), &config.limits);
     addresses::admin_is_guarded(&top, &config, overrides);
     let unwritten = Section::absent(&ROUTES, context)
         .with_index(routes.len())
         .with_defaults(&all);
-    // Read once more for the ledger alone: as a route, and not as what routes are made of.
+    // Read once more for the report alone: as a route, and not as what routes are made of.
     let _ = policy::policy(&unwritten, &around);
-    unwritten.follows("path", "/**", "unwritten, after the last");
+    unwritten.report_follows("path", "/**", "unwritten, after the last");
     let places = routes
         .iter()
         .map(Section::words)
         .chain(["unwritten".to_owned()])
         .collect();
     (config, places)
-}
-
-/// Where records are kept; `None` where it is said, and cannot be read.
-fn store_url(top: &Section<'_>, overrides: &Overrides) -> Option<StoreUrl> {
-    let said = || top.get("store", parsed(StoreUrl::from_str));
-    let usual = || (!top.has("store")).then(|| Config::new(Uri::default()).store);
-    overrides.store.clone().or_else(said).or_else(usual)
 }
 
 /// The routes of the file, then those that variables add.
@@ -304,23 +270,20 @@ fn route_sections<'a>(
     routes.into_iter().enumerate().map(whole).collect()
 }
 
-fn overrule(config: &mut Config, overrides: &Overrides, context: &Context<'_>) {
-    let note = |name, flag, value: String| context.ledger.flag("", name, flag, value);
+/// Puts what flags say before everything else.
+fn overrule(config: &mut Config, top: &Section<'_>, overrides: &Overrides) {
     if let Some(listen) = overrides.listen {
         config.listen = listen;
-        note("listen", "--listen", listen.to_string());
+        top.report_flag("listen", "--listen", listen.to_string());
     }
     if let Some(admin) = overrides.admin {
         config.admin = admin;
-        note(
-            "admin",
-            "--admin",
-            admin.map_or("off".to_owned(), |admin| admin.to_string()),
-        );
+        let shown = admin.map_or("off".to_owned(), |admin| admin.to_string());
+        top.report_flag("admin", "--admin", shown);
     }
     if let Some(store) = &overrides.store {
         config.store = store.clone();
-        note("store", "--store", store.expose());
+        top.report_flag("store", "--store", store.expose());
     }
     if let Some(principal) = &overrides.principal {
         config.principal = principal.clone();
@@ -329,6 +292,6 @@ fn overrule(config: &mut Config, overrides: &Overrides, context: &Context<'_>) {
             [one] => toml::Value::from(one.clone()),
             all => toml::Value::from(all.to_vec()),
         };
-        context.ledger.flag("", "principal", "--principal", value);
+        top.report_flag("principal", "--principal", value);
     }
 }

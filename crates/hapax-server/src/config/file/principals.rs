@@ -1,83 +1,51 @@
 //! How callers are known: `[jwt]`, `[forward_auth]`, and what their source needs of the rest.
 
-use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Duration;
 
 use http::HeaderName;
 use jsonwebtoken::Algorithm;
 use toml::de::DeValue;
 
 use super::Overrides;
-use super::names::{Kind, TIMEOUT, UP_TO_A_DAY};
 use super::section::Section;
-use super::value::{count, duration, parsed, texts};
+use super::value::parse_texts;
 use crate::config::fields;
 use crate::config::jwt::is_shared;
-use crate::config::principal::identity_field;
-use crate::config::url::believable_url;
+use crate::config::settings::{Kind, Settings};
 use crate::config::{
-    AnonymousField, Audience, Config, ForwardAuth, Issuer, Jwt, KeysFrom, PrincipalSource,
-    PrincipalSources, ServiceUrl, text,
+    AnonymousField, Audience, Config, ForwardAuth, Issuer, Jwt, PrincipalSource, PrincipalSources,
+    ServiceUrl, text,
 };
 
-/// Clocks that differ by more are broken, and a token would live for longer than its issuer meant.
-const LEEWAY_MAX: Duration = Duration::from_secs(5 * 60);
-
-/// A call to it stands before every guarded request.
-const AUTH_TIMEOUT_MAX: Duration = Duration::from_secs(60);
-
-/// `[jwt]`, if it is there and whole. What is wrong with it is noted.
+/// `[jwt]`, if it is there. What is wrong with it is noted.
 pub(super) fn jwt(section: &Section<'_>) -> Option<Jwt> {
-    let algorithms = algorithms(section);
-    let keys = keys(section, algorithms.as_deref().unwrap_or_default());
-    let issuer = section.get("issuer", parsed(issuer));
-    let audience = section.get("audience", audience);
-    if section.is_present() {
-        require(
-            section,
-            "issuer",
-            "issuer = \"https://id.example.com\", as `iss` in its tokens says, or \"any\"",
-        );
-        require(
-            section,
-            "audience",
-            "audience = \"…\", as `aud` in tokens for this service says, or \"any\"",
-        );
+    if !section.is_present() {
+        return None;
     }
-    let ca_file = section.file("ca_file");
-    if ca_file.is_some()
-        && !matches!(&keys, Some(KeysFrom::Url(url)) if url.expose().scheme_str() == Some("https"))
-    {
+    let jwt = Jwt::read(Some(section));
+    keys_fit(section, &jwt.algorithms);
+    require(
+        section,
+        "issuer",
+        "issuer = \"https://id.example.com\", as `iss` in its tokens says, or \"any\"",
+    );
+    require(
+        section,
+        "audience",
+        "audience = \"…\", as `aud` in tokens for this service says, or \"any\"",
+    );
+    let keys_scheme = jwt
+        .keys_url
+        .as_ref()
+        .and_then(|url| url.expose().scheme_str());
+    if jwt.ca_file.is_some() && keys_scheme != Some("https") {
         section.mistake(
             &["ca_file"],
             "`ca_file` is for a `keys_url` with https, and there is none: leave it out",
         );
     }
-    // Read whether the rest is good or not, so that every mistake is told at once.
-    let mut jwt = Jwt::new(
-        Vec::new(),
-        KeysFrom::File(PathBuf::new()),
-        Issuer::Any,
-        Audience::Any,
-    );
-    section.read(
-        "field",
-        &mut jwt.field,
-        parsed(|text| identity_field(text, "authorization")),
-    );
-    section.read("leeway", &mut jwt.leeway, leeway);
-    section.read("refresh", &mut jwt.refresh, duration);
-    section.read("stale_max", &mut jwt.stale_max, duration);
-    ages(section, &jwt, keys.as_ref());
-    Some(Jwt {
-        algorithms: algorithms?,
-        keys: keys?,
-        issuer: issuer?,
-        audience: audience?,
-        ca_file,
-        ..jwt
-    })
+    ages(section, &jwt);
+    Some(jwt)
 }
 
 fn require(section: &Section<'_>, name: &str, write: &str) {
@@ -91,25 +59,25 @@ fn require(section: &Section<'_>, name: &str, write: &str) {
 
 /// What tokens may be signed with: never what they themselves say. Where nothing is written, what
 /// most issuers use.
-fn algorithms(section: &Section<'_>) -> Option<Vec<Algorithm>> {
-    if !section.has("algorithms") && section.is_present() {
+pub(crate) fn algorithms(section: &Section<'_>) -> Option<Vec<Algorithm>> {
+    if !section.has("algorithms") {
         let (algorithm, word) = if section.has("secret_file") {
             (Algorithm::HS256, "HS256")
         } else {
             (Algorithm::RS256, "RS256")
         };
-        section.follows("algorithms", vec![word], "default");
+        section.report_follows("algorithms", vec![word], "default");
         return Some(vec![algorithm]);
     }
-    let algorithms = section.get("algorithms", texts("RS256", algorithm))?;
-    let shared = algorithms
-        .iter()
-        .filter(|algorithm| is_shared(**algorithm))
-        .count();
+    let algorithms = section.get("algorithms", |value, _| {
+        parse_texts("RS256", algorithm, value)
+    })?;
+    let shared = algorithms.iter().filter(|one| is_shared(**one)).count();
     if shared > 0 && shared < algorithms.len() {
         section.mistake(
             &["algorithms"],
-            "a public key would pass for the secret of HS256: write either HS256, HS384, HS512, or others, but not both kinds",
+            "a public key would pass for the secret of HS256: write either HS256, HS384, HS512, or \
+             others, but not both kinds",
         );
         return None;
     }
@@ -129,14 +97,15 @@ fn algorithm(text: &str) -> Result<Algorithm, String> {
     })
 }
 
-fn keys(section: &Section<'_>, algorithms: &[Algorithm]) -> Option<KeysFrom> {
+/// Notes keys that are missing, that are there twice, or that are not what the algorithms need.
+fn keys_fit(section: &Section<'_>, algorithms: &[Algorithm]) {
     const PLACES: [&str; 3] = ["keys_file", "keys_url", "secret_file"];
     let written: Vec<_> = PLACES
         .into_iter()
         .filter(|name| section.has(name))
         .collect();
     match written[..] {
-        [] if section.is_present() => section.mistake(
+        [] => section.mistake(
             &[],
             "[jwt] lacks its keys: write keys_url = \"https://…\" or keys_file = \"jwks.json\", or secret_file for HS256",
         ),
@@ -158,15 +127,9 @@ fn keys(section: &Section<'_>, algorithms: &[Algorithm]) -> Option<KeysFrom> {
         let message = "a secret is for HS256, HS384 and HS512: write keys_file or keys_url instead, or one of those in `algorithms`";
         section.mistake(&["secret_file"], message);
     }
-    let from_file = section.file("keys_file").map(KeysFrom::File);
-    let from_url = section
-        .get("keys_url", parsed(believable_url))
-        .map(KeysFrom::Url);
-    let secret = section.file("secret_file").map(KeysFrom::Secret);
-    from_file.or(from_url).or(secret)
 }
 
-fn issuer(text: &str) -> Result<Issuer, String> {
+pub(crate) fn issuer(text: &str) -> Result<Issuer, String> {
     match text {
         "any" => Ok(Issuer::Any),
         "" => {
@@ -181,14 +144,14 @@ fn issuer(text: &str) -> Result<Issuer, String> {
     }
 }
 
-fn audience(value: &DeValue<'_>, kind: Kind) -> Result<Audience, String> {
+pub(crate) fn audience(value: &DeValue<'_>, _: Kind) -> Result<Audience, String> {
     let one = |text: &str| match text {
         "" => Err(
             "an audience has a name: write what `aud` in the tokens says, or \"any\"".to_owned(),
         ),
         _ => Ok(text.to_owned()),
     };
-    let audiences = texts("https://api.example.com", one)(value, kind)?;
+    let audiences = parse_texts("https://api.example.com", one, value)?;
     match &audiences[..] {
         [any] if any == "any" => Ok(Audience::Any),
         _ if audiences.iter().any(|audience| audience == "any") => Err(
@@ -199,17 +162,8 @@ fn audience(value: &DeValue<'_>, kind: Kind) -> Result<Audience, String> {
     }
 }
 
-fn leeway(value: &DeValue<'_>, _: Kind) -> Result<Duration, String> {
-    match duration(value, UP_TO_A_DAY)? {
-        leeway if leeway > LEEWAY_MAX => {
-            Err("tokens would be good for much longer than their issuer meant: write at most \"5m\", and set the clocks".to_owned())
-        }
-        leeway => Ok(leeway),
-    }
-}
-
-fn ages(section: &Section<'_>, jwt: &Jwt, keys: Option<&KeysFrom>) {
-    if !matches!(keys, None | Some(KeysFrom::Url(_))) {
+fn ages(section: &Section<'_>, jwt: &Jwt) {
+    if jwt.keys_file.is_some() || jwt.secret_file.is_some() {
         if section.has("refresh") {
             section.mistake(
                 &["refresh"],
@@ -227,32 +181,24 @@ fn ages(section: &Section<'_>, jwt: &Jwt, keys: Option<&KeysFrom>) {
     }
 }
 
-/// `[forward_auth]`, if it is there and whole. What is wrong with it is noted.
+/// `[forward_auth]`, if it is there. What is wrong with it is noted.
 pub(super) fn forward_auth(section: &Section<'_>) -> Option<ForwardAuth> {
-    let principal_field = section.get("principal_field", parsed(field));
-    if section.is_present() {
-        require(
-            section,
-            "principal_field",
-            "principal_field = \"x-auth-user\", the field of its answer that names the caller",
-        );
+    if !section.is_present() {
+        return None;
     }
-    let mut auth = ForwardAuth::new(HeaderName::from_static("x-auth-user"));
-    section.read("forward", &mut auth.forward, texts("x-api-key", shown));
-    section.read("pass", &mut auth.pass, texts("x-auth-user", passed));
+    let auth = ForwardAuth::read(Some(section));
+    require(
+        section,
+        "principal_field",
+        "principal_field = \"x-auth-user\", the field of its answer that names the caller",
+    );
     if let Some(both) = auth.pass.iter().find(|name| auth.forward.contains(name)) {
         section.mistake(&["pass"], never_shown(both));
     }
-    section.read("timeout", &mut auth.timeout, auth_timeout);
-    section.read("concurrency_max", &mut auth.concurrency_max, count);
-    auth.ca_file = section.file("ca_file");
-    Some(ForwardAuth {
-        principal_field: principal_field?,
-        ..auth
-    })
+    Some(auth)
 }
 
-fn field(text: &str) -> Result<HeaderName, String> {
+pub(crate) fn field(text: &str) -> Result<HeaderName, String> {
     HeaderName::from_str(text).map_err(|_| {
         format!("`{text}` is not the name of a header field: write x-auth-user, for example")
     })
@@ -260,7 +206,7 @@ fn field(text: &str) -> Result<HeaderName, String> {
 
 /// A field of the request that the service is shown, besides those that it is shown anyway. What
 /// concerns one connection, or the length of a body, would make another question of it.
-fn shown(text: &str) -> Result<HeaderName, String> {
+pub(crate) fn shown(text: &str) -> Result<HeaderName, String> {
     let name = field(text)?;
     let told = name
         .as_str()
@@ -296,7 +242,7 @@ fn never_shown(name: &HeaderName) -> String {
 
 /// A field that the gateway takes over from the answer: not one by which it would undo what it says
 /// itself, nor one that it asks with.
-fn passed(text: &str) -> Result<HeaderName, String> {
+pub(crate) fn passed(text: &str) -> Result<HeaderName, String> {
     let name = field(text)?;
     if fields::is_ours(&name) || fields::is_keys(&name) {
         return Err(format!(
@@ -309,18 +255,9 @@ fn passed(text: &str) -> Result<HeaderName, String> {
     Ok(name)
 }
 
-fn auth_timeout(value: &DeValue<'_>, _: Kind) -> Result<Duration, String> {
-    match duration(value, TIMEOUT)? {
-        timeout if timeout > AUTH_TIMEOUT_MAX => {
-            Err("every guarded request waits for this: write at most \"60s\"".to_owned())
-        }
-        timeout => Ok(timeout),
-    }
-}
-
 /// `principal`, for all routes or for one.
-pub(super) fn sources(value: &DeValue<'_>, kind: Kind) -> Result<PrincipalSources, String> {
-    texts("digest:authorization", PrincipalSource::from_str)(value, kind)
+pub(crate) fn sources(value: &DeValue<'_>, _: Kind) -> Result<PrincipalSources, String> {
+    parse_texts("digest:authorization", PrincipalSource::from_str, value)
         .and_then(PrincipalSources::new)
 }
 

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use http::Method;
 use toml::de::DeValue;
 
-use super::names::Kind;
 use super::policy::{self, Around};
 use super::principals;
 use super::section::Section;
 use super::value::{kind, parsed};
+use crate::config::settings::Kind;
 use crate::config::{Pattern, Route};
 
 pub(super) fn routes(sections: &[Section<'_>], around: &Around<'_>) -> Vec<Route> {

@@ -1,4 +1,4 @@
-//! A section: its settings, each with the place it was written in.
+//! A section as it is written: its settings, each with its place.
 //!
 //! A setting may be written in several places, of which one counts: a variable goes before the
 //! file, and what a route says before what `[defaults]` says.
@@ -8,35 +8,35 @@ use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 
-use super::environment::Settings;
-use super::ledger::Ledger;
+use super::environment::Variable;
 use super::mistake::{At, Mistakes};
-use super::names::{self, Kind, Names};
+use super::report::{Counts, Report, without_places};
 use super::value::kind;
 use crate::config::Secret;
+use crate::config::settings::{Kind, Setting, Table, describe_unknown};
 
 /// What all sections of one configuration share.
-pub(super) struct Context<'a> {
+pub(crate) struct Context<'a> {
     pub(super) mistakes: Mistakes<'a>,
-    pub(super) ledger: Ledger,
+    pub(super) report: Report,
     /// Where relative paths of the file begin.
     pub(super) base: PathBuf,
 }
 
 /// One section, or the absence of one: then every setting keeps its default.
 #[derive(Clone)]
-pub(super) struct Section<'a> {
-    names: &'static Names,
+pub(crate) struct Section<'a> {
+    table: &'static Table,
     /// Which of several by that name.
     index: usize,
-    given: BTreeMap<&'static str, Given<'a>>,
+    written: BTreeMap<&'static str, Written<'a>>,
     at: At<'a>,
     is_present: bool,
     context: &'a Context<'a>,
 }
 
 #[derive(Clone)]
-struct Given<'a> {
+struct Written<'a> {
     value: &'a DeValue<'a>,
     at: At<'a>,
     /// It was said for all routes, not for this one.
@@ -45,11 +45,11 @@ struct Given<'a> {
 
 impl<'a> Section<'a> {
     /// One that is not there.
-    pub(super) fn absent(names: &'static Names, context: &'a Context<'a>) -> Self {
+    pub(super) fn absent(table: &'static Table, context: &'a Context<'a>) -> Self {
         Section {
-            names,
+            table,
             index: 0,
-            given: BTreeMap::new(),
+            written: BTreeMap::new(),
             at: At::Nowhere,
             is_present: false,
             context,
@@ -57,7 +57,7 @@ impl<'a> Section<'a> {
     }
 
     /// Adds what a table of the file says. Settings that no such section has are noted at once.
-    pub(super) fn with_table(mut self, table: &'a DeTable<'a>, at: At<'a>) -> Self {
+    pub(super) fn with_table(mut self, text: &'a DeTable<'a>, at: At<'a>) -> Self {
         // A table inside a variable has no places of its own.
         let place = |span| {
             if matches!(at, At::File(_)) {
@@ -66,19 +66,19 @@ impl<'a> Section<'a> {
                 at.clone()
             }
         };
-        for (key, value) in table {
-            match self.names.word(key.get_ref()) {
-                Some(word) => {
-                    let given = Given {
+        for (key, value) in text {
+            match self.table.find_name(key.get_ref()) {
+                Some(name) => {
+                    let written = Written {
                         value: value.get_ref(),
                         at: place(value.span()),
                         is_inherited: false,
                     };
-                    self.given.insert(word, given);
+                    self.written.insert(name, written);
                 }
                 None => self.context.mistakes.at(
                     &place(key.span()),
-                    names::unknown(self.names, key.get_ref()),
+                    describe_unknown(self.table, key.get_ref()),
                 ),
             }
         }
@@ -90,31 +90,31 @@ impl<'a> Section<'a> {
     }
 
     /// Adds what variables say.
-    pub(super) fn with_variables(mut self, settings: Option<&'a Settings<'a>>) -> Self {
-        for (word, variable) in settings.into_iter().flatten() {
-            let at = At::Variable(variable.name);
+    pub(super) fn with_variables(
+        mut self,
+        variables: Option<&'a BTreeMap<&'static str, Variable<'a>>>,
+    ) -> Self {
+        for (name, variable) in variables.into_iter().flatten() {
             if !self.is_present {
                 self.at = At::Name(variable.name);
                 self.is_present = true;
             }
-            self.given.insert(
-                word,
-                Given {
-                    value: &variable.value,
-                    at,
-                    is_inherited: false,
-                },
-            );
+            let written = Written {
+                value: &variable.value,
+                at: At::Variable(variable.name),
+                is_inherited: false,
+            };
+            self.written.insert(name, written);
         }
         self
     }
 
     /// Adds, behind everything else, what is said for all.
     pub(super) fn with_defaults(mut self, defaults: &Section<'a>) -> Self {
-        for (word, given) in &defaults.given {
-            self.given.entry(word).or_insert_with(|| Given {
+        for (name, written) in &defaults.written {
+            self.written.entry(name).or_insert_with(|| Written {
                 is_inherited: true,
-                ..given.clone()
+                ..written.clone()
             });
         }
         self
@@ -124,44 +124,32 @@ impl<'a> Section<'a> {
         Section { index, ..self }
     }
 
-    /// Puts a setting where it belongs, if it is there and good. What is wrong with it is noted.
-    pub(super) fn read<T>(
-        &self,
-        name: &'static str,
-        target: &mut T,
-        read: impl FnOnce(&DeValue<'_>, Kind) -> Result<T, String>,
-    ) {
-        if let Some(value) = self.get(name, read) {
-            *target = value;
-        }
+    fn setting(&self, name: &str) -> &'static Setting {
+        self.table
+            .find(name)
+            .unwrap_or_else(|| panic!("`{name}` is declared for {}", self.table.header))
     }
 
     /// A setting, if it is there and good. What is wrong with it is noted, once: what is inherited
     /// was read before.
-    pub(super) fn get<T>(
+    pub(crate) fn get<T>(
         &self,
         name: &'static str,
         read: impl FnOnce(&DeValue<'_>, Kind) -> Result<T, String>,
     ) -> Option<T> {
-        let setting = self
-            .names
-            .find(name)
-            .expect("every setting that is read is in the table");
-        let given = self.given.get(name)?;
-        match read(given.value, setting.kind) {
+        let setting = self.setting(name);
+        let written = self.written.get(name)?;
+        match read(written.value, setting.kind) {
             Ok(value) => {
-                self.context.ledger.note(
-                    self.names,
-                    self.index,
-                    setting,
-                    given.value,
-                    self.source(given),
-                );
+                let text = without_places(written.value);
+                let from = self.source(written);
+                let report = &self.context.report;
+                report.written(self.table, self.index, setting, text, from);
                 Some(value)
             }
             Err(message) => {
-                if !given.is_inherited {
-                    self.context.mistakes.at(&given.at, message);
+                if !written.is_inherited {
+                    self.context.mistakes.at(&written.at, message);
                 }
                 None
             }
@@ -174,114 +162,111 @@ impl<'a> Section<'a> {
         name: &str,
         read: impl FnOnce(&DeValue<'_>, Kind) -> Result<T, String>,
     ) -> Option<T> {
-        let kind = self
-            .names
-            .find(name)
-            .expect("every setting that is read is in the table")
-            .kind;
-        self.given
-            .get(name)
-            .and_then(|given| read(given.value, kind).ok())
+        let written = self.written.get(name)?;
+        read(written.value, self.setting(name).kind).ok()
     }
 
-    /// Notes what counts for a setting that is not written, and depends on others.
-    pub(super) fn follows(&self, name: &'static str, value: impl Into<toml::Value>, why: &str) {
-        let setting = self
-            .names
-            .find(name)
-            .expect("every setting that is noted is in the table");
-        self.context
-            .ledger
-            .follows(self.names, self.index, setting, value.into(), why);
+    /// Reports that a flag says this.
+    pub(super) fn report_flag(&self, name: &str, flag: &str, value: impl Into<toml::Value>) {
+        let (setting, from) = (self.setting(name), flag.to_owned());
+        let report = &self.context.report;
+        report.written(self.table, self.index, setting, value.into(), from);
     }
 
-    /// Notes that a setting does not count here, though it may be said for all.
-    pub(super) fn ignores(&self, name: &'static str, why: &str) {
-        let setting = self
-            .names
-            .find(name)
-            .expect("every setting that is noted is in the table");
-        self.context
-            .ledger
-            .ignores(self.names, self.index, setting, why);
+    /// Reports what counts for a setting that is not written, and depends on others.
+    pub(super) fn report_follows(&self, name: &str, value: impl Into<toml::Value>, why: &str) {
+        let (setting, value) = (self.setting(name), Counts::Value(value.into()));
+        let report = &self.context.report;
+        report.follows(self.table, self.index, setting, value, why);
+    }
+
+    /// Reports that a setting does not count here, though it may be said for all.
+    pub(super) fn report_ignored(&self, name: &str, why: &str) {
+        let (setting, value) = (self.setting(name), Counts::Words("ignored"));
+        let report = &self.context.report;
+        report.follows(self.table, self.index, setting, value, why);
     }
 
     /// A file that may be there or not, in a directory that is. A relative path begins as that of
     /// [`file`](Section::file).
-    pub(super) fn place(&self, name: &'static str) -> Option<PathBuf> {
-        let base = self.base(name);
-        self.get(name, |value, _| match value {
-            DeValue::String(text) if !text.is_empty() => {
-                let path = base.join(&**text);
-                let directory = path
-                    .parent()
-                    .filter(|parent| !parent.as_os_str().is_empty())
-                    .unwrap_or(Path::new("."));
-                match (path.is_dir(), directory.is_dir()) {
-                    (true, _) => Err(format!(
-                        "{} is a directory: name a file in it",
-                        path.display()
-                    )),
-                    (_, false) => Err(format!(
-                        "there is no directory {}: create it, or name another",
-                        directory.display()
-                    )),
-                    (false, true) => Ok(path),
-                }
+    pub(crate) fn new_file(&self, name: &'static str) -> Option<PathBuf> {
+        self.path(name, "the path of a file", |path| {
+            let directory = path
+                .parent()
+                .filter(|parent| !parent.as_os_str().is_empty())
+                .unwrap_or(Path::new("."));
+            if path.is_dir() || path.as_os_str().is_empty() {
+                return Err(format!(
+                    "{} is a directory: name a file in it",
+                    path.display()
+                ));
             }
-            _ => Err("write the path of a file, in quotes".to_owned()),
+            if !directory.is_dir() {
+                return Err(format!(
+                    "there is no directory {}: create it, or name another",
+                    directory.display()
+                ));
+            }
+            Ok(())
         })
     }
 
     /// A file that is there. A relative path begins where the configuration is; in a variable,
     /// where the program was started.
-    pub(super) fn file(&self, name: &'static str) -> Option<PathBuf> {
-        let base = self.base(name);
+    pub(crate) fn file(&self, name: &'static str) -> Option<PathBuf> {
         let begin = if self.is_in_file(name) {
             "this configuration is"
         } else {
             "the program was started"
         };
-        self.get(name, |value, _| match value {
-            DeValue::String(text) => {
-                let path = base.join(&**text);
-                match std::fs::metadata(&path) {
-                    Ok(found) if found.is_file() => Ok(path),
-                    Ok(found) => Err(no_file(&path, found.is_dir())),
-                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(format!(
-                        "there is no file {}: relative paths begin where {begin}",
-                        path.display()
-                    )),
-                    Err(error) => Err(format!(
-                        "{} cannot be reached: {error}: let the account that runs this get there",
-                        path.display()
-                    )),
-                }
-            }
-            other => Err(format!(
-                "this must be a file in quotes, and is {}",
-                kind(other)
+        self.path(name, "a file", |path| match std::fs::metadata(path) {
+            Ok(found) if found.is_file() => Ok(()),
+            Ok(found) if found.is_dir() => Err(format!(
+                "{} is a directory: name the file in it",
+                path.display()
+            )),
+            Ok(_) => Err(format!(
+                "{} is no plain file but a device, a pipe or a socket: put what it holds into a \
+                 file",
+                path.display()
+            )),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(format!(
+                "there is no file {}: relative paths begin where {begin}",
+                path.display()
+            )),
+            Err(error) => Err(format!(
+                "{} cannot be reached: {error}: let the account that runs this get there",
+                path.display()
             )),
         })
     }
 
     /// A directory that is there. Relative paths begin as those of files do.
-    pub(super) fn directory(&self, name: &'static str) -> Option<PathBuf> {
+    pub(crate) fn directory(&self, name: &'static str) -> Option<PathBuf> {
+        self.path(name, "a directory", |path| match std::fs::metadata(path) {
+            Ok(found) if found.is_dir() => Ok(()),
+            Ok(_) => Err(format!("{} is no directory: name one", path.display())),
+            Err(error) => Err(format!(
+                "{} cannot be used ({error}): make the directory, or name another",
+                path.display()
+            )),
+        })
+    }
+
+    fn path(
+        &self,
+        name: &'static str,
+        wanted: &str,
+        check: impl FnOnce(&Path) -> Result<(), String>,
+    ) -> Option<PathBuf> {
         let base = self.base(name);
         self.get(name, |value, _| match value {
             DeValue::String(text) => {
                 let path = base.join(&**text);
-                match std::fs::metadata(&path) {
-                    Ok(found) if found.is_dir() => Ok(path),
-                    Ok(_) => Err(format!("{} is no directory: name one", path.display())),
-                    Err(error) => Err(format!(
-                        "{} cannot be used ({error}): make the directory, or name another",
-                        path.display()
-                    )),
-                }
+                check(&path).map(|()| path)
             }
             other => Err(format!(
-                "this must be a directory in quotes, and is {}",
+                "this must be {wanted} in quotes, and is {}",
                 kind(other)
             )),
         })
@@ -297,22 +282,21 @@ impl<'a> Section<'a> {
     }
 
     fn is_in_file(&self, name: &str) -> bool {
-        self.given
+        self.written
             .get(name)
-            .is_some_and(|given| matches!(given.at, At::File(_)))
+            .is_some_and(|written| matches!(written.at, At::File(_)))
     }
 
     /// A secret, as it is or from the file that has it. `read` says what is wrong with one, without
     /// repeating it.
-    pub(super) fn secret(
+    pub(crate) fn secret(
         &self,
         name: &'static str,
         read: impl Fn(&str) -> Result<Secret, String>,
     ) -> Option<Secret> {
         let file = self
-            .names
-            .find(name)
-            .and_then(names::Setting::file_name)
+            .setting(name)
+            .file_name()
             .expect("every secret has its file");
         if self.has(name) && self.has(file) {
             self.mistake(
@@ -354,7 +338,7 @@ impl<'a> Section<'a> {
             } else {
                 "everybody on this machine"
             };
-            self.context.ledger.warn(format!(
+            self.context.report.warn(format!(
                 "{who} can read the secret in {path}: chmod 600 {path}",
                 path = path.display()
             ));
@@ -362,63 +346,59 @@ impl<'a> Section<'a> {
     }
 
     /// The section inside this one by that name.
-    pub(super) fn section(&self, names: &'static Names) -> Section<'a> {
-        let absent = Section::absent(names, self.context);
-        match self
-            .given
-            .get(names.section)
-            .map(|given| (given.value, given.at.clone()))
-        {
+    pub(super) fn section(&self, table: &'static Table) -> Section<'a> {
+        let absent = Section::absent(table, self.context);
+        match self.written.get(table.name) {
             None => absent,
-            Some((DeValue::Table(table), at)) => absent.with_table(table, at),
-            Some((_, at)) => {
-                let section = names.section;
-                self.context.mistakes.at(
-                    &at,
-                    format!("`{section}` is a section: write [{section}] and its settings below"),
+            Some(Written {
+                value: DeValue::Table(text),
+                at,
+                ..
+            }) => absent.with_table(text, at.clone()),
+            Some(written) => {
+                let message = format!(
+                    "`{0}` is a section: write [{0}] and its settings below",
+                    table.name
                 );
+                self.context.mistakes.at(&written.at, message);
                 absent
             }
         }
     }
 
     /// The sections of a list inside this one, each with its place in the list.
-    pub(super) fn sections(&self, names: &'static Names) -> Vec<Section<'a>> {
-        let Some(given) = self.given.get(names.section) else {
+    pub(super) fn sections(&self, table: &'static Table) -> Vec<Section<'a>> {
+        let Some(written) = self.written.get(table.name) else {
             return Vec::new();
         };
-        let not_a_list = || match self
-            .names
-            .find(names.section)
-            .map(|setting| setting.example)
-        {
-            Some(example) if !example.is_empty() => format!(
-                "`{0}` is a list of sections: write {0} = {example}",
-                names.section
-            ),
-            _ => format!(
-                "`{0}` is a list of sections: write [[{0}]] before each",
-                names.section
-            ),
-        };
-        let DeValue::Array(list) = given.value else {
-            self.context.mistakes.at(&given.at, not_a_list());
-            return Vec::new();
-        };
-        let is_in_file = matches!(given.at, At::File(_));
-        let section = |(index, item): (usize, &'a toml::Spanned<DeValue<'a>>)| {
-            let at = if is_in_file {
-                At::File(item.span())
-            } else {
-                given.at.clone()
+        let not_a_list = |at: &At<'_>| {
+            let message = match self.setting(table.name).example {
+                "" => format!(
+                    "`{0}` is a list of sections: write [[{0}]] before each",
+                    table.name
+                ),
+                example => format!(
+                    "`{0}` is a list of sections: write {0} = {example}",
+                    table.name
+                ),
             };
-            let absent = Section::absent(names, self.context).with_index(index);
-            match item.get_ref() {
-                DeValue::Table(table) => absent.with_table(table, at),
-                _ => {
-                    self.context.mistakes.at(&at, not_a_list());
-                    absent
-                }
+            self.context.mistakes.at(at, message);
+        };
+        let DeValue::Array(list) = written.value else {
+            not_a_list(&written.at);
+            return Vec::new();
+        };
+        let section = |(index, item): (usize, &'a toml::Spanned<DeValue<'a>>)| {
+            let at = match &written.at {
+                At::File(_) => At::File(item.span()),
+                at => at.clone(),
+            };
+            let absent = Section::absent(table, self.context).with_index(index);
+            if let DeValue::Table(text) = item.get_ref() {
+                absent.with_table(text, at)
+            } else {
+                not_a_list(&at);
+                absent
             }
         };
         list.iter().enumerate().map(section).collect()
@@ -426,19 +406,19 @@ impl<'a> Section<'a> {
 
     /// Whether it is written, here or for all.
     pub(super) fn has(&self, name: &str) -> bool {
-        self.given.contains_key(name)
+        self.written.contains_key(name)
     }
 
     /// Whether it is written here.
     pub(super) fn says(&self, name: &str) -> bool {
-        self.given
+        self.written
             .get(name)
-            .is_some_and(|given| !given.is_inherited)
+            .is_some_and(|written| !written.is_inherited)
     }
 
     /// How its header is written.
     pub(super) fn header(&self) -> &'static str {
-        self.names.header
+        self.table.header
     }
 
     pub(super) fn is_present(&self) -> bool {
@@ -449,11 +429,11 @@ impl<'a> Section<'a> {
     /// else at the section itself. Where others of them stand elsewhere, that is said. What is said
     /// for all alone was noted there.
     pub(super) fn mistake(&self, settings: &[&str], message: impl Into<String>) {
-        let written: Vec<(&str, &Given<'_>)> = settings
+        let written: Vec<(&str, &Written<'_>)> = settings
             .iter()
-            .filter_map(|name| Some((*name, self.given.get(*name)?)))
+            .filter_map(|name| Some((*name, self.written.get(*name)?)))
             .collect();
-        let blamed = written.iter().find(|(_, given)| !given.is_inherited);
+        let blamed = written.iter().find(|(_, written)| !written.is_inherited);
         let mut message = message.into();
         let Some((_, first)) = blamed else {
             if written.is_empty() {
@@ -461,11 +441,11 @@ impl<'a> Section<'a> {
             }
             return;
         };
-        for (name, given) in written
+        for (name, written) in written
             .iter()
-            .filter(|(_, given)| is_elsewhere(first, given))
+            .filter(|(_, written)| is_elsewhere(first, written))
         {
-            message += &format!("\n  `{name}` is in {}", self.source(given));
+            message += &format!("\n  `{name}` is in {}", self.source(written));
         }
         self.context.mistakes.at(&first.at, message);
     }
@@ -488,10 +468,10 @@ impl<'a> Section<'a> {
         }
     }
 
-    fn source(&self, given: &Given<'_>) -> String {
-        let words = self.context.mistakes.words(&given.at);
+    fn source(&self, written: &Written<'_>) -> String {
+        let words = self.context.mistakes.words(&written.at);
         // A variable for all routes says so by its name.
-        if given.is_inherited && matches!(given.at, At::File(_)) {
+        if written.is_inherited && matches!(written.at, At::File(_)) {
             format!("{words}, [defaults]")
         } else {
             words
@@ -500,18 +480,7 @@ impl<'a> Section<'a> {
 }
 
 /// Whether somebody who looks at the one may not see the other.
-/// Something else is where a file should be.
-fn no_file(path: &Path, is_directory: bool) -> String {
-    let path = path.display();
-    if is_directory {
-        return format!("{path} is a directory: name the file in it");
-    }
-    format!(
-        "{path} is no plain file but a device, a pipe or a socket: put what it holds into a file"
-    )
-}
-
-fn is_elsewhere(one: &Given<'_>, other: &Given<'_>) -> bool {
+fn is_elsewhere(one: &Written<'_>, other: &Written<'_>) -> bool {
     one.is_inherited != other.is_inherited
         || match (&one.at, &other.at) {
             (At::File(_), At::File(_)) => false,

@@ -19,6 +19,7 @@ use tokio::sync::Mutex;
 pub use self::changes::Change;
 use super::live::{Lasting, Live};
 use crate::admin::{Readiness, Rules};
+use crate::config::settings::needs_restart;
 use crate::config::{Config, ConfigError, Limits};
 
 /// Reads the configuration again: the file as it is now, under the flags and the environment that
@@ -213,18 +214,4 @@ impl Reloader {
             }
         }
     }
-}
-
-/// Whether a setting is decided when the gateway starts.
-fn needs_restart(setting: &str) -> bool {
-    let names = [
-        "listen",
-        "admin",
-        "store",
-        "high_water_file",
-        "spill_directory",
-        "limits.attempts_max",
-        "limits.velocity_entries_max",
-    ];
-    names.contains(&setting) || setting.starts_with("limits.buffered_")
 }

@@ -1,41 +1,41 @@
 //! The tables of `docs/configuration.md`.
 
-use crate::config::file::names::{ALL, Fallback, Kind, Names, Setting, VELOCITY};
+use crate::config::settings::{Fallback, Kind, Setting, TABLES, Table, VELOCITY};
 use crate::config::text::{spelled, spelled_size};
 
 pub(super) fn tables() -> String {
     let mut text = String::new();
-    for names in ALL {
-        text += &section(names);
+    for table in TABLES {
+        text += &section(table);
     }
     text + &format!(
         "### `velocity`\n\nEach entry of the list has all three.\n\n{}",
-        table(&VELOCITY)
+        rows(&VELOCITY)
     )
 }
 
-fn section(names: &Names) -> String {
-    let title = if names.header.is_empty() {
+fn section(table: &Table) -> String {
+    let title = if table.header.is_empty() {
         "Top of the file".to_owned()
     } else {
-        format!("`{}`", names.header)
+        format!("`{}`", table.header)
     };
     // What all routes say is what each may say: one table is enough.
-    let table = if names.section == "defaults" {
+    let settings = if table.name == "defaults" {
         String::new()
     } else {
-        table(names) + "\n"
+        rows(table) + "\n"
     };
     format!(
-        "## {title}\n\n{} {}\n\n{table}",
-        names.about,
-        variable(names)
+        "## {title}\n\n{} {}\n\n{settings}",
+        table.about,
+        variable(table)
     )
 }
 
 /// How the settings are called in the environment.
-fn variable(names: &Names) -> String {
-    match (names.section, names.settings().next()) {
+fn variable(table: &Table) -> String {
+    match (table.name, table.settings().next()) {
         (_, None) => String::new(),
         ("", Some(first)) => format!(
             "As a variable: `HAPAX__{}`.",
@@ -52,8 +52,8 @@ fn variable(names: &Names) -> String {
     }
 }
 
-fn table(names: &Names) -> String {
-    let rows = names
+fn rows(table: &Table) -> String {
+    let rows = table
         .settings()
         .filter(|setting| !setting.is_section())
         .map(row);
@@ -69,7 +69,7 @@ fn row(setting: &Setting) -> String {
         setting.name,
         value(setting.kind),
         default(setting),
-        setting.means
+        setting.meaning()
     )
 }
 
@@ -85,7 +85,7 @@ fn default(setting: &Setting) -> String {
 fn value(kind: Kind) -> String {
     match kind {
         Kind::Section(_) => "section".to_owned(),
-        Kind::Sections(names) => format!("list of `{}`", names.section),
+        Kind::Sections(table) => format!("list of `{}`", table.name),
         Kind::Text => "text".to_owned(),
         Kind::Choice(words) => words
             .iter()

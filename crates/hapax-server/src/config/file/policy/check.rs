@@ -3,8 +3,8 @@
 use hapax::core::policy::{KeySource, PolicyError};
 use hapax::{KeyRule, Mode, Policy};
 
-use super::super::names::ROUTES;
 use super::super::section::Section;
+use crate::config::settings::ROUTES;
 use crate::config::{Timeouts, text};
 
 /// Notes what contradicts itself. Of two settings that do, one that was said for all routes gives
@@ -54,7 +54,7 @@ fn give_way<T: Default>(
             format!("`{weaker}` does nothing beside `{stronger}`: {why}: leave one out"),
         );
     }
-    section.ignores(weaker, why);
+    section.report_ignored(weaker, why);
     *value = T::default();
 }
 
@@ -74,7 +74,7 @@ fn keys(section: &Section<'_>, policy: &mut Policy) {
                     format!("`{name}` is about keys, and key = \"off\" ignores them: leave it out, or write key = \"optional\""),
                 );
             }
-            section.ignores(name, "key is off");
+            section.report_ignored(name, "key is off");
         }
         policy.shadow = false;
     }
@@ -112,7 +112,7 @@ fn answers(section: &Section<'_>, policy: &mut Policy) {
                     format!("`{name}` is about answers that are kept, and keep_answers = false keeps none: leave one out"),
                 );
             }
-            section.ignores(name, "no answers are kept");
+            section.report_ignored(name, "no answers are kept");
         }
     }
 }
@@ -121,7 +121,7 @@ fn answers(section: &Section<'_>, policy: &mut Policy) {
 fn blamed(error: &str) -> Vec<&'static str> {
     let named = error.split('`').skip(1).step_by(2);
     named
-        .filter_map(|name| ROUTES.word(name.split('.').next().unwrap_or_default()))
+        .filter_map(|name| ROUTES.find_name(name.split('.').next().unwrap_or_default()))
         .collect()
 }
 

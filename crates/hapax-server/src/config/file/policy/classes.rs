@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use hapax::core::outcome::Class;
 use toml::de::DeValue;
 
-use super::super::names::Kind;
 use super::super::value::{Read, kind};
+use crate::config::settings::Kind;
 
 const EXAMPLE: &str = "{ \"404\" = \"release\", \"5xx\" = \"unknown\" }";
 
-pub(super) fn read(value: &DeValue<'_>, _: Kind) -> Read<BTreeMap<u16, Class>> {
+pub(crate) fn read(value: &DeValue<'_>, _: Kind) -> Read<BTreeMap<u16, Class>> {
     let DeValue::Table(table) = value else {
         return Err(format!(
             "this must be statuses and their classes, as in {EXAMPLE}, and is {}",

@@ -3,7 +3,7 @@
 use hapax::core::fingerprint::{BodyMode, FingerprintPolicy, Selection};
 
 use super::super::section::Section;
-use super::super::value::{parsed, texts};
+use super::super::value::{parse_texts, parsed};
 use super::key::{pointer, telling_field};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -14,7 +14,7 @@ enum Word {
     Multipart,
 }
 
-pub(super) fn read(section: &Section<'_>) -> FingerprintPolicy {
+pub(crate) fn read(section: &Section<'_>) -> FingerprintPolicy {
     let word = section
         .get("fingerprint", parsed(word))
         .unwrap_or(Word::Auto);
@@ -26,7 +26,9 @@ pub(super) fn read(section: &Section<'_>) -> FingerprintPolicy {
         Word::Multipart => BodyMode::Multipart,
     };
     let headers = section
-        .get("fingerprint_headers", texts("x-api-version", telling_field))
+        .get("fingerprint_headers", |value, _| {
+            parse_texts("x-api-version", telling_field, value)
+        })
         .unwrap_or_default();
     let mut policy = FingerprintPolicy::default();
     policy.body = body;
@@ -73,12 +75,16 @@ fn selection(section: &Section<'_>, word: Word) -> Selection {
     }
     let omit = || {
         section
-            .get("fingerprint_omit", texts("/sent_at", pointer))
+            .get("fingerprint_omit", |value, _| {
+                parse_texts("/sent_at", pointer, value)
+            })
             .map(Selection::Omit)
     };
     let only = || {
         section
-            .get("fingerprint_only", texts("/amount", pointer))
+            .get("fingerprint_only", |value, _| {
+                parse_texts("/amount", pointer, value)
+            })
             .map(Selection::Only)
     };
     let selection = if omits { omit() } else { only().or_else(omit) };

@@ -23,7 +23,7 @@ const CHANGING: [&str; 8] = [
     "x-request-id",
 ];
 
-pub(super) fn rule(text: &str) -> Read<KeyRule> {
+pub(crate) fn rule(text: &str) -> Read<KeyRule> {
     match text {
         "required" => Ok(KeyRule::Required),
         "optional" => Ok(KeyRule::Optional),
@@ -39,7 +39,7 @@ pub(super) fn rule(text: &str) -> Read<KeyRule> {
 }
 
 /// A field that reaches the guard as it was sent. Whether it is one at all, the policy says.
-pub(super) fn field(text: &str) -> Read<Arc<str>> {
+pub(crate) fn field(text: &str) -> Read<Arc<str>> {
     match HeaderName::try_from(text) {
         Ok(name) if fields::is_ours(&name) => Err(format!(
             "`{text}` is a field that the gateway itself sets or takes off: no key can be in it"
@@ -48,7 +48,7 @@ pub(super) fn field(text: &str) -> Read<Arc<str>> {
     }
 }
 
-pub(super) fn source(text: &str) -> Read<KeySource> {
+pub(crate) fn source(text: &str) -> Read<KeySource> {
     match text.split_once(':') {
         None if text == "header" => Ok(KeySource::Field),
         Some(("body", pointer)) => Ok(KeySource::Body(place(pointer)?)),

@@ -8,7 +8,7 @@ use super::super::section::Section;
 use super::super::value::parsed;
 use crate::config::StoreUrl;
 
-pub(super) fn mode(text: &str) -> Result<Mode, String> {
+pub(crate) fn mode(text: &str) -> Result<Mode, String> {
     let words = || {
         Mode::ALL
             .map(|mode| format!("\"{}\"", mode.word()))
@@ -58,7 +58,7 @@ pub(super) fn needs(
                     ),
                 );
             }
-            section.ignores("probe", "the mode asks nobody");
+            section.report_ignored("probe", "the mode asks nobody");
             None
         }
         (_, None) => None,

@@ -78,9 +78,9 @@ impl Keeper {
         metrics: Metrics,
         before: Option<&Keeper>,
     ) -> Result<Keeper, String> {
-        let place = match &settings.keys {
-            KeysFrom::File(path) => Place::File(path.clone()),
-            KeysFrom::Secret(path) => Place::Secret(path.clone()),
+        let place = match settings.keys().ok_or("[jwt] lacks its keys")? {
+            KeysFrom::File(path) => Place::File(path),
+            KeysFrom::Secret(path) => Place::Secret(path),
             KeysFrom::Url(url) => Place::Url(Fetcher::new(
                 url.expose(),
                 settings.ca_file.as_deref(),
@@ -142,7 +142,7 @@ impl Keeper {
 
 /// The same keys may be expected there.
 fn is_same_place(one: &config::Jwt, other: &config::Jwt) -> bool {
-    one.keys == other.keys && one.algorithms == other.algorithms
+    one.keys() == other.keys() && one.algorithms == other.algorithms
 }
 
 /// Reads the keys now and then, for as long as it is kept.

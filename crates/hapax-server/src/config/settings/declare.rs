@@ -1,0 +1,469 @@
+//! How a setting is declared: the macro, and what may be written.
+
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use toml::de::DeValue;
+
+use super::{Fallback, Kind, Setting};
+use crate::config::Secret;
+use crate::config::file::section::Section;
+use crate::config::file::value::{self, Read, parsed};
+use crate::config::text;
+
+/// A group of settings and the struct that holds their values. Made by [`settings!`].
+pub(crate) trait Settings: Sized {
+    /// In the order in which they are shown.
+    const SETTINGS: &'static [Setting];
+
+    /// What a section says, and the defaults of what it does not say; without a section, the
+    /// defaults. Mistakes are noted, and a default stands for what could not be read.
+    fn read(section: Option<&Section<'_>>) -> Self;
+
+    /// Every setting with its value, to compare and to show.
+    fn values(&self) -> Vec<Shown>;
+}
+
+/// The value of a setting.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Shown {
+    pub(crate) name: &'static str,
+    /// In full, secrets included: never to be shown.
+    pub(crate) compared: String,
+    /// Without secrets.
+    pub(crate) shown: String,
+}
+
+/// What may be written for a setting whose value is a `T`: how that is read and shown.
+pub(crate) struct Spec<T> {
+    pub(crate) kind: Kind,
+    pub(crate) reader: Reader<T>,
+    /// Without secrets; `None` if there is no value.
+    display: fn(&T) -> Option<String>,
+    /// In full.
+    compare: fn(&T) -> Option<String>,
+    pub(crate) needs_restart: bool,
+}
+
+/// How a value is read.
+pub(crate) enum Reader<T> {
+    Value(fn(&DeValue<'_>, Kind) -> Read<T>),
+    Text(fn(&str) -> Read<T>),
+    /// A path, which begins at a place that only the section knows.
+    Path(
+        fn(&Section<'_>, &'static str) -> Option<PathBuf>,
+        fn(PathBuf) -> T,
+    ),
+    /// By whoever looks at several settings at once.
+    Section(fn(&Section<'_>, &'static str) -> Option<T>),
+}
+
+impl<T> Spec<T> {
+    const fn new(kind: Kind, reader: Reader<T>, display: fn(&T) -> Option<String>) -> Spec<T> {
+        Spec {
+            kind,
+            reader,
+            display,
+            compare: display,
+            needs_restart: false,
+        }
+    }
+
+    /// Its value has secrets in it: `compare` tells all of it.
+    pub(super) const fn compared_by(self, compare: fn(&T) -> Option<String>) -> Spec<T> {
+        Spec { compare, ..self }
+    }
+
+    /// Only a start can change it.
+    pub(super) const fn at_start(self) -> Spec<T> {
+        Spec {
+            needs_restart: true,
+            ..self
+        }
+    }
+
+    /// The value that a declaration spells.
+    ///
+    /// # Panics
+    ///
+    /// If it is no value: every declaration is tried by the tests.
+    pub(super) fn parse(&self, text: &str) -> T {
+        let written = self.kind.in_toml(text);
+        let value = || DeValue::parse(&written).map_err(|error| error.to_string());
+        let read = match self.reader {
+            Reader::Value(read) => value().and_then(|value| read(value.get_ref(), self.kind)),
+            Reader::Text(parse) => parse(text),
+            Reader::Path(_, make) => Ok(make(text.into())),
+            Reader::Section(_) => Err("only a section can say this".to_owned()),
+        };
+        read.unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    /// A value to compare and to show.
+    pub(super) fn show(&self, setting: &Setting, value: &T) -> Shown {
+        let none = match setting.fallback {
+            Fallback::Words(words) => words.replace('`', ""),
+            _ => "none".to_owned(),
+        };
+        Shown {
+            name: setting.name,
+            compared: (self.compare)(value).unwrap_or_else(|| none.clone()),
+            shown: (self.display)(value).unwrap_or(none),
+        }
+    }
+}
+
+/// Declares settings: see the [module](super) for how.
+macro_rules! settings {
+    // With the struct that holds their values, and fields of it that are no settings.
+    (
+        $(#[$meta:meta])*
+        pub struct $Struct:ident {
+            $(
+                $(#[doc = $means:literal])+
+                $name:ident: $type:ty = $fallback:ident $($text:literal)*, $spec:expr, $example:literal;
+            )*
+        }
+        $(and {
+            $(
+                $(#[doc = $other_means:literal])+
+                $other:ident: $other_type:ty,
+            )*
+        })?
+    ) => {
+        $(#[$meta])*
+        pub struct $Struct {
+            $($(#[doc = $means])+ pub $name: $type,)*
+            $($($(#[doc = $other_means])+ pub $other: $other_type,)*)?
+        }
+
+        impl $crate::config::settings::Settings for $Struct {
+            const SETTINGS: &'static [$crate::config::settings::Setting] =
+                settings!(@table $($($means)+, $name $type, $fallback $($text)*, $spec, $example;)*);
+
+            fn read(section: Option<&$crate::config::file::section::Section<'_>>) -> Self {
+                $Struct {
+                    $($name: {
+                        let spec: $crate::config::settings::Spec<$type> = $spec;
+                        section
+                            .and_then(|section| section.value(stringify!($name), &spec))
+                            .unwrap_or_else(|| {
+                                settings!(@absent $type, $spec, $example, $fallback $($text)*)
+                            })
+                    },)*
+                    $($($other: Default::default(),)*)?
+                }
+            }
+
+            fn values(&self) -> Vec<$crate::config::settings::Shown> {
+                let mut settings = Self::SETTINGS.iter();
+                let mut next = || settings.next().expect("one for each declaration");
+                vec![$({
+                    let spec: $crate::config::settings::Spec<$type> = $spec;
+                    spec.show(next(), &self.$name)
+                }),*]
+            }
+        }
+    };
+    // For a struct of somebody else, whose default is its own. A field may have another name.
+    (
+        impl for $Struct:ident {
+            $(
+                $(#[doc = $means:literal])+
+                $name:ident $($(in $field:ident)? : $type:ty)? = $fallback:ident $($text:literal)*, $spec:expr, $example:literal;
+            )*
+        }
+    ) => {
+        impl $crate::config::settings::Settings for $Struct {
+            const SETTINGS: &'static [$crate::config::settings::Setting] =
+                settings!(@table $($($means)+, $name $($type)?, $fallback $($text)*, $spec, $example;)*);
+
+            fn read(section: Option<&$crate::config::file::section::Section<'_>>) -> Self {
+                let mut read = <$Struct>::default();
+                $($(
+                    let spec: $crate::config::settings::Spec<$type> = $spec;
+                    let value = section.and_then(|section| section.value(stringify!($name), &spec));
+                    if let Some(value) = value {
+                        settings!(@field read $name $($field)?) = value;
+                    }
+                )?)*
+                read
+            }
+
+            fn values(&self) -> Vec<$crate::config::settings::Shown> {
+                let mut values = Vec::new();
+                let mut settings = Self::SETTINGS.iter();
+                $(
+                    let _setting = settings.next().expect("one for each declaration");
+                    $(
+                        let spec: $crate::config::settings::Spec<$type> = $spec;
+                        values.push(spec.show(_setting, &settings!(@field self $name $($field)?)));
+                    )?
+                )*
+                values
+            }
+        }
+    };
+    // Described, and read by hand.
+    (
+        $vis:vis const $NAME:ident {
+            $(
+                $(#[doc = $means:literal])+
+                $name:ident = $fallback:ident $($text:literal)*, $spec:expr, $example:literal;
+            )*
+        }
+    ) => {
+        $vis const $NAME: &[$crate::config::settings::Setting] =
+            settings!(@table $($($means)+, $name, $fallback $($text)*, $spec, $example;)*);
+    };
+
+    (@table $($($means:literal)+, $name:ident $($type:ty)?, $fallback:ident $($text:literal)*, $spec:expr, $example:literal;)*) => {
+        &[$({
+            const SPEC: $crate::config::settings::Spec<settings!(@type $($type)?)> = $spec;
+            $crate::config::settings::Setting {
+                name: stringify!($name),
+                kind: SPEC.kind,
+                fallback: settings!(@fallback $fallback $($text)*),
+                example: $example,
+                means: concat!($($means),+),
+                needs_restart: SPEC.needs_restart,
+            }
+        }),*]
+    };
+
+    (@type) => { () };
+    (@type $type:ty) => { $type };
+
+    (@field $holder:ident $name:ident) => { $holder.$name };
+    (@field $holder:ident $name:ident $field:ident) => { $holder.$field };
+
+    (@fallback is $text:literal) => { $crate::config::settings::Fallback::Is($text) };
+    (@fallback none) => { $crate::config::settings::Fallback::Nothing };
+    (@fallback words $words:literal) => { $crate::config::settings::Fallback::Words($words) };
+    (@fallback usual $text:literal $words:literal) => {
+        $crate::config::settings::Fallback::Words($words)
+    };
+    (@fallback required) => { $crate::config::settings::Fallback::Required };
+    (@fallback flagged) => { $crate::config::settings::Fallback::Required };
+
+    (@absent $type:ty, $spec:expr, $example:literal, is $text:literal) => {{
+        let spec: $crate::config::settings::Spec<$type> = $spec;
+        spec.parse($text)
+    }};
+    (@absent $type:ty, $spec:expr, $example:literal, usual $text:literal $words:literal) => {
+        settings!(@absent $type, $spec, $example, is $text)
+    };
+    // Nobody gets to see this: a check refuses the configuration.
+    (@absent $type:ty, $spec:expr, $example:literal, required) => {
+        settings!(@absent $type, $spec, $example, is $example)
+    };
+    (@absent $type:ty, $spec:expr, $example:literal, $($other:tt)*) => { Default::default() };
+}
+pub(super) use settings;
+
+/// By how it is displayed.
+pub(super) fn display<T: Display>(value: &T) -> Option<String> {
+    Some(value.to_string())
+}
+
+/// By how it looks to a programmer: for what has no spelling of its own.
+pub(super) fn debug<T: std::fmt::Debug>(value: &T) -> Option<String> {
+    Some(format!("{value:?}"))
+}
+
+/// A list, or what else has several parts.
+#[expect(
+    clippy::ptr_arg,
+    reason = "a declaration wants a function of its very type"
+)]
+pub(super) fn list<T: Display>(values: &Vec<T>) -> Option<String> {
+    let values: Vec<String> = values.iter().map(ToString::to_string).collect();
+    Some(values.join(", "))
+}
+
+/// Text that says something to `parse`.
+pub(super) const fn text<T: Display>(parse: fn(&str) -> Read<T>) -> Spec<T> {
+    shown_text(parse, display)
+}
+
+pub(super) const fn shown_text<T>(
+    parse: fn(&str) -> Read<T>,
+    show: fn(&T) -> Option<String>,
+) -> Spec<T> {
+    Spec::new(Kind::Text, Reader::Text(parse), show)
+}
+
+/// One of these words.
+pub(super) const fn choice<T>(
+    words: &'static [&'static str],
+    parse: fn(&str) -> Read<T>,
+    show: fn(&T) -> Option<String>,
+) -> Spec<T> {
+    Spec::new(Kind::Choice(words), Reader::Text(parse), show)
+}
+
+/// A text or a list of them.
+pub(super) const fn texts<T>(
+    read: fn(&DeValue<'_>, Kind) -> Read<T>,
+    show: fn(&T) -> Option<String>,
+) -> Spec<T> {
+    value(Kind::TextOrList, read, show)
+}
+
+/// What has a reader of its own.
+pub(super) const fn value<T>(
+    kind: Kind,
+    read: fn(&DeValue<'_>, Kind) -> Read<T>,
+    show: fn(&T) -> Option<String>,
+) -> Spec<T> {
+    Spec::new(kind, Reader::Value(read), show)
+}
+
+/// What is read from several settings at once.
+pub(super) const fn several<T>(
+    kind: Kind,
+    read: fn(&Section<'_>, &'static str) -> Option<T>,
+    show: fn(&T) -> Option<String>,
+) -> Spec<T> {
+    Spec::new(kind, Reader::Section(read), show)
+}
+
+/// What is only described, and read by hand.
+pub(super) const fn described(kind: Kind) -> Spec<()> {
+    Spec::new(kind, Reader::Section(|_, _| None), |()| None)
+}
+
+/// True or false.
+pub(super) const fn switch() -> Spec<bool> {
+    value(Kind::Switch, value::switch, display)
+}
+
+/// A number of something.
+pub(super) trait Number: Sized {
+    fn from_number(number: u64) -> Option<Self>;
+    fn number(&self) -> Option<u64>;
+}
+
+macro_rules! numbers {
+    ($($type:ty)*) => {$(
+        impl Number for $type {
+            fn from_number(number: u64) -> Option<Self> {
+                number.try_into().ok()
+            }
+
+            fn number(&self) -> Option<u64> {
+                u64::try_from(*self).ok()
+            }
+        }
+    )*};
+}
+numbers!(u32 u64 usize);
+
+impl<N: Number> Number for Option<N> {
+    fn from_number(number: u64) -> Option<Self> {
+        N::from_number(number).map(Some)
+    }
+
+    fn number(&self) -> Option<u64> {
+        self.as_ref().and_then(N::number)
+    }
+}
+
+pub(super) const fn count<N: Number>(min: u64, max: u64) -> Spec<N> {
+    value(Kind::Count { min, max }, read_number, |number| {
+        number.number().map(|number| number.to_string())
+    })
+}
+
+pub(super) const fn size<N: Number>(min: u64, max: u64) -> Spec<N> {
+    value(Kind::Size { min, max }, read_number, |bytes| {
+        bytes.number().map(text::spelled_size)
+    })
+}
+
+/// As many bytes as somebody likes, none included.
+pub(super) const fn bytes<N: Number>() -> Spec<N> {
+    size(0, u64::MAX)
+}
+
+fn read_number<N: Number>(value: &DeValue<'_>, kind: Kind) -> Read<N> {
+    let number = value::number(value, kind)?;
+    N::from_number(number).ok_or_else(|| {
+        format!("{number} is more than this machine can address: write a smaller number")
+    })
+}
+
+/// At most `max`; `over` says why not more, and is empty where somebody else judges it.
+pub(super) const fn duration(zero: bool, max: Duration, over: &'static str) -> Spec<Duration> {
+    value(
+        Kind::Duration { zero, max, over },
+        value::duration,
+        |duration| Some(text::spelled(*duration)),
+    )
+}
+
+/// No timeout is meant to be longer than a day, and every runtime's arithmetic takes it.
+const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);
+const OVER_A_DAY: &str =
+    "this is over a day, and nothing here may take that long: write at most \"24h\"";
+
+pub(super) const fn up_to_a_day() -> Spec<Duration> {
+    duration(true, A_DAY, OVER_A_DAY)
+}
+
+/// The same, and not none.
+pub(super) const fn timeout() -> Spec<Duration> {
+    duration(false, A_DAY, OVER_A_DAY)
+}
+
+/// A duration of any length; [`Policy::validate`](hapax::Policy::validate) judges those.
+pub(super) const fn any_duration() -> Spec<Duration> {
+    duration(true, Duration::from_secs(100 * 365 * 24 * 60 * 60), "")
+}
+
+/// A file that is there.
+pub(super) const fn file<P: From<PathBuf> + Clone + Into<Option<PathBuf>>>() -> Spec<P> {
+    path(|section, name| section.file(name))
+}
+
+/// A directory that is there.
+pub(super) const fn directory() -> Spec<Option<PathBuf>> {
+    path(|section, name| section.directory(name))
+}
+
+/// A file that may be there or not.
+pub(super) const fn new_file() -> Spec<Option<PathBuf>> {
+    path(|section, name| section.new_file(name))
+}
+
+const fn path<P: From<PathBuf> + Clone + Into<Option<PathBuf>>>(
+    find: fn(&Section<'_>, &'static str) -> Option<PathBuf>,
+) -> Spec<P> {
+    Spec::new(Kind::Path, Reader::Path(find, P::from), |path| {
+        let path: Option<PathBuf> = path.clone().into();
+        path.map(|path| path.display().to_string())
+    })
+}
+
+/// A token that somebody presents, or the setting `file` that names a file which has it.
+pub(super) const fn token(file: &'static str) -> Spec<Option<Secret>> {
+    several(
+        Kind::Secret { file },
+        |section, name| section.secret(name, Secret::token).map(Some),
+        |token| token.as_ref().map(|_| "(hidden)".to_owned()),
+    )
+    .compared_by(|token| token.as_ref().map(|token| token.expose().to_owned()))
+}
+
+impl Section<'_> {
+    /// What this section says of a setting, if it is there and good. What is wrong with it is noted.
+    pub(crate) fn value<T>(&self, name: &'static str, spec: &Spec<T>) -> Option<T> {
+        match spec.reader {
+            Reader::Value(read) => self.get(name, read),
+            Reader::Text(parse) => self.get(name, parsed(parse)),
+            Reader::Path(find, make) => find(self, name).map(make),
+            Reader::Section(read) => read(self, name),
+        }
+    }
+}

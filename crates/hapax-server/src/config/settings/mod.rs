@@ -1,0 +1,344 @@
+//! Every setting, declared once.
+//!
+//! The reader of files and variables, the bounds, the defaults, what a reload compares, the JSON
+//! Schema, `hapax config print` and the tables of `docs/configuration.md` are all made from these
+//! declarations. `gateway.rs` has the settings of the gateway itself, `principals.rs` how callers
+//! are known, `policy.rs` what a route may say; `declare.rs` has the macro and the kinds of values,
+//! `suggest.rs` what somebody may have meant who wrote another name.
+//!
+//! # How to add a setting
+//!
+//! Write it where it shall stand in the documentation:
+//!
+//! ```text
+//! /// what it means, in a sentence of Markdown
+//! streams_max: u32 = is "128", count(1, 10_000), "32";
+//! ```
+//!
+//! That is its meaning, its name and the type of its field, what counts if nobody writes it, what
+//! may be written, and a good example that is not the default. If nobody writes it, there is
+//!
+//! - `is "VALUE"`: this value;
+//! - `none`: nothing, for a field that is an `Option` or a list;
+//! - `words "SENTENCE"`: nothing here, and the sentence says what the gateway makes of it;
+//! - `usual "VALUE" "SENTENCE"`: this value, until a check changes it as the sentence says;
+//! - `required`: a mistake, which a check has to tell;
+//! - `flagged`: the same, unless a flag says it.
+//!
+//! A setting without a type is only described here, and read by hand. A field of `Policy` needs its
+//! default in `hapax-core`; a test holds the two to each other. Then use the value, and let
+//! `HAPAX_BLESS=1 cargo test --test configuration` write the tables of the documentation. What
+//! contradicts other settings is told by the checks in `config/file/`.
+
+mod declare;
+mod gateway;
+mod policy;
+mod principals;
+mod suggest;
+
+use std::time::Duration;
+
+pub(crate) use self::declare::{Settings, Shown, Spec};
+pub use self::gateway::{Config, Drain, Limits, Timeouts, Tls, Upstream};
+pub(crate) use self::policy::{POLICY, ROUTE, VELOCITY};
+pub use self::principals::{ForwardAuth, Jwt};
+pub(crate) use self::suggest::{describe_unknown, find_nearest};
+
+/// A section as it is declared: the settings that may stand in it.
+pub(crate) struct Table {
+    /// Its name; empty for what stands before the first section.
+    pub(crate) name: &'static str,
+    /// How its header is written.
+    pub(crate) header: &'static str,
+    /// What it is for: a paragraph of `docs/configuration.md`.
+    pub(crate) about: &'static str,
+    /// The settings and sections inside it. In groups, because routes and their defaults share one.
+    pub(crate) groups: &'static [&'static [Setting]],
+}
+
+/// In the order in which they are shown.
+pub(crate) const TABLES: [&Table; 10] = [
+    &TOP,
+    &JWT,
+    &FORWARD_AUTH,
+    &UPSTREAM,
+    &TLS,
+    &TIMEOUTS,
+    &LIMITS,
+    &DRAIN,
+    &DEFAULTS,
+    &ROUTES,
+];
+
+pub(crate) static TOP: Table = Table {
+    name: "",
+    header: "",
+    about: "What stands before the first section. `--listen`, `--admin`, `--store` and \
+            `--principal` are the same as flags.",
+    groups: &[
+        Config::SETTINGS,
+        &[
+            inner(Kind::Section(&JWT)),
+            inner(Kind::Section(&FORWARD_AUTH)),
+            inner(Kind::Section(&UPSTREAM)),
+            inner(Kind::Section(&TLS)),
+            inner(Kind::Section(&TIMEOUTS)),
+            inner(Kind::Section(&LIMITS)),
+            inner(Kind::Section(&DRAIN)),
+            inner(Kind::Section(&DEFAULTS)),
+            inner(Kind::Sections(&ROUTES)),
+        ],
+    ],
+};
+
+pub(crate) static JWT: Table = Table {
+    name: "jwt",
+    header: "[jwt]",
+    about: "How tokens are verified, for `principal = \"jwt:CLAIM\"`, see \
+            [principals.md](principals.md). One of `keys_file`, `keys_url` and `secret_file` must \
+            be there.",
+    groups: &[Jwt::SETTINGS],
+};
+
+pub(crate) static FORWARD_AUTH: Table = Table {
+    name: "forward_auth",
+    header: "[forward_auth]",
+    about: "How another service is asked who is asking, for `principal = \"forward-auth:URL\"`, see \
+            [principals.md](principals.md).",
+    groups: &[ForwardAuth::SETTINGS],
+};
+
+pub(crate) static UPSTREAM: Table = Table {
+    name: "upstream",
+    header: "[upstream]",
+    about: "The service behind the gateway.",
+    groups: &[Upstream::SETTINGS],
+};
+
+pub(crate) static TLS: Table = Table {
+    name: "tls",
+    header: "[tls]",
+    about: "With this section clients speak TLS with the gateway; without it they do not. Both \
+            files are PEM.",
+    groups: &[Tls::SETTINGS],
+};
+
+pub(crate) static TIMEOUTS: Table = Table {
+    name: "timeouts",
+    header: "[timeouts]",
+    about: "How long anybody may take: more than nothing, and at most a day.",
+    groups: &[Timeouts::SETTINGS],
+};
+
+pub(crate) static LIMITS: Table = Table {
+    name: "limits",
+    header: "[limits]",
+    about: "How much of anything there may be. Over a limit the new request is refused; a live \
+            record is never evicted.",
+    groups: &[Limits::SETTINGS],
+};
+
+pub(crate) static DRAIN: Table = Table {
+    name: "drain",
+    header: "[drain]",
+    about: "What SIGTERM or SIGINT begins. A second one ends the program at once, with exit code \
+            130.",
+    groups: &[Drain::SETTINGS],
+};
+
+pub(crate) static DEFAULTS: Table = Table {
+    name: "defaults",
+    header: "[defaults]",
+    about: "What every route says that does not say otherwise, and the unwritten one after the \
+            last too: all settings of `[[routes]]` but `name`, `method`, `path` and `principal`.",
+    groups: &[POLICY],
+};
+
+pub(crate) static ROUTES: Table = Table {
+    name: "routes",
+    header: "[[routes]]",
+    about: "Which requests, and what they are promised. The first route that matches counts. After \
+            the last stands, unwritten, one for every path with what `[defaults]` says: POST and \
+            PATCH with a key are guarded. A route that no request can reach is refused.",
+    groups: &[ROUTE, POLICY],
+};
+
+/// A section inside another.
+const fn inner(kind: Kind) -> Setting {
+    let name = match kind {
+        Kind::Section(table) | Kind::Sections(table) => table.name,
+        _ => "",
+    };
+    Setting {
+        name,
+        kind,
+        fallback: Fallback::Nothing,
+        example: "",
+        means: "",
+        needs_restart: false,
+    }
+}
+
+impl Table {
+    /// The settings and sections inside it, in the order in which they are shown.
+    pub(crate) fn settings(&self) -> impl Iterator<Item = &'static Setting> + use<> {
+        self.groups.iter().flat_map(|group| group.iter())
+    }
+
+    /// The setting by that name, or the secret whose file it names.
+    pub(crate) fn find(&self, name: &str) -> Option<&'static Setting> {
+        self.settings()
+            .find(|setting| setting.name == name || setting.file_name() == Some(name))
+    }
+
+    /// Every name that may stand here, those of files with secrets too.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> + use<> {
+        self.settings().flat_map(Setting::names)
+    }
+
+    /// That name, if it may stand here.
+    pub(crate) fn find_name(&self, name: &str) -> Option<&'static str> {
+        self.names().find(|known| *known == name)
+    }
+}
+
+/// Whether a setting, named with its section, is decided when the gateway starts.
+pub(crate) fn needs_restart(path: &str) -> bool {
+    let (section, name) = path.split_once('.').unwrap_or(("", path));
+    TABLES
+        .iter()
+        .find(|known| known.name == section)
+        .and_then(|section| section.find(name))
+        .is_some_and(|setting| setting.needs_restart)
+}
+
+/// One setting of a section, as the documentation knows it.
+pub(crate) struct Setting {
+    /// As it is written.
+    pub(crate) name: &'static str,
+    /// What may be written.
+    pub(crate) kind: Kind,
+    /// What counts when it is not written.
+    pub(crate) fallback: Fallback,
+    /// A good value that is not the default, spelled as [`Fallback::Is`] spells one.
+    pub(crate) example: &'static str,
+    /// What it means, in a sentence of Markdown, with the space that a comment begins with.
+    means: &'static str,
+    /// Whether only a start can change it.
+    needs_restart: bool,
+}
+
+/// What may be written.
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    /// A section inside this one.
+    Section(&'static Table),
+    /// A list of sections.
+    Sections(&'static Table),
+    /// Text of which the reader knows more.
+    Text,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// A file.
+    Path,
+    /// A duration.
+    Duration {
+        /// Whether none at all is one.
+        zero: bool,
+        /// The longest.
+        max: Duration,
+        /// What to say of a longer one; empty where somebody else judges it.
+        over: &'static str,
+    },
+    /// Bytes.
+    Size {
+        /// The fewest.
+        min: u64,
+        /// The most.
+        max: u64,
+    },
+    /// A whole number.
+    Count {
+        /// The least.
+        min: u64,
+        /// The greatest.
+        max: u64,
+    },
+    /// True or false.
+    Switch,
+    /// A list of texts.
+    List,
+    /// A text or a list of them.
+    TextOrList,
+    /// Statuses, each with one of these words.
+    Classes(&'static [&'static str]),
+    /// What must never be shown.
+    Secret {
+        /// The setting that names a file which has it instead.
+        file: &'static str,
+    },
+}
+
+/// What counts when a setting is not written.
+#[derive(Clone, Copy)]
+pub(crate) enum Fallback {
+    /// This value, spelled as in the file but without quotes around text.
+    Is(&'static str),
+    /// Nothing.
+    Nothing,
+    /// The configuration is refused.
+    Required,
+    /// It depends, as these words say.
+    Words(&'static str),
+}
+
+impl Setting {
+    /// What it means, in a sentence of Markdown.
+    pub(crate) fn meaning(&self) -> &'static str {
+        self.means.trim_start()
+    }
+
+    /// The setting that names a file with this secret.
+    pub(crate) const fn file_name(&self) -> Option<&'static str> {
+        match self.kind {
+            Kind::Secret { file } => Some(file),
+            _ => None,
+        }
+    }
+
+    /// Its name, and that of the file with the secret.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> + use<> {
+        [Some(self.name), self.file_name()].into_iter().flatten()
+    }
+
+    /// Whether it is a section of its own rather than a value.
+    pub(crate) const fn is_section(&self) -> bool {
+        matches!(self.kind, Kind::Section(_) | Kind::Sections(_))
+            && !matches!(self.fallback, Fallback::Is(_))
+    }
+}
+
+impl Kind {
+    /// Whether a value is text in quotes.
+    pub(crate) const fn is_text(self) -> bool {
+        matches!(
+            self,
+            Kind::Text | Kind::Choice(_) | Kind::Path | Kind::Duration { .. } | Kind::Secret { .. }
+        )
+    }
+
+    /// A value as a declaration spells it, spelled as in the file.
+    pub(crate) fn in_toml(self, value: &str) -> String {
+        let is_number = || value.bytes().all(|byte| byte.is_ascii_digit());
+        let is_quoted = match self {
+            Kind::Size { .. } => !is_number(),
+            Kind::TextOrList => !value.starts_with('['),
+            _ => self.is_text(),
+        };
+        if is_quoted {
+            format!("\"{value}\"")
+        } else {
+            value.to_owned()
+        }
+    }
+}
