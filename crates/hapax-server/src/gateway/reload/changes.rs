@@ -93,19 +93,21 @@ fn values(config: &Config) -> Vec<Value> {
     add("drain.", config.drain.values());
     let names = config.routes.iter().map(|route| &*route.name).collect();
     add("", vec![plain("routes", join(names))]);
-    for route in config.all_routes() {
+    let own_principals = config.routes.iter().map(|route| route.principal.as_ref());
+    for (route, principal) in config.all_routes().iter().zip(own_principals.chain([None])) {
         let section = format!("routes.{}.", route.name);
         let methods = route.policy.methods.iter().map(|method| &**method);
         let probe = route.probe.as_ref().map_or("none", |path| path.path());
+        let mut own = plain("principal", "as before the first section".to_owned());
+        if let Some(principal) = principal {
+            own.compared = principal.expose();
+            own.shown = principal.to_string();
+        }
         add(&section, route.policy.values());
         let others = vec![
             plain("method", join(methods.collect())),
             plain("probe", probe.to_owned()),
-            Shown {
-                name: "principal",
-                compared: config.principal_of(&route).expose(),
-                shown: config.principal_of(&route).to_string(),
-            },
+            own,
         ];
         add(&section, others);
     }

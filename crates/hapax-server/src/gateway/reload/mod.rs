@@ -168,20 +168,19 @@ impl Reloader {
     }
 
     async fn keep_promises(&self, old: &Config, new: &Config) -> Result<(), ReloadError> {
-        let mut broken = promises::broken(old, new);
+        let mut broken = promises::find_broken(old, new);
         if broken.is_empty() {
             return Ok(());
         }
         let now = Timestamp::from_system_time(SystemTime::now());
         let counted = promises::count(&mut broken, &self.0.lasting.hapax, old, new, now).await;
-        let told = |broken: &promises::Broken| {
-            if counted.is_ok() {
-                broken.counted()
-            } else {
-                broken.told()
-            }
+        let describe = |broken: promises::Broken| match counted {
+            Ok(()) => broken.describe_counted(),
+            Err(_) => broken.what,
         };
-        Err(ReloadError::Promises(broken.iter().map(told).collect()))
+        Err(ReloadError::Promises(
+            broken.into_iter().map(describe).collect(),
+        ))
     }
 
     fn tell(&self, ended: &Result<Vec<Change>, ReloadError>) {

@@ -17,129 +17,97 @@ use crate::config::{Config, Route};
 const COUNTED_MAX: usize = 10_000;
 const PAGE: usize = 1_000;
 
-/// A promise that would be broken.
+/// A promise that would be broken: to the requests with these methods, or with any, that went to
+/// one of the routes `from` and would go to one of the routes `to`.
 pub(super) struct Broken {
-    what: String,
-    of: Of,
+    pub(super) what: String,
+    from: Vec<usize>,
+    to: Vec<usize>,
+    methods: Option<Vec<Method>>,
+    /// Only those whose outcome is unknown.
+    is_of_unknown: bool,
     /// Records that it is about, as far as they were counted.
     records: usize,
 }
 
-/// Which records it is about.
-enum Of {
-    /// All that are live.
-    All,
-    /// Those of the requests that went to the first of these routes and would go to the second.
-    Route {
-        from: usize,
-        to: usize,
-        methods: Vec<Method>,
-        is_unknown: bool,
-    },
-    /// Those of the requests that went to one of these routes and would go to one of those.
-    Routes { from: Vec<usize>, to: Vec<usize> },
-}
-
 /// Every promise that would be broken by going from one configuration to another.
-pub(super) fn broken(old: &Config, new: &Config) -> Vec<Broken> {
+pub(super) fn find_broken(old: &Config, new: &Config) -> Vec<Broken> {
+    let of_all = |what, from, to| Broken {
+        what,
+        from,
+        to,
+        methods: None,
+        is_of_unknown: false,
+        records: 0,
+    };
     let mut all = Vec::new();
     if old.namespace != new.namespace {
         let what = format!(
             "`namespace` changes from {:?} to {:?}: no key would be found again",
             old.namespace, new.namespace
         );
-        all.push(Broken::new(what, Of::All));
+        let places = |config: &Config| (0..=config.routes.len()).collect();
+        all.push(of_all(what, places(old), places(new)));
     }
-    let (before, after) = (
-        old.identity_of(&old.principal),
-        new.identity_of(&new.principal),
-    );
+    let before = old.identity_of(&old.principal);
+    let after = new.identity_of(&new.principal);
     if before != after {
         let what = format!(
-            "`principal` changes from {before} to {after}: callers would be somebody else, and their keys would not be found again"
+            "`principal` changes from {before} to {after}: callers would be somebody else, and \
+             their keys would not be found again"
         );
-        all.push(Broken::new(
-            what,
-            Of::Routes {
-                from: without_own_principal(old),
-                to: without_own_principal(new),
-            },
-        ));
+        let (from, to) = (without_own_principal(old), without_own_principal(new));
+        all.push(of_all(what, from, to));
     }
-    all.extend(between(old, new));
+    all.extend(compare_routes(old, new));
     all
 }
 
 /// The places of the routes that do not say who is asking, the unwritten one too.
 fn without_own_principal(config: &Config) -> Vec<usize> {
-    (0..=config.routes.len())
-        .filter(|place| {
-            config
-                .routes
-                .get(*place)
-                .is_none_or(|route| route.principal.is_none())
-        })
-        .collect()
-}
-
-/// How callers are known on a route, before and after, if not by the same name.
-fn other_principal(
-    before: (&Config, &Route, bool),
-    after: (&Config, &Route, bool),
-) -> Option<String> {
-    // Said once for all of those.
-    if before.2 && after.2 {
-        return None;
-    }
-    let identity = |(config, route, _): (&Config, &Route, bool)| {
-        config.identity_of(config.principal_of(route))
+    let says_nothing = |place: &usize| {
+        let route = config.routes.get(*place);
+        route.is_none_or(|route| route.principal.is_none())
     };
-    let (before, after) = (identity(before), identity(after));
-    (before != after).then(|| format!("from {before} to {after}"))
+    (0..=config.routes.len()).filter(says_nothing).collect()
 }
 
-/// The same of routes alone.
-fn between(old_config: &Config, new_config: &Config) -> Vec<Broken> {
-    let (old, new) = (&old_config.all_routes()[..], &new_config.all_routes()[..]);
-    let (old_plain, new_plain) = (
-        without_own_principal(old_config),
-        without_own_principal(new_config),
-    );
-    let depth = old
-        .iter()
-        .chain(new)
-        .map(|route| route.pattern.depth())
-        .max()
-        .unwrap_or(0)
-        + 1;
+/// The promises that are broken for requests which go from one route to another, or whose route
+/// changes.
+fn compare_routes(old_config: &Config, new_config: &Config) -> Vec<Broken> {
+    let (old, new) = (old_config.all_routes(), new_config.all_routes());
+    let old_plain = without_own_principal(old_config);
+    let new_plain = without_own_principal(new_config);
+    let depths = old.iter().chain(&new).map(|route| route.pattern.depth());
+    let depth = depths.max().unwrap_or(0) + 1;
     let mut all = Vec::new();
     for (from, before) in old.iter().enumerate() {
         for (to, after) in new.iter().enumerate() {
-            let principal = other_principal(
-                (old_config, before, old_plain.contains(&from)),
-                (new_config, after, new_plain.contains(&to)),
+            let identities = (
+                old_config.identity_of(old_config.principal_of(before)),
+                new_config.identity_of(new_config.principal_of(after)),
             );
-            for (breach, methods) in breaches(before, after, principal) {
-                let goes = |method: &Method| {
-                    let paths = before.pattern.common(&after.pattern, depth);
+            // Said once for all routes that do not say who is asking.
+            let is_said = old_plain.contains(&from) && new_plain.contains(&to);
+            let principal = (identities.0 != identities.1 && !is_said)
+                .then(|| format!("from {} to {}", identities.0, identities.1));
+            for (breach, mut methods) in breaches(before, after, principal) {
+                let paths = before.pattern.common(&after.pattern, depth);
+                methods.retain(|method| {
                     paths.iter().any(|path| {
-                        first(old, method, path) == Some(from)
-                            && first(new, method, path) == Some(to)
+                        first(&old, method, path) == Some(from)
+                            && first(&new, method, path) == Some(to)
                     })
-                };
-                let methods: Vec<Method> = methods.into_iter().filter(goes).collect();
+                });
                 if !methods.is_empty() {
-                    let what = breach.told(before, after, &methods);
-                    let is_unknown = matches!(breach, Breach::Mode);
-                    all.push(Broken::new(
-                        what,
-                        Of::Route {
-                            from,
-                            to,
-                            methods,
-                            is_unknown,
-                        },
-                    ));
+                    all.push(Broken {
+                        what: breach.describe(before, after, &methods),
+                        from: vec![from],
+                        to: vec![to],
+                        methods: Some(methods),
+                        is_of_unknown: matches!(breach, Breach::Mode),
+                        records: 0,
+                    });
                 }
             }
         }
@@ -215,10 +183,15 @@ fn key(policy: &Policy) -> (&KeySource, Option<String>) {
 }
 
 impl Breach {
-    fn told(&self, before: &Route, after: &Route, methods: &[Method]) -> String {
+    fn describe(&self, before: &Route, after: &Route, methods: &[Method]) -> String {
         let methods: Vec<&str> = methods.iter().map(Method::as_str).collect();
-        let (methods, now) = (methods.join(" and "), goes_by(before, after));
+        let methods = methods.join(" and ");
         let name = &before.name;
+        let now = if before.name == after.name {
+            String::new()
+        } else {
+            format!(", now under `{}`,", after.name)
+        };
         match self {
             Breach::Unguarded => format!(
                 "route `{name}`{now} would no longer guard {methods}: a retry would run again"
@@ -246,35 +219,13 @@ impl Breach {
     }
 }
 
-fn goes_by(before: &Route, after: &Route) -> String {
-    if before.name == after.name {
-        String::new()
-    } else {
-        format!(", now under `{}`,", after.name)
-    }
-}
-
 impl Broken {
-    fn new(what: String, of: Of) -> Broken {
-        Broken {
-            what,
-            of,
-            records: 0,
-        }
-    }
-
-    /// For whoever has to decide.
-    pub(super) fn told(&self) -> String {
-        self.what.clone()
-    }
-
-    /// The same with the number of records that it is about.
-    pub(super) fn counted(&self) -> String {
-        let what = match self.of {
-            Of::Route {
-                is_unknown: true, ..
-            } => "unknown",
-            _ => "live",
+    /// With the number of records that it is about.
+    pub(super) fn describe_counted(&self) -> String {
+        let what = if self.is_of_unknown {
+            "unknown"
+        } else {
+            "live"
         };
         let count = match self.records {
             COUNTED_MAX.. => format!("{COUNTED_MAX} or more"),
@@ -282,42 +233,6 @@ impl Broken {
         };
         let noun = if self.records == 1 { "key" } else { "keys" };
         format!("{} ({count} {what} {noun} now)", self.what)
-    }
-
-    fn is_about(&self, subject: &Subject<'_>) -> bool {
-        match &self.of {
-            Of::All => true,
-            Of::Routes { from, to } => {
-                let has = |places: &[usize], place: Option<usize>| {
-                    place.is_some_and(|place| places.contains(&place))
-                };
-                has(from, subject.from) && has(to, subject.to)
-            }
-            Of::Route {
-                from,
-                to,
-                methods,
-                is_unknown,
-            } => {
-                (subject.from, subject.to) == (Some(*from), Some(*to))
-                    && methods.contains(subject.method)
-                    && (!is_unknown || subject.is_unknown())
-            }
-        }
-    }
-}
-
-/// A record, and the routes that its request goes by.
-struct Subject<'a> {
-    state: State,
-    method: &'a Method,
-    from: Option<usize>,
-    to: Option<usize>,
-}
-
-impl Subject<'_> {
-    fn is_unknown(&self) -> bool {
-        self.state.is_open() && self.state != State::Running
     }
 }
 
@@ -371,250 +286,146 @@ fn count_one(
     if head.is_gone(now) {
         return;
     }
-    let (from, to) = (
+    let state = head.state_at(now);
+    let is_unknown = state.is_open() && state != State::Running;
+    let (Some(from), Some(to)) = (
         first(before, &method, &head.scope.path),
         first(after, &method, &head.scope.path),
-    );
-    let subject = Subject {
-        state: head.state_at(now),
-        method: &method,
-        from,
-        to,
+    ) else {
+        return;
     };
-    for broken in broken.iter_mut().filter(|broken| broken.is_about(&subject)) {
-        broken.records += 1;
+    for broken in broken {
+        let is_method = |methods: &Vec<Method>| methods.contains(&method);
+        if broken.from.contains(&from)
+            && broken.to.contains(&to)
+            && broken.methods.as_ref().is_none_or(is_method)
+            && (!broken.is_of_unknown || is_unknown)
+        {
+            broken.records += 1;
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use hapax::KeyRule;
-
     use super::*;
 
-    fn route(text: &str, policy: Policy) -> Route {
-        let (methods, pattern) = text.split_once(' ').unwrap_or(("", text));
-        let methods = methods
-            .split('|')
-            .filter(|method| !method.is_empty())
-            .map(|method| method.parse().unwrap())
-            .collect();
-        Route {
-            name: text.into(),
-            methods,
-            pattern: pattern.parse().unwrap(),
-            ..Route::everywhere(policy)
-        }
-    }
-
-    fn config(routes: Vec<Route>) -> Config {
+    /// Routes as `METHODS PATH: SETTING…`, each setting a mode, `off`, `required`, `shadow`,
+    /// `derived`, `field=NAME`, `by=SOURCE` or `guards=METHODS`.
+    fn config(routes: &[&str]) -> Config {
         Config {
-            routes,
+            routes: routes.iter().map(|text| route(text)).collect(),
             ..Config::new("http://127.0.0.1:1".parse().unwrap())
         }
     }
 
+    fn route(text: &str) -> Route {
+        let (name, settings) = text.split_once(": ").unwrap_or((text, ""));
+        let mut route: Route = name.parse().unwrap();
+        let policy = &mut route.policy;
+        for setting in settings.split_whitespace() {
+            match setting.split_once('=').unwrap_or((setting, "")) {
+                ("off", _) => policy.key = hapax::KeyRule::Off,
+                ("required", _) => policy.key = hapax::KeyRule::Required,
+                ("shadow", _) => policy.shadow = true,
+                ("derived", _) => {
+                    policy.key_source = KeySource::Derived(vec![hapax::Part::Principal]);
+                }
+                ("field", name) => policy.key_field = name.into(),
+                ("by", source) => route.principal = Some(source.parse().unwrap()),
+                ("guards", methods) => {
+                    policy.methods = methods.split('|').map(Into::into).collect();
+                }
+                (mode, _) => {
+                    let is_mode = |known: &Mode| known.word() == mode;
+                    policy.mode = Mode::ALL.into_iter().find(is_mode).unwrap();
+                }
+            }
+        }
+        route
+    }
+
     #[track_caller]
-    fn check(old: Vec<Route>, new: Vec<Route>, expected: &[&str]) {
-        let told: Vec<String> = broken(&config(old), &config(new))
-            .iter()
-            .map(Broken::told)
-            .collect();
+    fn check(old: &[&str], new: &[&str], expected: &[&str]) {
+        check_configs(&config(old), &config(new), expected);
+    }
+
+    #[track_caller]
+    fn check_configs(old: &Config, new: &Config, expected: &[&str]) {
+        let broken = find_broken(old, new);
+        let told: Vec<&str> = broken.iter().map(|broken| &*broken.what).collect();
         assert_eq!(told.len(), expected.len(), "{told:?}");
         for (told, expected) in told.iter().zip(expected) {
             assert!(told.contains(expected), "{told} {expected}");
         }
     }
 
-    fn plain() -> Policy {
-        Policy::default()
-    }
-
-    fn off() -> Policy {
-        Policy {
-            key: KeyRule::Off,
-            ..plain()
-        }
-    }
-
-    fn by(field: &str) -> Policy {
-        Policy {
-            key_field: field.into(),
-            ..plain()
-        }
-    }
-
-    fn rerun() -> Policy {
-        of(Mode::Rerun)
-    }
-
-    fn of(mode: Mode) -> Policy {
-        Policy { mode, ..plain() }
-    }
-
     #[test]
     fn routes_may_come_go_and_change_places() {
-        let (a, b) = (
-            || {
-                route(
-                    "POST /a",
-                    Policy {
-                        key: KeyRule::Required,
-                        ..plain()
-                    },
-                )
-            },
-            || route("/b/**", plain()),
-        );
-        check(vec![], vec![a(), b()], &[]);
-        check(vec![a(), b()], vec![], &[]);
-        check(vec![a(), b()], vec![b(), a()], &[]);
+        let (a, b) = ("POST /a: required", "/b/**");
+        check(&[], &[a, b], &[]);
+        check(&[a, b], &[], &[]);
+        check(&[a, b], &[b, a], &[]);
         // Nobody's key is lost where none was heeded.
-        check(
-            vec![route("/a", off())],
-            vec![route("/a", by("x-key"))],
-            &[],
-        );
-        check(
-            vec![route(
-                "/a",
-                Policy {
-                    shadow: true,
-                    ..plain()
-                },
-            )],
-            vec![route("/a", by("x-key"))],
-            &[],
-        );
+        check(&["/a: off"], &["/a: field=x-key"], &[]);
+        check(&["/a: shadow"], &["/a: field=x-key"], &[]);
         // Each under a route of its own before and after: no request changes hands.
-        check(
-            vec![route("/a", by("x-key")), route("/b", off())],
-            vec![route("/b", off()), route("/a", by("X-Key"))],
-            &[],
-        );
+        let old = ["/a: field=x-key", "/b: off"];
+        check(&old, &["/b: off", "/a: field=X-Key"], &[]);
     }
 
     #[test]
     fn a_route_that_stops_guarding_is_found_however_it_comes_about() {
-        check(
-            vec![route("/a", plain())],
-            vec![route("/a", off())],
-            &["route `/a` would no longer guard POST and PATCH"],
-        );
-        check(
-            vec![],
-            vec![route("/a", off())],
-            &["route `default`, now under `/a`, would no longer guard"],
-        );
-        check(
-            vec![route("/a", plain())],
-            vec![route(
-                "/a",
-                Policy {
-                    shadow: true,
-                    ..plain()
-                },
-            )],
-            &["would no longer guard"],
-        );
+        let expected = "route `/a` would no longer guard POST and PATCH";
+        check(&["/a"], &["/a: off"], &[expected]);
+        let expected = "route `default`, now under `/a`, would no longer guard";
+        check(&[], &["/a: off"], &[expected]);
+        check(&["/a"], &["/a: shadow"], &["would no longer guard"]);
         // A method that only the old route named.
-        let put = || {
-            route(
-                "PUT|POST /a",
-                Policy {
-                    methods: vec!["PUT".into(), "POST".into()],
-                    ..plain()
-                },
-            )
-        };
-        check(
-            vec![put()],
-            vec![route("POST /a", plain())],
-            &["now under `default`, would no longer guard PUT:"],
-        );
+        let expected = "now under `default`, would no longer guard PUT:";
+        check(&["PUT|POST /a: guards=PUT|POST"], &["POST /a"], &[expected]);
         // An unguarded route that moves before a guarded one.
-        let (guarded, unguarded) = (|| route("POST /a/{id}", plain()), || route("/a/**", off()));
-        check(
-            vec![guarded(), unguarded()],
-            vec![unguarded(), guarded()],
-            &["`POST /a/{id}`, now under `/a/**`, would no longer guard POST:"],
-        );
+        let expected = "`POST /a/{id}`, now under `/a/**`, would no longer guard POST:";
+        let old = ["POST /a/{id}", "/a/**: off"];
+        check(&old, &["/a/**: off", "POST /a/{id}"], &[expected]);
     }
 
     #[test]
     fn a_path_with_several_empty_segments_is_not_missed() {
         // What is left for the last is `//`, and its like.
-        let new = || {
-            ["/*/**", "/", "//*/**"]
-                .map(|path| route(path, plain()))
-                .into_iter()
-                .chain([route("/**", off())])
-                .collect()
-        };
-        check(
-            vec![],
-            new(),
-            &["route `default`, now under `/**`, would no longer guard POST and PATCH"],
-        );
+        let expected = "route `default`, now under `/**`, would no longer guard POST and PATCH";
+        check(&[], &["/*/**", "/", "//*/**", "/**: off"], &[expected]);
     }
 
     #[test]
     fn another_place_for_the_key_is_found_where_a_request_goes_by_it() {
-        check(
-            vec![route("/a", plain())],
-            vec![route("/a", by("x-key"))],
-            &["route `/a` would look for the key elsewhere"],
-        );
-        check(
-            vec![],
-            vec![route("/a/b", by("x-key"))],
-            &["route `default`, now under `/a/b`, would look"],
-        );
-        check(
-            vec![route("/a/*", by("x-key"))],
-            vec![route("/*/b", by("x-key"))],
-            &[
-                "`/a/*`, now under `default`,",
-                "route `default`, now under `/*/b`,",
-            ],
-        );
+        let expected = "route `/a` would look for the key elsewhere";
+        check(&["/a"], &["/a: field=x-key"], &[expected]);
+        let expected = "route `default`, now under `/a/b`, would look";
+        check(&[], &["/a/b: field=x-key"], &[expected]);
+        let expected = [
+            "`/a/*`, now under `default`,",
+            "route `default`, now under `/*/b`,",
+        ];
+        check(&["/a/*: field=x-key"], &["/*/b: field=x-key"], &expected);
         // The route before it takes every such request, then and now.
-        let first = || route("/a/**", plain());
+        check(&["/a/**", "/a/b"], &["/a/**", "/a/b: field=x-key"], &[]);
+        check(&["/a: derived"], &["/a: derived"], &[]);
         check(
-            vec![first(), route("/a/b", plain())],
-            vec![first(), route("/a/b", by("x-key"))],
-            &[],
-        );
-        let derived = || Policy {
-            key_source: KeySource::Derived(vec![hapax::Part::Principal]),
-            ..plain()
-        };
-        check(
-            vec![route("/a", derived())],
-            vec![route("/a", derived())],
-            &[],
-        );
-        check(
-            vec![route("/a", plain())],
-            vec![route("/a", derived())],
+            &["/a"],
+            &["/a: derived"],
             &["would look for the key elsewhere"],
         );
     }
 
     #[test]
     fn hold_does_not_quietly_become_rerun() {
-        check(
-            vec![route("/a", plain())],
-            vec![route("/a", rerun())],
-            &["route `/a` changes from hold to rerun"],
-        );
-        check(vec![route("/a", rerun())], vec![route("/a", plain())], &[]);
-        check(vec![route("/a", rerun())], vec![], &[]);
-        check(
-            vec![],
-            vec![route("/a", rerun())],
-            &["route `default`, now under `/a`, changes from hold to rerun"],
-        );
+        let expected = "route `/a` changes from hold to rerun";
+        check(&["/a"], &["/a: rerun"], &[expected]);
+        check(&["/a: rerun"], &["/a"], &[]);
+        check(&["/a: rerun"], &[], &[]);
+        let expected = "route `default`, now under `/a`, changes from hold to rerun";
+        check(&[], &["/a: rerun"], &[expected]);
     }
 
     /// From each mode in a row to each: `x` is refused.
@@ -630,93 +441,43 @@ mod tests {
         for (before, (word, row)) in Mode::ALL.into_iter().zip(table) {
             assert_eq!(before.word(), word.trim_end());
             for (after, verdict) in Mode::ALL.into_iter().zip(row.chars()) {
-                let told = format!(
-                    "route `/a` changes from {} to {}",
-                    before.word(),
-                    after.word()
-                );
+                let (before, after) = (before.word(), after.word());
+                let told = format!("route `/a` changes from {before} to {after}");
                 let expected = if verdict == 'x' { vec![&*told] } else { vec![] };
-                check(
-                    vec![route("/a", of(before))],
-                    vec![route("/a", of(after))],
-                    &expected,
-                );
+                let (before, after) = (format!("/a: {before}"), format!("/a: {after}"));
+                check(&[&before], &[&after], &expected);
             }
         }
     }
 
     #[test]
     fn a_route_that_knows_callers_by_another_source_is_found_however_it_comes_about() {
-        let by = |path: &str, sources: &str| Route {
-            principal: Some(sources.parse().unwrap()),
-            ..route(path, plain())
-        };
-        let check_of =
-            |old: Vec<Route>, new: Vec<Route>, expected: &[&str]| check(old, new, expected);
-        check_of(
-            vec![by("/a", "none")],
-            vec![by("/a", "cookie:sid")],
-            &["`principal` of route `/a` changes from none to cookie:sid"],
-        );
-        check_of(
-            vec![],
-            vec![by("/a", "none")],
-            &["`default`, now under `/a`, changes from digest:authorization to none"],
-        );
-        check_of(
-            vec![by("/a", "none")],
-            vec![],
-            &["route `/a`, now under `default`, changes from none to digest:authorization"],
-        );
+        let expected = "`principal` of route `/a` changes from none to cookie:sid";
+        check(&["/a: by=none"], &["/a: by=cookie:sid"], &[expected]);
+        let expected = "`default`, now under `/a`, changes from digest:authorization to none";
+        check(&[], &["/a: by=none"], &[expected]);
+        let expected = "route `/a`, now under `default`, changes from none to digest:authorization";
+        check(&["/a: by=none"], &[], &[expected]);
         // Written out or not, it is the same.
-        check_of(
-            vec![by("/a", "digest:authorization")],
-            vec![route("/a", plain())],
-            &[],
-        );
-        check_of(
-            vec![by("/a", "none"), by("/b", "cookie:sid")],
-            vec![by("/b", "cookie:sid"), by("/a", "none")],
-            &[],
-        );
+        check(&["/a: by=digest:authorization"], &["/a"], &[]);
+        let (a, b) = ("/a: by=none", "/b: by=cookie:sid");
+        check(&[a, b], &[b, a], &[]);
         // Nobody's key is lost where none was heeded.
-        let open = |sources: &str| Route {
-            policy: off(),
-            ..by("/a", sources)
-        };
-        check_of(vec![open("none")], vec![open("cookie:sid")], &[]);
+        check(&["/a: off by=none"], &["/a: off by=cookie:sid"], &[]);
         // Another source for all says it once, and not for the routes that have their own.
-        let config_of = |principal: &str| {
-            let routes = vec![by("/a", "cookie:sid"), route("/b", plain())];
-            Config {
-                principal: principal.parse().unwrap(),
-                ..config(routes)
-            }
-        };
-        let told: Vec<String> = broken(&config_of("digest:authorization"), &config_of("none"))
-            .iter()
-            .map(Broken::told)
-            .collect();
-        assert!(
-            told.len() == 1
-                && told[0].starts_with("`principal` changes from digest:authorization to none"),
-            "{told:?}"
-        );
+        let old = config(&["/a: by=cookie:sid", "/b"]);
+        let mut new = old.clone();
+        new.principal = "none".parse().unwrap();
+        let expected = "`principal` changes from digest:authorization to none";
+        check_configs(&old, &new, &[expected]);
     }
 
     #[test]
     fn namespace_and_principal_are_everybodys() {
-        let (old, mut new) = (config(vec![]), config(vec![]));
-        (new.namespace, new.principal) = (
-            "other".to_owned(),
-            crate::config::PrincipalSource::None.into(),
-        );
-        let told: Vec<String> = broken(&old, &new).iter().map(Broken::told).collect();
-        assert!(
-            told.len() == 2
-                && told[0].contains("from \"default\" to \"other\"")
-                && told[1].contains("to none"),
-            "{told:?}"
-        );
+        let old = config(&[]);
+        let mut new = old.clone();
+        new.namespace = "other".to_owned();
+        new.principal = "none".parse().unwrap();
+        check_configs(&old, &new, &["from \"default\" to \"other\"", "to none"]);
     }
 }
