@@ -43,7 +43,7 @@ impl FromStr for PostgresUrl {
 
 impl fmt::Display for PostgresUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&masked(self.expose(), |_| HIDDEN.to_owned()))
+        f.write_str(&mask(self.expose()))
     }
 }
 
@@ -56,8 +56,13 @@ impl fmt::Debug for PostgresUrl {
 /// What stands for a password.
 const HIDDEN: &str = "***";
 
-/// The text with each of its secrets replaced by what `hide` makes of it.
-pub(super) fn masked(text: &str, hide: impl Fn(&str) -> String) -> String {
+/// The text without its passwords.
+pub(super) fn mask(text: &str) -> String {
+    mask_with(text, |_| HIDDEN.to_owned())
+}
+
+/// The same with what `hide` makes of each of them.
+pub(super) fn mask_with(text: &str, hide: impl Fn(&str) -> String) -> String {
     let (mut shown, mut from) = (String::with_capacity(text.len()), 0);
     for secret in secrets(text) {
         shown += &text[from..secret.start];
@@ -69,7 +74,7 @@ pub(super) fn masked(text: &str, hide: impl Fn(&str) -> String) -> String {
 
 /// Where passwords stand in a URL. One that is not written as it should be, with a slash or an `@`
 /// in it, is found all the same: rather too much is hidden than too little.
-pub(super) fn secrets(url: &str) -> Vec<Range<usize>> {
+fn secrets(url: &str) -> Vec<Range<usize>> {
     let begins = url.find("://").map_or(0, |at| at + 3);
     let at = url.rfind('@').filter(|at| *at >= begins);
     let mut found = Vec::new();
@@ -123,7 +128,7 @@ mod tests {
             ),
             ("postgres://:s3@/", "postgres://:***@/"),
         ] {
-            assert_eq!(masked(url, |_| HIDDEN.to_owned()), shown);
+            assert_eq!(mask(url), shown);
             assert_eq!(secrets(url).is_empty(), url == shown, "{url}");
         }
     }

@@ -9,7 +9,7 @@ use http::header::COOKIE;
 use serde_json::Value;
 
 use super::fields::{is_credential_field, is_ours, is_plain, parameter_name};
-use super::url::{masked, service_url};
+use super::url::{mask, service_url};
 use super::{Config, ServiceUrl};
 
 /// How many sources one list may have: each makes the names of callers longer.
@@ -279,7 +279,7 @@ impl FromStr for PrincipalSource {
             Some(("forward-auth", url)) => service_url(url).map(PrincipalSource::ForwardAuth),
             _ => Err(format!(
                 "`{}` is no principal source: use digest:FIELD, as in digest:authorization, cookie:NAME, header:FIELD, jwt:CLAIM, forward-auth:URL, or none",
-                masked(text)
+                mask(text)
             )),
         }
     }

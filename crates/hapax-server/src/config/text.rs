@@ -91,7 +91,7 @@ impl FromStr for StoreUrl {
             }
             None if !text.is_empty() => Err(format!("`{text}` lacks the kind of store: write sqlite:{text}")),
             // Whatever it is, it may have a password in it.
-            _ => Err(format!("`{}` is no store: write {STORES}", postgres::masked(text, |_| "***".to_owned()))),
+            _ => Err(format!("`{}` is no store: write {STORES}", postgres::mask(text))),
         }
     }
 }

@@ -70,26 +70,35 @@ impl fmt::Debug for ServiceUrl {
     }
 }
 
-/// A text that may hold a URL, without the URL's user name, password and query. The text need not
-/// be well formed: rather too much is hidden than too little.
-pub(crate) fn masked(text: &str) -> String {
+/// A text that may hold URLs, without their user names, passwords and queries. The text need not be
+/// well formed: rather too much is hidden than too little.
+pub(crate) fn mask(text: &str) -> String {
+    mask_with(text, |_| HIDDEN.to_owned())
+}
+
+/// The same with what `hide` makes of each secret.
+pub(super) fn mask_with(text: &str, hide: impl Fn(&str) -> String + Copy) -> String {
     let Some(begins) = text.find("://").map(|at| at + 3) else {
         return text.to_owned();
     };
-    let (before, rest) = text.split_at(begins);
-    let (place, query) = match rest.split_once('?') {
-        Some((place, query)) if !query.is_empty() => (place, format!("?{HIDDEN}")),
-        _ => (rest, String::new()),
+    let end = text[begins..]
+        .find(['"', '\''])
+        .map_or(text.len(), |at| begins + at);
+    let (place, query) = match text[begins..end].split_once('?') {
+        Some((place, query)) if !query.is_empty() => (place, format!("?{}", hide(query))),
+        _ => (&text[begins..end], String::new()),
     };
-    let place = place
-        .rsplit_once('@')
-        .map_or(place.to_owned(), |(_, place)| format!("{HIDDEN}@{place}"));
-    format!("{before}{place}{query}")
+    let place = match place.rsplit_once('@') {
+        Some((user, place)) => format!("{}@{place}", hide(user)),
+        None => place.to_owned(),
+    };
+    let rest = mask_with(&text[end..], hide);
+    format!("{}{place}{query}{rest}", &text[..begins])
 }
 
 /// A URL with a host, and with whatever path.
 pub(super) fn service_url(text: &str) -> Result<ServiceUrl, String> {
-    let shown = masked(text);
+    let shown = mask(text);
     let Some((scheme, rest)) = text.split_once("://") else {
         return Err(format!(
             "`{text}` lacks its scheme: write http://{text} or https://{text}"
@@ -130,7 +139,7 @@ pub(super) fn believable_url(text: &str) -> Result<ServiceUrl, String> {
     let url = service_url(text)?;
     let uri = url.expose();
     if uri.scheme_str() == Some("http") && !is_loopback(uri.host().unwrap_or_default()) {
-        let rest = &masked(text)["http".len()..];
+        let rest = &mask(text)["http".len()..];
         return Err(format!(
             "over http anybody on the way could put in keys of their own: write https{rest}"
         ));

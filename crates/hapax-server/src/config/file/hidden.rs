@@ -6,8 +6,8 @@
 
 use std::ops::Range;
 
-use crate::config::postgres::masked;
 use crate::config::settings::{Kind, TABLES, Table, find_nearest};
+use crate::config::{postgres, url};
 
 /// What stands for a secret.
 pub(super) const HIDDEN: &str = "(hidden)";
@@ -116,57 +116,30 @@ fn in_secret(text: &str) -> bool {
 
 /// A text without the names, passwords and queries of its URLs, in as many characters.
 pub(super) fn without_password(text: &str) -> String {
+    let find = |schemes: [&str; 2]| {
+        schemes
+            .iter()
+            .find_map(|scheme| Some((text.find(scheme)?, scheme.len())))
+    };
     // A password that is not spelled as it should be ends with the text at the latest.
-    if let Some(scheme) = ["postgres://", "postgresql://"]
-        .iter()
-        .find_map(|scheme| text.find(scheme))
-    {
-        let end = text[scheme..]
+    let end = |start: usize| {
+        text[start..]
             .find(['"', '\''])
-            .map_or(text.len(), |at| scheme + at);
-        let url = masked(&text[scheme..end], stars);
-        return format!(
-            "{}{}{}",
-            &text[..scheme],
-            without_values(&url),
-            &text[end..]
-        );
+            .map_or(text.len(), |at| start + at)
+    };
+    if let Some((start, _)) = find(["postgres://", "postgresql://"]) {
+        let end = end(start);
+        let url = without_values(&postgres::mask_with(&text[start..end], stars));
+        return format!("{}{url}{}", &text[..start], &text[end..]);
     }
     // A slash too few: whatever stands behind it may be a password.
-    if let Some(scheme) = ["postgres:/", "postgresql:/"]
-        .iter()
-        .find_map(|scheme| Some(text.find(scheme)? + scheme.len()))
-    {
-        let end = text[scheme..]
-            .find(['"', '\''])
-            .map_or(text.len(), |at| scheme + at);
-        return format!(
-            "{}{}{}",
-            &text[..scheme],
-            stars(&text[scheme..end]),
-            &text[end..]
-        );
+    if let Some((scheme, length)) = find(["postgres:/", "postgresql:/"]) {
+        let start = scheme + length;
+        let end = end(start);
+        let hidden = stars(&text[start..end]);
+        return format!("{}{hidden}{}", &text[..start], &text[end..]);
     }
-    let Some(begins) = text.find("://").map(|at| at + 3) else {
-        return text.to_owned();
-    };
-    let end = begins
-        + text[begins..]
-            .find(['"', '\''])
-            .unwrap_or(text.len() - begins);
-    let url = &text[begins..end];
-    let (place, query) = url.split_at(url.find('?').map_or(url.len(), |at| at + 1));
-    let authority = &place[..place.find(['/', '?', '#']).unwrap_or(place.len())];
-    let place = match authority.rfind('@') {
-        None => place.to_owned(),
-        Some(at) => format!("{}{}", stars(&place[..at]), &place[at..]),
-    };
-    format!(
-        "{}{place}{}{}",
-        &text[..begins],
-        stars(query),
-        without_password(&text[end..])
-    )
+    url::mask_with(text, stars)
 }
 
 /// A URL without the values of its parameters: a name that is misspelled may be that of a password.

@@ -153,9 +153,9 @@ fn mask(value: toml::Value) -> Counts {
 fn without_secrets(value: &toml::Value) -> toml::Value {
     match value {
         toml::Value::String(text) if text.starts_with("postgres") => {
-            toml::Value::String(postgres::masked(text, |_| "***".to_owned()))
+            toml::Value::String(postgres::mask(text))
         }
-        toml::Value::String(text) => toml::Value::String(url::masked(text)),
+        toml::Value::String(text) => toml::Value::String(url::mask(text)),
         toml::Value::Array(list) => toml::Value::Array(list.iter().map(without_secrets).collect()),
         other => other.clone(),
     }
