@@ -114,10 +114,13 @@ fn what_is_no_text_is_a_mistake() {
     let environment: Environment = [("HAPAX__LISTEN", OsStr::from_bytes(b"\xff"))]
         .into_iter()
         .collect();
-    let error = file::without_file(&Overrides {
-        environment,
-        ..upstream()
-    })
+    let error = file::load(
+        None,
+        &Overrides {
+            environment,
+            ..upstream()
+        },
+    )
     .unwrap_err()
     .to_string();
     assert!(

@@ -119,10 +119,13 @@ fn no_variable_makes_the_reader_panic() {
         let environment = [(name, values[dice.roll(values.len())])]
             .into_iter()
             .collect();
-        if let Err(error) = file::without_file(&Overrides {
-            environment,
-            ..upstream()
-        }) {
+        if let Err(error) = file::load(
+            None,
+            &Overrides {
+                environment,
+                ..upstream()
+            },
+        ) {
             let _ = format!("{error} {error:?}");
         }
     }

@@ -72,7 +72,7 @@ pub struct Loaded {
     pub warnings: Vec<String>,
 }
 
-/// Reads a file. Every mistake in it is told, unless it is no TOML: then the first.
+/// Reads a file. Every mistake in it is told, unless it is no TOML: then only where it is none.
 pub fn read(path: &Path) -> Result<Config, ConfigError> {
     read_with(path, &Overrides::default())
 }
@@ -83,21 +83,20 @@ pub fn read_with(path: &Path, overrides: &Overrides) -> Result<Config, ConfigErr
     load(Some(path), overrides).map(|loaded| loaded.config)
 }
 
-/// Makes a configuration of variables and flags alone.
-pub fn without_file(overrides: &Overrides) -> Result<Config, ConfigError> {
-    load(None, overrides).map(|loaded| loaded.config)
-}
-
 /// Reads a configuration, with a file or without, and says how it came about.
 pub fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Loaded, ConfigError> {
+    let text = read_text(path)?;
+    parse(path.unwrap_or(Path::new("")), &text, overrides)
+}
+
+fn read_text(path: Option<&Path>) -> Result<String, ConfigError> {
     let Some(path) = path else {
-        return parse(Path::new(""), "", overrides);
+        return Ok(String::new());
     };
-    let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable {
+    std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable {
         path: path.to_owned(),
         source,
-    })?;
-    parse(path, &text, overrides)
+    })
 }
 
 /// Reads the text of a file. Relative paths begin beside `path`.
@@ -126,15 +125,7 @@ pub fn store(
     path: Option<&Path>,
     environment: &Environment,
 ) -> Result<Option<StoreUrl>, ConfigError> {
-    let unreadable = |source| ConfigError::Unreadable {
-        path: path.unwrap_or(Path::new("")).to_owned(),
-        source,
-    };
-    let text = path
-        .map(std::fs::read_to_string)
-        .transpose()
-        .map_err(unreadable)?
-        .unwrap_or_default();
+    let text = read_text(path)?;
     let path = path.unwrap_or(Path::new(""));
     let context = context(path, &text, environment);
     let table = table(&text, &context.mistakes)?;
@@ -163,12 +154,16 @@ fn table<'a>(
     text: &'a str,
     mistakes: &Mistakes<'_>,
 ) -> Result<toml::Spanned<DeTable<'a>>, ConfigError> {
-    DeTable::parse(text).map_err(|error| {
+    let (table, mut errors) = DeTable::parse_recoverable(text);
+    if errors.is_empty() {
+        return Ok(table);
+    }
+    errors.sort_by_key(|error| error.span().map(|span| span.start));
+    let mistake = |error: &toml::de::Error| {
         let span = error.span().unwrap_or_default();
-        ConfigError::Mistakes(vec![
-            mistakes.mistake(&At::File(span), no_toml(error.message())),
-        ])
-    })
+        mistakes.mistake(&At::File(span), no_toml(error.message()))
+    };
+    Err(ConfigError::Mistakes(errors.iter().map(mistake).collect()))
 }
 
 /// A file that is named by a relative path is beside the configuration.

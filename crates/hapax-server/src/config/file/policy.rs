@@ -37,7 +37,11 @@ pub(super) fn policy(section: &Section<'_>, around: &Around<'_>) -> (Policy, Opt
     lifetimes(section, &mut policy);
     bodies(section, &mut policy);
     let probe = mode::needs(section, &policy, around.store);
-    check::contradictions(section, &mut policy, around.timeouts);
+    let blamed = check::contradictions(section, &mut policy, around.timeouts);
+    if blamed.iter().any(|name| section.says(name)) {
+        // A policy tells one contradiction at a time: without these settings it may have others.
+        self::policy(&section.without(&blamed), around);
+    }
     (policy, probe)
 }
 

@@ -64,9 +64,11 @@ fn route(section: &Section<'_>, around: &Around<'_>) -> Option<Route> {
     }
     let methods = section.get("method", methods);
     let (mut policy, probe) = policy::policy(section, around);
-    let pattern = section.get("path", parsed(Pattern::from_str))?;
+    // Everything is read before anything is given up, so that every mistake is told at once.
+    let pattern = section.get("path", parsed(Pattern::from_str));
     let name = section.get("name", parsed(name));
     let principal = section.get("principal", principals::sources);
+    let pattern = pattern?;
     if section.has("method") && methods.is_none() {
         return None;
     }

@@ -11,7 +11,7 @@ use toml::de::{DeTable, DeValue};
 use super::environment::Variable;
 use super::mistake::{At, Mistakes};
 use super::report::{Counts, Report, without_places};
-use super::value::kind;
+use super::value::{kind, parsed};
 use crate::config::Secret;
 use crate::config::settings::{Kind, Setting, Table, describe_unknown};
 
@@ -118,6 +118,13 @@ impl<'a> Section<'a> {
             });
         }
         self
+    }
+
+    /// The same without these settings.
+    pub(super) fn without(&self, names: &[&str]) -> Self {
+        let mut section = self.clone();
+        section.written.retain(|name, _| !names.contains(name));
+        section
     }
 
     pub(super) fn with_index(self, index: usize) -> Self {
@@ -307,14 +314,7 @@ impl<'a> Section<'a> {
             );
             return None;
         }
-        let written = self.get(name, |value, _| match value {
-            DeValue::String(text) => read(text),
-            other => Err(format!(
-                "this must be text in quotes, and is {}",
-                kind(other)
-            )),
-        });
-        written.or_else(|| {
+        self.get(name, parsed(&read)).or_else(|| {
             let path = self.file(file)?;
             match secret_file(&path).and_then(|text| read(&text)) {
                 Ok(secret) => {

@@ -8,8 +8,12 @@ use crate::config::settings::ROUTES;
 use crate::config::{Timeouts, text};
 
 /// Notes what contradicts itself. Of two settings that do, one that was said for all routes gives
-/// way to one that this route says.
-pub(super) fn contradictions(section: &Section<'_>, policy: &mut Policy, timeouts: &Timeouts) {
+/// way to one that this route says. Returns the settings that the policy itself refuses.
+pub(super) fn contradictions(
+    section: &Section<'_>,
+    policy: &mut Policy,
+    timeouts: &Timeouts,
+) -> Vec<&'static str> {
     keys(section, policy);
     answers(section, policy);
     if policy.shadow && policy.fail_open {
@@ -28,8 +32,11 @@ pub(super) fn contradictions(section: &Section<'_>, policy: &mut Policy, timeout
     }
     if let Err(error) = policy.validate() {
         let message = worded(&error);
-        section.mistake(&blamed(&message), message);
-    } else if policy.longest_attempt <= timeouts.connect {
+        let blamed = blamed(&message);
+        section.mistake(&blamed, message);
+        return blamed;
+    }
+    if policy.longest_attempt <= timeouts.connect {
         let (longest, connect) = (
             text::spelled(policy.longest_attempt),
             text::spelled(timeouts.connect),
@@ -39,6 +46,7 @@ pub(super) fn contradictions(section: &Section<'_>, policy: &mut Policy, timeout
             format!("`longest_attempt` ({longest}) could be over before the upstream is reached: lengthen it, or shorten `connect` in [timeouts] ({connect})"),
         );
     }
+    Vec::new()
 }
 
 fn give_way<T: Default>(
@@ -58,24 +66,32 @@ fn give_way<T: Default>(
     *value = T::default();
 }
 
+/// Notes settings that mean nothing because of another.
+fn are_idle(section: &Section<'_>, settings: &[&str], other: &str, message: &str, why: &str) {
+    for name in settings {
+        if section.says(name) {
+            section.mistake(&[name, other], format!("`{name}` is about {message}"));
+        }
+        section.report_ignored(name, why);
+    }
+}
+
 fn keys(section: &Section<'_>, policy: &mut Policy) {
     if policy.key == KeyRule::Off {
-        for name in [
-            "key_field",
-            "key_from",
-            "strict_key",
-            "key_bits_min",
-            "velocity",
-            "shadow",
-        ] {
-            if section.says(name) {
-                section.mistake(
-                    &[name, "key"],
-                    format!("`{name}` is about keys, and key = \"off\" ignores them: leave it out, or write key = \"optional\""),
-                );
-            }
-            section.report_ignored(name, "key is off");
-        }
+        are_idle(
+            section,
+            &[
+                "key_field",
+                "key_from",
+                "strict_key",
+                "key_bits_min",
+                "velocity",
+                "shadow",
+            ],
+            "key",
+            "keys, and key = \"off\" ignores them: leave it out, or write key = \"optional\"",
+            "key is off",
+        );
         policy.shadow = false;
     }
     if policy.strict_key && policy.key_source != KeySource::Field {
@@ -98,22 +114,20 @@ fn keys(section: &Section<'_>, policy: &mut Policy) {
     }
 }
 
-fn answers(section: &Section<'_>, policy: &mut Policy) {
+fn answers(section: &Section<'_>, policy: &Policy) {
     if !policy.keep_answers {
-        for name in [
-            "answer_bytes_max",
-            "answer_version",
-            "replay_cookies",
-            "keep_close_delimited",
-        ] {
-            if section.says(name) {
-                section.mistake(
-                    &[name, "keep_answers"],
-                    format!("`{name}` is about answers that are kept, and keep_answers = false keeps none: leave one out"),
-                );
-            }
-            section.report_ignored(name, "no answers are kept");
-        }
+        are_idle(
+            section,
+            &[
+                "answer_bytes_max",
+                "answer_version",
+                "replay_cookies",
+                "keep_close_delimited",
+            ],
+            "keep_answers",
+            "answers that are kept, and keep_answers = false keeps none: leave one out",
+            "no answers are kept",
+        );
     }
 }
 
