@@ -76,7 +76,7 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
     let (taken, earlier) = steps
         .split_last()
         .expect("the unwritten route takes every request");
-    let sentences = sentences::of(taken.route, &args.method, &loaded.config);
+    let sentences = sentences::describe(taken.route, &args.method, &loaded.config);
     let printed = if args.json {
         in_json(args, taken, earlier, &sentences)
     } else {

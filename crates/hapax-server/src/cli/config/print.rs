@@ -29,15 +29,15 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
         .map(|route| route.name.to_string())
         .collect();
     let printed = if args.json {
-        json_of(&loaded.report, &names)
+        to_json(&loaded.report, &names)
     } else {
-        toml_of(&loaded.report, &names)
+        to_toml(&loaded.report, &names)
     };
     text::emit(&printed);
     Ok(())
 }
 
-fn toml_of(report: &[ReportSection], names: &[String]) -> String {
+fn to_toml(report: &[ReportSection], names: &[String]) -> String {
     let mut names = names.iter();
     let mut printed = String::new();
     for section in report {
@@ -118,7 +118,7 @@ pub(super) fn line(setting: &ReportSetting) -> String {
     )
 }
 
-fn json_of(report: &[ReportSection], names: &[String]) -> String {
+fn to_json(report: &[ReportSection], names: &[String]) -> String {
     let mut names = names.iter();
     let sections: Vec<Value> = report
         .iter()

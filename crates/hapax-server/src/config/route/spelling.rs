@@ -6,6 +6,8 @@
 
 use std::borrow::Cow;
 
+use percent_encoding::percent_decode_str;
+
 /// Readings of one path that are looked at. An honest path has one or two; one with more is
 /// refused.
 const READINGS_MAX: usize = 32;
@@ -140,21 +142,8 @@ fn decoded(path: &str) -> Cow<'_, str> {
     if !path.contains('%') {
         return path.into();
     }
-    let bytes = path.as_bytes();
-    let (mut decoded, mut at) = (Vec::with_capacity(bytes.len()), 0);
-    while at < bytes.len() {
-        match encoded(&bytes[at + 1..]).filter(|_| bytes[at] == b'%') {
-            Some(byte) => {
-                decoded.push(byte);
-                at += 3;
-            }
-            None => {
-                decoded.push(bytes[at]);
-                at += 1;
-            }
-        }
-    }
-    String::from_utf8_lossy(&decoded).into_owned().into()
+    let decoded = percent_decode_str(path).decode_utf8_lossy();
+    decoded.into_owned().into()
 }
 
 /// The byte that two hexadecimal digits at the beginning stand for.

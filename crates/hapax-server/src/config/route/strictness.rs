@@ -109,12 +109,18 @@ mod tests {
         Policy::default()
     }
 
+    fn with(change: impl FnOnce(&mut Policy)) -> Policy {
+        let mut policy = plain();
+        change(&mut policy);
+        policy
+    }
+
     fn key(key: KeyRule) -> Policy {
-        Policy { key, ..plain() }
+        with(|policy| policy.key = key)
     }
 
     fn mode(mode: Mode) -> Policy {
-        Policy { mode, ..plain() }
+        with(|policy| policy.mode = mode)
     }
 
     #[test]
@@ -145,126 +151,69 @@ mod tests {
     #[test]
     fn one_route_is_stricter_than_another_or_neither_is() {
         let derived = || KeySource::Derived(vec![hapax::Part::Principal]);
+        let harmless = || with(|policy| policy.naturally_idempotent = true);
         let open = || Policy {
-            naturally_idempotent: true,
             fail_open: true,
-            ..plain()
+            ..harmless()
         };
+        let required = |change: fn(&mut Policy)| {
+            let mut policy = key(KeyRule::Required);
+            change(&mut policy);
+            policy
+        };
+        let minute = Duration::from_secs(60);
         let (greater, equal) = (Some(Ordering::Greater), Some(Ordering::Equal));
         let cases = [
             (plain(), plain(), equal),
             (key(KeyRule::Required), plain(), greater),
             (key(KeyRule::Issued), key(KeyRule::Required), greater),
             (plain(), key(KeyRule::Off), greater),
+            (plain(), required(|policy| policy.shadow = true), greater),
             (
                 plain(),
-                Policy {
-                    shadow: true,
-                    ..key(KeyRule::Required)
-                },
+                with(|policy| policy.methods = vec!["PATCH".into()]),
                 greater,
             ),
             (
                 plain(),
-                Policy {
-                    methods: vec!["PATCH".into()],
-                    ..plain()
-                },
-                greater,
-            ),
-            (
-                plain(),
-                Policy {
-                    methods: vec!["POST".into()],
-                    ..plain()
-                },
+                with(|policy| policy.methods = vec!["POST".into()]),
                 equal,
             ),
             (
-                Policy {
-                    shadow: true,
-                    ..plain()
-                },
+                with(|policy| policy.shadow = true),
                 key(KeyRule::Off),
                 equal,
             ),
             // Whatever else they differ in, the one that needs a key is stricter.
             (
-                Policy {
-                    retention: Duration::from_secs(60),
-                    ..key(KeyRule::Required)
-                },
+                required(|policy| policy.retention = Duration::from_secs(60)),
                 plain(),
                 greater,
             ),
             (
-                Policy {
-                    key_field: "x-key".into(),
-                    ..key(KeyRule::Required)
-                },
+                required(|policy| policy.key_field = "x-key".into()),
                 plain(),
                 greater,
             ),
             (mode(Mode::Hold), mode(Mode::Rerun), greater),
             (mode(Mode::Fenced), mode(Mode::Rerun), greater),
-            (
-                plain(),
-                Policy {
-                    fail_open: false,
-                    ..open()
-                },
-                None,
-            ),
-            (
-                Policy {
-                    fail_open: false,
-                    ..open()
-                },
-                open(),
-                greater,
-            ),
+            (plain(), harmless(), None),
+            (harmless(), open(), greater),
             // Neither.
-            (
-                Policy {
-                    mode: Mode::Rerun,
-                    ..key(KeyRule::Required)
-                },
-                plain(),
-                None,
-            ),
+            (required(|policy| policy.mode = Mode::Rerun), plain(), None),
             (mode(Mode::Transaction), mode(Mode::Hold), None),
             (
-                Policy {
-                    mode: Mode::Transaction,
-                    ..key(KeyRule::Required)
-                },
+                required(|policy| policy.mode = Mode::Transaction),
                 plain(),
                 None,
             ),
+            (with(|policy| policy.retention = minute), plain(), None),
             (
-                Policy {
-                    retention: Duration::from_secs(60),
-                    ..plain()
-                },
+                with(|policy| policy.key_field = "x-key".into()),
                 plain(),
                 None,
             ),
-            (
-                Policy {
-                    key_field: "x-key".into(),
-                    ..plain()
-                },
-                plain(),
-                None,
-            ),
-            (
-                Policy {
-                    key_source: derived(),
-                    ..plain()
-                },
-                plain(),
-                None,
-            ),
+            (with(|policy| policy.key_source = derived()), plain(), None),
             (
                 Policy {
                     key_source: derived(),

@@ -138,56 +138,36 @@ macro_rules! settings {
             $($($(#[doc = $other_means])+ pub $other: $other_type,)*)?
         }
 
-        impl $crate::config::settings::Settings for $Struct {
-            const SETTINGS: &'static [$crate::config::settings::Setting] =
-                settings!(@table $($($means)+, $name $type, $fallback $($text)*, $spec, $example;)*);
-
-            fn read(section: Option<&$crate::config::file::section::Section<'_>>) -> Self {
-                $Struct {
-                    $($name: {
-                        let spec: $crate::config::settings::Spec<$type> = $spec;
-                        section
-                            .and_then(|section| section.value(stringify!($name), &spec))
-                            .unwrap_or_else(|| {
-                                settings!(@absent $type, $spec, $example, $fallback $($text)*)
-                            })
-                    },)*
-                    $($($other: Default::default(),)*)?
-                }
-            }
-
-            fn values(&self) -> Vec<$crate::config::settings::Shown> {
-                let mut settings = Self::SETTINGS.iter();
-                let mut next = || settings.next().expect("one for each declaration");
-                vec![$({
-                    let spec: $crate::config::settings::Spec<$type> = $spec;
-                    spec.show(next(), &self.$name)
-                }),*]
-            }
+        settings! {
+            impl for $Struct, otherwise $Struct {
+                $($name: settings!(@absent $type, $spec, $example, $fallback $($text)*),)*
+                $($($other: Default::default(),)*)?
+            };
+            $($(#[doc = $means])+ $name: $type = $fallback $($text)*, $spec, $example;)*
         }
     };
-    // For a struct of somebody else, whose default is its own. A field may have another name.
+    // For a struct that is there. A field may have another name than its setting.
     (
-        impl for $Struct:ident {
-            $(
-                $(#[doc = $means:literal])+
-                $name:ident $($(in $field:ident)? : $type:ty)? = $fallback:ident $($text:literal)*, $spec:expr, $example:literal;
-            )*
-        }
+        impl for $Struct:ident, otherwise $default:expr;
+        $(
+            $(#[doc = $means:literal])+
+            $name:ident $($(in $field:ident)? : $type:ty)? = $fallback:ident $($text:literal)*, $spec:expr, $example:literal;
+        )*
     ) => {
         impl $crate::config::settings::Settings for $Struct {
             const SETTINGS: &'static [$crate::config::settings::Setting] =
                 settings!(@table $($($means)+, $name $($type)?, $fallback $($text)*, $spec, $example;)*);
 
             fn read(section: Option<&$crate::config::file::section::Section<'_>>) -> Self {
-                let mut read = <$Struct>::default();
-                $($(
-                    let spec: $crate::config::settings::Spec<$type> = $spec;
-                    let value = section.and_then(|section| section.value(stringify!($name), &spec));
-                    if let Some(value) = value {
-                        settings!(@field read $name $($field)?) = value;
-                    }
-                )?)*
+                let mut read = $default;
+                if let Some(section) = section {
+                    $($(
+                        let spec: $crate::config::settings::Spec<$type> = $spec;
+                        if let Some(value) = section.value(stringify!($name), &spec) {
+                            settings!(@field read $name $($field)?) = value;
+                        }
+                    )?)*
+                }
                 read
             }
 

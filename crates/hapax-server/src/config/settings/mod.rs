@@ -70,12 +70,12 @@ pub(crate) const TABLES: [&Table; 10] = [
     &ROUTES,
 ];
 
-pub(crate) static TOP: Table = Table {
-    name: "",
-    header: "",
-    about: "What stands before the first section. `--listen`, `--admin`, `--store` and \
+pub(crate) static TOP: Table = table(
+    "",
+    "",
+    "What stands before the first section. `--listen`, `--admin`, `--store` and \
             `--principal` are the same as flags.",
-    groups: &[
+    &[
         Config::SETTINGS,
         &[
             inner(Kind::Section(&JWT)),
@@ -89,79 +89,93 @@ pub(crate) static TOP: Table = Table {
             inner(Kind::Sections(&ROUTES)),
         ],
     ],
-};
+);
 
-pub(crate) static JWT: Table = Table {
-    name: "jwt",
-    header: "[jwt]",
-    about: "How tokens are verified, for `principal = \"jwt:CLAIM\"`, see \
+pub(crate) static JWT: Table = table(
+    "jwt",
+    "[jwt]",
+    "How tokens are verified, for `principal = \"jwt:CLAIM\"`, see \
             [principals.md](principals.md). One of `keys_file`, `keys_url` and `secret_file` must \
             be there.",
-    groups: &[Jwt::SETTINGS],
-};
+    &[Jwt::SETTINGS],
+);
 
-pub(crate) static FORWARD_AUTH: Table = Table {
-    name: "forward_auth",
-    header: "[forward_auth]",
-    about: "How another service is asked who is asking, for `principal = \"forward-auth:URL\"`, see \
+pub(crate) static FORWARD_AUTH: Table = table(
+    "forward_auth",
+    "[forward_auth]",
+    "How another service is asked who is asking, for `principal = \"forward-auth:URL\"`, see \
             [principals.md](principals.md).",
-    groups: &[ForwardAuth::SETTINGS],
-};
+    &[ForwardAuth::SETTINGS],
+);
 
-pub(crate) static UPSTREAM: Table = Table {
-    name: "upstream",
-    header: "[upstream]",
-    about: "The service behind the gateway.",
-    groups: &[Upstream::SETTINGS],
-};
+pub(crate) static UPSTREAM: Table = table(
+    "upstream",
+    "[upstream]",
+    "The service behind the gateway.",
+    &[Upstream::SETTINGS],
+);
 
-pub(crate) static TLS: Table = Table {
-    name: "tls",
-    header: "[tls]",
-    about: "With this section clients speak TLS with the gateway; without it they do not. Both \
+pub(crate) static TLS: Table = table(
+    "tls",
+    "[tls]",
+    "With this section clients speak TLS with the gateway; without it they do not. Both \
             files are PEM.",
-    groups: &[Tls::SETTINGS],
-};
+    &[Tls::SETTINGS],
+);
 
-pub(crate) static TIMEOUTS: Table = Table {
-    name: "timeouts",
-    header: "[timeouts]",
-    about: "How long anybody may take: more than nothing, and at most a day.",
-    groups: &[Timeouts::SETTINGS],
-};
+pub(crate) static TIMEOUTS: Table = table(
+    "timeouts",
+    "[timeouts]",
+    "How long anybody may take: more than nothing, and at most a day.",
+    &[Timeouts::SETTINGS],
+);
 
-pub(crate) static LIMITS: Table = Table {
-    name: "limits",
-    header: "[limits]",
-    about: "How much of anything there may be. Over a limit the new request is refused; a live \
+pub(crate) static LIMITS: Table = table(
+    "limits",
+    "[limits]",
+    "How much of anything there may be. Over a limit the new request is refused; a live \
             record is never evicted.",
-    groups: &[Limits::SETTINGS],
-};
+    &[Limits::SETTINGS],
+);
 
-pub(crate) static DRAIN: Table = Table {
-    name: "drain",
-    header: "[drain]",
-    about: "What SIGTERM or SIGINT begins. A second one ends the program at once, with exit code \
+pub(crate) static DRAIN: Table = table(
+    "drain",
+    "[drain]",
+    "What SIGTERM or SIGINT begins. A second one ends the program at once, with exit code \
             130.",
-    groups: &[Drain::SETTINGS],
-};
+    &[Drain::SETTINGS],
+);
 
-pub(crate) static DEFAULTS: Table = Table {
-    name: "defaults",
-    header: "[defaults]",
-    about: "What every route says that does not say otherwise, and the unwritten one after the \
+pub(crate) static DEFAULTS: Table = table(
+    "defaults",
+    "[defaults]",
+    "What every route says that does not say otherwise, and the unwritten one after the \
             last too: all settings of `[[routes]]` but `name`, `method`, `path` and `principal`.",
-    groups: &[POLICY],
-};
+    &[POLICY],
+);
 
-pub(crate) static ROUTES: Table = Table {
-    name: "routes",
-    header: "[[routes]]",
-    about: "Which requests, and what they are promised. The first route that matches counts. After \
+pub(crate) static ROUTES: Table = table(
+    "routes",
+    "[[routes]]",
+    "Which requests, and what they are promised. The first route that matches counts. After \
             the last stands, unwritten, one for every path with what `[defaults]` says: POST and \
             PATCH with a key are guarded. A route that no request can reach is refused.",
-    groups: &[ROUTE, POLICY],
-};
+    &[ROUTE, POLICY],
+);
+
+const fn table(
+    name: &'static str,
+    header: &'static str,
+    about: &'static str,
+    groups: &'static [&'static [Setting]],
+) -> Table {
+    Table {
+        name,
+        header,
+        about,
+        groups,
+    }
+}
 
 /// A section inside another.
 const fn inner(kind: Kind) -> Setting {

@@ -10,7 +10,11 @@ use crate::config::text::{spelled, spelled_size};
 use crate::config::{Config, Limits, PrincipalSource, PrincipalSources, Route};
 
 /// Situations, and what happens in each.
-pub(super) fn of(route: &Route, method: &Method, config: &Config) -> Vec<(&'static str, String)> {
+pub(super) fn describe(
+    route: &Route,
+    method: &Method,
+    config: &Config,
+) -> Vec<(&'static str, String)> {
     let policy = &route.policy;
     if policy.key == KeyRule::Off {
         return vec![
@@ -257,12 +261,12 @@ fn lost(Route { policy, probe, .. }: &Route) -> String {
 }
 
 fn statuses(policy: &Policy) -> String {
-    let of = |class| spans((200..600).filter(|status| classify(*status, policy) == class));
+    let having = |class| spans((200..600).filter(|status| classify(*status, policy) == class));
     format!(
         "{} release the key for another attempt; {} leave it unknown; all others are kept. The service can say better: \
          Hapax-Outcome: none with a 4xx or 5xx releases the key, Hapax-Outcome: done with a 5xx keeps the answer.",
-        or_none(&of(Class::Release)),
-        or_none(&of(Class::Unknown))
+        or_none(&having(Class::Release)),
+        or_none(&having(Class::Unknown))
     )
 }
 
