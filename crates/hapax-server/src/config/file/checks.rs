@@ -41,11 +41,9 @@ pub(super) fn upstream(section: &Section<'_>, overrides: &Overrides) -> Upstream
         ("unguarded_per_peer_max", upstream.unguarded_per_peer_max),
         ("tunnels_max", upstream.tunnels_max),
     ] {
-        is_part(
-            section,
-            (name, part),
-            ("connections_max", upstream.connections_max),
-        );
+        let part = part.unwrap_or_default() as u64;
+        let whole = ("connections_max", upstream.connections_max as u64);
+        is_part(section, (name, part), whole, |count| count.to_string());
     }
     if upstream.ca_file.is_some() && upstream.url.scheme_str() == Some("http") {
         section.mistake(
@@ -76,12 +74,14 @@ pub(super) fn upstream(section: &Section<'_>, overrides: &Overrides) -> Upstream
 /// Notes a number that is over what it is a part of.
 fn is_part(
     section: &Section<'_>,
-    (name, part): (&str, Option<usize>),
-    (whole_name, whole): (&str, usize),
+    (name, part): (&str, u64),
+    (whole_name, whole): (&str, u64),
+    spell: fn(u64) -> String,
 ) {
-    if let Some(part) = part.filter(|part| *part > whole) {
+    if part > whole {
+        let (part, whole) = (spell(part), spell(whole));
         section.mistake(
-            &[name],
+            &[name, whole_name],
             format!(
                 "`{name}` ({part}) is over `{whole_name}` ({whole}): lower it, or raise the other"
             ),
@@ -124,33 +124,28 @@ pub(super) fn timeouts(section: &Section<'_>) -> Timeouts {
 
 pub(super) fn limits(section: &Section<'_>) -> Limits {
     let mut limits = Limits::read(Some(section));
-    let memory = (
-        "buffered_memory_bytes_per_peer_max",
-        "buffered_memory_bytes_max",
-    );
-    share_of_buffer(
-        section,
-        memory,
-        limits.memory_share(),
-        limits.buffered_memory_bytes_max,
-    );
-    let disk = (
-        "buffered_disk_bytes_per_peer_max",
-        "buffered_disk_bytes_max",
-    );
-    share_of_buffer(
-        section,
-        disk,
-        limits.disk_share(),
-        limits.buffered_disk_bytes_max,
-    );
+    for (name, share, whole) in [
+        (
+            "buffered_memory_bytes_per_peer_max",
+            limits.memory_share(),
+            (
+                "buffered_memory_bytes_max",
+                limits.buffered_memory_bytes_max,
+            ),
+        ),
+        (
+            "buffered_disk_bytes_per_peer_max",
+            limits.disk_share(),
+            ("buffered_disk_bytes_max", limits.buffered_disk_bytes_max),
+        ),
+    ] {
+        is_part(section, (name, share), whole, text::spelled_size);
+    }
     let (silent, all) = (limits.silent_connections_max, limits.connections_max);
     if section.has("silent_connections_max") {
-        is_part(
-            section,
-            ("silent_connections_max", Some(silent)),
-            ("connections_max", all),
-        );
+        let whole = ("connections_max", all as u64);
+        let part = ("silent_connections_max", silent as u64);
+        is_part(section, part, whole, |count| count.to_string());
     } else {
         let why = if silent > all {
             "follows from connections_max"
@@ -162,24 +157,6 @@ pub(super) fn limits(section: &Section<'_>) -> Limits {
     }
     limits.silent_connections_max = silent.min(all);
     limits
-}
-
-/// What one peer may have of a budget.
-fn share_of_buffer(
-    section: &Section<'_>,
-    (name, total_name): (&'static str, &'static str),
-    share: u64,
-    total: u64,
-) {
-    if share > total {
-        let (share, total) = (text::spelled_size(share), text::spelled_size(total));
-        section.mistake(
-            &[name, total_name],
-            format!(
-                "`{name}` ({share}) is over `{total_name}` ({total}): lower it, or raise the other"
-            ),
-        );
-    }
 }
 
 /// Notes routes that take bodies which no peer has room for.

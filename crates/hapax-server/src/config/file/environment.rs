@@ -139,7 +139,7 @@ fn place(name: &str) -> Result<Option<Found>, String> {
     let Some(rest) = name.strip_prefix(PREFIX) else {
         return near_miss(name);
     };
-    match find(rest) {
+    match find(rest, Table::find_name) {
         Some(found) if rest.bytes().any(|byte| byte.is_ascii_lowercase()) => Err(format!(
             "variables are written in upper case: write {}",
             spell(found.0, found.1)
@@ -176,20 +176,24 @@ fn without_underscores(name: &str) -> Option<String> {
         .find(|variable| plain(variable) == plain(name))
 }
 
-fn find(rest: &str) -> Option<Found> {
+/// The setting that a name means, by how `look_up` finds the names of a section.
+fn find(rest: &str, look_up: impl Fn(&Table, &str) -> Option<&'static str>) -> Option<Found> {
     let lower = rest.to_ascii_lowercase();
-    let mut parts = lower.split("__");
-    let (first, second, third) = (parts.next()?, parts.next(), parts.next());
-    let top = TOP.find(first)?;
-    let (place, table, name) = match (top.kind, second, third, parts.next()) {
-        (Kind::Section(table), Some(name), None, None) => (Place::Section(table.name), table, name),
-        (Kind::Sections(table), Some(index), Some(name), None) => {
-            (Place::Route(index.parse().ok()?), table, name)
-        }
-        (_, None, None, None) if !top.is_section() => (Place::Section(""), &TOP, first),
+    let parts: Vec<&str> = lower.split("__").collect();
+    let top = TOP.find(look_up(&TOP, parts[0])?)?;
+    let (place, table, name) = match (top.kind, &parts[1..]) {
+        (Kind::Section(table), [name]) => (Place::Section(table.name), table, *name),
+        (Kind::Sections(table), [index, name]) => (Place::Route(index.parse().ok()?), table, *name),
+        (_, []) if !top.is_section() => (Place::Section(""), &TOP, parts[0]),
         _ => return None,
     };
-    Some((place, table.find_name(name)?, table.find(name)?))
+    let name = look_up(table, name)?;
+    Some((place, name, table.find(name)?))
+}
+
+/// A name as it is declared, or the nearest to it.
+fn find_near(table: &Table, name: &str) -> Option<&'static str> {
+    table.find_name(name).or_else(|| find_nearest(table, name))
 }
 
 /// The settings of a section that are no sections.
@@ -215,22 +219,10 @@ fn spell(place: Place, name: &str) -> String {
 /// What to say of a variable that names no setting.
 fn describe_unknown(rest: &str) -> String {
     let lower = rest.to_ascii_lowercase();
-    let parts: Vec<&str> = lower.split("__").collect();
-    let near = |table: &Table, name| table.find_name(name).or_else(|| find_nearest(table, name));
-    let first = near(&TOP, parts[0]).and_then(|first| TOP.find(first));
-    let meant = first.and_then(|first| match (first.kind, &parts[1..]) {
-        (Kind::Section(table), [name]) => {
-            Some(spell(Place::Section(table.name), near(table, name)?))
-        }
-        (Kind::Sections(table), [index, name]) => {
-            Some(spell(Place::Route(index.parse().ok()?), near(table, name)?))
-        }
-        (Kind::Section(_) | Kind::Sections(_), _) => None,
-        (_, []) => Some(spell(Place::Section(""), near(&TOP, parts[0])?)),
-        _ => None,
-    });
-    let fix = match (meant, first.map(|first| first.kind)) {
-        (Some(meant), _) => format!("did you mean {meant}?"),
+    let first = lower.split("__").next().unwrap_or_default();
+    let first = find_near(&TOP, first).and_then(|first| TOP.find(first));
+    let fix = match (find(rest, find_near), first.map(|first| first.kind)) {
+        (Some((place, name, _)), _) => format!("did you mean {}?", spell(place, name)),
         (None, Some(Kind::Sections(_))) => {
             "a route is a number, counted from 0, and a setting, as \
              in HAPAX__ROUTES__0__MODE"

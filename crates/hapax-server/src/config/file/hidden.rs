@@ -230,6 +230,13 @@ mod tests {
                 6..21,
             ),
             (
+                "url = \"http://a:s/3@b\"",
+                0,
+                6..22,
+                "url = \"http://*****@b\"",
+                6..22,
+            ),
+            (
                 "store = \"postgres://a:s/3@b?password=s3\"",
                 0,
                 8..40,

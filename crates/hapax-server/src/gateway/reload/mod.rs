@@ -20,7 +20,7 @@ pub use self::changes::Change;
 use super::live::{Lasting, Live};
 use crate::admin::{Readiness, Rules};
 use crate::config::settings::needs_restart;
-use crate::config::{Config, ConfigError, Limits};
+use crate::config::{Config, ConfigError};
 
 /// Reads the configuration again: the file as it is now, under the flags and the environment that
 /// the program was started with.
@@ -147,19 +147,12 @@ impl Reloader {
             .await
             .map_err(ReloadError::Bad)?;
         next.settle_in(Some(&before));
-        let Limits {
-            records_per_principal_max,
-            bytes_per_principal_max,
-            records_max,
-            refused_records_max,
-            ..
-        } = next.config.limits;
-        let (records_max, refused_records_max) = (Some(records_max), Some(refused_records_max));
+        let limits = &next.config.limits;
         lasting.hapax.set_quotas(Quotas {
-            records_per_principal_max,
-            bytes_per_principal_max,
-            records_max,
-            refused_records_max,
+            records_per_principal_max: limits.records_per_principal_max,
+            bytes_per_principal_max: limits.bytes_per_principal_max,
+            records_max: Some(limits.records_max),
+            refused_records_max: Some(limits.refused_records_max),
         });
         ready.fails_open(next.config.fails_open());
         rules.store(Arc::new(Rules::of(&next.config)));
