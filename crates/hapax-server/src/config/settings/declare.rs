@@ -139,32 +139,34 @@ macro_rules! settings {
         }
 
         settings! {
-            impl for $Struct, otherwise $Struct {
+            impl for $Struct but ($($($other)*)?), otherwise $Struct {
                 $($name: settings!(@absent $type, $spec, $example, $fallback $($text)*),)*
                 $($($other: Default::default(),)*)?
             };
             $($(#[doc = $means])+ $name: $type = $fallback $($text)*, $spec, $example;)*
         }
     };
-    // For a struct that is there. A field may have another name than its setting.
+    // For a struct that is there, and has these fields besides. A setting may have another name than
+    // its field.
     (
-        impl for $Struct:ident, otherwise $default:expr;
+        impl for $Struct:ident but ($($other:ident)*), otherwise $default:expr;
         $(
             $(#[doc = $means:literal])+
-            $name:ident $($(in $field:ident)? : $type:ty)? = $fallback:ident $($text:literal)*, $spec:expr, $example:literal;
+            $name:ident $($(as $setting:ident)? : $type:ty)? = $fallback:ident $($text:literal)*, $spec:expr, $example:literal;
         )*
     ) => {
         impl $crate::config::settings::Settings for $Struct {
             const SETTINGS: &'static [$crate::config::settings::Setting] =
-                settings!(@table $($($means)+, $name $($type)?, $fallback $($text)*, $spec, $example;)*);
+                settings!(@table $($($means)+, $name $($(as $setting)? : $type)?, $fallback $($text)*, $spec, $example;)*);
 
             fn read(section: Option<&$crate::config::file::section::Section<'_>>) -> Self {
                 let mut read = $default;
                 if let Some(section) = section {
                     $($(
                         let spec: $crate::config::settings::Spec<$type> = $spec;
-                        if let Some(value) = section.value(stringify!($name), &spec) {
-                            settings!(@field read $name $($field)?) = value;
+                        let name = settings!(@name $name $($setting)?);
+                        if let Some(value) = section.value(name, &spec) {
+                            read.$name = value;
                         }
                     )?)*
                 }
@@ -172,13 +174,15 @@ macro_rules! settings {
             }
 
             fn values(&self) -> Vec<$crate::config::settings::Shown> {
+                // Taken apart whole, so that nobody adds a field and forgets its setting.
+                let $Struct { $($($name: settings!(@any $type),)?)* $($other: _,)* } = self;
                 let mut values = Vec::new();
                 let mut settings = Self::SETTINGS.iter();
                 $(
                     let _setting = settings.next().expect("one for each declaration");
                     $(
                         let spec: $crate::config::settings::Spec<$type> = $spec;
-                        values.push(spec.show(_setting, &settings!(@field self $name $($field)?)));
+                        values.push(spec.show(_setting, &self.$name));
                     )?
                 )*
                 values
@@ -198,11 +202,11 @@ macro_rules! settings {
             settings!(@table $($($means)+, $name, $fallback $($text)*, $spec, $example;)*);
     };
 
-    (@table $($($means:literal)+, $name:ident $($type:ty)?, $fallback:ident $($text:literal)*, $spec:expr, $example:literal;)*) => {
+    (@table $($($means:literal)+, $name:ident $($(as $setting:ident)? : $type:ty)?, $fallback:ident $($text:literal)*, $spec:expr, $example:literal;)*) => {
         &[$({
             const SPEC: $crate::config::settings::Spec<settings!(@type $($type)?)> = $spec;
             $crate::config::settings::Setting {
-                name: stringify!($name),
+                name: settings!(@name $name $($($setting)?)?),
                 kind: SPEC.kind,
                 fallback: settings!(@fallback $fallback $($text)*),
                 example: $example,
@@ -215,8 +219,10 @@ macro_rules! settings {
     (@type) => { () };
     (@type $type:ty) => { $type };
 
-    (@field $holder:ident $name:ident) => { $holder.$name };
-    (@field $holder:ident $name:ident $field:ident) => { $holder.$field };
+    (@any $type:ty) => { _ };
+
+    (@name $name:ident) => { stringify!($name) };
+    (@name $name:ident $setting:ident) => { stringify!($setting) };
 
     (@fallback is $text:literal) => { $crate::config::settings::Fallback::Is($text) };
     (@fallback none) => { $crate::config::settings::Fallback::Nothing };

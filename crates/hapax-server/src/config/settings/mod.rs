@@ -25,8 +25,9 @@
 //! - `required`: a mistake, which a check has to tell;
 //! - `flagged`: the same, unless a flag says it.
 //!
-//! A setting without a type is only described here, and read by hand. A field of `Policy` needs its
-//! default in `hapax-core`; a test holds the two to each other. Then use the value, and let
+//! A setting without a type is only described here, and read by hand; `FIELD as SETTING` names a
+//! field otherwise than its setting. A field of `Policy` needs its default in `hapax-core`; a test
+//! holds the two to each other. Then use the value, and let
 //! `HAPAX_BLESS=1 cargo test --test configuration` write the tables of the documentation. What
 //! contradicts other settings is told by the checks in `config/file/`.
 
@@ -74,7 +75,7 @@ pub(crate) static TOP: Table = table(
     "",
     "",
     "What stands before the first section. `--listen`, `--admin`, `--store` and \
-            `--principal` are the same as flags.",
+     `--principal` are the same as flags.",
     &[
         Config::SETTINGS,
         &[
@@ -95,8 +96,8 @@ pub(crate) static JWT: Table = table(
     "jwt",
     "[jwt]",
     "How tokens are verified, for `principal = \"jwt:CLAIM\"`, see \
-            [principals.md](principals.md). One of `keys_file`, `keys_url` and `secret_file` must \
-            be there.",
+     [principals.md](principals.md). One of `keys_file`, `keys_url` and `secret_file` must \
+     be there.",
     &[Jwt::SETTINGS],
 );
 
@@ -104,7 +105,7 @@ pub(crate) static FORWARD_AUTH: Table = table(
     "forward_auth",
     "[forward_auth]",
     "How another service is asked who is asking, for `principal = \"forward-auth:URL\"`, see \
-            [principals.md](principals.md).",
+     [principals.md](principals.md).",
     &[ForwardAuth::SETTINGS],
 );
 
@@ -119,7 +120,7 @@ pub(crate) static TLS: Table = table(
     "tls",
     "[tls]",
     "With this section clients speak TLS with the gateway; without it they do not. Both \
-            files are PEM.",
+     files are PEM.",
     &[Tls::SETTINGS],
 );
 
@@ -134,7 +135,7 @@ pub(crate) static LIMITS: Table = table(
     "limits",
     "[limits]",
     "How much of anything there may be. Over a limit the new request is refused; a live \
-            record is never evicted.",
+     record is never evicted.",
     &[Limits::SETTINGS],
 );
 
@@ -142,7 +143,7 @@ pub(crate) static DRAIN: Table = table(
     "drain",
     "[drain]",
     "What SIGTERM or SIGINT begins. A second one ends the program at once, with exit code \
-            130.",
+     130.",
     &[Drain::SETTINGS],
 );
 
@@ -150,7 +151,7 @@ pub(crate) static DEFAULTS: Table = table(
     "defaults",
     "[defaults]",
     "What every route says that does not say otherwise, and the unwritten one after the \
-            last too: all settings of `[[routes]]` but `name`, `method`, `path` and `principal`.",
+     last too: all settings of `[[routes]]` but `name`, `method`, `path` and `principal`.",
     &[POLICY],
 );
 
@@ -158,8 +159,8 @@ pub(crate) static ROUTES: Table = table(
     "routes",
     "[[routes]]",
     "Which requests, and what they are promised. The first route that matches counts. After \
-            the last stands, unwritten, one for every path with what `[defaults]` says: POST and \
-            PATCH with a key are guarded. A route that no request can reach is refused.",
+     the last stands, unwritten, one for every path with what `[defaults]` says: POST and \
+     PATCH with a key are guarded. A route that no request can reach is refused.",
     &[ROUTE, POLICY],
 );
 

@@ -20,7 +20,7 @@ use crate::config::text::spelled;
 pub(crate) const POLICY: &[Setting] = Policy::SETTINGS;
 
 settings! {
-    impl for Policy, otherwise Policy::default();
+    impl for Policy but (methods), otherwise Policy::default();
     // What is promised.
     /// what is promised, and done after a lost attempt; see [modes.md](modes.md). `hold`: the
     /// key is held as unknown, and nothing runs again. `transaction`: the service completes the
@@ -56,7 +56,7 @@ settings! {
     /// JSON body, at this JSON Pointer. `derived:PART,PART…`: there is none, and requests that
     /// agree in all parts (`header:NAME`, `body:/POINTER`, `principal`) are the same; for a
     /// short `retention`
-    key_from in key_source: KeySource = is "header", shown_text(key::source, show_source),
+    key_source as key_from: KeySource = is "header", shown_text(key::source, show_source),
         "body:/client_token";
     /// take only the quoted form of a key
     strict_key: bool = is "false", switch(), "true";

@@ -113,3 +113,32 @@ fn values(config: &Config) -> Vec<Value> {
     }
     all
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::settings::{TABLES, Table};
+    use crate::config::{ForwardAuth, Jwt, Tls};
+
+    #[test]
+    fn every_setting_is_compared() {
+        let config = Config {
+            jwt: Some(Jwt::read(None)),
+            forward_auth: Some(ForwardAuth::read(None)),
+            tls: Some(Tls::read(None)),
+            ..Config::default()
+        };
+        let names: Vec<String> = values(&config)
+            .into_iter()
+            .map(|value| value.name)
+            .collect();
+        let is_single = |table: &&&Table| !["defaults", "routes"].contains(&table.name);
+        for table in TABLES.iter().filter(is_single) {
+            for setting in table.settings().filter(|setting| !setting.is_section()) {
+                let name = format!("{}.{}", table.name, setting.name);
+                let name = name.trim_start_matches('.');
+                assert!(names.iter().any(|known| known == name), "{name}");
+            }
+        }
+    }
+}
