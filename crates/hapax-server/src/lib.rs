@@ -10,6 +10,7 @@
 pub mod admin;
 pub mod cli;
 pub mod config;
+mod credentials;
 pub mod gateway;
 mod harm;
 mod store;

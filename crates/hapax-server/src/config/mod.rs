@@ -4,7 +4,6 @@
 //! contradicts itself was refused with the line it stands in. Its settings are declared in
 //! `settings/`.
 
-pub(crate) mod fields;
 pub mod file;
 pub(crate) mod jwt;
 mod network;

@@ -4,13 +4,14 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use hapax::middleware::fields;
 use http::HeaderName;
 use http::header::COOKIE;
 use serde_json::Value;
 
-use super::fields::{is_credential_field, is_ours, is_plain, parameter_name};
 use super::url::{mask, service_url};
 use super::{Config, ServiceUrl};
+use crate::credentials::{is_credential_field, parameter_name};
 
 /// How many sources one list may have: each makes the names of callers longer.
 const SOURCES_MAX: usize = 4;
@@ -371,7 +372,7 @@ impl FromStr for AnonymousField {
                      write principal = \"{source}\" instead, or principal = \"none\" if all callers are one"
                 ))
             }
-            Ok(field) if is_plain(field.as_str()) => Ok(AnonymousField::Header(field)),
+            Ok(field) if fields::is_plain(field.as_str()) => Ok(AnonymousField::Header(field)),
             Ok(field) => Err(format!(
                 "`{field}` is no exact name: name a field of letters, digits and hyphens, without wildcards"
             )),
@@ -385,10 +386,10 @@ impl FromStr for AnonymousField {
 /// A field by which somebody can be known.
 pub(super) fn identity_field(field: &str, example: &str) -> Result<HeaderName, String> {
     match HeaderName::from_str(field) {
-        Ok(field) if !is_plain(field.as_str()) => Err(format!(
+        Ok(field) if !fields::is_plain(field.as_str()) => Err(format!(
             "`{field}` is one of many spellings that some servers cannot tell apart: name a field of letters, digits and hyphens"
         )),
-        Ok(field) if is_ours(&field) => Err(format!(
+        Ok(field) if fields::is_ours(&field) => Err(format!(
             "`{field}` is a field that the gateway itself sets or takes off, so that nobody can be known by it: name another"
         )),
         Ok(field) => Ok(field),

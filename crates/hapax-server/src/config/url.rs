@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use http::Uri;
 
-use super::fields::is_credential_parameter;
+use crate::credentials::credential_parameter;
 
 /// What stands for a part of a URL that is not shown.
 const HIDDEN: &str = "***";
@@ -41,7 +41,7 @@ impl ServiceUrl {
         let query = self.0.query().unwrap_or_default();
         query
             .split('&')
-            .filter(|parameter| !is_credential_parameter(parameter))
+            .filter(|parameter| credential_parameter(parameter).is_none())
             .collect::<Vec<_>>()
             .join("&")
     }

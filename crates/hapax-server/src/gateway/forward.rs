@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use hapax::Peer;
+use hapax::middleware::fields;
 use http::header::{
     CONNECTION, CONTENT_LENGTH, COOKIE, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, TE,
     TRANSFER_ENCODING, UPGRADE, VIA,
@@ -14,12 +15,9 @@ use http::header::{
 use http::request::Parts;
 use http::{Method, Response, Version};
 
-pub(crate) use crate::config::fields::{
-    CREDENTIALS, TRACEPARENT, is_hop_by_hop, is_ours, is_plain,
-};
-use crate::config::fields::{HOP_BY_HOP, X_REAL_IP};
 use crate::config::{Config, Network};
 
+pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// Kept with an answer, never sent to anybody: the trace in which the answer was made.
 const TRACE: HeaderName = HeaderName::from_static("hapax-trace");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -27,6 +25,7 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
 const X_FORWARDED_SERVER: HeaderName = HeaderName::from_static("x-forwarded-server");
+const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 
 /// More gateways in a row than anybody has.
 const HOPS_MAX: usize = 8;
@@ -102,21 +101,10 @@ pub(crate) struct Sensitive {
 
 impl Sensitive {
     pub(crate) fn new(config: &Config) -> Sensitive {
-        let always = [
-            "authorization",
-            "cookie",
-            "host",
-            "forwarded",
-            "x-real-ip",
-            "x-request-id",
-            "traceparent",
-            "content-length",
-        ];
-        let names = always
-            .map(str::to_owned)
-            .into_iter()
-            .chain(sensitive_fields(config))
-            .map(|name| plain(&name).into());
+        let names = sensitive_fields(config)
+            .iter()
+            .map(|name| fields::plain(name).into())
+            .collect();
         // Of all routes: the service behind may believe on one what it believes on another.
         let has_proxies = !config.trusted_proxies.is_empty();
         let of_proxies = config
@@ -131,30 +119,21 @@ impl Sensitive {
             .map(|auth| auth.pass.clone())
             .unwrap_or_default();
         Sensitive {
-            names: names.collect(),
+            names,
             of_proxies,
             ours,
         }
     }
 
-    /// A name that the heirs of CGI (WSGI, Rack, PHP) cannot tell from one of these: to them
-    /// `Hapax_Fence` *is* `Hapax-Fence`, and to some every character that is no letter or digit is
-    /// the same.
+    /// Whether a lenient server could take this name for a sensitive one.
     fn is_imitation(&self, name: &str) -> bool {
-        !is_plain(name) && self.is_one(&plain(name))
+        !fields::is_plain(name) && self.is_sensitive(&fields::plain(name))
     }
 
-    /// Whether a name, as `plain` spells it, is one of these.
-    fn is_one(&self, name: &str) -> bool {
-        let prefixes = [
-            "hapax-",
-            "idempotency-",
-            "idempotent-",
-            "x-forwarded-",
-            "content-",
-            "transfer-",
-        ];
-        prefixes.iter().any(|prefix| name.starts_with(prefix))
+    /// Whether a name, as `fields::plain` spells it, is a sensitive one.
+    fn is_sensitive(&self, name: &str) -> bool {
+        fields::is_protected(name)
+            || fields::is_hop_by_hop(name)
             || self.names.iter().any(|sensitive| **sensitive == *name)
     }
 
@@ -177,7 +156,7 @@ impl Sensitive {
 
     /// Takes out of what follows a body whatever matters: everybody has judged the head by then.
     pub(crate) fn strip_trailers(&self, trailers: &mut HeaderMap) {
-        remove_all(trailers, |name| self.is_one(&plain(name)));
+        remove_all(trailers, |name| self.is_sensitive(&fields::plain(name)));
     }
 }
 
@@ -196,19 +175,6 @@ pub(crate) fn sensitive_fields(config: &Config) -> Vec<String> {
             .map(ToString::to_string),
     );
     fields
-}
-
-/// A name as the most forgiving server reads it.
-fn plain(name: &str) -> String {
-    name.bytes()
-        .map(|byte| {
-            if byte.is_ascii_alphanumeric() {
-                char::from(byte.to_ascii_lowercase())
-            } else {
-                '-'
-            }
-        })
-        .collect()
 }
 
 fn remove_all(headers: &mut HeaderMap, is_out: impl Fn(&str) -> bool) {
@@ -336,7 +302,7 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
             headers.remove(name);
         }
     }
-    for name in &HOP_BY_HOP {
+    for name in &fields::HOP_BY_HOP {
         headers.remove(name);
     }
 }
@@ -417,6 +383,39 @@ fn forwarded(address: IpAddr, proto: &str, host: Option<&HeaderValue>) -> Header
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_client_imitates_a_sensitive_field_or_says_one_after_its_body() {
+        let sensitive = Sensitive::new(&Config::new(http::Uri::default()));
+        let client = Client::new([203, 0, 113, 9].into(), false, &[]);
+        let names = |names: &[&str]| -> HeaderMap {
+            let value = HeaderValue::from_static("1");
+            let pairs = names
+                .iter()
+                .map(|name| (name.parse().unwrap(), value.clone()));
+            pairs.collect()
+        };
+        let mut head = names(&[
+            "hapax-fence",
+            "x_forwarded_for",
+            "x.real-ip",
+            "keep_alive",
+            "transfer_encoding",
+            "x_user",
+            "idempotency-key",
+        ]);
+        sensitive.strip(&mut head, &client);
+        assert_eq!(head, names(&["x_user", "idempotency-key"]));
+        let mut trailers = names(&[
+            "te",
+            "x-real-ip",
+            "via",
+            "idempotent-replayed",
+            "x-checksum",
+        ]);
+        sensitive.strip_trailers(&mut trailers);
+        assert_eq!(trailers, names(&["x-checksum"]));
+    }
 
     #[test]
     fn the_peer_is_the_last_address_that_no_trusted_proxy_has() {

@@ -8,7 +8,7 @@
 mod access;
 mod body;
 mod check;
-pub(crate) mod forward;
+mod forward;
 mod listen;
 mod live;
 mod principal;

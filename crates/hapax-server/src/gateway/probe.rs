@@ -156,9 +156,7 @@ where
 /// The end-to-end fields. Which of them are kept is judged as with every answer; those of the
 /// question are not of the answer.
 fn fields(headers: &HeaderMap) -> Vec<(String, Bytes)> {
-    let is_of_answer = |name: &HeaderName| {
-        !is_never_kept(name) && *name != CONTENT_LENGTH && !name.as_str().starts_with("hapax-")
-    };
+    let is_of_answer = |name: &HeaderName| !is_never_kept(name) && *name != CONTENT_LENGTH;
     let kept = headers.iter().filter(|(name, _)| is_of_answer(name));
     kept.map(|(name, value)| {
         (

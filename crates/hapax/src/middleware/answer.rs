@@ -11,7 +11,9 @@ use http_body_util::BodyExt;
 
 use super::BoxError;
 use super::body::Body;
-use super::headers::{ANSWER_VERSION, EXPIRES, HOP_BY_HOP, KEEP, OURS, REPLAYED, TRACE};
+use super::fields::{
+    ANSWER_VERSION, EXPIRES, KEEP, REPLAYED, TRACE, is_hop_by_hop, is_ours_in_answer,
+};
 use super::request_id::REQUEST_ID;
 use crate::observe::Source;
 
@@ -81,8 +83,8 @@ pub(super) fn wants_keeping(headers: &HeaderMap) -> bool {
 pub fn is_never_kept(name: &HeaderName) -> bool {
     matches!(*name, DATE | AGE)
         || *name == REQUEST_ID
-        || HOP_BY_HOP.contains(name)
-        || OURS.contains(name)
+        || is_hop_by_hop(name.as_str())
+        || is_ours_in_answer(name)
 }
 
 /// What of a response is kept. `docs/http.md` publishes the list of what is not.
@@ -234,7 +236,12 @@ pub(super) fn mark_first(headers: &mut HeaderMap, head: &Head) {
 }
 
 pub(super) fn strip_ours(headers: &mut HeaderMap) {
-    for name in OURS {
+    let ours: Vec<_> = headers
+        .keys()
+        .filter(|name| is_ours_in_answer(name))
+        .cloned()
+        .collect();
+    for name in ours {
         headers.remove(name);
     }
 }

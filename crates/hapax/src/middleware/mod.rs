@@ -58,7 +58,7 @@
 mod answer;
 mod body;
 mod buffered;
-mod headers;
+pub mod fields;
 mod layer;
 mod peer;
 mod probe;

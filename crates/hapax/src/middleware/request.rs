@@ -11,7 +11,7 @@ use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::headers;
+use super::fields;
 
 /// What the head of a request says of its key.
 pub(super) enum Ask {
@@ -106,7 +106,7 @@ fn decoded(name: &str) -> String {
 /// The caller's deadline. One that cannot be read is refused: ignoring it could begin what the
 /// caller wanted left alone.
 pub(super) fn deadline(headers: &HeaderMap) -> Result<Option<Timestamp>, Rejection> {
-    let mut lines = headers.get_all(headers::DEADLINE).iter();
+    let mut lines = headers.get_all(fields::DEADLINE).iter();
     match (lines.next(), lines.next()) {
         (None, _) => Ok(None),
         (Some(line), None) => field::date(line.as_bytes())
@@ -119,7 +119,7 @@ pub(super) fn deadline(headers: &HeaderMap) -> Result<Option<Timestamp>, Rejecti
 /// How long the caller is ready to wait (`Prefer: wait=10`, RFC 7240), within the route's limit.
 pub(super) fn wait(headers: &HeaderMap, policy: &Policy) -> Duration {
     let values = headers
-        .get_all(headers::PREFER)
+        .get_all(fields::PREFER)
         .iter()
         .filter_map(|line| line.to_str().ok());
     // Of a repeated preference the first counts.
@@ -157,7 +157,7 @@ mod tests {
     fn wait_of(lines: &[&str]) -> Duration {
         let mut headers = HeaderMap::new();
         for line in lines {
-            headers.append(headers::PREFER, line.parse().unwrap());
+            headers.append(fields::PREFER, line.parse().unwrap());
         }
         wait(&headers, &Policy::default())
     }

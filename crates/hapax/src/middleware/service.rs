@@ -23,7 +23,7 @@ use tracing::Instrument;
 
 use super::body::Body;
 use super::buffered::{Buffered, Stopped};
-use super::headers::IDEMPOTENCY_STATUS;
+use super::fields::IDEMPOTENCY_STATUS;
 use super::layer::Shared;
 use super::peer::{Peer, Unverified};
 use super::request::Ask;

@@ -14,7 +14,7 @@ use super::body::Body;
 use super::layer::Shared;
 use super::probe::Probed;
 use super::service::{NeverDispatched, TimedOut};
-use super::{BoxError, headers, problem};
+use super::{BoxError, fields, problem};
 use crate::observe::{Event, Subject};
 use crate::once::{Ended, Operation, because};
 
@@ -90,12 +90,11 @@ where
     RB: http_body::Body<Data = Bytes> + Send + 'static,
     RB::Error: Into<BoxError>,
 {
+    parts
+        .headers
+        .insert(fields::FENCE, HeaderValue::from(operation.fence().as_u64()));
     parts.headers.insert(
-        headers::FENCE,
-        HeaderValue::from(operation.fence().as_u64()),
-    );
-    parts.headers.insert(
-        headers::OPERATION,
+        fields::OPERATION,
         HeaderValue::try_from(operation.id().as_str()).expect("an operation id is a header value"),
     );
     parts.extensions.insert(operation.clone());
@@ -171,13 +170,13 @@ pub(super) fn class_of<B>(response: &Response<B>, policy: &Policy) -> Class {
 fn is_refused_for_fence<B>(response: &Response<B>) -> bool {
     response
         .headers()
-        .get(headers::REFUSED)
+        .get(fields::REFUSED)
         .is_some_and(|why| why == "fence")
 }
 
 /// What the service says of the effect in its own field, if that means anything beside this status.
 fn said(headers: &HeaderMap, status: u16) -> Option<Class> {
-    let mut lines = headers.get_all(headers::OUTCOME).iter();
+    let mut lines = headers.get_all(fields::OUTCOME).iter();
     let (line, more) = (lines.next()?, lines.next());
     let class = Said::read(line.as_bytes())
         .filter(|_| more.is_none())

@@ -9,7 +9,6 @@ use http::{HeaderValue, StatusCode};
 
 use super::base64;
 use super::wire::{Outcome, Settle};
-use crate::gateway::forward;
 
 /// As much as the gateway itself keeps of an answer.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
@@ -95,11 +94,7 @@ fn body(settle: &Settle) -> Result<Vec<u8>, String> {
 fn field(name: &str, value: &str) -> Result<(String, Bytes), String> {
     let known = HeaderName::try_from(name)
         .map_err(|_| format!("{name:?} is not the name of a header field"))?;
-    // What an answer of the upstream loses on its way into the store: in the gateway, then in the
-    // layer.
-    let is_lost = forward::is_hop_by_hop(&known) || is_never_kept(&known);
-    let is_ours = known.as_str().starts_with("hapax-");
-    if is_lost || is_ours || matches!(known, CONTENT_LENGTH | SET_COOKIE) {
+    if is_never_kept(&known) || matches!(known, CONTENT_LENGTH | SET_COOKIE) {
         return Err(format!(
             "`{known}` is not kept with an answer: leave it out"
         ));

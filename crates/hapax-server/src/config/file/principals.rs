@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use hapax::middleware::fields;
 use http::HeaderName;
 use jsonwebtoken::Algorithm;
 use toml::de::DeValue;
@@ -9,7 +10,6 @@ use toml::de::DeValue;
 use super::Overrides;
 use super::section::Section;
 use super::value::parse_texts;
-use crate::config::fields;
 use crate::config::jwt::is_shared;
 use crate::config::settings::{Kind, Settings};
 use crate::config::{

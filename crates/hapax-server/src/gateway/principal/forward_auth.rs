@@ -7,6 +7,7 @@
 
 use hapax::core::Secret;
 use hapax::core::rejection::Flaw;
+use hapax::middleware::fields::CREDENTIALS;
 use hapax::middleware::rejected;
 use hapax::{Body, Principal, Rejection};
 use http::header::{
@@ -21,7 +22,6 @@ use tokio::time::{Instant, timeout_at};
 use super::fetch::{Failed, Fetched, Fetcher};
 use super::{Refused, name, only};
 use crate::config::{self, ServiceUrl};
-use crate::gateway::forward::CREDENTIALS;
 
 /// Bytes of its answer's body: a page that asks somebody to log in.
 const BODY_BYTES_MAX: usize = 64 << 10;

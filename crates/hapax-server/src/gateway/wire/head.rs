@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use hapax::middleware::fields;
+
 use super::class::{is_path_and_query, is_token, is_value, trim};
 use super::settings::Limits;
 use super::{Refusal, host};
@@ -189,16 +191,8 @@ impl Head {
 /// be known before.
 pub(super) fn trailer(line: &[u8], limits: &Limits) -> Result<(), Refusal> {
     let (name, _) = split_field(line)?;
-    let late = [
-        &b"connection"[..],
-        b"expect",
-        b"keep-alive",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"upgrade",
-    ];
-    if matters(name, limits) || late.iter().any(|late| name.eq_ignore_ascii_case(late)) {
+    let name = lower_case(name);
+    if fields::is_hop_by_hop(&name) || is_protected(&name, limits) {
         return Err(Refusal::TrailerField);
     }
     Ok(())
@@ -263,33 +257,21 @@ fn connection(value: &[u8], limits: &Limits) -> Result<(), Refusal> {
         if !is_token(option) {
             return Err(Refusal::ConnectionOption);
         }
-        if matters(option, limits) {
+        if is_protected(&lower_case(option), limits) {
             return Err(Refusal::ConnectionNames);
         }
     }
     Ok(())
 }
 
-/// Whether a field must come from the head of the request and reach the service: if a client could
-/// have it removed on the way, or added after everybody has judged the head, the gateway and the
-/// service would act on different requests.
-fn matters(name: &[u8], limits: &Limits) -> bool {
-    const BEGINNINGS: [&[u8]; 4] = [b"content-", b"hapax-", b"idempotency-", b"x-forwarded-"];
-    const NAMES: [&[u8]; 7] = [
-        b"authorization",
-        b"cookie",
-        b"forwarded",
-        b"host",
-        b"traceparent",
-        b"transfer-encoding",
-        b"x-request-id",
-    ];
-    BEGINNINGS.iter().any(|start| {
-        name.get(..start.len())
-            .is_some_and(|begins| begins.eq_ignore_ascii_case(start))
-    }) || NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
-        || limits
-            .never_hop_by_hop
-            .iter()
-            .any(|given| name.eq_ignore_ascii_case(given.as_bytes()))
+/// A name that is known to be a token, which is ASCII.
+fn lower_case(token: &[u8]) -> String {
+    String::from_utf8_lossy(token).to_ascii_lowercase()
+}
+
+/// Whether a field must come from the head of the request and reach the service: by its name, or
+/// because of what the configuration uses it for.
+fn is_protected(name: &str, limits: &Limits) -> bool {
+    let is_name = |given: &String| name.eq_ignore_ascii_case(given);
+    fields::is_protected(name) || limits.never_hop_by_hop.iter().any(is_name)
 }

@@ -122,7 +122,7 @@ fn can_carry(name: &str) -> bool {
     .validate()
     .is_ok()
         && http::HeaderName::try_from(name)
-            .is_ok_and(|name| !crate::gateway::forward::is_ours(&name))
+            .is_ok_and(|name| !hapax::middleware::fields::is_ours(&name))
 }
 
 /// A name that can stand in a metric, if something of it is left.

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use hapax::KeyRule;
 use hapax::core::fingerprint::Pointer;
 use hapax::core::policy::{KeySource, Part};
+use hapax::middleware::fields;
 use http::HeaderName;
 
 use super::super::value::Read;
-use crate::config::fields;
 
 /// Fields that are another with each try of the same request: what counts them never sees a repeat.
 const CHANGING: [&str; 8] = [

@@ -185,6 +185,12 @@ fn fields() {
         ),
         ("Connection: traceparent", Refused(0, R::ConnectionNames)),
         ("Connection: x-request-id", Refused(0, R::ConnectionNames)),
+        ("Connection: X-Real-IP", Refused(0, R::ConnectionNames)),
+        ("Connection: via", Refused(0, R::ConnectionNames)),
+        (
+            "Connection: idempotent-replayed",
+            Refused(0, R::ConnectionNames),
+        ),
         (
             "Connection: close\r\nConnection: paypal-request-id",
             Refused(0, R::ConnectionNames),
@@ -389,6 +395,12 @@ fn trailers() {
         ("Idempotency-Key: a\r\n\r\n", Refused(1, R::TrailerField)),
         ("Hapax-Fence: 1\r\n\r\n", Refused(1, R::TrailerField)),
         ("Connection: close\r\n\r\n", Refused(1, R::TrailerField)),
+        ("X-Real-IP: a\r\n\r\n", Refused(1, R::TrailerField)),
+        (
+            "Proxy-Authorization: a\r\n\r\n",
+            Refused(1, R::TrailerField),
+        ),
+        ("PayPal-Request-Id: a\r\n\r\n", Refused(1, R::TrailerField)),
         (
             "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
             Refused(1, R::FieldName),
