@@ -3,6 +3,7 @@
 
 pub(crate) mod base64;
 pub(crate) mod logged;
+pub(crate) mod operate;
 pub(crate) mod principal;
 pub(crate) mod scan;
 pub(crate) mod settlement;
@@ -15,9 +16,8 @@ use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{Path, Query as QueryString, State};
 use axum::{Extension, Json};
 use bytes::Bytes;
-use hapax::RecordId;
-use hapax::core::record::Fence;
 use hapax::core::time::Timestamp;
+use hapax::{Hapax, RecordId};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
@@ -26,16 +26,11 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use self::scan::{Filter, Known};
-use self::time::Time;
+use self::operate::{Operate, record_id};
 use self::wire::{Entry, Forget, Page, Query, Settle, Shown};
 use super::Admin;
 use super::problem::{self, Problem};
 use super::who::Caller;
-
-/// Keys in a page, unless asked for fewer, and at most.
-const PAGE_DEFAULT: usize = 100;
-const PAGE_MAX: usize = 1_000;
 
 /// The routes of this page.
 pub(super) fn routes() -> OpenApiRouter<Admin> {
@@ -58,29 +53,7 @@ async fn list(
     query: Result<QueryString<Query>, QueryRejection>,
 ) -> Result<Json<Page>, Problem> {
     let QueryString(query) = query.map_err(unreadable_query)?;
-    let filter = Filter::of(
-        &query,
-        &Known {
-            routes: &admin.rules.load().routes,
-            operation_ids: admin.operation_ids,
-        },
-    )
-    .map_err(Problem::bad_request)?;
-    let after = query.after.as_deref().map(record_id).transpose()?;
-    let limit = query.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
-    let now = now();
-    let found = scan::page(&admin.hapax, &filter, after, limit, now).await?;
-    let keys = found
-        .heads
-        .iter()
-        .map(|head| admin.entry(head, now))
-        .collect();
-    Ok(Json(Page {
-        keys,
-        looked_at: found.looked_at,
-        next: found.next.map(|id| id.to_string()),
-        now: Time(now),
-    }))
+    Ok(Json(admin.operate().list(&query).await?))
 }
 
 /// What a look at one key may ask for.
@@ -110,10 +83,7 @@ async fn show(
     look: Result<QueryString<Look>, QueryRejection>,
 ) -> Result<Json<Shown>, Problem> {
     let QueryString(look) = look.map_err(unreadable_query)?;
-    let (record, _) = admin.hapax.look(named(id)?).await?;
-    let answer = record.answer.as_deref().filter(|_| look.answer);
-    let now = now();
-    Ok(Json(Shown::of(admin.entry(&record.head, now), answer, now)))
+    Ok(Json(admin.operate().show(named(id)?, look.answer).await?))
 }
 
 /// States what became of an unknown
@@ -144,25 +114,11 @@ async fn settle(
 ) -> Result<Json<Entry>, Problem> {
     let id = named(id)?;
     let settle: Settle = read(&headers, body)?;
-    let settlement = settlement::of(&settle).map_err(Problem::bad_request)?;
     let signed = settle
         .signed()
         .by_way_of(caller)
         .map_err(Problem::bad_request)?;
-    let (record, state) = admin.hapax.look(id).await?;
-    if let Some(fence) = settle.fence.filter(|_| record.head.is_unresolved(state)) {
-        settlement::is_about(&record.head, fence)
-            .map_err(|why| Problem::conflict("other-fence", why))?;
-    }
-    let (scope, rules) = (&record.head.scope, admin.rules.load());
-    let (settlement, lifetime) = (rules.current(settlement, scope), rules.lifetime(scope));
-    // The one that is meant, not the one that was found: it may have been lost only just now.
-    let attempt = settle.fence.map_or(record.head.fence, Fence::from_u64);
-    let head = admin
-        .hapax
-        .settle_attempt(id, attempt, settlement, signed.audit(), lifetime)
-        .await?;
-    Ok(Json(admin.entry(&head, now())))
+    Ok(Json(admin.operate().settle(id, &settle, &signed).await?))
 }
 
 /// Erases an answer and what its request looked like
@@ -196,31 +152,22 @@ async fn forget(
         .signed()
         .by_way_of(caller)
         .map_err(Problem::bad_request)?;
-    let (record, _) = admin.hapax.look(id).await?;
-    let lifetime = admin.rules.load().lifetime(&record.head.scope);
-    let version = forget.version.unwrap_or(record.head.version);
-    admin
-        .hapax
-        .forget_version(id, version, signed.audit(), lifetime)
-        .await?;
-    let (record, _) = admin.hapax.look(id).await?;
-    Ok(Json(admin.entry(&record.head, now())))
+    Ok(Json(admin.operate().forget(id, &forget, &signed).await?))
 }
 
 impl Admin {
-    fn entry(&self, head: &hapax::core::record::Head, now: Timestamp) -> Entry {
-        Entry::of(head, now, &self.operation_ids)
+    pub(super) fn operate(&self) -> Operate<'_, Hapax> {
+        Operate {
+            records: &self.hapax,
+            operation_ids: &self.operation_ids,
+            rules: Some(self.rules.load_full()),
+        }
     }
 }
 
 fn named(id: Result<Path<String>, PathRejection>) -> Result<RecordId, Problem> {
     let Path(id) = id.map_err(|rejection| Problem::bad_request(rejection.body_text()))?;
-    record_id(&id)
-}
-
-pub(super) fn record_id(text: &str) -> Result<RecordId, Problem> {
-    text.parse()
-        .map_err(|error| Problem::bad_request(format!("{error}: list the keys to find it")))
+    Ok(record_id(&id)?)
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "as `map_err` gives it")]

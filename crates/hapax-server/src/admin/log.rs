@@ -10,8 +10,9 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Admin;
-use super::keys::logged::{Logged, LoggedPage};
-use super::keys::{record_id, unreadable_query};
+use super::keys::logged::LoggedPage;
+use super::keys::operate::{OperateError, record_id};
+use super::keys::unreadable_query;
 use super::problem::Problem;
 
 const PAGE_DEFAULT: usize = 100;
@@ -45,19 +46,18 @@ pub(crate) struct Which {
 
 impl Which {
     /// The question to a store.
-    pub(crate) fn query(&self) -> Result<LogQuery, String> {
+    pub(crate) fn query(&self) -> Result<LogQuery, OperateError> {
         let from = match (self.after, self.before) {
-            (Some(_), Some(_)) => return Err("say `after` or `before`, not both".to_owned()),
+            (Some(_), Some(_)) => {
+                return Err(OperateError::BadRequest(
+                    "say `after` or `before`, not both".to_owned(),
+                ));
+            }
             (Some(after), None) => Start::After(after),
             (None, Some(before)) => Start::Before(before),
             (None, None) => Start::End,
         };
-        let record = self
-            .record
-            .as_deref()
-            .map(str::parse)
-            .transpose()
-            .map_err(|error| format!("{error}"))?;
+        let record = self.record.as_deref().map(record_id).transpose()?;
         Ok(LogQuery {
             record,
             from,
@@ -73,12 +73,5 @@ async fn log(
     which: Result<QueryString<Which>, QueryRejection>,
 ) -> Result<Json<LoggedPage>, Problem> {
     let QueryString(which) = which.map_err(unreadable_query)?;
-    which.record.as_deref().map(record_id).transpose()?;
-    let query = which.query().map_err(Problem::bad_request)?;
-    let entries = admin.hapax.log(query).await?;
-    let entries: Vec<_> = entries
-        .iter()
-        .map(|entry| Logged::of(entry, &admin.operation_ids))
-        .collect();
-    Ok(Json(LoggedPage::of(entries, query.limit)))
+    Ok(Json(admin.operate().log(&which).await?))
 }

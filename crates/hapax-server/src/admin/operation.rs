@@ -9,7 +9,7 @@ use hapax::core::operation::OperationIds;
 use hapax::core::record::Head;
 use hapax::core::store::{ListQuery, StoreError};
 
-use super::keys::scan::Heads;
+use super::keys::operate::Records;
 
 const DIGITS: usize = 64;
 
@@ -28,7 +28,7 @@ pub(crate) fn beginning(operation: &str) -> &str {
 
 /// The record of an operation.
 pub(crate) async fn find(
-    store: &impl Heads,
+    records: &impl Records,
     ids: &OperationIds,
     operation: &str,
 ) -> Result<Option<Head>, StoreError> {
@@ -36,7 +36,7 @@ pub(crate) async fn find(
         return Ok(None);
     };
     // Two, should two begin alike: one in 2^64 has a neighbour so close.
-    let heads = store
+    let heads = records
         .heads(ListQuery {
             state: None,
             after: before(first),

@@ -8,6 +8,8 @@ use http::{HeaderValue, StatusCode};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::keys::operate::OperateError;
+
 /// What a problem is sent as.
 pub(crate) const CONTENT: &str = "application/problem+json";
 
@@ -88,6 +90,16 @@ impl IntoResponse for Problem {
             response.headers_mut().insert(name, value);
         }
         response
+    }
+}
+
+impl From<OperateError> for Problem {
+    fn from(error: OperateError) -> Problem {
+        match error {
+            OperateError::BadRequest(detail) => Problem::bad_request(detail),
+            OperateError::OtherFence(detail) => Problem::conflict("other-fence", detail),
+            OperateError::Refused(error) => error.into(),
+        }
     }
 }
 

@@ -18,16 +18,13 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::keys::scan::{self, Filter, Known};
+use super::keys::operate::{OperateError, record_id};
 use super::keys::time::Time;
-use super::keys::wire::{Outcome, Query, Settle, Signed};
-use super::keys::{now, read, record_id, settlement, unreadable_query};
+use super::keys::wire::{Entry, Outcome, Query, Settle, Signed};
+use super::keys::{now, read, settlement, unreadable_query};
 use super::problem::{self, Problem};
 use super::who::Caller;
 use super::{Admin, operation};
-
-const PAGE_DEFAULT: usize = 100;
-const PAGE_MAX: usize = 1_000;
 
 pub(super) fn routes() -> OpenApiRouter<Admin> {
     OpenApiRouter::new()
@@ -39,7 +36,7 @@ pub(super) fn routes() -> OpenApiRouter<Admin> {
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct From {
+struct Paging {
     /// `next` of the page before.
     #[param(pattern = "^[0-9a-f]{64}$")]
     after: Option<String>,
@@ -113,32 +110,23 @@ struct Settled {
 }
 
 /// What is open: every operation whose outcome is unknown
-#[utoipa::path(get, path = "/v1/unknown", tag = "settle", params(From), responses((status = 200, body = Unknowns, description = "In the order of record ids.")))]
+#[utoipa::path(get, path = "/v1/unknown", tag = "settle", params(Paging), responses((status = 200, body = Unknowns, description = "In the order of record ids.")))]
 async fn unknown(
     State(admin): State<Admin>,
-    from: Result<QueryString<From>, QueryRejection>,
+    paging: Result<QueryString<Paging>, QueryRejection>,
 ) -> Result<Json<Unknowns>, Problem> {
-    let QueryString(from) = from.map_err(unreadable_query)?;
-    let after = from.after.as_deref().map(record_id).transpose()?;
-    let limit = from.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
+    let QueryString(paging) = paging.map_err(unreadable_query)?;
     let query = Query {
         state: Some(Stands::Unknown.word().to_owned()),
         namespace: Some(admin.rules.load().namespace.to_string()),
+        after: paging.after,
+        limit: paging.limit,
         ..Query::default()
     };
-    let filter = Filter::of(
-        &query,
-        &Known {
-            routes: &[],
-            operation_ids: admin.operation_ids,
-        },
-    )
-    .map_err(Problem::bad_request)?;
-    let found = scan::page(&admin.hapax, &filter, after, limit, now()).await?;
-    let unknown = found.heads.iter().map(|head| admin.unknown(head)).collect();
+    let page = admin.operate().list(&query).await?;
     Ok(Json(Unknowns {
-        unknown,
-        next: found.next.map(|id| id.to_string()),
+        unknown: page.keys.into_iter().map(Unknown::from).collect(),
+        next: page.next,
     }))
 }
 
@@ -172,18 +160,16 @@ async fn settle(
     if *record.head.scope.namespace != *admin.rules.load().namespace {
         return Err(not_found());
     }
-    let settlement = admin.rules.load().current(settlement, &record.head.scope);
+    let operate = admin.operate();
+    let settlement = operate.versioned(settlement, &record.head);
     if !record.head.is_unresolved(state) {
         let already = admin.already(&record, state, &settlement)?;
         admin.may_have_ended(&record.head, found.fence).await?;
         return Ok(Json(already));
     }
-    settlement::is_about(&record.head, found.fence)
-        .map_err(|why| Problem::conflict("other-fence", why))?;
-    let lifetime = admin.rules.load().lifetime(&record.head.scope);
-    let head = admin
-        .hapax
-        .settle_attempt(id, record.head.fence, settlement, signed.audit(), lifetime)
+    settlement::is_about(&record.head, found.fence).map_err(OperateError::OtherFence)?;
+    let head = operate
+        .settle_attempt(&record.head, record.head.fence, settlement, &signed)
         .await?;
     Ok(Json(admin.settled(&head, head.state, false)))
 }
@@ -208,22 +194,21 @@ impl Found {
     }
 }
 
-impl Admin {
-    fn unknown(&self, head: &Head) -> Unknown {
+impl From<Entry> for Unknown {
+    fn from(entry: Entry) -> Unknown {
         Unknown {
-            record: head.id.to_string(),
-            operation_id: self
-                .operation_ids
-                .make(&head.id, head.created_at)
-                .to_string(),
-            fence: head.fence.as_u64(),
-            method: head.scope.method.to_string(),
-            path: head.scope.path.to_string(),
-            key: head.key.as_str().to_owned(),
-            since: Time(head.claimed_at),
+            record: entry.id,
+            operation_id: entry.operation_id,
+            fence: entry.fence,
+            method: entry.method,
+            path: entry.path,
+            key: entry.key,
+            since: entry.claimed_at,
         }
     }
+}
 
+impl Admin {
     /// The record that is meant. Where both its names are given they must be of one record.
     async fn record_of(&self, found: &Found) -> Result<RecordId, Problem> {
         let record = found.record.as_deref().map(record_id).transpose()?;

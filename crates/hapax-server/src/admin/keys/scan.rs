@@ -6,9 +6,9 @@ use hapax::core::operation::OperationIds;
 use hapax::core::record::{Head, State};
 use hapax::core::store::{ListQuery, StoreError};
 use hapax::core::time::Timestamp;
-use hapax::store::sqlite::View;
-use hapax::{Hapax, RecordId, Scope};
+use hapax::{RecordId, Scope};
 
+use super::operate::Records;
 use super::principal;
 use super::wire::Query;
 use crate::admin::operation;
@@ -206,23 +206,6 @@ impl Filter {
     }
 }
 
-/// Who can be asked for heads.
-pub(crate) trait Heads {
-    async fn heads(&self, query: ListQuery) -> Result<Vec<Head>, StoreError>;
-}
-
-impl Heads for Hapax {
-    async fn heads(&self, query: ListQuery) -> Result<Vec<Head>, StoreError> {
-        self.list(query).await
-    }
-}
-
-impl Heads for View {
-    async fn heads(&self, query: ListQuery) -> Result<Vec<Head>, StoreError> {
-        self.list(&query)
-    }
-}
-
 /// What one call found.
 pub(crate) struct Found {
     pub(crate) heads: Vec<Head>,
@@ -236,7 +219,7 @@ pub(crate) struct Found {
 /// Up to `limit` keys that match: the first in the order of their ids, or the newest of all that
 /// one call looks at, newest first.
 pub(crate) async fn page(
-    store: &impl Heads,
+    records: &impl Records,
     filter: &Filter,
     mut after: Option<RecordId>,
     limit: usize,
@@ -250,7 +233,7 @@ pub(crate) async fn page(
         BATCH
     };
     loop {
-        let batch = store
+        let batch = records
             .heads(ListQuery {
                 state: filter.state.and_then(Wanted::question),
                 after,

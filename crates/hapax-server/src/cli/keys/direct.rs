@@ -3,25 +3,18 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use hapax::core::audit::{LogEntry, LogQuery};
 use hapax::core::operation::OperationIds;
-use hapax::core::record::Fence;
-use hapax::core::store::{Lifetime, StoreError, StoreErrorKind};
+use hapax::core::record::{Head, Record, State};
+use hapax::core::store::{ListQuery, StoreError, StoreErrorKind};
 use hapax::core::time::Timestamp;
 use hapax::store::sqlite::{OpenError, View};
 use hapax::{Hapax, OperatorError, RecordId, Sqlite, Store};
 
-use crate::admin::keys::logged::{Logged, LoggedPage};
-use crate::admin::keys::scan::{self, Filter, Known};
-use crate::admin::keys::settlement;
-use crate::admin::keys::time::Time;
-use crate::admin::keys::wire::{Entry, Forget, Page, Query, Settle, Shown};
-use crate::admin::log::Which;
+use crate::admin::keys::operate::{Operate, OperateError, Records};
 use crate::cli::Exit;
 use crate::config::PostgresUrl;
 use crate::store;
-
-/// Keys read at once.
-const PAGE: usize = 1_000;
 
 /// A store. To look at a file changes nothing and is possible whoever owns it, to change it is to
 /// own it; a database is everybody's.
@@ -74,123 +67,40 @@ impl Direct {
         })
     }
 
-    /// What a query means here: a store knows no routes by name.
-    pub(super) fn filter(&self, query: &Query) -> Result<Filter, String> {
-        Filter::of(
-            query,
-            &Known {
-                routes: &[],
-                operation_ids: self.operation_ids,
-            },
-        )
+    pub(super) fn operate(&self) -> Operate<'_, Direct> {
+        Operate {
+            records: self,
+            operation_ids: &self.operation_ids,
+            rules: None,
+        }
+    }
+}
+
+impl Records for Direct {
+    async fn heads(&self, query: ListQuery) -> Result<Vec<Head>, StoreError> {
+        match &self.inside {
+            Inside::View(view) => view.list(&query),
+            Inside::Open(hapax, _) => hapax.list(query).await,
+        }
     }
 
-    pub(super) async fn list(&self, query: &Query) -> Result<Page, Exit> {
-        let filter = self.filter(query).map_err(Exit::usage)?;
-        let after = query
-            .after
-            .as_deref()
-            .map(str::parse::<RecordId>)
-            .transpose()
-            .map_err(Exit::failed)?;
-        let limit = query.limit.unwrap_or(PAGE).min(PAGE);
-        let now = self.now().await.map_err(exit)?;
-        let found = match &self.inside {
-            Inside::View(view) => scan::page(&**view, &filter, after, limit, now).await,
-            Inside::Open(hapax, _) => scan::page(hapax, &filter, after, limit, now).await,
-        };
-        let found = found.map_err(exit)?;
-        let keys = found
-            .heads
-            .iter()
-            .map(|head| Entry::of(head, now, &self.operation_ids))
-            .collect();
-        Ok(Page {
-            keys,
-            looked_at: found.looked_at,
-            next: found.next.map(|id| id.to_string()),
-            now: Time(now),
-        })
-    }
-
-    pub(super) async fn show(&self, id: RecordId, with_answer: bool) -> Result<Shown, Exit> {
-        let now = self.now().await.map_err(exit)?;
-        let record = match &self.inside {
+    async fn look(&self, id: RecordId) -> Result<(Record, State), OperatorError> {
+        match &self.inside {
             Inside::View(view) => {
-                let mut reading = view.get(&[id]).map_err(exit)?;
-                reading
-                    .records
-                    .pop()
-                    .flatten()
-                    .ok_or_else(|| Exit::failed(format!("there is no record {id}")))?
+                let reading = view.get(&[id])?;
+                let record = reading.records.into_iter().flatten().next();
+                let record = record.ok_or(OperatorError::NotFound(id))?;
+                let state = record.head.state_at(reading.now);
+                Ok((record, state))
             }
-            Inside::Open(hapax, _) => hapax.look(id).await.map_err(Exit::failed)?.0,
-        };
-        let answer = record.answer.as_deref().filter(|_| with_answer);
-        Ok(Shown::of(
-            Entry::of(&record.head, now, &self.operation_ids),
-            answer,
-            now,
-        ))
+            Inside::Open(hapax, _) => hapax.look(id).await,
+        }
     }
 
-    pub(super) async fn log(&self, which: &Which) -> Result<LoggedPage, Exit> {
-        let query = which.query().map_err(Exit::failed)?;
-        let entries = match &self.inside {
+    async fn log(&self, query: LogQuery) -> Result<Vec<LogEntry>, StoreError> {
+        match &self.inside {
             Inside::View(view) => view.log(&query),
             Inside::Open(hapax, _) => hapax.log(query).await,
-        };
-        let entries = entries.map_err(exit)?;
-        Ok(LoggedPage::of(
-            entries
-                .iter()
-                .map(|entry| Logged::of(entry, &self.operation_ids))
-                .collect(),
-            query.limit,
-        ))
-    }
-
-    pub(super) async fn settle(&self, id: RecordId, settle: &Settle) -> Result<Entry, String> {
-        let (hapax, signed) = (self.owned()?, settle.signed());
-        let said = |error: OperatorError| error.to_string();
-        let (record, state) = hapax.look(id).await.map_err(said)?;
-        if let Some(fence) = settle.fence.filter(|_| record.head.is_unresolved(state)) {
-            settlement::is_about(&record.head, fence)?;
-        }
-        let attempt = settle.fence.map_or(record.head.fence, Fence::from_u64);
-        let settled = hapax.settle_attempt(
-            id,
-            attempt,
-            settlement::of(settle)?,
-            signed.audit(),
-            Lifetime::default(),
-        );
-        let head = settled.await.map_err(said)?;
-        self.entry(&head).await
-    }
-
-    pub(super) async fn forget(&self, id: RecordId, forget: &Forget) -> Result<Entry, String> {
-        let (hapax, signed) = (self.owned()?, forget.signed());
-        let said = |error: OperatorError| error.to_string();
-        let (record, _) = hapax.look(id).await.map_err(said)?;
-        let version = forget.version.unwrap_or(record.head.version);
-        hapax
-            .forget_version(id, version, signed.audit(), Lifetime::default())
-            .await
-            .map_err(said)?;
-        let (record, _) = hapax.look(id).await.map_err(said)?;
-        self.entry(&record.head).await
-    }
-
-    async fn entry(&self, head: &hapax::core::record::Head) -> Result<Entry, String> {
-        let now = self.now().await.map_err(|error| error.to_string())?;
-        Ok(Entry::of(head, now, &self.operation_ids))
-    }
-
-    fn owned(&self) -> Result<&Hapax, String> {
-        match &self.inside {
-            Inside::Open(hapax, _) => Ok(hapax),
-            Inside::View(_) => Err("this file is only looked at".to_owned()),
         }
     }
 
@@ -201,23 +111,38 @@ impl Direct {
             Inside::Open(_, store) => store.pulse().await.map(|pulse| pulse.now),
         }
     }
+
+    fn hapax(&self) -> Result<&Hapax, OperateError> {
+        match &self.inside {
+            Inside::Open(hapax, _) => Ok(hapax),
+            Inside::View(_) => Err(OperateError::BadRequest(
+                "this file is only looked at".to_owned(),
+            )),
+        }
+    }
 }
 
 /// A database that is away may come back, and whoever watches waits for it.
-fn exit(error: StoreError) -> Exit {
-    match error.kind() {
-        StoreErrorKind::Unavailable => Exit::unreachable(error),
-        _ => Exit::failed(error),
+impl From<OperateError> for Exit {
+    fn from(error: OperateError) -> Exit {
+        match &error {
+            OperateError::BadRequest(_) => Exit::usage(error),
+            OperateError::Refused(OperatorError::Store(away))
+                if away.kind() == StoreErrorKind::Unavailable =>
+            {
+                Exit::unreachable(error)
+            }
+            _ => Exit::failed(error),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use hapax::core::store::ListQuery;
     use hapax::{Failure, Key};
 
     use super::*;
-    use crate::admin::keys::wire::Outcome;
+    use crate::admin::keys::wire::{Forget, Outcome, Settle};
 
     #[tokio::test]
     async fn on_a_file_too_only_what_was_shown_is_changed() {
@@ -225,7 +150,7 @@ mod tests {
         let file = Direct::own(&directory.path().join("hapax.db"))
             .await
             .unwrap();
-        let hapax = file.owned().unwrap();
+        let hapax = file.hapax().unwrap();
         let once = hapax.once("charge");
         let lost = once.run(Key::new("k").unwrap(), "x", async |_| {
             Err(Failure::Lost("the bank hung up".into()))
@@ -240,47 +165,39 @@ mod tests {
             .await
             .unwrap()
             .remove(0);
-        let settle = |fence: u64| Settle {
-            outcome: Outcome::DoneWithoutAnswer,
-            fence: Some(fence),
-            status: None,
-            headers: Vec::new(),
-            body: None,
-            body_base64: None,
-            by: "ada".to_owned(),
-            reason: "r".to_owned(),
+        let settle = async |fence: u64| {
+            let settle = Settle {
+                outcome: Outcome::DoneWithoutAnswer,
+                fence: Some(fence),
+                status: None,
+                headers: Vec::new(),
+                body: None,
+                body_base64: None,
+                by: "ada".to_owned(),
+                reason: "r".to_owned(),
+            };
+            let (operate, signed) = (file.operate(), settle.signed());
+            let settled = operate.settle(head.id, &settle, &signed).await;
+            settled.map_err(|error| error.to_string())
         };
-        let forget = |version: u64| Forget {
-            version: Some(version),
-            by: "ada".to_owned(),
-            reason: "r".to_owned(),
+        let forget = async |version: u64| {
+            let forget = Forget {
+                version: Some(version),
+                by: "ada".to_owned(),
+                reason: "r".to_owned(),
+            };
+            let (operate, signed) = (file.operate(), forget.signed());
+            let forgotten = operate.forget(head.id, &forget, &signed).await;
+            forgotten.map_err(|error| error.to_string())
         };
         let fence = head.fence.as_u64();
-        assert!(
-            file.settle(head.id, &settle(fence - 1))
-                .await
-                .unwrap_err()
-                .contains("this is about")
-        );
-        assert!(
-            file.forget(head.id, &forget(head.version))
-                .await
-                .unwrap_err()
-                .contains("settle it first")
-        );
-        let settled = file.settle(head.id, &settle(fence)).await.unwrap();
-        assert!(
-            file.forget(head.id, &forget(head.version))
-                .await
-                .unwrap_err()
-                .contains("changed meanwhile")
-        );
-        assert_eq!(
-            file.forget(head.id, &forget(settled.version))
-                .await
-                .unwrap()
-                .state,
-            "expired"
-        );
+        let other_fence = settle(fence - 1).await.unwrap_err();
+        assert!(other_fence.contains("this is about"), "{other_fence}");
+        let unsettled = forget(head.version).await.unwrap_err();
+        assert!(unsettled.contains("settle it first"), "{unsettled}");
+        let settled = settle(fence).await.unwrap();
+        let outdated = forget(head.version).await.unwrap_err();
+        assert!(outdated.contains("changed meanwhile"), "{outdated}");
+        assert_eq!(forget(settled.version).await.unwrap().state, "expired");
     }
 }

@@ -161,21 +161,25 @@ impl Source {
     pub(super) async fn list(&self, query: &Query) -> Result<Page, Exit> {
         match self {
             Source::Admin(client) => client.list(query).await.map_err(exit),
-            Source::File(store) | Source::Postgres(store) => store.list(query).await,
+            Source::File(store) | Source::Postgres(store) => {
+                Ok(store.operate().list(query).await?)
+            }
         }
     }
 
     pub(super) async fn show(&self, id: RecordId, with_answer: bool) -> Result<Shown, Exit> {
         match self {
             Source::Admin(client) => client.show(id, with_answer).await.map_err(exit),
-            Source::File(store) | Source::Postgres(store) => store.show(id, with_answer).await,
+            Source::File(store) | Source::Postgres(store) => {
+                Ok(store.operate().show(id, with_answer).await?)
+            }
         }
     }
 
     pub(super) async fn log(&self, which: &Which) -> Result<LoggedPage, Exit> {
         match self {
             Source::Admin(client) => client.log(which).await.map_err(exit),
-            Source::File(store) | Source::Postgres(store) => store.log(which).await,
+            Source::File(store) | Source::Postgres(store) => Ok(store.operate().log(which).await?),
         }
     }
 
@@ -185,7 +189,10 @@ impl Source {
                 .settle(id, settle)
                 .await
                 .map_err(|error| error.to_string()),
-            Source::File(store) | Source::Postgres(store) => store.settle(id, settle).await,
+            Source::File(store) | Source::Postgres(store) => {
+                let changed = store.operate().settle(id, settle, &settle.signed()).await;
+                changed.map_err(|error| error.to_string())
+            }
         }
     }
 
@@ -195,7 +202,10 @@ impl Source {
                 .forget(id, forget)
                 .await
                 .map_err(|error| error.to_string()),
-            Source::File(store) | Source::Postgres(store) => store.forget(id, forget).await,
+            Source::File(store) | Source::Postgres(store) => {
+                let changed = store.operate().forget(id, forget, &forget.signed()).await;
+                changed.map_err(|error| error.to_string())
+            }
         }
     }
 }
