@@ -116,7 +116,7 @@ pub fn main() -> ExitCode {
     let ended = match Cli::parse().command {
         Command::Serve(args) => serve::run(args),
         Command::Demo(args) => demo::run(&args),
-        Command::DemoService(args) => demo::service::run(&args),
+        Command::DemoService(args) => demo::service::run(&args).map_err(Exit::from),
         Command::Reload(args) => reload::run(&args),
         Command::Keys(args) => keys::run(args),
         Command::Config(args) => config::run(&args),

@@ -14,8 +14,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::tally::Tally;
-use super::wire;
+use crate::customers::Tally;
 
 /// Shorter than the service's slowest answer: that is the mistake it is here for.
 const PATIENCE: Duration = Duration::from_millis(400);
@@ -24,14 +23,14 @@ const PATIENCE: Duration = Duration::from_millis(400);
 const TRIES: u32 = 2;
 
 /// Balances until it is dropped.
-pub(super) struct Balancer {
+pub(crate) struct Balancer {
     address: SocketAddr,
     _accepting: AbortOnDropHandle<()>,
 }
 
 impl Balancer {
     /// Listens on a free port, and passes everything on to `behind`.
-    pub(super) async fn start(behind: SocketAddr, tally: Arc<Tally>) -> std::io::Result<Balancer> {
+    pub(crate) async fn start(behind: SocketAddr, tally: Arc<Tally>) -> std::io::Result<Balancer> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
         let accepting = tokio::spawn(async move {
@@ -47,7 +46,7 @@ impl Balancer {
         })
     }
 
-    pub(super) fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 }
@@ -74,11 +73,33 @@ async fn pass_on(
             tally.sent.add();
         }
         let again = Request::from_parts(head.clone(), Full::new(body.clone()));
-        if let Ok(Ok(answer)) = tokio::time::timeout(PATIENCE, wire::send(behind, again)).await {
+        if let Ok(Ok(answer)) = tokio::time::timeout(PATIENCE, send(behind, again)).await {
             return Ok(answer.map(Full::new));
         }
     }
     let mut gave_up = Response::default();
     *gave_up.status_mut() = StatusCode::GATEWAY_TIMEOUT;
     Ok(gave_up)
+}
+
+/// What a request ends in when it does not end in an answer. Nobody can tell from it whether
+/// anything happened.
+pub(crate) type Lost = Box<dyn std::error::Error + Send + Sync>;
+
+/// Sends and waits for the whole answer. Whoever stops waiting hangs up.
+pub(crate) async fn send(
+    address: SocketAddr,
+    request: Request<Full<Bytes>>,
+) -> Result<Response<Bytes>, Lost> {
+    let stream = TcpStream::connect(address).await?;
+    // A dead service's port may be given to the very socket that calls it, which then talks to
+    // itself.
+    if stream.local_addr()? == address {
+        return Err("nobody listens there".into());
+    }
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
+    let (head, body) = sender.send_request(request).await?.into_parts();
+    Ok(Response::from_parts(head, body.collect().await?.to_bytes()))
 }

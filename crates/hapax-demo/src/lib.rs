@@ -6,53 +6,74 @@
 //! service meet over sockets; the verdict is read from the ledgers.
 
 mod balancer;
-mod customer;
-mod dice;
-mod fault;
-mod keep;
+mod customers;
 mod ledger;
 mod plan;
 mod reconcile;
-mod scratch;
 mod screen;
-pub(super) mod service;
-mod storm;
+pub mod service;
 mod supervisor;
-mod tally;
 mod verdict;
 mod view;
-mod wire;
 
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hapax::Hapax;
+use tempfile::TempDir;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
 
-use self::ledger::Ledger;
-use self::plan::Plan;
-use self::reconcile::Books;
-use self::scratch::Scratch;
-use self::screen::Screen;
-use self::storm::Ends;
-use self::supervisor::Supervisor;
-use self::tally::Tally;
-use self::verdict::{Count, Verdict};
-use self::view::Side;
-use super::Exit;
-use crate::config::text::duration;
-use crate::config::{Config, StoreUrl};
-use crate::gateway::Gateway;
+use crate::customers::{Ends, Tally};
+use crate::ledger::Ledger;
+use crate::plan::Plan;
+use crate::reconcile::Books;
+use crate::screen::Screen;
+use crate::supervisor::Supervisor;
+use crate::verdict::{Count, Verdict};
+use crate::view::Side;
+
+/// A gateway in front of the payments service, as the program that shows the demo starts it.
+pub struct Gateway {
+    /// Where clients connect.
+    pub address: SocketAddr,
+    /// Where operators ask.
+    pub admin: Option<SocketAddr>,
+    /// What remembers.
+    pub hapax: Hapax,
+    /// Ends it in an orderly way.
+    pub drain: Pin<Box<dyn Future<Output = ()>>>,
+}
+
+/// Why the demo did not end well: what to say on standard error, and the exit code.
+#[derive(Debug)]
+pub struct Failed {
+    /// The exit code.
+    pub code: u8,
+    /// What to say.
+    pub message: String,
+}
+
+impl Failed {
+    fn new(message: impl fmt::Display) -> Failed {
+        Failed {
+            code: 1,
+            message: message.to_string(),
+        }
+    }
+}
 
 /// Show a storm of retries on a failing payments service, with Hapax and without.
 ///
 /// Takes about twenty seconds, uses free ports of this machine alone, and leaves nothing behind.
 /// Exit code 1 if an order was charged twice with Hapax.
 #[derive(clap::Args)]
-pub(super) struct Args {
+pub struct Args {
     /// Choose the storm: the same number brings the same orders, clicks and faults.
     #[arg(long)]
     seed: Option<u64>,
@@ -73,14 +94,20 @@ pub(super) struct Args {
 const ORDERS_MAX: usize = 2_000;
 
 fn span(text: &str) -> Result<Duration, String> {
-    match duration(text)? {
-        span if (1..=30).contains(&span.as_secs()) => Ok(span),
+    let seconds = text
+        .strip_suffix('s')
+        .and_then(|seconds| seconds.parse().ok());
+    match seconds {
+        Some(seconds @ 1..=30) => Ok(Duration::from_secs(seconds)),
+        _ if text.parse::<u64>().is_ok() => {
+            Err(format!("`{text}` lacks its unit: write \"{text}s\""))
+        }
         _ => Err("write 1s to 30s".to_owned()),
     }
 }
 
 fn orders(text: &str) -> Result<usize, String> {
-    let allowed = fault::ORDERS_MIN..=ORDERS_MAX;
+    let allowed = plan::ORDERS_MIN..=ORDERS_MAX;
     match text.parse() {
         Ok(orders) if allowed.contains(&orders) => Ok(orders),
         _ => Err(format!(
@@ -91,26 +118,64 @@ fn orders(text: &str) -> Result<usize, String> {
     }
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Exit> {
+/// Shows the demo. `start` starts a gateway in front of the service at an address, with a store in
+/// a file. The program must serve [`service::run`] as its command `demo-service`.
+pub fn run(
+    args: &Args,
+    start: impl AsyncFnOnce(SocketAddr, PathBuf) -> Result<Gateway, String>,
+) -> Result<(), Failed> {
     // Outlives the runtime: whatever still writes there is stopped before it goes.
-    let scratch = Scratch::new()?;
+    let scratch = scratch()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build();
-    let runtime = runtime.map_err(|error| {
-        Exit::failed(format!("the system gave no resources to run on: {error}"))
-    })?;
+    let runtime = runtime
+        .map_err(|error| Failed::new(format!("the system gave no resources to run on: {error}")))?;
     let ended = runtime.block_on(async {
-        let stop = Stop::listen()?;
+        let stop = stop_on_signal()?;
         let shown = tokio::select! {
-            shown = show(args, &scratch) => shown?,
-            () = stop.asked() => return Err(Exit { code: 130, message: "interrupted; nothing is left behind".to_owned() }),
+            shown = show(args, scratch.path(), start) => shown?,
+            () = stop.cancelled() => return Err(Failed {
+                code: 130,
+                message: "interrupted; nothing is left behind".to_owned(),
+            }),
         };
         shown.end(args.keep, &stop).await
     });
     runtime.shutdown_timeout(Duration::from_secs(2));
     ended
+}
+
+/// A directory for the length of a run, for nobody else to read.
+fn scratch() -> Result<TempDir, Failed> {
+    let made = tempfile::Builder::new().prefix("hapax-demo-").tempdir();
+    made.map_err(|error| {
+        Failed::new(format!(
+            "cannot make a directory for ledgers and store in {}: {error}. Set TMPDIR to a \
+             directory that can be written",
+            std::env::temp_dir().display()
+        ))
+    })
+}
+
+/// Cancelled when somebody asks the demo to end.
+fn stop_on_signal() -> Result<CancellationToken, Failed> {
+    let deaf = |error| Failed::new(format!("cannot listen for signals: {error}"));
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(deaf)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(deaf)?;
+    let mut hangup = signal(SignalKind::hangup()).map_err(deaf)?;
+    let stop = CancellationToken::new();
+    let stopped = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
+        stopped.cancel();
+    });
+    Ok(stop)
 }
 
 /// A storm that is over, with everything still up.
@@ -120,20 +185,24 @@ struct Shown {
     verdict: Verdict,
 }
 
-async fn show(args: &Args, scratch: &Scratch) -> Result<Shown, Exit> {
+async fn show(
+    args: &Args,
+    scratch: &Path,
+    start: impl AsyncFnOnce(SocketAddr, PathBuf) -> Result<Gateway, String>,
+) -> Result<Shown, Failed> {
     let mut screen = Screen::new(args.json);
     let seed = args
         .seed
         .unwrap_or_else(|| u64::from(uuid::Uuid::new_v4().as_fields().0 % 100_000));
     let plan = Arc::new(Plan::new(seed, args.orders, args.span));
-    let stage = Stage::set(&plan, args.orders, scratch).await?;
+    let stage = Stage::set(&plan, args.orders, scratch, start).await?;
     view::introduce(&mut screen, &plan);
     let verdict = stage.play(&plan, &mut screen).await?;
     view::show(&mut screen, &verdict);
     if args.json {
         println!(
             "{}",
-            serde_json::to_string_pretty(&verdict).map_err(Exit::failed)?
+            serde_json::to_string_pretty(&verdict).map_err(Failed::new)?
         );
     }
     Ok(Shown {
@@ -144,23 +213,23 @@ async fn show(args: &Args, scratch: &Scratch) -> Result<Shown, Exit> {
 }
 
 impl Shown {
-    async fn end(mut self, keep: bool, stop: &Stop) -> Result<(), Exit> {
+    async fn end(mut self, keep: bool, stop: &CancellationToken) -> Result<(), Failed> {
         let (gateway, verdict) = (self.stage.gateway, self.verdict);
         if keep {
-            keep::invite(
+            view::invite(
                 &mut self.screen,
-                gateway.address(),
-                gateway.admin(),
+                gateway.address,
+                gateway.admin,
                 &self.stage.with.ledger,
             );
-            stop.asked().await;
+            stop.cancelled().await;
         }
-        gateway.drain().await;
+        gateway.drain.await;
         if verdict.kept {
             return Ok(());
         }
         let seed = verdict.seed;
-        Err(Exit::failed(format!(
+        Err(Failed::new(format!(
             "with Hapax not every order was charged exactly once. Please report this, with --seed {seed}"
         )))
     }
@@ -181,9 +250,9 @@ struct Stage {
 }
 
 impl Scene {
-    fn set(ledger: PathBuf, seed: u64, orders: usize) -> Result<Scene, Exit> {
+    fn set(ledger: PathBuf, seed: u64, orders: usize) -> Result<Scene, Failed> {
         let no_service =
-            |error| Exit::failed(format!("the payments service does not start: {error}"));
+            |error| Failed::new(format!("the payments service does not start: {error}"));
         let service = Supervisor::start(&ledger, seed, orders).map_err(no_service)?;
         Ok(Scene {
             ledger,
@@ -192,19 +261,23 @@ impl Scene {
         })
     }
 
-    fn count(&self, plan: &Plan, ends: &Ends) -> Result<Count, Exit> {
+    fn count(&self, plan: &Plan, ends: &Ends) -> Result<Count, Failed> {
         Count::read(&self.ledger, plan, ends).map_err(unreadable)
     }
 }
 
 impl Stage {
-    async fn set(plan: &Plan, orders: usize, scratch: &Scratch) -> Result<Stage, Exit> {
-        let without = Scene::set(scratch.file("ledger-without.db"), plan.seed, orders)?;
-        let with = Scene::set(scratch.file("ledger.db"), plan.seed, orders)?;
-        let config = config(with.service.address(), &scratch.file("hapax.db"))?;
-        let gateway = Gateway::start(config)
+    async fn set(
+        plan: &Plan,
+        orders: usize,
+        scratch: &Path,
+        start: impl AsyncFnOnce(SocketAddr, PathBuf) -> Result<Gateway, String>,
+    ) -> Result<Stage, Failed> {
+        let without = Scene::set(scratch.join("ledger-without.db"), plan.seed, orders)?;
+        let with = Scene::set(scratch.join("ledger.db"), plan.seed, orders)?;
+        let gateway = start(with.service.address(), scratch.join("hapax.db"))
             .await
-            .map_err(|error| Exit::failed(format!("the gateway does not start: {error}")))?;
+            .map_err(|error| Failed::new(format!("the gateway does not start: {error}")))?;
         Ok(Stage {
             without,
             with,
@@ -214,53 +287,51 @@ impl Stage {
 
     /// The storm on both sides at once, what was held settled, and the ledgers read before and
     /// after.
-    async fn play(&self, plan: &Arc<Plan>, screen: &mut Screen) -> Result<Verdict, Exit> {
+    async fn play(&self, plan: &Arc<Plan>, screen: &mut Screen) -> Result<Verdict, Failed> {
         let (ends_without, mut ends) = self.storm(plan, screen).await?;
         let without_hapax = self.without.count(plan, &ends_without)?;
         let with_hapax = self.with.count(plan, &ends)?;
         let books = Books {
             plan,
-            hapax: self.gateway.hapax(),
-            gateway: self.gateway.address(),
+            hapax: &self.gateway.hapax,
+            gateway: self.gateway.address,
             ledger: &self.with.ledger,
             tally: &self.with.tally,
         };
         let reconciled = reconcile::run(&books, &mut ends);
-        let reconciled = reconciled.await.map_err(|error| {
-            Exit::failed(format!("what was held could not be settled: {error}"))
-        })?;
+        let reconciled = reconciled
+            .await
+            .map_err(|error| Failed::new(format!("what was held could not be settled: {error}")))?;
         let once_settled = self.with.count(plan, &ends)?;
         let faults = verdict::struck(&self.without.service, &self.with.service);
-        let mut verdict = Verdict {
+        Ok(Verdict {
             seed: plan.seed,
+            kept: verdict::is_kept(&with_hapax, &once_settled),
             without_hapax,
             with_hapax,
             once_settled,
             reconciled,
             faults,
-            kept: false,
-        };
-        verdict.judge();
-        Ok(verdict)
+        })
     }
 
-    async fn storm(&self, plan: &Arc<Plan>, screen: &mut Screen) -> Result<(Ends, Ends), Exit> {
+    async fn storm(&self, plan: &Arc<Plan>, screen: &mut Screen) -> Result<(Ends, Ends), Failed> {
         let storms = async {
             tokio::try_join!(
-                storm::run(plan, self.without.service.address(), &self.without.tally),
-                storm::run(plan, self.gateway.address(), &self.with.tally),
+                customers::run(plan, self.without.service.address(), &self.without.tally),
+                customers::run(plan, self.gateway.address, &self.with.tally),
             )
         };
         tokio::select! {
             ends = storms => {
-                ends.map_err(|error| Exit::failed(format!("the load balancer found no free port: {error}")))
+                ends.map_err(|error| Failed::new(format!("the load balancer found no free port: {error}")))
             }
             failed = self.watch(plan, screen) => Err(failed),
         }
     }
 
     /// Shows the storm for as long as it lasts. Ends only if that cannot be done.
-    async fn watch(&self, plan: &Plan, screen: &mut Screen) -> Exit {
+    async fn watch(&self, plan: &Plan, screen: &mut Screen) -> Failed {
         let ledgers = Ledger::read(&self.without.ledger)
             .and_then(|without| Ok((without, Ledger::read(&self.with.ledger)?)));
         let (without, with) = match ledgers {
@@ -302,46 +373,6 @@ impl Stage {
 /// How long the last orders usually take: for the bar alone.
 const TAIL: Duration = Duration::from_secs(3);
 
-fn unreadable(error: impl fmt::Display) -> Exit {
-    Exit::failed(format!("the ledger cannot be read: {error}"))
-}
-
-/// As `hapax serve` has it, on free ports and with a store that goes with the demo.
-fn config(service: SocketAddr, store: &Path) -> Result<Config, Exit> {
-    let mut config = Config::new(format!("http://{service}").parse().map_err(Exit::failed)?);
-    config.listen = (Ipv4Addr::LOCALHOST, 0).into();
-    config.admin = Some((Ipv4Addr::LOCALHOST, 0).into());
-    config.store = StoreUrl::Sqlite(store.to_owned());
-    // No balancer has to notice, and nobody asks any more.
-    config.drain.notice = Duration::ZERO;
-    config.drain.deadline = Duration::from_secs(2);
-    Ok(config)
-}
-
-/// Whether somebody asked the demo to end.
-struct Stop(tokio::sync::watch::Receiver<bool>);
-
-impl Stop {
-    fn listen() -> Result<Stop, Exit> {
-        let deaf = |error| Exit::failed(format!("cannot listen for signals: {error}"));
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(deaf)?;
-        let mut terminate = signal(SignalKind::terminate()).map_err(deaf)?;
-        let mut hangup = signal(SignalKind::hangup()).map_err(deaf)?;
-        let (asked, asks) = tokio::sync::watch::channel(false);
-        tokio::spawn(async move {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-                _ = hangup.recv() => {}
-            }
-            let _ = asked.send(true);
-            // Kept until the runtime goes: a channel that closes would count as asked.
-            asked.closed().await;
-        });
-        Ok(Stop(asks))
-    }
-
-    async fn asked(&self) {
-        let _ = self.0.clone().wait_for(|asked| *asked).await;
-    }
+fn unreadable(error: impl fmt::Display) -> Failed {
+    Failed::new(format!("the ledger cannot be read: {error}"))
 }

@@ -1,22 +1,108 @@
-//! A customer who wants to pay once, and asks until there is a definite answer.
+//! Customers who want to pay once, and ask until there is a definite answer: all of them at once,
+//! against one address.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body_util::Full;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::dice::Dice;
-use super::plan::{Customer, Order};
-use super::service;
-use super::tally::Tally;
-use super::wire;
+use crate::balancer::{Balancer, send};
+use crate::plan::{Customer, Dice, Order, Plan};
+use crate::service;
+
+/// How long customers go on asking after the last order was placed. Bounds the storm.
+pub(crate) const LAST_CALL: Duration = Duration::from_secs(10);
+
+/// What the customers know in the end, by order.
+pub(crate) type Ends = BTreeMap<String, End>;
+
+/// Lets the plan's customers loose.
+pub(crate) async fn run(
+    plan: &Arc<Plan>,
+    address: SocketAddr,
+    tally: &Arc<Tally>,
+) -> std::io::Result<Ends> {
+    let balancer = Balancer::start(address, tally.clone()).await?;
+    let begun = Instant::now();
+    let mut customers = JoinSet::new();
+    for number in 0..plan.customers.len() {
+        let (plan, tally, balancer) = (plan.clone(), tally.clone(), balancer.address());
+        customers.spawn(async move {
+            let customer = &plan.customers[number];
+            let shop = Shop {
+                address: if customer.balanced { balancer } else { address },
+                until: begun + plan.span + LAST_CALL,
+                tally: &tally,
+            };
+            spend(
+                customer,
+                shop,
+                begun,
+                &mut Dice::new(plan.seed, &customer.name),
+            )
+            .await
+        });
+    }
+    Ok(customers.join_all().await.into_iter().flatten().collect())
+}
+
+/// A customer's day: each order at its time, or as soon as the one before has ended.
+async fn spend(customer: &Customer, shop: Shop<'_>, begun: Instant, dice: &mut Dice) -> Ends {
+    let mut ends = Ends::new();
+    for order in &customer.orders {
+        tokio::time::sleep_until(begun + order.at).await;
+        let end = click(customer, order, shop, dice).await;
+        match end {
+            End::Refused => shop.tally.refused.add(),
+            End::Held => shop.tally.held.add(),
+            End::Paid | End::GaveUp => {}
+        }
+        ends.insert(order.id.clone(), end);
+    }
+    ends
+}
+
+/// Once or twice: both clicks send the same key, and both ask until they know.
+async fn click(customer: &Customer, order: &Order, shop: Shop<'_>, dice: &mut Dice) -> End {
+    let mut other_dice = dice.clone();
+    let first = shop.buy(customer, order, dice);
+    let Some(later) = order.second_click else {
+        return first.await;
+    };
+    let second = async {
+        tokio::time::sleep(later).await;
+        other_dice.throw();
+        shop.buy(customer, order, &mut other_dice).await
+    };
+    let (first, second) = tokio::join!(first, second);
+    better_known(first, second)
+}
+
+/// Of two clicks, what the customer goes by.
+fn better_known(first: End, second: End) -> End {
+    let known = |end| match end {
+        End::Paid => 3,
+        End::Refused => 2,
+        End::Held => 1,
+        End::GaveUp => 0,
+    };
+    if known(first) >= known(second) {
+        first
+    } else {
+        second
+    }
+}
 
 /// What a customer knows in the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(crate) enum End {
     /// Has a receipt.
     Paid,
     /// The bank declined the card.
@@ -35,18 +121,18 @@ enum Said {
 
 /// Where to buy, and until when.
 #[derive(Clone, Copy)]
-pub(super) struct Shop<'a> {
-    pub(super) address: SocketAddr,
-    pub(super) until: Instant,
-    pub(super) tally: &'a Tally,
+pub(crate) struct Shop<'a> {
+    pub(crate) address: SocketAddr,
+    pub(crate) until: Instant,
+    pub(crate) tally: &'a Tally,
 }
 
 impl Shop<'_> {
     /// Sends the order, and again under the same key, until there is a definite answer.
-    pub(super) async fn buy(&self, customer: &Customer, order: &Order, dice: &mut Dice) -> End {
+    pub(crate) async fn buy(&self, customer: &Customer, order: &Order, dice: &mut Dice) -> End {
         while Instant::now() < self.until {
             self.tally.sent.add();
-            let sending = wire::send(self.address, request(self.address, customer, order));
+            let sending = send(self.address, request(self.address, customer, order));
             let said = match tokio::time::timeout(customer.patience, sending).await {
                 Ok(Ok(answer)) => self.read(&answer, dice),
                 // No answer, half of one, or none in time: the customer cannot know, and tries
@@ -109,6 +195,35 @@ fn advice(headers: &HeaderMap, dice: &mut Dice) -> Duration {
         .get("retry-after-ms")
         .and_then(|value| value.to_str().ok()?.parse().ok());
     told.map_or(Duration::from_millis(100), Duration::from_millis) + dice.millis(0, 100)
+}
+
+/// Counters that everybody in a storm adds to.
+#[derive(Default)]
+pub(crate) struct Tally {
+    /// Requests, those that the balancer sent again included.
+    pub(crate) sent: Count,
+    /// Answers that said they were sent before.
+    pub(crate) replayed: Count,
+    /// Requests that were told that the same one is being worked on.
+    pub(crate) told_to_wait: Count,
+    /// Orders whose card the bank declined.
+    pub(crate) refused: Count,
+    /// Orders of which a customer was told that nobody knows.
+    pub(crate) held: Count,
+}
+
+/// One counter.
+#[derive(Default)]
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    pub(crate) fn add(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 #[cfg(test)]

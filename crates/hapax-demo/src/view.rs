@@ -1,22 +1,24 @@
 //! What a person sees: the storm as it rages, side by side, and the verdict.
 
+use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
-use super::fault::Fault;
-use super::ledger::Ledger;
-use super::plan::Plan;
-use super::screen::{Line, Screen, Style};
-use super::supervisor::Supervisor;
-use super::tally::Tally;
-use super::verdict::{Count, Verdict};
+use crate::customers::Tally;
+use crate::ledger::Ledger;
+use crate::plan::{Fault, Plan};
+use crate::screen::{Line, Screen, Style};
+use crate::service::PATH;
+use crate::supervisor::Supervisor;
+use crate::verdict::{Count, Verdict};
 
 use Style::{Bad, Bold, Dim, Good, Plain};
 
 /// One side of the storm, as far as it has come.
-pub(super) struct Side<'a> {
-    pub(super) tally: &'a Tally,
-    pub(super) ledger: &'a Ledger,
-    pub(super) service: &'a Supervisor,
+pub(crate) struct Side<'a> {
+    pub(crate) tally: &'a Tally,
+    pub(crate) ledger: &'a Ledger,
+    pub(crate) service: &'a Supervisor,
 }
 
 /// Both sides, read at one moment.
@@ -98,9 +100,9 @@ impl Layout {
 }
 
 /// Lines of the live block.
-pub(super) const BLOCK_LINES: usize = 11;
+pub(crate) const BLOCK_LINES: usize = 11;
 
-pub(super) fn introduce(screen: &mut Screen, plan: &Plan) {
+pub(crate) fn introduce(screen: &mut Screen, plan: &Plan) {
     let (seed, customers, orders) = (plan.seed, plan.customers.len(), plan.orders().count());
     let balanced = plan
         .customers
@@ -126,7 +128,7 @@ pub(super) fn introduce(screen: &mut Screen, plan: &Plan) {
 }
 
 /// The storm as a block to draw over.
-pub(super) fn block(
+pub(crate) fn block(
     elapsed: Duration,
     expected: Duration,
     without: &Side<'_>,
@@ -162,7 +164,7 @@ pub(super) fn block(
 }
 
 /// The same in one line, for logs.
-pub(super) fn plain(elapsed: Duration, without: &Side<'_>, with: &Side<'_>) -> Line {
+pub(crate) fn plain(elapsed: Duration, without: &Side<'_>, with: &Side<'_>) -> Line {
     let (a, b) = (without.read(), with.read());
     let text = format!(
         "{:>4} s  without Hapax: sent {}, charged {} ({} again), refused {}, faults {} | with Hapax: sent {}, charged {} ({} again), \
@@ -195,7 +197,7 @@ fn bar(elapsed: Duration, expected: Duration, width: usize) -> Line {
 }
 
 /// Everything that was found, for a person.
-pub(super) fn show(screen: &mut Screen, verdict: &Verdict) {
+pub(crate) fn show(screen: &mut Screen, verdict: &Verdict) {
     let layout = Layout::for_width(screen.width(), 3);
     screen.say(&Line::default());
     screen.tell(Plain, &reconciliation(verdict));
@@ -331,4 +333,60 @@ fn tell_ways_to_hold_none(screen: &mut Screen, held: u64) {
              settles what is unknown, as this demo did (hapax keys settle). See docs/modes.md."
         ),
     );
+}
+
+/// For `--keep`: what to try, in the order in which it makes sense.
+pub(crate) fn invite(
+    screen: &mut Screen,
+    gateway: SocketAddr,
+    admin: Option<SocketAddr>,
+    ledger: &Path,
+) {
+    let url = format!("http://{gateway}{PATH}");
+    let charge = |amount: u32| {
+        format!(
+            "curl -i {url} -H 'Idempotency-Key: my-first' -H 'Content-Type: application/json' -d '{{\"order\":\"my-first\",\"amount_cents\":{amount}}}'"
+        )
+    };
+    suggest(
+        screen,
+        "Gateway and service stay up until Ctrl-C. Charge something:",
+        &charge(1_250),
+    );
+    suggest(
+        screen,
+        "Repeat it: the same answer, with Idempotent-Replayed, and no second charge:",
+        &charge(1_250),
+    );
+    suggest(
+        screen,
+        "The same key for something else is refused with 422:",
+        &charge(9_900),
+    );
+    if let Some(admin) = admin {
+        suggest(
+            screen,
+            "What Hapax remembers:",
+            &format!("{} keys list --admin http://{admin}", program()),
+        );
+    }
+    let query =
+        "SELECT order_id, count(*) FROM charges GROUP BY order_id ORDER BY max(id) DESC LIMIT 5";
+    suggest(
+        screen,
+        "What was charged:",
+        &format!("sqlite3 {} '{query}'", ledger.display()),
+    );
+}
+
+fn suggest(screen: &mut Screen, what: &str, line: &str) {
+    screen.say(&Line::new(Style::Bold, format!("  {what}")));
+    screen.say(&Line::new(Style::Plain, format!("    {line}")));
+}
+
+/// As it was called, so that the line works where this is not installed.
+fn program() -> String {
+    std::env::args()
+        .next()
+        .unwrap_or_else(|| "hapax".to_owned())
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
 
-use super::fault::Fault;
+use crate::plan::Fault;
 
 const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS charges (
@@ -23,33 +23,33 @@ const SCHEMA: &str = "
 ";
 
 /// The ledger, open.
-pub(super) struct Ledger(Connection);
+pub(crate) struct Ledger(Connection);
 
 /// What a charge is for.
-pub(super) struct Entry<'a> {
-    pub(super) order: &'a str,
-    pub(super) amount_cents: u64,
-    pub(super) key: Option<&'a str>,
+pub(crate) struct Entry<'a> {
+    pub(crate) order: &'a str,
+    pub(crate) amount_cents: u64,
+    pub(crate) key: Option<&'a str>,
 }
 
 /// A charge that was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Charge {
-    pub(super) id: i64,
-    pub(super) order: String,
-    pub(super) amount_cents: u64,
+pub(crate) struct Charge {
+    pub(crate) id: i64,
+    pub(crate) order: String,
+    pub(crate) amount_cents: u64,
 }
 
 /// How often an order was charged, and how much each time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Charged {
-    pub(super) times: u64,
-    pub(super) amount_cents: u64,
+pub(crate) struct Charged {
+    pub(crate) times: u64,
+    pub(crate) amount_cents: u64,
 }
 
 impl Ledger {
     /// Opens it to write, and makes it where there is none.
-    pub(super) fn open(path: &Path) -> rusqlite::Result<Ledger> {
+    pub(crate) fn open(path: &Path) -> rusqlite::Result<Ledger> {
         let connection = Connection::open(path)?;
         connection.busy_timeout(Duration::from_secs(5))?;
         connection.pragma_update(None, "journal_mode", "wal")?;
@@ -60,7 +60,7 @@ impl Ledger {
     }
 
     /// Opens it to read, while the service writes.
-    pub(super) fn read(path: &Path) -> rusqlite::Result<Ledger> {
+    pub(crate) fn read(path: &Path) -> rusqlite::Result<Ledger> {
         let connection = Connection::open_with_flags(
             path,
             OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
@@ -72,7 +72,7 @@ impl Ledger {
 
     /// Charges, and in the same transaction notes the order's fault. Says whether that is still to
     /// strike.
-    pub(super) fn charge(
+    pub(crate) fn charge(
         &mut self,
         entry: &Entry<'_>,
         fault: Option<Fault>,
@@ -89,12 +89,12 @@ impl Ledger {
     }
 
     /// Notes the order's fault without a charge. Says whether it is still to strike.
-    pub(super) fn strike(&self, order: &str, fault: Fault) -> rusqlite::Result<bool> {
+    pub(crate) fn strike(&self, order: &str, fault: Fault) -> rusqlite::Result<bool> {
         note(&self.0, order, fault)
     }
 
     /// The charge that was made under this key, if any: what somebody who reconciles looks for.
-    pub(super) fn find(&self, key: &str) -> rusqlite::Result<Option<Charge>> {
+    pub(crate) fn find(&self, key: &str) -> rusqlite::Result<Option<Charge>> {
         let mut find = self.0.prepare_cached(
             "SELECT id, order_id, amount_cents FROM charges WHERE key = ?1 ORDER BY id LIMIT 1",
         )?;
@@ -109,7 +109,7 @@ impl Ledger {
     }
 
     /// How many charges there are, and of how many orders.
-    pub(super) fn count(&self) -> rusqlite::Result<(u64, u64)> {
+    pub(crate) fn count(&self) -> rusqlite::Result<(u64, u64)> {
         let mut count = self
             .0
             .prepare_cached("SELECT count(*), count(DISTINCT order_id) FROM charges")?;
@@ -117,7 +117,7 @@ impl Ledger {
     }
 
     /// Every order that was charged.
-    pub(super) fn orders(&self) -> rusqlite::Result<BTreeMap<String, Charged>> {
+    pub(crate) fn orders(&self) -> rusqlite::Result<BTreeMap<String, Charged>> {
         let mut orders = self.0.prepare_cached(
             "SELECT order_id, count(*), max(amount_cents) FROM charges GROUP BY order_id",
         )?;

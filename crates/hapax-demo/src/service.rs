@@ -19,22 +19,20 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::super::Exit;
-use super::dice::Dice;
-use super::fault::{self, Fault};
-use super::ledger::{Entry, Ledger};
-use super::plan;
+use crate::Failed;
+use crate::ledger::{Entry, Ledger};
+use crate::plan::{self, Dice, Fault};
 
 /// The first words of the line that says where it listens, and of the one that says that a fault
 /// has struck.
-pub(super) const LISTENING: &str = "listening ";
-pub(super) const STRUCK: &str = "struck ";
+pub(crate) const LISTENING: &str = "listening ";
+pub(crate) const STRUCK: &str = "struck ";
 
 /// What is charged here.
-pub(super) const PATH: &str = "/v1/charges";
+pub(crate) const PATH: &str = "/v1/charges";
 
 /// Longer than any customer waits, the balancer's re-sends included.
-pub(super) const STALL: Duration = Duration::from_millis(2_200);
+pub(crate) const STALL: Duration = Duration::from_millis(2_200);
 
 /// Long enough for the first half of an answer to leave before the connection breaks.
 const HALF_WAY: Duration = Duration::from_millis(20);
@@ -47,7 +45,7 @@ const BODY_BYTES_MAX: usize = 64 << 10;
 
 /// A payments service that fails its callers, for `hapax demo`.
 #[derive(clap::Args)]
-pub(in crate::cli) struct Args {
+pub struct Args {
     /// The file of its ledger.
     #[arg(long)]
     ledger: PathBuf,
@@ -62,20 +60,21 @@ pub(in crate::cli) struct Args {
     orders: usize,
 }
 
-pub(in crate::cli) fn run(args: &Args) -> Result<(), Exit> {
+/// Serves until its standard input ends.
+pub fn run(args: &Args) -> Result<(), Failed> {
     std::thread::spawn(end_with_parent);
     let ledger = Ledger::open(&args.ledger).map_err(|error| {
-        Exit::failed(format!("cannot open the ledger {:?}: {error}", args.ledger))
+        Failed::new(format!("cannot open the ledger {:?}: {error}", args.ledger))
     })?;
     let service = Arc::new(Service {
         ledger: Mutex::new(ledger),
         seed: args.seed,
-        faults: fault::deal(args.seed, args.orders),
+        faults: plan::deal_faults(args.seed, args.orders),
     });
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(Exit::failed)?;
+        .map_err(Failed::new)?;
     runtime.block_on(serve(service, args.address))
 }
 
@@ -85,9 +84,9 @@ fn end_with_parent() {
     std::process::exit(0);
 }
 
-async fn serve(service: Arc<Service>, address: SocketAddr) -> Result<(), Exit> {
+async fn serve(service: Arc<Service>, address: SocketAddr) -> Result<(), Failed> {
     let no_port = |error| {
-        Exit::failed(format!(
+        Failed::new(format!(
             "the payments service cannot listen on {address}: {error}"
         ))
     };
@@ -290,7 +289,7 @@ fn die() -> ! {
 }
 
 /// What a charge is answered with.
-pub(super) fn receipt(id: i64, order: &str, amount_cents: u64) -> String {
+pub(crate) fn receipt(id: i64, order: &str, amount_cents: u64) -> String {
     serde_json::json!({ "charge": format!("ch_{id}"), "order": order, "amount_cents": amount_cents }).to_string()
 }
 

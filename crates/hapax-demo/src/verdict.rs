@@ -4,34 +4,32 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::customer::End;
-use super::fault::Fault;
-use super::ledger::Ledger;
-use super::plan::Plan;
-use super::reconcile::Reconciled;
-use super::storm::Ends;
-use super::supervisor::Supervisor;
+use crate::customers::{End, Ends};
+use crate::ledger::Ledger;
+use crate::plan::{Fault, Plan};
+use crate::reconcile::Reconciled;
+use crate::supervisor::Supervisor;
 
 /// One ledger, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Count {
+pub(crate) struct Count {
     /// Orders with a card that the bank takes: each is to be charged once.
-    pub(super) orders: u64,
+    pub(crate) orders: u64,
     /// Rows of the ledger.
-    pub(super) charges: u64,
-    pub(super) charged_once: u64,
-    pub(super) charged_more: u64,
-    pub(super) not_charged: u64,
+    pub(crate) charges: u64,
+    pub(crate) charged_once: u64,
+    pub(crate) charged_more: u64,
+    pub(crate) not_charged: u64,
     /// What customers paid beyond the price.
-    pub(super) overcharged_cents: u64,
+    pub(crate) overcharged_cents: u64,
     /// Orders with a receipt and without a charge.
-    pub(super) confirmed_but_missing: u64,
+    pub(crate) confirmed_but_missing: u64,
     /// Orders that were charged though the bank declined the card.
-    pub(super) declined_but_charged: u64,
+    pub(crate) declined_but_charged: u64,
 }
 
 impl Count {
-    pub(super) fn read(ledger: &Path, plan: &Plan, ends: &Ends) -> rusqlite::Result<Count> {
+    pub(crate) fn read(ledger: &Path, plan: &Plan, ends: &Ends) -> rusqlite::Result<Count> {
         let charged = Ledger::read(ledger)?.orders()?;
         let mut count = Count::default();
         for order in plan.orders() {
@@ -70,33 +68,28 @@ impl Count {
 
 /// How often each fault struck.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Struck {
-    pub(super) fault: &'static str,
-    pub(super) without_hapax: u64,
-    pub(super) with_hapax: u64,
+pub(crate) struct Struck {
+    pub(crate) fault: &'static str,
+    pub(crate) without_hapax: u64,
+    pub(crate) with_hapax: u64,
 }
 
 /// Everything a run has shown.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Verdict {
-    pub(super) seed: u64,
-    pub(super) without_hapax: Count,
-    pub(super) with_hapax: Count,
-    pub(super) once_settled: Count,
-    pub(super) reconciled: Reconciled,
-    pub(super) faults: Vec<Struck>,
+pub(crate) struct Verdict {
+    pub(crate) seed: u64,
+    pub(crate) without_hapax: Count,
+    pub(crate) with_hapax: Count,
+    pub(crate) once_settled: Count,
+    pub(crate) reconciled: Reconciled,
+    pub(crate) faults: Vec<Struck>,
     /// No order was charged twice with Hapax, and after settling each was charged once.
-    pub(super) kept: bool,
+    pub(crate) kept: bool,
 }
 
 impl Verdict {
-    /// Whether Hapax kept its promise, by the ledgers.
-    pub(super) fn judge(&mut self) {
-        self.kept = self.with_hapax.at_most_once() && self.once_settled.exactly_once();
-    }
-
     /// Faults that did not strike on both sides: then the run shows less than it should.
-    pub(super) fn missed(&self) -> Vec<&'static str> {
+    pub(crate) fn missed(&self) -> Vec<&'static str> {
         let missed = self
             .faults
             .iter()
@@ -105,7 +98,12 @@ impl Verdict {
     }
 }
 
-pub(super) fn struck(without: &Supervisor, with: &Supervisor) -> Vec<Struck> {
+/// Whether Hapax kept its promise, by the ledgers.
+pub(crate) fn is_kept(with_hapax: &Count, once_settled: &Count) -> bool {
+    with_hapax.at_most_once() && once_settled.exactly_once()
+}
+
+pub(crate) fn struck(without: &Supervisor, with: &Supervisor) -> Vec<Struck> {
     let both = |fault: Fault| Struck {
         fault: fault.word(),
         without_hapax: without.struck(fault),

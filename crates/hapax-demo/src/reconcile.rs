@@ -14,13 +14,10 @@ use hapax::{Answer, Audit, Hapax, Settlement};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::customer::{End, Shop};
-use super::dice::Dice;
-use super::ledger::{Charge, Ledger};
-use super::plan::Plan;
-use super::service;
-use super::storm::Ends;
-use super::tally::Tally;
+use crate::customers::{End, Ends, Shop, Tally};
+use crate::ledger::{Charge, Ledger};
+use crate::plan::{Dice, Plan};
+use crate::service;
 
 /// A retry may meet a fault of its own, be held in turn, and need another look.
 const ROUNDS_MAX: u32 = 5;
@@ -33,30 +30,30 @@ const PAGE: usize = 10_000;
 
 /// What was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub(super) struct Reconciled {
+pub(crate) struct Reconciled {
     /// Keys that were held when the storm was over.
-    pub(super) held: u64,
+    pub(crate) held: u64,
     /// Keys that were held when they were retried: a retry can be lost too.
-    pub(super) held_again: u64,
+    pub(crate) held_again: u64,
     /// Of all these: the charge is in the ledger.
-    pub(super) found: u64,
+    pub(crate) found: u64,
     /// It is not.
-    pub(super) not_there: u64,
+    pub(crate) not_there: u64,
 }
 
 /// Everything that reconciling needs to see.
-pub(super) struct Books<'a> {
-    pub(super) plan: &'a Arc<Plan>,
-    pub(super) hapax: &'a Hapax,
-    pub(super) gateway: SocketAddr,
-    pub(super) ledger: &'a Path,
-    pub(super) tally: &'a Arc<Tally>,
+pub(crate) struct Books<'a> {
+    pub(crate) plan: &'a Arc<Plan>,
+    pub(crate) hapax: &'a Hapax,
+    pub(crate) gateway: SocketAddr,
+    pub(crate) ledger: &'a Path,
+    pub(crate) tally: &'a Arc<Tally>,
 }
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Settles all that is held, and lets its customers ask again, until nothing is held any more.
-pub(super) async fn run(books: &Books<'_>, ends: &mut Ends) -> Result<Reconciled, Failure> {
+pub(crate) async fn run(books: &Books<'_>, ends: &mut Ends) -> Result<Reconciled, Failure> {
     let ledger = Ledger::read(books.ledger)?;
     let mut reconciled = Reconciled::default();
     for round in 0..ROUNDS_MAX {

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 
 /// How a piece of text looks where there are colours.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Style {
+pub(crate) enum Style {
     Plain,
     Bold,
     Dim,
@@ -14,14 +14,14 @@ pub(super) enum Style {
 
 /// A line of text, piece by piece.
 #[derive(Clone, Default)]
-pub(super) struct Line(Vec<(Style, String)>);
+pub(crate) struct Line(Vec<(Style, String)>);
 
 impl Line {
-    pub(super) fn new(style: Style, text: impl Into<String>) -> Line {
+    pub(crate) fn new(style: Style, text: impl Into<String>) -> Line {
         Line::default().and(style, text)
     }
 
-    pub(super) fn and(mut self, style: Style, text: impl Into<String>) -> Line {
+    pub(crate) fn and(mut self, style: Style, text: impl Into<String>) -> Line {
         self.0.push((style, text.into()));
         self
     }
@@ -75,7 +75,7 @@ const PROSE_WIDTH_MAX: usize = 80;
 const WIDTH_UNKNOWN: usize = 400;
 
 /// Shows the demo to a person. Gives the cursor back when it is dropped.
-pub(super) struct Screen {
+pub(crate) struct Screen {
     to_stderr: bool,
     terminal: bool,
     coloured: bool,
@@ -85,7 +85,7 @@ pub(super) struct Screen {
 
 impl Screen {
     /// On standard output, or on standard error where that is kept for data.
-    pub(super) fn new(data_on_stdout: bool) -> Screen {
+    pub(crate) fn new(data_on_stdout: bool) -> Screen {
         let terminal = if data_on_stdout {
             io::stderr().is_terminal()
         } else {
@@ -102,11 +102,11 @@ impl Screen {
     }
 
     /// Whether a block of so many lines can be drawn over.
-    pub(super) fn is_live(&self, lines: usize) -> bool {
+    pub(crate) fn is_live(&self, lines: usize) -> bool {
         self.terminal && self.size().is_some_and(|(_, rows)| rows > lines)
     }
 
-    pub(super) fn width(&self) -> usize {
+    pub(crate) fn width(&self) -> usize {
         match self.size() {
             Some((columns, _)) if self.terminal => columns.max(WIDTH_MIN),
             _ => WIDTH_UNKNOWN,
@@ -114,14 +114,14 @@ impl Screen {
     }
 
     /// Writes prose that stays, broken between words.
-    pub(super) fn tell(&mut self, style: Style, text: &str) {
+    pub(crate) fn tell(&mut self, style: Style, text: &str) {
         for line in wrapped(text, self.width().min(PROSE_WIDTH_MAX)) {
             self.say(&Line::new(style, line));
         }
     }
 
     /// Writes a line that stays.
-    pub(super) fn say(&mut self, line: &Line) {
+    pub(crate) fn say(&mut self, line: &Line) {
         self.settle();
         // Cut only where it would be drawn over: what stays may wrap.
         let text = line.render(usize::MAX, self.coloured);
@@ -129,7 +129,7 @@ impl Screen {
     }
 
     /// Draws the block anew, where it stood before.
-    pub(super) fn draw(&mut self, block: &[Line]) {
+    pub(crate) fn draw(&mut self, block: &[Line]) {
         let mut text = String::from("\x1b[?25l");
         if self.drawn > 0 {
             text.push_str(&format!("\x1b[{}A", self.drawn));

@@ -10,14 +10,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::fault::Fault;
-use super::service::{LISTENING, STRUCK};
+use crate::plan::Fault;
+use crate::service::{LISTENING, STRUCK};
 
 /// How long it takes to notice a death: long enough for callers to find nobody there.
 const NOTICE: Duration = Duration::from_millis(250);
 
 /// A service that is kept running until this is dropped.
-pub(super) struct Supervisor {
+pub(crate) struct Supervisor {
     shared: Arc<Shared>,
     address: SocketAddr,
     watching: Option<JoinHandle<()>>,
@@ -39,7 +39,7 @@ struct State {
 
 impl Supervisor {
     /// Starts the service on a free port, with a ledger in this file.
-    pub(super) fn start(ledger: &Path, seed: u64, orders: usize) -> io::Result<Supervisor> {
+    pub(crate) fn start(ledger: &Path, seed: u64, orders: usize) -> io::Result<Supervisor> {
         let text = |path: &Path| {
             path.to_str()
                 .map(str::to_owned)
@@ -74,12 +74,12 @@ impl Supervisor {
         })
     }
 
-    pub(super) fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// How often this fault has struck.
-    pub(super) fn struck(&self, fault: Fault) -> u64 {
+    pub(crate) fn struck(&self, fault: Fault) -> u64 {
         self.shared.struck[fault as usize].load(Ordering::Relaxed)
     }
 }

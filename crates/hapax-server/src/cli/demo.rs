@@ -1,0 +1,49 @@
+//! `hapax demo`: the demo of its own crate, with the gateway of `hapax serve` in it.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::Exit;
+use crate::config::{Config, StoreUrl};
+use crate::gateway::Gateway;
+
+pub(super) use hapax_demo::{Args, service};
+
+pub(super) fn run(args: &Args) -> Result<(), Exit> {
+    Ok(hapax_demo::run(args, start)?)
+}
+
+/// As `hapax serve` has it, on free ports and with a store that goes with the demo.
+async fn start(service: SocketAddr, store: PathBuf) -> Result<hapax_demo::Gateway, String> {
+    let upstream = format!("http://{service}")
+        .parse()
+        .expect("an address is a URL");
+    let mut config = Config::new(upstream);
+    config.listen = (Ipv4Addr::LOCALHOST, 0).into();
+    config.admin = Some((Ipv4Addr::LOCALHOST, 0).into());
+    config.store = StoreUrl::Sqlite(store);
+    // No balancer has to notice, and nobody asks any more.
+    config.drain.notice = Duration::ZERO;
+    config.drain.deadline = Duration::from_secs(2);
+    let gateway = Gateway::start(config)
+        .await
+        .map_err(|error| error.to_string())?;
+    Ok(hapax_demo::Gateway {
+        address: gateway.address(),
+        admin: gateway.admin(),
+        hapax: gateway.hapax().clone(),
+        drain: Box::pin(async {
+            gateway.drain().await;
+        }),
+    })
+}
+
+impl From<hapax_demo::Failed> for Exit {
+    fn from(failed: hapax_demo::Failed) -> Exit {
+        Exit {
+            code: failed.code,
+            message: failed.message,
+        }
+    }
+}
