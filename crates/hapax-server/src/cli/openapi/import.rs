@@ -6,9 +6,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use http::Method;
+use serde_json::Value;
 
 use self::route::Proposed;
-use super::document::{self, Node};
+use super::document;
 use super::operation::{self, Operation};
 use crate::cli::{Exit, text};
 use crate::config::file::{self, Overrides};
@@ -26,7 +27,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Exit> {
-    let (document, _) = document::read(&args.file)?;
+    let document = document::read(&args.file)?;
     let proposal = proposal(&document, &args.file.display().to_string());
     // What is proposed must be good as it is: a proposal with a mistake in it is one of ours.
     let overrides = Overrides {
@@ -73,12 +74,12 @@ fn write(path: &Path, proposal: &str) -> Result<(), Exit> {
         .map_err(|error| Exit::failed(format!("could not write {}: {error}", path.display())))
 }
 
-fn proposal(document: &Node, name: &str) -> String {
+fn proposal(document: &Value, name: &str) -> String {
     let info = |field: &str| {
         document
             .get("info")
             .and_then(|info| info.get(field))
-            .map(Node::words)
+            .map(document::words)
             .unwrap_or_default()
     };
     let mut lines = vec![
@@ -97,8 +98,7 @@ fn proposal(document: &Node, name: &str) -> String {
     for operation in &operations {
         match operation.method {
             Method::POST | Method::PATCH => routes.push(route::propose(operation)),
-            Method::PUT | Method::DELETE => passing.push(format!("# {}", passes(operation))),
-            _ => {}
+            _ => passing.push(format!("# {}", passes(operation))),
         }
     }
     route::arrange(&mut routes);

@@ -1,14 +1,12 @@
-//! `hapax openapi`: routes out of a description of an API, and what the gateway adds to an API into
-//! its description.
+//! `hapax openapi`: routes out of a description of an API.
 
 mod document;
-mod export;
 mod import;
 mod operation;
 
 use super::Exit;
 
-/// Make routes of an OpenAPI document, or add to one what the gateway does.
+/// Make routes of an OpenAPI document.
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
@@ -18,12 +16,9 @@ pub(super) struct Args {
 #[derive(clap::Subcommand)]
 enum Command {
     Import(import::Args),
-    Export(Box<export::Args>),
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Exit> {
-    match &args.command {
-        Command::Import(args) => import::run(args),
-        Command::Export(args) => export::run(args),
-    }
+    let Command::Import(args) = &args.command;
+    import::run(args)
 }

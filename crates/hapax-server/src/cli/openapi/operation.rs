@@ -1,19 +1,20 @@
 //! The operations of a document.
 
 use http::Method;
+use serde_json::Value;
 
-use super::document::Node;
+use super::document::{follow, items, members, words};
 
 /// One operation of an API.
 pub(super) struct Operation<'a> {
-    pub(super) document: &'a Node,
+    pub(super) document: &'a Value,
     /// The path as the document has it, without the server's.
     pub(super) path: &'a str,
     pub(super) method: Method,
     /// What stands under the path, for all its operations.
-    pub(super) item: &'a Node,
+    pub(super) item: &'a Value,
     /// What stands under the method.
-    pub(super) node: &'a Node,
+    pub(super) node: &'a Value,
 }
 
 /// A header field that carries a key.
@@ -40,78 +41,62 @@ const KEY_MEMBERS: [&str; 5] = [
     "clientreferencetoken",
 ];
 
-/// All operations, in the order of the document.
-pub(super) fn all(document: &Node) -> Vec<Operation<'_>> {
+/// All operations that change something, in the order of their paths.
+pub(super) fn all(document: &Value) -> Vec<Operation<'_>> {
     let mut operations = Vec::new();
-    for (path, item) in document.get("paths").map_or(&[][..], Node::entries) {
-        let Some(item) = document.follow(item) else {
+    for (path, item) in members(document, "paths") {
+        let Some(item) = follow(document, item) else {
             continue;
         };
-        for (name, node) in item.entries() {
-            operations.extend(verb(name).map(|method| Operation {
-                document,
-                path,
-                method,
-                item,
-                node,
-            }));
+        for method in [Method::PUT, Method::POST, Method::DELETE, Method::PATCH] {
+            if let Some(node) = item.get(method.as_str().to_ascii_lowercase()) {
+                operations.push(Operation {
+                    document,
+                    path,
+                    method,
+                    item,
+                    node,
+                });
+            }
         }
     }
     operations
 }
 
-fn verb(name: &str) -> Option<Method> {
-    let known = [
-        "get", "put", "post", "delete", "options", "head", "patch", "trace",
-    ];
-    let upper = name.to_ascii_uppercase();
-    known
-        .contains(&name)
-        .then(|| Method::from_bytes(upper.as_bytes()).ok())
-        .flatten()
-}
-
 impl Operation<'_> {
     /// Its parameters with all references followed; those of the operation before those of its
     /// path.
-    pub(super) fn parameters(&self) -> Vec<&Node> {
-        let lists =
-            [self.node, self.item].map(|node| node.get("parameters").map_or(&[][..], Node::items));
+    fn parameters(&self) -> impl Iterator<Item = &Value> {
+        let lists = [self.node, self.item].map(|node| items(node, "parameters"));
         lists
             .into_iter()
             .flatten()
-            .filter_map(|parameter| self.document.follow(parameter))
-            .collect()
+            .filter_map(|parameter| follow(self.document, parameter))
     }
 
     /// The header parameter that carries a key, if the document has one.
     pub(super) fn key_field(&self) -> Option<KeyField> {
-        self.parameters().into_iter().find_map(|parameter| {
-            let name = parameter.get("name")?.as_text()?;
+        self.parameters().find_map(|parameter| {
+            let name = parameter.get("name")?.as_str()?;
             let lower = name.to_ascii_lowercase();
             let is_key = lower.contains("idempotency") || KEY_FIELDS.contains(&&*lower);
-            let is_header = parameter.get("in").and_then(Node::as_text) == Some("header");
+            let is_header = parameter["in"] == "header";
             // Ours, and no key: when the caller gives up.
             let is_deadline = lower == "idempotency-deadline";
             (is_key && is_header && !is_deadline).then(|| KeyField {
                 name: name.to_owned(),
-                is_required: parameter.get("required").is_some_and(Node::is_true),
+                is_required: parameter["required"] == true,
             })
         })
     }
 
     /// The member of a JSON body that carries a key, if the document has one.
     pub(super) fn key_member(&self) -> Option<KeyMember> {
-        let (_, media) = self
-            .media()
-            .into_iter()
-            .find(|(kind, _)| kind.ends_with("json"))?;
-        let schema = self.document.follow(media.get("schema")?)?;
-        let parts = schema
-            .get("allOf")
-            .map_or(&[][..], Node::items)
+        let (_, media) = self.media().find(|(kind, _)| kind.ends_with("json"))?;
+        let schema = follow(self.document, media.get("schema")?)?;
+        let parts = items(schema, "allOf")
             .iter()
-            .filter_map(|part| self.document.follow(part));
+            .filter_map(|part| follow(self.document, part));
         std::iter::once(schema).chain(parts).find_map(|schema| {
             let plain = |name: &str| {
                 name.chars()
@@ -119,31 +104,22 @@ impl Operation<'_> {
                     .collect::<String>()
                     .to_ascii_lowercase()
             };
-            let properties = schema.get("properties").map_or(&[][..], Node::entries);
-            let (name, _) = properties
-                .iter()
+            let (name, _) = members(schema, "properties")
                 .find(|(name, _)| KEY_MEMBERS.contains(&&*plain(name)))?;
-            let required = schema.get("required").map_or(&[][..], Node::items);
             Some(KeyMember {
-                name: name.clone(),
-                is_required: required.iter().any(|other| other.as_text() == Some(name)),
+                name: name.to_owned(),
+                is_required: items(schema, "required").iter().any(|other| other == name),
             })
         })
     }
 
     /// The kinds of bodies it takes.
-    pub(super) fn media(&self) -> Vec<(&str, &Node)> {
-        let body = self
-            .node
-            .get("requestBody")
-            .and_then(|body| self.document.follow(body));
-        let content = body
-            .and_then(|body| body.get("content"))
-            .map_or(&[][..], Node::entries);
-        content
-            .iter()
+    pub(super) fn media(&self) -> impl Iterator<Item = (&str, &Value)> {
+        let body = self.node.get("requestBody");
+        let body = body.and_then(|body| follow(self.document, body));
+        body.into_iter()
+            .flat_map(|body| members(body, "content"))
             .map(|(kind, media)| (kind.split(';').next().unwrap_or_default().trim(), media))
-            .collect()
     }
 
     /// Whether the document has an answer of its own with this status.
@@ -159,12 +135,12 @@ impl Operation<'_> {
         let servers = [self.node, self.item, self.document]
             .into_iter()
             .find_map(|node| node.get("servers"));
-        let Some(server) = servers.and_then(|servers| servers.items().first()) else {
+        let Some(server) = servers.and_then(|servers| servers.get(0)) else {
             return String::new();
         };
-        let mut url = server.get("url").map(Node::words).unwrap_or_default();
-        for (name, variable) in server.get("variables").map_or(&[][..], Node::entries) {
-            let value = variable.get("default").map(Node::words).unwrap_or_default();
+        let mut url = server.get("url").map(words).unwrap_or_default();
+        for (name, variable) in members(server, "variables") {
+            let value = variable.get("default").map(words).unwrap_or_default();
             url = url.replace(&format!("{{{name}}}"), &value);
         }
         let path = match url.split_once("://") {

@@ -3,6 +3,7 @@
 use http::Method;
 
 use super::one_line;
+use crate::cli::openapi::document::words;
 use crate::cli::openapi::operation::Operation;
 use crate::config::Pattern;
 
@@ -25,7 +26,7 @@ pub(super) fn propose(operation: &Operation<'_>) -> Proposed {
     if let Some(summary) = operation
         .node
         .get("summary")
-        .and_then(|summary| summary.as_text())
+        .and_then(|summary| summary.as_str())
     {
         reasons.push(one_line(summary));
     }
@@ -37,8 +38,7 @@ pub(super) fn propose(operation: &Operation<'_>) -> Proposed {
     key(operation, &mut settings, &mut reasons);
     if operation
         .media()
-        .iter()
-        .any(|(kind, _)| *kind == "multipart/form-data")
+        .any(|(kind, _)| kind == "multipart/form-data")
     {
         settings.push(("fingerprint", "multipart".to_owned()));
         reasons.push(
@@ -56,7 +56,7 @@ pub(super) fn propose(operation: &Operation<'_>) -> Proposed {
     let name = operation
         .node
         .get("operationId")
-        .and_then(|id| name(&id.words()));
+        .and_then(|id| name(&words(id)));
     Proposed {
         method: operation.method.clone(),
         path,
