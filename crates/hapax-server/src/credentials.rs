@@ -73,7 +73,7 @@ pub(crate) fn credential_parameter(parameter: &str) -> Option<&'static str> {
 /// `token[0]`.
 pub(crate) fn parameter_name(parameter: &str) -> String {
     let name = parameter.split('=').next().unwrap_or_default();
-    let decoded = percent_decoded(name.replace('+', " ").as_bytes());
+    let decoded: Vec<u8> = percent_encoding::percent_decode_str(&name.replace('+', " ")).collect();
     let decoded = decoded.trim_ascii_start();
     let end = decoded
         .iter()
@@ -84,23 +84,6 @@ pub(crate) fn parameter_name(parameter: &str) -> String {
         byte => char::from(byte.to_ascii_lowercase()),
     };
     decoded[..end].iter().map(plain).collect()
-}
-
-fn percent_decoded(text: &[u8]) -> Vec<u8> {
-    let digit = |byte: Option<&u8>| byte.and_then(|byte| char::from(*byte).to_digit(16));
-    let mut decoded = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((&byte, after)) = rest.split_first() {
-        rest = after;
-        if let (b'%', Some(high), Some(low)) = (byte, digit(after.first()), digit(after.get(1))) {
-            // Two digits are one byte.
-            decoded.push(u8::try_from(high * 16 + low).unwrap_or_default());
-            rest = &after[2..];
-        } else {
-            decoded.push(byte);
-        }
-    }
-    decoded
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
 //! Whether the process runs, and whether to send requests to it.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::StatusCode;
 use hapax::Store;
+use parking_lot::Mutex;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -71,7 +72,7 @@ impl Readiness {
             store: Arc::downgrade(store),
             trouble: Box::new(trouble),
         };
-        *self.store.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(watch));
+        *self.store.lock() = Some(Arc::new(watch));
     }
 
     /// Whether some route lets requests through while the store fails. Were we not ready then, a
@@ -87,11 +88,7 @@ impl Readiness {
             DRAINING => return Ready::No("draining".to_owned()),
             _ => {}
         }
-        let watch = self
-            .store
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let watch = self.store.lock().clone();
         let Some(watch) = watch else {
             return Ready::Yes;
         };

@@ -1,7 +1,6 @@
 //! Keys as JSON: what `hapax keys` asks of a running gateway. Changes are taken only as
 //! `application/json`: a form on a page that the operator happens to have open cannot send that.
 
-pub(crate) mod base64;
 pub(crate) mod logged;
 pub(crate) mod operate;
 pub(crate) mod principal;

@@ -5,7 +5,7 @@
 //! opens two paths and no other: whatever is added is closed to it.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::extract::{Request, State};
@@ -13,6 +13,7 @@ use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use parking_lot::Mutex;
 
 use super::Admin;
 use super::problem::Problem;
@@ -189,7 +190,7 @@ pub(super) struct Refusals(Arc<Mutex<(Option<Instant>, u64)>>);
 impl Refusals {
     /// How many went unlogged before this one, if this one is to be logged.
     fn to_log(&self, now: Instant) -> Option<u64> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         let (last, unlogged) = &mut *state;
         if last.is_some_and(|last| now.duration_since(last) < LOGGED_EVERY) {
             *unlogged += 1;

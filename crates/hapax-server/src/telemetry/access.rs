@@ -7,9 +7,10 @@
 
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
@@ -124,7 +125,7 @@ impl AccessLog {
     }
 
     fn push(&self, line: &[u8], bytes_max: usize) {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         if waiting.lines.len() + line.len() > bytes_max {
             waiting.lost += 1;
             return;
@@ -139,27 +140,21 @@ impl AccessLog {
 
     fn flush(&self, patience: Duration) {
         let is_busy = |waiting: &mut Waiting| !waiting.lines.is_empty() || waiting.is_writing;
-        drop(
-            self.changed
-                .wait_timeout_while(self.lock(), patience, is_busy)
-                .unwrap_or_else(PoisonError::into_inner),
-        );
+        self.changed
+            .wait_while_for(&mut self.waiting.lock(), is_busy, patience);
     }
 
     fn write_out(&self) {
         let (mut lines, mut idle_rounds) = (Vec::new(), 0);
         loop {
             std::thread::sleep(GATHERING);
-            let mut waiting = self.lock();
+            let mut waiting = self.waiting.lock();
             if waiting.lines.is_empty() {
                 idle_rounds += 1;
                 if idle_rounds > IDLE_ROUNDS_MAX {
                     waiting.is_asleep = true;
-                    drop(
-                        self.changed
-                            .wait_while(waiting, |waiting| waiting.is_asleep)
-                            .unwrap_or_else(PoisonError::into_inner),
-                    );
+                    self.changed
+                        .wait_while(&mut waiting, |waiting| waiting.is_asleep);
                 }
                 continue;
             }
@@ -177,13 +172,9 @@ impl AccessLog {
                 );
             }
             lines.clear();
-            self.lock().is_writing = false;
+            self.waiting.lock().is_writing = false;
             self.changed.notify_all();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -15,6 +15,7 @@ use opentelemetry_http::{HttpClient, HttpError};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{SpanData, SpanExporter};
+use parking_lot::Mutex;
 use rustls::RootCertStore;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -45,11 +46,11 @@ pub(super) struct Trouble(Arc<Mutex<Option<String>>>);
 
 impl Trouble {
     fn note(&self, why: String) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+        *self.0.lock() = Some(why);
     }
 
     fn take(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.0.lock().take()
     }
 }
 
@@ -227,12 +228,7 @@ impl<E> Noted<E> {
             .trouble
             .take()
             .unwrap_or_else(|| "the batch was refused".to_owned());
-        if let Some(lost) = self
-            .said
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .due(lost, Instant::now())
-        {
+        if let Some(lost) = self.said.lock().due(lost, Instant::now()) {
             let collector = self.endpoint.host().unwrap_or_default();
             tracing::warn!(
                 collector,

@@ -1,12 +1,13 @@
 //! Metrics: what is counted, and under which labels. A label is a route's name or a word of ours,
 //! never something a caller chose.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hapax::store::postgres;
 use hapax::store::sqlite::Stats;
 use hapax::{BodyUsage, Observer};
+use parking_lot::{Mutex, MutexGuard};
 use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -336,10 +337,7 @@ impl Metrics {
     }
 
     fn registry(&self) -> MutexGuard<'_, Registry> {
-        self.0
-            .registry
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.0.registry.lock()
     }
 }
 
@@ -395,9 +393,9 @@ mod tests {
     fn the_store_is_asked_when_we_are_asked_and_may_be_gone() {
         let (metrics, store) = (Metrics::new(), Arc::new(Mutex::new(Stats::default())));
         let weak = Arc::downgrade(&store);
-        metrics.watch_store(move || Some(weak.upgrade()?.lock().unwrap().clone()));
+        metrics.watch_store(move || Some(weak.upgrade()?.lock().clone()));
         {
-            let mut stats = store.lock().unwrap();
+            let mut stats = store.lock();
             (stats.commits, stats.queue_bytes, stats.failing) =
                 (7, 512, Some("disk full".to_owned()));
             stats.commit_latest = Duration::from_millis(2);
@@ -422,9 +420,9 @@ mod tests {
             Arc::new(Mutex::new(postgres::Stats::default())),
         );
         let asked = stats.clone();
-        metrics.watch_postgres(move || Some(asked.lock().unwrap().clone()));
+        metrics.watch_postgres(move || Some(asked.lock().clone()));
         {
-            let mut stats = stats.lock().unwrap();
+            let mut stats = stats.lock();
             (
                 stats.statements,
                 stats.batches,

@@ -1,5 +1,6 @@
 //! What an operator says became of an operation, checked before anything is changed.
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use bytes::Bytes;
 use hapax::core::record::Head;
 use hapax::middleware::is_never_kept;
@@ -7,7 +8,6 @@ use hapax::{Answer, Settlement};
 use http::header::{CONTENT_LENGTH, HeaderName, SET_COOKIE};
 use http::{HeaderValue, StatusCode};
 
-use super::base64;
 use super::wire::{Outcome, Settle};
 
 /// As much as the gateway itself keeps of an answer.
@@ -76,8 +76,9 @@ fn body(settle: &Settle) -> Result<Vec<u8>, String> {
             return Err("give the body as `body` or as `body_base64`, not both".to_owned());
         }
         (Some(text), None) => text.clone().into_bytes(),
-        (None, Some(text)) => base64::decode(text)
-            .ok_or("`body_base64` is not base64 (RFC 4648 section 4, with padding)")?,
+        (None, Some(text)) => BASE64_STANDARD
+            .decode(text)
+            .map_err(|_| "`body_base64` is not base64 (RFC 4648 section 4, with padding)")?,
         (None, None) => Vec::new(),
     };
     if body.len() > ANSWER_BYTES_MAX {

@@ -6,9 +6,8 @@ use std::str::FromStr;
 use hapax::core::time::Timestamp;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use time::{Date, Month, OffsetDateTime, PrimitiveDateTime};
 use utoipa::ToSchema;
-
-const DAY_MICROS: u64 = 86_400_000_000;
 
 /// A moment. Written as `2026-11-15T14:32:24.000123Z`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ToSchema)]
@@ -17,14 +16,15 @@ pub(crate) struct Time(pub(crate) Timestamp);
 
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let micros = self.0.as_micros();
-        let (year, month, day) = date(micros / DAY_MICROS);
-        let of_day = micros % DAY_MICROS;
-        let (seconds, micros) = (of_day / 1_000_000, of_day % 1_000_000);
-        let (hour, minute, second) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
+        let nanos = i128::from(self.0.as_micros()) * 1_000;
+        // Nothing that is written down is later than the last year of four digits.
+        let time = OffsetDateTime::from_unix_timestamp_nanos(nanos)
+            .unwrap_or(PrimitiveDateTime::MAX.assume_utc());
+        let (hour, minute, second, micros) = time.to_hms_micro();
         write!(
             f,
-            "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z"
+            "{}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z",
+            time.date()
         )
     }
 }
@@ -40,39 +40,14 @@ impl FromStr for Time {
 
 /// What `Display` writes, and nothing else: it is only ever read back from our own JSON.
 fn parse(text: &str) -> Option<Time> {
-    let part = |from: usize, len: usize| text.get(from..from + len)?.parse::<u64>().ok();
-    let (year, month, day) = (part(0, 4)?, part(5, 2)?, part(8, 2)?);
-    let (hour, minute, second, micros) = (part(11, 2)?, part(14, 2)?, part(17, 2)?, part(20, 6)?);
-    let seconds = (hour * 60 + minute) * 60 + second;
-    let time = Time(Timestamp::from_micros(
-        days(year, month, day)? * DAY_MICROS + seconds * 1_000_000 + micros,
-    ));
+    let part = |from: usize, len: usize| text.get(from..from + len)?.parse::<u32>().ok();
+    let small = |from: usize| u8::try_from(part(from, 2)?).ok();
+    let month = Month::try_from(small(5)?).ok()?;
+    let date = Date::from_calendar_date(part(0, 4)?.cast_signed(), month, small(8)?).ok()?;
+    let time = date.with_hms_micro(small(11)?, small(14)?, small(17)?, part(20, 6)?);
+    let micros = time.ok()?.assume_utc().unix_timestamp_nanos() / 1_000;
+    let time = Time(Timestamp::from_micros(u64::try_from(micros).ok()?));
     (time.to_string() == text).then_some(time)
-}
-
-/// The date so many days after 1970-01-01. Years are counted from March, so that the day that leap
-/// years have comes last.
-fn date(days: u64) -> (u64, u64, u64) {
-    let days = days + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let is_next_year = month >= 10;
-    let month = if is_next_year { month - 9 } else { month + 3 };
-    (era * 400 + year + u64::from(is_next_year), month, day)
-}
-
-fn days(year: u64, month: u64, day: u64) -> Option<u64> {
-    if !(1970..10_000).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-        return None;
-    }
-    let year = if month <= 2 { year - 1 } else { year };
-    let month = (month + 9) % 12;
-    let of_year = (153 * month + 2) / 5 + day - 1;
-    let of_era = (year % 400) * 365 + (year % 400) / 4 - (year % 400) / 100 + of_year;
-    (year / 400 * 146_097 + of_era).checked_sub(719_468)
 }
 
 impl Serialize for Time {
@@ -105,10 +80,8 @@ mod tests {
             assert_eq!(time.to_string(), text);
             assert_eq!(text.parse(), Ok(time));
         }
-        for day in 0..100_000 {
-            let time = Time(Timestamp::from_micros(day * DAY_MICROS));
-            assert_eq!(time.to_string().parse(), Ok(time));
-        }
+        let never = Time(Timestamp::from_micros(u64::MAX));
+        assert_eq!(never.to_string(), "9999-12-31T23:59:59.999999Z");
         for text in [
             "",
             "2026-11-15",

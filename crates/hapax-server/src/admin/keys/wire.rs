@@ -1,5 +1,6 @@
 //! What is said over HTTP, and what `hapax keys --json` prints.
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use hapax::core::operation::OperationIds;
 use hapax::core::record::{Head, State};
 use hapax::core::time::Timestamp;
@@ -7,7 +8,6 @@ use hapax::{Answer, Audit, Principal};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::base64;
 use super::time::Time;
 use crate::admin::who::Caller;
 
@@ -368,7 +368,7 @@ impl Replay {
         };
         let (body, body_base64) = match str::from_utf8(&answer.body) {
             Ok(text) => (Some(text.to_owned()), None),
-            Err(_) => (None, Some(base64::encode(&answer.body))),
+            Err(_) => (None, Some(BASE64_STANDARD.encode(&answer.body))),
         };
         Replay {
             status: answer.status,

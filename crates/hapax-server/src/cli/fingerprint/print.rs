@@ -2,11 +2,12 @@
 
 use std::fmt::Write as _;
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use hapax::core::fingerprint::canonical::Body;
 use serde_json::{Value, json};
 
 use super::subject::Subject;
-use crate::admin::keys::{base64, wire};
+use crate::admin::keys::wire;
 use crate::cli::{Exit, text};
 
 pub(super) fn print(subject: &Subject, as_json: bool) -> Result<(), Exit> {
@@ -125,12 +126,12 @@ fn object(subject: &Subject) -> String {
 fn body_object(body: &Body) -> Value {
     match body {
         Body::Bytes { bytes, odd } => {
-            json!({ "read_as": "raw", "because": odd.as_ref().map(ToString::to_string), "base64": base64::encode(bytes) })
+            json!({ "read_as": "raw", "because": odd.as_ref().map(ToString::to_string), "base64": BASE64_STANDARD.encode(bytes) })
         }
         // As text: numbers count by their spelling, which a JSON value would lose.
         Body::Json(json) => json!({ "read_as": "json", "canonical": json.to_string() }),
         Body::Multipart(pieces) => {
-            json!({ "read_as": "multipart", "pieces_base64": pieces.iter().map(|piece| base64::encode(piece)).collect::<Vec<_>>() })
+            json!({ "read_as": "multipart", "pieces_base64": pieces.iter().map(|piece| BASE64_STANDARD.encode(piece)).collect::<Vec<_>>() })
         }
     }
 }

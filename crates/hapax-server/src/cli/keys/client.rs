@@ -80,8 +80,7 @@ impl Client {
     }
 
     pub(super) async fn list(&self, query: &Query) -> Result<Page, ClientError> {
-        let query = query_string(query);
-        self.ask(Method::GET, &format!("/v1/keys{query}"), None)
+        self.ask(Method::GET, &with_query("/v1/keys", query), None)
             .await
     }
 
@@ -95,8 +94,7 @@ impl Client {
     }
 
     pub(super) async fn log(&self, which: &Which) -> Result<LoggedPage, ClientError> {
-        let query = query_string(which);
-        self.ask(Method::GET, &format!("/v1/log{query}"), None)
+        self.ask(Method::GET, &with_query("/v1/log", which), None)
             .await
     }
 
@@ -225,32 +223,10 @@ fn json(value: &impl Serialize) -> Bytes {
         .into()
 }
 
-/// The query as a URL has it.
-fn query_string(query: &impl Serialize) -> String {
-    let value = serde_json::to_value(query).expect("it has no maps with odd keys");
-    let mut text = String::new();
-    for (name, value) in value.as_object().into_iter().flatten() {
-        let value = value
-            .as_str()
-            .map_or_else(|| value.to_string(), str::to_owned);
-        text.push(if text.is_empty() { '?' } else { '&' });
-        text.push_str(name);
-        text.push('=');
-        percent_encode(&mut text, &value);
-    }
-    text
-}
-
-fn percent_encode(text: &mut String, value: &str) {
-    use std::fmt::Write as _;
-    for byte in value.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
-                text.push(char::from(byte));
-            }
-            _ => drop(write!(text, "%{byte:02X}")),
-        }
-    }
+/// The path with a query behind it.
+fn with_query(path: &str, query: &impl Serialize) -> String {
+    let query = serde_urlencoded::to_string(query).expect("it has names and plain values");
+    format!("{path}?{query}")
 }
 
 #[cfg(test)]
@@ -285,28 +261,22 @@ mod tests {
 
     #[test]
     fn whatever_is_asked_for_survives_the_url() {
-        let of = |query: Query| query_string(&query);
-        assert_eq!(
-            of(Query {
-                path: Some("/a b/**".into()),
-                ..Query::default()
-            }),
-            "?path=/a%20b/%2A%2A"
+        let query = Query {
+            path: Some("/a b/**".to_owned()),
+            principal: Some("é&=+".to_owned()),
+            limit: Some(7),
+            ..Query::default()
+        };
+        let target = with_query("/v1/keys", &query);
+        let (path, text) = target.split_once('?').unwrap();
+        assert!(
+            path == "/v1/keys" && text.is_ascii() && !text.contains(' '),
+            "{target}"
         );
+        let read: Query = serde_urlencoded::from_str(text).unwrap();
         assert_eq!(
-            of(Query {
-                principal: Some("é&=".into()),
-                ..Query::default()
-            }),
-            "?principal=%C3%A9%26%3D"
+            (read.path, read.principal, read.limit),
+            (query.path, query.principal, query.limit)
         );
-        assert_eq!(
-            of(Query {
-                limit: Some(7),
-                ..Query::default()
-            }),
-            "?limit=7"
-        );
-        assert_eq!(query_string(&Query::default()), "");
     }
 }

@@ -2,11 +2,12 @@
 
 use std::io::Read;
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+
 use super::change::{self, Sign};
 use super::source::{Purpose, Source, Where};
 use super::table;
 use super::targets::{self, Targets, Wish};
-use crate::admin::keys::base64;
 use crate::admin::keys::settlement;
 use crate::admin::keys::wire::{Entry, Outcome, Settle};
 use crate::cli::{Exit, text};
@@ -132,7 +133,7 @@ impl Args {
         {
             None => (None, None),
             Some(Ok(body)) => (Some(body), None),
-            Some(Err(error)) => (None, Some(base64::encode(error.as_bytes()))),
+            Some(Err(error)) => (None, Some(BASE64_STANDARD.encode(error.as_bytes()))),
         };
         let signed = self.sign.signed()?;
         let settle = Settle {

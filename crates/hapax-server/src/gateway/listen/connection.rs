@@ -2,7 +2,9 @@
 //! whatever is live when they come.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::Shared;
 use crate::config::Config;
@@ -41,7 +43,7 @@ impl Connection {
     /// What a request that begins now is answered by, and who asks.
     pub(super) fn now(&self) -> (Arc<Live>, Arc<Client>) {
         let live = self.shared.live.load_full();
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         if known.0 != live.generation {
             *known = (
                 live.generation,

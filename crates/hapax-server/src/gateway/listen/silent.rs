@@ -2,8 +2,9 @@
 //! that whoever speaks up is heard.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 /// The silent connections, in the order in which they came.
@@ -28,7 +29,7 @@ impl Silent {
     /// A place among at most so many, and the word that it is lost to a newer one.
     pub(super) fn enter(&self, max: usize) -> (Place, oneshot::Receiver<()>) {
         let (sender, evicted) = oneshot::channel();
-        let mut inside = self.lock();
+        let mut inside = self.inside.lock();
         let number = inside.next;
         inside.next += 1;
         inside.waiting.insert(number, sender);
@@ -44,14 +45,10 @@ impl Silent {
             evicted,
         )
     }
-
-    fn lock(&self) -> MutexGuard<'_, Inside> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.silent.lock().waiting.remove(&self.number);
+        self.silent.inside.lock().waiting.remove(&self.number);
     }
 }

@@ -7,13 +7,14 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use hapax::Body;
 use http::Response;
 use http_body::{Body as _, Frame, SizeHint};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::config::Timeouts;
@@ -76,7 +77,7 @@ impl Streams {
     /// A stream has begun.
     pub(super) fn begin(&self) -> Stream {
         let state = Arc::new(Mutex::new(State::Asked));
-        let mut inside = lock(&self.0);
+        let mut inside = self.0.lock();
         let number = inside.next;
         inside.next += 1;
         inside.is_used = true;
@@ -92,9 +93,9 @@ impl Streams {
     /// too long.
     pub(super) fn look(&self, timeouts: &Timeouts) -> bool {
         let now = Instant::now();
-        let inside = lock(&self.0);
+        let inside = self.0.lock();
         for state in inside.open.values() {
-            lock(state).look(now, timeouts);
+            state.lock().look(now, timeouts);
         }
         let patience = if inside.is_used {
             timeouts.keep_alive
@@ -123,7 +124,7 @@ impl Stream {
     /// Its answer.
     pub(super) fn answer(self, response: Response<Body>) -> Response<Paced> {
         response.map(|body| {
-            *lock(&self.state) = State::Answering(Answering {
+            *self.state.lock() = State::Answering(Answering {
                 body,
                 rest: Bytes::new(),
                 offered: Some(Instant::now()),
@@ -135,7 +136,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        let mut inside = lock(&self.streams.0);
+        let mut inside = self.streams.0.lock();
         inside.open.remove(&self.number);
         if inside.open.is_empty() {
             inside.idle_since = Instant::now();
@@ -151,7 +152,7 @@ impl http_body::Body for Paced {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        match &mut *lock(&self.0.state) {
+        match &mut *self.0.state.lock() {
             State::Answering(answering) => answering.poll_piece(cx),
             State::Asked | State::GivenUp => Poll::Ready(Some(Err(
                 "the client did not take its answer in time".into(),
@@ -160,11 +161,11 @@ impl http_body::Body for Paced {
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(&*lock(&self.0.state), State::Answering(answering) if answering.rest.is_empty() && answering.body.is_end_stream())
+        matches!(&*self.0.state.lock(), State::Answering(answering) if answering.rest.is_empty() && answering.body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &*lock(&self.0.state) {
+        match &*self.0.state.lock() {
             State::Answering(answering) if answering.rest.is_empty() => answering.body.size_hint(),
             _ => SizeHint::default(),
         }
@@ -191,10 +192,6 @@ impl Answering {
         self.offered = Some(Instant::now());
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

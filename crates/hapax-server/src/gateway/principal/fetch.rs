@@ -2,7 +2,6 @@
 //! followed.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
@@ -13,6 +12,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use crate::config::{Protocol, Upstream};
@@ -163,7 +163,7 @@ impl Fetcher {
     }
 
     fn rested(&self) -> Option<SendRequest<Empty<Bytes>>> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         idle.retain(|idle| idle.since.elapsed() < IDLE_AGE_MAX && idle.sender.is_ready());
         // Its connection ends as soon as a byte comes that nobody asked for; it is given time to.
         idle.pop_front_if(|idle| idle.since.elapsed() >= QUIET)
@@ -171,7 +171,7 @@ impl Fetcher {
     }
 
     fn rest(&self, sender: SendRequest<Empty<Bytes>>) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         if idle.len() < IDLE_MAX {
             idle.push_back(Idle {
                 sender,

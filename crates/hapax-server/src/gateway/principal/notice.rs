@@ -1,9 +1,9 @@
 //! Tells the log of fields that may identify somebody, each once.
 
 use std::collections::HashSet;
-use std::sync::{PoisonError, RwLock};
 
 use hapax::core::rejection;
+use parking_lot::RwLock;
 
 use super::anonymous::Unread;
 
@@ -72,12 +72,12 @@ impl Notices {
         let name: String = name.chars().take(NAME_BYTES_MAX).collect();
         let entry = (kind, name);
         {
-            let told = self.0.read().unwrap_or_else(PoisonError::into_inner);
+            let told = self.0.read();
             if told.len() >= FIELDS_MAX || told.contains(&entry) {
                 return None;
             }
         }
-        let mut told = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.0.write();
         (told.len() < FIELDS_MAX && told.insert(entry.clone())).then_some(entry.1)
     }
 }

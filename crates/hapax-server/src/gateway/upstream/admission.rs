@@ -7,12 +7,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use hapax::Peer;
 use http_body::{Body, Frame, SizeHint};
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::BoxError;
@@ -144,7 +145,7 @@ impl Admission {
     /// Waits for the right to use a connection. Whoever drops the future leaves the line.
     pub(super) async fn admit(self: &Arc<Self>, peer: Option<Peer>) -> Permit {
         let waiting = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             let is_free = state.in_use < self.shares.unguarded_max;
             let uses = state.peers.entry(peer).or_default();
             if is_free && uses.in_use < self.shares.per_peer_max {
@@ -172,7 +173,7 @@ impl Admission {
 
     /// The right to have a tunnel, at once or not at all: those there are may last for hours.
     pub(super) fn admit_tunnel(self: &Arc<Self>, peer: Option<Peer>) -> Result<TunnelPermit, Busy> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.tunnels >= self.tunnels_max {
             return Err(Busy::Tunnels(state.tunnels));
         }
@@ -190,7 +191,7 @@ impl Admission {
 
     /// Which limit keeps a peer waiting.
     pub(super) fn why_busy(&self, peer: Option<Peer>) -> Busy {
-        let state = self.lock();
+        let state = self.state.lock();
         match state.peers.get(&peer).map_or(0, |uses| uses.in_use) {
             in_use if in_use >= self.shares.per_peer_max => Busy::Peer(in_use),
             _ => Busy::Unguarded(state.in_use),
@@ -200,7 +201,7 @@ impl Admission {
     /// Lets those in who wait, as far as there is room.
     fn serve(self: &Arc<Self>) {
         loop {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             let Some((peer, waiter)) = state.next_waiter(&self.shares) else {
                 return;
             };
@@ -211,10 +212,6 @@ impl Admission {
                 peer,
             }));
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -283,7 +280,7 @@ struct Leaving<'a> {
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        let mut state = self.admission.lock();
+        let mut state = self.admission.state.lock();
         if let Some(uses) = state.peers.get_mut(&self.peer) {
             uses.drop_closed();
         }
@@ -293,7 +290,7 @@ impl Drop for Leaving<'_> {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let mut state = self.admission.lock();
+        let mut state = self.admission.state.lock();
         state.in_use -= 1;
         if let Some(uses) = state.peers.get_mut(&self.peer) {
             uses.in_use -= 1;
@@ -307,7 +304,7 @@ impl Drop for Permit {
 
 impl Drop for TunnelPermit {
     fn drop(&mut self) {
-        let mut state = self.admission.lock();
+        let mut state = self.admission.state.lock();
         state.tunnels -= 1;
         if let Some(uses) = state.peers.get_mut(&self.peer) {
             uses.tunnels -= 1;
@@ -440,7 +437,7 @@ mod tests {
         assert_eq!(admission.why_busy(peer(3)), Busy::Unguarded(6));
         drop((held, others));
         assert!(
-            admission.lock().peers.is_empty(),
+            admission.state.lock().peers.is_empty(),
             "peers that use nothing are not remembered"
         );
     }
@@ -470,10 +467,10 @@ mod tests {
         assert!(poll(&mut crowd[2]).is_none());
         drop((first, third, crowd));
         assert!(
-            admission.lock().peers.is_empty(),
+            admission.state.lock().peers.is_empty(),
             "those who left the line are forgotten"
         );
-        assert_eq!(admission.lock().in_use, 0);
+        assert_eq!(admission.state.lock().in_use, 0);
     }
 
     #[test]

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{Builder, Connection, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use tokio::sync::futures::Notified;
 use tokio::sync::{MutexGuard, Notify};
 
@@ -65,7 +65,6 @@ impl Shared {
         }
         self.sender
             .lock()
-            .unwrap_or_else(PoisonError::into_inner)
             .clone()
             .filter(|sender| !sender.requests.is_closed())
     }
@@ -103,7 +102,7 @@ impl Shared {
         tokio::spawn(streams.clone().attend(connection, slot));
         let sender = Sender { requests, streams };
         self.is_spoken.store(true, Ordering::Relaxed);
-        *self.sender.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender.clone());
+        *self.sender.lock() = Some(sender.clone());
         self.opened.notify_waiters();
         Ok(sender)
     }
@@ -200,7 +199,7 @@ struct GuardedWaiting<'a>(&'a Streams);
 
 impl Drop for GuardedWaiting<'_> {
     fn drop(&mut self) {
-        self.0.lock().guarded_waiting -= 1;
+        self.0.open.lock().guarded_waiting -= 1;
     }
 }
 
@@ -225,14 +224,14 @@ impl Streams {
     }
 
     fn wait_guarded(&self) -> GuardedWaiting<'_> {
-        self.lock().guarded_waiting += 1;
+        self.open.lock().guarded_waiting += 1;
         GuardedWaiting(self)
     }
 
     /// Takes a place, if there is one for this user.
     fn enter(&self, user: User) -> bool {
         let max = self.max.load(Ordering::SeqCst);
-        let mut open = self.lock();
+        let mut open = self.open.lock();
         let is_free = match user {
             User::Guarded => open.all < max,
             User::Unguarded(peer) => {
@@ -259,7 +258,7 @@ impl Streams {
     }
 
     fn leave(&self, user: User) {
-        let mut open = self.lock();
+        let mut open = self.open.lock();
         open.all -= 1;
         if let User::Unguarded(peer) = user {
             open.unguarded -= 1;
@@ -274,7 +273,7 @@ impl Streams {
 
     fn why_busy(&self, peer: Option<Peer>) -> Busy {
         let per_peer_max = self.shares(self.max.load(Ordering::SeqCst)).per_peer_max;
-        let open = self.lock();
+        let open = self.open.lock();
         match open.peers.get(&peer) {
             Some(count) if *count >= per_peer_max => Busy::Peer(*count),
             _ => Busy::Unguarded(open.unguarded),
@@ -290,10 +289,6 @@ impl Streams {
             },
             None => shares,
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

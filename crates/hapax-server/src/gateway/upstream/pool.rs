@@ -4,9 +4,10 @@
 //! drives it, and whether it still lives is asked of the system when it is wanted again.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::link::{Link, News};
@@ -93,7 +94,7 @@ impl Pool {
 
     /// A connection that was used within `age_max`, or the right to make one, or a place in line.
     pub(super) fn take(self: &Arc<Self>, age_max: Duration, is_guarded: bool) -> Place {
-        let mut inside = self.lock();
+        let mut inside = self.inside.lock();
         // The latest used is the last: if it has rested for too long, all have. Whether it is open
         // is for whoever takes it to ask.
         if let Some(link) = inside.idle.pop_back_if(|link| link.is_fresh(age_max)) {
@@ -106,7 +107,7 @@ impl Pool {
         // Its slot comes back when it is dropped, which takes the lock.
         drop(spare);
 
-        let mut inside = self.lock();
+        let mut inside = self.inside.lock();
         if inside.open < self.connections_max {
             inside.open += 1;
             return Place::Now(Turn::Dial(Slot { pool: self.clone() }));
@@ -150,7 +151,7 @@ impl Pool {
 
     /// Gives a connection to the first request that waits for one, or keeps it.
     fn lend(&self, mut link: Link) {
-        let mut inside = self.lock();
+        let mut inside = self.inside.lock();
         while let Some(waiter) = inside.line.next() {
             match waiter.send(Turn::Used(link)) {
                 Ok(()) => return,
@@ -163,7 +164,7 @@ impl Pool {
 
     /// Closes what has rested for too long or was closed by the upstream.
     pub(super) fn sweep(&self) {
-        let mut inside = self.lock();
+        let mut inside = self.inside.lock();
         let (kept, dead): (VecDeque<_>, VecDeque<_>) = inside.idle.drain(..).partition(|link| {
             link.rested_at.elapsed() < self.idle_max && link.news() == News::None
         });
@@ -171,15 +172,11 @@ impl Pool {
         drop(inside);
         drop(dead);
     }
-
-    fn lock(&self) -> MutexGuard<'_, Inside> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let mut inside = self.pool.lock();
+        let mut inside = self.pool.inside.lock();
         while let Some(waiter) = inside.line.next() {
             if waiter.is_closed() {
                 continue;

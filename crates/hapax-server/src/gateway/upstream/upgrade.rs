@@ -1,7 +1,7 @@
 //! Upgrades (WebSocket): a connection of their own, then bytes both ways until either side ends.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use http::{Method, Request, Response, StatusCode};
 use hyper::client::conn::http1;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -80,7 +81,7 @@ where
     };
     let idle = async {
         loop {
-            let until = *heard.lock().unwrap_or_else(PoisonError::into_inner) + idle_max;
+            let until = *heard.lock() + idle_max;
             if until <= Instant::now() {
                 return;
             }
@@ -109,7 +110,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Heard<S> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
         if buffer.filled().len() > before {
-            *self.at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+            *self.at.lock() = Instant::now();
         }
         Poll::Ready(Ok(()))
     }
