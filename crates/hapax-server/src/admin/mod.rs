@@ -35,7 +35,6 @@ pub use health::Readiness;
 pub use listen::{Limits, serve};
 pub use rules::Rules;
 
-use crate::gateway::Reloader;
 use crate::telemetry::{Metrics, Unknowns};
 
 /// What prometheus-client encodes.
@@ -60,7 +59,7 @@ pub struct Admin {
     operation_ids: OperationIds,
     unknowns: Unknowns,
     refusals: who::Refusals,
-    reloader: Option<Reloader>,
+    reloader: Option<reload::Reloader>,
 }
 
 impl Admin {
@@ -91,7 +90,7 @@ impl Admin {
 
     /// Lets operators have the configuration read again.
     #[must_use]
-    pub fn reloaded_by(self, reloader: Reloader) -> Admin {
+    pub(crate) fn reloaded_by(self, reloader: reload::Reloader) -> Admin {
         Admin {
             reloader: Some(reloader),
             ..self

@@ -1,5 +1,8 @@
 //! Another configuration, asked for by an operator: what `hapax reload` asks of a running gateway.
 
+use std::pin::Pin;
+use std::sync::Arc;
+
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::{Extension, Json};
@@ -15,7 +18,20 @@ use super::keys::read;
 use super::keys::wire::Signed;
 use super::problem::{self, Problem};
 use super::who::Caller;
-use crate::gateway::{Change, ReloadError};
+
+/// Reads the configuration again and takes it, with leave to change scopes or without.
+pub(crate) type Reloader = Arc<
+    dyn Fn(bool) -> Pin<Box<dyn Future<Output = Result<Vec<Changed>, NotReloaded>> + Send>>
+        + Send
+        + Sync,
+>;
+
+/// Why the configuration stays as it is.
+pub(crate) struct NotReloaded {
+    /// One of the codes that `/v1/reload` documents.
+    pub(crate) code: &'static str,
+    pub(crate) detail: String,
+}
 
 /// What is asked for, and by whom.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -93,7 +109,9 @@ async fn reload(
     let signed = Signed { by, reason }
         .by_way_of(caller)
         .map_err(Problem::bad_request)?;
-    let reloader = admin.reloader.ok_or(ReloadError::Nothing)?;
+    let reloader = admin
+        .reloader
+        .ok_or_else(|| Problem::conflict("nothing-to-reload", "there is nothing to reload"))?;
     if allow_scope_change {
         // Before it happens: no promise is broken without a name to it.
         admin
@@ -101,7 +119,7 @@ async fn reload(
             .note("reload-with-scope-change", signed.audit())
             .await?;
     }
-    let reloaded = reloader.reload(allow_scope_change).await;
+    let reloaded = reloader(allow_scope_change).await;
     let action = if reloaded.is_ok() {
         "reload"
     } else {
@@ -112,26 +130,15 @@ async fn reload(
         // A configuration may be what mends a store.
         tracing::warn!(%error, "a reload is missing in the audit log");
     }
-    let changes = reloaded?;
-    Ok(Json(Reloaded {
-        changes: changes.into_iter().map(Changed::from).collect(),
-    }))
+    Ok(Json(Reloaded { changes: reloaded? }))
 }
 
-impl From<Change> for Changed {
-    fn from(Change { setting, from, to }: Change) -> Changed {
-        Changed { setting, from, to }
-    }
-}
-
-impl From<ReloadError> for Problem {
-    fn from(error: ReloadError) -> Problem {
-        let (status, slug) = match &error {
-            ReloadError::Nothing => (StatusCode::CONFLICT, "nothing-to-reload"),
-            ReloadError::Restart(_) => (StatusCode::CONFLICT, "restart-needed"),
-            ReloadError::Promises(_) => (StatusCode::CONFLICT, "promises-broken"),
-            ReloadError::Bad(_) => (StatusCode::UNPROCESSABLE_ENTITY, "configuration-bad"),
+impl From<NotReloaded> for Problem {
+    fn from(error: NotReloaded) -> Problem {
+        let status = match error.code {
+            "configuration-bad" => StatusCode::UNPROCESSABLE_ENTITY,
+            _ => StatusCode::CONFLICT,
         };
-        Problem::new(status, slug, error.to_string())
+        Problem::new(status, error.code, error.detail)
     }
 }

@@ -37,6 +37,7 @@ use self::live::{Lasting, Live};
 pub use self::reload::{Change, ReloadError, Reloader, Reread};
 use self::upstream::Tunnels;
 pub(crate) use self::well_known::PATH as WELL_KNOWN;
+use crate::admin::reload::{Changed, NotReloaded};
 use crate::admin::{self, Admin, Readiness};
 use crate::config::{Config, StoreUrl};
 use crate::store::{self, NotOpened};
@@ -208,7 +209,7 @@ impl Gateway {
             options.reread,
             options.reload_scopes,
         );
-        let operators = operators.reloaded_by(reloader.clone());
+        let operators = operators.reloaded_by(for_operators(reloader.clone()));
 
         let local =
             |socket: &TcpListener| socket.local_addr().expect("a bound socket has an address");
@@ -299,6 +300,33 @@ impl Gateway {
             traces.clone().shutdown(GOODBYE).await;
         }
         drained
+    }
+}
+
+/// The reloader as the admin listener calls it.
+fn for_operators(reloader: Reloader) -> admin::reload::Reloader {
+    Arc::new(move |allows_scope_change| {
+        let reloader = reloader.clone();
+        Box::pin(async move {
+            match reloader.reload(allows_scope_change).await {
+                Ok(changes) => Ok(changes.into_iter().map(Changed::from).collect()),
+                Err(error) => Err(NotReloaded {
+                    code: match &error {
+                        ReloadError::Nothing => "nothing-to-reload",
+                        ReloadError::Restart(_) => "restart-needed",
+                        ReloadError::Promises(_) => "promises-broken",
+                        ReloadError::Bad(_) => "configuration-bad",
+                    },
+                    detail: error.to_string(),
+                }),
+            }
+        })
+    })
+}
+
+impl From<Change> for Changed {
+    fn from(Change { setting, from, to }: Change) -> Changed {
+        Changed { setting, from, to }
     }
 }
 
