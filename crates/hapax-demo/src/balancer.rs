@@ -14,7 +14,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::customers::Tally;
+use crate::requests::{Tally, send};
 
 /// Shorter than the service's slowest answer: that is the mistake it is here for.
 const PATIENCE: Duration = Duration::from_millis(400);
@@ -80,26 +80,4 @@ async fn pass_on(
     let mut gave_up = Response::default();
     *gave_up.status_mut() = StatusCode::GATEWAY_TIMEOUT;
     Ok(gave_up)
-}
-
-/// What a request ends in when it does not end in an answer. Nobody can tell from it whether
-/// anything happened.
-pub(crate) type Lost = Box<dyn std::error::Error + Send + Sync>;
-
-/// Sends and waits for the whole answer. Whoever stops waiting hangs up.
-pub(crate) async fn send(
-    address: SocketAddr,
-    request: Request<Full<Bytes>>,
-) -> Result<Response<Bytes>, Lost> {
-    let stream = TcpStream::connect(address).await?;
-    // A dead service's port may be given to the very socket that calls it, which then talks to
-    // itself.
-    if stream.local_addr()? == address {
-        return Err("nobody listens there".into());
-    }
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
-    let (head, body) = sender.send_request(request).await?.into_parts();
-    Ok(Response::from_parts(head, body.collect().await?.to_bytes()))
 }

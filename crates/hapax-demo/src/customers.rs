@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,8 +12,9 @@ use http_body_util::Full;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::balancer::{Balancer, send};
+use crate::balancer::Balancer;
 use crate::plan::{Customer, Dice, Order, Plan};
+use crate::requests::{Tally, send};
 use crate::service;
 
 /// How long customers go on asking after the last order was placed. Bounds the storm.
@@ -195,35 +195,6 @@ fn advice(headers: &HeaderMap, dice: &mut Dice) -> Duration {
         .get("retry-after-ms")
         .and_then(|value| value.to_str().ok()?.parse().ok());
     told.map_or(Duration::from_millis(100), Duration::from_millis) + dice.millis(0, 100)
-}
-
-/// Counters that everybody in a storm adds to.
-#[derive(Default)]
-pub(crate) struct Tally {
-    /// Requests, those that the balancer sent again included.
-    pub(crate) sent: Count,
-    /// Answers that said they were sent before.
-    pub(crate) replayed: Count,
-    /// Requests that were told that the same one is being worked on.
-    pub(crate) told_to_wait: Count,
-    /// Orders whose card the bank declined.
-    pub(crate) refused: Count,
-    /// Orders of which a customer was told that nobody knows.
-    pub(crate) held: Count,
-}
-
-/// One counter.
-#[derive(Default)]
-pub(crate) struct Count(AtomicU64);
-
-impl Count {
-    pub(crate) fn add(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
 }
 
 #[cfg(test)]

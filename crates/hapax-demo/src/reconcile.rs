@@ -14,9 +14,10 @@ use hapax::{Answer, Audit, Hapax, Settlement};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::customers::{End, Ends, Shop, Tally};
+use crate::customers::{End, Ends, Shop};
 use crate::ledger::{Charge, Ledger};
 use crate::plan::{Dice, Plan};
+use crate::requests::Tally;
 use crate::service;
 
 /// A retry may meet a fault of its own, be held in turn, and need another look.

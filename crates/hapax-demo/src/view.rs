@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::customers::Tally;
 use crate::ledger::Ledger;
 use crate::plan::{Fault, Plan};
+use crate::requests::Tally;
 use crate::screen::{Line, Screen, Style};
 use crate::service::PATH;
 use crate::supervisor::Supervisor;
