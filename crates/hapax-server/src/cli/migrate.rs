@@ -56,18 +56,12 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<(), Exit> {
     let url = args.database()?;
     let connection = ConnectOptions::parse(url.expose()).map_err(Exit::usage)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let runtime = runtime.map_err(|error| {
-        Exit::failed(format!("the system gave no resources to run on: {error}"))
-    })?;
-    runtime.block_on(async {
+    super::block_on(async {
         match args.dry_run {
             true => show(args, &url, &connection).await,
             false => migrate(args, &url, &connection).await,
         }
-    })
+    })?
 }
 
 impl Args {

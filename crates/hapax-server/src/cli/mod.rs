@@ -99,6 +99,19 @@ impl Exit {
     }
 }
 
+/// Runs a command on a small runtime of its own.
+fn block_on<T>(command: impl Future<Output = T>) -> Result<T, Exit> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    match runtime {
+        Ok(runtime) => Ok(runtime.block_on(command)),
+        Err(error) => Err(Exit::failed(format!(
+            "the system gave no resources to run on: {error}"
+        ))),
+    }
+}
+
 /// For a command that cannot go on without its store.
 impl From<NotOpened> for Exit {
     fn from(error: NotOpened) -> Exit {

@@ -47,11 +47,7 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
     };
     let client =
         Client::new(&args.admin, token(args.token_file.as_deref())?).map_err(Exit::usage)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Exit::failed(format!("could not start the runtime: {error}")))?;
-    let reloaded = runtime.block_on(client.reload(&reload)).map_err(exit)?;
+    let reloaded = super::block_on(client.reload(&reload))?.map_err(exit)?;
     let mut told: String = reloaded.changes.iter().map(line).collect();
     if told.is_empty() {
         told = "no setting changed; the files that they name were read again\n".to_owned();

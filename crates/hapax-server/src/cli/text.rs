@@ -4,12 +4,20 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
 
+use serde::Serialize;
+
 pub(super) use crate::harm::json;
 use crate::harm::{escaped, is_harmful};
 
 /// One line: what is no plain text is spelled out, as in `\u{1b}`.
 pub(super) fn line(text: &str) -> Cow<'_, str> {
     escaped(text, is_harmful, spelled)
+}
+
+/// A value as JSON, on a line of its own.
+pub(super) fn json_line(value: &impl Serialize) -> String {
+    let line = serde_json::to_string(value).expect("it has no maps with odd keys");
+    format!("{}\n", json(&line))
 }
 
 /// Several lines: line ends and tabs stay.

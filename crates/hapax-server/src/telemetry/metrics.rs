@@ -15,14 +15,12 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
+use super::collected::{self, Collected, Number};
 use super::events::{Counting, Events};
 use super::reloads::Reloads;
 use super::routes::{Requests, RouteMetrics};
 use super::timed::Clocks;
 use super::unknowns::COUNTED_MAX;
-use super::watched::Watched;
-use super::watched_bodies::WatchedBodies;
-use super::watched_postgres::WatchedPostgres;
 
 /// One label of ours.
 pub(super) type Label = [(&'static str, &'static str); 1];
@@ -302,8 +300,7 @@ impl Metrics {
     /// Asks the embedded store for its numbers whenever somebody asks for these. Hold the store
     /// weakly, or it stays open for as long as there are metrics.
     pub fn watch_store(&self, ask: impl Fn() -> Option<Stats> + Send + Sync + 'static) {
-        self.registry()
-            .register_collector(Box::new(Watched(Box::new(ask))));
+        self.collect(ask, collected::of_sqlite);
     }
 
     /// The same of a database: what this node knows of it. Nobody is asked over the network.
@@ -311,14 +308,22 @@ impl Metrics {
         &self,
         ask: impl Fn() -> Option<postgres::Stats> + Send + Sync + 'static,
     ) {
-        self.registry()
-            .register_collector(Box::new(WatchedPostgres(Box::new(ask))));
+        self.collect(ask, collected::of_postgres);
     }
 
     /// Asks how much of request bodies is buffered whenever somebody asks for these.
     pub fn watch_bodies(&self, ask: impl Fn() -> BodyUsage + Send + Sync + 'static) {
-        self.registry()
-            .register_collector(Box::new(WatchedBodies(Box::new(ask))));
+        self.collect(move || Some(ask()), collected::of_bodies);
+    }
+
+    fn collect<T: 'static>(
+        &self,
+        ask: impl Fn() -> Option<T> + Send + Sync + 'static,
+        numbers: fn(&T) -> Vec<Number>,
+    ) {
+        let ask = Box::new(ask);
+        let collected = Box::new(Collected { ask, numbers });
+        self.registry().register_collector(collected);
     }
 
     /// Everything, in the text format of OpenMetrics 1.0.

@@ -6,6 +6,7 @@
 //! [`Unknowns`] counts what waits to be settled and what takes long.
 
 mod access;
+mod collected;
 mod events;
 mod exporter;
 pub mod logs;
@@ -18,9 +19,6 @@ mod suspects;
 mod timed;
 mod traces;
 mod unknowns;
-mod watched;
-mod watched_bodies;
-mod watched_postgres;
 
 pub use access::{AccessLog, Entry};
 pub(crate) use events::tell_of_lost;

@@ -25,7 +25,8 @@ pub(super) struct Direct {
 
 enum Inside {
     View(Box<View>),
-    Open(Hapax, Arc<dyn Store>),
+    File(Hapax, Arc<dyn Store>),
+    Database(Hapax, Arc<dyn Store>),
 }
 
 impl Direct {
@@ -40,7 +41,7 @@ impl Direct {
 
     pub(super) async fn own(path: &Path) -> Result<Direct, Exit> {
         match Sqlite::open(path).await {
-            Ok(store) => Direct::open(Arc::new(store)).await,
+            Ok(store) => Direct::open(Arc::new(store), Inside::File).await,
             Err(OpenError::Owned { path, owner }) => Err(Exit::unreachable(format!(
                 "{} is in use by process {owner}, which alone can change it. Ask that process: --admin http://127.0.0.1:4001, or wherever its admin listener is",
                 path.display()
@@ -50,10 +51,13 @@ impl Direct {
     }
 
     pub(super) async fn postgres(url: &PostgresUrl) -> Result<Direct, Exit> {
-        Direct::open(Arc::new(store::postgres(url).await?)).await
+        Direct::open(Arc::new(store::postgres(url).await?), Inside::Database).await
     }
 
-    async fn open(store: Arc<dyn Store>) -> Result<Direct, Exit> {
+    async fn open(
+        store: Arc<dyn Store>,
+        inside: fn(Hapax, Arc<dyn Store>) -> Inside,
+    ) -> Result<Direct, Exit> {
         let operation_ids = store
             .pulse()
             .await
@@ -62,9 +66,13 @@ impl Direct {
         // Nothing is swept: what somebody came to look at should not go from under them.
         let hapax = Hapax::builder_shared(store.clone()).sweep(None).build();
         Ok(Direct {
-            inside: Inside::Open(hapax, store),
+            inside: inside(hapax, store),
             operation_ids,
         })
+    }
+
+    pub(super) fn is_database(&self) -> bool {
+        matches!(self.inside, Inside::Database(..))
     }
 
     pub(super) fn operate(&self) -> Operate<'_, Direct> {
@@ -80,7 +88,7 @@ impl Records for Direct {
     async fn heads(&self, query: ListQuery) -> Result<Vec<Head>, StoreError> {
         match &self.inside {
             Inside::View(view) => view.list(&query),
-            Inside::Open(hapax, _) => hapax.list(query).await,
+            Inside::File(hapax, _) | Inside::Database(hapax, _) => hapax.list(query).await,
         }
     }
 
@@ -93,14 +101,14 @@ impl Records for Direct {
                 let state = record.head.state_at(reading.now);
                 Ok((record, state))
             }
-            Inside::Open(hapax, _) => hapax.look(id).await,
+            Inside::File(hapax, _) | Inside::Database(hapax, _) => hapax.look(id).await,
         }
     }
 
     async fn log(&self, query: LogQuery) -> Result<Vec<LogEntry>, StoreError> {
         match &self.inside {
             Inside::View(view) => view.log(&query),
-            Inside::Open(hapax, _) => hapax.log(query).await,
+            Inside::File(hapax, _) | Inside::Database(hapax, _) => hapax.log(query).await,
         }
     }
 
@@ -108,13 +116,15 @@ impl Records for Direct {
     async fn now(&self) -> Result<Timestamp, StoreError> {
         match &self.inside {
             Inside::View(view) => view.get(&[]).map(|reading| reading.now),
-            Inside::Open(_, store) => store.pulse().await.map(|pulse| pulse.now),
+            Inside::File(_, store) | Inside::Database(_, store) => {
+                store.pulse().await.map(|pulse| pulse.now)
+            }
         }
     }
 
     fn hapax(&self) -> Result<&Hapax, OperateError> {
         match &self.inside {
-            Inside::Open(hapax, _) => Ok(hapax),
+            Inside::File(hapax, _) | Inside::Database(hapax, _) => Ok(hapax),
             Inside::View(_) => Err(OperateError::BadRequest(
                 "this file is only looked at".to_owned(),
             )),

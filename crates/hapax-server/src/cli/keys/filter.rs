@@ -41,44 +41,20 @@ pub(super) struct Filter {
 
 impl Filter {
     pub(super) fn is_empty(&self) -> bool {
-        let Filter {
-            state,
-            route,
-            path,
-            method,
-            principal,
-            namespace,
-            older_than,
-            newer_than,
-        } = self;
-        [state, route, path, method, principal, namespace]
-            .iter()
-            .all(|said| said.is_none())
-            && older_than.is_none()
-            && newer_than.is_none()
+        self.flags().is_empty()
     }
 
     /// The flags as they were given, for whoever is told that nothing matched them; empty if there
     /// were none.
     pub(super) fn flags(&self) -> String {
-        let Filter {
-            state,
-            route,
-            path,
-            method,
-            principal,
-            namespace,
-            older_than,
-            newer_than,
-        } = self;
-        let (older_than, newer_than) = (older_than.map(spelled), newer_than.map(spelled));
+        let (older_than, newer_than) = (self.older_than.map(spelled), self.newer_than.map(spelled));
         let said = [
-            ("state", state),
-            ("route", route),
-            ("path", path),
-            ("method", method),
-            ("principal", principal),
-            ("namespace", namespace),
+            ("state", &self.state),
+            ("route", &self.route),
+            ("path", &self.path),
+            ("method", &self.method),
+            ("principal", &self.principal),
+            ("namespace", &self.namespace),
             ("older-than", &older_than),
             ("newer-than", &newer_than),
         ];

@@ -113,12 +113,7 @@ async fn by_id(source: &Source, query: Query, args: &Args) -> Result<(), Exit> {
 /// `false` once nobody reads it any more.
 fn print(entries: &[Entry], now: Timestamp, args: &Args) -> bool {
     if args.json {
-        return text::emit(&entries.iter().map(json_line).collect::<String>());
+        return text::emit(&entries.iter().map(text::json_line).collect::<String>());
     }
     entries.is_empty() || text::emit(&table::draw(entries, now, Style::of_output(args.full)))
-}
-
-pub(super) fn json_line(entry: &Entry) -> String {
-    let line = serde_json::to_string(entry).expect("it has no maps with odd keys");
-    format!("{}\n", text::json(&line))
 }

@@ -49,23 +49,34 @@ pub(super) async fn run(args: &Args) -> Result<(), Exit> {
         Some(text) => Some(of_record(&source, text).await?),
         None => None,
     };
-    let entries = match args.after {
-        Some(after) => forwards(&source, record.as_deref(), after, args.limit).await?,
-        None => latest(&source, record.as_deref(), args.before, args.limit).await?,
+    let which = Which {
+        record,
+        after: args.after,
+        before: args.before,
+        limit: None,
     };
-    if entries.is_empty() && !args.watch {
+    let mut shown = entries(&source, which.clone(), args.limit).await?;
+    if args.after.is_none() {
+        shown.reverse();
+    }
+    if shown.is_empty() && !args.watch {
         eprintln!("nothing like that was done by hand");
     }
-    let mut last = entries
+    let mut last = shown
         .last()
         .map_or(args.after.unwrap_or(0), |entry| entry.sequence);
-    if !text::emit(&args.lines(&entries)) || !args.watch {
+    if !text::emit(&args.lines(&shown)) || !args.watch {
         return Ok(());
     }
     let mut patience = Patience::default();
     loop {
+        let from_here = Which {
+            after: Some(last),
+            before: None,
+            ..which.clone()
+        };
         let found = patience
-            .of(forwards(&source, record.as_deref(), last, usize::MAX).await)?
+            .of(entries(&source, from_here, usize::MAX).await)?
             .unwrap_or_default();
         last = found.last().map_or(last, |entry| entry.sequence);
         if !text::emit(&args.lines(&found)) {
@@ -83,54 +94,25 @@ async fn of_record(source: &Source, text: &str) -> Result<String, Exit> {
         .map(|id| id.to_string())
 }
 
-/// Up to so many after an entry, oldest first.
-async fn forwards(
-    source: &Source,
-    record: Option<&str>,
-    mut after: u64,
-    limit: usize,
-) -> Result<Vec<Logged>, Exit> {
+/// Up to `limit` entries from where `which` starts, page after page: oldest first after an entry,
+/// else newest first.
+async fn entries(source: &Source, mut which: Which, limit: usize) -> Result<Vec<Logged>, Exit> {
     let mut found: Vec<Logged> = Vec::new();
     while found.len() < limit {
-        let which = Which {
-            record: record.map(str::to_owned),
-            after: Some(after),
-            limit: Some(PAGE.min(limit - found.len())),
-            ..Which::default()
-        };
+        which.limit = Some(PAGE.min(limit - found.len()));
         let page = source.log(&which).await?;
         found.extend(page.entries);
-        match page.next {
-            Some(next) => after = next,
-            None => break,
+        match (page.next, &mut which) {
+            (
+                Some(next),
+                Which {
+                    after: Some(after), ..
+                },
+            ) => *after = next,
+            (Some(next), which) => which.before = Some(next),
+            (None, _) => break,
         }
     }
-    Ok(found)
-}
-
-/// The latest before an entry, the newest last.
-async fn latest(
-    source: &Source,
-    record: Option<&str>,
-    mut before: Option<u64>,
-    limit: usize,
-) -> Result<Vec<Logged>, Exit> {
-    let mut found: Vec<Logged> = Vec::new();
-    while found.len() < limit {
-        let which = Which {
-            record: record.map(str::to_owned),
-            before,
-            limit: Some(PAGE.min(limit - found.len())),
-            ..Which::default()
-        };
-        let page = source.log(&which).await?;
-        found.extend(page.entries);
-        match page.next {
-            Some(next) => before = Some(next),
-            None => break,
-        }
-    }
-    found.reverse();
     Ok(found)
 }
 
@@ -140,18 +122,13 @@ impl Args {
             .iter()
             .map(|entry| {
                 if self.json {
-                    json(entry)
+                    text::json_line(entry)
                 } else {
                     line(entry, self.full)
                 }
             })
             .collect()
     }
-}
-
-fn json(entry: &Logged) -> String {
-    let line = serde_json::to_string(entry).expect("it has no maps with odd keys");
-    format!("{}\n", text::json(&line))
 }
 
 /// Number, time, what, who, the record as it was and became, why: separated by tabs, on a terminal

@@ -38,15 +38,8 @@ enum Command {
     Log(log::Args),
 }
 
-/// Runs the command on a small runtime of its own.
 pub(super) fn run(args: Args) -> Result<(), Exit> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let runtime = runtime.map_err(|error| {
-        Exit::failed(format!("the system gave no resources to run on: {error}"))
-    })?;
-    runtime.block_on(async {
+    super::block_on(async {
         match args.command {
             Command::List(args) => list::run(&args).await,
             Command::Show(args) => show::run(&args).await,
@@ -54,5 +47,5 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
             Command::Forget(args) => forget::run(&args).await,
             Command::Log(args) => log::run(&args).await,
         }
-    })
+    })?
 }

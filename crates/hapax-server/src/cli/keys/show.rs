@@ -7,7 +7,7 @@ use hapax::{Key, Principal, RecordId, Scope};
 
 use super::source::{Purpose, Source, Where};
 use super::table::{self, Style};
-use super::{list, newest, targets, words};
+use super::{newest, targets, words};
 use crate::admin::keys::time::Time;
 use crate::admin::keys::wire::{Entry, Query, Replay, Shown};
 use crate::cli::{Exit, text};
@@ -67,8 +67,7 @@ pub(super) async fn run(args: &Args) -> Result<(), Exit> {
     };
     let shown = source.show(id, args.answer).await?;
     let output = if args.json {
-        let line = serde_json::to_string(&shown).expect("it has no maps with odd keys");
-        format!("{}\n", text::json(&line))
+        text::json_line(&shown)
     } else {
         page(&shown, args.answer, &args.place.flags()?)
     };
@@ -100,7 +99,7 @@ async fn search(source: &Source, args: &Args, key: &str) -> Result<Option<Record
         [only] if !found.is_cut_off => only.id.parse().map(Some).map_err(Exit::failed),
         several => {
             let listed = if args.json {
-                several.iter().map(list::json_line).collect()
+                several.iter().map(text::json_line).collect()
             } else {
                 table::draw(several, found.now, Style::of_output(false))
             };

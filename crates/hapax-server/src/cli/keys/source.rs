@@ -92,8 +92,7 @@ pub(super) enum Purpose {
 #[derive(Clone)]
 pub(super) enum Source {
     Admin(Client),
-    File(Arc<Direct>),
-    Postgres(Arc<Direct>),
+    Store(Arc<Direct>),
 }
 
 impl Source {
@@ -139,47 +138,43 @@ impl Source {
             Purpose::Change => Direct::own(path).await?,
         };
         eprintln!("{} the store file {}", doing(purpose), path.display());
-        Ok(Source::File(Arc::new(file)))
+        Ok(Source::Store(Arc::new(file)))
     }
 
     async fn postgres(url: &PostgresUrl, purpose: Purpose) -> Result<Source, Exit> {
         let store = Direct::postgres(url).await?;
         eprintln!("{} the store {url}", doing(purpose));
-        Ok(Source::Postgres(Arc::new(store)))
+        Ok(Source::Store(Arc::new(store)))
     }
 
     /// What is left of an answer that was forgotten here, where that is more than a tombstone.
     pub(super) fn leaves(&self) -> Option<&'static str> {
-        match self {
-            Source::Admin(_) | Source::File(_) => None,
-            Source::Postgres(_) => Some(
-                "the answers are deleted, and no node serves them any more. Their bytes are in the files of those tables until a vacuum has freed them and they are written over, and in the write-ahead log, replicas and backups for as long as you keep those",
-            ),
-        }
+        let is_database = matches!(self, Source::Store(store) if store.is_database());
+        is_database.then_some(
+            "the answers are deleted, and no node serves them any more. Their bytes are in the \
+             files of those tables until a vacuum has freed them and they are written over, and in \
+             the write-ahead log, replicas and backups for as long as you keep those",
+        )
     }
 
     pub(super) async fn list(&self, query: &Query) -> Result<Page, Exit> {
         match self {
             Source::Admin(client) => client.list(query).await.map_err(exit),
-            Source::File(store) | Source::Postgres(store) => {
-                Ok(store.operate().list(query).await?)
-            }
+            Source::Store(store) => Ok(store.operate().list(query).await?),
         }
     }
 
     pub(super) async fn show(&self, id: RecordId, with_answer: bool) -> Result<Shown, Exit> {
         match self {
             Source::Admin(client) => client.show(id, with_answer).await.map_err(exit),
-            Source::File(store) | Source::Postgres(store) => {
-                Ok(store.operate().show(id, with_answer).await?)
-            }
+            Source::Store(store) => Ok(store.operate().show(id, with_answer).await?),
         }
     }
 
     pub(super) async fn log(&self, which: &Which) -> Result<LoggedPage, Exit> {
         match self {
             Source::Admin(client) => client.log(which).await.map_err(exit),
-            Source::File(store) | Source::Postgres(store) => Ok(store.operate().log(which).await?),
+            Source::Store(store) => Ok(store.operate().log(which).await?),
         }
     }
 
@@ -189,7 +184,7 @@ impl Source {
                 .settle(id, settle)
                 .await
                 .map_err(|error| error.to_string()),
-            Source::File(store) | Source::Postgres(store) => {
+            Source::Store(store) => {
                 let changed = store.operate().settle(id, settle, &settle.signed()).await;
                 changed.map_err(|error| error.to_string())
             }
@@ -202,7 +197,7 @@ impl Source {
                 .forget(id, forget)
                 .await
                 .map_err(|error| error.to_string()),
-            Source::File(store) | Source::Postgres(store) => {
+            Source::Store(store) => {
                 let changed = store.operate().forget(id, forget, &forget.signed()).await;
                 changed.map_err(|error| error.to_string())
             }

@@ -82,12 +82,7 @@ pub(super) async fn resolve(source: &Source, text: &str) -> Result<RecordId, Exi
             text::line(&text)
         )));
     };
-    let query = Query {
-        after: before(first).map(|id| id.to_string()),
-        limit: Some(2),
-        ..Query::default()
-    };
-    let mut found = source.list(&query).await?.keys;
+    let mut found = two_from(source, first).await?;
     found.retain(|entry| entry.id.starts_with(&text));
     match &found[..] {
         [] => Err(Exit::failed(format!(
@@ -105,18 +100,23 @@ async fn of_operation(source: &Source, operation: &str) -> Result<Option<RecordI
     let Some(first) = lowest(operation::beginning(operation)) else {
         return Ok(None);
     };
-    let query = Query {
-        after: before(first).map(|id| id.to_string()),
-        limit: Some(2),
-        ..Query::default()
-    };
-    let found = source.list(&query).await?.keys;
+    let found = two_from(source, first).await?;
     found
         .iter()
         .find(|entry| entry.operation_id == operation)
         .map(parsed)
         .transpose()
         .map_err(Exit::failed)
+}
+
+/// The first two keys from an id on: more than one shows that an id is not the only one.
+async fn two_from(source: &Source, first: RecordId) -> Result<Vec<Entry>, Exit> {
+    let query = Query {
+        after: before(first).map(|id| id.to_string()),
+        limit: Some(2),
+        ..Query::default()
+    };
+    Ok(source.list(&query).await?.keys)
 }
 
 /// The lowest id that begins so.

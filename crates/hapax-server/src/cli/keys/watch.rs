@@ -145,7 +145,7 @@ fn changes(before: &mut BTreeMap<String, Entry>, seen: Seen, is_json: bool) -> S
         .chain(come)
         .map(|(change, entry)| {
             if is_json {
-                json(change, entry)
+                text::json_line(&Changed { change, entry })
             } else {
                 line(change, entry, now)
             }
@@ -153,12 +153,6 @@ fn changes(before: &mut BTreeMap<String, Entry>, seen: Seen, is_json: bool) -> S
         .collect();
     *before = after;
     lines
-}
-
-fn json(change: &'static str, entry: &Entry) -> String {
-    let line =
-        serde_json::to_string(&Changed { change, entry }).expect("it has no maps with odd keys");
-    format!("{}\n", text::json(&line))
 }
 
 fn line(change: &str, entry: &Entry, now: Time) -> String {
