@@ -192,7 +192,7 @@ async fn unknown_outcomes_are_counted_from_the_store_now_and_then() {
     shop.send("/lost", "5").await;
     let (ready, rules) = (
         Arc::new(Readiness::default()),
-        Rules::of(&Config::new(http::Uri::default())),
+        Rules::new(&Config::new(http::Uri::default())),
     );
     let ids = shop.store.pulse().await.unwrap().operation_ids();
     let mut admin = hapax_server::admin::router(Admin::new(

@@ -82,7 +82,7 @@ mod tests {
             .fold(axum::http::Request::get(uri), |request, (name, value)| {
                 request.header(*name, *value)
             });
-        let mut router = router(admin_with(Rules::of(config)));
+        let mut router = router(admin_with(Rules::new(config)));
         router
             .call(request.body(Body::empty()).unwrap())
             .await

@@ -28,8 +28,8 @@ use utoipa_axum::routes;
 use self::operate::{Operate, record_id};
 use self::wire::{Entry, Forget, Page, Query, Settle, Shown};
 use super::Admin;
+use super::caller::Caller;
 use super::problem::{self, Problem};
-use super::who::Caller;
 
 /// The routes of this page.
 pub(super) fn routes() -> OpenApiRouter<Admin> {

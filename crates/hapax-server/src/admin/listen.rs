@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tower_service::Service;
 
-use super::who::Peer;
+use super::caller::Peer;
 use crate::telemetry::{Listener, Metrics};
 
 const HEAD_BYTES_MAX: usize = 32 << 10;

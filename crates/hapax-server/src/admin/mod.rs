@@ -2,10 +2,11 @@
 //!
 //! On loopback without a token it asks nobody who they are: whoever is on this machine is an
 //! operator. There a web page is the stranger to keep out (`guard.rs`). With a token it asks
-//! everybody, and may listen anywhere (`who.rs`). Every route stands in the document at
+//! everybody, and may listen anywhere (`caller.rs`). Every route stands in the document at
 //! `/openapi.json`, because it is the same macro that makes both (`openapi.rs`).
 
 mod answer;
+mod caller;
 mod guard;
 mod health;
 pub(crate) mod keys;
@@ -17,7 +18,6 @@ mod problem;
 pub(crate) mod reload;
 mod rules;
 mod settle;
-mod who;
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ pub struct Admin {
     /// What operation ids are made with.
     operation_ids: OperationIds,
     unknowns: Unknowns,
-    refusals: who::Refusals,
+    refusals: caller::Refusals,
     reloader: Option<reload::Reloader>,
 }
 
@@ -83,7 +83,7 @@ impl Admin {
             rules,
             operation_ids,
             unknowns,
-            refusals: who::Refusals::default(),
+            refusals: caller::Refusals::default(),
             reloader: None,
         }
     }
@@ -109,7 +109,10 @@ pub fn router(state: Admin) -> Router {
         .layer(axum::Extension(document))
         // Around everything above them, and so around whatever is added there: first whether it is
         // a page of a stranger, then who it is.
-        .layer(middleware::from_fn_with_state(state.clone(), who::is_known))
+        .layer(middleware::from_fn_with_state(
+            state.clone(),
+            caller::is_known,
+        ))
         .layer(middleware::from_fn_with_state(
             state.clone(),
             guard::refuse_strangers,
@@ -158,7 +161,9 @@ mod tests {
     }
 
     fn admin() -> Admin {
-        admin_with(Rules::of(&crate::config::Config::new(http::Uri::default())))
+        admin_with(Rules::new(
+            &crate::config::Config::new(http::Uri::default()),
+        ))
     }
 
     async fn ask(admin: &Admin, path: &str) -> (StatusCode, String, String) {

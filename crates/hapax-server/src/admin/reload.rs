@@ -14,10 +14,10 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Admin;
+use super::caller::Caller;
 use super::keys::read;
 use super::keys::wire::Signed;
 use super::problem::{self, Problem};
-use super::who::Caller;
 
 /// Reads the configuration again and takes it, with leave to change scopes or without.
 pub(crate) type Reloader = Arc<

@@ -7,7 +7,7 @@ use hapax::core::record::{Head, State};
 use hapax::core::store::Lifetime;
 use hapax::{Mode, Policy, Scope, Settlement};
 
-use super::who::Tokens;
+use super::caller::Tokens;
 use crate::config::{Config, Route, route_of};
 
 /// What the configuration says of operators, and of the records they change.
@@ -20,7 +20,7 @@ pub struct Rules {
 
 impl Rules {
     /// What this configuration says.
-    pub fn of(config: &Config) -> Rules {
+    pub fn new(config: &Config) -> Rules {
         Rules {
             tokens: Tokens {
                 admin: config.admin_token.clone(),

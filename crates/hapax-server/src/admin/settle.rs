@@ -18,12 +18,12 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::caller::Caller;
 use super::keys::operate::{OperateError, record_id};
 use super::keys::time::Time;
 use super::keys::wire::{Entry, Outcome, Query, Settle, Signed};
 use super::keys::{now, read, settlement, unreadable_query};
 use super::problem::{self, Problem};
-use super::who::Caller;
 use super::{Admin, operation};
 
 pub(super) fn routes() -> OpenApiRouter<Admin> {
@@ -188,7 +188,7 @@ impl Found {
             reason: self.reason.clone(),
         };
         Ok((
-            settlement::of(&settle)?,
+            settlement::parse(&settle)?,
             Signed::of_caller(caller, settle.reason)?,
         ))
     }

@@ -7,7 +7,7 @@ use hapax::store::postgres::ConnectOptions;
 use hapax::store::postgres::schema::{self, MigrateError, Migration};
 use serde_json::json;
 
-use super::typed::TypedStore;
+use super::secret_flags::StoreFlag;
 use super::{Exit, text};
 use crate::config::{Environment, PostgresUrl, StoreUrl, file};
 
@@ -21,8 +21,8 @@ use crate::config::{Environment, PostgresUrl, StoreUrl, file};
 pub(super) struct Args {
     /// The database: postgres://USER@HOST/DATABASE; what it leaves out, the PG* variables say
     /// [default: what the configuration or HAPAX__STORE says]
-    #[arg(long, value_name = "URL", value_parser = TypedStore::parse)]
-    store: Option<TypedStore>,
+    #[arg(long, value_name = "URL", value_parser = StoreFlag::parse)]
+    store: Option<StoreFlag>,
     /// The configuration that names the database
     #[arg(long, value_name = "FILE", conflicts_with = "store")]
     config: Option<PathBuf>,

@@ -2,19 +2,19 @@
 
 mod completions;
 mod config;
+mod config_flags;
 mod demo;
 mod fingerprint;
-mod given;
 mod health;
 mod keys;
 mod man;
 mod migrate;
 mod openapi;
 mod reload;
+mod secret_flags;
 mod serve;
 mod store;
 mod text;
-mod typed;
 
 use std::fmt;
 use std::process::ExitCode;

@@ -1,8 +1,8 @@
 //! `hapax serve`: the gateway.
 
+mod announce;
 mod banner;
 mod notify;
-mod voice;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use self::announce::Announcer;
 use self::notify::Manager;
-use self::voice::Voice;
 use super::Exit;
-use super::given::Given;
+use super::config_flags::ConfigFlags;
 use crate::config::Config;
 use crate::config::file;
 use crate::gateway::{Change, Gateway, Options, ReloadError, Reread, StartError};
@@ -30,7 +30,7 @@ const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    given: Given,
+    given: ConfigFlags,
     /// Let each reload (SIGHUP, hapax reload) change what keys belong to: retries across it may
     /// have a second effect.
     #[arg(long)]
@@ -52,12 +52,12 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
         Some(Log::Text) => logs::Format::Text,
         Some(Log::Json) => logs::Format::Json,
     };
-    let voice = Voice::new(logs::init(log).map_err(Exit::usage)?);
-    let ended = run_logged(args, voice);
+    let announcer = Announcer::new(logs::init(log).map_err(Exit::usage)?);
+    let ended = run_logged(args, announcer);
     // Where JSON was asked for in so many words, whoever reads it expects nothing else.
     let ended = ended.map_err(|exit| {
         if log == logs::Format::Json {
-            voice.last_words(&exit)
+            announcer.last_words(&exit)
         } else {
             exit
         }
@@ -66,7 +66,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
     ended
 }
 
-fn run_logged(args: Args, voice: Voice) -> Result<(), Exit> {
+fn run_logged(args: Args, announcer: Announcer) -> Result<(), Exit> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -85,7 +85,7 @@ fn run_logged(args: Args, voice: Voice) -> Result<(), Exit> {
             ..Options::default()
         },
         signals,
-        voice,
+        announcer,
     ));
     // Whoever asked for the end waits for no thread that still has something to do.
     runtime.shutdown_background();
@@ -94,7 +94,7 @@ fn run_logged(args: Args, voice: Voice) -> Result<(), Exit> {
 
 /// The configuration, and how to read it again: the same variables and flags go before the file
 /// each time.
-fn config(given: Given) -> Result<(Config, Option<Reread>), Exit> {
+fn config(given: ConfigFlags) -> Result<(Config, Option<Reread>), Exit> {
     let overrides = given.overrides()?;
     let loaded = given.load_with(&overrides)?;
     for warning in &loaded.warnings {
@@ -111,13 +111,13 @@ async fn serve(
     config: Config,
     options: Options,
     mut signals: Signals,
-    voice: Voice,
+    announcer: Announcer,
 ) -> Result<(), Exit> {
     let manager = Manager::from_env();
     let gateway = Gateway::start_with(config.clone(), options)
         .await
         .map_err(|error| not_started(&error))?;
-    voice.banner(&config, gateway.address(), gateway.admin());
+    announcer.banner(&config, gateway.address(), gateway.admin());
     manager.ready(&format!("listening on {}", gateway.address()));
     tokio::select! {
         () = async {
@@ -127,14 +127,14 @@ async fn serve(
         () = signals.stop.next() => {}
     }
     manager.stopping();
-    voice.say("draining: not ready any more; requests are taken for drain.notice, then attempts under way may end; a second signal stops at once");
+    announcer.say("draining: not ready any more; requests are taken for drain.notice, then attempts under way may end; a second signal stops at once");
     let drained = tokio::select! {
         drained = gateway.drain() => drained,
         // A drain may take longer than the manager waits for a sign of life.
         () = manager.show_life() => unreachable!("life is shown for ever"),
         () = signals.stop.next() => return Err(Exit { code: 130, message: "stopped at once: attempts under way are held as unknown".to_owned() }),
     };
-    voice.say(&match drained.left_unknown {
+    announcer.say(&match drained.left_unknown {
         0 => "stopped: no attempt was left under way".to_owned(),
         left => {
             format!("stopped: {left} attempts did not end in time and are held as unknown: see hapax keys list --state unknown")
@@ -149,12 +149,12 @@ async fn reload_when_told(gateway: &Gateway, manager: &Manager, hangup: &mut Sig
     while hangup.recv().await.is_some() {
         manager.reloading();
         let ended = gateway.reloader().reload(false).await;
-        manager.ready(&told(&ended, gateway.address()));
+        manager.ready(&describe_reload(&ended, gateway.address()));
     }
 }
 
 /// In a line: the carets of a mistake are for the log.
-fn told(ended: &Result<Vec<Change>, ReloadError>, address: SocketAddr) -> String {
+fn describe_reload(ended: &Result<Vec<Change>, ReloadError>, address: SocketAddr) -> String {
     match ended {
         Ok(changes) => format!(
             "listening on {address}; the configuration was reloaded, settings changed: {}",

@@ -6,8 +6,8 @@ use std::io::{IsTerminal, Write as _};
 
 use serde::Serialize;
 
-pub(super) use crate::harm::json;
-use crate::harm::{escaped, is_harmful};
+pub(super) use crate::escape::json;
+use crate::escape::{escaped, is_harmful};
 
 /// One line: what is no plain text is spelled out, as in `\u{1b}`.
 pub(super) fn line(text: &str) -> Cow<'_, str> {

@@ -21,14 +21,14 @@ use http_body::{Body as _, Frame, SizeHint};
 use super::BoxError;
 use super::upstream::{Dispatched, Exchange};
 use crate::config::{Config, Lines, PrincipalSources, Route};
-use crate::telemetry::{AccessLog, Entry};
+use crate::telemetry::{Entry, StderrWriter};
 
 /// Hexadecimal digits of a principal's digest: enough to tell callers apart, too few to guess by.
 const DIGEST_DIGITS: usize = 8;
 
 /// What becomes of lines.
 pub(super) struct Access {
-    log: &'static AccessLog,
+    log: &'static StderrWriter,
     lines: Lines,
     secret: Secret,
 }
@@ -109,7 +109,7 @@ enum End {
 impl Access {
     /// `None` where nothing is logged.
     pub(super) fn new(config: &Config, secret: Secret) -> Option<Arc<Access>> {
-        let log = AccessLog::get().filter(|_| config.access_log != Lines::Off)?;
+        let log = StderrWriter::get().filter(|_| config.access_log != Lines::Off)?;
         Some(Arc::new(Access {
             log,
             lines: config.access_log,
@@ -188,7 +188,7 @@ impl Line {
 
     /// The request is answered: the line follows when the answer has been handed over.
     pub(super) fn answered(mut self, response: Response<Body>) -> Response<Body> {
-        let action = Action::of(&response);
+        let action = Action::from_response(&response);
         // A replay says in its extensions which request its answer was made for.
         let original = response
             .extensions()
@@ -242,7 +242,7 @@ impl Drop for Line {
         let action = self
             .answered
             .as_ref()
-            .map_or("hung-up".into(), |answered| answered.action.word());
+            .map_or("hung-up".into(), |answered| answered.action.name());
         let error = match (&self.answered, self.end) {
             (_, End::Whole) | (None, _) => None,
             (_, End::BrokeOff) => Some("upstream-broke-off"),
@@ -284,7 +284,7 @@ impl Drop for Line {
 }
 
 impl Action {
-    fn of(response: &Response<Body>) -> Action {
+    fn from_response(response: &Response<Body>) -> Action {
         let extensions = response.extensions();
         if let Some(action) = extensions.get::<Action>() {
             return action.clone();
@@ -308,7 +308,7 @@ impl Action {
         }
     }
 
-    fn word(&self) -> Cow<'static, str> {
+    fn name(&self) -> Cow<'static, str> {
         let word = match self {
             Action::Ran => "ran",
             Action::Replayed => "replayed",

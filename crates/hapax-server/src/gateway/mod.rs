@@ -1,6 +1,6 @@
 //! The gateway: the library's own layer around a service that proxies.
 //!
-//! `stack.rs` is the path of one request; `live.rs` is everything that one configuration makes, and
+//! `stack.rs` is the path of one request; `runtime.rs` is everything that one configuration makes, and
 //! `reload/` puts another in its place. `listen/` takes connections and `wire/` reads their bytes
 //! with a stricter eye than hyper's; `forward.rs` says which fields pass; `upstream/` sends a
 //! request once; `probe.rs` asks there what became of one.
@@ -10,10 +10,10 @@ mod body;
 mod check;
 mod forward;
 mod listen;
-mod live;
 mod principal;
 mod probe;
 mod reload;
+mod runtime;
 mod spill;
 mod stack;
 mod stream;
@@ -33,15 +33,15 @@ use tokio_util::task::TaskTracker;
 
 pub use self::check::mistakes;
 use self::listen::Listener;
-use self::live::{Lasting, Live};
 pub use self::reload::{Change, ReloadError, Reloader, Reread};
+use self::runtime::{Live, Runtime};
 use self::upstream::Tunnels;
 pub(crate) use self::well_known::PATH as WELL_KNOWN;
 use crate::admin::reload::{Changed, NotReloaded};
 use crate::admin::{self, Admin, Readiness};
 use crate::config::{Config, StoreUrl};
 use crate::store::{self, NotOpened};
-use crate::telemetry::{self, Metrics, Suspects, Timed, Traces};
+use crate::telemetry::{self, Metrics, PrincipalChanges, Timed, Traces};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -58,7 +58,7 @@ const SWEEP_BATCH: usize = 1_000;
 /// A gateway at work. Dropping it stops nothing in an orderly way: use [`Gateway::drain`].
 pub struct Gateway {
     live: Arc<ArcSwap<Live>>,
-    lasting: Arc<Lasting>,
+    runtime: Arc<Runtime>,
     reloader: Reloader,
     address: SocketAddr,
     admin: Option<SocketAddr>,
@@ -181,30 +181,30 @@ impl Gateway {
         let budget = hapax.body_budget().clone();
         metrics.watch_bodies(move || budget.usage());
         let secret = *operation_ids.secret();
-        let lasting = Arc::new(Lasting {
+        let runtime = Arc::new(Runtime {
             hapax,
             secret,
             metrics,
             traces,
             tunnels,
-            suspects: Arc::<Suspects>::default(),
+            principal_changes: Arc::<PrincipalChanges>::default(),
         });
-        let live = Live::new(config, &lasting, None)
+        let live = Live::new(config, &runtime, None)
             .await
             .map_err(StartError::Setting)?;
         live.settle_in(None);
         let live = Arc::new(ArcSwap::from_pointee(live));
         let operators = Admin::new(
             ready.clone(),
-            lasting.metrics.clone(),
-            lasting.hapax.clone(),
+            runtime.metrics.clone(),
+            runtime.hapax.clone(),
             operation_ids,
-            admin::Rules::of(&live.load().config),
+            admin::Rules::new(&live.load().config),
         );
         ready.fails_open(live.load().config.fails_open());
         let reloader = Reloader::new(
             live.clone(),
-            lasting.clone(),
+            runtime.clone(),
             (ready.clone(), operators.rules.clone()),
             options.reread,
             options.reload_scopes,
@@ -214,21 +214,21 @@ impl Gateway {
         let local =
             |socket: &TcpListener| socket.local_addr().expect("a bound socket has an address");
         let (address, admin) = (local(&socket), admin_socket.as_ref().map(local));
-        let listener = Listener::new(socket, live.clone(), lasting.metrics.clone());
+        let listener = Listener::new(socket, live.clone(), runtime.metrics.clone());
         let (closing, connections) = (listener.closing(), listener.connections());
         tokio::spawn(listener.run());
         if let Some(socket) = admin_socket {
             tokio::spawn(admin::serve(
                 socket,
                 admin::router(operators),
-                lasting.metrics.clone(),
+                runtime.metrics.clone(),
                 admin::Limits::default(),
             ));
         }
         ready.started();
         Ok(Gateway {
             live,
-            lasting,
+            runtime,
             reloader,
             address,
             admin,
@@ -250,7 +250,7 @@ impl Gateway {
 
     /// What remembers, for operators.
     pub fn hapax(&self) -> &Hapax {
-        &self.lasting.hapax
+        &self.runtime.hapax
     }
 
     /// What gives it another configuration.
@@ -270,13 +270,13 @@ impl Gateway {
     /// nothing.
     pub async fn drain(self) -> Drained {
         self.ready.draining();
-        let Lasting {
+        let Runtime {
             hapax,
             metrics,
             tunnels,
             traces,
             ..
-        } = &*self.lasting;
+        } = &*self.runtime;
         metrics.draining();
         let drain = self.config().drain;
         tokio::time::sleep(drain.notice).await;

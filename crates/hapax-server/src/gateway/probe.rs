@@ -54,7 +54,7 @@ impl Asking {
     async fn ask(&self, operation: &Operation) -> Result<Probed, BoxError> {
         let mut proxy = self.proxy.clone();
         let response = proxy.call(question(operation, &self.path)?).await?;
-        match word(&response) {
+        match status_word(&response) {
             Some("barred") => Ok(Probed::Barred),
             Some("done") => done(response, &self.policy).await,
             _ => Err("it does not say that it is done, nor that it is barred".into()),
@@ -98,7 +98,7 @@ fn question(operation: &Operation, path: &PathAndQuery) -> Result<Request<Body>,
 
 /// What it says, if it says one thing and means it: an error page says nothing, whatever stands in
 /// its fields.
-fn word<B>(response: &Response<B>) -> Option<&str> {
+fn status_word<B>(response: &Response<B>) -> Option<&str> {
     response
         .status()
         .is_success()
@@ -198,7 +198,7 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                word(&response(status, fields)),
+                status_word(&response(status, fields)),
                 expected,
                 "{status} {fields:?}"
             );

@@ -25,14 +25,14 @@ use tracing::Instrument;
 use super::access::{Access, Action, Line, Named};
 use super::body::{BodyUnreadable, Inbound};
 use super::forward::{self, Client, Sensitive};
-use super::live::Lasting;
 use super::principal::{self, Directory, Principals};
 use super::probe::Asking;
+use super::runtime::Runtime;
 use super::upstream::{Busy, Dispatched, Proxy};
 use super::wire::{BodyEnd, Refusal, check_http2};
 use super::{BoxError, well_known};
 use crate::config::{Config, Network, PrincipalSources, Route, Timeouts, choose};
-use crate::telemetry::{Metrics, Outcome, RouteMetrics, Suspects, Traces};
+use crate::telemetry::{Metrics, Outcome, PrincipalChanges, RouteMetrics, Traces};
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
@@ -51,7 +51,7 @@ pub(crate) struct Stack {
     rate_min: u64,
     metrics: Metrics,
     traces: Option<Traces>,
-    suspects: Arc<Suspects>,
+    principal_changes: Arc<PrincipalChanges>,
     access: Option<Arc<Access>>,
 }
 
@@ -95,7 +95,7 @@ impl Stack {
         hapax: &Hapax,
         directory: &Directory,
         proxy: &Proxy,
-        lasting: &Lasting,
+        runtime: &Runtime,
     ) -> Result<Stack, String> {
         let mut routes = Vec::new();
         for route in config.all_routes() {
@@ -111,7 +111,7 @@ impl Stack {
                 .layer(proxy.clone());
             let key_field = HeaderName::try_from(&*route.policy.key_field)
                 .map_err(|error| error.to_string())?;
-            let counts = lasting.metrics.route(&route.name);
+            let counts = runtime.metrics.route(&route.name);
             let principal = config.principal_of(&route).clone();
             let principals = directory
                 .find(&principal)
@@ -137,10 +137,10 @@ impl Stack {
             timeouts: config.timeouts,
             rate_min: config.limits.rate_min,
             routes,
-            metrics: lasting.metrics.clone(),
-            traces: lasting.traces.clone(),
-            suspects: lasting.suspects.clone(),
-            access: Access::new(config, lasting.secret),
+            metrics: runtime.metrics.clone(),
+            traces: runtime.traces.clone(),
+            principal_changes: runtime.principal_changes.clone(),
+            access: Access::new(config, runtime.secret),
         })
     }
 
@@ -338,7 +338,7 @@ impl Stack {
         let Some(presented) = principal::presented(&guarded.principal, &parts.headers) else {
             return (body, None);
         };
-        let mut request = self.suspects.hasher();
+        let mut request = self.principal_changes.hasher();
         for part in [
             parts.method.as_str().as_bytes(),
             parts.uri.path().as_bytes(),
@@ -349,18 +349,18 @@ impl Stack {
         }
         let asker = Asker {
             request: Arc::new(AtomicU64::new(request.finish())),
-            principal: self.suspects.digest(presented),
+            principal: self.principal_changes.digest(presented),
         };
         (body.hashed(request, asker.request.clone()), Some(asker))
     }
 
     fn suspect(&self, asker: &Asker) {
         if self
-            .suspects
+            .principal_changes
             .seen(asker.request.load(Ordering::Relaxed), asker.principal)
         {
             self.metrics.suspected_principal();
-            self.suspects.say_once();
+            self.principal_changes.say_once();
         }
     }
 }
@@ -473,13 +473,13 @@ fn check(parts: &Parts) -> Result<(), Refusal> {
 fn refused(refusal: Refusal, version: Version) -> Response<Body> {
     let mut response = problem(
         refusal.status(),
-        refusal.word(),
+        refusal.code(),
         "The request cannot be read as one request",
         refusal.sentence(),
     );
     response
         .extensions_mut()
-        .insert(Action::Refused(refusal.word()));
+        .insert(Action::Refused(refusal.code()));
     if version < Version::HTTP_2 {
         response
             .headers_mut()

@@ -50,7 +50,7 @@ pub(super) struct Client {
 pub(super) struct Trouble(Arc<Mutex<Option<String>>>);
 
 impl Trouble {
-    fn note(&self, why: String) {
+    fn record(&self, why: String) {
         *self.0.lock() = Some(why);
     }
 
@@ -112,9 +112,9 @@ impl HttpClient for Client {
             match &answer {
                 Ok(answer) if !answer.status().is_success() => self
                     .trouble
-                    .note(format!("it answered {}", answer.status())),
+                    .record(format!("it answered {}", answer.status())),
                 Ok(_) => {}
-                Err(error) => self.trouble.note(error.to_string()),
+                Err(error) => self.trouble.record(error.to_string()),
             }
             answer
         })
@@ -228,7 +228,7 @@ impl<E> Noted<E> {
         }
     }
 
-    fn note(&self, lost: usize) {
+    fn log_lost(&self, lost: usize) {
         let why = self
             .trouble
             .take()
@@ -262,7 +262,7 @@ impl<E: SpanExporter> SpanExporter for Noted<E> {
         let spans = batch.len();
         let exported = self.exporter.export(batch).await;
         if exported.is_err() {
-            self.note(spans);
+            self.log_lost(spans);
         }
         exported
     }

@@ -22,9 +22,9 @@ use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use super::AccessLog;
-use super::access::LogLines;
-use crate::harm;
+use super::StderrWriter;
+use super::stderr::LogLines;
+use crate::escape;
 
 /// How long the end of the program waits for lines that nobody takes.
 const LAST_LINES: Duration = Duration::from_secs(1);
@@ -75,7 +75,7 @@ pub fn init(format: Format) -> Result<Format, String> {
     subscriber
         .try_init()
         .map_err(|_| "logging has begun already: call this once".to_owned())?;
-    let started = AccessLog::start(format == Format::Json, has_access_log(&filter));
+    let started = StderrWriter::start(format == Format::Json, has_access_log(&filter));
     started.map_err(|error| format!("the system gave no thread to write the log: {error}"))?;
     Ok(format)
 }
@@ -85,13 +85,13 @@ pub fn init(format: Format) -> Result<Format, String> {
 fn has_access_log(filter: &str) -> bool {
     filter
         .parse::<Targets>()
-        .is_ok_and(|targets| targets.would_enable(super::access::TARGET, &Level::INFO))
+        .is_ok_and(|targets| targets.would_enable(super::stderr::TARGET, &Level::INFO))
         || filter.contains('[')
 }
 
 /// Writes out what is left, before the program ends.
 pub fn finish() {
-    AccessLog::finish(LAST_LINES);
+    StderrWriter::finish(LAST_LINES);
 }
 
 fn subscriber<W>(
@@ -233,7 +233,7 @@ impl<W: io::Write> io::Write for Harmless<W> {
         let line = text.strip_suffix('\n').unwrap_or(&text);
         let end = &text[line.len()..];
         self.0
-            .write_all(format!("{}{end}", harm::json(line)).as_bytes())?;
+            .write_all(format!("{}{end}", escape::json(line)).as_bytes())?;
         Ok(bytes.len())
     }
 
@@ -319,7 +319,7 @@ mod tests {
         let line = logged(Format::Json, "info", || tracing::info!(reason, "changed"));
         assert_eq!(
             line.chars()
-                .filter(|&c| crate::harm::is_harmful(c))
+                .filter(|&c| crate::escape::is_harmful(c))
                 .collect::<String>(),
             "\n",
             "{}",

@@ -1,11 +1,10 @@
 //! What the gateway tells: logs, metrics, traces.
 //!
-//! Three voices, and none of them says a key, a principal or a body. [`logs`] and the [`AccessLog`]
+//! Logs, metrics and traces, and none of them has a key, a principal or a body. [`logs`] and the [`StderrWriter`]
 //! go to standard error, [`Metrics`] are asked for, [`Traces`] are sent to whoever the environment
-//! names. [`Timed`] measures a store, [`Suspects`] notices one request under two principals,
+//! names. [`Timed`] measures a store, [`PrincipalChanges`] notices one request under two principals,
 //! [`Unknowns`] counts what waits to be settled and what takes long.
 
-mod access;
 mod collected;
 mod events;
 mod exporter;
@@ -13,19 +12,20 @@ pub mod logs;
 mod metrics;
 mod otel;
 mod outcome;
+mod principal_changes;
 mod reloads;
 mod routes;
-mod suspects;
+mod stderr;
 mod timed;
 mod traces;
 mod unknowns;
 
-pub use access::{AccessLog, Entry};
 pub(crate) use events::tell_of_lost;
 pub use metrics::{Connected, Listener, Metrics};
 pub use outcome::Outcome;
+pub use principal_changes::PrincipalChanges;
 pub use routes::RouteMetrics;
-pub use suspects::Suspects;
+pub use stderr::{Entry, StderrWriter};
 pub use timed::Timed;
 pub use traces::{Span, Traces};
 pub use unknowns::Unknowns;

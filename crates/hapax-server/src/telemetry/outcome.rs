@@ -21,7 +21,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// The word.
-    pub fn word(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
             Outcome::First => "first",
             Outcome::Replayed => "replayed",

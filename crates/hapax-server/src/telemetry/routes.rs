@@ -103,7 +103,7 @@ impl Requests {
         let ends = |outcome: Outcome, seconds: Histogram| {
             let labels = OutcomeLabels {
                 route: name.clone(),
-                outcome: outcome.word(),
+                outcome: outcome.label(),
             };
             Ends {
                 count: self.counts.get_or_create_owned(&labels),
@@ -152,13 +152,13 @@ impl RouteMetrics {
     pub fn shadowed(&self, would: &Would) {
         let labels = WouldLabels {
             route: self.name.clone(),
-            would: word(would),
+            would: would_label(would),
         };
         self.shadowed.get_or_create(&labels).inc();
     }
 }
 
-fn word(would: &Would) -> String {
+fn would_label(would: &Would) -> String {
     match would {
         Would::Run => "run".to_owned(),
         Would::Replay => "replay".to_owned(),

@@ -89,7 +89,7 @@ impl Traces {
     /// request says whose.
     pub fn begin(&self, parts: &Parts, route: &Arc<str>) -> Span {
         let parent = TraceContextPropagator::new()
-            .extract_with_context(&Context::new(), &Carrier::of(&parts.headers));
+            .extract_with_context(&Context::new(), &Carrier::new(&parts.headers));
         let attributes = vec![
             KeyValue::new("http.request.method", method(&parts.method)),
             KeyValue::new("url.path", parts.uri.path().to_owned()),
@@ -145,7 +145,7 @@ impl Span {
             i64::from(status.as_u16()),
         ));
         self.0
-            .set_attribute(KeyValue::new("hapax.outcome", outcome.word()));
+            .set_attribute(KeyValue::new("hapax.outcome", outcome.label()));
         if let Some(original) = original.and_then(parse) {
             self.0
                 .add_link(original, vec![KeyValue::new("hapax.link", "original")]);
@@ -185,7 +185,7 @@ struct Carrier<'a> {
 
 impl<'a> Carrier<'a> {
     /// By the specification two `traceparent` are none, and several `tracestate` are one list.
-    fn of(headers: &'a HeaderMap) -> Carrier<'a> {
+    fn new(headers: &'a HeaderMap) -> Carrier<'a> {
         let lines = |name| {
             headers
                 .get_all(name)

@@ -25,7 +25,7 @@ async fn listener(limits: Limits) -> (std::net::SocketAddr, Metrics) {
         metrics.clone(),
         hapax,
         ids,
-        Rules::of(&Config::new(http::Uri::default())),
+        Rules::new(&Config::new(http::Uri::default())),
     );
     tokio::spawn(serve(socket, router(admin), metrics.clone(), limits));
     (address, metrics)

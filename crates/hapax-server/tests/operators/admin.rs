@@ -39,7 +39,7 @@ async fn admin_of(store: Arc<dyn Store>) -> Admin {
         Metrics::new(),
         hapax,
         operation_ids,
-        Rules::of(&config),
+        Rules::new(&config),
     )
 }
 

@@ -53,7 +53,7 @@ pub(crate) struct ChangedRecord {
 
 impl LoggedPage {
     /// A page of what was asked for with this limit: a full one may have a next.
-    pub(crate) fn of(entries: Vec<Logged>, limit: usize) -> LoggedPage {
+    pub(crate) fn new(entries: Vec<Logged>, limit: usize) -> LoggedPage {
         let next = entries
             .last()
             .filter(|_| entries.len() >= limit)
@@ -63,7 +63,7 @@ impl LoggedPage {
 }
 
 impl Logged {
-    pub(crate) fn of(entry: &LogEntry, ids: &OperationIds) -> Logged {
+    pub(crate) fn new(entry: &LogEntry, ids: &OperationIds) -> Logged {
         Logged {
             sequence: entry.sequence,
             at: Time(entry.at),
@@ -73,13 +73,13 @@ impl Logged {
             record: entry
                 .touched
                 .as_ref()
-                .map(|touched| ChangedRecord::of(touched, ids)),
+                .map(|touched| ChangedRecord::new(touched, ids)),
         }
     }
 }
 
 impl ChangedRecord {
-    fn of(touched: &Touched, ids: &OperationIds) -> ChangedRecord {
+    fn new(touched: &Touched, ids: &OperationIds) -> ChangedRecord {
         let scope = &touched.scope;
         ChangedRecord {
             id: touched.id.to_string(),

@@ -88,7 +88,7 @@ impl<R: Records> Operate<'_, R> {
             routes: self.rules.as_ref().map_or(&[], |rules| &rules.routes),
             operation_ids: *self.operation_ids,
         };
-        let filter = Filter::of(query, &known).map_err(OperateError::BadRequest)?;
+        let filter = Filter::parse(query, &known).map_err(OperateError::BadRequest)?;
         let after = query.after.as_deref().map(record_id).transpose()?;
         let limit = query.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
         let now = self.records.now().await?;
@@ -96,7 +96,7 @@ impl<R: Records> Operate<'_, R> {
         let keys = found
             .heads
             .iter()
-            .map(|head| Entry::of(head, now, self.operation_ids))
+            .map(|head| Entry::new(head, now, self.operation_ids))
             .collect();
         Ok(Page {
             keys,
@@ -110,8 +110,8 @@ impl<R: Records> Operate<'_, R> {
         let (record, _) = self.records.look(id).await?;
         let now = self.records.now().await?;
         let answer = record.answer.as_deref().filter(|_| answer);
-        let entry = Entry::of(&record.head, now, self.operation_ids);
-        Ok(Shown::of(entry, answer, now))
+        let entry = Entry::new(&record.head, now, self.operation_ids);
+        Ok(Shown::new(entry, answer, now))
     }
 
     pub(crate) async fn log(&self, which: &Which) -> Result<LoggedPage, OperateError> {
@@ -119,9 +119,9 @@ impl<R: Records> Operate<'_, R> {
         let entries = self.records.log(query).await?;
         let entries = entries
             .iter()
-            .map(|entry| Logged::of(entry, self.operation_ids))
+            .map(|entry| Logged::new(entry, self.operation_ids))
             .collect();
-        Ok(LoggedPage::of(entries, query.limit))
+        Ok(LoggedPage::new(entries, query.limit))
     }
 
     pub(crate) async fn settle(
@@ -130,7 +130,7 @@ impl<R: Records> Operate<'_, R> {
         settle: &Settle,
         signed: &Signed,
     ) -> Result<Entry, OperateError> {
-        let settlement = settlement::of(settle).map_err(OperateError::BadRequest)?;
+        let settlement = settlement::parse(settle).map_err(OperateError::BadRequest)?;
         let (record, state) = self.records.look(id).await?;
         if let Some(fence) = settle.fence.filter(|_| record.head.is_unresolved(state)) {
             settlement::is_about(&record.head, fence).map_err(OperateError::OtherFence)?;
@@ -193,7 +193,7 @@ impl<R: Records> Operate<'_, R> {
 
     async fn entry(&self, head: &Head) -> Result<Entry, OperateError> {
         let now = self.records.now().await?;
-        Ok(Entry::of(head, now, self.operation_ids))
+        Ok(Entry::new(head, now, self.operation_ids))
     }
 }
 

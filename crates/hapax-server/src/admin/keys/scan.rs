@@ -139,7 +139,7 @@ fn operation_id(text: &str) -> Result<String, String> {
 }
 
 impl Filter {
-    pub(crate) fn of(query: &Query, known: &Known<'_>) -> Result<Filter, String> {
+    pub(crate) fn parse(query: &Query, known: &Known<'_>) -> Result<Filter, String> {
         Ok(Filter {
             state: query.state.as_deref().map(Wanted::parse).transpose()?,
             route: query

@@ -15,7 +15,7 @@ const ANSWER_BYTES_MAX: usize = 1 << 20;
 const FIELDS_MAX: usize = 100;
 
 /// The settlement that is meant, or what is wrong with how it is said.
-pub(crate) fn of(settle: &Settle) -> Result<Settlement, String> {
+pub(crate) fn parse(settle: &Settle) -> Result<Settlement, String> {
     let has_answer = settle.status.is_some()
         || settle.body.is_some()
         || settle.body_base64.is_some()
@@ -114,7 +114,7 @@ mod tests {
 
     fn settle(outcome: &str, rest: &str) -> Result<Settlement, String> {
         let text = format!(r#"{{"outcome":"{outcome}","by":"ada","reason":"found out"{rest}}}"#);
-        of(&serde_json::from_str(&text).map_err(|error| error.to_string())?)
+        parse(&serde_json::from_str(&text).map_err(|error| error.to_string())?)
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::time::Time;
-use crate::admin::who::Caller;
+use crate::admin::caller::Caller;
 
 /// The longest `by`: what the log keeps of it, less what is added to it.
 pub(crate) const BY_BYTES_MAX: usize = 200;
@@ -304,7 +304,7 @@ impl Signed {
 }
 
 impl Entry {
-    pub(crate) fn of(head: &Head, now: Timestamp, ids: &OperationIds) -> Entry {
+    pub(crate) fn new(head: &Head, now: Timestamp, ids: &OperationIds) -> Entry {
         let state = head.state_at(now);
         // What was never written down as ended has no times of an end.
         let ended = |time| (head.state != State::Running).then_some(Time(time));
@@ -349,17 +349,17 @@ impl Entry {
 }
 
 impl Shown {
-    pub(crate) fn of(entry: Entry, answer: Option<&Answer>, now: Timestamp) -> Shown {
+    pub(crate) fn new(entry: Entry, answer: Option<&Answer>, now: Timestamp) -> Shown {
         Shown {
             entry,
-            answer: answer.map(Replay::of),
+            answer: answer.map(Replay::new),
             now: Time(now),
         }
     }
 }
 
 impl Replay {
-    fn of(answer: &Answer) -> Replay {
+    fn new(answer: &Answer) -> Replay {
         let fields = |fields: &[(String, bytes::Bytes)]| {
             fields
                 .iter()

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::cli::given::Given;
+use crate::cli::config_flags::ConfigFlags;
 use crate::cli::{Exit, text};
 use crate::config::file::Loaded;
 use crate::config::unguarded_siblings;
@@ -13,7 +13,7 @@ use crate::gateway;
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    given: Given,
+    given: ConfigFlags,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Exit> {

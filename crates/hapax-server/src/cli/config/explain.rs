@@ -6,7 +6,7 @@ use http::Method;
 use serde_json::json;
 
 use super::print;
-use crate::cli::given::Given;
+use crate::cli::config_flags::ConfigFlags;
 use crate::cli::{Exit, text};
 use crate::config::file::{Loaded, ReportSection};
 use crate::config::{PathAmbiguous, Route, choose};
@@ -23,7 +23,7 @@ pub(super) struct Args {
     #[arg(value_name = "PATH", value_parser = target)]
     target: Target,
     #[command(flatten)]
-    given: Given,
+    given: ConfigFlags,
     /// As JSON
     #[arg(long)]
     json: bool,

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::cli::given::Given;
+use crate::cli::config_flags::ConfigFlags;
 use crate::cli::{Exit, text};
 use crate::config::file::{Counts, ReportSection, ReportSetting};
 
@@ -15,7 +15,7 @@ const VALUE_WIDTH: usize = 44;
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    given: Given,
+    given: ConfigFlags,
     /// As JSON
     #[arg(long)]
     json: bool,

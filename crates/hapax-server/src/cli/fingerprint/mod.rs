@@ -81,7 +81,7 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
     if args.json_canonical {
         return canonical_text(args);
     }
-    let rules = Rules::of(args)?;
+    let rules = Rules::new(args)?;
     let subject = |file: &Path| -> Result<Subject, Exit> {
         let wrong = |why: String| Exit::usage(format!("{}: {why}", shown(file)));
         let request = request::parse(&read(file)?).map_err(|why| wrong(why.to_string()))?;
@@ -120,7 +120,7 @@ enum Rules<'a> {
 }
 
 impl Rules<'_> {
-    fn of(args: &Args) -> Result<Rules<'_>, Exit> {
+    fn new(args: &Args) -> Result<Rules<'_>, Exit> {
         let Some(config) = &args.config else {
             let namespace = args.namespace.as_deref().unwrap_or("default");
             return Ok(Rules::Flags {

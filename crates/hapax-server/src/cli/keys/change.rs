@@ -2,8 +2,8 @@
 
 use std::io::IsTerminal;
 
+use super::format::count;
 use super::table;
-use super::words::count;
 use crate::admin::keys::wire::{Entry, Signed};
 use crate::cli::{Exit, text};
 
@@ -79,7 +79,7 @@ where
             before: Vec::new(),
             failures: 0,
         },
-        Progress::of(entries.len()),
+        Progress::new(entries.len()),
     );
     for (number, chunk) in entries.chunks(AT_ONCE).enumerate() {
         progress.show(number * AT_ONCE, done);
@@ -108,7 +108,7 @@ where
 struct Progress(Option<usize>);
 
 impl Progress {
-    fn of(all: usize) -> Progress {
+    fn new(all: usize) -> Progress {
         let is_alone = std::io::stderr().is_terminal() && !std::io::stdout().is_terminal();
         Progress((is_alone && all > AT_ONCE).then_some(all))
     }

@@ -1,9 +1,9 @@
 //! `hapax keys forget`
 
 use super::change::{self, Sign};
+use super::format::count;
 use super::source::{Purpose, Source, Where};
 use super::targets::{self, Targets, Wish};
-use super::words::count;
 use crate::admin::keys::wire::{Entry, Forget};
 use crate::cli::{Exit, text};
 

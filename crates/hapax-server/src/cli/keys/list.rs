@@ -6,7 +6,7 @@ use super::filter::Filter;
 use super::source::{Purpose, Source, Where};
 use super::table::{self, Style};
 use super::targets::Walk;
-use super::{newest, watch, words};
+use super::{format, newest, watch};
 use crate::admin::keys::wire::{Entry, Query};
 use crate::cli::{Exit, text};
 
@@ -76,7 +76,7 @@ pub(super) async fn run(args: &Args) -> Result<(), Exit> {
     let mut found = newest::find(&source, &query, args.limit).await?;
     newest::keep_exact(&mut found.entries, args.filter.principal.as_deref());
     if found.entries.is_empty() {
-        return Err(Exit::failed(words::nothing_matched(
+        return Err(Exit::failed(format::nothing_matched(
             &args.filter.flags(),
             found.looked_at,
         )));
@@ -99,7 +99,7 @@ async fn by_id(source: &Source, query: Query, args: &Args) -> Result<(), Exit> {
         }
     }
     if found == 0 {
-        return Err(Exit::failed(words::nothing_matched(
+        return Err(Exit::failed(format::nothing_matched(
             &args.filter.flags(),
             looked_at,
         )));

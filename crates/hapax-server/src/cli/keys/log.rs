@@ -46,7 +46,7 @@ pub(super) struct Args {
 pub(super) async fn run(args: &Args) -> Result<(), Exit> {
     let source = Source::find(&args.place, Purpose::Look).await?;
     let record = match &args.id {
-        Some(text) => Some(of_record(&source, text).await?),
+        Some(text) => Some(resolve_record(&source, text).await?),
         None => None,
     };
     let which = Which {
@@ -76,7 +76,7 @@ pub(super) async fn run(args: &Args) -> Result<(), Exit> {
             ..which.clone()
         };
         let found = patience
-            .of(entries(&source, from_here, usize::MAX).await)?
+            .accept(entries(&source, from_here, usize::MAX).await)?
             .unwrap_or_default();
         last = found.last().map_or(last, |entry| entry.sequence);
         if !text::emit(&args.lines(&found)) {
@@ -88,7 +88,7 @@ pub(super) async fn run(args: &Args) -> Result<(), Exit> {
 
 /// The record that is meant. One that is gone has an entry all the same, so that a whole id need
 /// not be one of a key.
-async fn of_record(source: &Source, text: &str) -> Result<String, Exit> {
+async fn resolve_record(source: &Source, text: &str) -> Result<String, Exit> {
     targets::resolve(source, text)
         .await
         .map(|id| id.to_string())
@@ -140,7 +140,12 @@ fn line(entry: &Logged, full: bool) -> String {
         entry.action.clone(),
         entry.by.clone(),
     ];
-    cells.extend(entry.record.iter().flat_map(|record| of(record, full)));
+    cells.extend(
+        entry
+            .record
+            .iter()
+            .flat_map(|record| record_cells(record, full)),
+    );
     cells.push(entry.reason.clone());
     let cells: Vec<_> = cells.iter().map(|cell| text::line(cell)).collect();
     format!(
@@ -153,7 +158,7 @@ fn line(entry: &Logged, full: bool) -> String {
     )
 }
 
-fn of(record: &ChangedRecord, full: bool) -> [String; 4] {
+fn record_cells(record: &ChangedRecord, full: bool) -> [String; 4] {
     let digits = if full { record.id.len() } else { ID_DIGITS };
     let status = record
         .status

@@ -5,6 +5,7 @@ pub(super) mod client;
 mod direct;
 mod filter;
 mod forget;
+mod format;
 mod list;
 mod log;
 mod newest;
@@ -14,7 +15,6 @@ pub(super) mod source;
 mod table;
 mod targets;
 mod watch;
-mod words;
 
 use super::Exit;
 

@@ -146,7 +146,7 @@ impl Args {
             by: signed.by,
             reason: signed.reason,
         };
-        settlement::of(&settle).map_err(Exit::usage)?;
+        settlement::parse(&settle).map_err(Exit::usage)?;
         Ok(settle)
     }
 }

@@ -7,7 +7,7 @@ use hapax::{Key, Principal, RecordId, Scope};
 
 use super::source::{Purpose, Source, Where};
 use super::table::{self, Style};
-use super::{newest, targets, words};
+use super::{format, newest, targets};
 use crate::admin::keys::time::Time;
 use crate::admin::keys::wire::{Entry, Query, Replay, Shown};
 use crate::cli::{Exit, text};
@@ -92,7 +92,7 @@ async fn search(source: &Source, args: &Args, key: &str) -> Result<Option<Record
     };
     let found = newest::find(source, &query, CANDIDATES_MAX).await?;
     match &found.entries[..] {
-        [] => Err(Exit::failed(words::nothing_matched(
+        [] => Err(Exit::failed(format::nothing_matched(
             &args.flags(key),
             found.looked_at,
         ))),
@@ -107,7 +107,7 @@ async fn search(source: &Source, args: &Args, key: &str) -> Result<Option<Record
             found.tell_of_rest();
             eprintln!(
                 "{} have this key: show one of them with `hapax keys show ID`",
-                words::count(several.len(), "record")
+                format::count(several.len(), "record")
             );
             Ok(None)
         }
@@ -294,9 +294,9 @@ fn times(entry: &Entry) -> impl Iterator<Item = (&'static str, Time)> {
 
 fn moment(time: Time, now: Timestamp) -> String {
     if time.0 <= now {
-        format!("{time} ({} ago)", words::age(now.since(time.0)))
+        format!("{time} ({} ago)", format::age(now.since(time.0)))
     } else {
-        format!("{time} (in {})", words::age(time.0.since(now)))
+        format!("{time} (in {})", format::age(time.0.since(now)))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::admin::keys::logged::LoggedPage;
 use crate::admin::keys::wire::{Entry, Forget, Page, Query, Settle, Shown};
 use crate::admin::log::Which;
 use crate::cli::Exit;
-use crate::cli::typed::TypedStore;
+use crate::cli::secret_flags::StoreFlag;
 use crate::config::{PostgresUrl, Secret, StoreUrl};
 
 pub(in crate::cli) const ADMIN: &str = "http://127.0.0.1:4001";
@@ -28,8 +28,8 @@ pub(super) struct Where {
     #[arg(long, value_name = "URL", conflicts_with = "store")]
     admin: Option<String>,
     /// Look into this store: sqlite:FILE, or postgres://USER@HOST/DATABASE
-    #[arg(long, value_name = "URL", value_parser = TypedStore::parse)]
-    store: Option<TypedStore>,
+    #[arg(long, value_name = "URL", value_parser = StoreFlag::parse)]
+    store: Option<StoreFlag>,
     /// With a gateway that has one: a file with its `admin_token` [default: what HAPAX__ADMIN_TOKEN
     /// or HAPAX__ADMIN_TOKEN_FILE says]
     #[arg(long, value_name = "FILE", conflicts_with = "store")]

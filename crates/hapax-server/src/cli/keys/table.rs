@@ -3,7 +3,7 @@
 use hapax::Principal;
 use hapax::core::time::Timestamp;
 
-use super::words;
+use super::format;
 use crate::admin::keys::principal::short;
 use crate::admin::keys::wire::Entry;
 use crate::cli::text;
@@ -116,7 +116,7 @@ fn row(entry: &Entry, now: Timestamp, digits: usize, is_short: bool) -> Row {
             principal
         })
         .into_owned(),
-        words::age(now.since(entry.created_at.0)),
+        format::age(now.since(entry.created_at.0)),
         entry.attempts.to_string(),
         entry
             .status
@@ -227,7 +227,7 @@ mod tests {
             hapax::core::Secret::from_bytes([1; 32]),
             Timestamp::ZERO,
         );
-        Entry::of(&head, Timestamp::from_micros(66_000_000), &ids)
+        Entry::new(&head, Timestamp::from_micros(66_000_000), &ids)
     }
 
     fn drawn(entries: &[Entry], width: Option<usize>) -> String {

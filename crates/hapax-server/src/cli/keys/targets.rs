@@ -6,10 +6,10 @@ use hapax::RecordId;
 use hapax::core::time::Timestamp;
 
 use super::filter::Filter;
+use super::format::{count, nothing_matched};
 use super::newest;
 use super::source::Source;
 use super::table::{self, Style};
-use super::words::{count, nothing_matched};
 use crate::admin::keys::wire::{Entry, Page, Query};
 use crate::admin::operation::{self, before};
 use crate::cli::{Exit, text};

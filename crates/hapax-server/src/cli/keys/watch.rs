@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::format::count;
 use super::newest;
 use super::source::Source;
 use super::table::{self, Style};
-use super::words::count;
 use crate::admin::keys::time::Time;
 use crate::admin::keys::wire::{Entry, Query};
 use crate::cli::{Exit, text};
@@ -37,7 +37,7 @@ struct Seen {
 pub(super) async fn keys(source: &Source, query: &Query, way: &Way) -> Result<(), Exit> {
     let (mut before, mut patience) = (BTreeMap::new(), Patience::default());
     loop {
-        if let Some(seen) = patience.of(look(source, query, way.limit).await)? {
+        if let Some(seen) = patience.accept(look(source, query, way.limit).await)? {
             let output = match text::terminal_size() {
                 Some((_, rows)) if !way.is_json => screen(&seen, rows, way.full),
                 _ => changes(&mut before, seen, way.is_json),
@@ -60,7 +60,7 @@ pub(super) struct Patience {
 impl Patience {
     /// What was found; `None` if there is nobody to ask at the moment. Whoever never was there is
     /// an error at once.
-    pub(super) fn of<T>(&mut self, found: Result<T, Exit>) -> Result<Option<T>, Exit> {
+    pub(super) fn accept<T>(&mut self, found: Result<T, Exit>) -> Result<Option<T>, Exit> {
         match found {
             Ok(found) => {
                 if self.is_tried {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use hapax::store::sqlite::{BackupError, View};
 
-use crate::cli::typed::TypedStore;
+use crate::cli::secret_flags::StoreFlag;
 use crate::cli::{Exit, text};
 use crate::config::StoreUrl;
 
@@ -15,8 +15,8 @@ use crate::config::StoreUrl;
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The store to copy
-    #[arg(long, value_name = "sqlite:FILE", default_value = "sqlite:hapax.db", value_parser = TypedStore::parse)]
-    store: TypedStore,
+    #[arg(long, value_name = "sqlite:FILE", default_value = "sqlite:hapax.db", value_parser = StoreFlag::parse)]
+    store: StoreFlag,
     /// The file to make: a new one
     #[arg(value_name = "FILE")]
     to: PathBuf,

@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use self::report::{Progress, Report};
 use self::run::Run;
-use crate::cli::typed::TypedStore;
+use crate::cli::secret_flags::StoreFlag;
 use crate::cli::{Exit, text};
 use crate::config::StoreUrl;
 use crate::store;
@@ -26,8 +26,8 @@ use crate::store;
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The store: postgres://USER@HOST/DATABASE, sqlite:FILE, or memory: to see it work
-    #[arg(value_name = "URL", value_parser = TypedStore::parse)]
-    store: TypedStore,
+    #[arg(value_name = "URL", value_parser = StoreFlag::parse)]
+    store: StoreFlag,
     /// As one JSON object
     #[arg(long)]
     json: bool,

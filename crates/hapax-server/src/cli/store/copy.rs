@@ -12,7 +12,7 @@ use hapax::store::copy::{self, Copied, CopyError, End};
 use hapax::store::postgres::{ConnectOptions, Mover, OpenError};
 
 use self::meter::Meter;
-use crate::cli::typed::TypedStore;
+use crate::cli::secret_flags::StoreFlag;
 use crate::cli::{Exit, text};
 use crate::config::{PostgresUrl, StoreUrl};
 
@@ -26,11 +26,11 @@ use crate::config::{PostgresUrl, StoreUrl};
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The store to copy: sqlite:FILE or postgres://…
-    #[arg(value_name = "FROM", value_parser = TypedStore::parse)]
-    from: TypedStore,
+    #[arg(value_name = "FROM", value_parser = StoreFlag::parse)]
+    from: StoreFlag,
     /// The store to make
-    #[arg(value_name = "TO", value_parser = TypedStore::parse)]
-    to: TypedStore,
+    #[arg(value_name = "TO", value_parser = StoreFlag::parse)]
+    to: StoreFlag,
     /// Give an unfinished copy up: TO is emptied, and FROM serves again
     #[arg(long)]
     give_up: bool,

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::Shared;
 use crate::config::Config;
 use crate::gateway::forward::Client;
-use crate::gateway::live::Live;
+use crate::gateway::runtime::Live;
 use crate::gateway::wire;
 
 pub(super) struct Connection {

@@ -26,7 +26,7 @@ use tokio_util::task::TaskTracker;
 use self::connection::Connection;
 use self::silent::Silent;
 use self::sniff::{Rewound, Spoken, sniff};
-use super::live::Live;
+use super::runtime::Live;
 use super::stream::Stream;
 use crate::config::{Config, Tls};
 use crate::telemetry::{self, Metrics};

@@ -1,5 +1,5 @@
-//! Connections that have not sent a byte yet: there may be so many. Over it the oldest goes, so
-//! that whoever speaks up is heard.
+//! Connections that have not sent a byte yet. Their number is limited: a new one over the limit
+//! evicts the oldest.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(super) struct Place {
 }
 
 impl Silent {
-    /// A place among at most so many, and the word that it is lost to a newer one.
+    /// Registers a connection, of `max` at most. The receiver fires if it is evicted.
     pub(super) fn enter(&self, max: usize) -> (Place, oneshot::Receiver<()>) {
         let (sender, evicted) = oneshot::channel();
         let mut inside = self.inside.lock();
@@ -34,7 +34,7 @@ impl Silent {
         inside.next += 1;
         inside.waiting.insert(number, sender);
         while inside.waiting.len() > max {
-            // Dropping its sender is the word.
+            // Its receiver fires when the sender is dropped.
             inside.waiting.pop_first();
         }
         (

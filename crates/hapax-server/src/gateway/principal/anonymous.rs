@@ -26,7 +26,7 @@ impl Unread {
     }
 
     /// The word under which it counts.
-    pub(super) fn word(&self) -> &'static str {
+    pub(super) fn label(&self) -> &'static str {
         match self {
             Unread::Field(field) if *field == COOKIE => "cookie",
             Unread::Field(field) if *field == AUTHORIZATION => "authorization",

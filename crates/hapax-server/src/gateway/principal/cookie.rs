@@ -27,7 +27,7 @@ impl Cookie {
     }
 
     /// Who is asking; `None` if the request has no such cookie. `Err` says why it cannot be told.
-    pub(super) fn of(&self, headers: &HeaderMap) -> Result<Option<Principal>, &'static str> {
+    pub(super) fn identify(&self, headers: &HeaderMap) -> Result<Option<Principal>, &'static str> {
         let mut values = values(headers, &self.name);
         match (values.next(), values.next()) {
             (None, _) => Ok(None),
@@ -112,16 +112,16 @@ mod tests {
             .collect()
     }
 
-    fn of(lines: &[&str]) -> Result<Option<String>, &'static str> {
+    fn identify(lines: &[&str]) -> Result<Option<String>, &'static str> {
         let cookie = Cookie::new(&"sid".parse().unwrap(), SECRET);
         cookie
-            .of(&headers(lines))
+            .identify(&headers(lines))
             .map(|principal| principal.map(|principal| principal.to_string()))
     }
 
     #[test]
     fn one_value_is_one_principal_wherever_it_stands() {
-        let ada = of(&["sid=ada"]).unwrap().unwrap();
+        let ada = identify(&["sid=ada"]).unwrap().unwrap();
         assert!(
             ada.starts_with("cookie:sid ") && !ada.contains("ada"),
             "{ada}"
@@ -133,10 +133,10 @@ mod tests {
             &["sid = ada ;"],
             &["; sid=ada;;"],
         ] {
-            assert_eq!(of(lines).unwrap().as_ref(), Some(&ada), "{lines:?}");
+            assert_eq!(identify(lines).unwrap().as_ref(), Some(&ada), "{lines:?}");
         }
         for lines in ["sid=Ada", "sid=\"ada\"", "sid=ada=", "sid=ada,b"] {
-            let other = of(&[lines]).unwrap();
+            let other = identify(&[lines]).unwrap();
             assert!(other.is_some() && other.as_ref() != Some(&ada), "{lines}");
         }
     }
@@ -151,7 +151,7 @@ mod tests {
             &["a=sid=ada"],
             &[""],
         ] {
-            assert_eq!(of(lines), Ok(None), "{lines:?}");
+            assert_eq!(identify(lines), Ok(None), "{lines:?}");
         }
         for (lines, why) in [
             (&["sid="][..], "unreadable"),
@@ -160,7 +160,7 @@ mod tests {
             (&["sid=ada", "a=1; sid=eve"], "repeated"),
             (&["sid=ada; sid"], "repeated"),
         ] {
-            assert_eq!(of(lines), Err(why), "{lines:?}");
+            assert_eq!(identify(lines), Err(why), "{lines:?}");
         }
     }
 
@@ -169,7 +169,7 @@ mod tests {
         let cookies = ["sid", "authorization", "cookie"].map(|name| {
             let cookie = Cookie::new(&name.parse().unwrap(), SECRET);
             cookie
-                .of(&headers(&[&format!("{name}=ada")]))
+                .identify(&headers(&[&format!("{name}=ada")]))
                 .unwrap()
                 .unwrap()
         });

@@ -29,7 +29,7 @@ impl Digest {
     }
 
     /// Who is asking; `None` if the request has no such field. `Err` says why it cannot be told.
-    pub(super) fn of(&self, headers: &HeaderMap) -> Result<Option<Principal>, &'static str> {
+    pub(super) fn identify(&self, headers: &HeaderMap) -> Result<Option<Principal>, &'static str> {
         let field = &self.field;
         let value = match only(headers, field) {
             Ok(value) => value,
@@ -82,16 +82,19 @@ mod tests {
     }
 
     /// Who is asking; `None` if nobody is known to.
-    fn of(field: &str, fields: &[(&str, &str)]) -> Option<Principal> {
-        told(field, fields).ok().flatten()
+    fn identify(field: &str, fields: &[(&str, &str)]) -> Option<Principal> {
+        try_identify(field, fields).ok().flatten()
     }
 
-    fn told(field: &str, fields: &[(&str, &str)]) -> Result<Option<Principal>, &'static str> {
-        Digest::new(&field.parse().unwrap(), SECRET).of(&headers(fields))
+    fn try_identify(
+        field: &str,
+        fields: &[(&str, &str)],
+    ) -> Result<Option<Principal>, &'static str> {
+        Digest::new(&field.parse().unwrap(), SECRET).identify(&headers(fields))
     }
 
     fn authorized(value: &str) -> Option<Principal> {
-        of("authorization", &[("authorization", value)])
+        identify("authorization", &[("authorization", value)])
     }
 
     #[test]
@@ -162,7 +165,7 @@ mod tests {
             "Something ada",
         ] {
             assert_eq!(
-                told("authorization", &[("authorization", value)]),
+                try_identify("authorization", &[("authorization", value)]),
                 Err("scheme"),
                 "{value}"
             );
@@ -171,12 +174,12 @@ mod tests {
             ("authorization", "Bearer ada"),
             ("authorization", "Bearer ada"),
         ];
-        assert_eq!(told("authorization", &twice), Err("repeated"));
+        assert_eq!(try_identify("authorization", &twice), Err("repeated"));
     }
 
     #[test]
     fn another_field_counts_as_a_whole() {
-        let key = |value| of("x-api-key", &[("x-api-key", value)]);
+        let key = |value| identify("x-api-key", &[("x-api-key", value)]);
         assert_eq!(
             key("Bearer ada"),
             Some(Principal::digest(&SECRET, "x-api-key", b"Bearer ada"))
@@ -184,11 +187,11 @@ mod tests {
         assert_ne!(key("ada"), key("Ada"));
         assert_eq!(key(""), None);
         assert_eq!(
-            of("x-api-key", &[("x-api-key", "a"), ("x-api-key", "b")]),
+            identify("x-api-key", &[("x-api-key", "a"), ("x-api-key", "b")]),
             None
         );
         assert_eq!(
-            told("x-api-key", &[("authorization", "Bearer ada")]),
+            try_identify("x-api-key", &[("authorization", "Bearer ada")]),
             Ok(None)
         );
     }

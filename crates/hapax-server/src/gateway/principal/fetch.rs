@@ -101,7 +101,7 @@ impl Fetcher {
     async fn ask(&self, headers: HeaderMap, body_bytes_max: usize) -> Result<Fetched, Failed> {
         let (sender, response) = self.exchange(headers).await?;
         let (parts, body) = response.into_parts();
-        let framing = Framing::of(&Method::GET, &parts).map_err(|error| Failed {
+        let framing = Framing::new(&Method::GET, &parts).map_err(|error| Failed {
             word: "broken",
             why: error.to_string(),
         })?;

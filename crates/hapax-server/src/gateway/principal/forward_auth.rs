@@ -63,7 +63,7 @@ impl ForwardAuth {
     }
 
     /// Who is asking. What the service says of them for the upstream is put into the request.
-    pub(super) async fn of(&self, parts: &mut Parts) -> Result<Principal, Refused> {
+    pub(super) async fn identify(&self, parts: &mut Parts) -> Result<Principal, Refused> {
         let fetched = self.ask(parts).await.map_err(|failed| {
             tracing::warn!(
                 reason = failed.word,

@@ -30,7 +30,7 @@ impl Header {
 
     /// Who is asking; `None` if the request need not say it and does not. `Err` says why it cannot
     /// be told.
-    pub(super) fn of(
+    pub(super) fn identify(
         &self,
         headers: &HeaderMap,
         client: &Client,
@@ -70,11 +70,11 @@ mod tests {
         }
         let header = Header::new(&FIELD, is_proxys, is_required);
         header
-            .of(&headers, &client)
+            .identify(&headers, &client)
             .map(|principal| principal.map(|principal| principal.to_string()))
     }
 
-    fn told(peer: &str, values: &[&[u8]]) -> Result<String, &'static str> {
+    fn try_identify(peer: &str, values: &[&[u8]]) -> Result<String, &'static str> {
         ask((true, true), peer, values).map(|name| name.expect("a field that is required is there"))
     }
 
@@ -100,7 +100,7 @@ mod tests {
             ("127.0.0.1", &[], Err("untrusted_peer")),
         ] {
             assert_eq!(
-                told(peer, values),
+                try_identify(peer, values),
                 expected.map(str::to_owned),
                 "{peer} {values:?}"
             );

@@ -297,9 +297,9 @@ impl Principals {
             // One request counts once under each word.
             if !unread[..index]
                 .iter()
-                .any(|earlier| earlier.word() == part.word())
+                .any(|earlier| earlier.label() == part.label())
             {
-                self.0.metrics.identity_field_ignored(part.word());
+                self.0.metrics.identity_field_ignored(part.label());
             }
         }
     }
@@ -331,7 +331,7 @@ impl Principals {
                 })
             }
             Refused::Invalid(flawed) => {
-                metrics.credentials_refused(flawed.word());
+                metrics.credentials_refused(flawed.label());
                 Ok(flawed.answer())
             }
             Refused::Unavailable(reason) => {
@@ -355,12 +355,14 @@ impl Source {
     ) -> Result<Option<Principal>, Refused> {
         match self {
             Source::None => Ok(None),
-            Source::Digest(digest) => digest.of(&parts.headers).map_err(Refused::Missing),
-            Source::Cookie(cookie) => cookie.of(&parts.headers).map_err(Refused::Missing),
-            Source::Header(header) => header.of(&parts.headers, client).map_err(Refused::Missing),
+            Source::Digest(digest) => digest.identify(&parts.headers).map_err(Refused::Missing),
+            Source::Cookie(cookie) => cookie.identify(&parts.headers).map_err(Refused::Missing),
+            Source::Header(header) => header
+                .identify(&parts.headers, client)
+                .map_err(Refused::Missing),
             // Boxed, so that the others need not carry their room.
-            Source::Jwt(jwt) => Box::pin(jwt.of(&parts.headers)).await.map(Some),
-            Source::ForwardAuth(auth) => Box::pin(auth.of(parts)).await.map(Some),
+            Source::Jwt(jwt) => Box::pin(jwt.identify(&parts.headers)).await.map(Some),
+            Source::ForwardAuth(auth) => Box::pin(auth.identify(parts)).await.map(Some),
         }
     }
 }

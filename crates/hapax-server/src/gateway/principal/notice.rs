@@ -52,7 +52,7 @@ impl Notices {
         let Some(field) = self.first(Kind::Ignored, &unread.name()) else {
             return;
         };
-        if unread.word() == "other" {
+        if unread.label() == "other" {
             tracing::info!(
                 field,
                 "this field stands beside the one that `principal` reads, and does not tell callers apart. If it should, add it \

@@ -17,7 +17,7 @@ use hapax::core::time::Timestamp;
 use tokio::sync::Mutex;
 
 pub use self::changes::Change;
-use super::live::{Lasting, Live};
+use super::runtime::{Live, Runtime};
 use crate::admin::{Readiness, Rules};
 use crate::config::settings::needs_restart;
 use crate::config::{Config, ConfigError};
@@ -32,7 +32,7 @@ pub struct Reloader(Arc<Inner>);
 
 struct Inner {
     live: Arc<ArcSwap<Live>>,
-    lasting: Arc<Lasting>,
+    runtime: Arc<Runtime>,
     ready: Arc<Readiness>,
     /// What operators are told, and who they are.
     rules: Arc<ArcSwap<Rules>>,
@@ -70,14 +70,14 @@ pub enum ReloadError {
 impl Reloader {
     pub(super) fn new(
         live: Arc<ArcSwap<Live>>,
-        lasting: Arc<Lasting>,
+        runtime: Arc<Runtime>,
         (ready, rules): (Arc<Readiness>, Arc<ArcSwap<Rules>>),
         reread: Option<Reread>,
         allows_scope_change: bool,
     ) -> Reloader {
         Reloader(Arc::new(Inner {
             live,
-            lasting,
+            runtime,
             ready,
             rules,
             reread,
@@ -125,7 +125,7 @@ impl Reloader {
     ) -> Result<Vec<Change>, ReloadError> {
         let Inner {
             live,
-            lasting,
+            runtime,
             ready,
             rules,
             ..
@@ -143,19 +143,19 @@ impl Reloader {
         if !allows_scope_change && !self.0.allows_scope_change {
             self.keep_promises(&before.config, &config).await?;
         }
-        let next = Live::new(config, lasting, Some(&before))
+        let next = Live::new(config, runtime, Some(&before))
             .await
             .map_err(ReloadError::Bad)?;
         next.settle_in(Some(&before));
         let limits = &next.config.limits;
-        lasting.hapax.set_quotas(Quotas {
+        runtime.hapax.set_quotas(Quotas {
             records_per_principal_max: limits.records_per_principal_max,
             bytes_per_principal_max: limits.bytes_per_principal_max,
             records_max: Some(limits.records_max),
             refused_records_max: Some(limits.refused_records_max),
         });
         ready.fails_open(next.config.fails_open());
-        rules.store(Arc::new(Rules::of(&next.config)));
+        rules.store(Arc::new(Rules::new(&next.config)));
         live.store(Arc::new(next));
         Ok(changes)
     }
@@ -166,7 +166,7 @@ impl Reloader {
             return Ok(());
         }
         let now = Timestamp::from_system_time(SystemTime::now());
-        let counted = promises::count(&mut broken, &self.0.lasting.hapax, old, new, now).await;
+        let counted = promises::count(&mut broken, &self.0.runtime.hapax, old, new, now).await;
         let describe = |broken: promises::Broken| match counted {
             Ok(()) => broken.describe_counted(),
             Err(_) => broken.what,
@@ -177,7 +177,7 @@ impl Reloader {
     }
 
     fn tell(&self, ended: &Result<Vec<Change>, ReloadError>) {
-        let reloads = self.0.lasting.metrics.reloads();
+        let reloads = self.0.runtime.metrics.reloads();
         match ended {
             Ok(changes) => {
                 reloads.ok();

@@ -35,7 +35,7 @@ pub(crate) struct UnknownCoding;
 
 impl Framing {
     /// What the head of the answer to a request with this method says.
-    pub(crate) fn of(method: &Method, answer: &Parts) -> Result<Framing, UnknownCoding> {
+    pub(crate) fn new(method: &Method, answer: &Parts) -> Result<Framing, UnknownCoding> {
         let Parts {
             status,
             version,
@@ -98,7 +98,7 @@ mod tests {
         for (name, value) in fields {
             response = response.header(*name, *value);
         }
-        let framing = Framing::of(method, &response.body(()).unwrap().into_parts().0).ok()?;
+        let framing = Framing::new(method, &response.body(()).unwrap().into_parts().0).ok()?;
         Some((framing.ends, framing.is_certain))
     }
 

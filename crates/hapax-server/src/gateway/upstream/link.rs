@@ -130,7 +130,7 @@ impl Link {
             sent.as_mut().poll(cx)
         });
         let (mut parts, incoming) = answered.await?.into_parts();
-        let framing = Framing::of(&method, &parts).map_err(|error| Lost {
+        let framing = Framing::new(&method, &parts).map_err(|error| Lost {
             error: error.into(),
             unsent: None,
         })?;

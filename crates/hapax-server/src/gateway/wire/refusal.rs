@@ -80,7 +80,7 @@ impl Refusal {
     pub(crate) fn from_word(word: &str) -> Option<Refusal> {
         Refusal::ALL
             .into_iter()
-            .find(|refusal| refusal.word() == word)
+            .find(|refusal| refusal.code() == word)
     }
 
     /// The status to answer with.
@@ -95,16 +95,16 @@ impl Refusal {
     }
 
     /// One word, for metrics and logs.
-    pub(crate) fn word(self) -> &'static str {
-        self.told().0
+    pub(crate) fn code(self) -> &'static str {
+        self.code_and_sentence().0
     }
 
     /// A sentence for whoever wrote the client.
     pub(crate) fn sentence(self) -> &'static str {
-        self.told().1
+        self.code_and_sentence().1
     }
 
-    fn told(self) -> (&'static str, &'static str) {
+    fn code_and_sentence(self) -> (&'static str, &'static str) {
         match self {
             Refusal::LineEnd => (
                 "line-end",

@@ -54,7 +54,7 @@ pub(super) enum Flawed {
 
 impl Flawed {
     /// The word, for metrics.
-    pub(super) fn word(self) -> &'static str {
+    pub(super) fn label(self) -> &'static str {
         match self {
             Flawed::Repeated => "repeated",
             Flawed::TooLong => "too_long",
@@ -110,7 +110,7 @@ impl Jwt {
     }
 
     /// Whose token the request carries, if it is good now.
-    pub(super) async fn of(&self, headers: &HeaderMap) -> Result<Principal, Refused> {
+    pub(super) async fn identify(&self, headers: &HeaderMap) -> Result<Principal, Refused> {
         let token = self.token(headers)?;
         let claims = self.verify(token).await?;
         self.rules

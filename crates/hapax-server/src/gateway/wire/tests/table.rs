@@ -541,7 +541,7 @@ fn every_refusal_has_a_word_of_its_own() {
     assert_eq!(statuses, [400, 400, 431, 431, 408]);
     assert!(
         all.iter()
-            .all(|refusal| refusal.sentence().ends_with('.') && !refusal.word().contains(' '))
+            .all(|refusal| refusal.sentence().ends_with('.') && !refusal.code().contains(' '))
     );
 }
 

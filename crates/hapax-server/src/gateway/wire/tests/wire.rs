@@ -83,7 +83,7 @@ async fn serve(
     log: Arc<Mutex<Vec<String>>>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     if let (Some(refusal), _) = handle.next_request() {
-        log.lock().unwrap().push(refusal.word().to_owned());
+        log.lock().unwrap().push(refusal.code().to_owned());
         return Ok(answer(refusal.status()));
     }
     let path = request.uri().path().to_owned();

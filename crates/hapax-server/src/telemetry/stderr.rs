@@ -15,7 +15,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
-use crate::harm;
+use crate::escape;
 
 /// What may wait to be written: some four thousand lines.
 const BUFFER_BYTES_MAX: usize = 1 << 20;
@@ -30,10 +30,10 @@ const PATH_CHARS_MAX: usize = 200;
 /// By what a filter names these lines.
 pub(super) const TARGET: &str = "hapax::access";
 
-static LOG: OnceLock<AccessLog> = OnceLock::new();
+static LOG: OnceLock<StderrWriter> = OnceLock::new();
 
 /// Where lines go, and how they look.
-pub struct AccessLog {
+pub struct StderrWriter {
     is_json: bool,
     /// Whether lines of requests are wanted, and not only those of the log.
     has_requests: bool,
@@ -80,10 +80,10 @@ pub struct Entry<'a> {
     pub error: Option<&'static str>,
 }
 
-impl AccessLog {
+impl StderrWriter {
     /// Begins to write lines to standard error. Once in a process.
     pub(super) fn start(is_json: bool, has_requests: bool) -> io::Result<()> {
-        let log = AccessLog {
+        let log = StderrWriter {
             is_json,
             has_requests,
             waiting: Mutex::default(),
@@ -100,7 +100,7 @@ impl AccessLog {
     }
 
     /// Where lines of requests go; `None` where they are not wanted.
-    pub fn get() -> Option<&'static AccessLog> {
+    pub fn get() -> Option<&'static StderrWriter> {
         LOG.get().filter(|log| log.has_requests)
     }
 
@@ -261,9 +261,9 @@ impl Entry<'_> {
             number(self.upstream_status),
             took(self.upstream_took),
             self.principal.unwrap_or("-"),
-            harm::escaped(
+            escape::escaped(
                 &self.path.map_or("-".into(), short),
-                harm::is_harmful,
+                escape::is_harmful,
                 |safe, c| {
                     let _ = write!(safe, "{}", c.escape_unicode());
                 }
@@ -304,7 +304,7 @@ fn push_quoted(line: &mut String, value: &str) {
         line.push_str(value);
         line.push('"');
     } else {
-        line.push_str(&harm::json(&serde_json::Value::from(value).to_string()));
+        line.push_str(&escape::json(&serde_json::Value::from(value).to_string()));
     }
 }
 
@@ -407,7 +407,7 @@ mod tests {
             "{}",
             written(&entry, false)
         );
-        assert!(!written(&entry, true).contains(harm::is_harmful));
+        assert!(!written(&entry, true).contains(escape::is_harmful));
         let long = "/x".repeat(500);
         let entry = Entry {
             path: Some(&long),

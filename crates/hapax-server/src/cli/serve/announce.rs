@@ -11,13 +11,13 @@ use crate::config::Config;
 use crate::telemetry::logs::Format;
 
 #[derive(Clone, Copy)]
-pub(super) struct Voice {
+pub(super) struct Announcer {
     is_json: bool,
 }
 
-impl Voice {
-    pub(super) fn new(format: Format) -> Voice {
-        Voice {
+impl Announcer {
+    pub(super) fn new(format: Format) -> Announcer {
+        Announcer {
             is_json: format == Format::Json,
         }
     }

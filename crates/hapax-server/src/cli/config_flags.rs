@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use http::Uri;
 
 use super::Exit;
-use super::typed::{TypedSource, TypedStore};
+use super::secret_flags::{PrincipalFlag, StoreFlag};
 use crate::config::file::{self, Loaded, Overrides};
 use crate::config::{Environment, admin_address, listen_address, upstream_url};
 
 /// The flags that every command has which needs a configuration.
 #[derive(clap::Args)]
-pub(super) struct Given {
+pub(super) struct ConfigFlags {
     /// The service behind, as in http://127.0.0.1:3000. Required, unless the configuration has it.
     #[arg(long, value_name = "URL", value_parser = upstream_url)]
     upstream: Option<Uri>,
@@ -25,15 +25,15 @@ pub(super) struct Given {
     admin: Option<Admin>,
     /// Where records are kept: sqlite:FILE, postgres://USER@HOST/DATABASE, or memory: to keep
     /// nothing [default: sqlite:hapax.db].
-    #[arg(long, value_name = "URL", value_parser = TypedStore::parse)]
-    store: Option<TypedStore>,
+    #[arg(long, value_name = "URL", value_parser = StoreFlag::parse)]
+    store: Option<StoreFlag>,
     /// Who is asking: digest:FIELD for whoever presents that credential, cookie:NAME for that
     /// cookie, header:FIELD, jwt:CLAIM or forward-auth:URL as the configuration says, or `none` for
-    /// everybody. A route of the configuration may say otherwise. Given several times, the first
+    /// everybody. A route of the configuration may say otherwise. ConfigFlags several times, the first
     /// says who is asking and the others divide that caller's records [default:
     /// digest:authorization].
-    #[arg(long, value_name = "SOURCE", value_parser = TypedSource::parse)]
-    principal: Vec<TypedSource>,
+    #[arg(long, value_name = "SOURCE", value_parser = PrincipalFlag::parse)]
+    principal: Vec<PrincipalFlag>,
     /// A configuration in TOML. Variables (HAPAX__SECTION__SETTING) go before it, and flags before
     /// those.
     #[arg(long, value_name = "FILE")]
@@ -49,15 +49,15 @@ fn admin(text: &str) -> Result<Admin, String> {
     admin_address(text).map(Admin)
 }
 
-impl Given {
+impl ConfigFlags {
     /// What goes before the file.
     pub(super) fn overrides(&self) -> Result<Overrides, Exit> {
         Ok(Overrides {
             upstream: self.upstream.clone(),
             listen: self.listen,
             admin: self.admin.map(|Admin(address)| address),
-            store: self.store.as_ref().map(TypedStore::store).transpose()?,
-            principal: TypedSource::list(&self.principal)?,
+            store: self.store.as_ref().map(StoreFlag::store).transpose()?,
+            principal: PrincipalFlag::list(&self.principal)?,
             environment: Environment::of_process(),
         })
     }

@@ -16,17 +16,17 @@ use super::stack::Stack;
 use super::upstream::{Proxy, Tunnels};
 use super::{listen, wire};
 use crate::config::Config;
-use crate::telemetry::{Metrics, Suspects, Traces};
+use crate::telemetry::{Metrics, PrincipalChanges, Traces};
 
 /// What no configuration changes.
-pub(super) struct Lasting {
+pub(super) struct Runtime {
     pub(super) hapax: Hapax,
     pub(super) secret: Secret,
     pub(super) metrics: Metrics,
     pub(super) traces: Option<Traces>,
     pub(super) tunnels: Tunnels,
     /// Shared by all, so that a credential that changes across a reload is noticed too.
-    pub(super) suspects: Arc<Suspects>,
+    pub(super) principal_changes: Arc<PrincipalChanges>,
 }
 
 /// One configuration at work.
@@ -47,24 +47,24 @@ impl Live {
     /// anybody until it is handed out.
     pub(super) async fn new(
         config: Config,
-        lasting: &Lasting,
+        runtime: &Runtime,
         before: Option<&Live>,
     ) -> Result<Live, String> {
         let config = Arc::new(config);
         let tls = config.tls.as_ref().map(listen::acceptor).transpose()?;
-        let proxy = proxy(&config, lasting, before)?;
-        let hapax = lasting.hapax.clone().namespace(&config.namespace);
+        let proxy = proxy(&config, runtime, before)?;
+        let hapax = runtime.hapax.clone().namespace(&config.namespace);
         let earlier = before.map(|before| &before.principals);
         let lists = config.principals();
         let principals = Directory::start(
             &lists,
             &config,
-            lasting.secret,
-            lasting.metrics.clone(),
+            runtime.secret,
+            runtime.metrics.clone(),
             earlier,
         )
         .await?;
-        let stack = Stack::new(&config, &hapax, &principals, &proxy, lasting)?;
+        let stack = Stack::new(&config, &hapax, &principals, &proxy, runtime)?;
         let wire = wire::Settings::new(&config.timeouts, &config.limits, sensitive_fields(&config));
         let generation = before.map_or(0, |before| before.generation + 1);
         Ok(Live {
@@ -88,7 +88,7 @@ impl Live {
 
 /// The connections to the upstream: those there are, if the upstream is the same; else new ones.
 /// The old ones go with the last request that began under the old configuration.
-fn proxy(config: &Config, lasting: &Lasting, before: Option<&Live>) -> Result<Proxy, String> {
+fn proxy(config: &Config, runtime: &Runtime, before: Option<&Live>) -> Result<Proxy, String> {
     let is_same = |before: &&Live| {
         let (timeouts, earlier) = (&config.timeouts, &before.config.timeouts);
         // A file may hold something else by now.
@@ -99,6 +99,6 @@ fn proxy(config: &Config, lasting: &Lasting, before: Option<&Live>) -> Result<Pr
     };
     match before.filter(is_same) {
         Some(before) => Ok(before.proxy.clone()),
-        None => Proxy::new(config, lasting.metrics.clone(), lasting.tunnels.clone()),
+        None => Proxy::new(config, runtime.metrics.clone(), runtime.tunnels.clone()),
     }
 }

@@ -16,15 +16,15 @@ const REQUESTS_MAX: usize = 64 << 10;
 /// counted, and nothing is refused.
 ///
 /// What is kept are digests under a seed that this process alone has.
-pub struct Suspects {
+pub struct PrincipalChanges {
     seen: Cache<u64, u64>,
     seed: RandomState,
     is_said: AtomicBool,
 }
 
-impl Default for Suspects {
+impl Default for PrincipalChanges {
     fn default() -> Self {
-        Suspects {
+        PrincipalChanges {
             seen: Cache::new(REQUESTS_MAX),
             seed: RandomState::new(),
             is_said: AtomicBool::new(false),
@@ -32,7 +32,7 @@ impl Default for Suspects {
     }
 }
 
-impl Suspects {
+impl PrincipalChanges {
     /// Tells the log, once, what a suspicion means.
     pub fn say_once(&self) {
         if !self.is_said.swap(true, Ordering::Relaxed) {
@@ -48,7 +48,7 @@ impl Suspects {
         self.seed.build_hasher()
     }
 
-    /// A digest for [`seen`](Suspects::seen): of method, path, key and body digest, or of a
+    /// A digest for [`seen`](PrincipalChanges::seen): of method, path, key and body digest, or of a
     /// principal.
     pub fn digest(&self, what: impl Hash) -> u64 {
         self.seed.hash_one(what)
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn the_same_request_under_another_principal_is_noticed_once_per_change() {
-        let suspects = Suspects::default();
+        let suspects = PrincipalChanges::default();
         let request = |body: &str| suspects.digest(("POST", "/charges", "k", body));
         let (ada, bob) = (suspects.digest("ada"), suspects.digest("bob"));
         for (body, principal, suspected) in [
@@ -90,11 +90,14 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_and_digests_are_of_this_process() {
-        let suspects = Suspects::default();
+        let suspects = PrincipalChanges::default();
         for request in 0..REQUESTS_MAX as u64 * 3 {
             suspects.seen(request, 1);
         }
         assert!(suspects.seen.len() <= REQUESTS_MAX);
-        assert_ne!(suspects.digest("ada"), Suspects::default().digest("ada"));
+        assert_ne!(
+            suspects.digest("ada"),
+            PrincipalChanges::default().digest("ada")
+        );
     }
 }

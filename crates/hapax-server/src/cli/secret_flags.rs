@@ -8,12 +8,12 @@ use crate::config::{PrincipalSource, PrincipalSources, StoreUrl};
 /// What was typed, good or not. The parser of flags would repeat what it does not understand, a
 /// password too; this one takes everything, and what is wrong is said later.
 #[derive(Clone)]
-pub(super) struct TypedStore(Result<StoreUrl, String>);
+pub(super) struct StoreFlag(Result<StoreUrl, String>);
 
-impl TypedStore {
+impl StoreFlag {
     /// For clap.
-    pub(super) fn parse(text: &str) -> Result<TypedStore, Infallible> {
-        Ok(TypedStore(text.parse()))
+    pub(super) fn parse(text: &str) -> Result<StoreFlag, Infallible> {
+        Ok(StoreFlag(text.parse()))
     }
 
     /// The store as it may be shown: without its password.
@@ -43,22 +43,22 @@ impl TypedStore {
 /// One source of principals as somebody typed it, good or not: its URL may hold a secret, which the
 /// parser of flags would repeat.
 #[derive(Clone)]
-pub(super) struct TypedSource(Result<PrincipalSource, String>);
+pub(super) struct PrincipalFlag(Result<PrincipalSource, String>);
 
-impl TypedSource {
+impl PrincipalFlag {
     /// For clap.
-    pub(super) fn parse(text: &str) -> Result<TypedSource, Infallible> {
-        Ok(TypedSource(text.parse()))
+    pub(super) fn parse(text: &str) -> Result<PrincipalFlag, Infallible> {
+        Ok(PrincipalFlag(text.parse()))
     }
 
     /// The list that was typed; `None` if there is none.
-    pub(super) fn list(typed: &[TypedSource]) -> Result<Option<PrincipalSources>, Exit> {
+    pub(super) fn list(typed: &[PrincipalFlag]) -> Result<Option<PrincipalSources>, Exit> {
         if typed.is_empty() {
             return Ok(None);
         }
         let sources = typed
             .iter()
-            .map(|TypedSource(source)| source.clone())
+            .map(|PrincipalFlag(source)| source.clone())
             .collect::<Result<Vec<_>, _>>();
         let sources = sources
             .and_then(PrincipalSources::new)
