@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::fixture::{Said, charges, hapax, hapax_with_input, id};
+use super::fixture::{Said, charges, hapax, id};
 
 fn requests(files: &[(&str, &str)]) -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("a directory");
@@ -272,33 +272,6 @@ fn multipart_differs_by_parts() {
         run(directory.path(), &["a", "--mode", "multipart"])
             .stdout
             .contains("as multipart, 2 parts")
-    );
-}
-
-#[test]
-fn canonical_json_is_written_or_it_is_said_why_not() {
-    let directory = requests(&[]);
-    let canonical = |text: &str, args: &[&str]| {
-        hapax_with_input(
-            directory.path(),
-            &[&["fingerprint", "--json-canonical"][..], args].concat(),
-            text.as_bytes(),
-        )
-    };
-    let said = canonical(" {\"b\": 1.00, \"a\": \"\\u00e9\"} ", &[]);
-    assert_eq!(
-        (said.code, said.stdout.as_str()),
-        (0, "{\"a\":\"é\",\"b\":1.00}\n")
-    );
-    assert_eq!(
-        canonical("{\"b\":1,\"a\":2}", &["--omit", "/b"]).stdout,
-        "{\"a\":2}\n"
-    );
-    let said = canonical("{\"a\":1,\"a\":1}", &[]);
-    assert_eq!((said.code, said.stdout.as_str()), (1, ""));
-    assert_eq!(
-        said.stderr,
-        "hapax: this body is compared byte for byte: the name \"a\" is in one object twice\n"
     );
 }
 

@@ -9,7 +9,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use hapax::FingerprintPolicy;
-use hapax::core::fingerprint::{BodyMode, Pointer, Selection, canonical};
+use hapax::core::fingerprint::{BodyMode, Pointer, Selection};
 
 use self::request::Request;
 use self::subject::Subject;
@@ -28,14 +28,11 @@ const BYTES_MAX: u64 = (64 << 20) + (64 << 10);
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The request; with --explain two of them. - is standard input
-    #[arg(value_name = "FILE", required_unless_present = "json_canonical")]
+    #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     /// Compare two requests and say which part differs; exit code 1 if one does
-    #[arg(long, conflicts_with = "json_canonical")]
+    #[arg(long)]
     explain: bool,
-    /// Read a JSON body from standard input and write the text that counts
-    #[arg(long, conflicts_with = "files")]
-    json_canonical: bool,
     /// Compare as the routes of this configuration do, each request by the route that it takes
     #[arg(long, value_name = "FILE", conflicts_with_all = ["mode", "omit", "only", "headers", "namespace"])]
     config: Option<PathBuf>,
@@ -78,9 +75,6 @@ enum Mode {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Exit> {
-    if args.json_canonical {
-        return canonical_text(args);
-    }
     let rules = Rules::new(args)?;
     let subject = |file: &Path| -> Result<Subject, Exit> {
         let wrong = |why: String| Exit::usage(format!("{}: {why}", shown(file)));
@@ -189,24 +183,6 @@ impl Args {
             (_, only) => Selection::Only(only.to_vec()),
         }
     }
-}
-
-fn canonical_text(args: &Args) -> Result<(), Exit> {
-    let json = canonical::json(&read(Path::new("-"))?, &args.selection()).map_err(|odd| {
-        Exit::failed(format!(
-            "this body is compared byte for byte: {}",
-            text::line(&odd.to_string())
-        ))
-    })?;
-    let json = json.to_string();
-    // Exact for programs; spelled so that nothing acts on a terminal where it goes to one.
-    let shown = if text::terminal_width().is_some() {
-        text::json(&json).into_owned()
-    } else {
-        json
-    };
-    text::emit(&format!("{shown}\n"));
-    Ok(())
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, Exit> {

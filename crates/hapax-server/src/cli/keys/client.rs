@@ -74,6 +74,23 @@ impl Client {
         })
     }
 
+    /// The answer to a question without a token, in whole no later than `patience`.
+    pub(in crate::cli) async fn get(
+        &self,
+        path: &str,
+        patience: Duration,
+    ) -> Result<(StatusCode, Bytes), ClientError> {
+        let asked = async {
+            let stream = self.connect().await?;
+            let exchange = self.exchange(stream, Method::GET, path, None).await;
+            exchange.map_err(|why| self.unclear(&why))
+        };
+        let late = || self.unreachable("no answer in time");
+        timeout(patience, asked)
+            .await
+            .unwrap_or_else(|_| Err(late()))
+    }
+
     /// Whether somebody is there at all.
     pub(super) async fn reach(&self) -> Result<(), ClientError> {
         self.connect().await.map(drop)
@@ -122,20 +139,21 @@ impl Client {
     }
 
     async fn connect(&self) -> Result<TcpStream, ClientError> {
-        let lost = |why: String| {
-            ClientError::Unreachable(format!(
-                "nobody answers at {}: {why}. Is the gateway running, and is this its admin listener?",
-                self.authority
-            ))
-        };
         match timeout(CONNECT_TIMEOUT, TcpStream::connect(&self.authority)).await {
             Ok(Ok(stream)) => Ok(stream),
-            Ok(Err(error)) => Err(lost(error.to_string())),
-            Err(_) => Err(lost(format!(
+            Ok(Err(error)) => Err(self.unreachable(&error.to_string())),
+            Err(_) => Err(self.unreachable(&format!(
                 "no connection within {} s",
                 CONNECT_TIMEOUT.as_secs()
             ))),
         }
+    }
+
+    fn unreachable(&self, why: &str) -> ClientError {
+        ClientError::Unreachable(format!(
+            "nobody answers at {}: {why}. Is the gateway running, and is this its admin listener?",
+            self.authority
+        ))
     }
 
     async fn ask<T: DeserializeOwned>(
