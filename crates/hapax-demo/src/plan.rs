@@ -1,6 +1,6 @@
 //! The storm before it breaks: who orders what and when, how patiently, with how many clicks, and
-//! what goes wrong for which order. The seed decides all of it, so that the storm with Hapax and the
-//! one without meet the same orders and faults.
+//! what goes wrong for which order. The seed decides all of it, so that the storm with Hapax and
+//! the one without meet the same orders and faults.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! The gateway: the library's own layer around a service that proxies.
 //!
-//! `stack.rs` is the path of one request; `runtime.rs` is everything that one configuration makes, and
-//! `reload/` puts another in its place. `listen/` takes connections and `wire/` reads their bytes
-//! with a stricter eye than hyper's; `forward.rs` says which fields pass; `upstream/` sends a
+//! `stack.rs` is the path of one request; `runtime.rs` is everything that one configuration makes,
+//! and `reload/` puts another in its place. `listen/` takes connections and `wire/` reads their
+//! bytes with a stricter eye than hyper's; `forward.rs` says which fields pass; `upstream/` sends a
 //! request once; `probe.rs` asks there what became of one.
 
 mod access;

@@ -2,8 +2,8 @@
 //! that is gone costs a line in the log now and then.
 //!
 //! Spans, batches and OTLP are the SDK's; only this HTTP client is ours, some 150 lines. The one
-//! that `opentelemetry-otlp` offers (reqwest, with rustls) would add 31 crates to the program, among
-//! them `url` with its Unicode tables, and another way to find certificate authorities. What
+//! that `opentelemetry-otlp` offers (reqwest, with rustls) would add 31 crates to the program,
+//! among them `url` with its Unicode tables, and another way to find certificate authorities. What
 //! says that spans are lost, and which `OTEL_*` variable is wrong, would be ours all the same.
 
 use std::fmt;

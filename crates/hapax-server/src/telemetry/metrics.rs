@@ -253,7 +253,8 @@ impl Metrics {
         self.0.upstream_surplus.inc();
     }
 
-    /// The same request was seen under another principal: see [`PrincipalChanges`](super::PrincipalChanges).
+    /// The same request was seen under another principal: see
+    /// [`PrincipalChanges`](super::PrincipalChanges).
     pub fn suspected_principal(&self) {
         self.0.suspected_principals.inc();
     }

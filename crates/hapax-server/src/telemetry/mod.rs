@@ -1,9 +1,9 @@
 //! What the gateway tells: logs, metrics, traces.
 //!
-//! Logs, metrics and traces, and none of them has a key, a principal or a body. [`logs`] and the [`StderrWriter`]
-//! go to standard error, [`Metrics`] are asked for, [`Traces`] are sent to whoever the environment
-//! names. [`Timed`] measures a store, [`PrincipalChanges`] notices one request under two principals,
-//! [`Unknowns`] counts what waits to be settled and what takes long.
+//! None of them has a key, a principal or a body. [`logs`] go to standard error through the
+//! [`StderrWriter`], [`Metrics`] are asked for, [`Traces`] are sent to the collector that the
+//! environment names. [`Timed`] measures a store, [`PrincipalChanges`] notices one request under
+//! two principals, [`Unknowns`] counts what waits to be settled and what takes long.
 
 mod collected;
 mod events;

@@ -73,9 +73,9 @@ mod tests {
 
     #[test]
     fn the_same_request_under_another_principal_is_noticed_once_per_change() {
-        let suspects = PrincipalChanges::default();
-        let request = |body: &str| suspects.digest(("POST", "/charges", "k", body));
-        let (ada, bob) = (suspects.digest("ada"), suspects.digest("bob"));
+        let changes = PrincipalChanges::default();
+        let request = |body: &str| changes.digest(("POST", "/charges", "k", body));
+        let (ada, bob) = (changes.digest("ada"), changes.digest("bob"));
         for (body, principal, suspected) in [
             ("5", ada, false),
             ("5", ada, false),
@@ -84,19 +84,19 @@ mod tests {
             ("5", bob, false),
             ("5", ada, true),
         ] {
-            assert_eq!(suspects.seen(request(body), principal), suspected, "{body}");
+            assert_eq!(changes.seen(request(body), principal), suspected, "{body}");
         }
     }
 
     #[test]
     fn memory_is_bounded_and_digests_are_of_this_process() {
-        let suspects = PrincipalChanges::default();
+        let changes = PrincipalChanges::default();
         for request in 0..REQUESTS_MAX as u64 * 3 {
-            suspects.seen(request, 1);
+            changes.seen(request, 1);
         }
-        assert!(suspects.seen.len() <= REQUESTS_MAX);
+        assert!(changes.seen.len() <= REQUESTS_MAX);
         assert_ne!(
-            suspects.digest("ada"),
+            changes.digest("ada"),
             PrincipalChanges::default().digest("ada")
         );
     }
