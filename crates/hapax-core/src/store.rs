@@ -6,7 +6,7 @@
 //!    step: between the two nothing else happens to that record.
 //!    [`guard::judge`](crate::guard::judge) *is* the judgement; a store that cannot call it inside
 //!    its transaction must do the same in its own language, and the contract suite of
-//!    `hapax-testkit` holds it to that.
+//!    `hapax-contract` holds it to that.
 //! 2. **Losing tells.** A write whose condition does not hold changes nothing and returns the
 //!    current record.
 //! 3. **Durable before visible.** When `put_if` returns [`Written::Won`], the write survives the

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax::store::sqlite::{OpenError, Options, Sqlite, View};
+use hapax_contract::Bench;
 use hapax_core::answer::Answer;
 use hapax_core::fingerprint::{Fingerprint, FingerprintPolicy};
 use hapax_core::record::{AttemptToken, Head, State};
@@ -13,7 +14,7 @@ use hapax_core::store::{
     Change, Claim, Condition, Finish, Lifetime, ListQuery, Put, StoreErrorKind, Written,
 };
 use hapax_core::{Key, Memory, Principal, RecordId, Scope, Secret, Store};
-use hapax_testkit::{Bench, ManualClock, history};
+use hapax_testkit::{ManualClock, history};
 use tempfile::TempDir;
 
 async fn open(path: &Path, clock: &ManualClock) -> Sqlite {
@@ -37,7 +38,7 @@ mod contract {
         Bench::by_hand(Arc::new(store), clock).keeping(directory)
     }
 
-    hapax_testkit::store_contract!(sqlite);
+    hapax_contract::store_contract!(sqlite);
 }
 
 #[tokio::test]

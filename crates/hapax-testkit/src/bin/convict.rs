@@ -20,7 +20,7 @@ type Choice = (&'static str, &'static str, &'static [&'static str]);
 
 /// The suites, quick ones first: the first that notices a bug convicts it. None of them knows that
 /// bugs are planted.
-const SUITES: &[Choice] = &[("hapax-testkit", "memory", &[]), ("hapax", "once", &[])];
+const SUITES: &[Choice] = &[("hapax-contract", "memory", &[]), ("hapax", "once", &[])];
 
 /// The same for bugs in the Postgres store. All at once: mostly they wait for their server, and the
 /// first that fails is enough. Histories tell what the contract, case by case, would tell much

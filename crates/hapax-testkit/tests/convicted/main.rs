@@ -4,8 +4,7 @@ mod planted;
 
 use std::sync::Arc;
 
-use hapax_testkit::contract::CASES;
-use hapax_testkit::{Bench, ManualClock};
+use hapax_contract::{Bench, CASES, ManualClock};
 use planted::{Bug, Planted};
 
 /// Every bug, and a case that must notice it.

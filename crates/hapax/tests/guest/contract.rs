@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use hapax_contract::Bench;
 use hapax_core::{Memory, Secret};
-use hapax_testkit::{Bench, history};
+use hapax_testkit::history;
 
 use super::shop::Shop;
 
@@ -13,7 +14,7 @@ async fn guest() -> Bench {
     Bench::by_hand(Arc::new(guest), shop.clock.clone()).keeping(shop)
 }
 
-hapax_testkit::store_contract!(guest);
+hapax_contract::store_contract!(guest);
 
 #[tokio::test]
 async fn random_histories_are_the_same_in_memory_and_as_a_guest() {

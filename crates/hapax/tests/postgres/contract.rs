@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hapax_testkit::{Bench, ManualClock, contract};
+use hapax_contract::{Bench, ManualClock};
 
 use crate::company::InCompany;
 use crate::nodes::Nodes;
@@ -15,7 +15,7 @@ macro_rules! tests {
             #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
             async fn $case() {
                 if let Some(bench) = $make().await {
-                    hapax_testkit::contract::run(stringify!($case), bench).await;
+                    hapax_contract::run(stringify!($case), bench).await;
                 }
             }
         )*)*
@@ -23,16 +23,16 @@ macro_rules! tests {
 }
 
 mod directly {
-    hapax_testkit::__store_contract_cases! { [tests] [super::directly_shared] }
+    hapax_contract::__store_contract_cases! { [tests] [super::directly_shared] }
 }
 
 mod through_pgbouncer {
-    hapax_testkit::__store_contract_cases! { [tests] [super::pooled] }
+    hapax_contract::__store_contract_cases! { [tests] [super::pooled] }
 }
 
 /// A batch takes another way through the database than one write alone, and two nodes meet there.
 mod in_company {
-    hapax_testkit::__store_contract_cases! { [tests] [super::two_nodes_in_company] }
+    hapax_contract::__store_contract_cases! { [tests] [super::two_nodes_in_company] }
 }
 
 async fn directly_shared() -> Option<Bench> {
@@ -72,7 +72,7 @@ async fn what_takes_a_year_or_solitude_holds_by_a_hand_turned_clock() {
         };
         let clock = ManualClock::new();
         let store = place::ByHand::open(&url, clock.clone()).await;
-        contract::run(
+        hapax_contract::run(
             case,
             Bench::by_hand(Arc::new(store), clock).dropping_in_bulk(),
         )

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hapax::Postgres;
+use hapax_contract::{Bench, CASES};
 use hapax_core::audit::{LogEntry, LogQuery, Note};
 use hapax_core::scope::PrincipalId;
 use hapax_core::store::{
@@ -12,8 +13,6 @@ use hapax_core::store::{
     Written,
 };
 use hapax_core::{AttemptToken, Head, Put, RecordId, Store};
-use hapax_testkit::Bench;
-use hapax_testkit::contract::CASES;
 use tokio::sync::Barrier;
 
 use crate::lanes::{claim, finish, won};

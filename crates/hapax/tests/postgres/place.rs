@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 use hapax::Postgres;
 use hapax::store::postgres::{ConnectOptions, Options, schema};
+use hapax_contract::{Bench, ManualClock};
 use hapax_core::audit::{LogEntry, LogQuery, Note};
 use hapax_core::scope::PrincipalId;
 use hapax_core::store::{
@@ -13,7 +14,6 @@ use hapax_core::store::{
 };
 use hapax_core::{Head, RecordId, Store};
 use hapax_testkit::servers::{self, PgBouncer};
-use hapax_testkit::{Bench, ManualClock};
 use tokio::sync::{Mutex, OnceCell};
 use tokio_postgres::{Client, NoTls};
 

@@ -392,7 +392,7 @@ async fn a_role_needs_nothing_but_what_is_granted() {
         "a_settlement_and_a_forgetting_are_written_down",
         "a_sweep_writes_down_lapsed_attempts",
     ] {
-        hapax_testkit::contract::run(case, bench.clone()).await;
+        hapax_contract::run(case, bench.clone()).await;
     }
     for table in ["heads", "answers_00", "meta", "audit"] {
         let read = place::session(&theirs)

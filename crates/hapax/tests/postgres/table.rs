@@ -4,9 +4,8 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use hapax::Sqlite;
+use hapax_contract::{Bench, CASES, Case, ManualClock};
 use hapax_core::{Memory, Secret};
-use hapax_testkit::contract::{CASES, Case};
-use hapax_testkit::{Bench, ManualClock};
 use tokio::sync::Semaphore;
 
 use crate::place;

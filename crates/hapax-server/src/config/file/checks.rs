@@ -1,6 +1,6 @@
 //! The sections that are about the gateway itself, and what contradicts itself in them.
 
-use hapax_testkit::contract::NAMESPACE;
+use hapax_contract::NAMESPACE;
 
 use super::Overrides;
 use super::section::Section;

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::io::IsTerminal;
 
 use hapax::core::store::StoreError;
-use hapax_testkit::contract::{CASES, Left};
+use hapax_contract::{CASES, Left};
 use serde_json::json;
 
 use super::run::{Judged, Verdict};

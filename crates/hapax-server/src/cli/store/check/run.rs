@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hapax::Store;
 use hapax::core::store::StoreError;
-use hapax_testkit::contract::{Bench, CASES, Case, Left, Tidy};
+use hapax_contract::{Bench, CASES, Case, Left, Tidy};
 use tokio_util::task::AbortOnDropHandle;
 
 /// How long one case may take: many times what the slowest takes on a store that answers within its

@@ -4,8 +4,8 @@
 use std::sync::{Arc, LazyLock};
 use std::time::{Instant, SystemTime};
 
+use hapax_contract::{Bench, store_contract};
 use hapax_core::{Clock, Memory, Secret, Store, Timestamp};
-use hapax_testkit::{Bench, store_contract};
 
 /// The wall clock as it was at the start, and from then on a clock that nobody sets back.
 struct RealClock {

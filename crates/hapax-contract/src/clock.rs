@@ -11,7 +11,7 @@ use hapax_core::{Clock, Timestamp};
 /// ```
 /// use std::time::Duration;
 ///
-/// use hapax_testkit::ManualClock;
+/// use hapax_contract::ManualClock;
 ///
 /// let clock = ManualClock::new();
 /// let before = clock.now();

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant, SystemTime};
 
+use hapax_contract::{Bench, CASES, NAMESPACE, Tidy};
 use hapax_core::store::ListQuery;
 use hapax_core::{Clock, Memory, Secret, State, Store, Timestamp};
-use hapax_testkit::contract::{Bench, CASES, NAMESPACE, Tidy};
 
 /// Real time, which can be turned ahead when the cases are over.
 struct Ahead {

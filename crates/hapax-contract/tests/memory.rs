@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use hapax_contract::{Bench, ManualClock, store_contract};
 use hapax_core::{Memory, Secret};
-use hapax_testkit::{Bench, ManualClock, store_contract};
 
 async fn memory() -> Bench {
     let clock = ManualClock::new();

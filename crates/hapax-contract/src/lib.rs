@@ -2,7 +2,7 @@
 //!
 //! Every promise of [`hapax_core::store`] that can be seen from outside is a [`Case`]: a name that
 //! is a sentence, and a function that panics when a store breaks it.
-//! [`store_contract!`](crate::store_contract) makes a test of each; a program that checks a live
+//! [`store_contract!`] makes a test of each; a program that checks a live
 //! store goes through [`CASES`] itself.
 //!
 //! Every case works on records of its own, so all of them can share one store. What is meant to
@@ -10,8 +10,40 @@
 //! real time gives the same verdict as a fast one under a hand-turned clock. Every namespace of
 //! theirs begins with [`NAMESPACE`]; [`Tidy`] takes away what they leave in a store that others
 //! use.
+//!
+//! A store joins the suite with one line. The crate that does so needs `tokio` with `macros` and
+//! `rt-multi-thread`.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use hapax_contract::{Bench, ManualClock, store_contract};
+//! use hapax_core::{Memory, Secret};
+//!
+//! async fn memory() -> Bench {
+//!     let clock = ManualClock::new();
+//!     let store = Memory::new(Arc::new(clock.clone()), Secret::from_bytes([7; 32]));
+//!     Bench::by_hand(Arc::new(store), clock)
+//! }
+//!
+//! store_contract!(memory);
+//! # fn main() {}
+//! ```
+//!
+//! A store whose clock is its own, and which all cases share, says so, and is tested in real time:
+//!
+//! ```
+//! # use std::sync::Arc;
+//! # use hapax_core::Store;
+//! use hapax_contract::Bench;
+//!
+//! fn bench(live: Arc<dyn Store>) -> Bench {
+//!     Bench::in_real_time(live).shared()
+//! }
+//! ```
 
 mod bench;
+mod clock;
 mod subject;
 mod tidy;
 
@@ -31,6 +63,7 @@ mod sweep;
 use std::pin::Pin;
 
 pub use bench::Bench;
+pub use clock::ManualClock;
 pub use subject::NAMESPACE;
 pub use tidy::{Left, Tidy};
 
@@ -48,7 +81,7 @@ pub struct Case {
 /// What a case returns: it ends, or it panics.
 pub type Verdict = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Runs the case of this name; what the tests of [`store_contract!`](crate::store_contract) call.
+/// Runs the case of this name; what the tests of [`store_contract!`] call.
 pub async fn run(name: &str, bench: Bench) {
     let case = CASES
         .iter()
@@ -80,7 +113,7 @@ macro_rules! __store_contract_tests {
                 // Several threads, so that the races are races.
                 #[::tokio::test(flavor = "multi_thread", worker_threads = 4)]
                 async fn $case() {
-                    $crate::contract::run(stringify!($case), ($make)().await).await;
+                    $crate::run(stringify!($case), ($make)().await).await;
                 }
             )*)*
         }
