@@ -4,10 +4,19 @@
 use std::time::Duration;
 
 /// A generator of choices (SplitMix64: one word of state, good enough to pick steps).
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// From this seed.
+    pub fn new(seed: u64) -> Self {
+        Random(seed)
+    }
+
+    /// From `HAPAX_SEED`, if it is there to repeat a run. Says which.
+    pub fn from_env(default: u64) -> Self {
+        let seed = std::env::var("HAPAX_SEED").ok();
+        let seed = seed.map_or(default, |seed| seed.parse().expect("a seed is a number"));
+        println!("HAPAX_SEED={seed}");
         Random(seed)
     }
 
@@ -18,7 +27,8 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    pub(crate) fn below(&mut self, limit: usize) -> usize {
+    /// Below this limit.
+    pub fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit as u64) as usize
     }
 

@@ -5,7 +5,6 @@
 //! `world.rs` is the gateway of one cell, with an upstream behind it that keeps its own count of
 //! effects. `HAPAX_BLESS=1` rewrites the snapshots.
 
-mod certificates;
 mod client;
 mod disk;
 mod fields;

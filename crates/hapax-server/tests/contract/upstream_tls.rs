@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use hapax_server::config::Config;
+use hapax_testkit::harness::Authority;
 use http::Version;
 
-use crate::certificates::Authority;
 use crate::client::{WAYS, post, without_key};
 use crate::upstream::Upstream;
 use crate::world::World;
@@ -30,7 +30,7 @@ async fn both_agree_on_the_protocol() {
         (&[], Version::HTTP_11),
     ];
     for (protocols, version) in cases {
-        let (directory, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+        let (directory, authority) = (tempfile::tempdir().unwrap(), Authority::default());
         let ca_file = directory.path().join("ca.pem");
         authority.write(&ca_file);
         let world = start(&authority, protocols, &ca_file).await;
@@ -73,8 +73,8 @@ async fn both_agree_on_the_protocol() {
 async fn an_upstream_that_cannot_be_believed_gets_nothing() {
     let (directory, authority, another) = (
         tempfile::tempdir().unwrap(),
-        Authority::new(),
-        Authority::new(),
+        Authority::default(),
+        Authority::default(),
     );
     let ca_file = directory.path().join("ca.pem");
     another.write(&ca_file);

@@ -11,12 +11,12 @@ use hapax::core::store::ListQuery;
 use hapax::{Event, Hapax, Key, Policy};
 use hapax_server::config::{Config, Drain, Route, StoreUrl, Tls};
 use hapax_server::gateway::{Gateway, StartError};
+use hapax_testkit::harness::Authority;
 use hapax_testkit::servers::Postgres;
 use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::certificates::Authority;
 use crate::client::{Asked, Client, Got, Way};
 use crate::disk::Disk;
 use crate::upstream::{Gate, Upstream};
@@ -65,7 +65,7 @@ impl World {
         upstream: Upstream,
         settle: impl FnOnce(&mut Config),
     ) -> World {
-        let (directory, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+        let (directory, authority) = (tempfile::tempdir().unwrap(), Authority::default());
         let mut config = Config::new(format!("http://{}", upstream.address).parse().unwrap());
         config.listen = "127.0.0.1:0".parse().unwrap();
         config.admin = None;

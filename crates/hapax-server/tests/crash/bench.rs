@@ -2,13 +2,12 @@
 
 use std::net::SocketAddr;
 
-use hapax_server::config::{Config, Protocol, StoreUrl};
+use hapax_server::config::{Config, PrincipalSource, Protocol, StoreUrl};
 use hapax_server::gateway::Gateway;
 use tempfile::TempDir;
 
-use super::client::{Answer, Charge, Version, in_time, send};
-use super::gateway;
-use super::upstream::Upstream;
+use super::harness::charges::{Charge, Charged, Upstream, Version, send};
+use super::harness::{self, Answer, in_time};
 
 pub struct Bench {
     pub upstream: Upstream,
@@ -19,16 +18,17 @@ pub struct Bench {
 
 impl Bench {
     pub async fn start() -> Bench {
-        Bench::start_with(|_, _| {}).await
+        Bench::start_with(|_| {}).await
     }
 
-    /// The settings changed by `adjust`, which is told the bench's directory.
-    pub async fn start_with(adjust: impl FnOnce(&mut Config, &std::path::Path)) -> Bench {
+    /// The settings changed by `adjust`.
+    pub async fn start_with(adjust: impl FnOnce(&mut Config)) -> Bench {
         let directory = tempfile::tempdir().unwrap();
-        let upstream = Upstream::start(directory.path());
-        let store = StoreUrl::Sqlite(directory.path().join("hapax.db"));
-        let mut config = gateway::config(store, upstream.address(Protocol::Http1), Protocol::Http1);
-        adjust(&mut config, directory.path());
+        let upstream = Upstream::start(&[Protocol::Http1]);
+        let mut config = harness::config(upstream.address(0));
+        config.principal = PrincipalSource::None.into();
+        config.store = StoreUrl::Sqlite(directory.path().join("hapax.db"));
+        adjust(&mut config);
         let gateway = Gateway::start(config).await.unwrap();
         Bench {
             upstream,
@@ -42,7 +42,7 @@ impl Bench {
     pub async fn stop(self) {
         let drained = self.gateway.drain().await;
         assert_eq!(drained.left_unknown, 0);
-        self.upstream.assert_none_twice();
+        self.upstream.ledger().assert_none_twice();
         drop(self.directory);
     }
 
@@ -54,7 +54,7 @@ impl Bench {
             self.repeat(version, charge).await,
         ];
         assert!(first.is_charged(), "{} got {first:?}", charge.key);
-        second.assert_replays(&first, &charge.key);
+        second.assert_replays(&first);
         first
     }
 
@@ -76,10 +76,10 @@ impl Bench {
 
     /// Every one of these keys had one effect, and no key had two.
     pub fn judge(&self, keys: &[String]) {
-        self.upstream.assert_none_twice();
-        let effects = self.upstream.effects();
+        let ledger = self.upstream.ledger();
+        ledger.assert_none_twice();
         for key in keys {
-            assert_eq!(effects.get(key), Some(&1), "{key}");
+            assert_eq!(ledger.effects_of(key), 1, "{key}");
         }
     }
 }

@@ -1,14 +1,12 @@
 //! HTTP/1.1 clients that hang up after every possible byte, close only their own side, or read a
 //! byte at a time.
 
-use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::bench::Bench;
-use super::client::{self, Answer, BODY, Charge, Version, in_time};
-use super::sockets;
-use super::upstream::hold;
+use super::harness::charges::{self, BODY, Charge, Version};
+use super::harness::{Answer, RawAnswer, in_time, sockets};
 
 /// How a client goes away.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +37,7 @@ fn whole(charge: &Charge) -> Vec<u8> {
 }
 
 async fn send_raw(bench: &Bench, bytes: &[u8]) -> TcpStream {
-    let mut socket = client::connect(bench.address).await.unwrap();
+    let mut socket = charges::connect(bench.address).await.unwrap();
     socket.write_all(bytes).await.unwrap();
     socket
 }
@@ -57,12 +55,12 @@ async fn a_client_that_hangs_up_after_any_byte_of_its_request_costs_no_effect() 
             way.leave(send_raw(&bench, &bytes[..len]).await);
             let retried = bench.retry(Version::Http1, &charge).await;
             assert!(
-                !retried.is_replay || len == bytes.len(),
+                !retried.is_replay() || len == bytes.len(),
                 "{}: part of a request was dispatched",
                 charge.key
             );
-            run_on_retry += usize::from(!retried.is_replay);
-            replayed += usize::from(retried.is_replay);
+            run_on_retry += usize::from(!retried.is_replay());
+            replayed += usize::from(retried.is_replay());
             keys.push(charge.key);
         }
     }
@@ -82,15 +80,15 @@ async fn a_client_that_hangs_up_before_its_answer_gets_it_by_a_retry() {
         for index in 0..20 {
             let round = way.key(&format!("waiting-{index}"));
             let gate = bench.upstream.gate(&round);
-            let charge = Charge::new(round.clone()).held(hold::UNTIL_LET, &round);
+            let charge = Charge::new(round.clone()).held_at(&round);
             let socket = send_raw(&bench, &whole(&charge)).await;
             gate.wait_held(1).await;
             let (own, other) = (socket.local_addr().unwrap(), socket.peer_addr().unwrap());
             way.leave(socket);
             sockets::wait_gone(own, other).await;
-            gate.let_through(1);
+            gate.open(1);
             assert!(
-                bench.retry(Version::Http1, &charge).await.is_replay,
+                bench.retry(Version::Http1, &charge).await.is_replay(),
                 "{}: the attempt ended with its client",
                 charge.key
             );
@@ -119,12 +117,12 @@ async fn a_client_that_hangs_up_after_any_byte_of_its_answer_gets_all_of_it_by_a
                 .unwrap();
             way.leave(socket);
             assert!(
-                bench.retry(Version::Http1, &charge).await.is_replay,
+                bench.retry(Version::Http1, &charge).await.is_replay(),
                 "{}: answered before it was durable",
                 charge.key
             );
             keys.push(charge.key.clone());
-            if is_whole(&read) {
+            if parsed(&read).is_some() {
                 break;
             }
         }
@@ -137,33 +135,17 @@ async fn a_client_that_hangs_up_after_any_byte_of_its_answer_gets_all_of_it_by_a
     bench.stop().await;
 }
 
-/// Whether these bytes are an answer to the end.
-fn is_whole(bytes: &[u8]) -> bool {
-    let text = String::from_utf8_lossy(bytes);
-    let Some((head, body)) = text.split_once("\r\n\r\n") else {
-        return false;
-    };
-    let length = head.lines().find_map(|line| {
-        line.to_ascii_lowercase()
-            .strip_prefix("content-length: ")?
-            .parse()
-            .ok()
-    });
-    length == Some(body.len())
+/// The answer in these bytes, if all of it is there.
+fn parsed(bytes: &[u8]) -> Option<RawAnswer> {
+    let answer = RawAnswer::parse(bytes);
+    (answer.status == 201 && answer.is_whole).then_some(answer)
 }
 
-/// The answer in these bytes, of a connection that was read to its end.
-fn parsed(bytes: &[u8]) -> Answer {
-    assert!(is_whole(bytes), "{}", String::from_utf8_lossy(bytes));
-    let text = String::from_utf8_lossy(bytes);
-    let (head, body) = text.split_once("\r\n\r\n").unwrap();
-    Answer {
-        status: head[9..12].parse().unwrap(),
-        body: Bytes::copy_from_slice(body.as_bytes()),
-        is_replay: head
-            .to_ascii_lowercase()
-            .contains("\nidempotent-replayed: true"),
-    }
+/// Whether this is the replay of an answer that was read by hand.
+fn assert_replays(again: &Answer, first: &RawAnswer) {
+    assert_eq!(first.told(), "201", "{first:?}");
+    assert!(again.is_replay(), "{again:?}");
+    assert_eq!((again.status, &again.body[..]), (201, &first.body[..]));
 }
 
 #[tokio::test]
@@ -175,25 +157,23 @@ async fn a_client_that_closes_only_its_own_side_gets_its_answer() {
         let is_held = index % 2 == 1;
         let round = format!("half-closed-{index}");
         let gate = bench.upstream.gate(&round);
-        let charge = Charge::new(round.clone())
-            .held(if is_held { hold::UNTIL_LET } else { hold::NOT }, &round);
+        let mut charge = Charge::new(round.clone());
+        if is_held {
+            charge = charge.held_at(&round);
+        }
         let mut socket = send_raw(&bench, &whole(&charge)).await;
         socket.shutdown().await.unwrap();
         if is_held {
             gate.wait_held(1).await;
             sockets::wait_gone(socket.local_addr().unwrap(), socket.peer_addr().unwrap()).await;
-            gate.let_through(1);
+            gate.open(1);
         }
         let mut bytes = Vec::new();
         in_time(&charge.key, socket.read_to_end(&mut bytes))
             .await
             .unwrap();
-        let first = parsed(&bytes);
-        assert!(first.is_charged() && !first.is_replay, "{first:?}");
-        bench
-            .retry(Version::Http1, &charge)
-            .await
-            .assert_replays(&first, &charge.key);
+        let first = parsed(&bytes).expect("a whole answer");
+        assert_replays(&bench.retry(Version::Http1, &charge).await, &first);
         keys.push(charge.key);
     }
     println!(
@@ -227,7 +207,7 @@ async fn a_client_that_closes_its_own_side_within_its_request_has_asked_for_noth
             String::from_utf8_lossy(&refusal)
         );
         assert!(
-            !bench.retry(Version::Http1, &charge).await.is_replay,
+            !bench.retry(Version::Http1, &charge).await.is_replay(),
             "{}: part of a request was dispatched",
             charge.key
         );
@@ -246,19 +226,17 @@ async fn a_client_that_reads_a_byte_at_a_time_gets_its_answer() {
     let bench = Bench::start().await;
     let mut keys = Vec::new();
     for index in 0..10 {
-        let charge = Charge {
-            answer_bytes: 2_000,
-            ..Charge::new(format!("slow-{index}"))
-        };
+        let mut charge = Charge::new(format!("slow-{index}"));
+        charge.answer_bytes = 2_000;
         let mut socket = send_raw(&bench, &whole(&charge)).await;
         let mut bytes = Vec::new();
-        while !is_whole(&bytes) {
+        let first = loop {
             bytes.push(in_time(&charge.key, socket.read_u8()).await.unwrap());
-        }
-        bench
-            .retry(Version::Http1, &charge)
-            .await
-            .assert_replays(&parsed(&bytes), &charge.key);
+            if let Some(first) = parsed(&bytes) {
+                break first;
+            }
+        };
+        assert_replays(&bench.retry(Version::Http1, &charge).await, &first);
         keys.push(charge.key);
     }
     println!("read a byte at a time: {} times, all replayed", keys.len());

@@ -2,22 +2,26 @@
 
 use std::fmt;
 
+use hapax::Policy;
 use hapax_server::config::Protocol;
 use hapax_testkit::crash;
 
-use super::gateway;
+use super::harness::charges::Upstream;
+use super::harness::node::{self, Birth};
 use super::round::{Point, Round};
-use super::upstream::Upstream;
 
 /// Kills in all; `HAPAX_KILLS` asks for more.
 const KILLS: usize = 1_000;
+
+/// What the upstream speaks.
+const PROTOCOLS: [Protocol; 2] = [Protocol::Http1, Protocol::Http2];
 
 const TEST: &str = "kill::no_key_is_dispatched_twice_whenever_the_gateway_is_killed";
 
 #[test]
 fn no_key_is_dispatched_twice_whenever_the_gateway_is_killed() {
     if crash::role().is_some() {
-        return gateway::serve();
+        return node::serve();
     }
     let kills = std::env::var("HAPAX_KILLS")
         .map_or(KILLS, |kills| kills.parse().unwrap())
@@ -90,29 +94,34 @@ impl fmt::Display for Verdict {
 
 async fn kill_at(point: Point, kills: usize) -> Verdict {
     let directory = tempfile::tempdir().unwrap();
-    let upstream = Upstream::start(directory.path());
+    let upstream = Upstream::start(&PROTOCOLS);
     let mut verdict = Verdict::default();
     let mut open = Round::default();
     for number in 0..=kills {
-        let (mut child, address) =
-            gateway::start(TEST, directory.path(), &upstream, protocol(point, number));
+        let spoken = protocol(point, number);
+        let birth = Birth {
+            test: TEST,
+            store: format!("sqlite:{}", directory.path().join("hapax.db").display()),
+            upstream: upstream.address(spoken),
+            protocol: PROTOCOLS[spoken],
+            listen: ([127, 0, 0, 1], 0).into(),
+            lease: Policy::default().lease,
+        };
+        let (mut child, address) = birth.complete();
         open.retry_all(address, &mut verdict).await;
         open.judge(&upstream);
         if number == kills {
             break;
         }
-        open = Round::send_and_kill(point, number, &mut child, address, &upstream).await;
+        open = Round::send_and_kill(point, number, &mut child, address, (&upstream, spoken)).await;
         verdict.kills += 1;
     }
     verdict
 }
 
-/// Both, two rounds each, so that they meet both versions of the client's.
-fn protocol(point: Point, number: usize) -> Protocol {
+/// Which of the [`PROTOCOLS`] the gateway speaks with the upstream. Both, two rounds each, so that
+/// they meet both versions of the client's.
+fn protocol(point: Point, number: usize) -> usize {
     // Over HTTP/2 nobody can tell when half an answer has left the upstream.
-    if point == Point::AnswerHalfSent || number % 4 < 2 {
-        Protocol::Http1
-    } else {
-        Protocol::Http2
-    }
+    usize::from(point != Point::AnswerHalfSent && number % 4 >= 2)
 }

@@ -5,15 +5,11 @@
 #![allow(unreachable_pub, reason = "modules of one test binary")]
 
 mod bench;
-mod client;
-mod gateway;
 mod hangup;
+#[path = "../harness/mod.rs"]
+mod harness;
 mod kill;
-mod program;
-mod random;
 mod round;
-mod sockets;
 mod store;
 mod streams;
 mod term;
-mod upstream;

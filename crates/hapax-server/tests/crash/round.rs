@@ -4,22 +4,29 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
+use bytes::Bytes;
 use hapax_testkit::crash::Child;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::client::{self, Answer, Charge, Version, send};
-use super::gateway::IN_FLIGHT_MIN;
+use super::harness::charges::{
+    self, BODY, Charge, Charged, Halt, Hold, Upstream, Version, connect, send,
+};
+use super::harness::{Answer, in_time, node, sockets};
 use super::kill::Verdict;
-use super::sockets;
-use super::upstream::{Gate, Upstream, hold};
+
+/// Attempts that must be in flight for a kill to count.
+const IN_FLIGHT_MIN: usize = 16;
+/// What HTTP/2 lets a peer send before it hears more, unless told otherwise (RFC 9113 section
+/// 6.9.2).
+pub const WINDOW_BYTES: usize = 65_535;
 
 /// Requests that the upstream holds while others go on to the point.
 const CROWD: usize = 18;
 /// Requests that go on: the first of them to come to the point stands still there.
 const RUNNERS: usize = 4;
 /// More than fits into a client's window.
-const LONG_ANSWER_BYTES: usize = 3 * client::WINDOW_BYTES;
+const LONG_ANSWER_BYTES: usize = 3 * WINDOW_BYTES;
 
 /// The named points of an attempt behind a gateway, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,12 +80,12 @@ impl Point {
 
     /// Where in the upstream the others are meanwhile: on both sides of their effect, unless the
     /// point says otherwise.
-    fn crowd_hold(self, index: usize) -> &'static str {
+    fn crowd_hold(self, index: usize) -> Hold {
         match self {
-            Point::UpstreamHasRead => hold::BEFORE_EFFECT,
-            Point::UpstreamHasActed => hold::AFTER_EFFECT,
-            _ if index.is_multiple_of(2) => hold::BEFORE_EFFECT,
-            _ => hold::AFTER_EFFECT,
+            Point::UpstreamHasRead => Hold::BeforeEffect,
+            Point::UpstreamHasActed => Hold::AfterEffect,
+            _ if index.is_multiple_of(2) => Hold::BeforeEffect,
+            _ => Hold::AfterEffect,
         }
     }
 }
@@ -98,7 +105,7 @@ impl Round {
         number: usize,
         child: &mut Child,
         address: SocketAddr,
-        upstream: &Upstream,
+        (upstream, spoken): (&Upstream, usize),
     ) -> Round {
         let name = format!("{number}");
         let version = if number.is_multiple_of(2) {
@@ -116,12 +123,12 @@ impl Round {
         let gate = upstream.gate(&name);
         let steady = tokio::spawn(send_steadily(name, version, address));
         for index in 0..CROWD {
-            senders.send(point.crowd_hold(index), 0);
+            senders.send(Some(point.crowd_hold(index)), 0);
         }
         gate.wait_held(CROWD).await;
         let mut acknowledged = BTreeMap::new();
         senders
-            .go_on_to(point, child, &gate, &mut acknowledged)
+            .go_on_to(point, child, (upstream, spoken), &mut acknowledged)
             .await;
         assert!(
             gate.held() >= IN_FLIGHT_MIN,
@@ -162,7 +169,7 @@ impl Round {
     fn note(&mut self, key: String, answer: &Answer, verdict: &mut Verdict) {
         verdict.keys += 1;
         if let Some(first) = self.acknowledged.get(&key) {
-            answer.assert_replays(first, &key);
+            answer.assert_replays(first);
             verdict.acknowledged += 1;
         }
         assert!(
@@ -171,9 +178,7 @@ impl Round {
         );
         match answer {
             _ if answer.is_unknown() => verdict.unknown += 1,
-            Answer {
-                is_replay: true, ..
-            } => verdict.replayed += 1,
+            _ if answer.is_replay() => verdict.replayed += 1,
             _ => verdict.run_on_retry += 1,
         }
         if answer.is_charged() {
@@ -184,14 +189,10 @@ impl Round {
     /// The ledger's word: at most one dispatch for each key, exactly one effect for each that was
     /// answered with success.
     pub fn judge(&self, upstream: &Upstream) {
-        upstream.assert_none_twice();
-        let effects = upstream.effects();
+        let ledger = upstream.ledger();
+        ledger.assert_none_twice();
         for key in &self.definite {
-            assert_eq!(
-                effects.get(key),
-                Some(&1),
-                "{key} was answered with success"
-            );
+            assert_eq!(ledger.effects_of(key), 1, "{key} was answered with success");
         }
     }
 }
@@ -224,17 +225,17 @@ struct Senders {
 }
 
 impl Senders {
-    fn charge(&mut self, hold: &'static str, answer_bytes: usize) -> Charge {
-        let key = format!("{}-{}", self.round, self.charges.len());
-        let charge = Charge {
-            answer_bytes,
-            ..Charge::new(key).held(hold, &self.round)
-        };
+    fn charge(&mut self, hold: Option<Hold>, answer_bytes: usize) -> Charge {
+        let mut charge = Charge::new(format!("{}-{}", self.round, self.charges.len()));
+        charge.answer_bytes = answer_bytes;
+        if let Some(hold) = hold {
+            charge = charge.held(hold, &self.round);
+        }
         self.charges.push(charge.clone());
         charge
     }
 
-    fn send(&mut self, hold: &'static str, answer_bytes: usize) {
+    fn send(&mut self, hold: Option<Hold>, answer_bytes: usize) {
         let (charge, address, version) =
             (self.charge(hold, answer_bytes), self.address, self.version);
         self.tasks
@@ -246,33 +247,34 @@ impl Senders {
         &mut self,
         point: Point,
         child: &mut Child,
-        gate: &Gate,
+        (upstream, spoken): (&Upstream, usize),
         acknowledged: &mut BTreeMap<String, Answer>,
     ) {
         let address = self.address;
         match point {
             Point::UpstreamHasRead | Point::UpstreamHasActed => {}
             Point::BodyHalfRead => {
-                let charge = self.charge(hold::NOT, 0);
+                let charge = self.charge(None, 0);
                 self.send_specially(charge, |charge, landed| {
-                    client::send_half_a_body(address, charge, landed)
+                    charges::send_half_a_body(address, charge, landed)
                 })
                 .await;
             }
             Point::AnswerHalfWritten => {
-                let charge = self.charge(hold::NOT, LONG_ANSWER_BYTES);
+                let charge = self.charge(None, LONG_ANSWER_BYTES);
                 self.send_specially(charge, |charge, landed| {
-                    client::read_half_an_answer(address, charge, landed)
+                    read_half_an_answer(address, charge, landed)
                 })
                 .await;
             }
             Point::AnswerHalfSent => {
-                self.send(hold::HALF_SENT, 0);
-                let (own, reader) = gate.wait_half_sent().await;
+                let landed = upstream.halt(spoken, Halt::HalfSent);
+                self.send(None, 0);
+                let (own, reader) = in_time("half an answer leaves", landed).await.unwrap();
                 sockets::wait_read(own, reader).await;
             }
             Point::AfterAnswer => {
-                let charge = self.charge(hold::NOT, 0);
+                let charge = self.charge(None, 0);
                 let answer = send(address, self.version, &charge)
                     .await
                     .expect("nobody has killed it yet");
@@ -284,8 +286,8 @@ impl Senders {
             | Point::BeforeCompletion
             | Point::AfterCompletion
             | Point::BeforeAnswer => {
-                child.say(&format!("arm {}", point.name()));
-                (0..RUNNERS).for_each(|_| self.send(hold::NOT, 0));
+                node::arm(child, point.name(), IN_FLIGHT_MIN);
+                (0..RUNNERS).for_each(|_| self.send(None, 0));
                 let in_flight: usize = child
                     .wait_for(&format!("at {} with ", point.name()))
                     .parse()
@@ -308,4 +310,33 @@ impl Senders {
         self.tasks.spawn(async move { (key, sent.await) });
         has_landed.await.expect("it gets as far as it should");
     }
+}
+
+/// Reads as much of a long answer as fits into the window, and says so; never makes room for the
+/// rest.
+async fn read_half_an_answer(
+    address: SocketAddr,
+    charge: Charge,
+    landed: oneshot::Sender<()>,
+) -> Option<Answer> {
+    assert!(charge.answer_bytes > WINDOW_BYTES);
+    let (sender, connection) = h2::client::handshake(connect(address).await?).await.ok()?;
+    tokio::spawn(connection);
+    let (response, mut stream) = sender
+        .ready()
+        .await
+        .ok()?
+        .send_request(charge.request_http2(()), false)
+        .ok()?;
+    stream.send_data(Bytes::from(BODY), true).ok()?;
+    let mut body = response.await.ok()?.into_body();
+    let mut read = 0;
+    while read < WINDOW_BYTES {
+        read += body.data().await?.ok()?.len();
+    }
+    landed.send(()).ok()?;
+    if let Some(Ok(more)) = body.data().await {
+        panic!("{} bytes came that there was no room for", more.len());
+    }
+    None
 }

@@ -8,8 +8,8 @@ use hapax_server::config::{Route, StoreUrl};
 use hapax_testkit::disk::{Tmpfs, run_unshared};
 
 use super::bench::Bench;
-use super::client::{Charge, Version, in_time, send};
-use super::upstream::hold;
+use super::harness::charges::{Charge, Version, send};
+use super::harness::in_time;
 
 const STORE_TIMEOUT: Duration = Duration::from_millis(100);
 /// A request asks the store for a claim and for a completion, and each may take its timeout; the
@@ -20,6 +20,12 @@ const DISK_BYTES: u64 = 16 << 20;
 const ANSWER_BYTES: usize = 256 << 10;
 /// So many claims at the most fit into what the log has left of its last page.
 const CLAIMS_THAT_MAY_FIT: usize = 100;
+
+/// The same with a large answer.
+fn large(mut charge: Charge) -> Charge {
+    charge.answer_bytes = ANSWER_BYTES;
+    charge
+}
 
 /// Mounts a disk and does the test on it, here or where it may; says so if nowhere.
 fn on_a_small_disk<F: Future<Output = ()>>(test: &str, work: impl FnOnce(Tmpfs) -> F) {
@@ -48,7 +54,7 @@ fn on_a_small_disk<F: Future<Output = ()>>(test: &str, work: impl FnOnce(Tmpfs) 
 /// room.
 async fn bench_on(disk: &Tmpfs) -> Bench {
     let store: PathBuf = disk.path().join("hapax.db");
-    Bench::start_with(|config, _| {
+    Bench::start_with(|config| {
         config.store = StoreUrl::Sqlite(store);
         let policy = Policy {
             store_timeout: STORE_TIMEOUT,
@@ -72,11 +78,8 @@ fn a_store_lost_before_the_claim_is_a_503_in_time_and_costs_no_effect() {
         let filler = disk.leave_free(0);
         let mut keys = Vec::new();
         let refused = loop {
-            let charge = Charge {
-                answer_bytes: ANSWER_BYTES,
-                ..Charge::new(format!("full-{}", keys.len()))
-            };
-            let dispatched_before = bench.upstream.dispatches().len();
+            let charge = large(Charge::new(format!("full-{}", keys.len())));
+            let dispatched_before = bench.upstream.ledger().dispatches.len();
             let asked_at = Instant::now();
             let answer = send(bench.address, Version::Http1, &charge)
                 .await
@@ -88,7 +91,7 @@ fn a_store_lost_before_the_claim_is_a_503_in_time_and_costs_no_effect() {
             );
             keys.push(charge.key.clone());
             if answer.is_problem("store-unavailable")
-                && bench.upstream.dispatches().len() == dispatched_before
+                && bench.upstream.ledger().dispatches.len() == dispatched_before
             {
                 assert_eq!(answer.status, 503);
                 break charge;
@@ -100,17 +103,9 @@ fn a_store_lost_before_the_claim_is_a_503_in_time_and_costs_no_effect() {
         };
         drop(filler);
         let retried = bench.retry(Version::Http1, &refused).await;
-        assert!(!retried.is_replay, "it had never been dispatched");
+        assert!(!retried.is_replay(), "it had never been dispatched");
         for key in &keys {
-            bench
-                .retry(
-                    Version::Http1,
-                    &Charge {
-                        answer_bytes: ANSWER_BYTES,
-                        ..Charge::new(key)
-                    },
-                )
-                .await;
+            bench.retry(Version::Http1, &large(Charge::new(key))).await;
         }
         println!(
             "store lost before the claim: {} requests until one got 503 undispatched; run on retry",
@@ -127,16 +122,13 @@ fn a_store_lost_after_dispatch_is_a_503_and_a_later_retry_replays() {
     on_a_small_disk(TEST, |disk| async move {
         let bench = bench_on(&disk).await;
         let gate = bench.upstream.gate("lost");
-        let charge = Charge {
-            answer_bytes: ANSWER_BYTES,
-            ..Charge::new("lost").held(hold::UNTIL_LET, "lost")
-        };
+        let charge = large(Charge::new("lost").held_at("lost"));
         let (address, first) = (bench.address, charge.clone());
         let first = tokio::spawn(async move { send(address, Version::Http1, &first).await });
         gate.wait_held(1).await;
         let filler = disk.leave_free(0);
         let let_at = Instant::now();
-        gate.let_through(1);
+        gate.open(1);
         let first = in_time("the first caller", first).await.unwrap().unwrap();
         assert!(
             let_at.elapsed() < ANSWERED_WITHIN,
@@ -148,23 +140,16 @@ fn a_store_lost_after_dispatch_is_a_503_and_a_later_retry_replays() {
             "{first:?}"
         );
 
-        let while_full = send(
-            address,
-            Version::Http1,
-            &Charge {
-                waits: false,
-                ..charge.again()
-            },
-        )
-        .await
-        .unwrap();
+        let while_full = send(address, Version::Http1, &charge.again().waiting(0))
+            .await
+            .unwrap();
         assert!(
             while_full.status >= 400,
             "an answer that is not durable was told: {while_full:?}"
         );
         drop(filler);
         let retried = bench.retry(Version::Http1, &charge).await;
-        assert!(retried.is_replay, "{retried:?}");
+        assert!(retried.is_replay(), "{retried:?}");
         assert_eq!(retried.body.len(), ANSWER_BYTES);
         println!(
             "store lost after dispatch: the caller got 503, a repeat meanwhile {}, a later one the replay",

@@ -7,8 +7,9 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
 use super::bench::Bench;
-use super::client::{self, BODY, Charge, Version, WINDOW_BYTES, in_time};
-use super::upstream::hold;
+use super::harness::charges::{self, BODY, Charge, Version};
+use super::harness::in_time;
+use super::round::WINDOW_BYTES;
 
 /// When a client goes away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,12 +65,11 @@ async fn a_client_that_goes_away_at_any_moment_of_a_stream_gets_its_answer_by_a_
 /// Says whether a retry got a replay.
 async fn go_away(bench: &Bench, moment: Moment, way: Way, key: &str) -> bool {
     let gate = bench.upstream.gate(key);
-    let is_held = moment == Moment::BeforeAnswer;
-    let charge = Charge::new(key).held(if is_held { hold::UNTIL_LET } else { hold::NOT }, key);
-    let charge = Charge {
-        answer_bytes: 3 * WINDOW_BYTES,
-        ..charge
-    };
+    let mut charge = Charge::new(key);
+    charge.answer_bytes = 3 * WINDOW_BYTES;
+    if moment == Moment::BeforeAnswer {
+        charge = charge.held_at(key);
+    }
     let mut stream = Stream::open(bench, &charge).await;
     match moment {
         Moment::AfterHead => {}
@@ -88,8 +88,8 @@ async fn go_away(bench: &Bench, moment: Moment, way: Way, key: &str) -> bool {
     }
     stream.arrived().await;
     stream.leave(way).await;
-    gate.let_through(1);
-    bench.retry(Version::Http2, &charge).await.is_replay
+    gate.open(1);
+    bench.retry(Version::Http2, &charge).await.is_replay()
 }
 
 /// A request under way, on a connection of its own.
@@ -103,7 +103,7 @@ struct Stream {
 
 impl Stream {
     async fn open(bench: &Bench, charge: &Charge) -> Stream {
-        let socket: TcpStream = client::connect(bench.address).await.unwrap();
+        let socket: TcpStream = charges::connect(bench.address).await.unwrap();
         let (requests, mut connection) = h2::client::handshake(socket).await.unwrap();
         let pings = connection.ping_pong().unwrap();
         let connection = tokio::spawn(async move { drop(connection.await) });

@@ -7,12 +7,12 @@ use std::path::Path;
 use hapax::core::record::State;
 use hapax::core::store::ListQuery;
 use hapax::{Hapax, Sqlite};
+use hapax_server::config::Protocol;
+use hapax_testkit::random::Random;
 use tokio::task::JoinSet;
 
-use super::client::{Answer, Charge, Version, send};
-use super::program::Program;
-use super::random::Random;
-use super::upstream::{Gate, Upstream, hold};
+use super::harness::charges::{Charge, Charged, Upstream, Version, send};
+use super::harness::{self, Answer, Gate, Program, Signal};
 
 const TIMES: usize = 50;
 /// Clients that send one request after the other.
@@ -23,6 +23,17 @@ const HELD: usize = 8;
 const ANSWERS_MAX: usize = 40;
 /// More than will ever come.
 const EVERY_ONE: usize = 1 << 20;
+
+/// Starts the program on the store of a directory, to give attempts so long when it is told to stop.
+fn serve(directory: &Path, upstream: &Upstream, deadline: &str) -> Program {
+    let (store, upstream) = (directory.join("hapax.db"), upstream.address(0));
+    let settings = format!(
+        "listen = \"127.0.0.1:0\"\nadmin = \"off\"\nstore = \"sqlite:{}\"\nprincipal = \"none\"\n\
+         [upstream]\nurl = \"http://{upstream}\"\n[drain]\nnotice = \"50ms\"\ndeadline = \"{deadline}\"\n",
+        store.display(),
+    );
+    Program::serve(&mut harness::serve_command(directory, &settings))
+}
 
 fn block_on(test: impl Future<Output = ()>) {
     tokio::runtime::Builder::new_multi_thread()
@@ -37,13 +48,13 @@ fn block_on(test: impl Future<Output = ()>) {
 fn under_load_a_signal_to_stop_loses_no_attempt() {
     let mut random = Random::from_env(4);
     let directory = tempfile::tempdir().unwrap();
-    let upstream = Upstream::start(directory.path());
+    let upstream = Upstream::start(&[Protocol::Http1]);
     block_on(async {
         let (mut sum, mut open) = (Sum::default(), Load::default());
         for number in 0..=TIMES {
-            let mut program = Program::start(directory.path(), &upstream, "5s");
-            open.retry_all(program.address, &mut sum).await;
-            upstream.assert_none_twice();
+            let mut program = serve(directory.path(), &upstream, "5s");
+            open.retry_all(program.clients, &mut sum).await;
+            upstream.ledger().assert_none_twice();
             if number == TIMES {
                 break;
             }
@@ -102,7 +113,7 @@ async fn load_and_stop(
             Version::Http2
         };
         clients.spawn(send_until_stopped(
-            program.address,
+            program.clients,
             version,
             format!("{round}-{client}"),
             round.clone(),
@@ -110,13 +121,13 @@ async fn load_and_stop(
     }
     for _ in 0..answers {
         gate.wait_held(HELD + 1).await;
-        gate.let_through(1);
+        gate.open(1);
     }
     gate.wait_held(HELD).await;
-    program.terminate();
+    program.signal(Signal::TERM);
     let in_flight = gate.held();
     program.wait_for("draining");
-    gate.let_through(EVERY_ONE);
+    gate.open(EVERY_ONE);
 
     let mut load = Load {
         in_flight,
@@ -129,7 +140,7 @@ async fn load_and_stop(
     }
     let status = program.ended();
     assert_eq!(status.code(), Some(0), "{status}");
-    load.dispatched = upstream.dispatches().into_keys().collect();
+    load.dispatched = upstream.ledger().dispatches.into_keys().collect();
     load
 }
 
@@ -143,7 +154,7 @@ async fn send_until_stopped(
 ) -> (Vec<Charge>, BTreeMap<String, Answer>) {
     let (mut charges, mut acknowledged) = (Vec::new(), BTreeMap::new());
     loop {
-        let charge = Charge::new(format!("{name}-{}", charges.len())).held(hold::UNTIL_LET, &round);
+        let charge = Charge::new(format!("{name}-{}", charges.len())).held_at(&round);
         charges.push(charge.clone());
         match send(address, version, &charge).await {
             Some(answer) if answer.is_charged() => acknowledged.insert(charge.key, answer),
@@ -172,7 +183,7 @@ impl Load {
             sum.keys += 1;
             match self.acknowledged.get(key) {
                 Some(first) => {
-                    answer.assert_replays(first, key);
+                    answer.assert_replays(first);
                     sum.acknowledged += 1;
                 }
                 None => {
@@ -180,7 +191,7 @@ impl Load {
                         !self.dispatched.contains(key),
                         "{key} was dispatched, and its client not answered"
                     );
-                    assert!(!answer.is_replay, "{key} was never dispatched");
+                    assert!(!answer.is_replay(), "{key} was never dispatched");
                     sum.refused += 1;
                 }
             }
@@ -194,10 +205,7 @@ async fn hold_one(
     gate: &Gate,
     round: &str,
 ) -> tokio::task::JoinHandle<Option<Answer>> {
-    let (address, charge) = (
-        program.address,
-        Charge::new(round).held(hold::UNTIL_LET, round),
-    );
+    let (address, charge) = (program.clients, Charge::new(round).held_at(round));
     let caller = tokio::spawn(async move { send(address, Version::Http1, &charge).await });
     gate.wait_held(1).await;
     caller
@@ -205,28 +213,26 @@ async fn hold_one(
 
 /// After a restart, the key is held as unknown and not sent again.
 async fn assert_held(directory: &Path, upstream: &Upstream, key: &str) {
-    let program = Program::start(directory, upstream, "5s");
-    let retried = send(program.address, Version::Http1, &Charge::new(key))
+    let program = serve(directory, upstream, "5s");
+    let retried = send(program.clients, Version::Http1, &Charge::new(key))
         .await
         .unwrap();
     assert!(retried.status == 409 && retried.is_unknown(), "{retried:?}");
-    assert_eq!(
-        (upstream.dispatches().get(key), upstream.effects().get(key)),
-        (Some(&1), Some(&1))
-    );
+    let ledger = upstream.ledger();
+    assert_eq!((ledger.dispatches_of(key), ledger.effects_of(key)), (1, 1));
 }
 
 #[test]
 fn a_second_signal_ends_the_program_at_once() {
     let directory = tempfile::tempdir().unwrap();
-    let upstream = Upstream::start(directory.path());
+    let upstream = Upstream::start(&[Protocol::Http1]);
     block_on(async {
-        let mut program = Program::start(directory.path(), &upstream, "1h");
+        let mut program = serve(directory.path(), &upstream, "1h");
         let gate = upstream.gate("twice");
         let caller = hold_one(&program, &gate, "twice").await;
-        program.terminate();
+        program.signal(Signal::TERM);
         program.wait_for("draining");
-        program.terminate();
+        program.signal(Signal::TERM);
         let status = program.ended();
         assert_eq!(status.code(), Some(130), "{status}");
         assert_eq!(caller.await.unwrap(), None);
@@ -237,12 +243,12 @@ fn a_second_signal_ends_the_program_at_once() {
 #[test]
 fn an_attempt_longer_than_the_deadline_is_marked_as_unknown_before_the_program_ends() {
     let directory = tempfile::tempdir().unwrap();
-    let upstream = Upstream::start(directory.path());
+    let upstream = Upstream::start(&[Protocol::Http1]);
     block_on(async {
-        let mut program = Program::start(directory.path(), &upstream, "100ms");
+        let mut program = serve(directory.path(), &upstream, "100ms");
         let gate = upstream.gate("too-long");
         let caller = hold_one(&program, &gate, "too-long").await;
-        program.terminate();
+        program.signal(Signal::TERM);
         let status = program.ended();
         assert_eq!(status.code(), Some(0), "{status}");
         let told = caller.await.unwrap().expect("the caller is told");

@@ -9,8 +9,8 @@ use tokio::sync::watch;
 
 use super::client::{Answer, Order, place, try_place};
 use super::install::{self, Language};
-use super::random::Random;
 use super::world::{NODES, World};
+use hapax_testkit::random::Random;
 
 const CALLERS: usize = 6;
 /// Each while requests were under way, every other one of a gateway.

@@ -21,6 +21,4 @@ mod pages;
 mod paths;
 mod program;
 mod psql;
-#[path = "../crash/random.rs"]
-mod random;
 mod world;

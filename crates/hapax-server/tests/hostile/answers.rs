@@ -4,7 +4,9 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use crate::frames::{self, ACK, END_STREAM, GOAWAY, PREFACE, RST_STREAM, Received, SETTINGS};
+use hapax_testkit::harness::frames::{
+    self, ACK, END_STREAM, GOAWAY, PREFACE, RST_STREAM, Received, SETTINGS,
+};
 
 /// Whoever does not hear within this time what became of a connection never will.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -8,7 +8,7 @@
 
 mod answers;
 mod cases;
-mod frames;
+
 #[expect(
     dead_code,
     reason = "shared with the slow clients, which need other parts of it"
@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use answers::{Answer, Outcome};
 use cases::{Case, Input, NONCE_BYTES, SECOND};
-use frames::{END_HEADERS, END_STREAM, Frame};
 use gateway::Gateway;
+use hapax_testkit::harness::frames::{END_HEADERS, END_STREAM, Frame};
 use upstreams::Upstream;
 use verdict::{Run, Stragglers};
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::client::{Answer, Charge, in_time, send};
+use super::harness::charges::{Charge, Charged, Version, send};
+use super::harness::{Answer, in_time};
 
 /// How long a repeat waits for an attempt that is under way, in seconds.
 const WAIT: u32 = 5;
@@ -31,7 +32,7 @@ pub async fn insist(key: String, first: Option<Answer>, balancer: SocketAddr) ->
         }
         answer = in_time(
             "an answer through the load balancer",
-            send(balancer, &charge),
+            send(balancer, Version::Http1, &charge),
         )
         .await;
         sent += 1;
@@ -52,7 +53,7 @@ pub async fn go_on_and_on(name: String, balancer: SocketAddr, stop: Arc<AtomicBo
     let mut told = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         let key = format!("{name}-{}", told.len());
-        let first = send(balancer, &Charge::new(&key)).await;
+        let first = send(balancer, Version::Http1, &Charge::new(&key)).await;
         told.push(insist(key, first, balancer).await);
     }
     told

@@ -1,15 +1,15 @@
 //! Nodes whose clocks are an hour apart and jump: nothing depends on them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use hapax_server::config::Protocol;
 use hapax_testkit::servers::{Postgres, faketime_file};
 use tempfile::TempDir;
 
-use super::client::{Charge, answer};
-use super::database;
-use super::program::{Program, Settings};
-use super::upstream::Upstream;
+use super::harness::charges::{Charge, Charged, Upstream, Version, answer, send};
+use super::harness::{self, Program};
+use super::serve;
 
 /// Where the clocks of the nodes jump to, from the true time. They begin at the first line.
 const STEPS: [[&str; 3]; 4] = [
@@ -38,7 +38,10 @@ impl World {
             .map(|node| directory.path().join(format!("clock-{node}")))
             .collect();
         set(&clocks, STEPS[0]);
-        let (store, upstream) = (database::migrated(postgres), Upstream::start(clocks.len()));
+        let (store, upstream) = (
+            harness::migrated(postgres),
+            Upstream::start(&[Protocol::Http1; 3]),
+        );
         let defaults = format!(
             "lease = \"{}s\"\nretention = \"{}s\"",
             LEASE.as_secs(),
@@ -47,13 +50,12 @@ impl World {
         let mut nodes = Vec::new();
         for (node, clock) in clocks.iter().enumerate() {
             let environment = faketime_file(clock)?;
-            let settings = Settings {
-                store: &store,
-                upstream: upstream.address(node),
-                defaults: &defaults,
-                environment: &environment,
-            };
-            nodes.push(Program::start(&settings));
+            nodes.push(serve(
+                &store,
+                upstream.address(node),
+                &defaults,
+                &environment,
+            ));
         }
         Some(World {
             nodes,
@@ -69,15 +71,9 @@ impl World {
 }
 
 fn set(clocks: &[PathBuf], offsets: [&str; 3]) {
-    let write = |clock: &Path, offset: &str| {
-        let new = clock.with_extension("new");
-        std::fs::write(&new, format!("{offset}\n")).unwrap();
-        std::fs::rename(new, clock).unwrap();
-    };
-    clocks
-        .iter()
-        .zip(offsets)
-        .for_each(|(clock, offset)| write(clock, offset));
+    for (clock, offset) in clocks.iter().zip(offsets) {
+        harness::replace(clock, &format!("{offset}\n"));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -87,14 +83,14 @@ async fn no_lease_is_over_early_or_late_because_a_clock_is_wrong() {
     };
     let gate = world.upstream.gate("long");
     let first = tokio::spawn(answer(
-        world.nodes[0].address,
+        world.nodes[0].clients,
         &Charge::new("long").held_at("long"),
     ));
     gate.wait_held(1).await;
     let (begun, mut asked) = (Instant::now(), 0);
     while begun.elapsed() < LEASE * 3 {
         world.step(asked / 8);
-        let repeat = answer(world.nodes[1 + asked % 2].address, &Charge::new("long")).await;
+        let repeat = answer(world.nodes[1 + asked % 2].clients, &Charge::new("long")).await;
         assert!(
             repeat.is_problem("in-flight"),
             "taken for over after {:?}: {repeat:?}",
@@ -103,17 +99,17 @@ async fn no_lease_is_over_early_or_late_because_a_clock_is_wrong() {
         asked += 1;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    gate.let_through(1);
+    gate.open(1);
     let first = first.await.unwrap();
-    assert!(first.is_charged() && !first.is_replay, "{first:?}");
+    assert!(first.is_charged() && !first.is_replay(), "{first:?}");
 
     // One that is lost, while every clock goes on jumping.
     let lost = tokio::spawn({
         let (node, charge) = (
-            world.nodes[0].address,
+            world.nodes[0].clients,
             Charge::new("lost").held_at("nowhere"),
         );
-        async move { super::client::send(node, &charge).await }
+        async move { send(node, Version::Http1, &charge).await }
     });
     while world.upstream.ledger().dispatches_of("lost") == 0 {
         tokio::task::yield_now().await;
@@ -123,7 +119,7 @@ async fn no_lease_is_over_early_or_late_because_a_clock_is_wrong() {
     assert_eq!(lost.await.unwrap(), None);
     world.step(1);
     for node in &world.nodes[1..] {
-        let told = answer(node.address, &Charge::new("lost").waiting(30)).await;
+        let told = answer(node.clients, &Charge::new("lost").waiting(30)).await;
         assert!(told.is_unknown(), "{told:?}");
     }
     assert!(
@@ -152,9 +148,9 @@ async fn answers_expire_and_fences_grow_by_the_databases_clock() {
     for number in 0..24 {
         world.step(number / 6);
         let (key, asked_at) = (format!("turn-{number}"), Instant::now());
-        let first = answer(world.nodes[number % 3].address, &Charge::new(&key)).await;
+        let first = answer(world.nodes[number % 3].clients, &Charge::new(&key)).await;
         assert!(
-            first.is_charged() && !first.is_replay,
+            first.is_charged() && !first.is_replay(),
             "{key} got {first:?}"
         );
         let fence = world.upstream.ledger().dispatches[&key][0];
@@ -173,13 +169,13 @@ async fn answers_expire_and_fences_grow_by_the_databases_clock() {
                 world.step(step / 16);
                 step += 1;
                 let sent_at = Instant::now();
-                let repeat = answer(world.nodes[node % 3].address, &Charge::new(key)).await;
+                let repeat = answer(world.nodes[node % 3].clients, &Charge::new(key)).await;
                 if repeat.is_problem("key-expired") {
                     let age = asked_at.elapsed();
                     assert!(age >= RETENTION, "{key} expired after {age:?}");
                     break;
                 }
-                repeat.assert_replays(first, key);
+                repeat.assert_replays(first);
                 replays += 1;
                 let age = sent_at.duration_since(*asked_at);
                 assert!(age < RETENTION + SLACK, "{key} was replayed after {age:?}");

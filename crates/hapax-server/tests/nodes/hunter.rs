@@ -10,13 +10,12 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::caller::{Told, insist};
-use super::client::{self, Answer, Charge, in_time, send};
-use super::node::Birth;
+use super::harness::charges::{self, Charge, Halt, Upstream, Version, send};
+use super::harness::node::{self, Birth};
+use super::harness::{Answer, in_time, sockets};
 use super::point::{Point, Way};
-use super::random::Random;
 use super::sluice::{Commit, Sluices};
-use super::sockets;
-use super::upstream::{Halt, Upstream};
+use hapax_testkit::random::Random;
 
 /// Requests that are sent to the node to come to the point: the first of them stands still there,
 /// and the others are wherever they are.
@@ -29,6 +28,7 @@ pub type Prey = (Point, JoinHandle<Told>);
 
 pub struct Hunter<'a> {
     pub birth: Birth,
+    pub number: usize,
     pub upstream: &'a Upstream,
     pub sluices: Sluices,
     pub balancer: SocketAddr,
@@ -48,7 +48,7 @@ impl Hunter<'_> {
             return self.kill_while_it_starts();
         }
         let begun = Instant::now();
-        let mut child = self.birth.complete();
+        let (mut child, _) = self.birth.complete();
         self.start_took = begun.elapsed();
         let runtime = self.runtime.clone();
         runtime.block_on(async {
@@ -81,12 +81,12 @@ impl Hunter<'_> {
             (Point::WaitingForAnother, _) => self.wait_for_another(point, child).await,
             (_, Way::OfItself) => {}
             (_, Way::Armed) => {
-                child.say(&format!("arm {}", point.name()));
+                node::arm(child, point.name(), 0);
                 self.send_runners(point, None);
                 child.wait_for(&format!("at {}", point.name()));
             }
             (_, Way::Upstream(halt)) => {
-                let landed = self.upstream.halt(self.birth.number, halt);
+                let landed = self.upstream.halt(self.number, halt);
                 self.send_runners(point, None);
                 let (own, reader) = in_time("a request stands still in the upstream", landed)
                     .await
@@ -107,7 +107,7 @@ impl Hunter<'_> {
     fn key(&self, point: Point) -> String {
         format!(
             "{}-{}-{}",
-            self.birth.number,
+            self.number,
             point.name().replace(' ', "-"),
             self.prey.len()
         )
@@ -131,7 +131,7 @@ impl Hunter<'_> {
         for _ in 0..RUNNERS {
             self.send(point, |charge| {
                 let charge = gate.into_iter().fold(charge, Charge::held_at);
-                async move { send(node, &charge).await }
+                async move { send(node, Version::Http1, &charge).await }
             });
         }
     }
@@ -140,7 +140,7 @@ impl Hunter<'_> {
         let (node, (landed, has_landed)) = (self.birth.listen, oneshot::channel());
         self.send_runners(point, None);
         self.send(point, |charge| {
-            client::send_half_a_body(node, charge, landed)
+            charges::send_half_a_body(node, charge, landed)
         });
         in_time("the node reads half a body", has_landed)
             .await
@@ -151,7 +151,7 @@ impl Hunter<'_> {
         let (node, (landed, has_landed)) = (self.birth.listen, oneshot::channel());
         self.send_runners(point, Some(NEVER));
         self.send(point, |charge| async move {
-            let answer = send(node, &charge).await;
+            let answer = send(node, Version::Http1, &charge).await;
             let _ = landed.send(());
             answer
         });
@@ -173,7 +173,7 @@ impl Hunter<'_> {
             let (gone, is_gone) = oneshot::channel::<()>();
             let held = key.clone();
             self.send(point, |charge| async move {
-                let answer = send(other, &charge.held_at(&held)).await;
+                let answer = send(other, Version::Http1, &charge.held_at(&held)).await;
                 drop(gone);
                 answer
             });
@@ -182,13 +182,13 @@ impl Hunter<'_> {
                 _ = is_gone => {}
             }
         };
-        child.say(&format!("arm {}", point.name()));
+        node::arm(child, point.name(), 0);
         let (balancer, waiter) = (self.balancer, Charge::new(&key).waiting(5));
-        let caller = self
-            .runtime
-            .spawn(async move { insist(key, send(node, &waiter).await, balancer).await });
+        let caller = self.runtime.spawn(async move {
+            insist(key, send(node, Version::Http1, &waiter).await, balancer).await
+        });
         self.prey.push((point, caller));
         child.wait_for(&format!("at {}", point.name()));
-        other.let_through(1);
+        other.open(1);
     }
 }

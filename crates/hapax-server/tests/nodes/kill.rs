@@ -8,20 +8,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use hapax_server::config::Protocol;
 use hapax_testkit::crash;
 use hapax_testkit::servers::{HaProxy, Port, Postgres};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 use super::caller::{Told, go_on_and_on};
-use super::client::{Charge, answer};
-use super::database;
+use super::harness;
+use super::harness::charges::{Charge, Charged, Ledger, Upstream, answer};
+use super::harness::node::{self, Birth};
 use super::hunter::Hunter;
-use super::node::{self, Birth};
 use super::point::Point;
-use super::random::Random;
 use super::sluice::{self, Sluices};
-use super::upstream::{Ledger, Upstream};
+use hapax_testkit::random::Random;
 
 /// Kills in all; `HAPAX_KILLS` asks for more or less.
 const KILLS: usize = 1_000;
@@ -49,9 +49,9 @@ fn no_key_is_dispatched_twice_whichever_node_is_killed_wherever() {
     let Some(balancer) = HaProxy::in_front_of(&nodes) else {
         return;
     };
-    let store = database::migrated(postgres);
-    postgres.psql(database::name(&store), sluice::MAKE);
-    let upstream = Upstream::start(NODES);
+    let store = harness::migrated(postgres);
+    postgres.psql(harness::database_name(&store), sluice::MAKE);
+    let upstream = Upstream::start(&[Protocol::Http1; NODES]);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -59,9 +59,10 @@ fn no_key_is_dispatched_twice_whichever_node_is_killed_wherever() {
         .unwrap();
     let births = |number: usize| Birth {
         test: TEST,
-        number,
-        store: store.clone(),
+        // The name by which the database knows it.
+        store: format!("{store}?application_name=node-{number}"),
         upstream: upstream.address(number),
+        protocol: Protocol::Http1,
         listen: nodes[number],
         lease: LEASE,
     };
@@ -83,6 +84,7 @@ fn no_key_is_dispatched_twice_whichever_node_is_killed_wherever() {
     let hunters: Vec<Hunter<'_>> = (0..NODES)
         .map(|number| Hunter {
             birth: births(number),
+            number,
             upstream: &upstream,
             sluices: runtime.block_on(Sluices::of(number, &store)),
             balancer: balancer.address(),
@@ -161,14 +163,14 @@ fn hunt(
     let points = Point::ALL
         .iter()
         .cycle()
-        .skip(hunter.birth.number * Point::ALL.len() / NODES)
+        .skip(hunter.number * Point::ALL.len() / NODES)
         .take(kills);
     let killed = points.map(|point| {
         hunter.kill_at(*point);
         *point
     });
     let killed = killed.collect();
-    let node = hunter.birth.complete();
+    let (node, _) = hunter.birth.complete();
     (killed, hunter.prey, node)
 }
 
@@ -185,9 +187,9 @@ fn repeat_all(runtime: &Runtime, balancer: SocketAddr, told: &[(&str, Told)]) {
             repeats.spawn(async move {
                 let again = answer(balancer, &charge).await;
                 match first.is_charged() {
-                    true => again.assert_replays(&first, &charge.key),
+                    true => again.assert_replays(&first),
                     false => assert!(
-                        again.is_unknown() || again.is_charged() && again.is_replay,
+                        again.is_unknown() || again.is_charged() && again.is_replay(),
                         "{} got {again:?}",
                         charge.key
                     ),
@@ -263,7 +265,7 @@ impl Verdict {
         self.sent += told.sent;
         match &told.answer {
             answer if answer.is_unknown() => self.unknown += 1,
-            answer if answer.is_replay => self.replayed += 1,
+            answer if answer.is_replay() => self.replayed += 1,
             _ => self.charged += 1,
         }
     }

@@ -9,24 +9,34 @@
 #![allow(unreachable_pub, reason = "modules of one test binary")]
 
 mod caller;
-mod client;
 mod clocks;
-mod database;
+#[path = "../harness/mod.rs"]
+mod harness;
 mod hunter;
 mod kill;
-mod node;
 mod outage;
 mod point;
-mod program;
-#[path = "../crash/random.rs"]
-mod random;
 mod sluice;
-#[path = "../crash/sockets.rs"]
-#[expect(
-    dead_code,
-    reason = "shared with the crashes of a single gateway, which need more of it"
-)]
-mod sockets;
-mod upstream;
 mod waiters;
 mod zombies;
+
+use std::net::SocketAddr;
+
+use harness::Program;
+
+/// The program on a database that it shares with others, with these lines of `[defaults]`.
+fn serve(
+    store: &str,
+    upstream: SocketAddr,
+    defaults: &str,
+    environment: &[(String, String)],
+) -> Program {
+    let settings = format!(
+        "listen = \"127.0.0.1:0\"\nadmin = \"off\"\nstore = \"{store}\"\nprincipal = \"none\"\n\
+         [upstream]\nurl = \"http://{upstream}\"\n[defaults]\n{defaults}\n"
+    );
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = harness::serve_command(directory.path(), &settings);
+    command.envs(environment.iter().map(|(name, value)| (name, value)));
+    Program::serve(&mut command).keep(directory)
+}

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use hapax_server::config::Protocol;
 use hapax_testkit::servers::{FaultProxy, Postgres};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::client::{Answer, Charge, answer};
-use super::database;
-use super::program::{Program, Settings};
-use super::upstream::Upstream;
+use super::harness::charges::{Charge, Charged, Upstream, answer};
+use super::harness::{self, Answer, Program, in_time};
+use super::serve;
 
 const NODES: usize = 3;
 const OUTAGES: [Outage; 2] = [Outage::Killed, Outage::Silent];
@@ -78,20 +78,17 @@ fn without_its_database_a_node_refuses_in_time_and_serves_again_when_it_is_back(
         .enable_all()
         .build()
         .unwrap();
-    let (store, upstream) = (database::migrated(&postgres), Upstream::start(NODES));
+    let (store, upstream) = (
+        harness::migrated(&postgres),
+        Upstream::start(&[Protocol::Http1; NODES]),
+    );
     let proxy = runtime.block_on(FaultProxy::in_front_of(postgres.address()));
     let store = store.replace(
         &postgres.address().to_string(),
         &proxy.address().to_string(),
     );
-    let settings = |node| Settings {
-        store: &store,
-        upstream: upstream.address(node),
-        defaults: "",
-        environment: &[],
-    };
     let nodes: Vec<Program> = (0..NODES)
-        .map(|node| Program::start(&settings(node)))
+        .map(|node| serve(&store, upstream.address(node), "", &[]))
         .collect();
 
     let (stop, counts) = (
@@ -104,7 +101,7 @@ fn without_its_database_a_node_refuses_in_time_and_serves_again_when_it_is_back(
         let calling = call(
             format!("caller-{caller}"),
             node,
-            nodes[node].address,
+            nodes[node].clients,
             stop.clone(),
             counts.clone(),
         );
@@ -119,7 +116,7 @@ fn without_its_database_a_node_refuses_in_time_and_serves_again_when_it_is_back(
         runtime.block_on(gate.wait_held(NODES * HELD));
         outage.begin(&mut postgres, &proxy);
         // Their effects are done, and there is nowhere to write it down.
-        gate.let_through(NODES * HELD);
+        gate.open(NODES * HELD);
         runtime.block_on(everybody(&counts, "is refused", |count| count.refused));
         for (key, first) in begun {
             let first = runtime.block_on(first).unwrap();
@@ -182,7 +179,7 @@ fn begin(
     let charge = Charge::new(&key).held_at(&format!("outage-{outage}"));
     (
         key,
-        runtime.spawn(answer(nodes[attempt % NODES].address, &charge)),
+        runtime.spawn(answer(nodes[attempt % NODES].clients, &charge)),
     )
 }
 
@@ -238,7 +235,7 @@ async fn everybody(counts: &watch::Sender<[Count; NODES]>, what: &str, count: fn
             .zip(&wanted)
             .all(|(node, wanted)| count(node) >= *wanted)
     });
-    super::client::in_time(&what, has_happened).await.unwrap();
+    in_time(&what, has_happened).await.unwrap();
 }
 
 /// Everything once more, at another node, when all is well: what was acknowledged is replayed, and
@@ -246,13 +243,13 @@ async fn everybody(counts: &watch::Sender<[Count; NODES]>, what: &str, count: fn
 async fn repeat(nodes: &[Program], told: &[Told], held: &[String]) {
     for told in told {
         let again = settled(
-            nodes[(told.node + 1) % NODES].address,
+            nodes[(told.node + 1) % NODES].clients,
             &told.key,
             Answer::is_unknown,
         )
         .await;
         match told.answer.is_charged() {
-            true => again.assert_replays(&told.answer, &told.key),
+            true => again.assert_replays(&told.answer),
             false => assert!(
                 again.is_charged() || again.is_unknown(),
                 "{} got {again:?}",
@@ -262,9 +259,9 @@ async fn repeat(nodes: &[Program], told: &[Told], held: &[String]) {
     }
     for (number, key) in held.iter().enumerate() {
         // It may have lapsed before it could be written down that it has ended.
-        let again = settled(nodes[(number + 1) % NODES].address, key, |_| false).await;
+        let again = settled(nodes[(number + 1) % NODES].clients, key, |_| false).await;
         assert!(
-            again.is_charged() && again.is_replay,
+            again.is_charged() && again.is_replay(),
             "{key} got {again:?} after the database was back"
         );
     }

@@ -1,7 +1,7 @@
 //! The named points at which a node is killed, and how one comes to stand there.
 
+use super::harness::charges::Halt;
 use super::sluice::Commit;
-use super::upstream::Halt;
 
 /// In the order in which a request passes them, after those of a node that has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

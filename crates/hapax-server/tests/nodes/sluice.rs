@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::{Client, NoTls};
 
-/// Only a broken test waits so long.
-const GUARD: Duration = Duration::from_secs(60);
+use super::harness::GUARD;
 
 /// What a transaction is about to commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

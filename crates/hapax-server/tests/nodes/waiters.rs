@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use hapax_server::config::Protocol;
 use hapax_testkit::crash::{self, Child};
 use hapax_testkit::servers::Postgres;
 use hyper::client::conn::http2;
@@ -10,10 +11,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use super::client::{Answer, Charge, answer, in_time};
-use super::database;
-use super::node::{self, Birth, wait_listens, waited};
-use super::upstream::Upstream;
+use super::harness::charges::{BODY, Charge, Charged, Upstream, answer};
+use super::harness::node::{self, Birth, waited};
+use super::harness::{self, Answer, body, in_time};
 
 const WAITERS: usize = 10_000;
 const NODES: usize = 3;
@@ -45,8 +45,11 @@ fn ten_thousand_waiters_over_three_nodes_get_the_answer_of_one_execution() {
 }
 
 async fn wait(postgres: &Postgres) {
-    let (store, upstream) = (database::migrated(postgres), Upstream::start(NODES));
-    let database = database::name(&store);
+    let (store, upstream) = (
+        harness::migrated(postgres),
+        Upstream::start(&[Protocol::Http1; NODES]),
+    );
+    let database = harness::database_name(&store);
     postgres.psql(
         "postgres",
         &format!("ALTER DATABASE {database} SET track_functions = 'pl'"),
@@ -89,7 +92,7 @@ async fn wait(postgres: &Postgres) {
         ));
     }
     for other in in_time("those who wait for nobody", others.join_all()).await {
-        assert!(other.is_charged() && !other.is_replay, "{other:?}");
+        assert!(other.is_charged() && !other.is_replay(), "{other:?}");
     }
     let others_took = watched_from.elapsed();
     tokio::time::sleep(WATCHED.saturating_sub(others_took)).await;
@@ -99,19 +102,19 @@ async fn wait(postgres: &Postgres) {
     );
 
     let let_at = Instant::now();
-    gate.let_through(1);
+    gate.open(1);
     let mut late: Vec<Duration> = Vec::new();
     let (mut answers, mut replays) = (Vec::new(), 0);
     while let Some(told) = in_time("all are answered", waiters.join_next()).await {
         let (told, at) = told.unwrap();
         late.push(at.duration_since(let_at));
-        replays += usize::from(told.is_replay);
+        replays += usize::from(told.is_replay());
         answers.push(told);
     }
     let first = first.await.unwrap();
-    assert!(first.is_charged() && !first.is_replay, "{first:?}");
+    assert!(first.is_charged() && !first.is_replay(), "{first:?}");
     for told in &answers {
-        told.assert_replays(&first, "one");
+        told.assert_replays(&first);
     }
     late.sort();
     let ledger = upstream.ledger();
@@ -142,15 +145,13 @@ async fn wait(postgres: &Postgres) {
 fn start(number: usize, store: &str, upstream: &Upstream) -> (Child, SocketAddr) {
     let birth = Birth {
         test: TEST,
-        number,
         store: store.to_owned(),
         upstream: upstream.address(number),
+        protocol: Protocol::Http1,
         listen: (Ipv4Addr::LOCALHOST, 0).into(),
         lease: Duration::from_secs(10),
     };
-    let mut child = birth.begin();
-    let address = wait_listens(&mut child);
-    (child, address)
+    birth.complete()
 }
 
 /// One more connection on which many wait.
@@ -166,7 +167,7 @@ async fn join(node: SocketAddr, waiters: &mut JoinSet<(Answer, Instant)>) {
         waiters.spawn(async move {
             sender.ready().await.unwrap();
             let response = sender
-                .send_request(Charge::new("one").waiting(30).request_http2())
+                .send_request(Charge::new("one").waiting(30).request_http2(body(BODY)))
                 .await
                 .unwrap();
             (Answer::read(response).await.unwrap(), Instant::now())

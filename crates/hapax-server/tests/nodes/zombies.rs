@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use hapax_server::config::Protocol;
 use hapax_testkit::servers::Postgres;
 use tokio::task::JoinHandle;
 
-use super::client::{Answer, Charge, answer, in_time};
-use super::database;
-use super::program::{Program, Settings};
-use super::upstream::Upstream;
+use super::harness::charges::{Charge, Charged, Upstream, answer};
+use super::harness::{self, Answer, Program, in_time};
+use super::serve;
 
 const NODES: usize = 3;
 /// Attempts that the stopped node has under way.
@@ -22,15 +22,8 @@ const PATIENT: u32 = 30;
 
 /// Three nodes on a new database. The first is the one that will be stopped.
 fn nodes(postgres: &Postgres, upstream: &Upstream, defaults: &str) -> Vec<Program> {
-    let store = database::migrated(postgres);
-    let start = |node| {
-        Program::start(&Settings {
-            store: &store,
-            upstream: upstream.address(node),
-            defaults,
-            environment: &[],
-        })
-    };
+    let store = harness::migrated(postgres);
+    let start = |node| serve(&store, upstream.address(node), defaults, &[]);
     (0..NODES).map(start).collect()
 }
 
@@ -39,7 +32,7 @@ async fn a_node_stopped_past_its_lease_is_held_as_unknown_elsewhere_and_still_en
     let Some(postgres) = Postgres::shared() else {
         return;
     };
-    let upstream = Upstream::start(NODES);
+    let upstream = Upstream::start(&[Protocol::Http1; NODES]);
     let nodes = nodes(postgres, &upstream, LEASE);
     let gate = upstream.gate("zombie");
     let keys: Vec<String> = (0..ATTEMPTS)
@@ -49,14 +42,14 @@ async fn a_node_stopped_past_its_lease_is_held_as_unknown_elsewhere_and_still_en
         .iter()
         .map(|key| {
             tokio::spawn(answer(
-                nodes[0].address,
+                nodes[0].clients,
                 &Charge::new(key).held_at("zombie"),
             ))
         })
         .collect();
     gate.wait_held(ATTEMPTS).await;
     for key in &keys {
-        let repeat = answer(nodes[1].address, &Charge::new(key)).await;
+        let repeat = answer(nodes[1].clients, &Charge::new(key)).await;
         assert!(
             repeat.status == 409 && repeat.is_problem("in-flight"),
             "{key} got {repeat:?} while its attempt was under way"
@@ -67,7 +60,7 @@ async fn a_node_stopped_past_its_lease_is_held_as_unknown_elsewhere_and_still_en
     for (number, key) in keys.iter().enumerate() {
         // Those who wait are told when the lease is over, and those who come later too.
         let repeat = answer(
-            nodes[1 + number % 2].address,
+            nodes[1 + number % 2].clients,
             &Charge::new(key).waiting(PATIENT),
         )
         .await;
@@ -76,8 +69,8 @@ async fn a_node_stopped_past_its_lease_is_held_as_unknown_elsewhere_and_still_en
             "{key} got {repeat:?} after the lease"
         );
     }
-    gate.let_through(ATTEMPTS);
-    let repeat = answer(nodes[1].address, &Charge::new(&keys[0])).await;
+    gate.open(ATTEMPTS);
+    let repeat = answer(nodes[1].clients, &Charge::new(&keys[0])).await;
     assert!(
         repeat.is_unknown(),
         "nobody has heard the answer yet: {repeat:?}"
@@ -87,13 +80,13 @@ async fn a_node_stopped_past_its_lease_is_held_as_unknown_elsewhere_and_still_en
     for (key, first) in keys.iter().zip(first) {
         let first = first.await.unwrap();
         assert!(
-            first.is_charged() && !first.is_replay,
+            first.is_charged() && !first.is_replay(),
             "{key} got {first:?} when its node went on"
         );
         for node in &nodes {
-            answer(node.address, &Charge::new(key))
+            answer(node.clients, &Charge::new(key))
                 .await
-                .assert_replays(&first, key);
+                .assert_replays(&first);
         }
     }
     let ledger = upstream.ledger();
@@ -109,7 +102,7 @@ async fn where_lost_attempts_run_again_the_successor_counts_and_the_stopped_node
     let Some(postgres) = Postgres::shared() else {
         return;
     };
-    let upstream = Upstream::start(NODES);
+    let upstream = Upstream::start(&[Protocol::Http1; NODES]);
     let nodes = nodes(postgres, &upstream, &format!("{LEASE}\nmode = \"rerun\""));
     let gate = upstream.gate("zombie");
     let keys: Vec<String> = (0..ATTEMPTS)
@@ -119,7 +112,7 @@ async fn where_lost_attempts_run_again_the_successor_counts_and_the_stopped_node
         .iter()
         .map(|key| {
             tokio::spawn(answer(
-                nodes[0].address,
+                nodes[0].clients,
                 &Charge::new(key).held_at("zombie"),
             ))
         })
@@ -135,7 +128,7 @@ async fn where_lost_attempts_run_again_the_successor_counts_and_the_stopped_node
         .partition(|(number, _)| number % 2 == 0);
     let later = upstream.gate("successor");
     let succeed = |(number, key): (usize, &String), charge: Charge| {
-        let (key, node) = (key.clone(), nodes[1 + number / 2 % 2].address);
+        let (key, node) = (key.clone(), nodes[1 + number / 2 % 2].clients);
         tokio::spawn(async move { (run_again(node, &charge.waiting(PATIENT)).await, key) })
     };
     let mut successors: BTreeMap<String, Answer> = BTreeMap::new();
@@ -150,10 +143,10 @@ async fn where_lost_attempts_run_again_the_successor_counts_and_the_stopped_node
     later.wait_held(under_way.len()).await;
 
     // Only now does it hear its answers, when they count no more.
-    gate.let_through(ATTEMPTS);
+    gate.open(ATTEMPTS);
     nodes[0].go_on();
     let told = in_time("the callers of the stopped node", all(first)).await;
-    later.let_through(under_way.len());
+    later.open(under_way.len());
     for successor in under_way {
         let (successor, key) = successor.await.unwrap();
         successors.insert(key, successor);
@@ -165,9 +158,9 @@ async fn where_lost_attempts_run_again_the_successor_counts_and_the_stopped_node
             "{key} was answered with what does not count: {told:?}"
         );
         for node in &nodes {
-            answer(node.address, &Charge::new(key))
+            answer(node.clients, &Charge::new(key))
                 .await
-                .assert_replays(successor, key);
+                .assert_replays(successor);
         }
     }
     let ledger = upstream.ledger();
@@ -189,7 +182,7 @@ async fn run_again(node: SocketAddr, charge: &Charge) -> Answer {
         let told = answer(node, charge).await;
         if told.is_charged() {
             assert!(
-                !told.is_replay,
+                !told.is_replay(),
                 "{} was not run again: {told:?}",
                 charge.key
             );

@@ -5,11 +5,11 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use crate::crowd::{Crowd, GONE_MAX};
-use crate::frames::{
+use crate::{Target, wait_given_up};
+use hapax_testkit::harness::frames::{
     self, ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PREFACE, RST_STREAM,
     SETTINGS, literal,
 };
-use crate::{Target, wait_given_up};
 
 /// Whoever takes no byte for so long has stopped listening.
 const DEAF: Duration = Duration::from_secs(1);

@@ -6,12 +6,6 @@
 //! memory the gateway had at most.
 
 mod crowd;
-#[path = "../hostile/frames.rs"]
-#[expect(
-    dead_code,
-    reason = "shared with the hostile inputs, which need other parts of it"
-)]
-mod frames;
 #[path = "../hostile/gateway.rs"]
 mod gateway;
 mod good;

@@ -14,7 +14,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::bench::{gateway, soon};
-use crate::client::{Answer, send, take_answered};
+use crate::client::take_answered;
+use hapax_testkit::harness::{RawAnswer, send_raw};
 
 const ATTACKER: &str = "10.0.0.66";
 const VICTIM: &str = "10.0.0.7";
@@ -32,12 +33,12 @@ async fn half_a_body(gateway: SocketAddr, number: usize, bytes: usize) -> TcpStr
     socket
 }
 
-async fn victim(gateway: SocketAddr, key: &str, bytes: usize) -> Answer {
+async fn victim(gateway: SocketAddr, key: &str, bytes: usize) -> RawAnswer {
     let head = format!(
         "POST /charges HTTP/1.1\r\nhost: shop\r\nx-forwarded-for: {VICTIM}\r\nconnection: close\r\nidempotency-key: {key}\r\ncontent-length: {bytes}\r\n\r\n"
     );
     let request = [head.as_bytes(), &vec![b'v'; bytes]].concat();
-    soon("the victim's answer", send(gateway, &request)).await
+    soon("the victim's answer", send_raw(gateway, &request)).await
 }
 
 fn usage(gateway: &Gateway) -> BodyUsage {

@@ -10,7 +10,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::bench::{gateway, soon};
-use crate::client::{get, post, post_unguarded, send};
+use crate::client::{get, post, post_unguarded};
+use hapax_testkit::harness::send_raw;
 
 async fn before(origin: &Origin, change: impl FnOnce(&mut Config)) -> Gateway {
     gateway(origin.address(), Protocol::Http1, change).await
@@ -171,7 +172,7 @@ async fn answers_without_a_body_leave_their_connection_for_the_next() {
         assert_eq!(origin.ledger().connections(), 1, "{name}, guarded");
     }
     origin.script(answers("HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n"));
-    let head = send(
+    let head = send_raw(
         at,
         b"HEAD / HTTP/1.1\r\nhost: shop\r\nconnection: close\r\n\r\n",
     )
@@ -228,7 +229,7 @@ async fn an_answer_before_the_request_was_read_takes_its_connection_with_it() {
     ]);
     let request = b"POST / HTTP/1.1\r\nhost: shop\r\nconnection: close\r\ncontent-length: 1000000\r\n\r\nonly so much";
     assert_eq!(
-        soon("the early answer", send(gateway.address(), request))
+        soon("the early answer", send_raw(gateway.address(), request))
             .await
             .told(),
         "413"
@@ -327,7 +328,7 @@ async fn a_client_that_hangs_up_does_not_stop_a_guarded_request() {
     assert_eq!(post(at, "left").await.told(), "409 in-flight");
     origin.go();
     let wait = b"POST /charges HTTP/1.1\r\nhost: shop\r\nconnection: close\r\nprefer: wait=10\r\nidempotency-key: left\r\ncontent-length: 4\r\n\r\nleft";
-    let replay = soon("the replay", send(at, wait)).await;
+    let replay = soon("the replay", send_raw(at, wait)).await;
     assert_eq!(
         (replay.told().as_str(), &*replay.body),
         ("201 replayed", &b"made"[..])
@@ -340,7 +341,7 @@ async fn a_client_that_names_no_host_reaches_either_kind_of_service() {
     let request = b"POST /charges HTTP/1.0\r\nidempotency-key: old\r\ncontent-length: 3\r\n\r\nold";
     let origin = Origin::start().await.unwrap();
     let gateway1 = before(&origin, |_| ()).await;
-    assert_eq!(send(gateway1.address(), request).await.told(), "200");
+    assert_eq!(send_raw(gateway1.address(), request).await.told(), "200");
     let host = format!("host: {}\r\n", origin.address());
     assert!(
         origin.ledger().all()[0].head.contains(&host),
@@ -350,7 +351,7 @@ async fn a_client_that_names_no_host_reaches_either_kind_of_service() {
 
     let origin = Origin2::start().await.unwrap();
     let gateway2 = gateway(origin.address(), Protocol::Http2, |_| ()).await;
-    assert_eq!(send(gateway2.address(), request).await.told(), "200");
+    assert_eq!(send_raw(gateway2.address(), request).await.told(), "200");
     assert_eq!(origin.ledger().count("old"), 1);
 }
 

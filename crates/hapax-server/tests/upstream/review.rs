@@ -17,7 +17,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::bench::{gateway, soon};
-use crate::client::{Answer, post, send};
+use crate::client::post;
+use hapax_testkit::harness::{RawAnswer, send_raw};
 
 /// Longer than any test takes.
 const NEVER: Duration = Duration::from_secs(60 * 60);
@@ -39,11 +40,11 @@ fn guarded_gets() -> Route {
     }
 }
 
-async fn get_guarded(gateway: SocketAddr, key: &str) -> Answer {
+async fn get_guarded(gateway: SocketAddr, key: &str) -> RawAnswer {
     let request = format!(
         "GET /run HTTP/1.1\r\nhost: shop\r\nconnection: close\r\nidempotency-key: {key}\r\n\r\n"
     );
-    send(gateway, request.as_bytes()).await
+    send_raw(gateway, request.as_bytes()).await
 }
 
 #[tokio::test]
@@ -175,7 +176,7 @@ async fn a_request_that_finds_no_stream_free_is_released_and_never_sent() {
 
 /// What comes back for one request and for a second, `GET /next`, that follows it on the same
 /// connection.
-async fn with_next(gateway: SocketAddr, request: &str) -> (Answer, Answer) {
+async fn with_next(gateway: SocketAddr, request: &str) -> (RawAnswer, RawAnswer) {
     let next = "GET /next HTTP/1.1\r\nhost: shop\r\nconnection: close\r\n\r\n";
     let mut socket = TcpStream::connect(gateway).await.unwrap();
     socket
@@ -187,7 +188,7 @@ async fn with_next(gateway: SocketAddr, request: &str) -> (Answer, Answer) {
         .await
         .unwrap();
     let (first, next) = bytes.split_at(first_length(&bytes));
-    (Answer::parse(first), Answer::parse(next))
+    (RawAnswer::parse(first), RawAnswer::parse(next))
 }
 
 /// Where the first answer ends. Not everybody would find the same end for one that is framed twice,
@@ -273,7 +274,7 @@ async fn a_known_method_in_lower_case_walks_around_no_guard() {
                 "{method} /charges HTTP/1.1\r\nhost: shop\r\nconnection: close\r\n{key}content-length: 1\r\n\r\nx"
             );
             assert_eq!(
-                send(gateway.address(), request.as_bytes()).await.status,
+                send_raw(gateway.address(), request.as_bytes()).await.status,
                 400,
                 "{method} {key:?}"
             );
@@ -348,7 +349,7 @@ async fn one_silent_connection_too_many_closes_the_oldest() {
         soon("an answer", socket.read_to_end(&mut bytes))
             .await
             .unwrap();
-        assert_eq!(Answer::parse(&bytes).told(), "200");
+        assert_eq!(RawAnswer::parse(&bytes).told(), "200");
     }
 }
 
@@ -384,7 +385,7 @@ async fn an_answer_without_a_length_that_is_cut_does_not_look_whole() {
         origin.go();
         // However it ends: what came is looked at.
         let _ = soon("the end", socket.read_to_end(&mut bytes)).await;
-        let answer = Answer::parse(&bytes);
+        let answer = RawAnswer::parse(&bytes);
         assert_eq!(
             (answer.told().as_str(), &*answer.body),
             ("200 cut", &b"half"[..]),

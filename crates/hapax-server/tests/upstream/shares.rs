@@ -18,8 +18,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use crate::bench::{gateway, soon};
-use crate::client::{Answer, send, take_answered};
+use crate::client::take_answered;
 use crate::upgrade::{AGREES, ASKS, HELLO, read_head};
+use hapax_testkit::harness::{RawAnswer, send_raw};
 
 /// Of these, unguarded requests may use six, those of one peer four; there may be four tunnels, of
 /// one peer two.
@@ -51,18 +52,18 @@ async fn slow_upload(gateway: SocketAddr, peer: &str) -> TcpStream {
     socket
 }
 
-async fn guarded(gateway: SocketAddr, peer: &str, key: &str) -> Answer {
+async fn guarded(gateway: SocketAddr, peer: &str, key: &str) -> RawAnswer {
     let request = format!(
         "POST /charges HTTP/1.1\r\nhost: shop\r\nx-forwarded-for: {peer}\r\nconnection: close\r\nidempotency-key: {key}\r\ncontent-length: 2\r\n\r\nhi"
     );
-    send(gateway, request.as_bytes()).await
+    send_raw(gateway, request.as_bytes()).await
 }
 
-async fn unguarded(gateway: SocketAddr, peer: &str) -> Answer {
+async fn unguarded(gateway: SocketAddr, peer: &str) -> RawAnswer {
     let request = format!(
         "GET /stock HTTP/1.1\r\nhost: shop\r\nx-forwarded-for: {peer}\r\nconnection: close\r\n\r\n"
     );
-    send(gateway, request.as_bytes()).await
+    send_raw(gateway, request.as_bytes()).await
 }
 
 /// Waits for an event that can only be asked for.
@@ -106,7 +107,7 @@ async fn assert_others_get_through(gateway: SocketAddr) {
     );
 }
 
-fn assert_busy(answer: &Answer, limit: &str) {
+fn assert_busy(answer: &RawAnswer, limit: &str) {
     assert_eq!(
         (answer.told().as_str(), answer.field("retry-after")),
         ("503 upstream-busy", Some("1"))

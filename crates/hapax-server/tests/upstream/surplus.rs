@@ -11,7 +11,8 @@ use hapax_server::config::{PrincipalSources, Protocol};
 use hapax_testkit::origin::{Origin, Step, answer};
 
 use crate::bench::{gateway, soon};
-use crate::client::{Answer, send};
+
+use hapax_testkit::harness::{RawAnswer, send_raw};
 
 /// What the service says behind its answer to Ada: a whole answer that is hers alone.
 const CANARY: &str = "ada's balance is 17";
@@ -62,7 +63,7 @@ fn rounds() -> usize {
     })
 }
 
-async fn ask(gateway: SocketAddr, method: &str, who: &str, key: &str) -> Answer {
+async fn ask(gateway: SocketAddr, method: &str, who: &str, key: &str) -> RawAnswer {
     let length = if method == "POST" {
         "content-length: 2\r\n"
     } else {
@@ -72,7 +73,7 @@ async fn ask(gateway: SocketAddr, method: &str, who: &str, key: &str) -> Answer 
     let request = format!(
         "{method} /balance HTTP/1.1\r\nhost: shop\r\nconnection: close\r\nauthorization: Bearer {who}\r\nidempotency-key: {key}\r\n{length}\r\n{body}"
     );
-    soon("the answer", send(gateway, request.as_bytes())).await
+    soon("the answer", send_raw(gateway, request.as_bytes())).await
 }
 
 /// What came to others of what was Ada's.
@@ -127,7 +128,7 @@ async fn round(method: &str, head: &str, delay: Duration, is_trusted: bool) -> S
     strayed
 }
 
-fn is_canary(answer: &Answer) -> bool {
+fn is_canary(answer: &RawAnswer) -> bool {
     String::from_utf8_lossy(&answer.body).contains(CANARY)
 }
 

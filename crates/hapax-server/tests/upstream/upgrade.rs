@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::bench::{gateway, soon};
-use crate::client::send;
+use hapax_testkit::harness::send_raw;
 
 /// The handshake of RFC 6455 section 1.2.
 pub(crate) const ASKS: &str = "GET /chat HTTP/1.1\r\nhost: shop\r\nupgrade: websocket\r\nconnection: Upgrade\r\n\
@@ -116,9 +116,12 @@ fn guard_get(config: &mut Config) {
 async fn passed_on(request: &str, change: impl FnOnce(&mut Config)) -> (String, String) {
     let origin = Origin::start().await.unwrap();
     let gateway = gateway(origin.address(), Protocol::Http1, change).await;
-    let told = soon("the answer", send(gateway.address(), request.as_bytes()))
-        .await
-        .told();
+    let told = soon(
+        "the answer",
+        send_raw(gateway.address(), request.as_bytes()),
+    )
+    .await
+    .told();
     (origin.ledger().all()[0].head.to_ascii_lowercase(), told)
 }
 

@@ -17,10 +17,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::bench::{gateway, soon};
-use crate::client::{Answer, send};
-use crate::frames::{
+
+use hapax_testkit::harness::frames::{
     self, ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PREFACE, RST_STREAM, SETTINGS, frame,
 };
+use hapax_testkit::harness::{RawAnswer, send_raw};
 
 /// The body of a request, in the parts in which it is sent.
 const PARTS: [&str; 3] = ["pay 10", "0 to b", "ob now"];
@@ -151,7 +152,7 @@ async fn a_request_over_http1_that_breaks_off_is_never_carried_out() {
                         let mut socket = TcpStream::connect(at).await.unwrap();
                         socket.write_all(&request[..cut]).await.unwrap();
                         let answer = soon("the end", end(socket, how)).await.unwrap();
-                        let told = Answer::parse(&answer).status;
+                        let told = RawAnswer::parse(&answer).status;
                         assert!(
                             told == 0 || told >= 400,
                             "{protocol:?}, chunked {is_chunked}, cut at {cut}, {how:?}: told {told}"
@@ -178,13 +179,13 @@ async fn a_request_over_http1_that_breaks_off_is_never_carried_out() {
 }
 
 /// A request on a connection that stays open, and its answer as far as its length tells.
-async fn exchange(at: SocketAddr, request: &[u8]) -> Answer {
+async fn exchange(at: SocketAddr, request: &[u8]) -> RawAnswer {
     let mut socket = TcpStream::connect(at).await.unwrap();
     socket.write_all(request).await.unwrap();
     socket.shutdown().await.unwrap();
     let mut bytes = Vec::new();
     let _ = socket.read_to_end(&mut bytes).await;
-    Answer::parse(&bytes)
+    RawAnswer::parse(&bytes)
 }
 
 fn http2_head(stream: u32, key: Option<&str>, has_length: bool) -> Vec<u8> {
@@ -342,20 +343,20 @@ async fn a_request_over_http2_that_breaks_off_is_never_carried_out() {
 }
 
 /// What the first caller and one who repeats the request get of an answer.
-async fn ask_twice(at: SocketAddr, key: &str) -> (Answer, Answer) {
+async fn ask_twice(at: SocketAddr, key: &str) -> (RawAnswer, RawAnswer) {
     let request = format!(
         "POST /pay HTTP/1.1\r\nhost: shop\r\nconnection: close\r\nidempotency-key: {key}\r\ncontent-length: {}\r\n\r\n{BODY}",
         BODY.len()
     );
-    let first = soon("the first answer", send(at, request.as_bytes())).await;
+    let first = soon("the first answer", send_raw(at, request.as_bytes())).await;
     (
         first,
-        soon("the repeat", send(at, request.as_bytes())).await,
+        soon("the repeat", send_raw(at, request.as_bytes())).await,
     )
 }
 
 /// A part of an answer must neither look whole to the first caller nor come again.
-fn judge_answers((first, again): &(Answer, Answer), cell: &str) {
+fn judge_answers((first, again): &(RawAnswer, RawAnswer), cell: &str) {
     for answer in [first, again] {
         let told = answer.told();
         if told.starts_with("200") && !told.contains("cut") {

@@ -1,7 +1,7 @@
 //! HTTP/2: fields that would be something else once they are lines.
 
 use super::{Case, Expect, First, Input, SMUGGLED};
-use crate::frames::{
+use hapax_testkit::harness::frames::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, Frame, PRIORITY, PUSH_PROMISE, Payload,
 };
 
@@ -402,12 +402,17 @@ fn frames(all: &mut Vec<Case>) {
         ),
         refused(
             "h2: padding longer than the frame",
-            vec![Frame::of(crate::frames::HEADERS, BOTH | 8, 1, "\u{ff}")],
+            vec![Frame::of(
+                hapax_testkit::harness::frames::HEADERS,
+                BOTH | 8,
+                1,
+                "\u{ff}",
+            )],
         ),
         refused(
             "h2: HPACK that is none",
             vec![Frame::of(
-                crate::frames::HEADERS,
+                hapax_testkit::harness::frames::HEADERS,
                 BOTH,
                 1,
                 "\u{ff}\u{ff}\u{ff}\u{ff}\u{ff}\u{ff}",

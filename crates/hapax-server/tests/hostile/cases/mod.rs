@@ -14,7 +14,7 @@ mod lines;
 mod targets;
 mod upgrades;
 
-use crate::frames::Frame;
+use hapax_testkit::harness::frames::Frame;
 
 /// A request that is never to be seen: it stands in bodies and behind ambiguous ends.
 pub(crate) const SMUGGLED: &str = "GET /smuggled-{n} HTTP/1.1\r\nHost: h\r\n\r\n";

@@ -2,10 +2,9 @@
 //! then.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// Only a broken test waits so long.
-const GUARD: Duration = Duration::from_secs(60);
+use super::GUARD;
 
 const ESTABLISHED: &str = "01";
 

@@ -8,22 +8,24 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
+pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate for the loopback address, and its key, in PEM.
-pub(crate) struct Certified {
+pub struct Certified {
     certificate: String,
     key: String,
 }
 
-impl Authority {
-    pub(crate) fn new() -> Authority {
+impl Default for Authority {
+    fn default() -> Authority {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         Authority(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
+}
 
-    pub(crate) fn issue(&self) -> Certified {
+impl Authority {
+    pub fn issue(&self) -> Certified {
         let key = KeyPair::generate().unwrap();
         let params =
             CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
@@ -35,12 +37,12 @@ impl Authority {
     }
 
     /// Writes its own certificate, for those who are to believe it.
-    pub(crate) fn write(&self, path: &Path) {
+    pub fn write(&self, path: &Path) {
         std::fs::write(path, self.0.pem()).unwrap();
     }
 
     /// A client's side of TLS that believes this authority alone and speaks this protocol.
-    pub(crate) fn client(&self, protocol: &[u8]) -> Arc<ClientConfig> {
+    pub fn client(&self, protocol: &[u8]) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(self.0.der().clone()).unwrap();
         let mut config = ClientConfig::builder_with_provider(provider())
@@ -55,7 +57,7 @@ impl Authority {
 
 impl Certified {
     /// Writes certificate and key into a directory; returns where they are.
-    pub(crate) fn write(&self, directory: &Path) -> (PathBuf, PathBuf) {
+    pub fn write(&self, directory: &Path) -> (PathBuf, PathBuf) {
         let (certificate, key) = (directory.join("certificate.pem"), directory.join("key.pem"));
         std::fs::write(&certificate, &self.certificate).unwrap();
         std::fs::write(&key, &self.key).unwrap();
@@ -63,7 +65,7 @@ impl Certified {
     }
 
     /// A server's side of TLS that speaks these protocols.
-    pub(crate) fn server(&self, protocols: &[&[u8]]) -> Arc<ServerConfig> {
+    pub fn server(&self, protocols: &[&[u8]]) -> Arc<ServerConfig> {
         let certificate = CertificateDer::from_pem_slice(self.certificate.as_bytes()).unwrap();
         let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).unwrap();
         let mut config = ServerConfig::builder_with_provider(provider())

@@ -3,35 +3,35 @@
 use std::io::{self, Read};
 
 /// What a client opens with.
-pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-pub(crate) const DATA: u8 = 0;
-pub(crate) const HEADERS: u8 = 1;
-pub(crate) const PRIORITY: u8 = 2;
-pub(crate) const RST_STREAM: u8 = 3;
-pub(crate) const SETTINGS: u8 = 4;
-pub(crate) const PUSH_PROMISE: u8 = 5;
-pub(crate) const GOAWAY: u8 = 7;
-pub(crate) const CONTINUATION: u8 = 9;
+pub const DATA: u8 = 0;
+pub const HEADERS: u8 = 1;
+pub const PRIORITY: u8 = 2;
+pub const RST_STREAM: u8 = 3;
+pub const SETTINGS: u8 = 4;
+pub const PUSH_PROMISE: u8 = 5;
+pub const GOAWAY: u8 = 7;
+pub const CONTINUATION: u8 = 9;
 
-pub(crate) const ACK: u8 = 1;
-pub(crate) const END_STREAM: u8 = 1;
-pub(crate) const END_HEADERS: u8 = 4;
+pub const ACK: u8 = 1;
+pub const END_STREAM: u8 = 1;
+pub const END_HEADERS: u8 = 4;
 
 /// The name of the field that is the key's or nothing.
 const KEY: &str = "{key}";
 
 /// A frame, of which the payload may be fields that are yet to be filled in and written down.
 #[derive(Clone, Debug)]
-pub(crate) struct Frame {
-    pub(crate) kind: u8,
-    pub(crate) flags: u8,
-    pub(crate) stream: u32,
-    pub(crate) payload: Payload,
+pub struct Frame {
+    pub kind: u8,
+    pub flags: u8,
+    pub stream: u32,
+    pub payload: Payload,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Payload {
+pub enum Payload {
     Text(String),
     Fields(Vec<(String, String)>),
     /// No frame at all.
@@ -39,7 +39,7 @@ pub(crate) enum Payload {
 }
 
 impl Frame {
-    pub(crate) fn headers(stream: u32, flags: u8, fields: &[(&str, &str)]) -> Frame {
+    pub fn headers(stream: u32, flags: u8, fields: &[(&str, &str)]) -> Frame {
         let fields = fields
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
@@ -52,7 +52,7 @@ impl Frame {
         }
     }
 
-    pub(crate) fn of(kind: u8, flags: u8, stream: u32, payload: &str) -> Frame {
+    pub fn of(kind: u8, flags: u8, stream: u32, payload: &str) -> Frame {
         Frame {
             kind,
             flags,
@@ -62,7 +62,7 @@ impl Frame {
     }
 
     /// Bytes that are no frame.
-    pub(crate) fn raw(text: &str) -> Frame {
+    pub fn raw(text: &str) -> Frame {
         Frame {
             kind: 0,
             flags: 0,
@@ -71,12 +71,12 @@ impl Frame {
         }
     }
 
-    pub(crate) fn takes_key(&self) -> bool {
+    pub fn takes_key(&self) -> bool {
         matches!(&self.payload, Payload::Fields(fields) if fields.iter().any(|(name, _)| name == KEY))
     }
 
     /// As it is sent. `fill` makes bytes of a template; `key` is the key, if there is to be one.
-    pub(crate) fn bytes(&self, fill: &dyn Fn(&str) -> Vec<u8>, key: Option<&str>) -> Vec<u8> {
+    pub fn bytes(&self, fill: &dyn Fn(&str) -> Vec<u8>, key: Option<&str>) -> Vec<u8> {
         let payload = match &self.payload {
             Payload::Raw(text) => return fill(text),
             Payload::Text(text) => fill(text),
@@ -96,7 +96,7 @@ impl Frame {
     }
 }
 
-pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut bytes = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
     bytes.extend([kind, flags]);
     bytes.extend(stream.to_be_bytes());
@@ -105,7 +105,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
 }
 
 /// A field as HPACK writes one that nobody is to remember, letter by letter.
-pub(crate) fn literal(block: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+pub fn literal(block: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     block.push(0);
     for text in [name, value] {
         integer(block, text.len());
@@ -128,15 +128,15 @@ fn integer(block: &mut Vec<u8>, mut value: usize) {
 }
 
 /// A frame as it was received.
-pub(crate) struct Received {
-    pub(crate) kind: u8,
-    pub(crate) flags: u8,
-    pub(crate) stream: u32,
-    pub(crate) payload: Vec<u8>,
+pub struct Received {
+    pub kind: u8,
+    pub flags: u8,
+    pub stream: u32,
+    pub payload: Vec<u8>,
 }
 
 /// The next frame; none when the connection ends.
-pub(crate) fn receive(stream: &mut impl Read) -> io::Result<Option<Received>> {
+pub fn receive(stream: &mut impl Read) -> io::Result<Option<Received>> {
     let mut head = [0; 9];
     if let Err(error) = stream.read_exact(&mut head) {
         return if error.kind() == io::ErrorKind::UnexpectedEof {
