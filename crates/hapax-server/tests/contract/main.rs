@@ -8,6 +8,8 @@
 mod client;
 mod disk;
 mod fields;
+#[path = "../harness/mod.rs"]
+mod harness;
 mod matrix;
 mod operators;
 mod replays;

@@ -7,8 +7,9 @@ use std::time::Duration;
 use hapax_server::config::Config;
 use tokio::task::LocalSet;
 
-use crate::client::{Got, WAYS, Way};
+use crate::client::{WAYS, Way};
 use crate::disk::{self, Disk, Place};
+use crate::harness::Answer;
 use crate::rows::{self, Row, Says};
 use crate::snapshot::{self, Snapshots};
 use crate::world::{self, World};
@@ -142,13 +143,11 @@ async fn ask(row: Rc<Row>, way: Way) -> Cell {
 }
 
 /// Whether an answer is what its row says.
-fn check(row: &Row, got: &Got, effects: usize) -> Result<(), String> {
-    if (got.status.as_u16(), effects) != (row.status, row.effects) {
+fn check(row: &Row, got: &Answer, effects: usize) -> Result<(), String> {
+    if (got.status, effects) != (row.status, row.effects) {
         return Err(format!(
             "{} after {effects} effects, not {} after {}",
-            got.status.as_u16(),
-            row.status,
-            row.effects
+            got.status, row.status, row.effects
         ));
     }
     if let Some(code) = got.problem()
@@ -156,12 +155,12 @@ fn check(row: &Row, got: &Got, effects: usize) -> Result<(), String> {
     {
         return Err(format!("there is no page about {code}"));
     }
-    let (is_replay, expires) = (got.is_replay(), got.header("idempotency-expires").is_some());
+    let (is_replay, expires) = (got.is_replay(), got.field("idempotency-expires").is_some());
     let is_so = match row.says {
         Says::Rejection { code, again } => {
             got.problem().as_deref() == Some(code)
                 && advises(got, again)
-                && got.header("cache-control") == Some("no-store")
+                && got.field("cache-control") == Some("no-store")
         }
         Says::Held { again } => {
             got.problem().is_none() && !is_replay && !expires && advises(got, again)
@@ -179,10 +178,10 @@ fn check(row: &Row, got: &Got, effects: usize) -> Result<(), String> {
 }
 
 /// Advice in every dialect, all of them saying the same.
-fn advises(got: &Got, again: bool) -> bool {
+fn advises(got: &Answer, again: bool) -> bool {
     let word = if again { "true" } else { "false" };
-    let words = ["x-should-retry", "stripe-should-retry"].map(|name| got.header(name));
-    let times = ["retry-after", "retry-after-ms"].map(|name| got.header(name).is_some());
+    let words = ["x-should-retry", "stripe-should-retry"].map(|name| got.field(name));
+    let times = ["retry-after", "retry-after-ms"].map(|name| got.field(name).is_some());
     words == [Some(word); 2] && times == [again; 2]
 }
 

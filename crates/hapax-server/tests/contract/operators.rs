@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use hapax_server::config::Config;
-use http::Request;
-use http_body_util::{BodyExt, Empty};
 
-use crate::client::{Client, Got, WAYS, With, post, without_key};
+use crate::client::{WAYS, post, without_key};
 use crate::disk::{self, Disk, Place};
+use crate::harness::{Answer, Client, With, get};
 use crate::world::World;
 
 const KEY: &str = "order-17-of-ada";
@@ -20,17 +18,11 @@ fn with_admin(config: &mut Config) {
 
 /// A client of the admin listener, which speaks HTTP/1.1 and no TLS, however the other one does.
 fn operator(world: &World) -> Client {
-    Client::new(WAYS[0], world.gateway().admin().unwrap(), None)
+    Client::new(world.gateway().admin().unwrap())
 }
 
-async fn ask(operator: &Client, target: &str) -> Got {
-    operator
-        .send(
-            Request::get(target)
-                .body(Empty::<Bytes>::new().boxed())
-                .unwrap(),
-        )
-        .await
+async fn ask(operator: &Client, target: &str) -> Answer {
+    operator.send(get(target)).await
 }
 
 #[tokio::test]
@@ -109,10 +101,7 @@ async fn readiness_goes_before_anything_else_does() {
             break ready;
         }
     };
-    assert_eq!(
-        (ready.status.as_u16(), ready.text()),
-        (503, "not ready: draining\n")
-    );
+    assert_eq!((ready.status, ready.text()), (503, "not ready: draining\n"));
     assert_eq!(
         ask(&operator, "/healthz").await.status,
         200,

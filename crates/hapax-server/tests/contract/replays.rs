@@ -4,7 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use http::HeaderMap;
 
-use crate::client::{Got, WAYS, With, post};
+use crate::client::{WAYS, post};
+use crate::harness::{Answer, With};
 use crate::world::World;
 
 /// What a replay leaves out, what only it says, and what is of one connection.
@@ -18,7 +19,7 @@ const APART: [&str; 7] = [
     "x-request-id",
 ];
 
-fn end_to_end(got: &Got) -> HeaderMap {
+fn end_to_end(got: &Answer) -> HeaderMap {
     let mut headers = got.headers.clone();
     for name in APART {
         headers.remove(name);
@@ -74,8 +75,9 @@ async fn replay_ends_when_the_first_answer_said() {
     let first = world.send(post("k", "charge")).await;
     let after = SystemTime::now();
     let replay = world.send(post("k", "charge")).await;
-    let expires =
-        |got: &Got| httpdate::parse_http_date(got.header("idempotency-expires").unwrap()).unwrap();
+    let expires = |got: &Answer| {
+        httpdate::parse_http_date(got.field("idempotency-expires").unwrap()).unwrap()
+    };
     assert_eq!(expires(&first), expires(&replay));
     // An HTTP date has no fractions of a second.
     let (day, second) = (Duration::from_secs(24 * 60 * 60), Duration::from_secs(1));

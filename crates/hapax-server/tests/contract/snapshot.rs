@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use http::HeaderMap;
 
-use crate::client::Got;
+use crate::harness::Answer;
 
 /// Of one connection, or of one moment.
 const LEFT_OUT: [&str; 5] = [
@@ -27,13 +27,13 @@ const DATES: [&str; 1] = ["idempotency-expires"];
 const PASSING: [&str; 2] = ["retry-after", "retry-after-ms"];
 
 /// The same text for the same answer, whenever it was given and however it came.
-pub(crate) fn text(got: &Got) -> String {
+pub(crate) fn text(got: &Answer) -> String {
     assert_eq!(
         got.headers.get_all("x-request-id").iter().count(),
         1,
         "every answer has the id of its request: {got:?}"
     );
-    let mut text = format!("{}\n", got.status.as_u16());
+    let mut text = format!("{}\n", got.status);
     let is_passing = matches!(
         got.problem().as_deref(),
         Some("in-flight" | "too-many-keys")

@@ -3,18 +3,22 @@
 use std::path::Path;
 
 use hapax_server::config::Config;
-use hapax_testkit::harness::Authority;
 use http::Version;
 
 use crate::client::{WAYS, post, without_key};
-use crate::upstream::Upstream;
+use crate::harness::{Authority, Serving};
+use crate::upstream::Obedient;
 use crate::world::World;
 
 /// The gateway in front of an upstream with a certificate by `authority`, believing what is in
 /// `believed`.
 async fn start(authority: &Authority, protocols: &[&[u8]], believed: &Path) -> World {
-    let upstream = Upstream::start(Some(authority.issue().server(protocols))).await;
-    let url = format!("https://{}", upstream.address).parse().unwrap();
+    let upstream = Obedient::start(Serving {
+        tls: Some(authority.issue().server(protocols)),
+        ..Serving::default()
+    });
+    let url = format!("https://{}", upstream.upstream.address);
+    let url = url.parse().unwrap();
     let settle = |config: &mut Config| {
         (config.upstream.url, config.upstream.ca_file) = (url, Some(believed.to_owned()));
     };
@@ -36,7 +40,7 @@ async fn both_agree_on_the_protocol() {
         let world = start(&authority, protocols, &ca_file).await;
         let first = world.send(post("k", "charge")).await;
         assert_eq!(
-            (first.status.as_u16(), first.is_replay()),
+            (first.status, first.is_replay()),
             (201, false),
             "{protocols:?}: {first:?}"
         );
@@ -82,15 +86,15 @@ async fn an_upstream_that_cannot_be_believed_gets_nothing() {
     for attempt in 0..2 {
         let got = world.send(post("k", "charge")).await;
         assert_eq!(
-            (got.status.as_u16(), got.problem().as_deref()),
+            (got.status, got.problem().as_deref()),
             (502, Some("upstream-unreachable")),
             "attempt {attempt}"
         );
-        assert_eq!(got.header("x-should-retry"), Some("true"));
+        assert_eq!(got.field("x-should-retry"), Some("true"));
     }
     let unguarded = world.send(without_key("/do", "charge")).await;
     assert_eq!(
-        (unguarded.status.as_u16(), unguarded.problem().as_deref()),
+        (unguarded.status, unguarded.problem().as_deref()),
         (502, Some("upstream-unreachable"))
     );
     assert_eq!(world.upstream.effects(), 0);

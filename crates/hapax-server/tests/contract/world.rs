@@ -1,7 +1,6 @@
 //! A gateway, its store, its upstream and a client: everything that one cell of the matrix needs.
 
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,17 +8,17 @@ use bytes::Bytes;
 use hapax::core::record::State;
 use hapax::core::store::ListQuery;
 use hapax::{Event, Hapax, Key, Policy};
-use hapax_server::config::{Config, Drain, Route, StoreUrl, Tls};
+use hapax_server::config::{Config, Route, StoreUrl, Tls};
 use hapax_server::gateway::{Gateway, StartError};
-use hapax_testkit::harness::Authority;
 use hapax_testkit::servers::Postgres;
 use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::client::{Asked, Client, Got, Way};
+use crate::client::Way;
 use crate::disk::Disk;
-use crate::upstream::{Gate, Upstream};
+use crate::harness::{self, Answer, Authority, Client, ClientRequest, Gate, Serving};
+use crate::upstream::Obedient;
 
 /// So many claims refused in a row: by then the store has copied of its log what it could, and
 /// there is no room all the same.
@@ -29,31 +28,31 @@ const RUNS: &str = "the gateway runs";
 
 pub(crate) struct World {
     pub(crate) client: Client,
-    pub(crate) upstream: Upstream,
+    pub(crate) upstream: Obedient,
     gateway: Option<Gateway>,
     config: Config,
     way: Way,
     authority: Authority,
     /// How many requests have begun to wait.
     waiting: Arc<watch::Sender<usize>>,
-    begun: Vec<JoinHandle<Got>>,
+    begun: Vec<JoinHandle<Answer>>,
     disk: Option<Disk>,
     directory: TempDir,
 }
 
 impl World {
     pub(crate) async fn start(way: Way, settle: impl FnOnce(&mut Config)) -> World {
-        World::start_with(way, None, Upstream::start(None).await, settle).await
+        World::start_with(way, None, Obedient::start(Serving::default()), settle).await
     }
 
     /// The same with the store on this disk.
     pub(crate) async fn start_on(disk: Disk, way: Way, settle: impl FnOnce(&mut Config)) -> World {
-        World::start_with(way, Some(disk), Upstream::start(None).await, settle).await
+        World::start_with(way, Some(disk), Obedient::start(Serving::default()), settle).await
     }
 
     pub(crate) async fn start_before(
         way: Way,
-        upstream: Upstream,
+        upstream: Obedient,
         settle: impl FnOnce(&mut Config),
     ) -> World {
         World::start_with(way, None, upstream, settle).await
@@ -62,23 +61,18 @@ impl World {
     async fn start_with(
         way: Way,
         disk: Option<Disk>,
-        upstream: Upstream,
+        upstream: Obedient,
         settle: impl FnOnce(&mut Config),
     ) -> World {
         let (directory, authority) = (tempfile::tempdir().unwrap(), Authority::default());
-        let mut config = Config::new(format!("http://{}", upstream.address).parse().unwrap());
-        config.listen = "127.0.0.1:0".parse().unwrap();
-        config.admin = None;
+        let mut config = harness::config(upstream.upstream.address);
         config.store = StoreUrl::Sqlite(
             disk.as_ref()
                 .map_or(directory.path(), Disk::path)
                 .join("hapax.db"),
         );
         // Nobody balances load here, and whatever still runs when a cell is done hangs on purpose.
-        config.drain = Drain {
-            notice: Duration::ZERO,
-            deadline: Duration::ZERO,
-        };
+        config.drain.deadline = Duration::ZERO;
         config.tls = way.is_tls.then(|| tls(&authority, directory.path()));
         settle(&mut config);
         let waiting = Arc::new(watch::Sender::new(0));
@@ -99,18 +93,18 @@ impl World {
         }
     }
 
-    pub(crate) async fn send(&self, request: Asked) -> Got {
+    pub(crate) async fn send(&self, request: ClientRequest) -> Answer {
         self.client.send(request).await
     }
 
     /// Sends a request that stops at the gate, and returns when it is there.
-    pub(crate) async fn begin(&mut self, request: Asked) {
+    pub(crate) async fn begin(&mut self, request: ClientRequest) {
         self.begun.push(self.client.spawn(request));
-        self.gate().wait_for(self.begun.len()).await;
+        self.gate().wait_held(self.begun.len()).await;
     }
 
     /// Sends a request that waits for one that was begun, and returns when it does.
-    pub(crate) async fn wait_with(&self, request: Asked) -> JoinHandle<Got> {
+    pub(crate) async fn wait_with(&self, request: ClientRequest) -> JoinHandle<Answer> {
         let before = *self.waiting.borrow();
         let waiter = self.client.spawn(request);
         self.waiting
@@ -122,7 +116,7 @@ impl World {
     }
 
     /// Lets what was begun go on; what its caller gets.
-    pub(crate) async fn go_on(&mut self) -> Got {
+    pub(crate) async fn go_on(&mut self) -> Answer {
         self.gate().open(1);
         self.begun.remove(0).await.unwrap()
     }
@@ -162,9 +156,9 @@ impl World {
     /// Sends a request until its answer is another one than before.
     pub(crate) async fn send_until(
         &self,
-        mut request: impl FnMut() -> Asked,
-        is_other: impl Fn(&Got) -> bool,
-    ) -> Got {
+        mut request: impl FnMut() -> ClientRequest,
+        is_other: impl Fn(&Answer) -> bool,
+    ) -> Answer {
         loop {
             let got = self.send(request()).await;
             if is_other(&got) {
@@ -271,11 +265,9 @@ async fn open(config: &Config, waiting: &Arc<watch::Sender<usize>>) -> Result<Ga
 }
 
 fn client(way: Way, gateway: &Gateway, authority: &Authority) -> Client {
-    Client::new(
-        way,
-        gateway.address(),
-        way.is_tls.then(|| authority.client(way.alpn())),
-    )
+    let protocol: &[u8] = if way.is_http2 { b"h2" } else { b"http/1.1" };
+    let tls = way.is_tls.then(|| authority.client(protocol));
+    Client::new(gateway.address()).http2(way.is_http2).tls(tls)
 }
 
 fn tls(authority: &Authority, directory: &Path) -> Tls {
@@ -285,16 +277,7 @@ fn tls(authority: &Authority, directory: &Path) -> Tls {
 
 /// A store in a new database; `None` without a PostgreSQL.
 pub(crate) fn database() -> Option<StoreUrl> {
-    let url = Postgres::shared()?.database();
-    let output = Command::new(env!("CARGO_BIN_EXE_hapax"))
-        .args(["migrate", "--store", &url])
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let url = harness::migrated(Postgres::shared()?);
     Some(StoreUrl::Postgres(url.parse().unwrap()))
 }
 

@@ -1,10 +1,9 @@
 //! Databases of these tests.
 
-use std::process::Command;
-
 use hapax_testkit::servers::Postgres;
 use tokio_postgres::{Client, NoTls};
 
+use crate::harness::{database_name, in_time, migrated};
 use crate::ledger::Effects;
 
 /// The effects of both kinds of services: in a table of theirs.
@@ -13,17 +12,8 @@ const ORDERS: &str = "CREATE TABLE orders (key text NOT NULL, fence int8 NOT NUL
 /// A database that is prepared as a store, and has a table of orders.
 pub(crate) fn joined() -> Option<String> {
     let server = Postgres::shared()?;
-    let url = server.database();
-    let output = Command::new(env!("CARGO_BIN_EXE_hapax"))
-        .args(["migrate", "--store", &url])
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    server.psql(name(&url), ORDERS);
+    let url = migrated(server);
+    server.psql(database_name(&url), ORDERS);
     Some(url)
 }
 
@@ -32,17 +22,13 @@ pub(crate) fn fenced() -> Option<String> {
     let server = Postgres::shared()?;
     let url = server.database();
     server.psql(
-        name(&url),
+        database_name(&url),
         &format!(
             "{ORDERS}; {}",
             include_str!("../../../../packaging/sql/fenced.sql")
         ),
     );
     Some(url)
-}
-
-fn name(url: &str) -> &str {
-    url.rsplit_once('/').expect("a URL").1
 }
 
 pub(crate) async fn connect(url: &str) -> Client {
@@ -83,7 +69,7 @@ pub(crate) async fn wait_blocked(url: &str) {
             tokio::task::yield_now().await;
         }
     };
-    crate::client::in_time("somebody waits for a lock", looking).await;
+    in_time("somebody waits for a lock", looking).await;
 }
 
 /// The code of an error that the database raised.

@@ -4,21 +4,20 @@ use std::time::Duration;
 
 use hapax::Mode;
 
-use crate::client;
 use crate::database::{self, connect, effects, wait_blocked};
 use crate::fencing::{Fencing, raised};
+use crate::harness::{Upstream, in_time};
 use crate::ledger::{count, judge};
 use crate::reference::{Kind, ORDERED, Reference};
-use crate::service::Service;
-use crate::world::World;
+use crate::world::{World, order, serve};
 
 const ORDER: &str = "order of k";
 
 /// A service on `fenced.sql`, and a gateway before it in this mode. `None` without a PostgreSQL.
-async fn fencing(mode: Mode) -> Option<(std::sync::Arc<Fencing>, Service, World, String)> {
+async fn fencing(mode: Mode) -> Option<(std::sync::Arc<Fencing>, Upstream, World, String)> {
     let url = database::fenced()?;
     let fencing = Fencing::new(&url);
-    let service = Service::start(fencing.clone()).await;
+    let service = serve(&fencing);
     let world = World::start(mode, service.address, |_, _| {}).await;
     Some((fencing, service, world, url))
 }
@@ -34,7 +33,7 @@ async fn what_was_applied_is_answered_again_and_not_done_again() {
         .assert_rejected(502, "outcome-unknown", true);
     let got = world.order("k", "do it").await;
     got.assert_first(201, ORDER);
-    world.order("k", "do it").await.assert_replays(201, ORDER);
+    world.order("k", "do it").await.assert_replayed(201, ORDER);
     let (fences, effects) = (fencing.dispatched(), effects(&url).await);
     assert!(fences.len() == 2 && fences[1] > fences[0], "{fences:?}");
     assert_eq!(
@@ -55,7 +54,7 @@ async fn a_slow_original_never_has_a_second_effect() {
         .order("k", "break off, do it later")
         .await
         .assert_rejected(502, "outcome-unknown", true);
-    fencing.slow.wait_held(1).await;
+    fencing.slow.wait_arrived(1).await;
     world.order("k", "do it").await.assert_first(201, ORDER);
     fencing.slow.let_through().await;
     assert_eq!(
@@ -67,7 +66,7 @@ async fn a_slow_original_never_has_a_second_effect() {
         .order("refused", "break off, do it later")
         .await
         .assert_rejected(502, "outcome-unknown", true);
-    fencing.slow.wait_held(2).await;
+    fencing.slow.wait_arrived(2).await;
     world
         .order("refused", "refuse")
         .await
@@ -80,14 +79,14 @@ async fn a_slow_original_never_has_a_second_effect() {
     world
         .order("refused", "do it")
         .await
-        .assert_replays(422, "order of refused");
+        .assert_replayed(422, "order of refused");
     // Its successor failed, and is known to count for nothing: then it is the one, and the next is
     // told.
     world
         .order("failed", "break off, do it later")
         .await
         .assert_rejected(502, "outcome-unknown", true);
-    fencing.slow.wait_held(3).await;
+    fencing.slow.wait_arrived(3).await;
     assert_eq!(world.order("failed", "fail").await.status, 500);
     fencing.slow.let_through().await;
     world
@@ -110,7 +109,7 @@ async fn of_two_attempts_at_the_same_time_one_is_first() {
         .await
         .assert_rejected(502, "outcome-unknown", true);
     let address = world.address();
-    let successor = tokio::spawn(async move { client::order(address, "k", "do it").await });
+    let successor = tokio::spawn(async move { order(address, "k", "do it").await });
     wait_blocked(&url).await;
     fencing.slow.let_through().await;
     successor.await.unwrap().assert_first(201, ORDER);
@@ -141,12 +140,12 @@ async fn the_same_table_answers_probes() {
         .order("k", "break off, do it later")
         .await
         .assert_rejected(502, "outcome-unknown", true);
-    fencing.slow.wait_held(1).await;
+    fencing.slow.wait_arrived(1).await;
     world
         .order("k", "break off, do it later")
         .await
         .assert_rejected(502, "outcome-unknown", true);
-    fencing.slow.wait_held(2).await;
+    fencing.slow.wait_arrived(2).await;
     fencing.slow.let_through().await;
     assert_eq!(fencing.late(), ["refused"]);
     world.order("k", "do it").await.assert_first(201, ORDER);
@@ -241,14 +240,14 @@ async fn a_refusal_for_its_fence_is_never_kept() {
         (Mode::Rerun, true),
     ] {
         let reference = Reference::new(Kind::Fenced);
-        let service = Service::start(reference.clone()).await;
+        let service = serve(&reference);
         let world = World::start(mode, service.address, |_, _| {}).await;
         let got = world.order("k", "refuse").await;
         got.assert_first(409, "a higher fence was here");
         assert!(!got.headers.contains_key("hapax-refused"), "{got:?}");
         let repeated = world.order("k", "do it").await;
         if is_kept {
-            repeated.assert_replays(409, "a higher fence was here");
+            repeated.assert_replayed(409, "a higher fence was here");
         } else {
             repeated.assert_first(201, ORDERED);
         }
@@ -267,7 +266,7 @@ async fn a_refusal_for_its_fence_is_never_kept() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_used_again_after_its_tombstone_is_another_operation() {
     let reference = Reference::new(Kind::Fenced);
-    let service = Service::start(reference.clone()).await;
+    let service = serve(&reference);
     let brief = Duration::from_millis(20);
     let world = World::start(Mode::Fenced, service.address, |_, policy| {
         (policy.lease, policy.retention, policy.tombstone) = (brief, brief, brief);
@@ -279,7 +278,7 @@ async fn a_key_used_again_after_its_tombstone_is_another_operation() {
             world.order("k", "do it").await;
         }
     };
-    client::in_time("the next life of the key", next_life).await;
+    in_time("the next life of the key", next_life).await;
     let effects = reference.effects();
     assert_eq!(
         effects["k"],
@@ -292,7 +291,7 @@ async fn a_key_used_again_after_its_tombstone_is_another_operation() {
 /// The same scenario, of which only the second is a service as the mode wants it.
 async fn applied_and_lost(kind: Kind) -> std::sync::Arc<Reference> {
     let reference = Reference::new(kind);
-    let service = Service::start(reference.clone()).await;
+    let service = serve(&reference);
     let world = World::start(Mode::Fenced, service.address, |_, _| {}).await;
     world
         .order("k", "do it, break off")

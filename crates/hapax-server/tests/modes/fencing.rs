@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use tokio_postgres::{Client, Error};
 
 use crate::database::{code, connect};
-use crate::service::{Answer, Asked, Gate, Serve, reset, whole, with};
-use crate::world::PROBE;
+use crate::harness::{Asked, Gate, Reply, broken_off, whole, with};
+use crate::world::{PROBE, Serve};
 
 pub(crate) struct Fencing {
     url: String,
@@ -106,7 +106,7 @@ impl Fencing {
         client.batch_execute("ROLLBACK").await
     }
 
-    async fn probe(&self, asked: &Asked) -> Result<Answer, Error> {
+    async fn probe(&self, asked: &Asked) -> Result<Reply, Error> {
         let client = connect(&self.url).await;
         let probe =
             "SELECT verdict, status, headers->>'content-type', body FROM hapax_probe($1, $2)";
@@ -141,7 +141,7 @@ fn fence(asked: &Asked) -> i64 {
     asked.fence().try_into().expect("below 2^53")
 }
 
-fn answer(came: Came) -> Answer {
+fn answer(came: Came) -> Reply {
     match came {
         Came::Answer(status, body) => with(
             whole(status.try_into().unwrap(), body),
@@ -157,8 +157,8 @@ fn answer(came: Came) -> Answer {
 }
 
 impl Serve for Fencing {
-    async fn serve(self: Arc<Self>, asked: Asked) -> io::Result<Answer> {
-        if asked.path == PROBE {
+    async fn serve(self: Arc<Self>, asked: Asked) -> io::Result<Reply> {
+        if asked.uri.path() == PROBE {
             // Nobody knows yet, if the row is held.
             return Ok(self
                 .probe(&asked)
@@ -171,25 +171,25 @@ impl Serve for Fencing {
                 .await
                 .map_err(io::Error::other)
         };
-        match asked.told() {
+        match asked.field("x-do") {
             "do it" => Ok(answer(attempt(201).await?)),
             "refuse" => Ok(answer(attempt(422).await?)),
             "do it, break off" => {
                 attempt(201).await?;
-                Err(reset())
+                Err(broken_off())
             }
             "break off, do it later" => {
                 tokio::spawn(async move {
                     self.slow.pass().await;
                     self.go_on(&asked, None).await;
                 });
-                Err(reset())
+                Err(broken_off())
             }
             "break off inside" => {
-                let (slow, before) = (self.clone(), self.slow.held());
+                let (slow, before) = (self.clone(), self.slow.arrived());
                 tokio::spawn(async move { slow.go_on(&asked, Some(&slow.slow)).await });
-                self.slow.wait_held(before + 1).await;
-                Err(reset())
+                self.slow.wait_arrived(before + 1).await;
+                Err(broken_off())
             }
             "fail" => {
                 self.fail(&asked).await.map_err(io::Error::other)?;

@@ -8,14 +8,14 @@ use hapax::Mode;
 use hapax_server::config::StoreUrl;
 
 use crate::database::{self, effects};
+use crate::harness::Upstream;
 use crate::joining::{Joining, stored};
 use crate::ledger::count;
-use crate::service::Service;
-use crate::world::World;
+use crate::world::{World, serve};
 
 struct Scene {
     joining: Arc<Joining>,
-    _service: Service,
+    _service: Upstream,
     world: World,
     url: String,
 }
@@ -30,7 +30,7 @@ impl Scene {
     async fn patient(patience: Duration) -> Option<Scene> {
         let url = database::joined()?;
         let joining = Joining::new(&url);
-        let service = Service::start(joining.clone()).await;
+        let service = serve(&joining);
         let world = World::start(Mode::Transaction, service.address, |config, _| {
             config.store = StoreUrl::Postgres(url.parse().unwrap());
             config.timeouts.answer = patience;
@@ -81,7 +81,7 @@ async fn an_order_that_joins_is_answered_and_replayed() {
         .world
         .order("k", "join, then say the same")
         .await
-        .assert_replays(201, &stored("k"));
+        .assert_replayed(201, &stored("k"));
     assert_eq!(scene.counts().await, (1, 1));
     assert_eq!(
         (
@@ -112,7 +112,7 @@ async fn the_stored_answer_wins_whatever_is_said() {
             .world
             .order(&key, &told)
             .await
-            .assert_replays(201, &stored(&key));
+            .assert_replayed(201, &stored(&key));
         assert_eq!(scene.counts().await, (number, number), "{then}");
         assert_eq!(scene.joined(true).await, number as u64, "{then}");
         assert_eq!(
@@ -145,7 +145,7 @@ async fn the_stored_answer_wins_if_no_other_comes_in_time() {
         .world
         .order("k", "join, then say nothing")
         .await
-        .assert_replays(201, &stored("k"));
+        .assert_replayed(201, &stored("k"));
     assert_eq!(
         (scene.counts().await, scene.joined(true).await),
         ((1, 1), 1)
@@ -192,7 +192,7 @@ async fn a_refusal_needs_no_transaction() {
         .world
         .order("k", "join, then say the same")
         .await
-        .assert_replays(422, "as said");
+        .assert_replayed(422, "as said");
     assert_eq!(
         (scene.counts().await, scene.not_joined().await),
         ((1, 0), 0)
@@ -232,7 +232,7 @@ async fn what_was_not_done_runs_again() {
         .world
         .order("lost", "join, then say the same")
         .await
-        .assert_replays(201, &stored("lost"));
+        .assert_replayed(201, &stored("lost"));
     assert_eq!(
         (scene.counts().await, scene.not_joined().await),
         ((4, 2), 0)
@@ -251,7 +251,7 @@ async fn a_lost_attempt_cannot_commit_after_its_successor() {
         .order("k", "break off, join later")
         .await
         .assert_rejected(502, "outcome-unknown", true);
-    scene.joining.slow.wait_held(1).await;
+    scene.joining.slow.wait_arrived(1).await;
     scene
         .world
         .order("k", "join, then say the same")
@@ -281,7 +281,7 @@ async fn a_lost_attempt_that_nobody_followed_commits_late_and_counts() {
         .world
         .order("k", "join, then say the same")
         .await
-        .assert_replays(201, &stored("k"));
+        .assert_replayed(201, &stored("k"));
     assert_eq!(
         (scene.joining.late(), scene.counts().await),
         (vec!["committed".to_owned()], (1, 1))
@@ -310,7 +310,7 @@ async fn a_commit_after_the_answer_is_an_alarm_and_counts() {
         .world
         .order("k", "join, then say the same")
         .await
-        .assert_replays(201, &stored("k"));
+        .assert_replayed(201, &stored("k"));
     assert_eq!(
         (scene.counts().await, scene.not_joined().await),
         ((1, 1), 1)
@@ -332,7 +332,10 @@ async fn what_has_ended_cannot_be_joined() {
     let last = scene.joining.last();
     let error = crate::joining::complete(&client, &last).await.unwrap_err();
     assert_eq!(database::code(&error), "HX005");
-    let higher = last.with_fence(last.fence() + 1);
+    let mut higher = last.clone();
+    higher
+        .headers
+        .insert("hapax-fence", (last.fence() + 1).into());
     assert_eq!(
         database::code(
             &crate::joining::complete(&client, &higher)

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use tokio_postgres::{Client, Error};
 
 use crate::database::{code, connect};
-use crate::service::{Answer, Asked, Gate, Serve, reset, whole, with};
+use crate::harness::{Asked, Gate, Reply, broken_off, whole, with};
+use crate::world::Serve;
 
 pub(crate) struct Joining {
     url: String,
@@ -110,9 +111,9 @@ fn fence(asked: &Asked) -> i64 {
 }
 
 impl Serve for Joining {
-    async fn serve(self: Arc<Self>, asked: Asked) -> io::Result<Answer> {
+    async fn serve(self: Arc<Self>, asked: Asked) -> io::Result<Reply> {
         self.dispatched.lock().unwrap().push(asked.clone());
-        let told = asked.told().to_owned();
+        let told = asked.field("x-do").to_owned();
         if let Some(then) = told.strip_prefix("join, then ") {
             self.join(&asked).await.map_err(io::Error::other)?;
             return match then {
@@ -124,7 +125,7 @@ impl Serve for Joining {
                 "say otherwise" => Ok(with(whole(200, "as said"), "set-cookie", "session=1")),
                 "say 422" => Ok(whole(422, "as said")),
                 "say 500" => Ok(whole(500, "as said")),
-                "break off" => Err(reset()),
+                "break off" => Err(broken_off()),
                 "say nothing" => std::future::pending().await,
                 then => panic!("{then}?"),
             };
@@ -146,7 +147,7 @@ impl Serve for Joining {
                 if is_answered {
                     Ok(whole(201, "as said"))
                 } else {
-                    Err(reset())
+                    Err(broken_off())
                 }
             }
             "break off" => {
@@ -155,7 +156,7 @@ impl Serve for Joining {
                     .batch_execute("ROLLBACK")
                     .await
                     .map_err(io::Error::other)?;
-                Err(reset())
+                Err(broken_off())
             }
             status => Ok(whole(
                 status.parse().unwrap_or_else(|_| panic!("{status}?")),

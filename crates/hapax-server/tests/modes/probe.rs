@@ -4,19 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax::{Mode, Policy};
-use http::Request;
-use http_body_util::Full;
 
-use crate::client;
+use crate::harness::{Answer, Client, Upstream, With, post};
 use crate::ledger::{count, judge};
 use crate::reference::{Kind, ORDERED, Reference, Says};
-use crate::service::{Service, Then};
-use crate::world::{PROBE, World};
+use crate::world::{PROBE, World, order, serve};
 
 /// A service, a gateway before it, and a key whose first attempt was lost.
 struct Scene {
     reference: Arc<Reference>,
-    service: Service,
+    service: Upstream,
     world: World,
 }
 
@@ -29,7 +26,7 @@ impl Scene {
     /// The same with this lease, which bounds a question.
     async fn lost_with(kind: Kind, told: &str, lease: Duration) -> Scene {
         let reference = Reference::new(kind);
-        let service = Service::start(reference.clone()).await;
+        let service = serve(&reference);
         let world = World::start(Mode::Probe, service.address, |_, policy| {
             policy.lease = lease;
         })
@@ -46,7 +43,7 @@ impl Scene {
         scene
     }
 
-    async fn order(&self, told: &str) -> client::Got {
+    async fn order(&self, told: &str) -> Answer {
         self.world.order("k", told).await
     }
 
@@ -79,7 +76,7 @@ async fn what_was_done_is_answered_with_its_answer_and_never_sent_again() {
             .any(|name| name.as_str().starts_with("hapax-")),
         "{got:?}"
     );
-    scene.order("do it").await.assert_replays(201, ORDERED);
+    scene.order("do it").await.assert_replayed(201, ORDERED);
     assert_eq!(scene.counts(), (1, 1, 1));
     assert_eq!(
         (
@@ -98,7 +95,7 @@ async fn what_was_done_is_answered_with_its_answer_and_never_sent_again() {
 async fn what_was_barred_is_sent_again_with_the_fence_of_the_question() {
     let scene = Scene::lost(Kind::Probed, "break off").await;
     scene.order("do it").await.assert_first(201, ORDERED);
-    scene.order("do it").await.assert_replays(201, ORDERED);
+    scene.order("do it").await.assert_replayed(201, ORDERED);
     assert_eq!(scene.counts(), (2, 1, 1));
     assert_eq!(scene.reference.dispatched()[1], scene.reference.asked()[0]);
     assert_eq!(scene.found("barred").await, 1);
@@ -108,10 +105,13 @@ async fn what_was_barred_is_sent_again_with_the_fence_of_the_question() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_was_never_lost_asks_nobody() {
     let reference = Reference::new(Kind::Probed);
-    let service = Service::start(reference.clone()).await;
+    let service = serve(&reference);
     let world = World::start(Mode::Probe, service.address, |_, _| {}).await;
     world.order("k", "do it").await.assert_first(201, ORDERED);
-    world.order("k", "do it").await.assert_replays(201, ORDERED);
+    world
+        .order("k", "do it")
+        .await
+        .assert_replayed(201, ORDERED);
     assert_eq!(
         (reference.dispatched().len(), reference.asked().len()),
         (1, 0)
@@ -123,10 +123,10 @@ async fn a_key_that_was_never_lost_asks_nobody() {
 /// done anything.
 async fn with_a_slow_original(kind: Kind) -> Scene {
     let scene = Scene::lost(kind, "break off, do it later").await;
-    scene.reference.slow.wait_held(1).await;
+    scene.reference.slow.wait_arrived(1).await;
     let address = scene.world.address();
-    let successor = tokio::spawn(async move { client::order(address, "k", "wait, do it").await });
-    scene.reference.door.wait_held(1).await;
+    let successor = tokio::spawn(async move { order(address, "k", "wait, do it").await });
+    scene.reference.door.wait_arrived(1).await;
     scene.reference.slow.let_through().await;
     scene.reference.door.let_through().await;
     successor.await.unwrap().assert_first(201, ORDERED);
@@ -147,7 +147,7 @@ async fn a_slow_original_that_goes_on_after_the_bar_is_refused() {
             scene.reference.asked(),
             "the effect is the successor's"
         );
-        scene.order("do it").await.assert_replays(201, ORDERED);
+        scene.order("do it").await.assert_replayed(201, ORDERED);
         scene.world.end().await;
     }
 }
@@ -162,7 +162,7 @@ async fn a_service_that_says_not_done_without_a_bar_is_convicted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_original_that_goes_on_after_its_successor_is_refused() {
     let scene = Scene::lost(Kind::Probed, "break off, do it later").await;
-    scene.reference.slow.wait_held(1).await;
+    scene.reference.slow.wait_arrived(1).await;
     scene.order("do it").await.assert_first(201, ORDERED);
     scene.reference.slow.let_through().await;
     assert_eq!((scene.counts(), scene.reference.refused()), ((2, 1, 1), 1));
@@ -178,7 +178,7 @@ async fn an_attempt_that_is_lost_after_its_bar_is_asked_about_in_turn() {
         .order("break off, do it later")
         .await
         .assert_rejected(502, "outcome-unknown", true);
-    scene.reference.slow.wait_held(2).await;
+    scene.reference.slow.wait_arrived(2).await;
     scene.order("do it").await.assert_first(201, ORDERED);
     scene.reference.slow.let_through().await;
     scene.reference.slow.let_through().await;
@@ -211,7 +211,7 @@ async fn what_cannot_be_understood_is_not_known_and_the_next_repeat_asks_again()
         Says::Words(&[("hapax-probe", "done"), ("hapax-status", "429")]),
         Says::Words(&[("hapax-probe", "done"), ("hapax-status", "408")]),
         Says::TooMuch,
-        Says::BodyThat(Then::BreaksOff),
+        Says::BreaksOff,
     ];
     let scene = Scene::lost(Kind::Probed, "do it, break off").await;
     for (number, lie) in LIES.into_iter().enumerate() {
@@ -228,7 +228,7 @@ async fn what_cannot_be_understood_is_not_known_and_the_next_repeat_asks_again()
     );
     assert_eq!(scene.found("unknown").await, LIES.len() as u64);
     scene.order("do it").await.assert_first(201, ORDERED);
-    scene.order("do it").await.assert_replays(201, ORDERED);
+    scene.order("do it").await.assert_replayed(201, ORDERED);
     assert_eq!(scene.counts(), (1, LIES.len() + 1, 1));
     scene.world.end().await;
 }
@@ -236,7 +236,7 @@ async fn what_cannot_be_understood_is_not_known_and_the_next_repeat_asks_again()
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_that_stalls_is_not_waited_for_for_ever() {
     let scene = Scene::lost_with(Kind::Probed, "do it, break off", Duration::from_secs(1)).await;
-    for stalls in [Says::Stalls, Says::BodyThat(Then::Stalls)] {
+    for stalls in [Says::Stalls, Says::StallsWithin] {
         scene.reference.say_next(stalls);
         scene
             .order("do it")
@@ -301,11 +301,11 @@ async fn a_service_that_cannot_be_reached_says_nothing() {
 async fn no_caller_asks_in_the_gateways_name() {
     let scene = Scene::lost(Kind::Probed, "break off, do it later").await;
     for (name, value) in [("hapax-operation", "0"), ("Hapax_Operation", "0")] {
-        let forged = Request::post(PROBE)
-            .header(name, value)
-            .header("hapax-fence", u64::MAX)
-            .header("hapax-probe", "ask");
-        let got = client::send(scene.world.address(), forged.body(Full::default()).unwrap()).await;
+        let forged = post(PROBE, "")
+            .with(name, value)
+            .with("hapax-fence", &u64::MAX.to_string())
+            .with("hapax-probe", "ask");
+        let got = Client::new(scene.world.address()).send(forged).await;
         assert_eq!(
             (got.status, &got.body[..]),
             (404, &b"no such operation"[..])

@@ -5,9 +5,9 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex};
 
+use crate::harness::{Asked, Gate, Part, Reply, broken_off, in_parts, whole, with};
 use crate::ledger::Effects;
-use crate::service::{Answer, Asked, Gate, Serve, Then, begun, reset, whole, with};
-use crate::world::PROBE;
+use crate::world::{PROBE, Serve};
 
 /// The body of every order's answer.
 pub(crate) const ORDERED: &str = "ordered: a hat";
@@ -37,7 +37,9 @@ pub(crate) enum Says {
     Status(u16),
     Words(&'static [(&'static str, &'static str)]),
     TooMuch,
-    BodyThat(Then),
+    /// An answer that breaks off, or that stalls, in its body.
+    BreaksOff,
+    StallsWithin,
 }
 
 #[derive(Default)]
@@ -176,7 +178,7 @@ impl Reference {
         Some("barred")
     }
 
-    async fn probed(&self, asked: &Asked) -> io::Result<Answer> {
+    async fn probed(&self, asked: &Asked) -> io::Result<Reply> {
         if asked.operation().is_empty() {
             let fields = asked
                 .headers
@@ -199,13 +201,17 @@ impl Reference {
                 "201",
             )
         };
+        let begun = |then| {
+            let parts = [Part::Data("ordered: a".into()), then];
+            done().map(|_| in_parts(200, parts).into_body())
+        };
         Ok(match says {
             None => match self.ask(asked) {
                 Some("done") => with(done(), "content-type", "text/plain"),
                 Some(word) => with(whole(200, ""), "hapax-probe", word),
                 None => whole(200, "I do not know"),
             },
-            Some(Says::Nothing) => return Err(reset()),
+            Some(Says::Nothing) => return Err(broken_off()),
             Some(Says::Word(word)) => with(whole(200, ""), "hapax-probe", word),
             Some(Says::Stalls) => std::future::pending().await,
             Some(Says::Status(status)) => with(whole(status, ""), "hapax-probe", "barred"),
@@ -215,24 +221,23 @@ impl Reference {
                     with(answer, name, value)
                 }),
             Some(Says::TooMuch) => done().map(|_| whole(200, vec![b'x'; 2 << 20]).into_body()),
-            Some(Says::BodyThat(then)) => {
-                done().map(|_| begun(200, "ordered: a", then).into_body())
-            }
+            Some(Says::BreaksOff) => begun(Part::BreaksOff),
+            Some(Says::StallsWithin) => begun(Part::Stalls),
         })
     }
 }
 
 impl Serve for Reference {
-    async fn serve(self: Arc<Self>, asked: Asked) -> io::Result<Answer> {
-        if asked.path == PROBE {
+    async fn serve(self: Arc<Self>, asked: Asked) -> io::Result<Reply> {
+        if asked.uri.path() == PROBE {
             return self.probed(&asked).await;
         }
         self.state.lock().unwrap().dispatched.push(asked.fence());
-        match asked.told() {
-            "break off" => return Err(reset()),
+        match asked.field("x-do") {
+            "break off" => return Err(broken_off()),
             "do it, break off" => {
                 self.attempt(&asked);
-                return Err(reset());
+                return Err(broken_off());
             }
             "break off, do it later" => {
                 tokio::spawn(async move {
@@ -240,7 +245,7 @@ impl Serve for Reference {
                     self.attempt(&asked);
                     self.slow.done();
                 });
-                return Err(reset());
+                return Err(broken_off());
             }
             "wait, do it" => {
                 self.door.pass().await;
@@ -255,7 +260,7 @@ impl Serve for Reference {
     }
 }
 
-fn answer(verdict: Verdict) -> Answer {
+fn answer(verdict: Verdict) -> Reply {
     match verdict {
         Verdict::Done => with(whole(201, ORDERED), "content-type", "text/plain"),
         Verdict::Refused => with(

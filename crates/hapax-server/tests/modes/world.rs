@@ -1,19 +1,41 @@
 //! A gateway before a service, with one route for everything.
 
+use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use hapax::{Mode, Policy};
-use hapax_server::config::{Config, Drain, Route, StoreUrl};
+use hapax_server::config::{Config, Route};
 use hapax_server::gateway::Gateway;
-use http::Request;
-use http_body_util::Full;
 
-use crate::client::{self, Got};
+use crate::harness::{
+    self, Answer, Asked, Client, Reply, Serving, Upstream, With, get, metric, post,
+};
 
 /// Where services answer what became of an operation.
 pub(crate) const PROBE: &str = "/hapax/probe";
+
+/// What a service does. An error is a connection that breaks off.
+pub(crate) trait Serve: Send + Sync + 'static {
+    fn serve(self: Arc<Self>, asked: Asked) -> impl Future<Output = io::Result<Reply>> + Send;
+}
+
+/// A service at work, until it is dropped.
+pub(crate) fn serve(service: &Arc<impl Serve>) -> Upstream {
+    let service = service.clone();
+    Upstream::start(Serving::default(), move |arrived| {
+        let service = service.clone();
+        async move { service.serve(arrived.read().await?).await }
+    })
+}
+
+/// Orders under this key, and tells the service what to do with it: repeats are the same request
+/// whatever they tell it.
+pub(crate) async fn order(to: SocketAddr, key: &str, told: &str) -> Answer {
+    let order = post("/orders", "a hat").key(key).with("x-do", told);
+    Client::new(to).send(order).await
+}
 
 pub(crate) struct World(Gateway);
 
@@ -24,17 +46,12 @@ impl World {
         upstream: SocketAddr,
         settle: impl FnOnce(&mut Config, &mut Policy),
     ) -> World {
-        let mut config = Config::new(format!("http://{upstream}").parse().unwrap());
-        config.listen = "127.0.0.1:0".parse().unwrap();
+        let mut config = harness::config(upstream);
         config.admin = Some("127.0.0.1:0".parse().unwrap());
-        config.store = StoreUrl::Memory;
         // What the service is told to do says nothing of who is asking.
         config.anonymous_fields = vec!["x-do".parse().unwrap()];
         // Whatever still runs in the end hangs on purpose.
-        config.drain = Drain {
-            notice: Duration::ZERO,
-            deadline: Duration::ZERO,
-        };
+        config.drain.deadline = Duration::ZERO;
         let mut policy = Policy {
             mode,
             ..Policy::default()
@@ -52,25 +69,14 @@ impl World {
         self.0.address()
     }
 
-    /// Orders under this key, and tells the service what to do with it.
-    pub(crate) async fn order(&self, key: &str, told: &str) -> Got {
-        client::order(self.address(), key, told).await
+    pub(crate) async fn order(&self, key: &str, told: &str) -> Answer {
+        order(self.address(), key, told).await
     }
 
     /// What the gateway has counted under this name and these labels.
     pub(crate) async fn counted(&self, series: &str) -> u64 {
-        let metrics = Request::get("/metrics")
-            .body(Full::<Bytes>::default())
-            .unwrap();
-        let text = client::send(self.0.admin().unwrap(), metrics).await.body;
-        let text = String::from_utf8_lossy(&text);
-        let value = text
-            .lines()
-            .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-        value
-            .unwrap_or_else(|| panic!("no {series} in\n{text}"))
-            .parse()
-            .unwrap()
+        let operators = Client::new(self.0.admin().unwrap());
+        metric(operators.send(get("/metrics")).await.text(), series) as u64
     }
 
     pub(crate) async fn end(self) {

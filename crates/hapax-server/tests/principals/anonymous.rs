@@ -5,7 +5,8 @@ use hapax_server::config::AnonymousField;
 use http::Request;
 use http_body_util::{BodyExt, Full};
 
-use crate::client::{Asked, Client, Got, With, post};
+use crate::client::{Tells, post};
+use crate::harness::{Answer, Client, ClientRequest, With};
 use crate::world::World;
 
 /// Fields by which proxies and services say who is asking. None of them may be taken for harmless.
@@ -115,7 +116,7 @@ fn recorded(text: &str) -> Vec<(String, String)> {
 }
 
 /// A guarded request with this query.
-fn with_query(key: &str, query: &str) -> Asked {
+fn with_query(key: &str, query: &str) -> ClientRequest {
     let target = if query.is_empty() {
         "/charges".to_owned()
     } else {
@@ -130,9 +131,9 @@ fn with_query(key: &str, query: &str) -> Asked {
 /// That a request was refused because of this field, with the way out and without the field's
 /// value.
 #[track_caller]
-fn is_refused_for(got: &Got, field: &str) {
+fn is_refused_for(got: &Answer, field: &str) {
     assert_eq!(
-        (got.status.as_u16(), got.problem()),
+        got.refusal(),
         (400, "principal-missing".to_owned()),
         "{field}: {got:?}"
     );
@@ -161,7 +162,7 @@ async fn recorded_requests_of_clients_pass_as_anonymous_plain_and_forwarded() {
     for trusted in ["127.0.0.0/8", "10.0.0.0/8"] {
         let world =
             World::start(|config, _| config.trusted_proxies = vec![trusted.parse().unwrap()]).await;
-        let client = Client::new(world.address(), false);
+        let client = Client::new(world.address());
         for (index, (name, head)) in clients.iter().enumerate() {
             for (proxy, added) in [("nobody", "")]
                 .into_iter()
@@ -243,7 +244,7 @@ async fn a_field_that_may_identify_somebody_is_refused_by_name() {
         )
         .await;
     assert!(
-        long.problem() == "principal-missing" && long.body.len() < 1_500,
+        long.code() == "principal-missing" && long.body.len() < 1_500,
         "a long name is cut: {}",
         long.body.len()
     );
@@ -258,7 +259,7 @@ async fn a_credential_in_the_query_is_refused_by_name_under_the_default_alone() 
             .send(index % 2 == 1, with_query(&format!("k-{index}"), query))
             .await;
         assert_eq!(
-            (got.status.as_u16(), got.problem()),
+            got.refusal(),
             (400, "principal-missing".to_owned()),
             "{query}: {got:?}"
         );

@@ -13,17 +13,17 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use hapax_server::config::Protocol;
-use http::{Method, Request, Response};
+use http::{Method, Request};
 use http_body_util::{BodyExt, Full};
 use jsonwebtoken::Algorithm;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::client::{Asked, Client, Got, With, empty};
+use crate::harness::{
+    Answer, Client, ClientRequest, Program, Service, Serving, With, get, whole, with,
+};
 use crate::issuer::{AUDIENCE, ISSUER, Issuer, claims_but, jwks, now};
-use crate::program::Program;
-use crate::service::Service;
-use crate::world::Upstream;
+use crate::world::{Upstream, ask, serve};
 
 const CALLERS: usize = 12;
 const OPERATIONS: usize = 12;
@@ -222,24 +222,16 @@ impl Source {
 }
 
 /// The service that forward-auth asks. It knows sessions, and its own callers by short names.
-async fn auth_service() -> Service {
-    let session = |headers: &http::HeaderMap| {
-        let value = headers.get("authorization")?.to_str().ok()?;
-        value
+fn auth_service() -> Service {
+    Service::start(Serving::default(), |asked| {
+        match asked
+            .field("authorization")
             .strip_prefix("Bearer secret-session-of-")
-            .map(str::to_owned)
-    };
-    Service::start(move |headers| match session(headers) {
-        Some(name) => Response::builder()
-            .header("x-auth-user", name)
-            .body(String::new())
-            .unwrap(),
-        None => Response::builder()
-            .status(401)
-            .body("who are you?".to_owned())
-            .unwrap(),
+        {
+            Some(name) => with(whole(200, ""), "x-auth-user", name),
+            None => whole(401, "who are you?"),
+        }
     })
-    .await
 }
 
 /// Numbers that are the same in every run.
@@ -257,7 +249,7 @@ impl Numbers {
 
 /// One request, and whose answers it may get.
 struct Probe {
-    request: Asked,
+    request: ClientRequest,
     from: &'static str,
     is_http2: bool,
     /// Who is asking, as the test knows it. Nobody gets no answer at all.
@@ -356,21 +348,21 @@ struct Canaries {
 
 impl Canaries {
     /// Takes down what came of some probes: first answers before anything that repeats them.
-    fn judge(&mut self, mut answered: Vec<(Probe, Got)>) {
+    fn judge(&mut self, mut answered: Vec<(Probe, Answer)>) {
         answered.sort_by_key(|(_, got)| got.is_replay());
         for (probe, got) in answered {
             self.probes += 1;
             *self.counts.entry(probe.kind).or_default() += 1;
             let text = format!("{:?} {}", got.headers, got.text());
             let found: HashSet<&str> = canaries(&text).into_iter().collect();
-            match (got.status.is_success(), got.is_replay()) {
+            match ((200..300).contains(&got.status), got.is_replay()) {
                 (true, true) => self.replays += 1,
                 (true, false) => self.firsts += 1,
                 (false, _) => self.refused += 1,
             }
             let mine = probe.who.clone().map(|who| (who, probe.operation.clone()));
-            let is_first = got.status.is_success() && !got.is_replay();
-            let is_told = !found.is_empty() || got.status.is_success();
+            let is_first = (200..300).contains(&got.status) && !got.is_replay();
+            let is_told = !found.is_empty() || (200..300).contains(&got.status);
             let is_right = match &mine {
                 None => !is_told,
                 Some(mine) if is_first => {
@@ -406,12 +398,13 @@ impl Canaries {
     }
 }
 
-async fn send(clients: SocketAddr, probes: Vec<Probe>) -> Vec<(Probe, Got)> {
+async fn send(clients: SocketAddr, probes: Vec<Probe>) -> Vec<(Probe, Answer)> {
     let mut tasks = JoinSet::new();
     for mut probe in probes {
         tasks.spawn(async move {
-            let request = std::mem::replace(&mut probe.request, Request::new(empty()));
-            let got = Client::new(clients, probe.is_http2)
+            let request = std::mem::replace(&mut probe.request, get("/"));
+            let got = Client::new(clients)
+                .http2(probe.is_http2)
                 .from(probe.from)
                 .send(request)
                 .await;
@@ -431,9 +424,9 @@ fn probes_of_each_source() -> usize {
 async fn no_canary_strays(source: Source) {
     let (directory, upstream) = (
         tempfile::tempdir().unwrap(),
-        Upstream::start(Protocol::Http1).await,
+        Upstream::start(Protocol::Http1),
     );
-    let program = Program::start(
+    let program = serve(
         directory.path(),
         &upstream,
         &source.settings(directory.path()),
@@ -480,29 +473,21 @@ async fn no_canary_strays(source: Source) {
             .iter()
             .fold(lost, |request, (name, value)| request.with(name, value));
         assert_eq!(
-            Client::new(program.clients, false)
-                .send(lost)
-                .await
-                .problem(),
+            Client::new(program.clients).send(lost).await.code(),
             "outcome-unknown"
         );
     }
-    nothing_is_told(program, &source, &known, directory.path()).await;
+    nothing_is_told(program, &source, &known).await;
 }
 
 /// What operators, scrapers and the log are told holds neither an answer nor a credential.
-async fn nothing_is_told(program: Program, source: &Source, known: &Canaries, directory: &Path) {
+async fn nothing_is_told(program: Program, source: &Source, known: &Canaries) {
     let (listed, shown) = operators(&program, known).await;
-    let well_known = Request::get("/.well-known/idempotency")
-        .body(empty())
-        .unwrap();
-    let public = program.ask("/metrics").await
-        + &program.banner
-        + &Client::new(program.clients, false)
-            .send(well_known)
-            .await
-            .text();
-    let log = program.end(directory);
+    let well_known = get("/.well-known/idempotency");
+    let public = ask(program.admin, "/metrics").await
+        + program.log()
+        + Client::new(program.clients).send(well_known).await.text();
+    let log = program.end();
     let names_callers = matches!(
         source,
         Source::Header | Source::Jwt(_) | Source::ForwardAuth(_)
@@ -562,13 +547,13 @@ async fn nothing_is_told(program: Program, source: &Source, known: &Canaries, di
 async fn operators(program: &Program, known: &Canaries) -> (String, usize) {
     let (mut listed, mut shown, mut after) = (String::new(), 0, String::new());
     loop {
-        let page = program.ask(&format!("/v1/keys?limit=1000{after}")).await;
+        let page = ask(program.admin, &format!("/v1/keys?limit=1000{after}")).await;
         let document: Value = serde_json::from_str(&page).unwrap();
         listed += &page;
         for entry in document["keys"].as_array().unwrap().iter().step_by(20) {
             let id = entry["id"].as_str().unwrap();
-            listed += &program.ask(&format!("/v1/keys/{id}")).await;
-            let answer = program.ask(&format!("/v1/keys/{id}?answer=true")).await;
+            listed += &ask(program.admin, &format!("/v1/keys/{id}")).await;
+            let answer = ask(program.admin, &format!("/v1/keys/{id}?answer=true")).await;
             let found: HashSet<&str> = canaries(&answer).into_iter().collect();
             assert!(found.len() <= 1, "{answer}");
             let operation = format!(
@@ -617,7 +602,7 @@ async fn no_canary_of_a_caller_that_a_proxy_names_strays() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_canary_of_a_caller_whom_another_service_knows_strays() {
-    no_canary_strays(Source::ForwardAuth(Box::new(auth_service().await))).await;
+    no_canary_strays(Source::ForwardAuth(Box::new(auth_service()))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,15 +3,15 @@
 
 use hapax_server::config::{Config, Protocol};
 
-use crate::client::{Asked, With, post};
-use crate::program::Program;
-use crate::world::{Upstream, World};
+use crate::client::{Tells, post};
+use crate::harness::{Client, ClientRequest, With};
+use crate::world::{Upstream, World, serve};
 
 fn by_session(config: &mut Config) {
     config.principal = "cookie:session".parse().unwrap();
 }
 
-fn with_cookies(key: &str, lines: &[&str]) -> Asked {
+fn with_cookies(key: &str, lines: &[&str]) -> ClientRequest {
     lines
         .iter()
         .fold(post(key), |request, line| request.with("cookie", line))
@@ -78,7 +78,7 @@ async fn a_session_that_cannot_be_told_is_nobodys() {
         ] {
             let got = world.send(is_http2, with_cookies("k", lines)).await;
             assert_eq!(
-                (got.status.as_u16(), got.problem()),
+                got.refusal(),
                 (400, "principal-missing".to_owned()),
                 "{lines:?}: {got:?}"
             );
@@ -87,14 +87,14 @@ async fn a_session_that_cannot_be_told_is_nobodys() {
         let got = world
             .send(is_http2, post("k").with("authorization", "Bearer zebedee"))
             .await;
-        assert_eq!(got.problem(), "principal-missing", "{got:?}");
+        assert_eq!(got.code(), "principal-missing", "{got:?}");
     }
     assert_eq!(world.upstream.effects(), 0);
     world.end().await;
 }
 
 /// What a refused caller is told to set, and what was looked at.
-async fn told(principal: &str, request: Asked) -> String {
+async fn told(principal: &str, request: ClientRequest) -> String {
     let settle = |config: &mut Config, directory: &std::path::Path| {
         config.principal = principal.parse().unwrap();
         config.trusted_proxies = vec!["127.0.0.0/8".parse().unwrap()];
@@ -108,7 +108,7 @@ async fn told(principal: &str, request: Asked) -> String {
     let world = World::start(settle).await;
     let got = world.send(false, request).await;
     assert_eq!(
-        (got.status.as_u16(), got.problem()),
+        got.refusal(),
         (400, "principal-missing".to_owned()),
         "{got:?}"
     );
@@ -208,15 +208,15 @@ async fn a_caller_with_another_credential_is_told_what_was_looked_at_and_what_to
 async fn the_log_says_once_which_setting_to_change() {
     let (directory, upstream) = (
         tempfile::tempdir().unwrap(),
-        Upstream::start(Protocol::Http1).await,
+        Upstream::start(Protocol::Http1),
     );
-    let program = Program::start(directory.path(), &upstream, "");
-    let client = crate::client::Client::new(program.clients, false);
+    let program = serve(directory.path(), &upstream, "");
+    let client = Client::new(program.clients);
     for number in 0..3 {
         let got = client
             .send(with_cookies(&format!("k-{number}"), &["sessionid=zebedee"]))
             .await;
-        assert_eq!(got.problem(), "principal-missing");
+        assert_eq!(got.code(), "principal-missing");
     }
     client.send(post("k").with("x-api-key", "zebedee")).await;
     // And once that a key does nothing with this method.
@@ -224,11 +224,11 @@ async fn the_log_says_once_which_setting_to_change() {
         let mut request = post("k");
         *request.method_mut() = method.parse().unwrap();
         assert_eq!(
-            client.send(request).await.header("idempotency-status"),
+            client.send(request).await.field("idempotency-status"),
             Some("not-guarded")
         );
     }
-    let log = program.end(directory.path());
+    let log = program.end();
     assert_eq!(
         log.lines()
             .filter(|line| line.contains("does not guard its method"))

@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use hapax::{Part, Policy, Velocity};
 use hapax_server::config::{Config, PrincipalSource, StoreUrl};
-use http::Request;
 use http::header::AUTHORIZATION;
 
-use crate::client::{Asked, Client, Got, empty};
+use crate::harness::{Answer, Client, ClientRequest, With, post};
 use crate::world::World;
 
 const REFUSED_MAX: u64 = 100;
@@ -19,15 +18,13 @@ fn limited(config: &mut Config, directory: &Path) {
 }
 
 /// The service knows every token but those that begin with `forged`.
-fn pay(token: &str, key: usize) -> Asked {
-    let request = Request::post("/v1/charges").header(AUTHORIZATION, format!("Bearer {token}"));
-    request
-        .header("idempotency-key", format!("key-{key}"))
-        .body(empty())
-        .unwrap()
+fn pay(token: &str, key: usize) -> ClientRequest {
+    post("/v1/charges", "")
+        .with("authorization", &format!("Bearer {token}"))
+        .key(&format!("key-{key}"))
 }
 
-async fn attack(client: Client, count: usize) -> Vec<Got> {
+async fn attack(client: &Client, count: usize) -> Vec<Answer> {
     let mut answers = Vec::new();
     for key in 0..count {
         answers.push(client.send(pay(&format!("forged-{key}"), key)).await);
@@ -43,7 +40,7 @@ async fn forged_tokens_fill_no_store_and_hold_up_nobody_else() {
         world.client(false).from("127.0.0.3"),
     );
     assert_eq!(mallory.send(pay("ann", 0)).await.status, 201);
-    let answers = attack(mallory, 300).await;
+    let answers = attack(&mallory, 300).await;
     let refused = answers.iter().filter(|got| got.status == 401).count() as u64;
     assert_eq!(refused, REFUSED_MAX, "{:?}", answers.last());
     assert_eq!(world.records().await, REFUSED_MAX + 1);
@@ -90,7 +87,7 @@ async fn forged_tokens_count_for_the_client_that_sends_them() {
             world.client(false).from("127.0.0.2"),
             world.client(false).from("127.0.0.3"),
         );
-        let answers = attack(mallory, 50).await;
+        let answers = attack(&mallory, 50).await;
         assert_eq!(
             answers.iter().filter(|got| got.status == 401).count(),
             counted,

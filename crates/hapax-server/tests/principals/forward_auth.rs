@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 
 use hapax_server::config::{Config, ForwardAuth};
 use hapax_testkit::origin::{Origin, Step, answer};
-use http::Response;
 
-use crate::client::{Asked, Got, With, post, unguarded};
-use crate::service::Service;
+use crate::client::{Tells, post, unguarded};
+use crate::harness::{Answer, ClientRequest, Service, Serving, With, whole, with};
 use crate::world::World;
 
 const TIMEOUT: Duration = Duration::from_millis(300);
@@ -29,7 +28,7 @@ async fn asking(address: SocketAddr, settle: impl FnOnce(&mut ForwardAuth)) -> W
     World::start(|config, _| settle(config)).await
 }
 
-fn as_ada() -> Asked {
+fn as_ada() -> ClientRequest {
     post("k").with("authorization", "Bearer ada")
 }
 
@@ -132,13 +131,13 @@ async fn without_a_yes_there_is_no_replay() {
             let begun = Instant::now();
             let got = world.send(is_http2, as_ada()).await;
             assert_eq!(
-                (got.status.as_u16(), got.problem()),
+                got.refusal(),
                 (503, "principal-unavailable".to_owned()),
                 "{name}: {got:?}"
             );
             assert!(!got.is_replay() && !got.tells(&first), "{name}");
             assert!(
-                got.header("retry-after").is_some() && got.header("x-should-retry") == Some("true"),
+                got.field("retry-after").is_some() && got.field("x-should-retry") == Some("true"),
                 "{name}: {got:?}"
             );
             assert!(begun.elapsed() < 10 * TIMEOUT, "{name}: bounded");
@@ -159,10 +158,7 @@ async fn a_service_that_is_not_there_gets_nobody_a_replay() {
     nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let world = asking(nobody.local_addr().unwrap(), |_| ()).await;
     let got = world.send(false, as_ada()).await;
-    assert_eq!(
-        (got.status.as_u16(), got.problem()),
-        (503, "principal-unavailable".to_owned())
-    );
+    assert_eq!(got.refusal(), (503, "principal-unavailable".to_owned()));
     assert_eq!(
         world
             .counted("hapax_principal_unavailable_total{reason=\"connect\"}")
@@ -195,17 +191,14 @@ async fn a_no_is_passed_on_in_its_own_words_and_a_caller_refused_now_gets_no_rep
             );
             origin.script(told(status, &fields, "no, and this is why"));
             let got = world.send(is_http2, as_ada()).await;
-            assert_eq!(
-                (got.status.as_u16(), &*got.text()),
-                (status, "no, and this is why")
-            );
+            assert_eq!((got.status, got.text()), (status, "no, and this is why"));
             assert!(!got.is_replay() && !got.tells(&first), "{got:?}");
             let lines = fields.lines().filter_map(|line| line.split_once(": "));
             for (name, value) in lines {
                 let expected = (!name.starts_with("x-")).then_some(value);
-                assert_eq!(got.header(name), expected, "{status}: {name}");
+                assert_eq!(got.field(name), expected, "{status}: {name}");
             }
-            assert_eq!(got.header("cache-control"), Some("no-store"));
+            assert_eq!(got.field("cache-control"), Some("no-store"));
         }
         origin.script(yes());
         let again = world.send(is_http2, as_ada()).await;
@@ -227,18 +220,11 @@ async fn a_no_is_passed_on_in_its_own_words_and_a_caller_refused_now_gets_no_rep
 
 /// Knows who `Authorization` says, and what they may do.
 async fn friendly() -> Service {
-    Service::start(|headers| {
-        let user = headers
-            .get("authorization")
-            .map_or("", |value| value.to_str().unwrap())
-            .replace("Bearer ", "");
-        Response::builder()
-            .header("x-auth-user", user)
-            .header("x-auth-role", "clerk")
-            .body(String::new())
-            .unwrap()
+    Service::start(Serving::default(), |asked| {
+        let user = asked.field("authorization").replace("Bearer ", "");
+        let reply = with(whole(200, ""), "x-auth-user", &user);
+        with(reply, "x-auth-role", "clerk")
     })
-    .await
 }
 
 #[tokio::test]
@@ -270,7 +256,10 @@ async fn it_is_shown_the_credentials_and_where_the_request_goes_but_not_what_it_
             .with("x-forwarded-for", "10.0.0.1");
         world.send(is_http2, request).await;
         let asked = auth.asked().pop().unwrap();
-        assert_eq!(asked.line, "GET /verify?a=b");
+        assert_eq!(
+            (&asked.method, asked.uri.to_string()),
+            (&http::Method::GET, "/verify?a=b".to_owned())
+        );
         let hosts: Vec<_> = asked.headers.get_all("host").iter().collect();
         assert_eq!(hosts, [&auth.address.to_string()]);
         for (name, value) in [
@@ -308,7 +297,7 @@ async fn what_it_says_of_a_caller_reaches_the_upstream_and_nobody_else_can_say_i
         settings.pass = vec!["x-auth-role".parse().unwrap()];
     })
     .await;
-    let spoof = |request: Asked| {
+    let spoof = |request: ClientRequest| {
         request
             .with("x-auth-role", "admin")
             .with("x_auth_role", "admin")
@@ -349,7 +338,7 @@ async fn a_repeat_that_is_ready_to_wait_is_asked_about_too() {
     origin.script(told(403, "", ""));
     let first = world.send(false, as_ada()).await;
     let waiting = world.send(false, as_ada().with("prefer", "wait=5")).await;
-    assert_eq!((first.status.as_u16(), waiting.status.as_u16()), (201, 403));
+    assert_eq!((first.status, waiting.status), (201, 403));
     assert_eq!(origin.ledger().all().len(), 2);
     world.end().await;
 }
@@ -362,9 +351,9 @@ async fn no_more_are_asked_about_at_a_time_than_it_takes() {
     let client = world.client(false);
     let stuck = tokio::spawn(async move { client.send(as_ada()).await });
     origin.ledger().until_marks(1).await;
-    let got: Got = world.send(false, as_ada()).await;
-    assert_eq!(got.problem(), "principal-unavailable");
-    assert_eq!(stuck.await.unwrap().problem(), "principal-unavailable");
+    let got: Answer = world.send(false, as_ada()).await;
+    assert_eq!(got.code(), "principal-unavailable");
+    assert_eq!(stuck.await.unwrap().code(), "principal-unavailable");
     assert_eq!(world.upstream.effects(), 0);
     world.end().await;
 }

@@ -1,6 +1,5 @@
 //! Whoever makes tokens.
 
-use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use jsonwebtoken::jwk::Jwk;
@@ -93,13 +92,6 @@ impl Issuer {
 /// The published keys of these.
 pub(crate) fn jwks(issuers: &[&Issuer]) -> String {
     json!({ "keys": issuers.iter().map(|issuer| issuer.jwk()).collect::<Vec<_>>() }).to_string()
-}
-
-/// Puts a file in place of another in one step, as whoever rotates keys does.
-pub(crate) fn replace(path: &Path, text: &str) {
-    let aside = path.with_extension("new");
-    std::fs::write(&aside, text).unwrap();
-    std::fs::rename(aside, path).unwrap();
 }
 
 /// Good claims.

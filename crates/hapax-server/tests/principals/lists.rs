@@ -1,12 +1,10 @@
 //! Several sources at once: the first says who is asking, the others divide that caller's records.
 
 use hapax_server::config::{Config, Protocol};
-use http::Response;
 
-use crate::client::{Asked, Client, Got, With, post};
-use crate::program::Program;
-use crate::service::Service;
-use crate::world::{Upstream, World};
+use crate::client::{Tells, post};
+use crate::harness::{Answer, Client, ClientRequest, Service, Serving, With, whole, with};
+use crate::world::{Upstream, World, serve};
 
 const STRANGER: &str = "127.0.0.2";
 
@@ -18,9 +16,9 @@ fn stripe(config: &mut Config) {
 
 /// Sends each request twice under the same key: the firsts are all effects of their own, and each
 /// repeat gets its own first.
-async fn are_all_apart(world: &World, requests: &[&dyn Fn() -> Asked]) {
+async fn are_all_apart(world: &World, requests: &[&dyn Fn() -> ClientRequest]) {
     let before = world.upstream.effects();
-    let mut firsts: Vec<Got> = Vec::new();
+    let mut firsts: Vec<Answer> = Vec::new();
     for (index, request) in requests.iter().enumerate() {
         let first = world.send(index % 2 == 1, request()).await;
         assert!(
@@ -79,7 +77,7 @@ async fn one_credential_for_two_accounts_is_two_callers() {
     ] {
         let got = world.send(false, bad).await;
         assert_eq!(
-            (got.status.as_u16(), got.problem()),
+            got.refusal(),
             (400, "principal-missing".to_owned()),
             "{got:?}"
         );
@@ -115,15 +113,15 @@ async fn what_proxies_say_in_a_list_only_they_may_say() {
     let effects = world.upstream.effects();
     let tenant_alone = world.send(false, post("k").with("x-tenant", "1")).await;
     assert_eq!(
-        tenant_alone.problem(),
+        tenant_alone.code(),
         "principal-missing",
         "the first source must say who is asking"
     );
-    let stranger = Client::new(world.address(), false).from(STRANGER);
+    let stranger = Client::new(world.address()).from(STRANGER);
     let got = stranger
         .send(post("k").with("x-user", "ada").with("x-tenant", "1"))
         .await;
-    assert_eq!(got.problem(), "principal-missing");
+    assert_eq!(got.code(), "principal-missing");
     assert_eq!(world.upstream.effects(), effects);
     world.end().await;
 
@@ -131,11 +129,11 @@ async fn what_proxies_say_in_a_list_only_they_may_say() {
     let world = World::start(settle("digest:authorization, header:x-user")).await;
     let shared = || post("k").with("authorization", "Basic c2hhcmVk");
     let ada = world.send(false, shared().with("x-user", "ada")).await;
-    let stranger = Client::new(world.address(), false).from(STRANGER);
+    let stranger = Client::new(world.address()).from(STRANGER);
     for request in [shared().with("x-user", "ada"), shared()] {
         let got = stranger.send(request).await;
         assert!(
-            got.problem() == "principal-missing" && !got.tells(&ada),
+            got.code() == "principal-missing" && !got.tells(&ada),
             "{got:?}"
         );
     }
@@ -144,38 +142,27 @@ async fn what_proxies_say_in_a_list_only_they_may_say() {
 }
 
 /// A service that knows everybody by the number in their credential.
-async fn provider() -> Service {
-    Service::start(|headers| {
-        let number = headers["authorization"]
-            .to_str()
-            .unwrap()
-            .replace("Bearer ", "");
-        Response::builder()
-            .header("x-auth-user", number)
-            .body(String::new())
-            .unwrap()
+fn provider() -> Service {
+    Service::start(Serving::default(), |asked| {
+        let number = asked.field("authorization").replace("Bearer ", "");
+        with(whole(200, ""), "x-auth-user", &number)
     })
-    .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_name_from_another_provider_is_another_caller() {
-    let (first, second, directory) = (
-        provider().await,
-        provider().await,
-        tempfile::tempdir().unwrap(),
-    );
-    let upstream = Upstream::start(Protocol::Http1).await;
+    let (first, second, directory) = (provider(), provider(), tempfile::tempdir().unwrap());
+    let upstream = Upstream::start(Protocol::Http1);
     // The same store under one configuration after another.
     let ask = async |url: String| {
         let settings = format!(
             "principal = \"forward-auth:{url}\"\n[forward_auth]\nprincipal_field = \"x-auth-user\"\n"
         );
-        let program = Program::start(directory.path(), &upstream, &settings);
-        let got = Client::new(program.clients, false)
+        let program = serve(directory.path(), &upstream, &settings);
+        let got = Client::new(program.clients)
             .send(post("k").with("authorization", "Bearer 1"))
             .await;
-        program.end(directory.path());
+        program.end();
         assert_eq!(got.status, 201, "{url}: {got:?}");
         got.is_replay()
     };

@@ -8,16 +8,16 @@ use hapax_server::config::{Config, Jwt, KeysFrom, Protocol};
 use http::Response;
 use jsonwebtoken::{Algorithm, Header};
 
-use crate::client::{Got, With, post};
-use crate::issuer::{Issuer, claims, jwks, replace};
-use crate::service::{Service, says};
+use crate::client::{Tells, post};
+use crate::harness::{Answer, Asked, Service, Serving, With, replace};
+use crate::issuer::{Issuer, claims, jwks};
 use crate::sources::jwt;
-use crate::world::World;
+use crate::world::{World, says};
 
 /// Only a broken test waits so long.
 const GUARD: Duration = Duration::from_secs(20);
 
-async fn send(world: &World, token: &str) -> Got {
+async fn send(world: &World, token: &str) -> Answer {
     world
         .send(
             false,
@@ -27,7 +27,7 @@ async fn send(world: &World, token: &str) -> Got {
 }
 
 /// Sends until the answer has this status.
-async fn until(world: &World, token: &str, status: u16) -> Got {
+async fn until(world: &World, token: &str, status: u16) -> Answer {
     let begun = Instant::now();
     loop {
         let got = send(world, token).await;
@@ -126,7 +126,7 @@ async fn a_key_withdrawn_from_a_url_verifies_nothing() {
         Issuer::new("new", Algorithm::ES256),
     );
     let document = jwks(&[&old]);
-    let service = Service::start(move |_| says(document.clone())).await;
+    let service = Service::start(Serving::default(), move |_| says(document.clone()));
     let world = by_url(&service, |settings| {
         settings.refresh = Duration::from_millis(100);
     })
@@ -159,7 +159,7 @@ async fn ends_and_begins(world: &World, issuer: &Issuer, publish: impl Fn(String
         assert!(!empty.contains("\"sig\""), "{empty}");
         publish(empty.clone());
         let refused = until(world, &issuer.token("ada"), 401).await;
-        assert_eq!(refused.problem(), "credentials-invalid", "{empty}");
+        assert_eq!(refused.code(), "credentials-invalid", "{empty}");
         assert!(
             !refused.is_replay() && !refused.tells(&first),
             "{empty}: {refused:?}"
@@ -206,7 +206,7 @@ async fn the_only_key_withdrawn_from_a_file_verifies_nothing() {
 async fn the_only_key_withdrawn_from_a_url_verifies_nothing() {
     let issuer = Issuer::new("only", Algorithm::ES256);
     let document = jwks(&[&issuer]);
-    let service = Service::start(move |_| says(document.clone())).await;
+    let service = Service::start(Serving::default(), move |_| says(document.clone()));
     let world = by_url(&service, |settings| {
         settings.refresh = Duration::from_millis(100);
     })
@@ -226,7 +226,7 @@ async fn an_unknown_key_is_asked_for_at_once_but_not_again_and_again() {
     );
     let document = jwks(&[&old, &new]);
     let first = jwks(&[&old]);
-    let service = Service::start(move |_| says(first.clone())).await;
+    let service = Service::start(Serving::default(), move |_| says(first.clone()));
     let world = by_url(&service, |_| ()).await;
     service.answer(move |_| says(document.clone()));
     // Twenty at a time: those who come while the keys are being read wait for them.
@@ -291,11 +291,11 @@ async fn keys_that_cannot_be_had_anew_go_stale() {
     let issuer = Issuer::new("one", Algorithm::ES256);
     let (document, is_down) = (jwks(&[&issuer]), Arc::new(AtomicBool::new(false)));
     let down = is_down.clone();
-    let answers = move |_: &http::HeaderMap| match down.load(Ordering::SeqCst) {
+    let answers = move |_: &Asked| match down.load(Ordering::SeqCst) {
         true => Response::builder().status(500).body(String::new()).unwrap(),
         false => says(document.clone()),
     };
-    let service = Service::start(answers).await;
+    let service = Service::start(Serving::default(), answers);
     let settle = |settings: &mut Jwt| {
         settings.refresh = Duration::from_millis(100);
         settings.stale_max = Duration::from_secs(2);
@@ -310,7 +310,7 @@ async fn keys_that_cannot_be_had_anew_go_stale() {
     );
     let refused = until(&world, &issuer.token("ada"), 503).await;
     assert_eq!(
-        (refused.problem(), refused.header("retry-after")),
+        (refused.code(), refused.field("retry-after")),
         ("principal-unavailable".to_owned(), Some("1"))
     );
     assert!(!refused.tells(&first) && !refused.is_replay());
@@ -325,19 +325,16 @@ async fn keys_that_cannot_be_had_anew_go_stale() {
 async fn without_keys_from_the_start_guarded_requests_wait_for_them_in_vain() {
     let issuer = Issuer::new("one", Algorithm::ES256);
     let (good, elsewhere) = (jwks(&[&issuer]), jwks(&[&issuer]));
-    let stranger = Service::start(move |_| says(elsewhere.clone())).await;
+    let stranger = Service::start(Serving::default(), move |_| says(elsewhere.clone()));
     let redirect = stranger.url("/jwks.json").to_string();
     let huge = good.replacen('{', &format!("{{\"x\": \"{}\", ", "x".repeat(257 << 10)), 1);
-    let service = Service::start(|_| says("{\"keys\": []}")).await;
+    let service = Service::start(Serving::default(), |_| says("{\"keys\": []}"));
     let world = by_url(&service, |settings| {
         settings.refresh = Duration::from_millis(100);
     })
     .await;
     let refused = send(&world, &issuer.token("ada")).await;
-    assert_eq!(
-        (refused.status.as_u16(), refused.problem()),
-        (503, "principal-unavailable".to_owned())
-    );
+    assert_eq!(refused.refusal(), (503, "principal-unavailable".to_owned()));
     for answer in [
         says(huge),
         says("garbage"),

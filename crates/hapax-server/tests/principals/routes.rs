@@ -7,11 +7,11 @@ use http_body_util::{BodyExt, Full};
 use jsonwebtoken::Algorithm;
 use serde_json::Value;
 
-use crate::client::{Asked, Client, Got, With, empty};
+use crate::client::Tells;
+use crate::harness::{Answer, Client, ClientRequest, Service, Serving, With, get};
 use crate::issuer::{Issuer, jwks};
-use crate::service::{Service, says};
 use crate::sources::jwt;
-use crate::world::World;
+use crate::world::{World, says};
 
 fn route(path: &str, principal: &str) -> Route {
     Route {
@@ -34,7 +34,7 @@ fn mixed(config: &mut Config, directory: &std::path::Path, issuer: &Issuer) {
     ];
 }
 
-fn to(path: &str, key: &str) -> Asked {
+fn to(path: &str, key: &str) -> ClientRequest {
     Request::post(path)
         .body(Full::from("{\"amount\":5}").boxed())
         .unwrap()
@@ -42,9 +42,9 @@ fn to(path: &str, key: &str) -> Asked {
 }
 
 #[track_caller]
-fn is_refused(got: &Got, looked_at: &str) {
+fn is_refused(got: &Answer, looked_at: &str) {
     assert_eq!(
-        (got.status.as_u16(), got.problem()),
+        got.refusal(),
         (400, "principal-missing".to_owned()),
         "{got:?}"
     );
@@ -134,7 +134,7 @@ async fn each_route_knows_callers_by_its_own_source_and_by_no_other() {
         "header authorization",
     );
     // Only a proxy names callers, on whatever route.
-    let stranger = Client::new(world.address(), false).from("127.0.0.2");
+    let stranger = Client::new(world.address()).from("127.0.0.2");
     is_refused(
         &stranger
             .send(to("/inside/charges", "k-false").with("x-user", "ada"))
@@ -184,7 +184,7 @@ async fn one_name_by_two_sources_is_two_principals() {
         let second = world
             .send(false, to(path, "k2").with(field, credential))
             .await;
-        assert_eq!(second.problem(), "quota-reached", "{path}: {second:?}");
+        assert_eq!(second.code(), "quota-reached", "{path}: {second:?}");
     }
     assert_eq!(world.upstream.effects(), ways.len());
     let listed: Value = serde_json::from_str(&world.ask("/v1/keys").await).unwrap();
@@ -229,7 +229,7 @@ async fn a_path_that_may_be_of_two_sources_is_refused() {
             .send(false, to(path, "k").with("authorization", "Bearer ada"))
             .await;
         assert_eq!(
-            (got.status.as_u16(), got.problem()),
+            got.refusal(),
             (400, "path-ambiguous".to_owned()),
             "{path}: {got:?}"
         );
@@ -243,7 +243,7 @@ async fn a_path_that_may_be_of_two_sources_is_refused() {
 async fn routes_share_the_keys_of_tokens_and_publish_their_sources() {
     let issuer = Issuer::new("one", Algorithm::EdDSA);
     let document = jwks(&[&issuer]);
-    let keys = Service::start(move |_| says(document.clone())).await;
+    let keys = Service::start(Serving::default(), move |_| says(document.clone()));
     let settle = |config: &mut Config, _: &std::path::Path| {
         config.jwt = Some(jwt(
             Algorithm::EdDSA,
@@ -269,16 +269,9 @@ async fn routes_share_the_keys_of_tokens_and_publish_their_sources() {
         let other = world
             .send(false, to(path, "k").with("authorization", "Bearer forged"))
             .await;
-        assert_eq!(other.problem(), "credentials-invalid", "{other:?}");
+        assert_eq!(other.code(), "credentials-invalid", "{other:?}");
     }
-    let published = world
-        .send(
-            false,
-            Request::get("/.well-known/idempotency")
-                .body(empty())
-                .unwrap(),
-        )
-        .await;
+    let published = world.send(false, get("/.well-known/idempotency")).await;
     let published: Value = serde_json::from_slice(&published.body).unwrap();
     assert_eq!(published["principal"], "digest:authorization");
     let own: Vec<&Value> = published["routes"]

@@ -4,11 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use http::Request;
-
-use crate::client::{Client, empty};
-use crate::program::Program;
-use crate::world::Upstream;
+use crate::harness::{Client, Signal, get, replace};
+use crate::world::{Upstream, file, serve};
 use hapax_server::config::Protocol;
 
 const SECRETS: [&str; 4] = [
@@ -47,26 +44,21 @@ fn holds_no_secret(text: &str, about: &str) {
 async fn a_secret_in_the_url_of_forward_auth_is_printed_nowhere() {
     let (directory, upstream) = (
         tempfile::tempdir().unwrap(),
-        Upstream::start(Protocol::Http1).await,
+        Upstream::start(Protocol::Http1),
     );
     let path = directory.path();
-    let program = Program::start(path, &upstream, &config("127.0.0.1:1", SECRETS[0]));
-    holds_no_secret(&program.banner, "the banner");
+    let mut program = serve(path, &upstream, &config("127.0.0.1:1", SECRETS[0]));
+    holds_no_secret(program.log(), "the banner");
     assert!(
         program
-            .banner
+            .log()
             .contains("forward-auth:http://127.0.0.1:1/verify?***"),
         "{}",
-        program.banner
+        program.log()
     );
-    let well_known = Request::get("/.well-known/idempotency")
-        .body(empty())
-        .unwrap();
+    let well_known = get("/.well-known/idempotency");
     holds_no_secret(
-        &Client::new(program.clients, false)
-            .send(well_known)
-            .await
-            .text(),
+        Client::new(program.clients).send(well_known).await.text(),
         "/.well-known",
     );
 
@@ -79,9 +71,14 @@ async fn a_secret_in_the_url_of_forward_auth_is_printed_nowhere() {
             "this would break promises to callers",
         ),
     ] {
-        program.configure(path, &upstream, &config(host, secret));
-        let log = program.reload(path, line).await;
-        holds_no_secret(&log, "the log of a reload");
+        replace(
+            &path.join("hapax.toml"),
+            &file(&upstream, &config(host, secret)),
+        );
+        program.signal(Signal::HUP);
+        program.wait_for(line);
+        let log = program.log();
+        holds_no_secret(log, "the log of a reload");
         assert!(
             log.contains("forward-auth:http://127.0.0.1:1/verify?***"),
             "{log}"
@@ -155,7 +152,7 @@ async fn a_secret_in_the_url_of_forward_auth_is_printed_nowhere() {
         assert!(text.contains("bad.toml"), "{text}");
         holds_no_secret(&text, bad);
     }
-    let log = program.end(path);
+    let log = program.end();
     assert!(log.contains("the configuration was reloaded"));
     holds_no_secret(&log, "the log");
 }

@@ -7,7 +7,8 @@ use hapax_server::config::{Config, ForwardAuth, KeysFrom};
 use hapax_testkit::origin::{Origin, Step, answer};
 use jsonwebtoken::Algorithm;
 
-use crate::client::{With, post};
+use crate::client::post;
+use crate::harness::With;
 use crate::issuer::{Issuer, claims_but, jwks, now};
 use crate::sources::jwt;
 use crate::world::World;
@@ -53,7 +54,7 @@ async fn a_token_that_is_no_good_passes_untouched_and_is_counted() {
                     .send(is_http2, post("k").with("authorization", &credential))
                     .await;
                 assert!(
-                    got.status == 201 && !got.is_replay() && got.header("x-canary").is_some(),
+                    got.status == 201 && !got.is_replay() && got.field("x-canary").is_some(),
                     "{got:?}"
                 );
                 let seen = world.upstream.last().headers;
@@ -127,7 +128,7 @@ async fn forward_auth_that_says_no_or_nothing_stops_nobody_and_costs_its_timeout
             .send(false, post("k").with("authorization", "Bearer ada"))
             .await;
         assert!(
-            got.status == 201 && got.header("x-canary").is_some(),
+            got.status == 201 && got.field("x-canary").is_some(),
             "{got:?}"
         );
         assert_eq!(world.upstream.effects(), effects);

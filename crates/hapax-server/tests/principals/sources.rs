@@ -5,13 +5,12 @@ use hapax_server::config::{
     Audience, Config, ForwardAuth, Issuer as Wanted, Jwt, KeysFrom, PrincipalSource,
     PrincipalSources,
 };
-use http::Response;
 use jsonwebtoken::Algorithm;
 
-use crate::client::{Client, Got, With, post};
+use crate::client::{Tells, post};
+use crate::harness::{Answer, Client, Service, Serving, With, whole, with};
 use crate::issuer::{AUDIENCE, ISSUER, Issuer, jwks};
-use crate::service::{Service, says};
-use crate::world::World;
+use crate::world::{World, says};
 
 pub(crate) fn jwt(algorithm: Algorithm, keys: KeysFrom) -> Jwt {
     Jwt::new(
@@ -44,8 +43,8 @@ async fn each_has_their_own(world: World, callers: Callers, what: &str) {
         let (key, before) = (format!("same-{is_http2}"), world.upstream.effects());
         let client = world.client(is_http2);
         let (ada, eve) = (
-            send_as(client, &key, &callers.ada).await,
-            send_as(client, &key, &callers.eve).await,
+            send_as(&client, &key, &callers.ada).await,
+            send_as(&client, &key, &callers.eve).await,
         );
         for first in [&ada, &eve] {
             assert!(
@@ -55,7 +54,7 @@ async fn each_has_their_own(world: World, callers: Callers, what: &str) {
         }
         assert!(!ada.tells(&eve) && !eve.tells(&ada), "{what}");
         for (who, own, others) in [(&callers.ada, &ada, &eve), (&callers.eve, &eve, &ada)] {
-            let again = send_as(client, &key, who).await;
+            let again = send_as(&client, &key, who).await;
             assert!(
                 again.is_replay() && again.tells(own) && !again.tells(others),
                 "{what} {is_http2}: {again:?}"
@@ -63,7 +62,7 @@ async fn each_has_their_own(world: World, callers: Callers, what: &str) {
         }
         let nobody = world.send(is_http2, post(&key)).await;
         assert_eq!(
-            (nobody.status.as_u16(), &*nobody.problem()),
+            (nobody.status, &*nobody.code()),
             callers.nobody,
             "{what} {is_http2}"
         );
@@ -80,7 +79,7 @@ async fn each_has_their_own(world: World, callers: Callers, what: &str) {
     world.end().await;
 }
 
-async fn send_as(client: Client, key: &str, who: &(&'static str, String)) -> Got {
+async fn send_as(client: &Client, key: &str, who: &(&'static str, String)) -> Answer {
     client.send(post(key).with(who.0, &who.1)).await
 }
 
@@ -184,8 +183,8 @@ async fn callers_known_by_their_credential_have_their_own_operations() {
     for is_http2 in [false, true] {
         let client = world.client(is_http2);
         let (ada, eve) = (
-            send_as(client, "k", &callers.ada).await,
-            send_as(client, "k", &callers.eve).await,
+            send_as(&client, "k", &callers.ada).await,
+            send_as(&client, "k", &callers.eve).await,
         );
         let anonymous = world.send(is_http2, post("k")).await;
         assert!(!ada.tells(&eve) && !anonymous.tells(&ada) && !anonymous.tells(&eve));
@@ -200,23 +199,12 @@ async fn callers_known_by_their_credential_have_their_own_operations() {
 
 #[tokio::test]
 async fn callers_known_to_another_service_have_their_own_operations() {
-    let auth = Service::start(|headers| {
-        let token = headers
-            .get("authorization")
-            .and_then(|value| value.to_str().ok())
-            .and_then(|value| value.strip_prefix("Bearer "));
-        match token {
-            Some(token) => Response::builder()
-                .header("x-auth-user", token)
-                .body(String::new())
-                .unwrap(),
-            None => Response::builder()
-                .status(401)
-                .body("who are you?".to_owned())
-                .unwrap(),
+    let auth = Service::start(Serving::default(), |asked| {
+        match asked.field("authorization").strip_prefix("Bearer ") {
+            Some(token) => with(whole(200, ""), "x-auth-user", token),
+            None => whole(401, "who are you?"),
         }
-    })
-    .await;
+    });
     let settle = |config: &mut Config| {
         config.principal = PrincipalSource::ForwardAuth(auth.url("/verify").into()).into();
         config.forward_auth = Some(ForwardAuth::new("x-auth-user".parse().unwrap()));
@@ -248,10 +236,11 @@ async fn keys_from_a_url_over_tls_need_its_certificate_to_be_believed() {
     .with_no_client_auth()
     .with_single_cert(vec![certified.cert.der().clone()], key)
     .unwrap();
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let service = Service::on(listener, Some(std::sync::Arc::new(tls)), move |_| {
-        says(document.clone())
-    });
+    let serving = Serving {
+        tls: Some(std::sync::Arc::new(tls)),
+        ..Serving::default()
+    };
+    let service = Service::start(serving, move |_| says(document.clone()));
     let url: http::Uri = format!("https://localhost:{}/jwks.json", service.address.port())
         .parse()
         .unwrap();

@@ -10,7 +10,8 @@ use http_body::Frame;
 use http_body_util::BodyExt;
 use http_body_util::combinators::BoxBody;
 
-use crate::client::{Asked, Client, With, post, unguarded};
+use crate::client::{Tells, post, unguarded};
+use crate::harness::{Answer, Client, ClientRequest, With};
 use crate::world::World;
 
 /// Not a proxy that is trusted.
@@ -109,7 +110,7 @@ fn spoofed(world: &World) -> usize {
         .sum()
 }
 
-async fn of_ada(world: &World) -> crate::client::Got {
+async fn of_ada(world: &World) -> Answer {
     let first = world.send(false, post("k").with("x-user", "ada")).await;
     assert_eq!(first.status, 201, "{first:?}");
     assert_eq!(
@@ -124,8 +125,8 @@ async fn of_ada(world: &World) -> crate::client::Got {
 async fn a_spoofed_header_is_believed_in_no_spelling_over_http1() {
     let world = World::start(|config, _| believing_one_proxy(config)).await;
     let first = of_ada(&world).await;
-    let canary = first.header("x-canary").unwrap();
-    let stranger = Client::new(world.address(), false).from(STRANGER);
+    let canary = first.field("x-canary").unwrap();
+    let stranger = Client::new(world.address()).from(STRANGER);
     let (mut tried, mut passed, mut refused) = (0, 0, 0);
     let mut requests = Vec::new();
     for fields in LINES.iter().chain(&PARAGRAPHS) {
@@ -190,7 +191,7 @@ async fn a_spoofed_header_is_believed_in_no_spelling_over_http2() {
         .await
         .unwrap();
     let first = of_ada(&world).await;
-    let stranger = Client::new(world.address(), true).from(STRANGER);
+    let stranger = Client::new(world.address()).http2(true).from(STRANGER);
     let names: Vec<HeaderName> = LINES
         .iter()
         .filter_map(|line| line.split_once(':')?.0.to_ascii_lowercase().parse().ok())
@@ -198,12 +199,12 @@ async fn a_spoofed_header_is_believed_in_no_spelling_over_http2() {
     let (mut tried, mut passed) = (0, 0);
     for name in &names {
         for lines in 1..=2 {
-            let spoof = |request: Asked| {
+            let spoof = |request: ClientRequest| {
                 (0..lines).fold(request, |request, _| request.with(name.as_str(), "ada"))
             };
             let guarded = stranger.send(spoof(post("k"))).await;
             assert_eq!(
-                (guarded.status.as_u16(), guarded.problem()),
+                guarded.refusal(),
                 (400, "principal-missing".to_owned()),
                 "{name}"
             );
@@ -318,7 +319,7 @@ async fn a_trusted_proxy_must_name_one_caller() {
                 .fold(post("k"), |request, line| request.with("x-user", line));
             let got = world.send(is_http2, request).await;
             assert_eq!(
-                (got.status.as_u16(), got.problem()),
+                got.refusal(),
                 (400, "principal-missing".to_owned()),
                 "{lines:?}"
             );
@@ -327,7 +328,7 @@ async fn a_trusted_proxy_must_name_one_caller() {
     }
     let imitated = world.send(false, post("k").with("x_user", "ada")).await;
     assert_eq!(
-        imitated.problem(),
+        imitated.code(),
         "principal-missing",
         "a spelling of its own is no proxy's"
     );

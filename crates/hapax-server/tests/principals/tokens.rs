@@ -4,12 +4,11 @@ use hapax_server::config::{Config, KeysFrom, Protocol};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use serde_json::{Value, json};
 
-use crate::client::{Client, With, post};
+use crate::client::{Tells, post};
+use crate::harness::{Client, Service, Serving, With};
 use crate::issuer::{AUDIENCE, ISSUER, Issuer, base64, claims, claims_but, jwks, now};
-use crate::program::Program;
-use crate::service::{Service, says};
 use crate::sources::jwt;
-use crate::world::{Upstream, World};
+use crate::world::{Upstream, World, says, serve};
 
 /// A name, the lines of `Authorization`, the status, and what is counted.
 type Bad = (String, Vec<String>, u16, &'static str);
@@ -336,23 +335,23 @@ async fn no_bad_token_gets_a_replay_or_an_effect() {
             });
             let got = world.send(is_http2, request).await;
             assert!(!got.is_replay() && !got.tells(&first), "{name}: {got:?}");
-            assert_eq!(got.status.as_u16(), status, "{name}: {got:?}");
+            assert_eq!(got.status, status, "{name}: {got:?}");
             if status == 401 {
-                let challenge = got.header("www-authenticate").unwrap_or_default();
+                let challenge = got.field("www-authenticate").unwrap_or_default();
                 assert!(
                     challenge.starts_with("Bearer error=\"invalid_token\""),
                     "{name}: {challenge}"
                 );
-                assert_eq!(got.problem(), "credentials-invalid", "{name}");
+                assert_eq!(got.code(), "credentials-invalid", "{name}");
                 let is_of_time = matches!(reason, "expired" | "not_yet_valid");
                 assert_eq!(
                     challenge.contains("description"),
                     is_of_time,
                     "{name}: only what any clock tells is told"
                 );
-                assert_eq!(got.header("x-should-retry"), Some("false"), "{name}");
+                assert_eq!(got.field("x-should-retry"), Some("false"), "{name}");
             } else {
-                assert_eq!(got.problem(), "principal-missing", "{name}");
+                assert_eq!(got.code(), "principal-missing", "{name}");
             }
             assert_eq!(
                 world.counted(&metric).await,
@@ -476,7 +475,7 @@ async fn the_quickstart_of_the_page_works() {
         .trim_start_matches("toml\n");
     let issuer = Issuer::new("one", Algorithm::RS256);
     let document = jwks(&[&issuer]);
-    let keys = Service::start(move |_| says(document.clone())).await;
+    let keys = Service::start(Serving::default(), move |_| says(document.clone()));
     let settings = block
         .replace(
             "https://id.example.com/.well-known/jwks.json",
@@ -486,10 +485,10 @@ async fn the_quickstart_of_the_page_works() {
         .replace("https://api.example.com", AUDIENCE);
     let (directory, upstream) = (
         tempfile::tempdir().unwrap(),
-        Upstream::start(Protocol::Http1).await,
+        Upstream::start(Protocol::Http1),
     );
-    let program = Program::start(directory.path(), &upstream, &settings);
-    let client = Client::new(program.clients, false);
+    let program = serve(directory.path(), &upstream, &settings);
+    let client = Client::new(program.clients);
     let refreshed = |number: u64| {
         issuer.sign(
             &issuer.header(),

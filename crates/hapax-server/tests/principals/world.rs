@@ -3,124 +3,88 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::Bytes;
-use hapax_server::config::{Config, Drain, Protocol, StoreUrl};
+use hapax_server::config::{Config, Protocol};
 use hapax_server::gateway::{Gateway, StartError};
-use http::{HeaderMap, Request, Response};
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use http::Response;
 use tempfile::TempDir;
-use tokio::net::TcpListener;
-use tokio_util::task::AbortOnDropHandle;
 
-use crate::client::{Asked, Client, Got};
-
-/// What reached the upstream.
-#[derive(Clone, Debug)]
-pub(crate) struct Seen {
-    pub(crate) headers: HeaderMap,
-    pub(crate) trailers: HeaderMap,
-}
+use crate::harness::{
+    self, Answer, Asked, Client, ClientRequest, Program, Reply, Service, Serving, broken_off, get,
+    serve_command, whole, with,
+};
 
 /// A service that does something with every request, and says which it was.
-pub(crate) struct Upstream {
-    pub(crate) address: SocketAddr,
-    seen: Arc<Mutex<Vec<Seen>>>,
-    _accepting: AbortOnDropHandle<()>,
-}
+pub(crate) struct Upstream(Service);
 
 impl Upstream {
-    pub(crate) async fn start(protocol: Protocol) -> Upstream {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (address, seen) = (listener.local_addr().unwrap(), Arc::new(Mutex::default()));
-        let accepting = tokio::spawn(accept(listener, protocol, seen.clone()));
-        Upstream {
-            address,
-            seen,
-            _accepting: AbortOnDropHandle::new(accepting),
-        }
+    pub(crate) fn start(protocol: Protocol) -> Upstream {
+        let serving = Serving {
+            http2: protocol == Protocol::Http2,
+            ..Serving::default()
+        };
+        Upstream(Service::start(serving, act))
     }
 
     /// How many requests have had their effect.
     pub(crate) fn effects(&self) -> usize {
-        self.seen.lock().unwrap().len()
+        self.all().len()
     }
 
-    pub(crate) fn all(&self) -> Vec<Seen> {
-        self.seen.lock().unwrap().clone()
+    pub(crate) fn all(&self) -> Vec<Asked> {
+        let mut asked = self.0.asked();
+        asked.retain(|asked| !is_forged(asked));
+        asked
     }
 
-    pub(crate) fn last(&self) -> Seen {
+    pub(crate) fn last(&self) -> Asked {
         self.all().pop().expect("something has arrived")
     }
 }
 
-async fn accept(listener: TcpListener, protocol: Protocol, seen: Arc<Mutex<Vec<Seen>>>) {
-    loop {
-        let (socket, _) = listener.accept().await.unwrap();
-        let seen = seen.clone();
-        tokio::spawn(async move {
-            let service = service_fn(move |request| act(request, seen.clone()));
-            let io = TokioIo::new(socket);
-            // How a connection ends is seen at its other end.
-            match protocol {
-                Protocol::Http2 => {
-                    drop(
-                        hyper::server::conn::http2::Builder::new(TokioExecutor::new())
-                            .serve_connection(io, service)
-                            .await,
-                    );
-                }
-                _ => drop(
-                    hyper::server::conn::http1::Builder::new()
-                        .serve_connection(io, service)
-                        .await,
-                ),
-            }
-        });
-    }
+fn is_forged(asked: &Asked) -> bool {
+    let token = asked.headers.get("authorization");
+    token.is_some_and(|token| token.as_bytes().starts_with(b"Bearer forged"))
 }
 
-async fn act(
-    request: Request<Incoming>,
-    seen: Arc<Mutex<Vec<Seen>>>,
-) -> io::Result<Response<Full<Bytes>>> {
-    let (parts, body) = request.into_parts();
-    let trailers = body
-        .collect()
-        .await
-        .ok()
-        .and_then(|body| body.trailers().cloned())
-        .unwrap_or_default();
-    let mut seen = seen.lock().unwrap();
-    let is_forged = parts
-        .headers
-        .get("authorization")
-        .is_some_and(|token| token.as_bytes().starts_with(b"Bearer forged"));
-    if is_forged {
-        return Ok(Response::builder()
-            .status(401)
-            .body(Full::from("who are you?\n"))
-            .unwrap());
+fn act(asked: &Asked) -> io::Result<Reply> {
+    if is_forged(asked) {
+        return Ok(whole(401, "who are you?\n"));
     }
-    seen.push(Seen {
-        headers: parts.headers,
-        trailers,
-    });
-    if parts.uri.path() == "/break-off" {
-        return Err(io::Error::other("as told"));
+    if asked.uri.path() == "/break-off" {
+        return Err(broken_off());
     }
     let canary = format!("canary-{}", uuid::Uuid::new_v4().simple());
-    let answer = Response::builder()
-        .status(201)
-        .header("x-canary", &canary)
-        .body(Full::from(format!("{{\"id\":\"{canary}\"}}\n")));
-    Ok(answer.unwrap())
+    let body = format!("{{\"id\":\"{canary}\"}}\n");
+    Ok(with(whole(201, body), "x-canary", &canary))
+}
+
+/// An answer with this body.
+pub(crate) fn says(text: impl Into<String>) -> Response<String> {
+    Response::new(text.into())
+}
+
+/// The program in this directory, with these settings before the first section. It logs all it can.
+pub(crate) fn serve(directory: &Path, upstream: &Upstream, settings: &str) -> Program {
+    let mut command = serve_command(directory, &file(upstream, settings));
+    Program::serve(command.env("HAPAX_LOG", "trace").env("RUST_LOG", "trace"))
+}
+
+/// Its file with these settings.
+pub(crate) fn file(upstream: &Upstream, settings: &str) -> String {
+    format!(
+        "listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\nstore = \"sqlite:hapax.db\"\n{settings}\n\
+         [upstream]\nurl = \"http://{}\"\n\n[drain]\nnotice = \"0s\"\n",
+        upstream.0.address
+    )
+}
+
+/// What operators are told.
+pub(crate) async fn ask(admin: SocketAddr, target: &str) -> String {
+    let got = Client::new(admin).send(get(target)).await;
+    assert_eq!(got.status, 200, "{target}: {got:?}");
+    got.text().to_owned()
 }
 
 /// A gateway before such a service.
@@ -139,19 +103,12 @@ impl World {
         protocol: Protocol,
         settle: impl FnOnce(&mut Config, &Path),
     ) -> Result<World, StartError> {
-        let (upstream, directory) = (
-            Upstream::start(protocol).await,
-            tempfile::tempdir().unwrap(),
-        );
-        let mut config = Config::new(format!("http://{}", upstream.address).parse().unwrap());
-        config.listen = "127.0.0.1:0".parse().unwrap();
+        let upstream = Upstream::start(protocol);
+        let directory = tempfile::tempdir().unwrap();
+        let mut config = harness::config(upstream.0.address);
         config.admin = Some("127.0.0.1:0".parse().unwrap());
-        config.store = StoreUrl::Memory;
         config.upstream.protocol = protocol;
-        config.drain = Drain {
-            notice: Duration::ZERO,
-            deadline: Duration::ZERO,
-        };
+        config.drain.deadline = Duration::ZERO;
         settle(&mut config, directory.path());
         Ok(World {
             upstream,
@@ -161,10 +118,10 @@ impl World {
     }
 
     pub(crate) fn client(&self, is_http2: bool) -> Client {
-        Client::new(self.gateway.address(), is_http2)
+        Client::new(self.gateway.address()).http2(is_http2)
     }
 
-    pub(crate) async fn send(&self, is_http2: bool, request: Asked) -> Got {
+    pub(crate) async fn send(&self, is_http2: bool, request: ClientRequest) -> Answer {
         self.client(is_http2).send(request).await
     }
 
@@ -174,11 +131,7 @@ impl World {
 
     /// What operators are told.
     pub(crate) async fn ask(&self, target: &str) -> String {
-        let admin = Client::new(self.gateway.admin().unwrap(), false);
-        admin
-            .send(Request::get(target).body(crate::client::empty()).unwrap())
-            .await
-            .text()
+        ask(self.gateway.admin().unwrap(), target).await
     }
 
     /// What the gateway counts under this name and reason.

@@ -290,6 +290,11 @@ impl Answer {
         Some(problem["code"].as_str().expect("a code").to_owned())
     }
 
+    /// The code of a problem; empty if this is none.
+    pub fn code(&self) -> String {
+        self.problem().unwrap_or_default()
+    }
+
     /// Its status, and the code of the problem that it must be.
     #[track_caller]
     pub fn refusal(&self) -> (u16, String) {

@@ -19,7 +19,8 @@ pub use client::{Answer, Client, ClientRequest, Connection, With, body, get, pos
 pub use program::{Program, Signal, exchange};
 pub use raw::{RawAnswer, send_raw};
 pub use upstream::{
-    Arrived, Asked, Ends, Gate, Part, Reply, Serving, Upstream, in_parts, whole, with,
+    Arrived, Asked, Ends, Gate, IntoReply, Part, Reply, Service, Serving, Upstream, broken_off,
+    in_parts, whole, with,
 };
 
 /// Only a broken test waits so long.

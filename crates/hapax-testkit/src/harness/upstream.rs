@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -47,7 +47,6 @@ pub struct Serving {
 /// A service at work, until it is dropped.
 pub struct Upstream {
     pub address: SocketAddr,
-    /// Taken apart in the background when dropped: a test may be inside a runtime of its own.
     runtime: Option<Runtime>,
 }
 
@@ -105,9 +104,9 @@ impl Upstream {
 
 impl Drop for Upstream {
     fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
+        // On a thread where it may block: afterwards nobody listens any more.
+        let runtime = self.runtime.take();
+        let _ = std::thread::spawn(move || drop(runtime)).join();
     }
 }
 
@@ -202,6 +201,11 @@ impl Asked {
         self.field("idempotency-key")
     }
 
+    /// Its operation, as the gateway names it; empty if it does not.
+    pub fn operation(&self) -> &str {
+        self.field("hapax-operation")
+    }
+
     /// The fence that the gateway sent.
     pub fn fence(&self) -> u64 {
         let fence = self.field("hapax-fence").parse();
@@ -212,6 +216,90 @@ impl Asked {
 fn field<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
     let value = headers.get(name);
     value.map_or("", |value| value.to_str().expect("a field that is text"))
+}
+
+/// A service that keeps what it was asked, and answers as it is told at the time.
+pub struct Service {
+    pub address: SocketAddr,
+    asked: Arc<Mutex<Vec<Asked>>>,
+    answers: Arc<Mutex<Arc<Answers>>>,
+    _upstream: Upstream,
+}
+
+type Answers = dyn Fn(&Asked) -> io::Result<Reply> + Send + Sync;
+
+impl Service {
+    pub fn start<R: IntoReply>(
+        serving: Serving,
+        answers: impl Fn(&Asked) -> R + Send + Sync + 'static,
+    ) -> Service {
+        let asked = Arc::<Mutex<Vec<Asked>>>::default();
+        let answers = Arc::new(Mutex::new(boxed(answers)));
+        let (kept, current) = (asked.clone(), answers.clone());
+        let upstream = Upstream::start(serving, move |arrived| {
+            let (kept, current) = (kept.clone(), current.clone());
+            async move {
+                let asked = arrived.read().await?;
+                let answers = current.lock().expect("no panic").clone();
+                kept.lock().expect("no panic").push(asked.clone());
+                answers(&asked)
+            }
+        });
+        Service {
+            address: upstream.address,
+            asked,
+            answers,
+            _upstream: upstream,
+        }
+    }
+
+    /// Answers so from now on.
+    pub fn answer<R: IntoReply>(&self, answers: impl Fn(&Asked) -> R + Send + Sync + 'static) {
+        *self.answers.lock().expect("no panic") = boxed(answers);
+    }
+
+    /// All that it was asked so far.
+    pub fn asked(&self) -> Vec<Asked> {
+        self.asked.lock().expect("no panic").clone()
+    }
+
+    /// The last of it.
+    pub fn last(&self) -> Asked {
+        self.asked().pop().expect("something has arrived")
+    }
+
+    pub fn url(&self, path: &str) -> Uri {
+        let url = format!("http://{}{path}", self.address);
+        url.parse().expect("a URL")
+    }
+}
+
+fn boxed<R: IntoReply>(answers: impl Fn(&Asked) -> R + Send + Sync + 'static) -> Arc<Answers> {
+    Arc::new(move |asked| answers(asked).into_reply())
+}
+
+/// What a service may answer with. An error breaks the connection off.
+pub trait IntoReply {
+    fn into_reply(self) -> io::Result<Reply>;
+}
+
+impl IntoReply for io::Result<Reply> {
+    fn into_reply(self) -> io::Result<Reply> {
+        self
+    }
+}
+
+impl IntoReply for Reply {
+    fn into_reply(self) -> io::Result<Reply> {
+        Ok(self)
+    }
+}
+
+impl IntoReply for Response<String> {
+    fn into_reply(self) -> io::Result<Reply> {
+        let (head, text) = self.into_parts();
+        Ok(Response::from_parts(head, whole(200, text).into_body()))
+    }
 }
 
 /// An answer in one piece.
@@ -253,6 +341,11 @@ pub enum Part {
     StallsAfter(Box<dyn FnOnce() + Send + Sync>),
 }
 
+/// What a service fails with that breaks off.
+pub fn broken_off() -> io::Error {
+    io::Error::other("as told")
+}
+
 struct InParts {
     parts: VecDeque<Part>,
     has_waited: bool,
@@ -270,7 +363,7 @@ impl Body for InParts {
             None => Poll::Ready(None),
             Some(Part::Data(data)) => Poll::Ready(Some(Ok(Frame::data(data)))),
             Some(Part::Trailers(trailers)) => Poll::Ready(Some(Ok(Frame::trailers(trailers)))),
-            Some(Part::BreaksOff) => Poll::Ready(Some(Err(io::Error::other("as told")))),
+            Some(Part::BreaksOff) => Poll::Ready(Some(Err(broken_off()))),
             Some(Part::Stalls) => {
                 self.parts.push_front(Part::Stalls);
                 Poll::Pending
@@ -297,6 +390,7 @@ pub struct Gate {
     /// How many have come, and how many of them are still here.
     counts: watch::Sender<(usize, usize)>,
     through: Semaphore,
+    done: watch::Sender<usize>,
 }
 
 impl Default for Gate {
@@ -304,6 +398,7 @@ impl Default for Gate {
         Gate {
             counts: watch::Sender::new((0, 0)),
             through: Semaphore::new(0),
+            done: watch::Sender::new(0),
         }
     }
 }
@@ -348,6 +443,24 @@ impl Gate {
     /// Lets so many go on.
     pub fn open(&self, count: usize) {
         self.through.add_permits(count);
+    }
+
+    /// Says that what passed here has done all it had to.
+    pub fn done(&self) {
+        self.done.send_modify(|done| *done += 1);
+    }
+
+    /// Lets one go on, and waits until it has done all it had to.
+    pub async fn let_through(&self) {
+        let mut done = self.done.subscribe();
+        let before = *done.borrow_and_update();
+        self.open(1);
+        let waited = in_time(
+            "work goes on to its end",
+            done.wait_for(|now| *now > before),
+        )
+        .await;
+        drop(waited.expect("the gate is there"));
     }
 }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 use hapax::{KeyRule, Policy, Principal};
 
 use super::{Row, Says, rejected};
-use crate::client::{Stalled, With, post, without_key};
+use crate::client::{Stalled, post, without_key};
+use crate::harness::With;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 

@@ -13,7 +13,7 @@ use std::pin::Pin;
 use hapax::Policy;
 use hapax_server::config::Config;
 
-use crate::client::Got;
+use crate::harness::Answer;
 use crate::world::{World, everywhere};
 
 /// What an answer has to say about itself.
@@ -38,7 +38,7 @@ pub(crate) enum Says {
 type Settle = Box<dyn Fn(&mut Config)>;
 
 /// What provokes the answer. The world comes back with it, because some rows start another.
-type Provoke = Box<dyn Fn(World) -> Pin<Box<dyn Future<Output = (World, Got)>>>>;
+type Provoke = Box<dyn Fn(World) -> Pin<Box<dyn Future<Output = (World, Answer)>>>>;
 
 pub(crate) struct Row {
     pub(crate) name: &'static str,
@@ -91,7 +91,7 @@ impl Row {
         self
     }
 
-    fn by(self, provoke: impl AsyncFn(&mut World) -> Got + Copy + 'static) -> Row {
+    fn by(self, provoke: impl AsyncFn(&mut World) -> Answer + Copy + 'static) -> Row {
         self.by_worlds(async move |mut world: World| {
             let got = provoke(&mut world).await;
             (world, got)
@@ -99,7 +99,10 @@ impl Row {
     }
 
     /// For those that need more than one world, one after another.
-    fn by_worlds(mut self, provoke: impl AsyncFn(World) -> (World, Got) + Copy + 'static) -> Row {
+    fn by_worlds(
+        mut self,
+        provoke: impl AsyncFn(World) -> (World, Answer) + Copy + 'static,
+    ) -> Row {
         self.provoke = Some(Box::new(move |world| {
             Box::pin(async move { provoke(world).await })
         }));
@@ -110,7 +113,7 @@ impl Row {
         self.settle.iter().for_each(|change| change(config));
     }
 
-    pub(crate) async fn provoke(&self, world: World) -> (World, Got) {
+    pub(crate) async fn provoke(&self, world: World) -> (World, Answer) {
         let provoke = self
             .provoke
             .as_ref()

@@ -7,7 +7,8 @@ use hapax_server::config::{Audience, Config, ForwardAuth, Issuer, Jwt, KeysFrom}
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 
 use super::{Row, deferred, rejected};
-use crate::client::{With, post};
+use crate::client::post;
+use crate::harness::With;
 
 const SECRET: &[u8] = b"a secret that issuer and gateway share";
 

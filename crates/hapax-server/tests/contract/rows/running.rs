@@ -6,7 +6,8 @@ use hapax::core::record::State;
 use hapax::{Audit, Policy};
 
 use super::{Row, Says, deferred, rejected};
-use crate::client::{With, post};
+use crate::client::post;
+use crate::harness::With;
 use crate::upstream::MUCH_BYTES;
 
 /// As short as a busy machine lets an attempt be.

@@ -6,7 +6,8 @@ use std::time::Duration;
 use hapax::Policy;
 
 use super::{Row, Says, deferred, rejected};
-use crate::client::{With, post};
+use crate::client::post;
+use crate::harness::With;
 
 fn hasty(policy: &mut Policy) {
     policy.store_timeout = Duration::from_secs(1);

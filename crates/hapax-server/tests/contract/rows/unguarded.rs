@@ -10,10 +10,11 @@ use http_body_util::{BodyExt, Empty};
 
 use super::upstream::{impatient, nobody};
 use super::{Row, Says};
-use crate::client::{Asked, With, post, without_key};
+use crate::client::{post, without_key};
+use crate::harness::{ClientRequest, With};
 use crate::world::everywhere;
 
-fn get(target: &str) -> Asked {
+fn get(target: &str) -> ClientRequest {
     Request::get(target)
         .body(Empty::<Bytes>::new().boxed())
         .unwrap()
