@@ -1,9 +1,12 @@
 //! `hapax demo`, as a person runs it: the built program, a small storm, a fixed seed.
 
+mod harness;
+
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use harness::words;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -32,7 +35,7 @@ fn the_ledgers_show_one_charge_each_with_hapax_and_more_without() {
     let scratch = tempfile::tempdir().unwrap();
     let ran = demo(
         scratch.path(),
-        &["--seed", "7", "--for", "3s", "--orders", "60", "--json"],
+        &words("--seed 7 --for 3s --orders 60 --json"),
     )
     .output()
     .unwrap();

@@ -230,10 +230,7 @@ fn pgbouncer_hands_a_connection_to_another_client_after_each_transaction() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn haproxy_sends_a_post_again_to_the_next_node() {
-    let (first, second) = (
-        Origin::start().await.unwrap(),
-        Origin::start().await.unwrap(),
-    );
+    let (first, second) = (Origin::start().await, Origin::start().await);
     for fault in [
         vec![Step::Read, Step::Close],
         vec![Step::Read, Step::Reset],
@@ -256,10 +253,7 @@ async fn haproxy_sends_a_post_again_to_the_next_node() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn haproxy_passes_over_a_dead_node() {
-    let (dead, alive) = (
-        Origin::start().await.unwrap(),
-        Origin::start().await.unwrap(),
-    );
+    let (dead, alive) = (Origin::start().await, Origin::start().await);
     let Some(balancer) = HaProxy::in_front_of(&[dead.address(), alive.address()]) else {
         return;
     };

@@ -2,19 +2,17 @@
 //! nowhere act.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read};
-use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
 use hapax::core::record::State;
 use hapax::{Answer, Key, Principal, Scope, Sqlite};
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::fixture::{ended, id, scope};
-use crate::world::{Got, send, text};
+use crate::harness::{self, Program, hapax, words};
+use crate::world::{send, text};
 
 /// What each is marked with, so that it can be looked for.
 const MARK: &str = "zq";
@@ -120,7 +118,7 @@ async fn strings_made_to_hurt_are_shown_as_text_everywhere() {
             "a metric names what somebody sent"
         );
         shown += strings.len();
-        shown += logs_are_text(log, &gateway.stop(), &strings);
+        shown += logs_are_text(log, &gateway.0.end(), &strings);
     }
     println!("{} strings, shown as text in {shown} places", strings.len());
     assert!(
@@ -174,103 +172,35 @@ fn key(number: usize, string: &str, run: usize) -> String {
     }
 }
 
-/// A gateway as it is run, on this store.
-struct Served {
-    child: Child,
-    /// Kept open, or it could not print any more.
-    _output: BufReader<ChildStdout>,
-    log: BufReader<ChildStderr>,
-    /// What was read of the log.
-    logged: String,
-    clients: SocketAddr,
-    admin: SocketAddr,
-}
+/// The program, which logs so.
+struct Served(Program);
 
 impl Served {
     fn start(directory: &Path, format: &str) -> Served {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
-        command.args([
-            "serve",
-            "--upstream",
-            "http://127.0.0.1:1",
-            "--listen",
-            "127.0.0.1:0",
-            "--admin",
-            "127.0.0.1:0",
-            "--log",
-            format,
-        ]);
+        let mut command = hapax();
         command
+            .args(words("serve --listen 127.0.0.1:0 --admin 127.0.0.1:0"))
+            .args(["--upstream", "http://127.0.0.1:1", "--log", format])
             .current_dir(directory)
             .env("NO_COLOR", "1")
             .env_remove("HAPAX_LOG");
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut output = BufReader::new(child.stdout.take().unwrap());
-        let (mut log, mut logged) = (BufReader::new(child.stderr.take().unwrap()), String::new());
-        let address = |url: &str| {
-            url.split("://")
-                .nth(1)
-                .unwrap()
-                .split(['/', ','])
-                .next()
-                .unwrap()
-                .parse()
-                .unwrap()
-        };
-        let (clients, admin) = if format == "json" {
-            let serves: serde_json::Value = loop {
-                let begin = logged.len();
-                assert!(
-                    log.read_line(&mut logged).unwrap() > 0,
-                    "it ended before it said where it is"
-                );
-                let line: serde_json::Value = serde_json::from_str(&logged[begin..]).unwrap();
-                if line["message"] == "the gateway serves" {
-                    break line;
-                }
+        let mut program = Program::start(&mut command);
+        if format == "json" {
+            let serves: Value =
+                serde_json::from_str(&program.wait_for("the gateway serves")).unwrap();
+            let address = |name: &str| {
+                let url = serves[name].as_str().unwrap();
+                url.strip_prefix("http://").unwrap().parse().unwrap()
             };
-            (
-                address(serves["listen"].as_str().unwrap()),
-                address(serves["admin"].as_str().unwrap()),
-            )
+            (program.clients, program.admin) = (address("listen"), address("admin"));
         } else {
-            let mut said = |name: &str| loop {
-                let mut line = String::new();
-                assert!(
-                    output.read_line(&mut line).unwrap() > 0,
-                    "it ended before it said where it is"
-                );
-                if let Some(rest) = line.trim().strip_prefix(name) {
-                    return address(rest.trim());
-                }
-            };
-            (said("clients"), said("operators"))
-        };
-        Served {
-            child,
-            _output: output,
-            log,
-            logged,
-            clients,
-            admin,
+            program.wait_served();
         }
+        Served(program)
     }
 
-    async fn get(&self, target: &str) -> Got {
-        send(self.admin, "GET", target, &[], "").await
-    }
-
-    /// What it wrote to its log.
-    fn stop(mut self) -> String {
-        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
-        self.log.read_to_string(&mut self.logged).unwrap();
-        self.child.wait().unwrap();
-        self.logged
+    async fn get(&self, target: &str) -> harness::Answer {
+        send(self.0.admin, "GET", target, &[], "").await
     }
 }
 
@@ -340,7 +270,7 @@ impl Table<'_> {
             );
             let body = json!({"outcome": "done", "status": 200, "body": string, "by": string, "reason": string}).to_string();
             let got = send(
-                self.gateway.admin,
+                self.gateway.0.admin,
                 "POST",
                 &settle,
                 &[("Content-Type", "application/json")],
@@ -348,7 +278,7 @@ impl Table<'_> {
             )
             .await;
             if string.len() > 200 {
-                assert_eq!(got.problem().0, 400);
+                assert_eq!(got.refusal().0, 400);
                 continue;
             }
             assert_eq!(
@@ -384,7 +314,7 @@ impl Table<'_> {
                 (format!("/{}", percent(string)), false),
             ] {
                 let got = self.gateway.get(&target).await;
-                assert!(matches!(got.problem().0, 400 | 404), "{target}");
+                assert!(matches!(got.refusal().0, 400 | 404), "{target}");
                 let problem = as_data(&got);
                 assert!(
                     !says_it
@@ -413,7 +343,7 @@ impl Table<'_> {
                 format!("\"{}\"", string.replace('\\', "\\\\").replace('"', "\\\"")),
             ] {
                 let got = send(
-                    self.gateway.clients,
+                    self.gateway.0.clients,
                     "POST",
                     "/v1/charges",
                     &[("Idempotency-Key", &key)],
@@ -422,7 +352,7 @@ impl Table<'_> {
                 .await;
                 // Nobody listens behind the gateway.
                 assert!(
-                    matches!(got.problem().0, 400 | 502),
+                    matches!(got.refusal().0, 400 | 502),
                     "{}: {got:?}",
                     key.escape_debug()
                 );
@@ -435,7 +365,7 @@ impl Table<'_> {
 
     /// What is printed holds no raw control, and each key is one line of eight cells.
     fn commands_print_text(&self, directory: &Path) -> usize {
-        let admin = format!("http://{}", self.gateway.admin);
+        let admin = format!("http://{}", self.gateway.0.admin);
         let run = |args: &[&str]| {
             let ran = Command::new(env!("CARGO_BIN_EXE_hapax"))
                 .arg("keys")
@@ -445,14 +375,14 @@ impl Table<'_> {
                 .output();
             printed(&ran.unwrap())
         };
-        let list = run(&["list", "--limit", "1000"]);
+        let list = run(&words("list --limit 1000"));
         let lines: Vec<_> = list.lines().filter(|line| line.contains(MARK)).collect();
         assert!(
             lines.len() >= 3 * self.strings.len()
                 && lines.iter().all(|line| line.split('\t').count() == 8),
             "{list}"
         );
-        let log = run(&["log", "--limit", "1000"]);
+        let log = run(&words("log --limit 1000"));
         assert!(
             log.lines().all(|line| line.split('\t').count() == 9),
             "{log}"
@@ -460,8 +390,8 @@ impl Table<'_> {
         let mut all = vec![
             list,
             log,
-            run(&["list", "--json", "--limit", "1000"]),
-            run(&["log", "--json", "--limit", "1000"]),
+            run(&words("list --json --limit 1000")),
+            run(&words("log --json --limit 1000")),
         ];
         for (number, string) in self.strings.iter().enumerate() {
             let id = id(&of(string), &key(number, string, 2)).to_string();
@@ -473,8 +403,8 @@ impl Table<'_> {
             all.push(page);
         }
         for args in [
-            &["keys", "list", "--limit", "1000"][..],
-            &["keys", "log", "--limit", "1000"],
+            &words("keys list --limit 1000")[..],
+            &words("keys log --limit 1000"),
         ] {
             let page = on_a_terminal(directory, &[args, &["--admin", &admin]].concat());
             assert!(page.lines().count() > self.strings.len() - 2, "{page}");
@@ -489,7 +419,7 @@ impl Table<'_> {
 
 /// An answer that is JSON and says so, with every string spelled so that nothing in it can be taken
 /// for anything else.
-fn as_data(got: &Got) -> Value {
+fn as_data(got: &harness::Answer) -> Value {
     let content_type = got.field("content-type").unwrap();
     assert!(
         matches!(

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::world::{Got, SETTLE_TOKEN, World, text};
+use crate::harness::Answer;
+use crate::world::{SETTLE_TOKEN, World, text};
 
 /// What is open, as the job is told.
 async fn unknowns(world: &World) -> Vec<Value> {
@@ -10,7 +11,7 @@ async fn unknowns(world: &World) -> Vec<Value> {
     page["unknown"].as_array().expect("a list").clone()
 }
 
-async fn settle(world: &World, found: &Value) -> Got {
+async fn settle(world: &World, found: &Value) -> Answer {
     world
         .ask_as_job("POST", "/v1/settle", &found.to_string())
         .await
@@ -109,7 +110,7 @@ async fn done_with_an_answer_is_replayed_and_the_effect_stays_one() {
             .unwrap()
             .extend(other.as_object().unwrap().clone());
         assert_eq!(
-            settle(&world, &found).await.problem(),
+            settle(&world, &found).await.refusal(),
             (409, "settled-otherwise".to_owned()),
             "{found}"
         );
@@ -140,7 +141,7 @@ async fn not_done_lets_the_next_repeat_run_and_only_that() {
         "the lost one, and one more"
     );
     assert_eq!(
-        settle(&world, &found).await.problem(),
+        settle(&world, &found).await.refusal(),
         (409, "settled-otherwise".to_owned()),
         "it has run since"
     );
@@ -155,13 +156,13 @@ async fn what_is_known_of_one_attempt_says_nothing_of_the_next() {
     let mut early = first.clone();
     early["fence"] = json!(first["fence"].as_u64().unwrap() - 1);
     assert_eq!(
-        settle(&world, &early).await.problem(),
+        settle(&world, &early).await.refusal(),
         (409, "other-fence".to_owned())
     );
     assert_eq!(settle(&world, &first).await.status, 200);
     world.lost("k").await;
     assert_eq!(
-        settle(&world, &first).await.problem(),
+        settle(&world, &first).await.refusal(),
         (409, "other-fence".to_owned()),
         "the second attempt may have had its effect"
     );
@@ -185,7 +186,7 @@ async fn only_a_fence_that_the_ended_attempt_may_have_had_is_answered_with_alrea
     assert_eq!(settle(&world, &of(lost)).await.json()["already"], true);
     for fence in [0, lost - 1, settled, settled + 1] {
         assert_eq!(
-            settle(&world, &of(fence)).await.problem(),
+            settle(&world, &of(fence)).await.refusal(),
             (409, "other-fence".to_owned()),
             "{fence} of {lost} and {settled}"
         );
@@ -199,7 +200,7 @@ async fn only_a_fence_that_the_ended_attempt_may_have_had_is_answered_with_alrea
     assert_eq!(settle(&world, &of(fence)).await.json()["already"], true);
     for fence in [fence - 1, fence + 1] {
         assert_eq!(
-            settle(&world, &of(fence)).await.problem(),
+            settle(&world, &of(fence)).await.refusal(),
             (409, "other-fence".to_owned())
         );
     }
@@ -213,7 +214,7 @@ async fn what_is_running_is_not_settled_and_says_when_to_ask_again() {
     let entry = world.found("key=k").await;
     let found = json!({"record": entry["id"], "fence": entry["fence"], "outcome": "not-done", "reason": "r"});
     let got = settle(&world, &found).await;
-    assert_eq!(got.problem(), (409, "in-flight".to_owned()));
+    assert_eq!(got.refusal(), (409, "in-flight".to_owned()));
     let seconds: u64 = got.field("retry-after").expect("advice").parse().unwrap();
     assert!((1..=11).contains(&seconds), "{seconds}");
     world.origin.go();
@@ -243,7 +244,7 @@ async fn a_record_is_named_by_either_of_its_names() {
     assert_eq!(
         settle(&world, &found(record, &open[1]["operation_id"]))
             .await
-            .problem()
+            .refusal()
             .0,
         400,
         "of two records"
@@ -251,16 +252,16 @@ async fn a_record_is_named_by_either_of_its_names() {
     assert_eq!(
         settle(&world, &found(&Value::Null, &Value::Null))
             .await
-            .problem()
+            .refusal()
             .0,
         400
     );
     let nobody = settle(&world, &found(&Value::Null, &json!("0".repeat(64)))).await;
-    assert_eq!(nobody.problem(), (404, "operation-not-found".to_owned()));
+    assert_eq!(nobody.refusal(), (404, "operation-not-found".to_owned()));
     assert_eq!(
         settle(&world, &found(&json!("0".repeat(64)), &Value::Null))
             .await
-            .problem(),
+            .refusal(),
         (404, "key-not-found".to_owned())
     );
     assert_eq!(

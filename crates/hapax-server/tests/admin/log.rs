@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::harness::words;
 use crate::world::{World, send, text};
 
 async fn entries(world: &World, query: &str) -> Vec<Value> {
@@ -75,7 +76,7 @@ async fn every_change_by_hand_is_logged_whoever_makes_it() {
             r#"{"outcome":"not-done","by":"bob","reason":"r"}"#,
         )
         .await;
-    assert_eq!(refused.problem(), (409, "not-now".to_owned()));
+    assert_eq!(refused.refusal(), (409, "not-now".to_owned()));
 
     let all = entries(&world, "").await;
     assert_eq!(sequences(&all), [4, 3, 2, 1], "newest first");
@@ -118,7 +119,7 @@ async fn every_change_by_hand_is_logged_whoever_makes_it() {
         world
             .ask("GET", "/v1/log?after=1&before=2", "")
             .await
-            .problem()
+            .refusal()
             .0,
         400
     );
@@ -158,7 +159,7 @@ async fn nobody_signs_with_a_token_they_did_not_present() {
                 &format!(r#"{{{outcome}"by":"{by}","reason":"r"}}"#),
             )
             .await;
-            assert_eq!(got.problem().0, 400, "{target}");
+            assert_eq!(got.refusal().0, 400, "{target}");
             assert!(got.text().contains("give a name alone"), "{}", got.text());
         }
         let args = [
@@ -249,19 +250,19 @@ async fn the_command_pages_through_the_log() {
             "seen at the bank"
         )
     );
-    assert_eq!(numbers(&run(&["log", "--limit", "2"]).await), "4 5");
+    assert_eq!(numbers(&run(&words("log --limit 2")).await), "4 5");
     assert_eq!(
-        numbers(&run(&["log", "--limit", "2", "--before", "4"]).await),
+        numbers(&run(&words("log --limit 2 --before 4")).await),
         "2 3"
     );
     assert_eq!(
-        numbers(&run(&["log", "--limit", "2", "--after", "0"]).await),
+        numbers(&run(&words("log --limit 2 --after 0")).await),
         "1 2"
     );
     let id = cells[4];
     assert_eq!(numbers(&run(&["log", id]).await), "1", "{id}");
     let line: Value =
-        serde_json::from_str(run(&["log", "--json", "--limit", "1"]).await.trim_end()).unwrap();
+        serde_json::from_str(run(&words("log --json --limit 1")).await.trim_end()).unwrap();
     assert_eq!((&line["sequence"], &line["by"]), (&json!(5), &json!("ada")));
     world.end().await;
 }

@@ -1,9 +1,13 @@
 //! The admin listener of a gateway that has seen real traffic: who may ask, what it answers to
 //! whom, and what a job of the upstream's own can settle there.
 
+#![allow(unreachable_pub, reason = "modules of one test binary")]
+
 #[path = "../operators/fixture.rs"]
 #[allow(dead_code, reason = "the tests of the command use the rest")]
 mod fixture;
+#[path = "../harness/mod.rs"]
+mod harness;
 mod hurt;
 mod job;
 mod limits;

@@ -27,7 +27,7 @@ async fn every_route_is_in_the_document_and_nothing_else_is_answered() {
                 );
             } else {
                 assert_eq!(
-                    got.problem(),
+                    got.refusal(),
                     (405, "method-not-allowed".to_owned()),
                     "{method} {path}"
                 );
@@ -52,7 +52,7 @@ async fn every_route_is_in_the_document_and_nothing_else_is_answered() {
             got.status == 404 || got.status == 405 || got.status == 400,
             "{target}: {got:?}"
         );
-        got.problem();
+        got.refusal();
     }
     world.end().await;
 }
@@ -111,7 +111,7 @@ async fn what_is_sent_wrong_is_a_documented_problem() {
     ] {
         let got = world.ask(method, target, body).await;
         assert_eq!(
-            got.problem().0,
+            got.refusal().0,
             status,
             "{method} {target} {}",
             &body[..body.len().min(100)]
@@ -126,7 +126,7 @@ async fn what_is_sent_wrong_is_a_documented_problem() {
     }
     let long = format!(r#"{{"by":"{}"}}"#, "x".repeat(3 << 20));
     assert_eq!(
-        world.ask("POST", &settle, &long).await.problem(),
+        world.ask("POST", &settle, &long).await.refusal(),
         (413, "body-unreadable".to_owned())
     );
     assert_eq!(

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::Command;
 
-use crate::world::{ADMIN_TOKEN, Got, World};
+use crate::harness::{Answer, words};
+use crate::world::{ADMIN_TOKEN, World};
 
 /// Runs a command on a terminal; says that it asks, waits for a line, and answers yes.
 const TERMINAL: &str = r#"
@@ -31,7 +32,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 "#;
 
 impl World {
-    async fn change(&self, entry: &Value, what: &str, body: &Value) -> Got {
+    async fn change(&self, entry: &Value, what: &str, body: &Value) -> Answer {
         self.ask(
             "POST",
             &format!("/v1/keys/{}/{what}", entry["id"].as_str().unwrap()),
@@ -103,7 +104,7 @@ async fn an_operator_settles_the_attempt_that_was_shown_and_no_other() {
         world
             .change(&shown, "settle", &done(&shown))
             .await
-            .problem(),
+            .refusal(),
         (409, "other-fence".to_owned())
     );
     let now = world.found("key=k").await;
@@ -114,7 +115,7 @@ async fn an_operator_settles_the_attempt_that_was_shown_and_no_other() {
     );
     assert_eq!(world.change(&now, "settle", &done(&now)).await.status, 200);
     assert_eq!(
-        world.change(&now, "settle", &done(&now)).await.problem(),
+        world.change(&now, "settle", &done(&now)).await.refusal(),
         (409, "not-now".to_owned())
     );
 
@@ -123,7 +124,7 @@ async fn an_operator_settles_the_attempt_that_was_shown_and_no_other() {
         world
             .change(&now, "forget", &forget(&now["version"]))
             .await
-            .problem(),
+            .refusal(),
         (409, "changed-meanwhile".to_owned())
     );
     let settled = world.found("key=k").await;
@@ -170,7 +171,7 @@ async fn a_yes_is_about_what_was_listed() {
     );
 
     let settled = world.found("key=k").await;
-    let (code, said) = asked(&world, &["forget", "--path", "/v1/charges"], async {
+    let (code, said) = asked(&world, &words("forget --path /v1/charges"), async {
         assert_eq!(
             world
                 .change(&settled, "forget", &json!({"by": "bob", "reason": "r"}))

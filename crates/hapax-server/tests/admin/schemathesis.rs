@@ -2,21 +2,14 @@
 //! says may be sent, and what it says may not, to every operation, on records in every state: no
 //! 5xx, no status, content type or body that the document does not have.
 
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::harness::install::{Installed, Language, install};
+use crate::harness::{Answer, words};
 use crate::world::{ADMIN_TOKEN, World, text};
 
-/// What is wanted, by exact versions and hashes.
-const REQUIREMENTS: &str = include_str!("requirements.txt");
-/// How requests are filled in: half of the ids are those of records there are.
-const HOOKS: &str = include_str!("hooks.py");
-/// Written last, with what was wanted: a directory without it was given up half way.
-const STAMP: &str = "installed";
 /// Of each operation and phase.
 const EXAMPLES: &str = "20";
 const LONGEST: Duration = Duration::from_secs(100);
@@ -27,7 +20,17 @@ const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_co
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_that_the_document_allows_or_forbids_gets_an_answer_it_does_not_have() {
-    let Some(directory) = installed() else { return };
+    let wanted = (
+        "requirements.txt",
+        include_str!("requirements.txt").to_owned(),
+    );
+    // How requests are filled in: half of the ids are those of records there are.
+    let hooks = ("hooks.py", include_str!("hooks.py").to_owned());
+    let Some(Installed { directory, .. }) =
+        install("schemathesis", Language::Python, &[wanted], &[hooks])
+    else {
+        return;
+    };
     let world = World::guarded().await;
     let asking = fill(&world).await;
     let ids = ids(&world).await;
@@ -54,14 +57,9 @@ async fn nothing_that_the_document_allows_or_forbids_gets_an_answer_it_does_not_
         "--no-color",
         "--continue-on-failure",
     ]);
-    program.args([
-        "--workers",
-        "1",
-        "--generation-database",
-        "none",
-        "--request-timeout",
-        "40",
-    ]);
+    program.args(words(
+        "--workers 1 --generation-database none --request-timeout 40",
+    ));
     program
         .env("SCHEMATHESIS_HOOKS", "hooks")
         .env("PYTHONPATH", &directory)
@@ -98,7 +96,7 @@ async fn nothing_that_the_document_allows_or_forbids_gets_an_answer_it_does_not_
 }
 
 /// Records in every state.
-async fn fill(world: &World) -> tokio::task::JoinHandle<crate::world::Got> {
+async fn fill(world: &World) -> tokio::task::JoinHandle<Answer> {
     for number in 0..20 {
         world.lost(&format!("lost-{number}")).await;
     }
@@ -134,76 +132,4 @@ async fn ids(world: &World) -> Vec<String> {
             .join(":")
     };
     keys.iter().map(of).collect()
-}
-
-/// Where it is, or nothing when it cannot be had here, which is said where nobody can miss it.
-fn installed() -> Option<PathBuf> {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("schemathesis");
-    match install(&directory) {
-        Ok(()) => Some(directory),
-        Err(reason) => {
-            assert!(
-                !reason.contains("DO NOT MATCH THE HASHES"),
-                "schemathesis is not what was pinned:\n{reason}"
-            );
-            // Not by a macro: those write nothing for tests that pass.
-            let skipped =
-                format!("SKIPPED: admin::schemathesis: it cannot be installed: {reason}\n");
-            std::io::stderr().write_all(skipped.as_bytes()).unwrap();
-            None
-        }
-    }
-}
-
-fn install(directory: &Path) -> Result<(), String> {
-    if std::fs::read_to_string(directory.join(STAMP))
-        .ok()
-        .as_deref()
-        != Some(REQUIREMENTS)
-    {
-        if directory.exists() {
-            std::fs::remove_dir_all(directory).unwrap();
-        }
-        std::fs::create_dir_all(directory).unwrap();
-        std::fs::write(directory.join("requirements.txt"), REQUIREMENTS).unwrap();
-        succeed(Command::new("python3").args(["-m", "venv"]).arg(directory))?;
-        let pip = [
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--timeout",
-            "20",
-            "--retries",
-            "2",
-            "--require-hashes",
-            "--only-binary",
-            ":all:",
-        ];
-        succeed(
-            Command::new(directory.join("bin/python"))
-                .args(pip)
-                .arg("--requirement")
-                .arg(directory.join("requirements.txt")),
-        )?;
-        std::fs::write(directory.join(STAMP), REQUIREMENTS).unwrap();
-    }
-    std::fs::write(directory.join("hooks.py"), HOOKS).unwrap();
-    Ok(())
-}
-
-fn succeed(command: &mut Command) -> Result<(), String> {
-    let ran = command
-        .output()
-        .map_err(|error| format!("{}: {error}", command.get_program().display()))?;
-    let told = || {
-        [&ran.stdout[..], &ran.stderr]
-            .map(String::from_utf8_lossy)
-            .concat()
-    };
-    if ran.status.success() {
-        Ok(())
-    } else {
-        Err(format!("{command:?} failed: {}", told().trim()))
-    }
 }

@@ -31,7 +31,7 @@ async fn beyond_loopback_only_with_a_token() {
     .await;
     let from_here = ([127, 0, 0, 1], world.admin().port()).into();
     assert_eq!(
-        send(from_here, "GET", "/v1/keys", &[], "").await.problem(),
+        send(from_here, "GET", "/v1/keys", &[], "").await.refusal(),
         (401, "unauthorized".to_owned())
     );
     let bearer = format!("Bearer {ADMIN_TOKEN}");
@@ -85,7 +85,7 @@ async fn without_the_token_there_is_nothing_but_health() {
                 assert_eq!(got.status, 200, "{path}");
             } else {
                 assert_eq!(
-                    got.problem(),
+                    got.refusal(),
                     (401, "unauthorized".to_owned()),
                     "{method} {path} {credential:?}"
                 );
@@ -142,7 +142,7 @@ async fn the_settle_token_opens_two_paths_and_no_other() {
                 "{path}: it says neither operation nor fence"
             ),
             _ => {
-                assert_eq!(got.problem(), (403, "not-allowed".to_owned()), "{path}");
+                assert_eq!(got.refusal(), (403, "not-allowed".to_owned()), "{path}");
                 closed += 1;
             }
         }
@@ -205,7 +205,7 @@ async fn the_command_presents_the_token() {
 }
 
 /// Every operation of the document.
-pub(crate) fn operations(document: &Value) -> Vec<(String, String)> {
+pub fn operations(document: &Value) -> Vec<(String, String)> {
     let paths = document["paths"].as_object().expect("paths");
     paths
         .iter()

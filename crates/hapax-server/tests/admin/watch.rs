@@ -7,6 +7,7 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout};
 
+use crate::harness::words;
 use crate::world::World;
 
 struct Watching {
@@ -49,8 +50,8 @@ fn triple(change: &str, key: &str, state: &str) -> (String, String, String) {
 async fn each_change_is_a_line() {
     let world = World::guarded().await;
     world.lost("first").await;
-    let mut all = Watching::start(&world, &["list", "--watch", "--json"]);
-    let mut unknown = Watching::start(&world, &["list", "--watch", "--state", "unknown"]);
+    let mut all = Watching::start(&world, &words("list --watch --json"));
+    let mut unknown = Watching::start(&world, &words("list --watch --state unknown"));
     let mut log = Watching::start(&world, &["log", "--watch"]);
     assert_eq!(all.next_key().await, triple("new", "first", "unknown"));
     let line = unknown.next().await;

@@ -5,6 +5,7 @@ use std::fs;
 use hapax_server::config::file::{self, Overrides};
 use serde_json::Value;
 
+use crate::harness::words;
 use crate::{directory, documentation, example, files, hapax, upstream};
 
 const FILE: &str = r#"
@@ -83,7 +84,7 @@ fn the_documentation_shows_what_check_says_of_its_file() {
     files::pair(directory.path());
     let (code, stdout, stderr) = hapax(
         directory.path(),
-        &["config", "check", "--config", "hapax.toml"],
+        &words("config check --config hapax.toml"),
         &[],
     );
     assert_eq!(code, 0, "{stderr}");
@@ -102,7 +103,7 @@ fn check_warns_of_secrets_that_others_can_read() {
     .unwrap();
     let (code, _, stderr) = hapax(
         directory.path(),
-        &["config", "check", "--config", "hapax.toml"],
+        &words("config check --config hapax.toml"),
         &[],
     );
     let secret =
@@ -113,11 +114,7 @@ fn check_warns_of_secrets_that_others_can_read() {
 /// Each setting of each section in the order of the report.
 fn printed(variables: &[(&str, &str)], more: &[&str]) -> Value {
     let directory = with_file(FILE);
-    let args = [
-        &["config", "print", "--json", "--config", "hapax.toml"],
-        more,
-    ]
-    .concat();
+    let args = [&words("config print --json --config hapax.toml"), more].concat();
     let (code, stdout, stderr) = hapax(directory.path(), &args, variables);
     assert_eq!(code, 0, "{stderr}");
     serde_json::from_str(&stdout).unwrap()
@@ -204,7 +201,7 @@ fn what_is_printed_is_the_same_configuration() {
         fs::write(directory.path().join("hapax.toml"), text).unwrap();
         let (code, stdout, stderr) = hapax(
             directory.path(),
-            &["config", "print", "--config", "hapax.toml"],
+            &words("config print --config hapax.toml"),
             &[],
         );
         assert_eq!(code, 0, "{stderr}");

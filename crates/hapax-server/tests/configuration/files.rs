@@ -5,11 +5,12 @@ use std::path::Path;
 
 use rcgen::{CertificateParams, KeyPair};
 
+use crate::harness::words;
 use crate::{directory, hapax};
 
 /// Writes a certificate and its key, `certificate.pem` and `key.pem`; the certificate is its own
 /// authority.
-pub(crate) fn pair(directory: &Path) {
+pub fn pair(directory: &Path) {
     let key = KeyPair::generate().unwrap();
     let certificate = CertificateParams::new(["localhost".to_owned()])
         .unwrap()
@@ -29,15 +30,11 @@ fn refused(directory: &Path, settings: &str) -> String {
     let settings =
         format!("listen = \"127.0.0.1:0\"\nadmin = \"off\"\nstore = \"memory:\"\n{settings}");
     fs::write(directory.join("hapax.toml"), settings).unwrap();
-    let (code, stdout, checked) = hapax(
-        directory,
-        &["config", "check", "--config", "hapax.toml"],
-        &[],
-    );
+    let (code, stdout, checked) = hapax(directory, &words("config check --config hapax.toml"), &[]);
     assert_eq!((code, stdout.as_str()), (2, ""), "{checked}");
     let (code, _, started) = hapax(
         directory,
-        &["serve", "--config", "hapax.toml", "--log", "text"],
+        &words("serve --config hapax.toml --log text"),
         &[("HAPAX_LOG", "off")],
     );
     assert_eq!(
@@ -54,7 +51,7 @@ fn check_refuses_what_a_start_refuses_and_names_setting_and_file() {
     let at = directory.path();
     pair(at);
     fs::write(at.join("hapax.toml"), TLS).unwrap();
-    let (code, stdout, stderr) = hapax(at, &["config", "check", "--config", "hapax.toml"], &[]);
+    let (code, stdout, stderr) = hapax(at, &words("config check --config hapax.toml"), &[]);
     assert!(code == 0 && stdout.starts_with("ok: "), "{stderr}");
 
     let key = fs::read(at.join("key.pem")).unwrap();
@@ -114,7 +111,7 @@ fn check_asks_nobody_for_the_keys_of_tokens() {
     .unwrap();
     let (code, _, stderr) = hapax(
         directory.path(),
-        &["config", "check", "--config", "hapax.toml"],
+        &words("config check --config hapax.toml"),
         &[],
     );
     assert_eq!(code, 0, "{stderr}");

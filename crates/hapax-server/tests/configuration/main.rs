@@ -1,10 +1,14 @@
 //! The configuration: what is read, what a person is told who made a mistake in it, and the
 //! commands that show it.
 
+#![allow(unreachable_pub, reason = "modules of one test binary")]
+
 mod commands;
 mod environment;
 mod files;
 mod fuzz;
+#[path = "../harness/mod.rs"]
+mod harness;
 mod mistakes;
 mod openapi;
 mod reading;

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use hapax_server::config::file::Overrides;
 use serde_json::{Value, json};
 
+use crate::harness::words;
 use crate::{directory, documentation, example, hapax, load, upstream};
 
 const GENERATED: &str = "<!-- From here on this page is made by `hapax config schema --markdown`; a test compares. -->\n\n";
@@ -20,7 +21,7 @@ fn schema() -> Value {
 
 #[test]
 fn the_tables_of_the_documentation_are_those_of_the_program() {
-    let (_, tables, _) = hapax(directory().path(), &["config", "schema", "--markdown"], &[]);
+    let (_, tables, _) = hapax(directory().path(), &words("config schema --markdown"), &[]);
     let documentation = documentation();
     let (by_hand, made) = documentation
         .split_once(GENERATED)

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use hapax_server::config::file::Overrides;
 
+use crate::harness::words;
 use crate::{directory, hapax, load, upstream};
 
 const CANARY: &str = "canary-0123456789abcdef";
@@ -104,17 +105,12 @@ fn no_secret_is_ever_shown() {
         for command in [
             &["config", "check"][..],
             &["config", "print"],
-            &["config", "print", "--json"],
+            &words("config print --json"),
             &["config", "explain", "POST", "/"],
         ] {
             let args = [
                 command,
-                &[
-                    "--config",
-                    "hapax.toml",
-                    "--upstream",
-                    "http://127.0.0.1:3000",
-                ],
+                &words("--config hapax.toml --upstream http://127.0.0.1:3000"),
             ]
             .concat();
             let (_, stdout, stderr) = hapax(directory.path(), &args, &[]);
@@ -158,23 +154,11 @@ fn no_password_of_a_flag_is_ever_repeated() {
         format!("host=db password={CANARY}"),
     ] {
         for command in [
-            &[
-                "config",
-                "check",
-                "--upstream",
-                "http://127.0.0.1:3000",
-                "--store",
-            ][..],
-            &[
-                "config",
-                "print",
-                "--upstream",
-                "http://127.0.0.1:3000",
-                "--store",
-            ],
+            &words("config check --upstream http://127.0.0.1:3000 --store")[..],
+            &words("config print --upstream http://127.0.0.1:3000 --store"),
             &["store", "check"],
-            &["store", "backup", "copy.db", "--store"],
-            &["keys", "list", "--store"],
+            &words("store backup copy.db --store"),
+            &words("keys list --store"),
             &["migrate", "--store"],
         ] {
             let (_, stdout, stderr) = hapax(
@@ -190,14 +174,9 @@ fn no_password_of_a_flag_is_ever_repeated() {
     }
     let (_, _, stderr) = hapax(
         directory.path(),
-        &[
-            "config",
-            "check",
-            "--upstream",
-            "http://127.0.0.1:3000",
-            "--store",
-            "postgres://ada:hunter2@db/hapax",
-        ],
+        &words(
+            "config check --upstream http://127.0.0.1:3000 --store postgres://ada:hunter2@db/hapax",
+        ),
         &[],
     );
     assert!(

@@ -14,9 +14,9 @@ use crate::harness::{self, ClientRequest, With};
 
 /// How a client speaks with the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Way {
-    pub(crate) is_http2: bool,
-    pub(crate) is_tls: bool,
+pub struct Way {
+    pub is_http2: bool,
+    pub is_tls: bool,
 }
 
 const fn way(is_http2: bool, is_tls: bool) -> Way {
@@ -24,7 +24,7 @@ const fn way(is_http2: bool, is_tls: bool) -> Way {
 }
 
 /// All of them: the columns of the matrix.
-pub(crate) const WAYS: [Way; 4] = [
+pub const WAYS: [Way; 4] = [
     way(false, false),
     way(false, true),
     way(true, false),
@@ -39,20 +39,20 @@ impl fmt::Display for Way {
 }
 
 /// A guarded request. What the upstream does is what the body says.
-pub(crate) fn post(key: &str, body: &'static str) -> ClientRequest {
+pub fn post(key: &str, body: &'static str) -> ClientRequest {
     without_key("/do", body).key(key)
 }
 
 /// The same without a key.
-pub(crate) fn without_key(target: &str, body: &'static str) -> ClientRequest {
+pub fn without_key(target: &str, body: &'static str) -> ClientRequest {
     harness::post(target, body)
 }
 
 /// A body that begins and never goes on.
-pub(crate) struct Stalled(Option<Bytes>);
+pub struct Stalled(Option<Bytes>);
 
 impl Stalled {
-    pub(crate) fn after(beginning: &'static str) -> BoxBody<Bytes, Infallible> {
+    pub fn after(beginning: &'static str) -> BoxBody<Bytes, Infallible> {
         Stalled(Some(Bytes::from_static(beginning.as_bytes()))).boxed()
     }
 }

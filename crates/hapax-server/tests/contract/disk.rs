@@ -9,7 +9,7 @@ use tempfile::TempDir;
 const BYTES: u64 = 16 << 20;
 
 /// A small disk. Its parts go in their order: what fills it, what it is, where it is.
-pub(crate) struct Disk {
+pub struct Disk {
     filler: Option<Filler>,
     tmpfs: Tmpfs,
     _mount_point: TempDir,
@@ -17,7 +17,7 @@ pub(crate) struct Disk {
 
 impl Disk {
     /// `Err` says why there can be none.
-    pub(crate) fn mount() -> Result<Disk, String> {
+    pub fn mount() -> Result<Disk, String> {
         let mount_point = tempfile::tempdir().unwrap();
         let tmpfs = Tmpfs::mount(&std::fs::canonicalize(mount_point.path()).unwrap(), BYTES)?;
         Ok(Disk {
@@ -27,22 +27,22 @@ impl Disk {
         })
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         self.tmpfs.path()
     }
 
     /// Not a byte more.
-    pub(crate) fn fill(&mut self) {
+    pub fn fill(&mut self) {
         self.filler = Some(self.tmpfs.leave_free(0));
     }
 
-    pub(crate) fn free(&mut self) {
+    pub fn free(&mut self) {
         self.filler = None;
     }
 }
 
 /// Where a test that needs such a disk can run.
-pub(crate) enum Place {
+pub enum Place {
     Here,
     /// In a namespace of its own, where it has just passed.
     Elsewhere,
@@ -51,7 +51,7 @@ pub(crate) enum Place {
 }
 
 /// Runs the test of this name again where it may mount, if it may not here.
-pub(crate) async fn place(test: &'static str) -> Place {
+pub async fn place(test: &'static str) -> Place {
     let Err(why) = Disk::mount() else {
         return Place::Here;
     };

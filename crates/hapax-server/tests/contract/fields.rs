@@ -48,7 +48,7 @@ async fn the_upstream_is_told_who_asks_and_how_and_nothing_that_a_client_made_up
             way,
             impostor(
                 post("\"k\"", "charge")
-                    .with("authorization", "Bearer ada")
+                    .bearer("ada")
                     .with("accept-encoding", "br")
                     .with("x_own", "1"),
             ),

@@ -5,6 +5,8 @@
 //! `world.rs` is the gateway of one cell, with an upstream behind it that keeps its own count of
 //! effects. `HAPAX_BLESS=1` rewrites the snapshots.
 
+#![allow(unreachable_pub, reason = "modules of one test binary")]
+
 mod client;
 mod disk;
 mod fields;

@@ -28,13 +28,13 @@ async fn ask(operator: &Client, target: &str) -> Answer {
 #[tokio::test]
 async fn metrics_count_what_was_sent_and_name_nobody() {
     let world = World::start(WAYS[3], with_admin).await;
-    let by_ada = |body| post(KEY, body).with("authorization", &format!("Bearer {CREDENTIAL}"));
+    let by_ada = |body| post(KEY, body).bearer(CREDENTIAL);
     world.send(by_ada("charge")).await;
     world.send(by_ada("charge")).await;
     world.send(by_ada("charge")).await;
     world.send(by_ada("another")).await;
     world
-        .send(post(KEY, "charge").with("authorization", "Bearer credential-of-bob"))
+        .send(post(KEY, "charge").bearer("credential-of-bob"))
         .await;
     world.send(post("lost", "break off")).await;
     world.send(post("lost", "break off")).await;

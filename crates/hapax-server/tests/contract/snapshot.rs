@@ -27,7 +27,7 @@ const DATES: [&str; 1] = ["idempotency-expires"];
 const PASSING: [&str; 2] = ["retry-after", "retry-after-ms"];
 
 /// The same text for the same answer, whenever it was given and however it came.
-pub(crate) fn text(got: &Answer) -> String {
+pub fn text(got: &Answer) -> String {
     assert_eq!(
         got.headers.get_all("x-request-id").iter().count(),
         1,
@@ -84,13 +84,13 @@ fn without_time(body: &str) -> String {
 }
 
 /// The files there are.
-pub(crate) struct Snapshots {
+pub struct Snapshots {
     is_blessing: bool,
     directory: PathBuf,
 }
 
 impl Snapshots {
-    pub(crate) fn open() -> Snapshots {
+    pub fn open() -> Snapshots {
         let directory = PathBuf::from(concat!(
             env!("CARGO_MANIFEST_DIR"),
             "/tests/contract/snapshots"
@@ -102,7 +102,7 @@ impl Snapshots {
     }
 
     /// Whether the text is what the file says; makes it so when blessing.
-    pub(crate) fn check(&self, row: &str, text: &str) -> Result<(), String> {
+    pub fn check(&self, row: &str, text: &str) -> Result<(), String> {
         let path = self.directory.join(file_name(row));
         if self.is_blessing {
             std::fs::create_dir_all(&self.directory).unwrap();
@@ -123,7 +123,7 @@ impl Snapshots {
     }
 
     /// Files that no row has.
-    pub(crate) fn strays<'a>(&self, rows: impl Iterator<Item = &'a str>) -> Vec<String> {
+    pub fn strays<'a>(&self, rows: impl Iterator<Item = &'a str>) -> Vec<String> {
         let wanted: Vec<_> = rows.map(file_name).collect();
         let files = std::fs::read_dir(&self.directory)
             .unwrap()

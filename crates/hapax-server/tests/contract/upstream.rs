@@ -10,18 +10,18 @@ use crate::harness::{
 };
 
 /// More than a store has room for in the files it begins with, and less than what is kept.
-pub(crate) const MUCH_BYTES: usize = 512 << 10;
+pub const MUCH_BYTES: usize = 512 << 10;
 
 /// A service at work, which keeps its own account of what reached it.
-pub(crate) struct Obedient {
-    pub(crate) upstream: Upstream,
-    pub(crate) gate: Arc<Gate>,
+pub struct Obedient {
+    pub upstream: Upstream,
+    pub gate: Arc<Gate>,
     seen: Arc<Mutex<Vec<Asked>>>,
 }
 
 impl Obedient {
     /// Speaks HTTP/1.1; over TLS what the other side prefers.
-    pub(crate) fn start(serving: Serving) -> Obedient {
+    pub fn start(serving: Serving) -> Obedient {
         let (gate, seen) = (Arc::<Gate>::default(), Arc::<Mutex<Vec<Asked>>>::default());
         let (at, kept) = (gate.clone(), seen.clone());
         let upstream = Upstream::start(serving, move |arrived| {
@@ -44,17 +44,17 @@ impl Obedient {
     }
 
     /// How many requests had an effect, with a key or without.
-    pub(crate) fn effects(&self) -> usize {
+    pub fn effects(&self) -> usize {
         self.seen.lock().unwrap().len()
     }
 
     /// How many had one under this key.
-    pub(crate) fn effects_of(&self, key: &str) -> usize {
+    pub fn effects_of(&self, key: &str) -> usize {
         let seen = self.seen.lock().unwrap();
         seen.iter().filter(|asked| asked.key() == key).count()
     }
 
-    pub(crate) fn last_seen(&self) -> Asked {
+    pub fn last_seen(&self) -> Asked {
         let seen = self.seen.lock().unwrap();
         seen.last().expect("nothing has arrived").clone()
     }

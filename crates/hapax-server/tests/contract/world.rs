@@ -26,9 +26,9 @@ const REFUSED_ENOUGH: usize = 3;
 
 const RUNS: &str = "the gateway runs";
 
-pub(crate) struct World {
-    pub(crate) client: Client,
-    pub(crate) upstream: Obedient,
+pub struct World {
+    pub client: Client,
+    pub upstream: Obedient,
     gateway: Option<Gateway>,
     config: Config,
     way: Way,
@@ -41,16 +41,16 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) async fn start(way: Way, settle: impl FnOnce(&mut Config)) -> World {
+    pub async fn start(way: Way, settle: impl FnOnce(&mut Config)) -> World {
         World::start_with(way, None, Obedient::start(Serving::default()), settle).await
     }
 
     /// The same with the store on this disk.
-    pub(crate) async fn start_on(disk: Disk, way: Way, settle: impl FnOnce(&mut Config)) -> World {
+    pub async fn start_on(disk: Disk, way: Way, settle: impl FnOnce(&mut Config)) -> World {
         World::start_with(way, Some(disk), Obedient::start(Serving::default()), settle).await
     }
 
-    pub(crate) async fn start_before(
+    pub async fn start_before(
         way: Way,
         upstream: Obedient,
         settle: impl FnOnce(&mut Config),
@@ -93,18 +93,18 @@ impl World {
         }
     }
 
-    pub(crate) async fn send(&self, request: ClientRequest) -> Answer {
+    pub async fn send(&self, request: ClientRequest) -> Answer {
         self.client.send(request).await
     }
 
     /// Sends a request that stops at the gate, and returns when it is there.
-    pub(crate) async fn begin(&mut self, request: ClientRequest) {
+    pub async fn begin(&mut self, request: ClientRequest) {
         self.begun.push(self.client.spawn(request));
         self.gate().wait_held(self.begun.len()).await;
     }
 
     /// Sends a request that waits for one that was begun, and returns when it does.
-    pub(crate) async fn wait_with(&self, request: ClientRequest) -> JoinHandle<Answer> {
+    pub async fn wait_with(&self, request: ClientRequest) -> JoinHandle<Answer> {
         let before = *self.waiting.borrow();
         let waiter = self.client.spawn(request);
         self.waiting
@@ -116,30 +116,30 @@ impl World {
     }
 
     /// Lets what was begun go on; what its caller gets.
-    pub(crate) async fn go_on(&mut self) -> Answer {
+    pub async fn go_on(&mut self) -> Answer {
         self.gate().open(1);
         self.begun.remove(0).await.unwrap()
     }
 
-    pub(crate) fn gate(&self) -> &Gate {
+    pub fn gate(&self) -> &Gate {
         &self.upstream.gate
     }
 
-    pub(crate) fn hapax(&self) -> &Hapax {
+    pub fn hapax(&self) -> &Hapax {
         self.gateway().hapax()
     }
 
-    pub(crate) fn gateway(&self) -> &Gateway {
+    pub fn gateway(&self) -> &Gateway {
         self.gateway.as_ref().expect(RUNS)
     }
 
     /// For those who stop the gateway themselves.
-    pub(crate) fn take_gateway(&mut self) -> Gateway {
+    pub fn take_gateway(&mut self) -> Gateway {
         self.gateway.take().expect(RUNS)
     }
 
     /// The state of the only record there is.
-    pub(crate) async fn state(&self) -> State {
+    pub async fn state(&self) -> State {
         let heads = self
             .hapax()
             .list(ListQuery {
@@ -154,7 +154,7 @@ impl World {
     }
 
     /// Sends a request until its answer is another one than before.
-    pub(crate) async fn send_until(
+    pub async fn send_until(
         &self,
         mut request: impl FnMut() -> ClientRequest,
         is_other: impl Fn(&Answer) -> bool,
@@ -169,7 +169,7 @@ impl World {
 
     /// Leaves no room for another claim: neither on the disk, nor in what the store has of it
     /// already.
-    pub(crate) async fn fill_disk(&mut self) {
+    pub async fn fill_disk(&mut self) {
         self.disk().fill();
         let policy = Policy {
             store_timeout: Duration::from_millis(500),
@@ -197,7 +197,7 @@ impl World {
         }
     }
 
-    pub(crate) fn free_disk(&mut self) {
+    pub fn free_disk(&mut self) {
         self.disk().free();
     }
 
@@ -207,51 +207,32 @@ impl World {
 
     /// Stops the gateway, does something to its store, and starts it again, for clients that come
     /// this way.
-    pub(crate) async fn restart(self, way: Way, meanwhile: impl FnOnce(&Path)) -> World {
-        let World {
-            upstream,
-            gateway,
-            mut config,
-            authority,
-            waiting,
-            begun,
-            disk,
-            directory,
-            ..
-        } = self;
-        gateway.expect(RUNS).drain().await;
-        if let StoreUrl::Sqlite(path) = &config.store {
+    pub async fn restart(mut self, way: Way, meanwhile: impl FnOnce(&Path)) -> World {
+        self.take_gateway().drain().await;
+        if let StoreUrl::Sqlite(path) = &self.config.store {
             meanwhile(path);
         }
-        config.tls = way.is_tls.then(|| tls(&authority, directory.path()));
+        self.config.tls = way
+            .is_tls
+            .then(|| tls(&self.authority, self.directory.path()));
         let gateway = loop {
-            match open(&config, &waiting).await {
+            match open(&self.config, &self.waiting).await {
                 // A task may still be on its last line with the store.
                 Err(StartError::Store { .. }) => tokio::task::yield_now().await,
                 opened => break opened.unwrap(),
             }
         };
-        let client = client(way, &gateway, &authority);
-        let gateway = Some(gateway);
-        World {
-            client,
-            upstream,
-            gateway,
-            config,
-            way,
-            authority,
-            waiting,
-            begun,
-            disk,
-            directory,
-        }
+        self.client = client(way, &gateway, &self.authority);
+        self.way = way;
+        self.gateway = Some(gateway);
+        self
     }
 
-    pub(crate) fn way(&self) -> Way {
+    pub fn way(&self) -> Way {
         self.way
     }
 
-    pub(crate) async fn end(self) {
+    pub async fn end(self) {
         self.gateway.expect(RUNS).drain().await;
     }
 }
@@ -271,18 +252,18 @@ fn client(way: Way, gateway: &Gateway, authority: &Authority) -> Client {
 }
 
 fn tls(authority: &Authority, directory: &Path) -> Tls {
-    let (certificate, key) = authority.issue().write(directory);
+    let (certificate, key) = authority.issue().write(directory, "gateway");
     Tls { certificate, key }
 }
 
 /// A store in a new database; `None` without a PostgreSQL.
-pub(crate) fn database() -> Option<StoreUrl> {
+pub fn database() -> Option<StoreUrl> {
     let url = harness::migrated(Postgres::shared()?);
     Some(StoreUrl::Postgres(url.parse().unwrap()))
 }
 
 /// A route for everything.
-pub(crate) fn everywhere(policy: Policy) -> Route {
+pub fn everywhere(policy: Policy) -> Route {
     Route {
         name: "everything".into(),
         ..Route::everywhere(policy)

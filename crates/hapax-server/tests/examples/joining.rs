@@ -1,6 +1,7 @@
 //! Every case of the join rule, by a service in which it goes wrong on request.
 
-use super::client::{Answer, Order, place, post};
+use super::client::{Order, place};
+use super::harness::{Answer, Client, post};
 use super::install::{self, Language};
 use super::world::World;
 
@@ -64,11 +65,7 @@ const CASES: &[Case] = &[
 ];
 
 fn advice(answer: &Answer) -> &str {
-    answer
-        .headers
-        .get("x-should-retry")
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or("none")
+    answer.field("x-should-retry").unwrap_or("none")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -177,7 +174,9 @@ async fn a_commit_after_the_answer_is_waited_for(world: &World) {
     let repeat = place(world.gateway(1), &order).await;
     assert!(repeat.is_problem("in-flight"), "{repeat:?}");
     assert_eq!(world.database.orders_of(&order.key), 0);
-    post(world.services[0].address(), "/mischief/end").await;
+    Client::new(world.services[0].address())
+        .send(post("/mischief/end", ""))
+        .await;
     // On a slow machine its caller was told to come back before that.
     let first = first.await.unwrap();
     assert!(JOINED(&first) || first.is_problem("in-flight"), "{first:?}");
@@ -211,7 +210,9 @@ async fn work_after_the_answer_is_not_vouched_for_until_it_is_done(world: &World
     assert!(HELD(&repeat), "{repeat:?}");
     assert_eq!(world.database.orders_of(&order.key), 0);
     // Late is not lost: nobody has acted in its place.
-    post(world.services[0].address(), "/mischief/end").await;
+    Client::new(world.services[0].address())
+        .send(post("/mischief/end", ""))
+        .await;
     assert_eq!(world.database.orders_of(&order.key), 1);
     let repeat = place(world.gateway(1), &order).await;
     assert!(

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::client::{Answer, Order, place, try_place};
+use super::client::{Order, place, try_place};
+use super::harness::{Answer, in_time};
 use super::install::{self, Language};
 use super::world::{NODES, World};
 use hapax_testkit::random::Random;
@@ -21,8 +22,6 @@ const ANSWERS_MAX: usize = 12;
 const LEASE: &[(&str, &str)] = &[("HAPAX__ROUTES__0__LEASE", "1s")];
 /// From a failure to the next try.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Only a broken gateway makes a test wait so long.
-const GUARD: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_python_service_has_one_order_for_each_key_however_often_something_is_killed() {
@@ -75,9 +74,8 @@ async fn one_order_for_each_key(language: Language, seed: u64) {
     let mut told: BTreeMap<String, Answer> = BTreeMap::new();
     for caller in callers {
         told.extend(
-            tokio::time::timeout(GUARD, caller)
+            in_time("every caller is answered in the end", caller)
                 .await
-                .expect("every caller is answered in the end")
                 .unwrap(),
         );
     }
@@ -92,14 +90,19 @@ async fn one_order_for_each_key(language: Language, seed: u64) {
         .collect();
     println!(
         "{}: {landed} kills landed, {sent_again} requests sent again; {} keys answered, {} orders",
-        language.example(),
+        install::name(language),
         told.len(),
         orders.len()
     );
     assert!(landed >= KILLS && sent_again > 0, "the run shows nothing");
     let acknowledged: Vec<_> = told
         .iter()
-        .map(|(key, answer)| (key.clone(), answer.member("id")))
+        .map(|(key, answer)| {
+            (
+                key.clone(),
+                answer.json()["id"].as_str().unwrap().to_owned(),
+            )
+        })
         .collect();
     let acknowledged: Vec<_> = acknowledged
         .iter()
@@ -129,10 +132,7 @@ async fn wait_answers(shared: &Shared, count: usize) {
     let mut answered = shared.answered.subscribe();
     let wanted = *answered.borrow() + count;
     let more = answered.wait_for(|answered| *answered >= wanted);
-    tokio::time::timeout(GUARD, more)
-        .await
-        .expect("callers are answered")
-        .unwrap();
+    in_time("callers are answered", more).await.unwrap();
 }
 
 /// One key after the other, each until it is answered.

@@ -8,17 +8,12 @@
 
 mod client;
 mod files;
-#[expect(
-    dead_code,
-    reason = "shared with the hostile inputs, which need other parts of it"
-)]
-#[path = "../hostile/gateway.rs"]
-mod gateway;
+#[path = "../harness/mod.rs"]
+mod harness;
 mod install;
 mod joining;
 mod kills;
 mod pages;
 mod paths;
-mod program;
 mod psql;
 mod world;

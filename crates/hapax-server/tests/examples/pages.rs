@@ -27,7 +27,7 @@ fn says_what_happens(language: Language) {
     let Some(mut world) = World::start(&installed, &[]) else {
         return;
     };
-    let page = std::fs::read_to_string(example(language.example()).join("README.md")).unwrap();
+    let page = std::fs::read_to_string(example(install::name(language)).join("README.md")).unwrap();
     let block = page
         .split("## Try")
         .nth(1)
@@ -60,7 +60,10 @@ fn says_what_happens(language: Language) {
         "of hats one with a key and one without; of the ties only the one that was not joined"
     );
     assert_eq!(world.database.psql("SELECT count(*) FROM parcels"), "1");
-    println!("{}: {tried} lines of its page tried", language.example());
+    println!(
+        "{}: {tried} lines of its page tried",
+        install::name(language)
+    );
 }
 
 /// What the shell prints.

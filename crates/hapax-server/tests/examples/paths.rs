@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::gateway::Gateway;
+use super::harness::serve_anybody;
 use super::install::{Language, installed, skipped};
 
 /// Only a broken service makes the test wait so long.
@@ -84,13 +84,13 @@ fn no_spelling_of_a_path_walks_around_a_required_key() {
 }
 
 fn attack(reader: &Reader) {
-    let gateway = Gateway::start(reader.address, SETTINGS);
+    let gateway = serve_anybody(reader.address, "", SETTINGS);
     let mut answers = Vec::new();
     for (number, path) in SPELLINGS.iter().enumerate() {
         let straight = post(reader.address, path, &format!("straight-{number}"), "");
-        let bare = post(gateway.address, path, &format!("bare-{number}"), "");
+        let bare = post(gateway.clients, path, &format!("bare-{number}"), "");
         let keyed = post(
-            gateway.address,
+            gateway.clients,
             path,
             &format!("keyed-{number}"),
             &format!("Idempotency-Key: key-{number}\r\n"),

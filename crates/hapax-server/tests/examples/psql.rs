@@ -3,9 +3,10 @@
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
 
-use super::client::{Order, place, send};
+use super::client::{Order, place};
 use super::files::example;
-use super::world::{Database, Gateway};
+use super::harness::{Client, With, post};
+use super::world::{Database, Node};
 
 const EXAMPLE: &str = "orders-psql";
 
@@ -15,7 +16,7 @@ async fn the_script_shows_every_error_and_what_it_commits_is_the_answer() {
         return;
     };
     let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
-    let gateway = Gateway::start(EXAMPLE, &database, upstream.local_addr().unwrap(), &[]);
+    let gateway = Node::gateway(EXAMPLE, &database, upstream.local_addr().unwrap(), &[]);
     let address = gateway.address();
 
     let order = Order::new("order-17");
@@ -42,7 +43,7 @@ async fn the_script_shows_every_error_and_what_it_commits_is_the_answer() {
     drop(connection);
     let first = sent.await.unwrap();
     assert_eq!(
-        (first.status, first.text().as_str()),
+        (first.status, first.text()),
         (201, "{\"id\": \"by-hand-6\"}")
     );
     assert_eq!(
@@ -54,11 +55,8 @@ async fn the_script_shows_every_error_and_what_it_commits_is_the_answer() {
     );
     place(address, &order).await.assert_replays(&first);
 
-    let held = http::Request::post("/held")
-        .header("idempotency-key", "order-18")
-        .body("hat".into())
-        .unwrap();
-    let sent = tokio::spawn(async move { send(address, held).await.expect("an answer") });
+    let held = post("/held", "hat").key("order-18");
+    let sent = Client::new(address).spawn(held);
     let (connection, operation, fence) = tokio::task::block_in_place(|| accept(&upstream));
     let played = tokio::task::block_in_place(|| play(&database, "held.sql", &operation, &fence));
     assert!(played.trim_end().ends_with("HX004"), "{played}");

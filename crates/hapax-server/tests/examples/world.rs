@@ -1,19 +1,15 @@
 //! The database, and two gateways with a service behind each, as the pages of the examples say.
 
 use std::net::SocketAddr;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use hapax_testkit::servers::{Port, Postgres};
 
 use super::files::example;
-use super::install::Installed;
-use super::program::Program;
+use super::harness::{Program, hapax, said, words};
+use super::install::{self, Installed};
 
 pub const NODES: usize = 2;
-
-/// What a gateway says when it serves, and a service.
-const SERVES: &str = "  clients ";
-const LISTENS: &str = "orders: listening on ";
 
 /// A database with the tables of the orders and the records of Hapax, and a role for each.
 pub struct Database {
@@ -30,35 +26,14 @@ impl Database {
         let database = Database { postgres, name };
         database.psql("CREATE ROLE hapax LOGIN");
         let schema = example(example_name).join("schema.sql");
-        let made = database
-            .client()
-            .args(["--quiet", "--set=ON_ERROR_STOP=1", "--file"])
-            .arg(schema)
-            .output()
-            .unwrap();
-        assert!(
-            made.status.success(),
-            "{}",
-            String::from_utf8_lossy(&made.stderr)
-        );
-        let mut migrate = Command::new(env!("CARGO_BIN_EXE_hapax"));
-        let migrated = migrate
-            .args([
-                "migrate",
-                "--store",
-                &url,
-                "--role",
-                "hapax",
-                "--completer",
-                "orders",
-            ])
-            .output()
-            .unwrap();
-        assert!(
-            migrated.status.success(),
-            "{}",
-            String::from_utf8_lossy(&migrated.stderr)
-        );
+        let mut psql = database.client();
+        psql.args(words("--quiet --set=ON_ERROR_STOP=1 --file"))
+            .arg(schema);
+        let made = said(&mut psql);
+        assert_eq!(made.code, 0, "{}", made.stderr);
+        let roles = ["--role", "hapax", "--completer", "orders"];
+        let migrated = said(hapax().args(["migrate", "--store", &url]).args(roles));
+        assert_eq!(migrated.code, 0, "{}", migrated.stderr);
         Some(database)
     }
 
@@ -92,72 +67,55 @@ impl Database {
     }
 }
 
-/// A gateway as the example's own file has it, but for the addresses and what is said besides. It
-/// comes back where it was.
-pub struct Gateway {
+/// A program that comes back where it was.
+pub struct Node {
     command: Command,
+    /// What it says when it serves.
+    word: &'static str,
     program: Program,
     port: Port,
 }
 
-impl Gateway {
-    pub fn start(
+impl Node {
+    fn start(mut command: Command, word: &'static str, port: Port) -> Node {
+        let program = started(&mut command, word);
+        Node {
+            command,
+            word,
+            program,
+            port,
+        }
+    }
+
+    /// A gateway as the example's own file has it, but for the addresses and what is said besides.
+    pub fn gateway(
         example_name: &str,
         database: &Database,
         upstream: SocketAddr,
         more: &[(&str, &str)],
-    ) -> Gateway {
+    ) -> Node {
         let port = Port::free();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
+        let mut command = hapax();
         command
-            .args(["serve", "--log", "text", "--config"])
+            .args(words("serve --log text --config"))
             .arg(example(example_name).join("hapax.toml"))
             .env("HAPAX__LISTEN", port.address().to_string())
             .env("HAPAX__ADMIN", "off")
             .env("HAPAX__STORE", database.url("hapax"))
             .env("HAPAX__UPSTREAM__URL", format!("http://{upstream}"))
-            .envs(more.iter().copied())
-            .stderr(Stdio::null());
-        let program = Program::start(&mut command, SERVES);
-        Gateway {
-            command,
-            program,
-            port,
-        }
+            .envs(more.iter().copied());
+        Node::start(command, "  clients ", port)
     }
 
-    pub fn address(&self) -> SocketAddr {
-        self.port.address()
-    }
-
-    pub fn kill_and_start_again(&mut self) {
-        self.program.kill();
-        self.program = Program::start(&mut self.command, SERVES);
-    }
-}
-
-/// A service, which comes back where it was.
-pub struct Service {
-    command: Command,
-    program: Program,
-    port: Port,
-}
-
-impl Service {
-    pub fn start(installed: &Installed, database: &Database) -> Service {
+    fn service(installed: &Installed, database: &Database) -> Node {
         let port = Port::free();
-        let mut command = installed.program();
+        let mut command = install::program(installed);
         command
             .env("LISTEN", port.address().to_string())
             .env("DATABASE_URL", database.url("orders"))
             .env("ORDERS_MISCHIEF", "1")
             .env("NO_COLOR", "1");
-        let program = Program::start(&mut command, LISTENS);
-        Service {
-            command,
-            program,
-            port,
-        }
+        Node::start(command, "orders: listening on ", port)
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -166,24 +124,26 @@ impl Service {
 
     pub fn kill_and_start_again(&mut self) {
         self.program.kill();
-        self.start_again();
+        self.program = started(&mut self.command, self.word);
     }
 
     /// After it has ended by itself.
     pub fn wait_and_start_again(&mut self) {
-        self.program.wait();
-        self.start_again();
+        self.program.ended();
+        self.program = started(&mut self.command, self.word);
     }
+}
 
-    fn start_again(&mut self) {
-        self.program = Program::start(&mut self.command, LISTENS);
-    }
+fn started(command: &mut Command, word: &str) -> Program {
+    let mut program = Program::start(command);
+    program.wait_for(word);
+    program
 }
 
 /// Two of each on one database: the first gateway has the first service behind it, and so on.
 pub struct World {
-    pub gateways: Vec<Gateway>,
-    pub services: Vec<Service>,
+    pub gateways: Vec<Node>,
+    pub services: Vec<Node>,
     // The last to go.
     pub database: Database,
 }
@@ -191,13 +151,13 @@ pub struct World {
 impl World {
     /// `None`, after saying so, if there is something to it that cannot be had.
     pub fn start(installed: &Installed, more: &[(&str, &str)]) -> Option<World> {
-        let example_name = installed.language.example();
+        let example_name = install::name(installed.language);
         let database = Database::prepare(example_name)?;
         let services: Vec<_> = (0..NODES)
-            .map(|_| Service::start(installed, &database))
+            .map(|_| Node::service(installed, &database))
             .collect();
         let start =
-            |service: &Service| Gateway::start(example_name, &database, service.address(), more);
+            |service: &Node| Node::gateway(example_name, &database, service.address(), more);
         let gateways = services.iter().map(start).collect();
         Some(World {
             gateways,

@@ -13,19 +13,19 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// An answer.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-    pub(crate) body: String,
+pub struct Answer {
+    pub status: u16,
+    pub body: String,
 }
 
 impl Answer {
     /// What the upstream says it saw, if it is the upstream's answer.
-    pub(crate) fn saw(&self) -> Option<&str> {
+    pub fn saw(&self) -> Option<&str> {
         self.body.strip_prefix("saw ")?.strip_suffix('\n')
     }
 
     /// Whether it is the gateway's own.
-    pub(crate) fn is_ours(&self) -> bool {
+    pub fn is_ours(&self) -> bool {
         self.body.starts_with("{\"type\":")
             && self.body.contains(&format!("\"status\":{}", self.status))
     }
@@ -33,16 +33,16 @@ impl Answer {
 
 /// Everything that came back.
 #[derive(Debug, Default)]
-pub(crate) struct Outcome {
+pub struct Outcome {
     /// To the first request and to the second, if they were answered.
-    pub(crate) answers: [Option<Answer>; 2],
+    pub answers: [Option<Answer>; 2],
     /// How else it ended, over HTTP/2.
-    pub(crate) ended: Option<String>,
+    pub ended: Option<String>,
     /// What nobody asked for.
-    pub(crate) surplus: Option<String>,
+    pub surplus: Option<String>,
 }
 
-pub(crate) fn connect(address: SocketAddr) -> TcpStream {
+pub fn connect(address: SocketAddr) -> TcpStream {
     let socket = TcpStream::connect(address).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket.set_write_timeout(Some(PATIENCE)).unwrap();
@@ -52,7 +52,7 @@ pub(crate) fn connect(address: SocketAddr) -> TcpStream {
 
 /// Sends bytes and takes everything that comes back until the gateway closes, which is for it to
 /// do.
-pub(crate) fn http1(address: SocketAddr, bytes: &[u8]) -> Result<Outcome, String> {
+pub fn http1(address: SocketAddr, bytes: &[u8]) -> Result<Outcome, String> {
     let mut socket = connect(address);
     // It may well close before it has read everything.
     let _ = socket.write_all(bytes);
@@ -131,7 +131,7 @@ const STREAMS: [u32; 2] = [1, 3];
 
 /// Sends frames, and takes what comes back until both streams have ended, or the connection has.
 /// Streams are answered in any order.
-pub(crate) fn http2(address: SocketAddr, bytes: &[u8]) -> Result<Outcome, String> {
+pub fn http2(address: SocketAddr, bytes: &[u8]) -> Result<Outcome, String> {
     let mut socket = connect(address);
     let opening = [PREFACE, &frames::frame(SETTINGS, 0, 0, &[]), bytes].concat();
     let _ = socket.write_all(&opening);

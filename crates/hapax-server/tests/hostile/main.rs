@@ -6,14 +6,13 @@
 //! answer must be the answer to its own request; and a probe on a fresh connection must get its own
 //! answer. A table says what became of each.
 
+#![allow(unreachable_pub, reason = "modules of one test binary")]
+
 mod answers;
 mod cases;
 
-#[expect(
-    dead_code,
-    reason = "shared with the slow clients, which need other parts of it"
-)]
-mod gateway;
+#[path = "../harness/mod.rs"]
+mod harness;
 mod upstreams;
 mod verdict;
 
@@ -22,8 +21,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use answers::{Answer, Outcome};
 use cases::{Case, Input, NONCE_BYTES, SECOND};
-use gateway::Gateway;
 use hapax_testkit::harness::frames::{END_HEADERS, END_STREAM, Frame};
+use harness::{Program, serve_anybody};
 use upstreams::Upstream;
 use verdict::{Run, Stragglers};
 
@@ -76,7 +75,7 @@ fn hostile_input_desynchronises_no_upstream() {
 
 /// Every input, one after another, in front of one upstream.
 fn attack(upstream: &Upstream, cases: &[Case]) -> (Table, Vec<String>) {
-    let mut gateway = Gateway::start(upstream.address, SETTINGS);
+    let mut gateway = serve_anybody(upstream.address, "", SETTINGS);
     let (mut table, mut failures, mut stragglers) =
         (Table::new(), Vec::new(), Stragglers::default());
     for (number, case) in cases.iter().enumerate() {
@@ -109,7 +108,7 @@ fn run(
     case: &Case,
     guarded: bool,
     upstream: &Upstream,
-    gateway: &Gateway,
+    gateway: &Program,
     stragglers: &mut Stragglers,
 ) -> Result<Run, String> {
     let nonce = nonce();
@@ -121,10 +120,10 @@ fn run(
     };
     let outcome = match &case.input {
         Input::Http1(template) => {
-            answers::http1(gateway.address, &http1(template, &nonce, key.as_deref()))
+            answers::http1(gateway.clients, &http1(template, &nonce, key.as_deref()))
         }
         Input::Http2(frames) => {
-            answers::http2(gateway.address, &http2(frames, &nonce, key.as_deref()))
+            answers::http2(gateway.clients, &http2(frames, &nonce, key.as_deref()))
         }
     };
     // Whatever became of it: what the upstream saw belongs to this run and to no other.
@@ -144,9 +143,9 @@ fn run(
 }
 
 /// Somebody else's request, on a connection of its own, must get its own answer.
-fn probe(gateway: &Gateway, nonce: &str) -> Result<(), String> {
+fn probe(gateway: &Program, nonce: &str) -> Result<(), String> {
     let outcome = answers::http1(
-        gateway.address,
+        gateway.clients,
         &fill(
             "GET /probe-{n} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n",
             nonce,

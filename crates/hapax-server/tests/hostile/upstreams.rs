@@ -16,20 +16,20 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A request as an upstream understood it.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
-    pub(crate) method: String,
-    pub(crate) target: String,
-    pub(crate) body: String,
+pub struct Seen {
+    pub method: String,
+    pub target: String,
+    pub body: String,
     /// It was read to its end.
-    pub(crate) whole: bool,
+    pub whole: bool,
     /// The upstream did not like it, and answered so by itself.
-    pub(crate) refused: Option<u16>,
+    pub refused: Option<u16>,
     fields: Vec<(String, String)>,
 }
 
 impl Seen {
     /// All values of a field, however its name is spelt: `_` is `-` to many frameworks.
-    pub(crate) fn field(&self, name: &str) -> Vec<&str> {
+    pub fn field(&self, name: &str) -> Vec<&str> {
         let is_it = |given: &str| given.to_ascii_lowercase().replace('_', "-") == name;
         self.fields
             .iter()
@@ -40,9 +40,9 @@ impl Seen {
 }
 
 /// An upstream at work. It ends when dropped, or with this process.
-pub(crate) struct Upstream {
-    pub(crate) name: &'static str,
-    pub(crate) address: SocketAddr,
+pub struct Upstream {
+    pub name: &'static str,
+    pub address: SocketAddr,
     seen: Receiver<Seen>,
     child: Child,
     _directory: TempDir,
@@ -50,7 +50,7 @@ pub(crate) struct Upstream {
 
 impl Upstream {
     /// What it has seen until it saw this target, without that one.
-    pub(crate) fn seen_until(&self, target: &str) -> Result<Vec<Seen>, String> {
+    pub fn seen_until(&self, target: &str) -> Result<Vec<Seen>, String> {
         let mut all = Vec::new();
         loop {
             match self.seen.recv_timeout(PATIENCE) {
@@ -70,7 +70,7 @@ impl Drop for Upstream {
 }
 
 /// Those that can be started here. The others are named, loudly.
-pub(crate) fn all() -> Vec<Upstream> {
+pub fn all() -> Vec<Upstream> {
     [nginx(), python(), node()]
         .into_iter()
         .filter_map(|started| {

@@ -7,10 +7,10 @@ use crate::upstreams::Seen;
 /// Targets of requests that were broken off: an upstream may notice that after it has seen the
 /// probe. Whether they may have been whole.
 #[derive(Default)]
-pub(crate) struct Stragglers(Vec<(String, bool)>);
+pub struct Stragglers(Vec<(String, bool)>);
 
 impl Stragglers {
-    pub(crate) fn expect(&mut self, expect: &Expect, nonce: &str, seen: &[Seen]) {
+    pub fn expect(&mut self, expect: &Expect, nonce: &str, seen: &[Seen]) {
         if let Expect::BrokenOff(first) | Expect::MayPass(first) = expect {
             let target = first.target.replace("{n}", nonce);
             if !seen.iter().any(|seen| seen.target == target) {
@@ -20,7 +20,7 @@ impl Stragglers {
     }
 
     /// Whether this is the beginning of one that was broken off before. Each is forgiven once.
-    pub(crate) fn forgive(&mut self, seen: &Seen) -> bool {
+    pub fn forgive(&mut self, seen: &Seen) -> bool {
         let known = self.0.iter().position(|(target, may_be_whole)| {
             *target == seen.target && (*may_be_whole || !seen.whole)
         });
@@ -29,19 +29,19 @@ impl Stragglers {
 }
 
 /// One input, sent once.
-pub(crate) struct Run {
-    pub(crate) is_http2: bool,
-    pub(crate) nonce: String,
-    pub(crate) key: Option<String>,
-    pub(crate) outcome: Outcome,
+pub struct Run {
+    pub is_http2: bool,
+    pub nonce: String,
+    pub key: Option<String>,
+    pub outcome: Outcome,
     /// What the upstream saw meanwhile.
-    pub(crate) seen: Vec<Seen>,
-    pub(crate) expect: Expect,
+    pub seen: Vec<Seen>,
+    pub expect: Expect,
 }
 
 impl Run {
     /// For the table.
-    pub(crate) fn cell(&self) -> String {
+    pub fn cell(&self) -> String {
         let answer = |answer: &Option<Answer>| match answer {
             Some(Answer { status: 0, .. }) => "4xx".to_owned(),
             Some(answer) => answer.status.to_string(),
@@ -77,7 +77,7 @@ impl Run {
     }
 
     /// What is wrong, if anything is.
-    pub(crate) fn verdict(&self) -> Result<(), String> {
+    pub fn verdict(&self) -> Result<(), String> {
         if let Some(surplus) = &self.outcome.surplus {
             return Err(format!("an answer too many, or half of one: {surplus:?}"));
         }

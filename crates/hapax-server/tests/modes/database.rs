@@ -10,7 +10,7 @@ use crate::ledger::Effects;
 const ORDERS: &str = "CREATE TABLE orders (key text NOT NULL, fence int8 NOT NULL, number serial)";
 
 /// A database that is prepared as a store, and has a table of orders.
-pub(crate) fn joined() -> Option<String> {
+pub fn joined() -> Option<String> {
     let server = Postgres::shared()?;
     let url = migrated(server);
     server.psql(database_name(&url), ORDERS);
@@ -18,7 +18,7 @@ pub(crate) fn joined() -> Option<String> {
 }
 
 /// A database of a service's own, with what fences it.
-pub(crate) fn fenced() -> Option<String> {
+pub fn fenced() -> Option<String> {
     let server = Postgres::shared()?;
     let url = server.database();
     server.psql(
@@ -31,14 +31,14 @@ pub(crate) fn fenced() -> Option<String> {
     Some(url)
 }
 
-pub(crate) async fn connect(url: &str) -> Client {
+pub async fn connect(url: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
     tokio::spawn(connection);
     client
 }
 
 /// What is in the table of orders.
-pub(crate) async fn effects(url: &str) -> Effects {
+pub async fn effects(url: &str) -> Effects {
     let rows = connect(url)
         .await
         .query("SELECT key, fence FROM orders ORDER BY number", &[])
@@ -55,7 +55,7 @@ pub(crate) async fn effects(url: &str) -> Effects {
 }
 
 /// Waits until somebody waits for a lock there.
-pub(crate) async fn wait_blocked(url: &str) {
+pub async fn wait_blocked(url: &str) {
     let client = connect(url).await;
     let blocked = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
     let looking = async {
@@ -73,7 +73,7 @@ pub(crate) async fn wait_blocked(url: &str) {
 }
 
 /// The code of an error that the database raised.
-pub(crate) fn code(error: &tokio_postgres::Error) -> &str {
+pub fn code(error: &tokio_postgres::Error) -> &str {
     error
         .code()
         .map_or("", tokio_postgres::error::SqlState::code)

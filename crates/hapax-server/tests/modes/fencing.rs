@@ -10,7 +10,7 @@ use crate::database::{code, connect};
 use crate::harness::{Asked, Gate, Reply, broken_off, whole, with};
 use crate::world::{PROBE, Serve};
 
-pub(crate) struct Fencing {
+pub struct Fencing {
     url: String,
     /// The fences of everything that was sent to be done.
     dispatched: Mutex<Vec<u64>>,
@@ -18,7 +18,7 @@ pub(crate) struct Fencing {
     /// the code of its error.
     late: Mutex<Vec<String>>,
     /// Where such work waits.
-    pub(crate) slow: Gate,
+    pub slow: Gate,
 }
 
 /// What a transaction came to.
@@ -30,7 +30,7 @@ enum Came {
 }
 
 impl Fencing {
-    pub(crate) fn new(url: &str) -> Arc<Fencing> {
+    pub fn new(url: &str) -> Arc<Fencing> {
         Arc::new(Fencing {
             url: url.to_owned(),
             dispatched: Mutex::default(),
@@ -39,11 +39,11 @@ impl Fencing {
         })
     }
 
-    pub(crate) fn dispatched(&self) -> Vec<u64> {
+    pub fn dispatched(&self) -> Vec<u64> {
         self.dispatched.lock().unwrap().clone()
     }
 
-    pub(crate) fn late(&self) -> Vec<String> {
+    pub fn late(&self) -> Vec<String> {
         self.late.lock().unwrap().clone()
     }
 
@@ -201,7 +201,7 @@ impl Serve for Fencing {
 }
 
 /// The functions by themselves, as somebody calls them who has made a mistake.
-pub(crate) async fn raised(client: &Client, statement: &str) -> String {
+pub async fn raised(client: &Client, statement: &str) -> String {
     match client.batch_execute(statement).await {
         Ok(()) => String::new(),
         Err(error) => code(&error).to_owned(),

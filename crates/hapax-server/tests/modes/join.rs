@@ -43,6 +43,23 @@ impl Scene {
         })
     }
 
+    /// Its first answer is the one that was stored with its effect.
+    async fn joins(&self, key: &str, told: &str) {
+        let got = self.world.order(key, told).await;
+        got.assert_first(201, &stored(key));
+    }
+
+    /// A repeat is answered with what was stored.
+    async fn replays(&self, key: &str) {
+        let got = self.world.order(key, "join, then say the same").await;
+        got.assert_replayed(201, &stored(key));
+    }
+
+    async fn rejects(&self, key: &str, told: &str, status: u16, code: &str, again: bool) {
+        let got = self.world.order(key, told).await;
+        got.assert_rejected(status, code, again);
+    }
+
     /// How often something was sent, and how many orders there are; none of them twice.
     async fn counts(&self) -> (usize, usize) {
         (self.joining.dispatched(), count(&effects(&self.url).await))
@@ -77,11 +94,7 @@ async fn an_order_that_joins_is_answered_and_replayed() {
     got.assert_first(201, &stored("k"));
     assert_eq!(got.headers.get("content-type").unwrap(), "text/plain");
     assert!(got.headers.contains_key("idempotency-expires"), "{got:?}");
-    scene
-        .world
-        .order("k", "join, then say the same")
-        .await
-        .assert_replayed(201, &stored("k"));
+    scene.replays("k").await;
     assert_eq!(scene.counts().await, (1, 1));
     assert_eq!(
         (
@@ -103,16 +116,8 @@ async fn the_stored_answer_wins_whatever_is_said() {
     let ends = ["say otherwise", "say 422", "say 500", "break off"];
     for (number, then) in (1..).zip(ends) {
         let (key, told) = (then.replace(' ', "-"), format!("join, then {then}"));
-        scene
-            .world
-            .order(&key, &told)
-            .await
-            .assert_first(201, &stored(&key));
-        scene
-            .world
-            .order(&key, &told)
-            .await
-            .assert_replayed(201, &stored(&key));
+        scene.joins(&key, &told).await;
+        scene.replays(&key).await;
         assert_eq!(scene.counts().await, (number, number), "{then}");
         assert_eq!(scene.joined(true).await, number as u64, "{then}");
         assert_eq!(
@@ -136,16 +141,8 @@ async fn the_stored_answer_wins_if_no_other_comes_in_time() {
     let Some(scene) = Scene::patient(Duration::from_secs(3)).await else {
         return;
     };
-    scene
-        .world
-        .order("k", "join, then say nothing")
-        .await
-        .assert_first(201, &stored("k"));
-    scene
-        .world
-        .order("k", "join, then say nothing")
-        .await
-        .assert_replayed(201, &stored("k"));
+    scene.joins("k", "join, then say nothing").await;
+    scene.replays("k").await;
     assert_eq!(
         (scene.counts().await, scene.joined(true).await),
         ((1, 1), 1)
@@ -160,18 +157,18 @@ async fn done_without_joining_is_an_alarm_and_never_sent_again() {
         return;
     };
     for (number, (key, told)) in (1..).zip([("201", "do it without joining"), ("302", "302")]) {
-        scene
-            .world
-            .order(key, told)
-            .await
-            .assert_rejected(502, "not-joined", false);
+        scene.rejects(key, told, 502, "not-joined", false).await;
         assert_eq!(scene.not_joined().await, number);
         for _ in 0..2 {
             scene
-                .world
-                .order(key, "join, then say the same")
-                .await
-                .assert_rejected(409, "outcome-unknown", false);
+                .rejects(
+                    key,
+                    "join, then say the same",
+                    409,
+                    "outcome-unknown",
+                    false,
+                )
+                .await;
         }
     }
     assert_eq!(scene.counts().await, (2, 1));
@@ -212,27 +209,13 @@ async fn what_was_not_done_runs_again() {
         (503, false),
         "{got:?}"
     );
-    scene
-        .world
-        .order("503", "join, then say the same")
-        .await
-        .assert_first(201, &stored("503"));
+    scene.joins("503", "join, then say the same").await;
     // As it follows from there being no record: what did not commit was rolled back.
     scene
-        .world
-        .order("lost", "break off")
-        .await
-        .assert_rejected(502, "outcome-unknown", true);
-    scene
-        .world
-        .order("lost", "join, then say the same")
-        .await
-        .assert_first(201, &stored("lost"));
-    scene
-        .world
-        .order("lost", "join, then say the same")
-        .await
-        .assert_replayed(201, &stored("lost"));
+        .rejects("lost", "break off", 502, "outcome-unknown", true)
+        .await;
+    scene.joins("lost", "join, then say the same").await;
+    scene.replays("lost").await;
     assert_eq!(
         (scene.counts().await, scene.not_joined().await),
         ((4, 2), 0)
@@ -247,16 +230,10 @@ async fn a_lost_attempt_cannot_commit_after_its_successor() {
         return;
     };
     scene
-        .world
-        .order("k", "break off, join later")
-        .await
-        .assert_rejected(502, "outcome-unknown", true);
+        .rejects("k", "break off, join later", 502, "outcome-unknown", true)
+        .await;
     scene.joining.slow.wait_arrived(1).await;
-    scene
-        .world
-        .order("k", "join, then say the same")
-        .await
-        .assert_first(201, &stored("k"));
+    scene.joins("k", "join, then say the same").await;
     scene.joining.slow.let_through().await;
     assert_eq!(
         (scene.joining.late(), scene.counts().await),
@@ -272,16 +249,10 @@ async fn a_lost_attempt_that_nobody_followed_commits_late_and_counts() {
         return;
     };
     scene
-        .world
-        .order("k", "break off, join later")
-        .await
-        .assert_rejected(502, "outcome-unknown", true);
+        .rejects("k", "break off, join later", 502, "outcome-unknown", true)
+        .await;
     scene.joining.slow.let_through().await;
-    scene
-        .world
-        .order("k", "join, then say the same")
-        .await
-        .assert_replayed(201, &stored("k"));
+    scene.replays("k").await;
     assert_eq!(
         (scene.joining.late(), scene.counts().await),
         (vec!["committed".to_owned()], (1, 1))
@@ -295,22 +266,20 @@ async fn a_commit_after_the_answer_is_an_alarm_and_counts() {
         return;
     };
     scene
-        .world
-        .order("k", "answer, join later")
-        .await
-        .assert_rejected(502, "not-joined", false);
+        .rejects("k", "answer, join later", 502, "not-joined", false)
+        .await;
     scene
-        .world
-        .order("k", "join, then say the same")
-        .await
-        .assert_rejected(409, "outcome-unknown", false);
+        .rejects(
+            "k",
+            "join, then say the same",
+            409,
+            "outcome-unknown",
+            false,
+        )
+        .await;
     scene.joining.slow.let_through().await;
     assert_eq!(scene.joining.late(), ["committed"]);
-    scene
-        .world
-        .order("k", "join, then say the same")
-        .await
-        .assert_replayed(201, &stored("k"));
+    scene.replays("k").await;
     assert_eq!(
         (scene.counts().await, scene.not_joined().await),
         ((1, 1), 1)

@@ -10,18 +10,18 @@ use crate::database::{code, connect};
 use crate::harness::{Asked, Gate, Reply, broken_off, whole, with};
 use crate::world::Serve;
 
-pub(crate) struct Joining {
+pub struct Joining {
     url: String,
     /// Everything that was sent to be done.
     dispatched: Mutex<Vec<Asked>>,
     /// What became of work that went on after its answer: `committed`, or the code of its error.
     late: Mutex<Vec<String>>,
     /// Where such work waits.
-    pub(crate) slow: Gate,
+    pub slow: Gate,
 }
 
 impl Joining {
-    pub(crate) fn new(url: &str) -> Arc<Joining> {
+    pub fn new(url: &str) -> Arc<Joining> {
         Arc::new(Joining {
             url: url.to_owned(),
             dispatched: Mutex::default(),
@@ -30,12 +30,12 @@ impl Joining {
         })
     }
 
-    pub(crate) fn dispatched(&self) -> usize {
+    pub fn dispatched(&self) -> usize {
         self.dispatched.lock().unwrap().len()
     }
 
     /// The last of what was sent.
-    pub(crate) fn last(&self) -> Asked {
+    pub fn last(&self) -> Asked {
         self.dispatched
             .lock()
             .unwrap()
@@ -44,7 +44,7 @@ impl Joining {
             .clone()
     }
 
-    pub(crate) fn late(&self) -> Vec<String> {
+    pub fn late(&self) -> Vec<String> {
         self.late.lock().unwrap().clone()
     }
 
@@ -86,7 +86,7 @@ impl Joining {
     }
 }
 
-pub(crate) async fn complete(client: &Client, asked: &Asked) -> Result<(), Error> {
+pub async fn complete(client: &Client, asked: &Asked) -> Result<(), Error> {
     let complete = "SELECT hapax.complete($1, $2, 201, '{\"content-type\": \"text/plain\"}'::jsonb, $3::bytea)";
     client
         .execute(
@@ -102,7 +102,7 @@ pub(crate) async fn complete(client: &Client, asked: &Asked) -> Result<(), Error
 }
 
 /// The answer that is stored with the effect.
-pub(crate) fn stored(key: &str) -> String {
+pub fn stored(key: &str) -> String {
     format!("order of {key}, as stored")
 }
 

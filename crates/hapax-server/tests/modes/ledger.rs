@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 /// The fences under which each key had its effect, in their order.
-pub(crate) type Effects = BTreeMap<String, Vec<u64>>;
+pub type Effects = BTreeMap<String, Vec<u64>>;
 
 /// Whether every key had one effect at the most. Of the first that had more, which.
-pub(crate) fn judge(effects: &Effects) -> Result<(), String> {
+pub fn judge(effects: &Effects) -> Result<(), String> {
     match effects.iter().find(|(_, fences)| fences.len() > 1) {
         Some((key, fences)) => Err(format!(
             "{key} had {} effects, with these fences: {fences:?}",
@@ -18,7 +18,7 @@ pub(crate) fn judge(effects: &Effects) -> Result<(), String> {
 
 /// How many there were in all, none of them twice.
 #[track_caller]
-pub(crate) fn count(effects: &Effects) -> usize {
+pub fn count(effects: &Effects) -> usize {
     judge(effects).unwrap_or_else(|verdict| panic!("{verdict}"));
     effects.len()
 }

@@ -6,6 +6,8 @@
 //! judged by `ledger.rs`. Services that break the rules of their mode are run through the same
 //! scenarios, to see that the judge finds out.
 
+#![allow(unreachable_pub, reason = "modules of one test binary")]
+
 mod database;
 mod fenced;
 mod fencing;

@@ -10,11 +10,11 @@ use crate::ledger::Effects;
 use crate::world::{PROBE, Serve};
 
 /// The body of every order's answer.
-pub(crate) const ORDERED: &str = "ordered: a hat";
+pub const ORDERED: &str = "ordered: a hat";
 
 /// Which rules it keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// Those of `fenced`: it answers what was applied, refuses lower fences, and applies the rest.
     Fenced,
     /// It forgets the first of them: it only looks whether a higher fence was here.
@@ -29,7 +29,7 @@ pub(crate) enum Kind {
 
 /// What it says the next time that it is asked.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Says {
+pub enum Says {
     /// Nothing: the connection breaks off.
     Nothing,
     Word(&'static str),
@@ -69,17 +69,17 @@ enum Verdict {
     Refused,
 }
 
-pub(crate) struct Reference {
+pub struct Reference {
     kind: Kind,
     state: Mutex<State>,
     /// Where work waits that was given up for lost and is not.
-    pub(crate) slow: Gate,
+    pub slow: Gate,
     /// Where a request waits before it does anything.
-    pub(crate) door: Gate,
+    pub door: Gate,
 }
 
 impl Reference {
-    pub(crate) fn new(kind: Kind) -> Arc<Reference> {
+    pub fn new(kind: Kind) -> Arc<Reference> {
         Arc::new(Reference {
             kind,
             state: Mutex::default(),
@@ -88,35 +88,35 @@ impl Reference {
         })
     }
 
-    pub(crate) fn effects(&self) -> Effects {
+    pub fn effects(&self) -> Effects {
         self.state.lock().unwrap().effects.clone()
     }
 
-    pub(crate) fn dispatched(&self) -> Vec<u64> {
+    pub fn dispatched(&self) -> Vec<u64> {
         self.state.lock().unwrap().dispatched.clone()
     }
 
-    pub(crate) fn asked(&self) -> Vec<u64> {
+    pub fn asked(&self) -> Vec<u64> {
         self.state.lock().unwrap().asked.clone()
     }
 
     /// How many attempts came too late.
-    pub(crate) fn refused(&self) -> usize {
+    pub fn refused(&self) -> usize {
         self.state.lock().unwrap().refused
     }
 
     /// What came with questions that no gateway has asked.
-    pub(crate) fn smuggled(&self) -> Vec<String> {
+    pub fn smuggled(&self) -> Vec<String> {
         self.state.lock().unwrap().smuggled.clone()
     }
 
     /// Says this when it is asked next, and then the truth again.
-    pub(crate) fn say_next(&self, says: Says) {
+    pub fn say_next(&self, says: Says) {
         self.state.lock().unwrap().says.push_back(says);
     }
 
     /// Remembers nothing any more.
-    pub(crate) fn forget(&self) {
+    pub fn forget(&self) {
         let mut state = self.state.lock().unwrap();
         state.operations.clear();
         state.has_forgotten = true;

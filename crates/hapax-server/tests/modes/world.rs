@@ -14,15 +14,15 @@ use crate::harness::{
 };
 
 /// Where services answer what became of an operation.
-pub(crate) const PROBE: &str = "/hapax/probe";
+pub const PROBE: &str = "/hapax/probe";
 
 /// What a service does. An error is a connection that breaks off.
-pub(crate) trait Serve: Send + Sync + 'static {
+pub trait Serve: Send + Sync + 'static {
     fn serve(self: Arc<Self>, asked: Asked) -> impl Future<Output = io::Result<Reply>> + Send;
 }
 
 /// A service at work, until it is dropped.
-pub(crate) fn serve(service: &Arc<impl Serve>) -> Upstream {
+pub fn serve(service: &Arc<impl Serve>) -> Upstream {
     let service = service.clone();
     Upstream::start(Serving::default(), move |arrived| {
         let service = service.clone();
@@ -32,16 +32,16 @@ pub(crate) fn serve(service: &Arc<impl Serve>) -> Upstream {
 
 /// Orders under this key, and tells the service what to do with it: repeats are the same request
 /// whatever they tell it.
-pub(crate) async fn order(to: SocketAddr, key: &str, told: &str) -> Answer {
+pub async fn order(to: SocketAddr, key: &str, told: &str) -> Answer {
     let order = post("/orders", "a hat").key(key).with("x-do", told);
     Client::new(to).send(order).await
 }
 
-pub(crate) struct World(Gateway);
+pub struct World(Gateway);
 
 impl World {
     /// In this mode, with records in memory unless `settle` says otherwise.
-    pub(crate) async fn start(
+    pub async fn start(
         mode: Mode,
         upstream: SocketAddr,
         settle: impl FnOnce(&mut Config, &mut Policy),
@@ -65,21 +65,21 @@ impl World {
         World(Gateway::start(config).await.unwrap())
     }
 
-    pub(crate) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         self.0.address()
     }
 
-    pub(crate) async fn order(&self, key: &str, told: &str) -> Answer {
+    pub async fn order(&self, key: &str, told: &str) -> Answer {
         order(self.address(), key, told).await
     }
 
     /// What the gateway has counted under this name and these labels.
-    pub(crate) async fn counted(&self, series: &str) -> u64 {
+    pub async fn counted(&self, series: &str) -> u64 {
         let operators = Client::new(self.0.admin().unwrap());
         metric(operators.send(get("/metrics")).await.text(), series) as u64
     }
 
-    pub(crate) async fn end(self) {
+    pub async fn end(self) {
         self.0.drain().await;
     }
 }

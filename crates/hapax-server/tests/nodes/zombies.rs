@@ -9,7 +9,7 @@ use hapax_testkit::servers::Postgres;
 use tokio::task::JoinHandle;
 
 use super::harness::charges::{Charge, Charged, Upstream, answer};
-use super::harness::{self, Answer, Program, in_time};
+use super::harness::{self, Answer, Gate, Program, in_time};
 use super::serve;
 
 const NODES: usize = 3;
@@ -38,16 +38,7 @@ async fn a_node_stopped_past_its_lease_is_held_as_unknown_elsewhere_and_still_en
     let keys: Vec<String> = (0..ATTEMPTS)
         .map(|number| format!("held-{number}"))
         .collect();
-    let first: Vec<_> = keys
-        .iter()
-        .map(|key| {
-            tokio::spawn(answer(
-                nodes[0].clients,
-                &Charge::new(key).held_at("zombie"),
-            ))
-        })
-        .collect();
-    gate.wait_held(ATTEMPTS).await;
+    let first = begin(&nodes[0], &gate, &keys).await;
     for key in &keys {
         let repeat = answer(nodes[1].clients, &Charge::new(key)).await;
         assert!(
@@ -108,16 +99,7 @@ async fn where_lost_attempts_run_again_the_successor_counts_and_the_stopped_node
     let keys: Vec<String> = (0..ATTEMPTS)
         .map(|number| format!("rerun-{number}"))
         .collect();
-    let first: Vec<_> = keys
-        .iter()
-        .map(|key| {
-            tokio::spawn(answer(
-                nodes[0].clients,
-                &Charge::new(key).held_at("zombie"),
-            ))
-        })
-        .collect();
-    gate.wait_held(ATTEMPTS).await;
+    let first = begin(&nodes[0], &gate, &keys).await;
 
     nodes[0].stop();
     // Of every other key the successor has ended when the stopped node goes on, and of the rest it
@@ -174,6 +156,17 @@ async fn where_lost_attempts_run_again_the_successor_counts_and_the_stopped_node
     println!(
         "zombies, rerun: {ATTEMPTS} attempts fenced out; two dispatches for each key, the second with the higher fence, and only its answer told"
     );
+}
+
+/// Begins an attempt for each key at a node, and waits until all of them are held.
+async fn begin(node: &Program, gate: &Gate, keys: &[String]) -> Vec<JoinHandle<Answer>> {
+    let charge = |key: &String| Charge::new(key).held_at("zombie");
+    let begun = keys
+        .iter()
+        .map(|key| tokio::spawn(answer(node.clients, &charge(key))));
+    let begun = begun.collect();
+    gate.wait_held(ATTEMPTS).await;
+    begun
 }
 
 /// The answer of another attempt. Whoever waited for the one that was lost is told to come back.

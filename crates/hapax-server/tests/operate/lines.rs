@@ -1,20 +1,15 @@
 //! What an operator reads: a line for each request, and every line of a request with its id.
 
-use std::net::SocketAddr;
-use std::process::Command;
-
-use bytes::Bytes;
 use hapax_testkit::servers::Postgres;
-use http::Request;
-use http_body_util::Full;
-use rustix::process::Signal;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::harness::{self, Answer, Client, ClientRequest, Signal, With, get, migrated};
 use crate::logged::{Logged, command, is_access};
 use crate::service::{Ledger, Service};
-use crate::wire::{Connection, Got, get, post};
+use crate::world::post;
+use std::process::Stdio;
 
 struct World {
     program: Logged,
@@ -26,7 +21,7 @@ struct World {
 impl World {
     async fn start(settings: &str) -> World {
         let (directory, ledger) = (tempfile::tempdir().unwrap(), Ledger::default());
-        let service = Service::start("service", &ledger).await;
+        let service = Service::start("service", &ledger);
         let program = Logged::start(directory.path(), &with(&service, settings));
         World {
             program,
@@ -36,12 +31,8 @@ impl World {
         }
     }
 
-    async fn send(&self, request: Request<Full<Bytes>>) -> Got {
-        Connection::open(self.program.address, None)
-            .await
-            .send(request)
-            .await
-            .unwrap()
+    async fn send(&self, request: ClientRequest) -> Answer {
+        Client::new(self.program.address).send(request).await
     }
 }
 
@@ -52,24 +43,12 @@ fn with(service: &Service, settings: &str) -> String {
     )
 }
 
-fn called(mut request: Request<Full<Bytes>>, id: &str) -> Request<Full<Bytes>> {
-    request
-        .headers_mut()
-        .insert("x-request-id", id.parse().unwrap());
-    request
-}
-
-/// Bytes on a connection of their own: the answer, head and all.
-async fn raw(to: SocketAddr, bytes: &str) -> String {
-    let mut stream = TcpStream::connect(to).await.unwrap();
-    stream.write_all(bytes.as_bytes()).await.unwrap();
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).await.unwrap();
-    String::from_utf8(answer).unwrap()
+fn called(request: ClientRequest, id: &str) -> ClientRequest {
+    request.with("x-request-id", id)
 }
 
 /// The id that an answer has, once.
-fn id_of(got: &Got) -> &str {
+fn id_of(got: &Answer) -> &str {
     let ids: Vec<_> = got.headers.get_all("x-request-id").iter().collect();
     assert_eq!(ids.len(), 1, "{ids:?}");
     ids[0].to_str().unwrap()
@@ -89,7 +68,7 @@ async fn every_answer_carries_the_id_of_its_request() {
     ];
     for (id, request, status) in requests {
         let got = world.send(called(request, id)).await;
-        assert_eq!((got.status, id_of(&got)), (status, id), "{}", got.body);
+        assert_eq!((got.status, id_of(&got)), (status, id), "{}", got.text());
     }
     let got = world.send(get("/charges")).await;
     assert!(
@@ -98,7 +77,9 @@ async fn every_answer_carries_the_id_of_its_request() {
     );
     let got = world.send(called(get("/charges"), "not plain")).await;
     assert_ne!(id_of(&got), "not plain");
-    let refused = raw(world.program.address, "GET / HTTP/9.9\r\nHost: h\r\n\r\n").await;
+    let refused = Client::new(world.program.address)
+        .raw("GET / HTTP/9.9\r\nHost: h\r\n\r\n".as_bytes())
+        .await;
     assert!(
         refused.starts_with("HTTP/1.1 400") && refused.contains("\r\nx-request-id: "),
         "{refused}"
@@ -110,8 +91,9 @@ async fn every_answer_carries_the_id_of_its_request() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_has_to_read_the_log() {
     let (directory, ledger) = (tempfile::tempdir().unwrap(), Ledger::default());
-    let service = Service::start("service", &ledger).await;
+    let service = Service::start("service", &ledger);
     let mut command = command(directory.path(), &with(&service, ""));
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.args(["--log", "text"]).spawn().unwrap();
     let unread = child.stderr.take().unwrap();
     let banner = std::io::BufReader::new(child.stdout.take().unwrap());
@@ -124,8 +106,10 @@ async fn nobody_has_to_read_the_log() {
                 .unwrap()
         })
     });
-    let mut connection =
-        Connection::open(address.expect("the banner says where it listens"), None).await;
+    let mut connection = Client::new(address.expect("the banner says where it listens"))
+        .connect()
+        .await
+        .unwrap();
     // Each of these is a line of over a hundred bytes: together they are more than a pipe holds.
     for number in 0..1_500 {
         assert_eq!(
@@ -164,24 +148,12 @@ async fn nobody_has_to_read_the_log() {
 async fn each_request_has_a_line_that_says_what_was_done() {
     let mut world =
         World::start("access_log = \"all\"\n[[routes]]\npath = \"/v1/{id}\"\nmethod = \"POST\"\nkey = \"required\"\n").await;
-    let anonymous = |path: &str| {
-        Request::post(path)
-            .header("host", "h")
-            .header("idempotency-key", "k")
-            .body(Full::default())
-            .unwrap()
-    };
+    let anonymous = |path: &str| harness::post(path, "").key("k");
     for (id, request) in [
         ("ran", post("/v1/17?card=4242", "k1")),
         ("replayed", post("/v1/17?card=4242", "k1")),
         ("reused", post("/v1/17?card=1111", "k1")),
-        (
-            "missing",
-            Request::post("/v1/17")
-                .header("host", "h")
-                .body(Full::default())
-                .unwrap(),
-        ),
+        ("missing", harness::post("/v1/17", "")),
         ("anonymous", anonymous("/charges")),
         ("passed", get("/charges")),
         ("published", get("/.well-known/idempotency")),
@@ -189,7 +161,9 @@ async fn each_request_has_a_line_that_says_what_was_done() {
     ] {
         world.send(called(request, id)).await;
     }
-    let refused = raw(world.program.address, "GET / HTTP/9.9\r\nHost: h\r\n\r\n").await;
+    let refused = Client::new(world.program.address)
+        .raw("GET / HTTP/9.9\r\nHost: h\r\n\r\n".as_bytes())
+        .await;
     let refused = refused
         .split("x-request-id: ")
         .nth(1)
@@ -276,40 +250,20 @@ async fn who_waited_for_a_running_attempt_is_told_apart() {
     let mut world = World::start("").await;
     let address = world.program.address;
     let slow = |id: &'static str| async move {
-        let mut request = called(post("/slow", "k1"), id);
-        request
-            .headers_mut()
-            .insert("prefer", "wait=20".parse().unwrap());
-        Connection::open(address, None)
-            .await
-            .send(request)
-            .await
-            .unwrap()
-            .status
+        let request = called(post("/slow", "k1"), id).with("prefer", "wait=20");
+        Client::new(address).send(request).await.status
     };
     let first = tokio::spawn(slow("first"));
-    world.service.arrived.acquire().await.unwrap().forget();
+    world.service.slow.wait_held(1).await;
     let second = tokio::spawn(slow("second"));
     // The second has joined when it is counted.
     loop {
-        let admin = world
-            .program
-            .admin
-            .strip_prefix("http://")
-            .unwrap()
-            .parse()
-            .unwrap();
-        let metrics = Connection::open(admin, None)
-            .await
-            .send(get("/metrics"))
-            .await
-            .unwrap()
-            .body;
-        if metrics.contains("hapax_waits_total 1") {
+        let metrics = Client::new(world.program.admin).send(get("/metrics")).await;
+        if metrics.text().contains("hapax_waits_total 1") {
             break;
         }
     }
-    world.service.gate.add_permits(1);
+    world.service.slow.open(1);
     assert_eq!((first.await.unwrap(), second.await.unwrap()), (201, 201));
     assert_eq!(world.program.access("first")["hapax.action"], "ran");
     assert_eq!(world.program.access("second")["hapax.action"], "waited");
@@ -329,11 +283,7 @@ async fn a_clean_pass_is_logged_only_if_all_are_and_nothing_if_none_is() {
         ];
         async move {
             for request in sent {
-                Connection::open(address, None)
-                    .await
-                    .send(request)
-                    .await
-                    .unwrap();
+                Client::new(address).send(request).await;
             }
         }
     };
@@ -369,9 +319,9 @@ async fn a_line_follows_the_end_of_its_answer() {
         .write_all(b"POST /slow HTTP/1.1\r\nHost: h\r\nIdempotency-Key: k1\r\nX-Request-Id: gone\r\nContent-Length: 0\r\n\r\n")
         .await
         .unwrap();
-    world.service.arrived.acquire().await.unwrap().forget();
+    world.service.slow.wait_held(1).await;
     drop(stream);
-    world.service.gate.add_permits(1);
+    world.service.slow.open(1);
     let line = world.program.access("gone");
     assert!(
         ["hung-up", "ran"].contains(&line["hapax.action"].as_str().unwrap()),
@@ -472,13 +422,7 @@ async fn a_request_that_ends_badly_says_why_once() {
         "store = \"memory:\"\n[upstream]\nurl = \"http://{upstream}\"\n[timeouts]\nconnect = \"200ms\"\nanswer = \"300ms\"\n"
     );
     let program = Logged::start(directory.path(), &settings);
-    let send = async |request: Request<Full<Bytes>>| {
-        Connection::open(program.address, None)
-            .await
-            .send(request)
-            .await
-            .unwrap()
-    };
+    let send = async |request: ClientRequest| Client::new(program.address).send(request).await;
     assert_eq!(
         send(called(post("/cut?card=4242", "k1"), "cut"))
             .await
@@ -559,11 +503,9 @@ async fn an_upstream_that_nobody_reaches_and_the_status_that_was_rewritten_are_t
     let directory = tempfile::tempdir().unwrap();
     let nobody = "store = \"memory:\"\n[upstream]\nurl = \"http://127.0.0.1:1\"\n";
     let program = Logged::start(directory.path(), nobody);
-    let got = Connection::open(program.address, None)
-        .await
+    let got = Client::new(program.address)
         .send(called(post("/charges", "k1"), "unreached"))
-        .await
-        .unwrap();
+        .await;
     assert_eq!(got.status, 502);
     let told_of = told(&program.end(), "unreached");
     assert_eq!(told_of.len(), 1, "{told_of:#?}");
@@ -596,15 +538,14 @@ async fn a_start_after_a_crash_says_how_many_attempts_it_found_lost() {
         _directory: directory,
     } = World::start("").await;
     let address = program.address;
-    for key in ["k1", "k2"] {
+    for (held, key) in [(1, "k1"), (2, "k2")] {
         tokio::spawn(async move {
-            Connection::open(address, None)
-                .await
-                .send(post("/slow", key))
+            Client::new(address)
+                .try_send(post("/slow", key))
                 .await
                 .map(|got| got.status)
         });
-        service.arrived.acquire().await.unwrap().forget();
+        service.slow.wait_held(held).await;
     }
     program.kill();
     let lines = Logged::start(directory.path(), &with(&service, "")).end();
@@ -631,19 +572,10 @@ async fn a_store_that_is_away_is_told_when_it_goes_and_when_it_is_back() {
     let Some(mut postgres) = Postgres::start() else {
         return;
     };
-    let url = postgres.database();
-    let migrated = Command::new(env!("CARGO_BIN_EXE_hapax"))
-        .args(["migrate", "--store", &url])
-        .output()
-        .unwrap();
-    assert!(
-        migrated.status.success(),
-        "{}",
-        String::from_utf8_lossy(&migrated.stderr)
-    );
+    let url = migrated(&postgres);
     let (directory, service) = (
         tempfile::tempdir().unwrap(),
-        Service::start("service", &Ledger::default()).await,
+        Service::start("service", &Ledger::default()),
     );
     let settings = format!(
         "store = \"{url}\"\n[upstream]\nurl = \"{}\"\n",
@@ -652,11 +584,9 @@ async fn a_store_that_is_away_is_told_when_it_goes_and_when_it_is_back() {
     let mut program = Logged::start(directory.path(), &settings);
     let address = program.address;
     let send = async |key: &str| {
-        Connection::open(address, None)
-            .await
+        Client::new(address)
             .send(post("/charges", key))
             .await
-            .unwrap()
             .status
     };
     assert_eq!(send("k1").await, 201);
@@ -694,16 +624,7 @@ async fn an_order_that_was_joined_before_its_service_broke_off_is_not_told_as_un
     let Some(postgres) = Postgres::shared() else {
         return;
     };
-    let url = postgres.database();
-    let migrated = Command::new(env!("CARGO_BIN_EXE_hapax"))
-        .args(["migrate", "--store", &url])
-        .output()
-        .unwrap();
-    assert!(
-        migrated.status.success(),
-        "{}",
-        String::from_utf8_lossy(&migrated.stderr)
-    );
+    let url = migrated(postgres);
     let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls)
         .await
         .unwrap();
@@ -738,12 +659,10 @@ async fn an_order_that_was_joined_before_its_service_broke_off_is_not_told_as_un
         "store = \"{url}\"\n[upstream]\nurl = \"http://{upstream}\"\n[defaults]\nmode = \"transaction\"\n"
     );
     let program = Logged::start(directory.path(), &settings);
-    let got = Connection::open(program.address, None)
-        .await
+    let got = Client::new(program.address)
         .send(called(post("/orders", "k1"), "joined"))
-        .await
-        .unwrap();
-    assert_eq!((got.status, &*got.body), (201, "done"));
+        .await;
+    assert_eq!((got.status, got.text()), (201, "done"));
     let lines = program.end();
     assert!(
         told(&lines, "joined").is_empty(),

@@ -9,9 +9,9 @@ use std::time::Duration;
 use rustls::ClientConfig;
 use tokio::sync::watch;
 
+use crate::harness::{self, Authority, Connection};
 use crate::service::{Ledger, Service};
-use crate::wire::{Connection, post};
-use crate::world::{Authority, World};
+use crate::world::{World, post};
 
 /// Clients that never stop sending.
 const CLIENTS: usize = 32;
@@ -39,12 +39,12 @@ struct Tally {
 async fn no_request_is_dropped_and_no_key_forgotten_over_a_hundred_reloads() {
     let ledger = Ledger::default();
     let (one, two) = (
-        Service::start("one", &ledger).await,
-        Service::start("two", &ledger).await,
+        Service::start("one", &ledger),
+        Service::start("two", &ledger),
     );
-    let (directory, authority) = (tempfile::tempdir().unwrap(), Authority::new());
-    authority.issue(directory.path(), "a");
-    authority.issue(directory.path(), "b");
+    let (directory, authority) = (tempfile::tempdir().unwrap(), Authority::default());
+    authority.issue().write(directory.path(), "a");
+    authority.issue().write(directory.path(), "b");
     let good = good(&one, &two);
     let world = World::start_in(directory, &good[0], false).await;
 
@@ -56,7 +56,7 @@ async fn no_request_is_dropped_and_no_key_forgotten_over_a_hundred_reloads() {
             let client = Client {
                 number,
                 address: world.gateway.address(),
-                tls: authority.client(),
+                tls: authority.client(b"http/1.1"),
                 tally: tally.clone(),
                 answered: answered.clone(),
             };
@@ -188,7 +188,11 @@ impl Client {
     async fn run(self, stop: Arc<AtomicBool>) -> (Vec<String>, BTreeSet<Vec<u8>>) {
         let (mut keys, mut certificates): (Vec<String>, _) = (Vec::new(), BTreeSet::new());
         while !stop.load(Ordering::Relaxed) {
-            let mut connection = Connection::open(self.address, Some(&self.tls)).await;
+            let mut connection = harness::Client::new(self.address)
+                .tls(Some(self.tls.clone()))
+                .connect()
+                .await
+                .unwrap();
             certificates.extend(connection.certificate.clone());
             for turn in 0..REQUESTS_PER_CONNECTION / 3 {
                 // Two clients each have the same keys, so that one may find the other's attempt in
@@ -217,15 +221,15 @@ impl Client {
                 Ok(got) if got.status == 201 => {
                     self.tally
                         .replayed
-                        .fetch_add(usize::from(got.replayed), Ordering::Relaxed);
-                    return Some(got.body);
+                        .fetch_add(usize::from(got.is_replay()), Ordering::Relaxed);
+                    return Some(got.text().to_owned());
                 }
                 Ok(got) if got.status == 409 => {
                     self.tally.conflicts.fetch_add(1, Ordering::Relaxed);
                 }
                 other => {
-                    let why =
-                        other.map_or_else(|why| why, |got| format!("{} {}", got.status, got.body));
+                    let why = other
+                        .map_or_else(|why| why, |got| format!("{} {}", got.status, got.text()));
                     eprintln!("{key}: {why}");
                     self.tally.dropped.fetch_add(1, Ordering::Relaxed);
                     return None;
@@ -237,12 +241,17 @@ impl Client {
 
 /// The keys that a repeat is not answered from memory of.
 async fn forgotten(world: &World, authority: &Authority, keys: &BTreeSet<String>) -> Vec<String> {
-    let mut connection = Connection::open(world.gateway.address(), Some(&authority.client())).await;
+    let mut connection = harness::Client::new(world.gateway.address())
+        .tls(Some(authority.client(b"http/1.1")))
+        .connect()
+        .await
+        .unwrap();
     let mut forgotten = Vec::new();
     for key in keys {
         let got = connection.send(post("/v1/charges", key)).await.unwrap();
-        if got.status != 201 || !got.replayed || !got.body.contains(&format!(" {key} effect ")) {
-            forgotten.push(format!("{key}: {} {}", got.status, got.body));
+        if got.status != 201 || !got.is_replay() || !got.text().contains(&format!(" {key} effect "))
+        {
+            forgotten.push(format!("{key}: {} {}", got.status, got.text()));
         }
     }
     forgotten

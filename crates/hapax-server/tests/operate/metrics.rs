@@ -2,16 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::harness::{With, get, metric};
 use crate::service::{Ledger, Service};
-use crate::wire::{get, post};
-use crate::world::World;
+use crate::world::{World, post};
 
 /// A metric: its type, its labels, and whether it is there from the beginning.
 type Metrics = BTreeMap<String, (String, BTreeSet<String>, bool)>;
 
 #[tokio::test]
 async fn the_documentation_lists_what_there_is_and_nothing_else() {
-    let service = Service::start("one", &Ledger::default()).await;
+    let service = Service::start("one", &Ledger::default());
     let world = World::start(&format!(
         "[upstream]\nurl = \"{}\"\n[drain]\nnotice = \"0s\"\n[[routes]]\npath = \"/shadow\"\nshadow = true\n",
         service.url()
@@ -112,7 +112,7 @@ fn documented() -> Metrics {
 #[tokio::test]
 async fn a_credential_that_changes_between_two_tries_is_noticed_and_nothing_is_refused() {
     let ledger = Ledger::default();
-    let service = Service::start("one", &ledger).await;
+    let service = Service::start("one", &ledger);
     let world = World::start(&format!(
         "[upstream]\nurl = \"{}\"\n[drain]\nnotice = \"0s\"\n",
         service.url()
@@ -120,18 +120,15 @@ async fn a_credential_that_changes_between_two_tries_is_noticed_and_nothing_is_r
     .await;
     let by = |credential: &str| {
         let mut request = post("/v1/a", "k");
-        request.headers_mut().insert(
-            "authorization",
-            format!("Bearer {credential}").parse().unwrap(),
-        );
-        request
+        request.headers_mut().remove("authorization");
+        request.with("authorization", &format!("Bearer {credential}"))
     };
     let suspected = async || world.metric("hapax_suspected_principals_total").await;
     assert_eq!(world.send(by("ada")).await.status, 201);
-    assert!(world.send(by("ada")).await.replayed);
+    assert!(world.send(by("ada")).await.is_replay());
     assert_eq!(suspected().await, 0.0, "a replay is nobody else's");
     let rotated = world.send(by("ada-new")).await;
-    assert!(rotated.status == 201 && !rotated.replayed);
+    assert!(rotated.status == 201 && !rotated.is_replay());
     assert_eq!(
         (suspected().await, ledger.count("k")),
         (1.0, 2),
@@ -152,7 +149,7 @@ async fn a_credential_that_changes_between_two_tries_is_noticed_and_nothing_is_r
 
 #[tokio::test]
 async fn what_takes_long_and_what_is_unknown_has_an_age() {
-    let service = Service::start("one", &Ledger::default()).await;
+    let service = Service::start("one", &Ledger::default());
     let world = World::start(&format!(
         "[upstream]\nurl = \"{}\"\n[drain]\nnotice = \"0s\"\n",
         service.url()
@@ -161,19 +158,10 @@ async fn what_takes_long_and_what_is_unknown_has_an_age() {
     assert_eq!(world.send(post("/v1/a", "lost")).await.status, 502);
     let mut connection = world.connect().await;
     let slow = tokio::spawn(async move { connection.send(post("/slow", "k")).await });
-    service.arrived.acquire().await.unwrap().forget();
+    service.slow.wait_held(1).await;
     // The first who asks has it counted.
     let text = world.metrics().await;
-    let value = |name: &str| {
-        text.lines()
-            .find_map(|line| {
-                line.strip_prefix(name)?
-                    .strip_prefix(' ')?
-                    .parse::<f64>()
-                    .ok()
-            })
-            .unwrap()
-    };
+    let value = |name: &str| metric(&text, name);
     assert_eq!(
         (value("hapax_unknown"), value("hapax_attempts_in_flight")),
         (1.0, 1.0),
@@ -183,7 +171,7 @@ async fn what_takes_long_and_what_is_unknown_has_an_age() {
         value("hapax_oldest_unknown_seconds") > 0.0 && value("hapax_oldest_attempt_seconds") > 0.0,
         "{text}"
     );
-    service.gate.add_permits(1);
+    service.slow.open(1);
     assert_eq!(slow.await.unwrap().unwrap().status, 201);
     assert_eq!(world.send(get("/v1/a")).await.status, 201);
     world.gateway.drain().await;
@@ -191,7 +179,7 @@ async fn what_takes_long_and_what_is_unknown_has_an_age() {
 
 #[tokio::test]
 async fn what_the_next_repeat_resolves_waits_for_nobody() {
-    let service = Service::start("one", &Ledger::default()).await;
+    let service = Service::start("one", &Ledger::default());
     let settings = |mode: &str| {
         format!(
             "[upstream]\nurl = \"{}\"\n[drain]\nnotice = \"0s\"\n[[routes]]\npath = \"/v1/{{id}}\"\nmode = \"{mode}\"\n",

@@ -1,32 +1,17 @@
 //! The program itself: SIGHUP, `hapax reload`, and what it tells a service manager.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// Nothing here takes as long.
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::harness::{GUARD, Program, Signal, hapax, said, words};
 
 struct Served {
-    child: Child,
+    program: Program,
     manager: UnixDatagram,
     directory: TempDir,
-    admin: String,
-}
-
-fn hapax() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    command
 }
 
 fn settings(directory: &Path, more: &str) {
@@ -43,10 +28,10 @@ fn spawn(has_file: bool) -> Served {
     let directory = tempfile::tempdir().unwrap();
     settings(directory.path(), "");
     let manager = UnixDatagram::bind(directory.path().join("notify")).unwrap();
-    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    manager.set_read_timeout(Some(GUARD)).unwrap();
     let mut command = hapax();
     command
-        .args(["serve", "--upstream", "http://127.0.0.1:1", "--log", "text"])
+        .args(words("serve --upstream http://127.0.0.1:1 --log text"))
         .env("NOTIFY_SOCKET", directory.path().join("notify"));
     command.env("WATCHDOG_USEC", "200000");
     if has_file {
@@ -54,43 +39,26 @@ fn spawn(has_file: bool) -> Served {
             .arg("--config")
             .arg(directory.path().join("hapax.toml"));
     } else {
-        command.args([
-            "--listen",
-            "127.0.0.1:0",
-            "--admin",
-            "127.0.0.1:0",
-            "--store",
-            "memory:",
-        ]);
+        command.args(words(
+            "--listen 127.0.0.1:0 --admin 127.0.0.1:0 --store memory:",
+        ));
     }
     Served {
-        child: command.spawn().unwrap(),
+        program: Program::start(&mut command),
         manager,
         directory,
-        admin: String::new(),
     }
 }
 
 fn served(has_file: bool) -> Served {
     let mut served = spawn(has_file);
-    served.admin = served.operators();
+    served.program.wait_served();
     let ready = served.told("READY=1");
     assert!(ready.contains("STATUS=listening on 127.0.0.1:"), "{ready}");
     served
 }
 
 impl Served {
-    /// Where operators ask, as the banner says.
-    fn operators(&mut self) -> String {
-        let lines = BufReader::new(self.child.stdout.take().unwrap()).lines();
-        let line = lines
-            .map(Result::unwrap)
-            .find(|line| line.trim_start().starts_with("operators"))
-            .unwrap();
-        let url = line.split_whitespace().nth(1).unwrap();
-        url[..url.find("/readyz").unwrap()].to_owned()
-    }
-
     /// The next that the manager is told, signs of life aside, which must be this.
     fn told(&self, what: &str) -> String {
         loop {
@@ -105,46 +73,22 @@ impl Served {
     }
 
     fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        self.program.signal(signal);
     }
 
     fn reload(&self, more: &[&str]) -> (Option<i32>, String, String) {
-        let Output {
-            status,
-            stdout,
-            stderr,
-        } = hapax()
-            .args(["reload", "--admin", &self.admin])
-            .args(more)
-            .output()
-            .unwrap();
-        (
-            status.code(),
-            String::from_utf8(stdout).unwrap(),
-            String::from_utf8(stderr).unwrap(),
-        )
+        let admin = format!("http://{}", self.program.admin);
+        let said = said(hapax().args(["reload", "--admin", &admin]).args(more));
+        (Some(said.code), said.stdout, said.stderr)
     }
 
-    /// Stops it; what it said on standard error.
+    /// Stops it; what it said.
     fn end(mut self) -> String {
         self.signal(Signal::TERM);
         self.told("STOPPING=1");
-        let mut stderr = String::new();
-        self.child
-            .stderr
-            .take()
-            .unwrap()
-            .read_to_string(&mut stderr)
-            .unwrap();
-        assert_eq!(self.child.wait().unwrap().code(), Some(0), "{stderr}");
-        stderr
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let status = self.program.ended();
+        assert!(status.success(), "{}", self.program.log());
+        self.program.log().to_owned()
     }
 }
 
@@ -213,7 +157,7 @@ fn a_hangup_before_the_gateway_is_up_does_not_end_it() {
             .expect("the kernel tells it");
         u64::from_str_radix(mask.trim(), 16).unwrap() & 1 != 0
     };
-    while !caught(&fs::read_to_string(format!("/proc/{}/status", served.child.id())).unwrap()) {
+    while !caught(&fs::read_to_string(format!("/proc/{}/status", served.program.id())).unwrap()) {
         std::thread::yield_now();
     }
     served.signal(Signal::HUP);
@@ -247,7 +191,7 @@ fn an_operator_reloads_and_is_told_what_changed_or_why_not() {
         "{code:?} {stderr}"
     );
     let (code, stdout, stderr) =
-        served.reload(&["--allow-scope-change", "--reason", "nobody uses it yet"]);
+        served.reload(&words("--allow-scope-change --reason 'nobody uses it yet'"));
     assert_eq!(
         (code, stdout.as_str()),
         (Some(0), "namespace\tdefault -> other\n"),

@@ -1,8 +1,8 @@
 //! What a reload changes, what it leaves alone, and what it refuses.
 
+use crate::harness::{self, With, get};
 use crate::service::{Ledger, Service};
-use crate::wire::{get, post};
-use crate::world::{HEAD, World};
+use crate::world::{HEAD, World, post};
 
 fn upstream(service: &Service) -> String {
     format!(
@@ -15,13 +15,13 @@ fn upstream(service: &Service) -> String {
 async fn what_began_under_the_old_configuration_ends_under_it() {
     let ledger = Ledger::default();
     let (one, two) = (
-        Service::start("one", &ledger).await,
-        Service::start("two", &ledger).await,
+        Service::start("one", &ledger),
+        Service::start("two", &ledger),
     );
     let world = World::start(&upstream(&one)).await;
     let mut before = world.connect().await;
     let slow = tokio::spawn(async move { (before.send(post("/slow", "k1")).await, before) });
-    one.arrived.acquire().await.unwrap().forget();
+    one.slow.wait_held(1).await;
 
     let route = "[[routes]]\npath = \"/v1/**\"\nretention = \"48h\"\n";
     let changes = world
@@ -42,24 +42,25 @@ async fn what_began_under_the_old_configuration_ends_under_it() {
         world
             .send(post("/v1/a", "k2"))
             .await
-            .body
+            .text()
             .starts_with("two k2"),
         "a new request goes by the new configuration"
     );
-    one.gate.add_permits(1);
+    one.slow.open(1);
     let (answered, mut before) = slow.await.unwrap();
     assert!(
-        answered.unwrap().body.starts_with("one k1"),
+        answered.unwrap().text().starts_with("one k1"),
         "an old one by the old"
     );
     let again = before.send(post("/slow", "k1")).await.unwrap();
     assert!(
-        again.replayed && again.body.starts_with("one k1"),
+        again.is_replay() && again.text().starts_with("one k1"),
         "and its connection stays: {}",
-        again.body
+        again.text()
     );
 
-    let published = world.send(get("/.well-known/idempotency")).await.body;
+    let published = world.send(get("/.well-known/idempotency")).await;
+    let published = published.text();
     assert!(
         published.contains("\"/v1/**\"") && published.contains("172800"),
         "{published}"
@@ -86,7 +87,7 @@ async fn what_began_under_the_old_configuration_ends_under_it() {
 
 #[tokio::test]
 async fn a_bad_file_keeps_the_old_configuration_and_shows_the_line() {
-    let service = Service::start("one", &Ledger::default()).await;
+    let service = Service::start("one", &Ledger::default());
     let world = World::start(&upstream(&service)).await;
     let line = HEAD.lines().count() + 1;
     let error = world
@@ -117,7 +118,7 @@ async fn a_bad_file_keeps_the_old_configuration_and_shows_the_line() {
 
 #[tokio::test]
 async fn what_only_a_start_can_change_is_refused_as_a_whole() {
-    let service = Service::start("one", &Ledger::default()).await;
+    let service = Service::start("one", &Ledger::default());
     let world = World::start(&upstream(&service)).await;
     let text = format!("namespace = \"other\"\n{}", upstream(&service));
     world.write_whole(&format!("{HEAD}{text}").replace("sqlite:hapax.db", "memory:"));
@@ -148,7 +149,7 @@ async fn what_only_a_start_can_change_is_refused_as_a_whole() {
 #[tokio::test]
 async fn a_broken_promise_is_refused_with_the_number_of_keys_unless_it_is_allowed() {
     let ledger = Ledger::default();
-    let service = Service::start("one", &ledger).await;
+    let service = Service::start("one", &ledger);
     let route = "[[routes]]\npath = \"/v1/**\"\n";
     let world = World::start(&format!("{}{route}", upstream(&service))).await;
     for (path, key, status) in [
@@ -194,7 +195,7 @@ async fn a_broken_promise_is_refused_with_the_number_of_keys_unless_it_is_allowe
         "{error}"
     );
     assert!(
-        world.send(post("/v1/a", "k1")).await.replayed,
+        world.send(post("/v1/a", "k1")).await.is_replay(),
         "nothing has changed"
     );
     assert_eq!(
@@ -206,7 +207,7 @@ async fn a_broken_promise_is_refused_with_the_number_of_keys_unless_it_is_allowe
 
     world.gateway.reloader().reload(true).await.unwrap();
     assert!(
-        !world.send(post("/v1/a", "k1")).await.replayed,
+        !world.send(post("/v1/a", "k1")).await.is_replay(),
         "as was said"
     );
     assert_eq!(ledger.count("k1"), 2);
@@ -215,7 +216,7 @@ async fn a_broken_promise_is_refused_with_the_number_of_keys_unless_it_is_allowe
 
 #[tokio::test]
 async fn a_proxy_that_is_trusted_no_more_is_not_believed_on_its_open_connection_either() {
-    let service = Service::start("one", &Ledger::default()).await;
+    let service = Service::start("one", &Ledger::default());
     let world = World::start(&format!(
         "trusted_proxies = [\"127.0.0.1\"]\n{}",
         upstream(&service)
@@ -234,7 +235,7 @@ async fn a_proxy_that_is_trusted_no_more_is_not_believed_on_its_open_connection_
             .send(from("k1"))
             .await
             .unwrap()
-            .body
+            .text()
             .ends_with("for 10.1.2.3")
     );
     world.reload(&upstream(&service)).await.unwrap();
@@ -243,7 +244,7 @@ async fn a_proxy_that_is_trusted_no_more_is_not_believed_on_its_open_connection_
             .send(from("k2"))
             .await
             .unwrap()
-            .body
+            .text()
             .ends_with("for 127.0.0.1")
     );
     world.gateway.drain().await;
@@ -251,25 +252,14 @@ async fn a_proxy_that_is_trusted_no_more_is_not_believed_on_its_open_connection_
 
 #[tokio::test]
 async fn operators_are_told_what_came_of_it() {
-    let service = Service::start("one", &Ledger::default()).await;
+    let service = Service::start("one", &Ledger::default());
     let world = World::start(&upstream(&service)).await;
     let reload = async |body: &str| {
-        let request = http::Request::post("/v1/reload")
-            .header("host", "localhost")
-            .header("content-type", "application/json");
+        let request = harness::post("/v1/reload", body.to_owned());
         let got = world
-            .ask(
-                request
-                    .body(http_body_util::Full::new(bytes::Bytes::from(
-                        body.to_owned(),
-                    )))
-                    .unwrap(),
-            )
+            .ask(request.with("content-type", "application/json"))
             .await;
-        (
-            got.status,
-            serde_json::from_str::<serde_json::Value>(&got.body).unwrap(),
-        )
+        (got.status, got.json())
     };
     world.write(&format!(
         "{}[timeouts]\nstall = \"30s\"\n",
@@ -332,7 +322,7 @@ async fn operators_are_told_what_came_of_it() {
 
 #[tokio::test]
 async fn an_upstream_that_leads_back_here_is_noticed() {
-    let service = Service::start("one", &Ledger::default()).await;
+    let service = Service::start("one", &Ledger::default());
     let world = World::start(&upstream(&service)).await;
     let circle = format!(
         "[upstream]\nurl = \"http://{}\"\n[drain]\nnotice = \"0s\"\ndeadline = \"1s\"\n",
@@ -341,25 +331,25 @@ async fn an_upstream_that_leads_back_here_is_noticed() {
     world.reload(&circle).await.unwrap();
     let got = world.send(get("/v1/a")).await;
     assert!(
-        got.status == 508 && got.body.contains("loop-detected"),
+        got.status == 508 && got.text().contains("loop-detected"),
         "{} {}",
         got.status,
-        got.body
+        got.text()
     );
     // With a key it meets itself at once.
     let got = world.send(post("/v1/a", "k")).await;
     assert!(
-        got.status == 409 && got.body.contains("in-flight"),
+        got.status == 409 && got.text().contains("in-flight"),
         "{} {}",
         got.status,
-        got.body
+        got.text()
     );
     world.gateway.drain().await;
 }
 
 #[tokio::test]
 async fn reloads_take_turns() {
-    let service = Service::start("one", &Ledger::default()).await;
+    let service = Service::start("one", &Ledger::default());
     let world = World::start(&upstream(&service)).await;
     let reloader = world.gateway.reloader().clone();
     let reloads: Vec<_> = (0..16)

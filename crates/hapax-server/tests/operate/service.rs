@@ -2,20 +2,13 @@
 //! has no hand in.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use axum::Router;
-use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
-use axum::response::IntoResponse;
-use axum::routing::any;
-use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use crate::harness::{Asked, Gate, Reply, Serving, Upstream, whole, with};
 
 /// What reached the service: by key, how often.
 #[derive(Clone, Default)]
-pub(crate) struct Ledger(Arc<Mutex<BTreeMap<String, usize>>>);
+pub struct Ledger(Arc<Mutex<BTreeMap<String, usize>>>);
 
 impl Ledger {
     /// One more effect; its number in all.
@@ -25,12 +18,12 @@ impl Ledger {
         effects.values().sum()
     }
 
-    pub(crate) fn count(&self, key: &str) -> usize {
+    pub fn count(&self, key: &str) -> usize {
         self.0.lock().unwrap().get(key).copied().unwrap_or(0)
     }
 
     /// The keys that had another number of effects than one.
-    pub(crate) fn not_once(&self) -> Vec<(String, usize)> {
+    pub fn not_once(&self) -> Vec<(String, usize)> {
         self.0
             .lock()
             .unwrap()
@@ -42,77 +35,42 @@ impl Ledger {
 }
 
 /// A service that tells its own name and the number of the effect.
-pub(crate) struct Service {
-    pub(crate) address: SocketAddr,
-    /// Requests to `/slow…` wait here, each for a permit.
-    pub(crate) gate: Arc<Semaphore>,
-    pub(crate) arrived: Arc<Semaphore>,
-}
-
-#[derive(Clone)]
-struct Inside {
-    name: &'static str,
-    ledger: Ledger,
-    gate: Arc<Semaphore>,
-    arrived: Arc<Semaphore>,
+pub struct Service {
+    upstream: Upstream,
+    /// Where requests to `/slow` wait.
+    pub slow: Arc<Gate>,
 }
 
 impl Service {
-    pub(crate) async fn start(name: &'static str, ledger: &Ledger) -> Service {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let (gate, arrived) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
-        let inside = Inside {
-            name,
-            ledger: ledger.clone(),
-            gate: gate.clone(),
-            arrived: arrived.clone(),
-        };
-        let router = Router::new()
-            .route("/slow", any(slow))
-            .fallback(any(effect))
-            .with_state(inside);
-        tokio::spawn(async move { axum::serve(listener, router).await });
-        Service {
-            address,
-            gate,
-            arrived,
-        }
+    pub fn start(name: &'static str, ledger: &Ledger) -> Service {
+        let (ledger, slow) = (ledger.clone(), Arc::<Gate>::default());
+        let gate = slow.clone();
+        let upstream = Upstream::start(Serving::default(), move |arrived| {
+            let (ledger, gate) = (ledger.clone(), gate.clone());
+            async move {
+                let asked = arrived.read().await?;
+                if asked.uri.path() == "/slow" {
+                    gate.pass().await;
+                }
+                Ok(effect(name, &ledger, &asked))
+            }
+        });
+        Service { upstream, slow }
     }
 
-    pub(crate) fn url(&self) -> String {
-        format!("http://{}", self.address)
+    pub fn url(&self) -> String {
+        self.upstream.url()
     }
 }
 
-async fn effect(
-    State(service): State<Inside>,
-    headers: HeaderMap,
-) -> (StatusCode, [(&'static str, &'static str); 1], String) {
-    let key = ["idempotency-key", "x-key"]
-        .iter()
-        .find_map(|name| headers.get(*name)?.to_str().ok())
-        .unwrap_or_default();
-    let number = service.ledger.enter(key);
-    let status = if key.starts_with("lost") {
-        StatusCode::BAD_GATEWAY
-    } else {
-        StatusCode::CREATED
-    };
-    let seen = headers
-        .get("x-forwarded-for")
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
+fn effect(name: &str, ledger: &Ledger, asked: &Asked) -> Reply {
+    let fields = ["idempotency-key", "x-key"].map(|name| asked.field(name));
+    let key = fields.into_iter().find(|key| !key.is_empty());
+    let key = key.unwrap_or_default();
+    let number = ledger.enter(key);
+    let status = if key.starts_with("lost") { 502 } else { 201 };
+    let caller = asked.field("x-forwarded-for");
+    let text = format!("{name} {key} effect {number} for {caller}");
     // Its own, which no caller gets.
-    (
-        status,
-        [("x-request-id", "the-services-own")],
-        format!("{} {key} effect {number} for {seen}", service.name),
-    )
-}
-
-async fn slow(state: State<Inside>, headers: HeaderMap) -> impl IntoResponse {
-    state.arrived.add_permits(1);
-    state.gate.acquire().await.unwrap().forget();
-    effect(state, headers).await
+    with(whole(status, text), "x-request-id", "the-services-own")
 }

@@ -1,12 +1,9 @@
 //! A route that only watches, in front of a service that knows nothing of keys: nothing is refused,
 //! nothing is changed, and what would have been replayed or refused is counted.
 
-use bytes::Bytes;
 use hapax_testkit::origin::{Origin, Step, answer};
-use http::Request;
-use http_body_util::Full;
 
-use crate::wire::{Connection, get};
+use crate::harness::{Client, ClientRequest, With, get, post};
 use crate::world::World;
 
 /// What any proxy adds to a request: `docs/gateway.md` lists it.
@@ -21,26 +18,18 @@ const PROXYS: [&str; 6] = [
 
 /// A request as a client of an old service sends it: with odd fields, a coding, and what may be a
 /// key.
-fn ask(key: Option<&str>, body: &str) -> Request<Full<Bytes>> {
-    let request = Request::post("/v1/charges?x=%2F&y=")
-        .header("host", "shop.example")
-        .header("authorization", "Bearer ada");
-    let request = request
-        .header("accept-encoding", "gzip, br")
-        .header("x-Odd", "a, b")
-        .header("prefer", "wait=3");
+fn ask(key: Option<&str>, body: &str) -> ClientRequest {
+    let request = post("/v1/charges?x=%2F&y=", body.to_owned())
+        .with("host", "shop.example")
+        .with("authorization", "Bearer ada")
+        .with("accept-encoding", "gzip, br")
+        .with("x-Odd", "a, b")
+        .with("prefer", "wait=3");
     // Told by the gateway anew, as any framing; this client would leave it out.
-    let request = if body.is_empty() {
-        request.header("content-length", "0")
-    } else {
-        request
-    };
-    let request = key.into_iter().fold(request, |request, key| {
-        request.header("idempotency-key", key)
-    });
-    request
-        .body(Full::new(Bytes::from(body.to_owned())))
-        .unwrap()
+    let length = body.is_empty().then_some(("content-length", "0"));
+    let key = key.map(|key| ("idempotency-key", key));
+    let more = length.into_iter().chain(key);
+    more.fold(request, |request, (name, value)| request.with(name, value))
 }
 
 /// What is sent, in this order: the key, the body, and what the service does.
@@ -75,10 +64,7 @@ const FORESEEN: [(&str, f64); 6] = [
 
 #[tokio::test]
 async fn nothing_is_refused_or_changed_and_what_would_have_been_is_counted() {
-    let (behind, direct) = (
-        Origin::start().await.unwrap(),
-        Origin::start().await.unwrap(),
-    );
+    let (behind, direct) = (Origin::start().await, Origin::start().await);
     let settings = format!(
         "[upstream]\nurl = \"http://{}\"\n[drain]\nnotice = \"0s\"\n[[routes]]\npath = \"/v1/**\"\nshadow = true\n",
         behind.address()
@@ -100,11 +86,7 @@ async fn nothing_is_refused_or_changed_and_what_would_have_been_is_counted() {
             origin.script([Step::Read, Step::Write(answer)]);
         }
         let through = world.send(ask(key, body)).await;
-        let without = Connection::open(direct.address(), None)
-            .await
-            .send(ask(key, body))
-            .await
-            .unwrap();
+        let without = Client::new(direct.address()).send(ask(key, body)).await;
         assert_eq!(
             (through.status, &through.body),
             (without.status, &without.body),
@@ -131,9 +113,9 @@ async fn nothing_is_refused_or_changed_and_what_would_have_been_is_counted() {
     let mut connection = world.connect().await;
     let slow = tokio::spawn(async move { connection.send(ask(Some("k4"), "5")).await });
     behind.ledger().until_requests(SENT.len() + 1).await;
-    assert_eq!(world.send(ask(Some("k4"), "5")).await.body, "quick");
+    assert_eq!(world.send(ask(Some("k4"), "5")).await.text(), "quick");
     behind.go();
-    assert_eq!(slow.await.unwrap().unwrap().body, "slow");
+    assert_eq!(slow.await.unwrap().unwrap().text(), "slow");
 
     let text = world.metrics().await;
     for (would, count) in FORESEEN {
@@ -168,7 +150,8 @@ async fn nothing_is_refused_or_changed_and_what_would_have_been_is_counted() {
         SENT.len() + 2
     );
 
-    let published = world.send(get("/.well-known/idempotency")).await.body;
+    let published = world.send(get("/.well-known/idempotency")).await;
+    let published = published.text();
     assert!(published.contains("\"shadow\": true"), "{published}");
 
     // A service that does the same itself: what it says of its own answers is not what we did.
@@ -176,7 +159,7 @@ async fn nothing_is_refused_or_changed_and_what_would_have_been_is_counted() {
         Step::Read,
         Step::Write(answer(201, "idempotent-replayed: true\r\n", "its own")),
     ]);
-    assert_eq!(world.send(ask(Some("k5"), "5")).await.body, "its own");
+    assert_eq!(world.send(ask(Some("k5"), "5")).await.text(), "its own");
     assert_eq!(
         world
             .metric("hapax_requests_total{route=\"/v1/**\",outcome=\"unguarded\"}")
@@ -196,7 +179,9 @@ async fn nothing_is_refused_or_changed_and_what_would_have_been_is_counted() {
         .unwrap();
     let first = world.send(ask(Some("k1"), "5")).await;
     assert!(
-        first.status == 200 && !first.replayed && world.send(ask(Some("k1"), "5")).await.replayed
+        first.status == 200
+            && !first.is_replay()
+            && world.send(ask(Some("k1"), "5")).await.is_replay()
     );
     world.gateway.drain().await;
 }

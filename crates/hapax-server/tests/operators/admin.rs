@@ -15,7 +15,8 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::fixture::{Said, charges, ended, fill, hapax, id};
+use super::fixture::{charges, ended, fill, hapax, id};
+use super::harness::{Said, words};
 
 /// An admin page for a store, with two routes of names.
 async fn admin_of(store: Arc<dyn Store>) -> Admin {
@@ -63,19 +64,11 @@ async fn filled() -> SocketAddr {
     serve(store).await
 }
 
-async fn keys(address: SocketAddr, args: &[&str]) -> Said {
-    let args: Vec<String> = ["keys"]
-        .iter()
-        .chain(args)
-        .map(|arg| (*arg).to_owned())
-        .chain(["--admin".to_owned(), format!("http://{address}")])
-        .collect();
+async fn keys(address: SocketAddr, line: &str) -> Said {
+    let line = format!("keys {line} --admin http://{address}");
     let run = move || {
         let directory = tempfile::tempdir().expect("a directory");
-        hapax(
-            directory.path(),
-            &args.iter().map(String::as_str).collect::<Vec<_>>(),
-        )
+        hapax(directory.path(), &words(&line))
     };
     tokio::task::spawn_blocking(run).await.expect("it runs")
 }
@@ -125,24 +118,15 @@ async fn ask_for_text(
 #[tokio::test]
 async fn the_command_asks_the_gateway() {
     let address = filled().await;
-    let listed = keys(
-        address,
-        &["list", "--state", "unknown", "--path", "/v1/charges"],
-    )
-    .await;
-    assert_eq!(
-        (listed.code, listed.stdout.lines().count()),
-        (0, 2),
-        "{}",
-        listed.stderr
-    );
+    let listed = keys(address, "list --state unknown --path /v1/charges").await;
+    listed.assert_lines(0, 2);
     assert_eq!(
         listed.stderr,
         format!("asking the gateway at http://{address}\n")
     );
 
     let id = id(&charges(), "order-2").to_string();
-    let shown = keys(address, &["show", &id[..7]]).await;
+    let shown = keys(address, &format!("show {}", &id[..7])).await;
     assert!(
         shown.stdout.starts_with(&format!(
             "id               {id}\nstate            unknown\n"
@@ -156,25 +140,16 @@ async fn the_command_asks_the_gateway() {
         .find_map(|line| line.strip_prefix("operation id     "))
         .expect("an operation id");
     assert_eq!(
-        keys(address, &["show", operation]).await.stdout,
+        keys(address, &format!("show {operation}")).await.stdout,
         shown.stdout,
         "it is found by what the upstream was given"
     );
-    let nobody = keys(address, &["show", &"0".repeat(64)]).await;
-    assert_eq!(nobody.code, 1, "{}", nobody.stderr);
+    let nobody = keys(address, &format!("show {}", "0".repeat(64))).await;
+    nobody.assert_code(1);
 
     let settled = keys(
         address,
-        &[
-            "settle",
-            &id[..7],
-            "--outcome",
-            "done",
-            "--status",
-            "204",
-            "--reason",
-            "r",
-        ],
+        &format!("settle {} --outcome done --status 204 --reason r", &id[..7]),
     )
     .await;
     assert_eq!(
@@ -185,63 +160,30 @@ async fn the_command_asks_the_gateway() {
     );
     let again = keys(
         address,
-        &["settle", &id, "--outcome", "not-done", "--reason", "r"],
+        &format!("settle {id} --outcome not-done --reason r"),
     )
     .await;
     assert_eq!(again.code, 1);
-    assert!(
-        again
-            .stderr
-            .contains("is completed: only an unknown outcome can be settled"),
-        "{}",
-        again.stderr
-    );
+    again.assert_told("is completed: only an unknown outcome can be settled");
 
     let all = keys(
         address,
-        &[
-            "settle",
-            "--state",
-            "unknown",
-            "--outcome",
-            "not-done",
-            "--reason",
-            "r",
-            "--yes",
-        ],
+        "settle --state unknown --outcome not-done --reason r --yes",
     )
     .await;
-    assert_eq!(
-        (all.code, all.stdout.lines().count()),
-        (0, 2),
-        "{}",
-        all.stderr
-    );
-    let forgotten = keys(
-        address,
-        &["forget", "--path", "/v1/charges", "--reason", "r", "--yes"],
-    )
-    .await;
-    assert_eq!(
-        (forgotten.code, forgotten.stdout.lines().count()),
-        (0, 3),
-        "{}",
-        forgotten.stderr
-    );
-    let missing = keys(address, &["show", &"0".repeat(64)]).await;
-    assert_eq!(
-        (missing.code, missing.stderr.contains("there is no record")),
-        (1, true),
-        "{}",
-        missing.stderr
-    );
+    all.assert_lines(0, 2);
+    let forgotten = keys(address, "forget --path /v1/charges --reason r --yes").await;
+    forgotten.assert_lines(0, 3);
+    let missing = keys(address, &format!("show {}", "0".repeat(64))).await;
+    missing.assert_code(1);
+    missing.assert_told("there is no record");
 }
 
 #[tokio::test]
 async fn a_route_is_what_no_earlier_one_takes() {
     let address = filled().await;
-    let listed = async |args: &[&str]| {
-        let said = keys(address, &[&["list"], args].concat()).await;
+    let listed = async |line: &str| {
+        let said = keys(address, &format!("list {line}")).await;
         let mut keys: Vec<_> = said
             .stdout
             .lines()
@@ -251,45 +193,32 @@ async fn a_route_is_what_no_earlier_one_takes() {
         keys.sort();
         (said.code, keys.join(" "), said.stderr)
     };
+    assert_eq!(listed("--route refunds").await.1, "bytes killed order-3");
     assert_eq!(
-        listed(&["--route", "refunds"]).await.1,
-        "bytes killed order-3"
-    );
-    assert_eq!(
-        listed(&["--route", "versioned"]).await.1,
+        listed("--route versioned").await.1,
         "k 4 order-1 order-2 order-3",
         "refunds are the first one's"
     );
     assert_eq!(
-        listed(&["--route", "/v1/**"]).await.1,
+        listed("--route /v1/**").await.1,
         "bytes k 4 killed order-1 order-2 order-3 order-3",
         "written out it stands alone"
     );
+    assert_eq!(listed("--route 'post|patch /v1/orders/*'").await.1, "k 4");
     assert_eq!(
-        listed(&["--route", "post|patch /v1/orders/*"]).await.1,
-        "k 4"
-    );
-    assert_eq!(
-        listed(&["--route", "default"]).await.1,
+        listed("--route default").await.1,
         "",
         "the unwritten one comes last"
     );
     assert_eq!(
-        listed(&[
-            "--namespace",
-            "default",
-            "--route",
-            "refunds",
-            "--state",
-            "unknown"
-        ])
-        .await
-        .1,
+        listed("--namespace default --route refunds --state unknown")
+            .await
+            .1,
         "order-3"
     );
-    assert_eq!(listed(&["--namespace", "another"]).await.1, "");
-    assert_eq!(listed(&["--older", "1h"]).await.1, "");
-    let (code, _, stderr) = listed(&["--route", "charges"]).await;
+    assert_eq!(listed("--namespace another").await.1, "");
+    assert_eq!(listed("--older 1h").await.1, "");
+    let (code, _, stderr) = listed("--route charges").await;
     assert_eq!(
         (
             code,
@@ -303,95 +232,37 @@ async fn a_route_is_what_no_earlier_one_takes() {
 #[tokio::test]
 async fn a_dry_run_shows_and_changes_nothing() {
     let address = filled().await;
-    let args = [
-        "--state",
-        "unknown",
-        "--route",
-        "versioned",
-        "--outcome",
-        "not-done",
-        "--reason",
-        "r",
-        "--by",
-        "ada",
-    ];
-    let said = keys(address, &[&["settle", "--dry-run"], &args[..]].concat()).await;
-    assert_eq!(
-        (said.code, said.stdout.as_str()),
-        (0, ""),
-        "{}",
-        said.stderr
-    );
-    assert!(
-        said.stderr.contains("2 keys would be settled as not done"),
-        "{}",
-        said.stderr
-    );
+    let args = "--state unknown --route versioned --outcome not-done --reason r --by ada";
+    let said = keys(address, &format!("settle --dry-run {args}")).await;
+    said.assert_lines(0, 0);
+    said.assert_told("2 keys would be settled as not done");
     let (done, unknown) = (
         id(&charges(), "order-1").to_string(),
         id(&charges(), "order-2").to_string(),
     );
     let said = keys(
         address,
-        &["forget", "--dry-run", &done, "--reason", "r", "--by", "ada"],
+        &format!("forget --dry-run {done} --reason r --by ada"),
     )
     .await;
-    assert_eq!(
-        (said.code, said.stderr.contains("1 key would be forgotten")),
-        (0, true),
-        "{}",
-        said.stderr
-    );
+    said.assert_code(0);
+    said.assert_told("1 key would be forgotten");
     let said = keys(
         address,
-        &[
-            "forget",
-            "--dry-run",
-            &unknown,
-            "--reason",
-            "r",
-            "--by",
-            "ada",
-        ],
+        &format!("forget --dry-run {unknown} --reason r --by ada"),
     )
     .await;
-    assert_eq!(
-        (said.code, said.stderr.contains("settle it first")),
-        (1, true),
-        "{}",
-        said.stderr
-    );
-    let settle = [
-        "settle",
-        "--dry-run",
-        "--outcome",
-        "not-done",
-        "--reason",
-        "r",
-        "--by",
-        "ada",
-    ];
-    let said = keys(address, &[&settle[..], &[&unknown, &done]].concat()).await;
-    assert_eq!(said.code, 1, "{}", said.stderr);
-    assert!(
-        said.stderr
-            .contains(&format!("would not be settled: {done}: it is completed")),
-        "{}",
-        said.stderr
-    );
-    assert!(
-        said.stderr.contains("1 key would be settled as not done"),
-        "{}",
-        said.stderr
-    );
-    let said = keys(address, &[&settle[..], &[&"0".repeat(64)]].concat()).await;
-    assert_eq!(
-        (said.code, said.stderr.contains("there is no record")),
-        (1, true),
-        "{}",
-        said.stderr
-    );
-    let all = keys(address, &["list", "--state", "unknown"]).await;
+    said.assert_code(1);
+    said.assert_told("settle it first");
+    let settle = "settle --dry-run --outcome not-done --reason r --by ada";
+    let said = keys(address, &format!("{settle} {unknown} {done}")).await;
+    said.assert_code(1);
+    said.assert_told(&format!("would not be settled: {done}: it is completed"));
+    said.assert_told("1 key would be settled as not done");
+    let said = keys(address, &format!("{settle} {}", "0".repeat(64))).await;
+    said.assert_code(1);
+    said.assert_told("there is no record");
+    let all = keys(address, "list --state unknown").await;
     assert_eq!(all.stdout.lines().count(), 3, "{}", all.stdout);
 }
 
@@ -421,26 +292,10 @@ async fn what_is_unknown_is_not_forgotten() {
     );
     let said = keys(
         address,
-        &[
-            "forget",
-            "--path",
-            "/v1/charges",
-            "--limit",
-            "1",
-            "--reason",
-            "r",
-            "--by",
-            "ada",
-            "--yes",
-        ],
+        "forget --path /v1/charges --limit 1 --reason r --by ada --yes",
     )
     .await;
-    assert_eq!(
-        (said.code, said.stdout.lines().count()),
-        (0, 1),
-        "{}",
-        said.stderr
-    );
+    said.assert_lines(0, 1);
     assert!(
         said.stdout.contains("order-1"),
         "those that are left out do not count: {}",
@@ -448,26 +303,12 @@ async fn what_is_unknown_is_not_forgotten() {
     );
     let said = keys(
         address,
-        &[
-            "forget",
-            "--path",
-            "/v1/charges",
-            "--reason",
-            "r",
-            "--by",
-            "ada",
-            "--dry-run",
-        ],
+        "forget --path /v1/charges --reason r --by ada --dry-run",
     )
     .await;
-    assert!(
-        said.stderr
-            .contains("left out: 2 keys of unknown outcome, to be settled first"),
-        "{}",
-        said.stderr
-    );
+    said.assert_told("left out: 2 keys of unknown outcome, to be settled first");
     assert_eq!(
-        keys(address, &["list", "--state", "unknown"])
+        keys(address, "list --state unknown")
             .await
             .stdout
             .lines()
@@ -505,7 +346,7 @@ async fn what_was_forgotten_while_unknown_waits_for_nobody() {
         .unwrap();
     let address = serve(store).await;
     assert_eq!(
-        keys(address, &["list", "--state", "unknown"])
+        keys(address, "list --state unknown")
             .await
             .stdout
             .lines()
@@ -518,26 +359,11 @@ async fn what_was_forgotten_while_unknown_waits_for_nobody() {
     assert!(metrics.contains("\nhapax_unknown 2\n"), "{metrics}");
     let said = keys(
         address,
-        &[
-            "settle",
-            &head.id.to_string(),
-            "--outcome",
-            "not-done",
-            "--reason",
-            "r",
-        ],
+        &format!("settle {} --outcome not-done --reason r", head.id),
     )
     .await;
-    assert_eq!(
-        (
-            said.code,
-            said.stderr
-                .contains("was forgotten while its outcome was unknown")
-        ),
-        (1, true),
-        "{}",
-        said.stderr
-    );
+    said.assert_code(1);
+    said.assert_told("was forgotten while its outcome was unknown");
 }
 
 #[tokio::test]
@@ -545,16 +371,9 @@ async fn somebody_else_on_the_port_is_noticed() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move { axum::serve(listener, axum::Router::new()).await });
-    let said = keys(address, &["list"]).await;
-    assert_eq!(
-        (
-            said.code,
-            said.stderr.contains("no admin listener of Hapax")
-        ),
-        (3, true),
-        "{}",
-        said.stderr
-    );
+    let said = keys(address, "list").await;
+    said.assert_code(3);
+    said.assert_told("no admin listener of Hapax");
 }
 
 #[tokio::test]
@@ -747,13 +566,7 @@ async fn a_filter_that_matches_nothing_walks_a_bounded_way_and_says_where_to_go_
         (second["keys"].as_array().unwrap().len(), &second["next"]),
         (0, &Value::Null)
     );
-    let all = keys(
-        address,
-        &[
-            "list", "--json", "--path", "/v1/*", "--by-id", "--limit", "20000",
-        ],
-    )
-    .await;
+    let all = keys(address, "list --json --path /v1/* --by-id --limit 20000").await;
     assert_eq!((all.code, all.stdout.lines().count()), (0, KEYS));
     // The newest of all, whatever their ids are: sorted by the gateway, or here.
     let last = |count: usize| {
@@ -764,7 +577,7 @@ async fn a_filter_that_matches_nothing_walks_a_bounded_way_and_says_where_to_go_
             .collect::<Vec<_>>()
     };
     for limit in [5, 2_000] {
-        let newest = keys(address, &["list", "--limit", &limit.to_string()]).await;
+        let newest = keys(address, &format!("list --limit {limit}")).await;
         let listed: Vec<&str> = newest
             .stdout
             .lines()
@@ -772,7 +585,7 @@ async fn a_filter_that_matches_nothing_walks_a_bounded_way_and_says_where_to_go_
             .collect();
         assert!(listed == last(limit), "{limit}: {:?}", &listed[..5]);
     }
-    let found = keys(address, &["show", "--key", "k7"]).await;
+    let found = keys(address, "show --key k7").await;
     assert!(
         found.code == 0 && found.stdout.contains("key              k7\n"),
         "{}{}",

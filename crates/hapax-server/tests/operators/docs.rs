@@ -1,9 +1,10 @@
 //! Every command in `docs/keys.md` does what the page says.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use super::fixture::{directory, said};
+use super::fixture::directory;
+use super::harness::said;
 use super::like::is_like;
 
 #[tokio::test]
@@ -48,7 +49,7 @@ fn run(directory: &Path, block: &str) -> usize {
                 .current_dir(directory)
                 .env("PATH", path)
                 .env("USER", "ada");
-            let said = said(shell.stdin(Stdio::null()).output().expect("a shell"));
+            let said = said(&mut shell);
             let printed = said.stdout.replace('\t', "  ");
             assert!(
                 is_like(expected, &printed),

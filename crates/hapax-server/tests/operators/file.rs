@@ -2,16 +2,22 @@
 
 use hapax::Sqlite;
 use hapax::core::outcome::Loss;
+use tempfile::TempDir;
 
 use super::fixture::{
     charges, directory, fill_people, hapax, hapax_with_input, id, lost, orders, refunds,
     without_age,
 };
+use super::harness::{Said, words};
 
-const STORE: [&str; 2] = ["--store", "sqlite:hapax.db"];
+/// Runs `hapax` with these words.
+fn run(directory: &TempDir, line: &str) -> Said {
+    hapax(directory.path(), &words(line))
+}
 
-fn keys(args: &[&'static str]) -> Vec<&'static str> {
-    [&["keys"][..], args, &STORE].concat()
+/// Runs `hapax keys` on the store file.
+fn keys(directory: &TempDir, line: &str) -> Said {
+    run(directory, &format!("keys {line} --store sqlite:hapax.db"))
 }
 
 /// The lines that a listing has for these keys.
@@ -24,7 +30,7 @@ fn expected(rows: &[(hapax::RecordId, &str)]) -> Vec<String> {
 #[tokio::test]
 async fn every_key_is_listed_the_newest_first() {
     let directory = directory().await;
-    let said = hapax(directory.path(), &keys(&["list"]));
+    let said = keys(&directory, "list");
     assert_eq!(
         (said.code, said.stderr.as_str()),
         (0, "looking into the store file hapax.db\n")
@@ -61,25 +67,16 @@ async fn every_key_is_listed_the_newest_first() {
         ),
     ]);
     assert_eq!(without_age(&said.stdout), all);
-    let newest = hapax(directory.path(), &keys(&["list", "--limit", "2"]));
+    let newest = keys(&directory, "list --limit 2");
     assert_eq!(without_age(&newest.stdout), all[..2]);
-    assert!(
-        newest
-            .stderr
-            .contains("there are older ones: raise --limit"),
-        "{}",
-        newest.stderr
-    );
+    newest.assert_told("there are older ones: raise --limit");
     let mut by_id = all.clone();
     by_id.sort();
-    assert_eq!(
-        without_age(&hapax(directory.path(), &keys(&["list", "--by-id"])).stdout),
-        by_id
-    );
+    assert_eq!(without_age(&keys(&directory, "list --by-id").stdout), by_id);
 }
 
 /// A store with keys of several people, owned by nobody.
-async fn people() -> tempfile::TempDir {
+async fn people() -> TempDir {
     let directory = tempfile::tempdir().expect("a directory");
     let store = Sqlite::open(directory.path().join("hapax.db"))
         .await
@@ -91,25 +88,12 @@ async fn people() -> tempfile::TempDir {
 #[tokio::test]
 async fn principals_are_typed_as_people_write_them() {
     let directory = people().await;
-    let said = hapax(directory.path(), &keys(&["list", "--principal", "bob"]));
-    assert_eq!(
-        (said.code, said.stdout.lines().count()),
-        (0, 3),
-        "{}{}",
-        said.stdout,
-        said.stderr
+    let said = keys(&directory, "list --principal bob");
+    said.assert_lines(0, 3);
+    said.assert_told(
+        "`bob` is 2 principals:\n  header:x-user bob\n  jwt:sub https://id.example.com bob\n",
     );
-    assert!(
-        said.stderr.contains(
-            "`bob` is 2 principals:\n  header:x-user bob\n  jwt:sub https://id.example.com bob\n"
-        ),
-        "{}",
-        said.stderr
-    );
-    let exact = hapax(
-        directory.path(),
-        &keys(&["list", "--principal", "header:x-user bob"]),
-    );
+    let exact = keys(&directory, "list --principal 'header:x-user bob'");
     assert_eq!(
         (
             exact.code,
@@ -120,7 +104,7 @@ async fn principals_are_typed_as_people_write_them() {
         "{}",
         exact.stderr
     );
-    let eve = hapax(directory.path(), &keys(&["list", "--principal", "eve"]));
+    let eve = keys(&directory, "list --principal eve");
     assert_eq!(
         (
             eve.code,
@@ -131,42 +115,15 @@ async fn principals_are_typed_as_people_write_them() {
         "{}",
         eve.stderr
     );
-    let shown = hapax(
-        directory.path(),
-        &keys(&["show", "--key", "b-1", "--principal", "bobby"]),
-    );
-    assert!(
-        shown
-            .stdout
-            .contains("principal        header:x-user bobby\n"),
-        "{}{}",
-        shown.stdout,
-        shown.stderr
-    );
+    let shown = keys(&directory, "show --key b-1 --principal bobby");
+    shown.assert_printed("principal        header:x-user bobby\n");
     // Nobody's answers are erased under another's name.
-    let forget = [
-        "forget",
-        "--principal",
-        "bob",
-        "--reason",
-        "r",
-        "--by",
-        "ada",
-        "--yes",
-    ];
-    let said = hapax(directory.path(), &keys(&forget));
-    assert_eq!(
-        (said.code, said.stdout.as_str()),
-        (2, ""),
-        "{}",
-        said.stderr
+    let said = keys(
+        &directory,
+        "forget --principal bob --reason r --by ada --yes",
     );
-    assert!(
-        said.stderr
-            .contains("nothing was changed: these may be several people"),
-        "{}",
-        said.stderr
-    );
+    said.assert_lines(2, 0);
+    said.assert_told("nothing was changed: these may be several people");
 }
 
 #[tokio::test]
@@ -174,31 +131,31 @@ async fn nothing_matched_is_told_with_what_was_searched() {
     let directory = people().await;
     for (args, sentence) in [
         (
-            &["list", "--principal", "mallory"][..],
+            "list --principal mallory",
             "nothing matched --principal mallory among 7 keys",
         ),
         (
-            &["list", "--json", "--by-id", "--principal", "mallory"],
+            "list --json --by-id --principal mallory",
             "nothing matched --principal mallory among 7 keys",
         ),
         (
-            &["list", "--state", "running", "--older-than", "2h"],
+            "list --state running --older-than 2h",
             "nothing matched --state running --older-than 2h among 1 key",
         ),
         (
-            &["list", "--path", "/v2/**", "--older-than", "90s"],
+            "list --path /v2/** --older-than 90s",
             "nothing matched --path /v2/** --older-than 90s among 7 keys",
         ),
         (
-            &["show", "--key", "b-9", "--path", "/v1/**"],
+            "show --key b-9 --path /v1/**",
             "nothing matched --key b-9 --path /v1/** among 7 keys",
         ),
         (
-            &["forget", "--principal", "mallory", "--reason", "r", "--yes"],
+            "forget --principal mallory --reason r --yes",
             "nothing matched --principal mallory among 7 keys: nothing to do",
         ),
     ] {
-        let said = hapax(directory.path(), &keys(args));
+        let said = keys(&directory, args);
         assert_eq!(
             (said.code, said.stdout.as_str()),
             (1, ""),
@@ -217,57 +174,22 @@ async fn nothing_matched_is_told_with_what_was_searched() {
 async fn forgetting_a_principal_proves_what_was_erased_and_what_is_left() {
     let directory = people().await;
     let forget = |principal: &'static str| {
-        hapax(
-            directory.path(),
-            &keys(&[
-                "forget",
-                "--principal",
-                principal,
-                "--reason",
-                "erasure request 7",
-                "--by",
-                "ada",
-                "--yes",
-            ]),
+        keys(
+            &directory,
+            &format!(
+                "forget --principal '{principal}' --reason 'erasure request 7' --by ada --yes"
+            ),
         )
     };
     let said = forget("header:x-user bob");
-    assert_eq!(
-        (said.code, said.stdout.lines().count()),
-        (0, 2),
-        "{}",
-        said.stderr
-    );
-    assert!(
-        said.stderr
-            .contains("forgotten: 2 records, 2 of them with an answer"),
-        "{}",
-        said.stderr
-    );
-    assert!(
-        said.stderr.contains("looked again: 2 records of header:x-user bob, of which 2 have neither an answer nor a fingerprint"),
-        "{}",
-        said.stderr
-    );
+    said.assert_lines(0, 2);
+    said.assert_told("forgotten: 2 records, 2 of them with an answer");
+    said.assert_told("looked again: 2 records of header:x-user bob, of which 2 have neither an answer nor a fingerprint");
     // The unknown one stays, which is no success.
     let said = forget("eve");
-    assert_eq!(
-        (said.code, said.stdout.lines().count()),
-        (1, 2),
-        "{}",
-        said.stderr
-    );
-    assert!(
-        said.stderr.contains("left out: 1 key of unknown outcome"),
-        "{}",
-        said.stderr
-    );
-    assert!(
-        said.stderr
-            .contains("looked again: 3 records of eve, of which 2 have neither"),
-        "{}",
-        said.stderr
-    );
+    said.assert_lines(1, 2);
+    said.assert_told("left out: 1 key of unknown outcome");
+    said.assert_told("looked again: 3 records of eve, of which 2 have neither");
     assert!(
         said.stderr
             .ends_with("hapax: 1 record of eve left: 1 of unknown outcome: settle these first\n"),
@@ -275,16 +197,9 @@ async fn forgetting_a_principal_proves_what_was_erased_and_what_is_left() {
         said.stderr
     );
     // Others keep theirs.
-    let bob = hapax(
-        directory.path(),
-        &keys(&[
-            "show",
-            "--key",
-            "b-1",
-            "--principal",
-            "jwt:sub https://id.example.com bob",
-            "--answer",
-        ]),
+    let bob = keys(
+        &directory,
+        "show --key b-1 --principal 'jwt:sub https://id.example.com bob' --answer",
     );
     assert!(
         bob.stdout.ends_with("jwt:sub https://id.example.com bob\n"),
@@ -300,64 +215,30 @@ async fn forgetting_a_principal_proves_what_was_erased_and_what_is_left() {
 async fn a_limit_neither_hides_another_person_nor_stops_an_erasure() {
     let directory = people().await;
     let forget = |principal: &'static str| {
-        let flags = [
-            "forget",
-            "--principal",
-            principal,
-            "--limit",
-            "1",
-            "--reason",
-            "erasure request 8",
-            "--by",
-            "ada",
-            "--yes",
-        ];
-        hapax(directory.path(), &keys(&flags))
+        let line = format!(
+            "forget --principal '{principal}' --limit 1 --reason 'erasure request 8' --by ada --yes"
+        );
+        keys(&directory, &line)
     };
     let said = forget("bob");
-    assert_eq!(
-        (said.code, said.stdout.as_str()),
-        (2, ""),
-        "{}",
-        said.stderr
-    );
-    assert!(
-        said.stderr.contains("these may be several people"),
-        "{}",
-        said.stderr
-    );
+    said.assert_lines(2, 0);
+    said.assert_told("these may be several people");
     let first = forget("header:x-user bob");
-    assert_eq!(
-        (first.code, first.stdout.lines().count()),
-        (1, 1),
-        "{}",
-        first.stderr
-    );
+    first.assert_lines(1, 1);
     let second = forget("header:x-user bob");
-    assert_eq!(
-        (second.code, second.stdout.lines().count()),
-        (0, 1),
-        "{}",
-        second.stderr
-    );
-    assert!(
-        second
-            .stderr
-            .contains("of which 2 have neither an answer nor a fingerprint"),
-        "{}",
-        second.stderr
-    );
+    second.assert_lines(0, 1);
+    second.assert_told("of which 2 have neither an answer nor a fingerprint");
 }
 
 #[tokio::test]
 async fn filters_hold_together() {
     let directory = directory().await;
-    let listed = |args: &[&'static str]| {
-        let said = hapax(directory.path(), &keys(&[&["list"][..], args].concat()));
+    let listed = |line: &str| {
+        let said = keys(&directory, &format!("list {line}"));
         assert_eq!(
             said.code,
             i32::from(said.stdout.is_empty()),
-            "{args:?}: {}",
+            "{line}: {}",
             said.stderr
         );
         let keys = said
@@ -368,23 +249,20 @@ async fn filters_hold_together() {
         keys.sort();
         keys.join(" ")
     };
+    assert_eq!(listed("--state unknown"), "killed order-2 order-3 order-3");
     assert_eq!(
-        listed(&["--state", "unknown"]),
-        "killed order-2 order-3 order-3"
-    );
-    assert_eq!(
-        listed(&["--state", "unknown", "--path", "/v1/charges"]),
+        listed("--state unknown --path /v1/charges"),
         "order-2 order-3"
     );
-    assert_eq!(listed(&["--path", "/v1/orders/*"]), "k 4");
-    assert_eq!(listed(&["--method", "patch"]), "k 4");
+    assert_eq!(listed("--path /v1/orders/*"), "k 4");
+    assert_eq!(listed("--method patch"), "k 4");
     assert_eq!(
-        listed(&["--principal", "(anonymous)", "--state", "completed"]),
+        listed("--principal (anonymous) --state completed"),
         "bytes order-1"
     );
-    assert_eq!(listed(&["--older-than", "1h"]), "");
-    assert_eq!(listed(&["--newer-than", "1h", "--state", "failed"]), "k 4");
-    assert_eq!(listed(&["--state", "running"]), "");
+    assert_eq!(listed("--older-than 1h"), "");
+    assert_eq!(listed("--newer-than 1h --state failed"), "k 4");
+    assert_eq!(listed("--state running"), "");
 }
 
 #[tokio::test]
@@ -392,160 +270,73 @@ async fn what_is_not_there_to_ask_for_is_refused() {
     let directory = directory().await;
     for (args, code, word) in [
         (
-            &[
-                "keys",
-                "list",
-                "--state",
-                "lost",
-                "--store",
-                "sqlite:hapax.db",
-            ][..],
+            "keys list --state lost --store sqlite:hapax.db",
             2,
             "`lost` is no state",
         ),
         (
-            &["keys", "list", "--path", "v1", "--store", "sqlite:hapax.db"],
+            "keys list --path v1 --store sqlite:hapax.db",
             2,
             "begins with `/`",
         ),
         (
-            &[
-                "keys",
-                "list",
-                "--older-than",
-                "soon",
-                "--store",
-                "sqlite:hapax.db",
-            ],
+            "keys list --older-than soon --store sqlite:hapax.db",
             2,
             "`soon` is no duration",
         ),
         (
-            &[
-                "keys",
-                "list",
-                "--older-than",
-                "90",
-                "--store",
-                "sqlite:hapax.db",
-            ],
+            "keys list --older-than 90 --store sqlite:hapax.db",
             2,
             "`90` lacks its unit: write \"90s\"",
         ),
+        ("health --timeout 2", 2, "`2` lacks its unit: write \"2s\""),
+        ("demo --for 5", 2, "`5` lacks its unit: write \"5s\""),
         (
-            &["health", "--timeout", "2"],
-            2,
-            "`2` lacks its unit: write \"2s\"",
-        ),
-        (
-            &["demo", "--for", "5"],
-            2,
-            "`5` lacks its unit: write \"5s\"",
-        ),
-        (
-            &[
-                "keys",
-                "list",
-                "--limit",
-                "10001",
-                "--store",
-                "sqlite:hapax.db",
-            ],
+            "keys list --limit 10001 --store sqlite:hapax.db",
             2,
             "--json --by-id",
         ),
+        ("keys list --store hapax.db", 2, "write sqlite:hapax.db"),
+        ("keys list --store memory:", 2, "ask that one, with --admin"),
         (
-            &["keys", "list", "--store", "hapax.db"],
-            2,
-            "write sqlite:hapax.db",
-        ),
-        (
-            &["keys", "list", "--store", "memory:"],
-            2,
-            "ask that one, with --admin",
-        ),
-        (
-            &["keys", "list", "--store", "sqlite:other.db"],
+            "keys list --store sqlite:other.db",
             3,
             "there is no store file other.db",
         ),
         (
-            &["keys", "list", "--admin", "http://127.0.0.1:1"],
+            "keys list --admin http://127.0.0.1:1",
             3,
             "nobody answers at 127.0.0.1:1",
         ),
+        ("keys list --admin 127.0.0.1", 2, "http://HOST:PORT"),
+        ("keys show abc --store sqlite:hapax.db", 2, "is no id"),
         (
-            &["keys", "list", "--admin", "127.0.0.1"],
-            2,
-            "http://HOST:PORT",
-        ),
-        (
-            &["keys", "show", "abc", "--store", "sqlite:hapax.db"],
-            2,
-            "is no id",
-        ),
-        (
-            &["keys", "show", "0123456", "--store", "sqlite:hapax.db"],
+            "keys show 0123456 --store sqlite:hapax.db",
             1,
             "no key whose id begins with 0123456",
         ),
         (
-            &[
-                "keys",
-                "settle",
-                "--reason",
-                "r",
-                "--outcome",
-                "not-done",
-                "--store",
-                "sqlite:hapax.db",
-            ],
+            "keys settle --reason r --outcome not-done --store sqlite:hapax.db",
             2,
             "say which keys",
         ),
         (
-            &[
-                "keys",
-                "settle",
-                "0123456",
-                "--outcome",
-                "not-done",
-                "--store",
-                "sqlite:hapax.db",
-            ],
+            "keys settle 0123456 --outcome not-done --store sqlite:hapax.db",
             2,
             "--reason",
         ),
         (
-            &[
-                "keys",
-                "settle",
-                "0123456",
-                "--reason",
-                "r",
-                "--store",
-                "sqlite:hapax.db",
-            ],
+            "keys settle 0123456 --reason r --store sqlite:hapax.db",
             2,
             "--outcome",
         ),
         (
-            &[
-                "keys",
-                "settle",
-                "0123456",
-                "--reason",
-                "r",
-                "--outcome",
-                "done",
-                "--store",
-                "sqlite:hapax.db",
-            ],
+            "keys settle 0123456 --reason r --outcome done --store sqlite:hapax.db",
             2,
             "--without-answer",
         ),
     ] {
-        let said = hapax(directory.path(), args);
+        let said = run(&directory, args);
         assert_eq!(said.code, code, "{args:?}: {}", said.stderr);
         assert!(said.stderr.contains(word), "{args:?}: {}", said.stderr);
         assert_eq!(said.stdout, "", "{args:?}");
@@ -556,10 +347,7 @@ async fn what_is_not_there_to_ask_for_is_refused() {
 #[tokio::test]
 async fn json_has_one_object_a_line_and_whole_ids() {
     let directory = directory().await;
-    let said = hapax(
-        directory.path(),
-        &keys(&["list", "--json", "--method", "PATCH"]),
-    );
+    let said = keys(&directory, "list --json --method PATCH");
     assert_eq!(said.stdout.lines().count(), 1);
     assert!(
         said.stdout.contains("\\u202e") && !said.stdout.contains(['\u{202e}', '\u{1b}']),
@@ -573,32 +361,13 @@ async fn json_has_one_object_a_line_and_whole_ids() {
         (&object["state"], &object["status"], &object["answer_kept"]),
         (&"failed".into(), &404.into(), &true.into())
     );
-    let limited = hapax(
-        directory.path(),
-        &keys(&["list", "--json", "--by-id", "--limit", "3"]),
-    );
+    let limited = keys(&directory, "list --json --by-id --limit 3");
     assert_eq!(limited.stdout.lines().count(), 3);
     let last: serde_json::Value =
         serde_json::from_str(limited.stdout.lines().last().unwrap()).unwrap();
     let after = last["id"].as_str().unwrap();
-    assert!(
-        limited.stderr.contains(&format!("--after {after}")),
-        "{}",
-        limited.stderr
-    );
-    let rest = hapax(
-        directory.path(),
-        &[
-            "keys",
-            "list",
-            "--json",
-            "--by-id",
-            "--after",
-            after,
-            "--store",
-            "sqlite:hapax.db",
-        ],
-    );
+    limited.assert_told(&format!("--after {after}"));
+    let rest = keys(&directory, &format!("list --json --by-id --after {after}"));
     assert_eq!(rest.stdout.lines().count(), 4);
     assert!(!rest.stderr.contains("--after"), "{}", rest.stderr);
 }
@@ -635,15 +404,10 @@ async fn a_lost_attempt_is_shown_with_its_cause_and_the_command_that_settles_it(
         lost(&store, &charges(), key, loss).await;
     }
     drop(store);
-    let show = |args: &[&str]| {
-        hapax(
-            directory.path(),
-            &[&["keys", "show"], args, &STORE].concat(),
-        )
-    };
+    let show = |line: &str| keys(&directory, &format!("show {line}"));
     for (key, loss, sentence) in losses {
         let id = id(&charges(), key).to_string();
-        let said = show(&[&id]);
+        let said = show(&id);
         let status = match loss {
             Loss::Answered(status) | Loss::NotJoined(Some(status)) => status.to_string(),
             _ => "none known".to_owned(),
@@ -659,7 +423,7 @@ async fn a_lost_attempt_is_shown_with_its_cause_and_the_command_that_settles_it(
                 said.stdout
             );
         }
-        let json = show(&[&id, "--json"]);
+        let json = show(&format!("{id} --json"));
         let shown: serde_json::Value = serde_json::from_str(&json.stdout).expect("an object");
         assert_eq!(
             (&shown["cause"]["code"], &shown["cause"]["detail"]),
@@ -676,18 +440,9 @@ async fn a_lost_attempt_is_shown_with_its_cause_and_the_command_that_settles_it(
             .lines()
             .find(|line| line.contains("--without-answer"))
             .expect("a command");
-        let (words, reason) = command
-            .trim()
-            .strip_prefix("hapax ")
-            .and_then(|line| line.split_once(" --reason "))
-            .expect(command);
-        let args: Vec<_> = words
-            .split(' ')
-            .chain(["--reason", reason.trim_matches('\'')])
-            .collect();
-        let settled = hapax(directory.path(), &args);
-        assert_eq!(settled.code, 0, "{args:?}: {}", settled.stderr);
-        let after = show(&[&id]).stdout;
+        let line = command.trim().strip_prefix("hapax ").expect(command);
+        run(&directory, line).assert_code(0);
+        let after = show(&id).stdout;
         assert!(
             after.contains("state            completed\n")
                 && after.contains("request id       request-7\n"),
@@ -704,18 +459,8 @@ async fn a_lost_attempt_is_shown_with_its_cause_and_the_command_that_settles_it(
 async fn a_key_is_shown_by_the_beginning_of_its_id() {
     let directory = directory().await;
     let id = id(&charges(), "order-1").to_string();
-    let said = hapax(
-        directory.path(),
-        &[
-            "keys",
-            "show",
-            &id[..6],
-            "--answer",
-            "--store",
-            "sqlite:hapax.db",
-        ],
-    );
-    assert_eq!(said.code, 0, "{}", said.stderr);
+    let said = keys(&directory, &format!("show {} --answer", &id[..6]));
+    said.assert_code(0);
     for line in [
         &format!("id               {id}")[..],
         "state            completed",
@@ -746,34 +491,20 @@ async fn a_key_is_shown_by_the_beginning_of_its_id() {
         times.ends_with("(in 23h 59m)") || times.ends_with("(in 1d)"),
         "{times}"
     );
-    let without = hapax(
-        directory.path(),
-        &["keys", "show", &id, "--store", "sqlite:hapax.db"],
-    );
+    let without = keys(&directory, &format!("show {id}"));
     assert!(!without.stdout.contains("ch_1"), "{}", without.stdout);
 }
 
 #[tokio::test]
 async fn a_key_is_shown_by_what_the_caller_sent() {
     let directory = directory().await;
-    let by_key = |args: &[&'static str]| {
-        hapax(
-            directory.path(),
-            &keys(&[&["show", "--key"][..], args].concat()),
-        )
-    };
-    let found = by_key(&["order-2"]);
+    let by_key = |line: &str| keys(&directory, &format!("show --key {line}"));
+    let found = by_key("order-2");
     let id = id(&charges(), "order-2").to_string();
-    assert!(found.stdout.contains(&id), "{}", found.stderr);
-    let at_once = by_key(&[
-        "order-2",
-        "--path",
-        "/v1/charges",
-        "--principal",
-        "(anonymous)",
-    ]);
-    assert!(at_once.stdout.contains(&id), "{}", at_once.stderr);
-    let several = by_key(&["order-3"]);
+    found.assert_printed(&id);
+    let at_once = by_key("order-2 --path /v1/charges --principal (anonymous)");
+    at_once.assert_printed(&id);
+    let several = by_key("order-3");
     let listed = expected(&[
         (
             super::fixture::id(&refunds(), "order-3"),
@@ -790,25 +521,11 @@ async fn a_key_is_shown_by_what_the_caller_sent() {
         "{}",
         several.stderr
     );
-    assert!(
-        several
-            .stderr
-            .contains("2 records have this key: show one of them with `hapax keys show ID`"),
-        "{}",
-        several.stderr
-    );
-    let none = by_key(&["order-9"]);
-    assert_eq!(
-        (
-            none.code,
-            none.stderr
-                .contains("nothing matched --key order-9 among 7 keys")
-        ),
-        (1, true),
-        "{}",
-        none.stderr
-    );
-    let bytes = by_key(&["bytes", "--answer"]);
+    several.assert_told("2 records have this key: show one of them with `hapax keys show ID`");
+    let none = by_key("order-9");
+    none.assert_code(1);
+    none.assert_told("nothing matched --key order-9 among 7 keys");
+    let bytes = by_key("bytes --answer");
     assert!(
         bytes.stdout.contains("(2 bytes that are no text"),
         "{}",
@@ -820,46 +537,20 @@ async fn a_key_is_shown_by_what_the_caller_sent() {
 async fn an_unknown_is_settled_as_done_with_its_answer() {
     let directory = directory().await;
     let id = id(&charges(), "order-2").to_string();
-    let args = [
-        &[
-            "keys",
-            "settle",
-            &id[..8],
-            "--outcome",
-            "done",
-            "--status",
-            "201",
-            "--header",
-            "Content-Type: application/json",
-        ][..],
-        &[
-            "--body",
-            "-",
-            "--reason",
-            "ch_2 is in the ledger",
-            "--store",
-            "sqlite:hapax.db",
-        ],
-    ]
-    .concat();
+    let line = format!(
+        "keys settle {} --outcome done --status 201 --header 'Content-Type: application/json' \
+         --body - --reason 'ch_2 is in the ledger' --store sqlite:hapax.db",
+        &id[..8]
+    );
+    let args = words(&line);
     let said = hapax_with_input(directory.path(), &args, br#"{"id":"ch_2"}"#);
-    assert_eq!(said.code, 0, "{}", said.stderr);
-    assert!(said.stderr.contains("signed as ada@"), "{}", said.stderr);
+    said.assert_code(0);
+    said.assert_told("signed as ada@");
     assert_eq!(
         said.stdout,
         format!("settled\t{id}\tcompleted\tPOST /v1/charges\torder-2\n")
     );
-    let shown = hapax(
-        directory.path(),
-        &[
-            "keys",
-            "show",
-            &id,
-            "--answer",
-            "--store",
-            "sqlite:hapax.db",
-        ],
-    );
+    let shown = keys(&directory, &format!("show {id} --answer"));
     assert!(
         shown
             .stdout
@@ -868,14 +559,8 @@ async fn an_unknown_is_settled_as_done_with_its_answer() {
         shown.stdout
     );
     let again = hapax_with_input(directory.path(), &args, b"{}");
-    assert_eq!((again.code, again.stdout.as_str()), (1, ""));
-    assert!(
-        again
-            .stderr
-            .contains("only an unknown outcome can be settled"),
-        "{}",
-        again.stderr
-    );
+    again.assert_lines(1, 0);
+    again.assert_told("only an unknown outcome can be settled");
     assert!(
         again.stderr.ends_with("hapax: 1 of 1 key not settled\n"),
         "{}",
@@ -887,66 +572,28 @@ async fn an_unknown_is_settled_as_done_with_its_answer() {
 async fn settling_by_filter_shows_what_it_would_do_and_wants_a_yes() {
     let directory = directory().await;
     // One answer for several keys would be somebody else's for all but one.
-    let one_for_all = [
-        "settle",
-        "--path",
-        "/v1/**",
-        "--outcome",
-        "done",
-        "--status",
-        "201",
-        "--body",
-        "-",
-        "--reason",
-        "r",
-        "--yes",
-    ];
-    let said = hapax(directory.path(), &keys(&one_for_all));
-    assert_eq!(
-        (said.code, said.stdout.as_str()),
-        (2, ""),
-        "{}",
-        said.stderr
-    );
-    assert!(
-        said.stderr
-            .contains("this is about 4 keys, and an answer belongs to one"),
-        "{}",
-        said.stderr
-    );
-    let settle = keys(&[
-        "settle",
-        "--path",
-        "/v1/**",
-        "--outcome",
-        "not-done",
-        "--reason",
-        "the bank was down",
-        "--by",
-        "ops",
-    ]);
-    let said = hapax(directory.path(), &settle);
-    assert_eq!((said.code, said.stdout.as_str()), (2, ""));
-    assert!(
-        said.stderr
-            .contains("4 keys would be settled as not done: the next repeat of each RUNS it"),
-        "{}",
-        said.stderr
-    );
+    let one_for_all = "settle --path /v1/** --outcome done --status 201 --body - --reason r --yes";
+    let said = keys(&directory, one_for_all);
+    said.assert_lines(2, 0);
+    said.assert_told("this is about 4 keys, and an answer belongs to one");
+    let settle = "settle --path /v1/** --outcome not-done --reason 'the bank was down' --by ops";
+    let said = keys(&directory, settle);
+    said.assert_lines(2, 0);
+    said.assert_told("4 keys would be settled as not done: the next repeat of each RUNS it");
     assert!(
         said.stderr.contains("/v1/refunds") && said.stderr.contains("--yes"),
         "{}",
         said.stderr
     );
-    let unknown = keys(&["list", "--state", "unknown"]);
+    let unknown = "list --state unknown";
     assert_eq!(
-        hapax(directory.path(), &unknown).stdout.lines().count(),
+        keys(&directory, unknown).stdout.lines().count(),
         4,
         "nothing was changed"
     );
 
-    let said = hapax(directory.path(), &[&settle[..], &["--yes"]].concat());
-    assert_eq!(said.code, 0, "{}", said.stderr);
+    let said = keys(&directory, &format!("{settle} --yes"));
+    said.assert_code(0);
     let lines: Vec<_> = said.stdout.lines().collect();
     assert!(
         lines.len() == 4
@@ -955,14 +602,10 @@ async fn settling_by_filter_shows_what_it_would_do_and_wants_a_yes() {
                 .all(|line| line.starts_with("settled\t") && line.contains("\tretryable\t")),
         "{lines:?}"
     );
-    assert_eq!(hapax(directory.path(), &unknown).stdout, "");
-    let said = hapax(directory.path(), &settle);
-    assert_eq!(
-        (said.code, said.stderr.contains("nothing to do")),
-        (1, true),
-        "{}",
-        said.stderr
-    );
+    assert_eq!(keys(&directory, unknown).stdout, "");
+    let said = keys(&directory, settle);
+    said.assert_code(1);
+    said.assert_told("nothing to do");
 }
 
 #[tokio::test]
@@ -972,30 +615,14 @@ async fn part_of_a_change_that_fails_is_told_and_ends_badly() {
         id(&charges(), "order-3").to_string(),
         id(&charges(), "order-1").to_string(),
     );
-    let args = [
-        "keys",
-        "settle",
-        &unknown,
-        &done,
-        "--outcome",
-        "done",
-        "--without-answer",
-        "--reason",
-        "r",
-        "--store",
-        "sqlite:hapax.db",
-    ];
-    let said = hapax(directory.path(), &args);
+    let line = format!("settle {unknown} {done} --outcome done --without-answer --reason r");
+    let said = keys(&directory, &line);
     assert_eq!(said.code, 1);
     assert_eq!(
         said.stdout,
         format!("settled\t{unknown}\tcompleted\tPOST /v1/charges\torder-3\n")
     );
-    assert!(
-        said.stderr.contains(&format!("not settled: {done}: ")),
-        "{}",
-        said.stderr
-    );
+    said.assert_told(&format!("not settled: {done}: "));
     assert!(
         said.stderr.ends_with("hapax: 1 of 2 keys not settled\n"),
         "{}",
@@ -1007,34 +634,16 @@ async fn part_of_a_change_that_fails_is_told_and_ends_badly() {
 async fn a_forgotten_answer_is_gone_and_its_key_stays() {
     let directory = directory().await;
     let id = id(&charges(), "order-1").to_string();
-    let said = hapax(
-        directory.path(),
-        &[
-            "keys",
-            "forget",
-            &id,
-            "--reason",
-            "erasure request 7",
-            "--store",
-            "sqlite:hapax.db",
-        ],
+    let said = keys(
+        &directory,
+        &format!("forget {id} --reason 'erasure request 7'"),
     );
-    assert_eq!(said.code, 0, "{}", said.stderr);
+    said.assert_code(0);
     assert_eq!(
         said.stdout,
         format!("forgotten\t{id}\texpired (completed)\tPOST /v1/charges\torder-1\n")
     );
-    let shown = hapax(
-        directory.path(),
-        &[
-            "keys",
-            "show",
-            &id,
-            "--answer",
-            "--store",
-            "sqlite:hapax.db",
-        ],
-    );
+    let shown = keys(&directory, &format!("show {id} --answer"));
     for line in [
         "a repeat         gets 410 key-expired",
         "fingerprint      erased",
@@ -1054,27 +663,13 @@ async fn a_file_in_use_can_be_looked_at_and_says_who_can_change_it() {
     let _owner = Sqlite::open(directory.path().join("hapax.db"))
         .await
         .expect("a store");
-    assert_eq!(
-        hapax(directory.path(), &keys(&["list"]))
-            .stdout
-            .lines()
-            .count(),
-        7
-    );
+    assert_eq!(keys(&directory, "list").stdout.lines().count(), 7);
     let id = id(&charges(), "order-2").to_string();
-    let args = [
-        "keys",
-        "settle",
-        &id,
-        "--outcome",
-        "not-done",
-        "--reason",
-        "r",
-        "--store",
-        "sqlite:hapax.db",
-    ];
-    let said = hapax(directory.path(), &args);
-    assert_eq!((said.code, said.stdout.as_str()), (3, ""));
+    let said = keys(
+        &directory,
+        &format!("settle {id} --outcome not-done --reason r"),
+    );
+    said.assert_lines(3, 0);
     let process = format!("in use by process {}", std::process::id());
     assert!(
         said.stderr.contains(&process) && said.stderr.contains("--admin"),
@@ -1091,20 +686,16 @@ async fn without_flags_the_file_here_is_found_and_else_it_is_said_what_to_do() {
         return;
     }
     let directory = directory().await;
-    let said = hapax(directory.path(), &["keys", "list"]);
+    let said = run(&directory, "keys list");
     assert_eq!(
         (said.code, said.stderr.as_str()),
         (0, "looking into the store file hapax.db\n")
     );
     let empty = tempfile::tempdir().unwrap();
-    let said = hapax(empty.path(), &["keys", "list"]);
+    let said = run(&empty, "keys list");
     assert_eq!(said.code, 3);
-    assert!(
-        said.stderr.contains(
-            "--admin http://HOST:PORT, --store sqlite:FILE or --store postgres://USER@HOST/DATABASE"
-        ),
-        "{}",
-        said.stderr
+    said.assert_told(
+        "--admin http://HOST:PORT, --store sqlite:FILE or --store postgres://USER@HOST/DATABASE",
     );
     assert_eq!(
         std::fs::read_dir(empty.path()).unwrap().count(),

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::fixture::{Said, charges, hapax, id};
+use super::fixture::{charges, hapax, id};
+use super::harness::{Said, words};
 
 fn requests(files: &[(&str, &str)]) -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("a directory");
@@ -23,9 +24,9 @@ fn one_request_shows_what_counts() {
     let directory = requests(&[("a.http", A)]);
     let said = run(
         directory.path(),
-        &["a.http", "--mode", "json", "--header", "X-Tenant"],
+        &words("a.http --mode json --header X-Tenant"),
     );
-    assert_eq!(said.code, 0, "{}", said.stderr);
+    said.assert_code(0);
     let (first, rest) = said.stdout.split_once('\n').unwrap();
     assert!(
         first.starts_with("fingerprint              ") && first.len() == 25 + 64,
@@ -88,13 +89,13 @@ fn the_same_request_in_another_spelling_is_the_same() {
     );
     let directory = requests(&[("a", A), ("b", &respelled)]);
     for mode in [&["--mode", "json"][..], &[]] {
-        let said = run(directory.path(), &[&["--explain", "a", "b"], mode].concat());
+        let said = run(directory.path(), &[&words("--explain a b"), mode].concat());
         assert_eq!(
             (said.code, said.stdout.as_str(), said.stderr.as_str()),
             (0, "the same request\n", "")
         );
     }
-    let said = run(directory.path(), &["--explain", "a", "b", "--mode", "raw"]);
+    let said = run(directory.path(), &words("--explain a b --mode raw"));
     assert_eq!(
         (said.code, said.stdout.as_str()),
         (
@@ -110,15 +111,7 @@ fn each_part_that_differs_is_named() {
     let directory = requests(&[("a", A), ("b", other)]);
     let said = run(
         directory.path(),
-        &[
-            "--explain",
-            "a",
-            "b",
-            "--mode",
-            "json",
-            "--header",
-            "x-tenant",
-        ],
+        &words("--explain a b --mode json --header x-tenant"),
     );
     let expected = "\
 method
@@ -145,7 +138,7 @@ body at /items
         said.stderr,
         "hapax: the requests differ: with the same key the second gets 422 key-reused\n"
     );
-    let said = run(directory.path(), &["--explain", "a", "b", "--json"]);
+    let said = run(directory.path(), &words("--explain a b --json"));
     let object: serde_json::Value = serde_json::from_str(&said.stdout).expect("an object");
     assert_eq!(
         (&object["same"], &object["differences"][0]["part"]),
@@ -162,7 +155,7 @@ fn values_may_be_left_out_or_singled_out() {
     let code = |args: &[&str]| {
         run(
             directory.path(),
-            &[&["--explain", "a", "b"][..], args].concat(),
+            &[&words("--explain a b")[..], args].concat(),
         )
         .code
     };
@@ -172,12 +165,12 @@ fn values_may_be_left_out_or_singled_out() {
         (code(&["--mode", "raw"]), code(&["--mode", "bytes"])),
         (1, 1)
     );
-    assert_eq!(code(&["--mode", "json", "--omit", "/note"]), 0);
-    assert_eq!(code(&["--mode", "json", "--only", "/amount"]), 0);
-    assert_eq!(code(&["--mode", "json", "--only", "/note"]), 1);
+    assert_eq!(code(&words("--mode json --omit /note")), 0);
+    assert_eq!(code(&words("--mode json --only /amount")), 0);
+    assert_eq!(code(&words("--mode json --only /note")), 1);
     assert_eq!(code(&["--omit", "/note"]), 2);
-    assert_eq!(code(&["--mode", "json", "--omit", "note"]), 2);
-    assert_eq!(code(&["--principal", "ada", "--namespace", "shop"]), 1);
+    assert_eq!(code(&words("--mode json --omit note")), 2);
+    assert_eq!(code(&words("--principal ada --namespace shop")), 1);
 }
 
 #[test]
@@ -205,23 +198,19 @@ fn a_configuration_says_what_counts_on_the_route() {
         (explain("omits.toml").code, explain("raw.toml").code),
         (0, 1)
     );
-    let said = run(directory.path(), &["a", "--config", "omits.toml"]);
+    let said = run(directory.path(), &words("a --config omits.toml"));
     assert!(
         said.stdout.contains("omit /note") && said.stdout.contains("shop"),
         "{}",
         said.stdout
     );
     assert_eq!(
-        run(
-            directory.path(),
-            &["a", "--config", "omits.toml", "--mode", "raw"]
-        )
-        .code,
+        run(directory.path(), &words("a --config omits.toml --mode raw")).code,
         2,
         "one of them says it"
     );
     assert_eq!(
-        run(directory.path(), &["a", "--config", "none.toml"]).code,
+        run(directory.path(), &words("a --config none.toml")).code,
         2
     );
 }
@@ -229,7 +218,7 @@ fn a_configuration_says_what_counts_on_the_route() {
 #[test]
 fn why_json_counts_byte_for_byte_is_said() {
     let directory = requests(&[("a", &A.replace("note", "amount")), ("b", A)]);
-    let said = run(directory.path(), &["--explain", "a", "b", "--mode", "json"]);
+    let said = run(directory.path(), &words("--explain a b --mode json"));
     let expected = "body is compared\n  a: byte for byte, 28 bytes, because the name \"amount\" is in one object twice\n  b: as JSON\n";
     assert_eq!((said.code, said.stdout.as_str()), (1, expected));
 }
@@ -253,23 +242,16 @@ fn multipart_differs_by_parts() {
         ("c", &request("y22", "six")),
     ]);
     assert_eq!(
-        run(
-            directory.path(),
-            &["--explain", "a", "b", "--mode", "multipart"]
-        )
-        .stdout,
+        run(directory.path(), &words("--explain a b --mode multipart")).stdout,
         "the same request\n"
     );
-    let said = run(
-        directory.path(),
-        &["--explain", "a", "c", "--mode", "multipart"],
-    );
+    let said = run(directory.path(), &words("--explain a c --mode multipart"));
     assert_eq!(
         (said.code, said.stdout.as_str()),
         (1, "body, part 2 at byte 46\n  a: two\n  b: six\n")
     );
     assert!(
-        run(directory.path(), &["a", "--mode", "multipart"])
+        run(directory.path(), &words("a --mode multipart"))
             .stdout
             .contains("as multipart, 2 parts")
     );
@@ -283,7 +265,7 @@ fn what_is_no_request_is_refused() {
         (&["none"], "none could not be read"),
         (&["a", "a"], "--explain"),
         (&["--explain", "a"], "two files"),
-        (&["a", "--header", "a b"], "not the name of a header field"),
+        (&words("a --header 'a b'"), "not the name of a header field"),
     ] {
         let said = run(directory.path(), args);
         assert_eq!((said.code, said.stdout.as_str()), (2, ""), "{args:?}");

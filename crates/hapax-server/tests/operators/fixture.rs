@@ -1,8 +1,6 @@
 //! A store with one key in each situation, and the program to look at it.
 
-use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,44 +11,23 @@ use hapax::core::store::{Change, Claim, Finish, Lifetime, Written};
 use hapax::core::{Condition, Put};
 use hapax::{Answer, Key, Principal, RecordId, RequestId, Scope, Sqlite, Store};
 
-/// What the program said.
-pub(super) struct Said {
-    pub(super) code: i32,
-    pub(super) stdout: String,
-    pub(super) stderr: String,
-}
+use super::harness::{self, Said, said_to};
 
 /// Runs `hapax` in a directory.
-pub(super) fn hapax(directory: &Path, args: &[&str]) -> Said {
+pub fn hapax(directory: &Path, args: &[&str]) -> Said {
     hapax_with_input(directory, args, b"")
 }
 
-pub(super) fn hapax_with_input(directory: &Path, args: &[&str], input: &[u8]) -> Said {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
-    command
-        .args(args)
-        .current_dir(directory)
-        .env("USER", "ada")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut child = command.spawn().expect("the program is built");
-    // It may end without reading.
-    let _ = child.stdin.take().expect("piped").write_all(input);
-    said(child.wait_with_output().expect("it ends"))
-}
-
-pub(super) fn said(output: Output) -> Said {
-    let text = |bytes| String::from_utf8(bytes).expect("what is printed is text");
-    Said {
-        code: output.status.code().expect("it exits"),
-        stdout: text(output.stdout),
-        stderr: text(output.stderr),
-    }
+pub fn hapax_with_input(directory: &Path, args: &[&str], input: &[u8]) -> Said {
+    let mut command = harness::hapax();
+    said_to(
+        command.args(args).current_dir(directory).env("USER", "ada"),
+        input,
+    )
 }
 
 /// What a record is of.
-pub(super) fn scope(principal: Principal, method: &str, path: &str) -> Arc<Scope> {
+pub fn scope(principal: Principal, method: &str, path: &str) -> Arc<Scope> {
     Arc::new(Scope {
         namespace: "default".into(),
         principal,
@@ -59,17 +36,12 @@ pub(super) fn scope(principal: Principal, method: &str, path: &str) -> Arc<Scope
     })
 }
 
-pub(super) fn id(scope: &Scope, key: &str) -> RecordId {
+pub fn id(scope: &Scope, key: &str) -> RecordId {
     RecordId::of(scope, &Key::new(key).unwrap())
 }
 
 /// Begins an attempt.
-pub(super) async fn claim(
-    store: &dyn Store,
-    scope: &Arc<Scope>,
-    key: &str,
-    lease: Duration,
-) -> Fence {
+pub async fn claim(store: &dyn Store, scope: &Arc<Scope>, key: &str, lease: Duration) -> Fence {
     let head = RequestHead {
         scope,
         target: &scope.path,
@@ -98,7 +70,7 @@ pub(super) async fn claim(
 }
 
 /// Begins and ends one.
-pub(super) async fn ended(
+pub async fn ended(
     store: &dyn Store,
     scope: &Arc<Scope>,
     key: &str,
@@ -121,7 +93,7 @@ pub(super) async fn ended(
 }
 
 /// Begins one and loses it.
-pub(super) async fn lost(store: &dyn Store, scope: &Arc<Scope>, key: &str, loss: Loss) {
+pub async fn lost(store: &dyn Store, scope: &Arc<Scope>, key: &str, loss: Loss) {
     let lifetime = Lifetime::default();
     finish(
         store,
@@ -153,15 +125,15 @@ async fn finish(store: &dyn Store, scope: &Arc<Scope>, key: &str, finish: Finish
     );
 }
 
-pub(super) fn charges() -> Arc<Scope> {
+pub fn charges() -> Arc<Scope> {
     scope(Principal::Anonymous, "POST", "/v1/charges")
 }
 
-pub(super) fn refunds() -> Arc<Scope> {
+pub fn refunds() -> Arc<Scope> {
     scope(Principal::Anonymous, "POST", "/v1/refunds")
 }
 
-pub(super) fn orders() -> Arc<Scope> {
+pub fn orders() -> Arc<Scope> {
     scope(
         Principal::named("eve\u{202e}\u{1b}[2J"),
         "PATCH",
@@ -171,7 +143,7 @@ pub(super) fn orders() -> Arc<Scope> {
 
 /// One of each: a charge that is done, two charges and a refund that nobody knows of, an order that
 /// was refused, an answer of bytes. The last attempt is left running.
-pub(super) async fn fill(store: &dyn Store) {
+pub async fn fill(store: &dyn Store) {
     let created = Answer {
         headers: vec![
             ("content-type".to_owned(), "application/json".into()),
@@ -210,7 +182,7 @@ pub(super) async fn fill(store: &dyn Store) {
 }
 
 /// Keys of callers whom several sources call bob, and of another.
-pub(super) async fn fill_people(store: &dyn Store) {
+pub async fn fill_people(store: &dyn Store) {
     for (principal, key) in [
         ("header:x-user bob", "b-1"),
         ("header:x-user bob", "b-2"),
@@ -245,7 +217,7 @@ pub(super) async fn fill_people(store: &dyn Store) {
 }
 
 /// A directory with such a store in `hapax.db`, owned by nobody.
-pub(super) async fn directory() -> tempfile::TempDir {
+pub async fn directory() -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("a directory");
     let store = Sqlite::open(directory.path().join("hapax.db"))
         .await
@@ -255,7 +227,7 @@ pub(super) async fn directory() -> tempfile::TempDir {
 }
 
 /// Lines without their sixth column, the age.
-pub(super) fn without_age(table: &str) -> Vec<String> {
+pub fn without_age(table: &str) -> Vec<String> {
     let line = |line: &str| {
         line.split('\t')
             .enumerate()

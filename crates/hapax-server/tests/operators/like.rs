@@ -1,7 +1,7 @@
 //! What a page says a command prints, against what it prints.
 
 /// Whether a text is what is expected, where `…` stands for anything on a line.
-pub(crate) fn is_like(expected: &str, text: &str) -> bool {
+pub fn is_like(expected: &str, text: &str) -> bool {
     let (expected, text): (Vec<_>, Vec<_>) = (
         expected.trim_end().lines().collect(),
         text.trim_end().lines().collect(),

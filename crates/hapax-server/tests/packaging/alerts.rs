@@ -7,7 +7,7 @@ use std::process::Command;
 use hapax_server::telemetry::Metrics;
 use hapax_testkit::origin::{Origin, Step};
 
-use super::program::Program;
+use super::harness::{Program, hapax, words};
 use super::promql::Offered;
 use super::tools::{needed, ran, root, run, text, yaml};
 
@@ -62,7 +62,7 @@ fn promtool_takes_the_rules_and_every_alert_fires_when_it_should() {
         ],
     );
     let said = ran(Command::new(promtool)
-        .args(["test", "rules", "alerts_test.yml"])
+        .args(words("test rules alerts_test.yml"))
         .current_dir(root().join("packaging/prometheus")));
     assert!(said.contains("SUCCESS"), "{said}");
 }
@@ -123,15 +123,15 @@ async fn every_alert_is_about_what_a_gateway_has() {
     let offered = offered().await;
     let checked: usize = alerts()
         .iter()
-        .map(|alert| offered.check(&alert.name, &alert.expression, &words()))
+        .map(|alert| offered.check(&alert.name, &alert.expression, &used()))
         .sum();
     assert!(checked >= 20, "{checked}");
 }
 
 /// What a gateway offers that has had a bit of everything.
-pub(crate) async fn offered() -> Offered {
+pub async fn offered() -> Offered {
     let directory = tempfile::tempdir().unwrap();
-    let upstream = Origin::start().await.unwrap();
+    let upstream = Origin::start().await;
     let config = directory.path().join("hapax.toml");
     let settings = format!(
         "listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\nstore = \"sqlite:hapax.db\"\n[upstream]\nurl = \"http://{}\"\n\
@@ -139,9 +139,9 @@ pub(crate) async fn offered() -> Offered {
         upstream.address()
     );
     std::fs::write(&config, settings).unwrap();
-    let program = Program::start(
-        Command::new(env!("CARGO_BIN_EXE_hapax"))
-            .args(["serve", "--log", "text", "--config"])
+    let program = Program::serve(
+        hapax()
+            .args(words("serve --log text --config"))
             .arg(&config),
     );
     assert!(
@@ -179,7 +179,7 @@ pub(crate) async fn offered() -> Offered {
 }
 
 /// The words of rejections, where they are written: a scrape has only those that happened.
-pub(crate) fn words() -> BTreeSet<String> {
+pub fn used() -> BTreeSet<String> {
     text("crates/hapax-core/src/rejection.rs")
         .split('"')
         .map(str::to_owned)

@@ -7,28 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hapax_testkit::origin::Origin;
-use rustix::process::Signal;
 
-use super::program::{Program, charge};
-use super::tools::{ended, hapax, ran};
+use super::harness::{Program, Signal, hapax, send, serve_on, words};
+use super::tools::{ended, ran};
 
 fn gateway(directory: &Path, store: &str, upstream: &Origin) -> Program {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
-    command.args([
-        "serve",
-        "--listen",
-        "127.0.0.1:0",
-        "--admin",
-        "127.0.0.1:0",
-        "--log",
-        "text",
-    ]);
-    command.args([
-        "--store",
-        &format!("sqlite:{}", directory.join(store).display()),
-    ]);
-    command.args(["--upstream", &format!("http://{}", upstream.address())]);
-    Program::start(&mut command)
+    let store = format!("sqlite:{}", directory.join(store).display());
+    serve_on(&store, upstream.address())
 }
 
 fn backup(directory: &Path, to: &str) -> Command {
@@ -47,7 +32,7 @@ fn backup(directory: &Path, to: &str) -> Command {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backup_of_a_store_in_use_replays_what_was_acknowledged_and_says_that_it_is_one() {
     let directory = tempfile::tempdir().unwrap();
-    let upstream = Origin::start().await.unwrap();
+    let upstream = Origin::start().await;
     let mut program = gateway(directory.path(), "hapax.db", &upstream);
     for n in 0..20 {
         assert!(
@@ -65,8 +50,13 @@ async fn a_backup_of_a_store_in_use_replays_what_was_acknowledged_and_says_that_
             let mut written = 0;
             while !is_over.load(Ordering::SeqCst) {
                 assert!(
-                    charge(clients, &format!("meanwhile-{written}"), b"amount=1")
-                        .starts_with("HTTP/1.1 200")
+                    send(
+                        clients,
+                        "POST /charges",
+                        &format!("meanwhile-{written}"),
+                        b"amount=1"
+                    )
+                    .starts_with("HTTP/1.1 200")
                 );
                 written += 1;
             }
@@ -115,7 +105,7 @@ async fn a_backup_of_a_store_in_use_replays_what_was_acknowledged_and_says_that_
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_overwritten_and_mistakes_say_what_to_do() {
     let directory = tempfile::tempdir().unwrap();
-    let upstream = Origin::start().await.unwrap();
+    let upstream = Origin::start().await;
     let mut program = gateway(directory.path(), "hapax.db", &upstream);
     program.charge("k", b"amount=1");
     program.signal(Signal::TERM);
@@ -141,18 +131,13 @@ async fn nothing_is_overwritten_and_mistakes_say_what_to_do() {
         !is_well && said.contains("see whether there is room"),
         "{said}"
     );
-    let (is_well, said) = ended(hapax().args([
-        "store",
-        "backup",
-        "--store",
-        "sqlite:/nowhere/hapax.db",
-        "copy",
-    ]));
+    let (is_well, said) =
+        ended(hapax().args(words("store backup --store sqlite:/nowhere/hapax.db copy")));
     assert!(
         !is_well && said.contains("could not open the store"),
         "{said}"
     );
-    let (is_well, said) = ended(hapax().args(["store", "backup", "--store", "memory:", "copy"]));
+    let (is_well, said) = ended(hapax().args(words("store backup --store memory: copy")));
     assert!(
         !is_well && said.contains("give --store sqlite:FILE"),
         "{said}"

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::alerts::{offered, words};
+use super::alerts::{offered, used};
 use super::tools::{needed, run, text};
 
 fn panels() -> Vec<Value> {
@@ -65,7 +65,7 @@ fn every_panel_has_a_place_a_query_a_unit_and_a_word_on_what_it_means() {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_panel_is_of_what_a_gateway_has() {
     let offered = offered().await;
-    let (drawn, words) = (drawn(), words());
+    let (drawn, words) = (drawn(), used());
     let checked: usize = drawn
         .iter()
         .flat_map(|(title, _, all)| {

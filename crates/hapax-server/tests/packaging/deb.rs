@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::harness::words;
 use super::tools::{is_root, needed, ran, root, run, skipped};
 
 fn built(out: &Path) -> PathBuf {
@@ -48,11 +49,11 @@ fn the_package_holds_what_it_should_and_purging_it_leaves_the_state() {
     std::fs::write(system.join("var/lib/private/hapax/hapax.db"), "state").unwrap();
     let at = |what: &[&str]| {
         let mut command = Command::new(&dpkg);
-        command.arg(format!("--root={}", system.display())).args([
-            "--force-depends",
-            "--force-script-chrootless",
-            "--log=/dev/null",
-        ]);
+        command
+            .arg(format!("--root={}", system.display()))
+            .args(words(
+                "--force-depends --force-script-chrootless --log=/dev/null",
+            ));
         ran(command.args(what))
     };
     let said = at(&["--install", package.to_str().unwrap()]);
@@ -60,7 +61,7 @@ fn the_package_holds_what_it_should_and_purging_it_leaves_the_state() {
     assert!(ran(Command::new(system.join("usr/bin/hapax")).arg("-V")).starts_with("hapax "));
     // The sums hold for what was unpacked.
     ran(Command::new("md5sum")
-        .args(["--check", "--quiet", "var/lib/dpkg/info/hapax.md5sums"])
+        .args(words("--check --quiet var/lib/dpkg/info/hapax.md5sums"))
         .current_dir(&system));
 
     // What the operator wrote survives an upgrade and a removal, and goes with a purge; the state

@@ -2,13 +2,9 @@
 
 use std::io::Write as _;
 use std::net::TcpListener;
-use std::process::Command;
 
+use super::harness::{Program, Signal, hapax, serve};
 use hapax_testkit::origin::Origin;
-use rustix::process::Signal;
-
-use super::program::Program;
-use super::tools::hapax;
 
 fn asked(admin: &str, flags: &[&str]) -> (Option<i32>, String) {
     let output = hapax()
@@ -20,28 +16,18 @@ fn asked(admin: &str, flags: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8(said).unwrap())
 }
 
-fn gateway(upstream: &Origin, notice: &str) -> (Program, tempfile::TempDir) {
-    let directory = tempfile::tempdir().unwrap();
-    let config = directory.path().join("hapax.toml");
+fn gateway(upstream: &Origin, notice: &str) -> Program {
     let settings = format!(
         "listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\nstore = \"memory:\"\n[upstream]\nurl = \"http://{}\"\n[drain]\nnotice = \"{notice}\"\n",
         upstream.address()
     );
-    std::fs::write(&config, settings).unwrap();
-    (
-        Program::start(
-            Command::new(env!("CARGO_BIN_EXE_hapax"))
-                .args(["serve", "--log", "text", "--config"])
-                .arg(&config),
-        ),
-        directory,
-    )
+    serve(&settings)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ready_is_0_draining_is_1_and_gone_is_3() {
-    let upstream = Origin::start().await.unwrap();
-    let (mut program, _directory) = gateway(&upstream, "1h");
+    let upstream = Origin::start().await;
+    let mut program = gateway(&upstream, "1h");
     let admin = format!("http://{}", program.admin);
     assert_eq!(asked(&admin, &[]), (Some(0), "ready\n".to_owned()));
     program.signal(Signal::TERM);

@@ -8,10 +8,9 @@ use std::process::Command;
 
 use hapax_server::config::file;
 use hapax_testkit::origin::Origin;
-use rustix::process::Signal;
 
-use super::program::Program;
-use super::tools::{documents, hapax, is_root, needed, ran, root, run, skipped, text, yaml};
+use super::harness::{Program, Signal, hapax};
+use super::tools::{documents, is_root, needed, ran, root, run, skipped, text, yaml};
 
 const DOCKERFILE: &str = "packaging/docker/Dockerfile";
 
@@ -338,7 +337,7 @@ async fn a_root_that_cannot_be_written_is_enough() {
         .unwrap();
     }
 
-    let upstream = Origin::start().await.unwrap();
+    let upstream = Origin::start().await;
     let script = format!(
         "set -e; mount --bind {root} {root}; mount --bind {state} {root}/var/lib/hapax; mount --bind {spill} {root}/var/spool/hapax; mount -o remount,bind,ro {root}; \
          ! touch {root}/var/lib/probe 2>/dev/null; exec setpriv --no-new-privs chroot --userspec={user} {root} \"$@\"",
@@ -377,7 +376,7 @@ async fn a_root_that_cannot_be_written_is_enough() {
     let variables = variables
         .split(' ')
         .filter_map(|variable| variable.split_once('='));
-    let mut program = Program::start(
+    let mut program = Program::serve(
         command
             .env_clear()
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::tools::{ended, hapax, needed, ran};
+use super::harness::{hapax, words};
+use super::tools::{ended, needed, ran};
 
 fn pages() -> (tempfile::TempDir, Vec<std::path::PathBuf>) {
     let directory = tempfile::tempdir().unwrap();
@@ -66,7 +67,7 @@ fn every_page_is_shown_without_a_warning() {
     for page in &pages {
         let mut command = Command::new(&man);
         command
-            .args(["--warnings=all", "--encoding=UTF-8", "--local-file"])
+            .args(words("--warnings=all --encoding=UTF-8 --local-file"))
             .arg(page)
             .env("MANWIDTH", "80")
             .env("LC_ALL", "C.UTF-8");
@@ -88,15 +89,15 @@ fn every_page_is_shown_without_a_warning() {
 
 #[test]
 fn a_page_is_printed_by_the_words_of_its_command() {
-    assert!(ran(hapax().args(["man", "keys", "settle"])).contains("hapax\\-keys\\-settle"));
-    let (is_well, said) = ended(hapax().args(["man", "keys", "sttle"]));
+    assert!(ran(hapax().args(words("man keys settle"))).contains("hapax\\-keys\\-settle"));
+    let (is_well, said) = ended(hapax().args(words("man keys sttle")));
     assert!(
         !is_well
             && said
                 .contains("`hapax keys` has no command `sttle`: it has list, show, settle, forget"),
         "{said}"
     );
-    let (is_well, said) = ended(hapax().args(["man", "--out", "/proc/nowhere"]));
+    let (is_well, said) = ended(hapax().args(words("man --out /proc/nowhere")));
     assert!(!is_well && said.contains("choose another --out"), "{said}");
     assert!(!Path::new("/proc/nowhere").exists());
 }

@@ -5,31 +5,16 @@ use std::process::Command;
 
 use hapax_testkit::origin::{Origin, Step};
 
+use super::harness::serve_on;
 use super::like::is_like;
-use super::program::Program;
 use super::tools::{ended, text};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_way_out_of_an_unknown_is_as_the_page_says() {
     let directory = tempfile::tempdir().unwrap();
-    let upstream = Origin::start().await.unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
-    command.args([
-        "serve",
-        "--listen",
-        "127.0.0.1:0",
-        "--admin",
-        "127.0.0.1:0",
-        "--log",
-        "text",
-        "--store",
-    ]);
-    command.arg(format!(
-        "sqlite:{}",
-        directory.path().join("hapax.db").display()
-    ));
-    let program =
-        Program::start(command.args(["--upstream", &format!("http://{}", upstream.address())]));
+    let upstream = Origin::start().await;
+    let store = format!("sqlite:{}", directory.path().join("hapax.db").display());
+    let program = serve_on(&store, upstream.address());
     // Two customers at once: what is said of one must not be said of the other.
     for key in ["order-17", "order-18"] {
         upstream.script([Step::Read, Step::Reset]);

@@ -7,18 +7,18 @@ use std::collections::{BTreeMap, BTreeSet};
 const ADDED: [&str; 3] = ["job", "instance", "le"];
 
 /// A label, and the values of it that are written out.
-pub(crate) type Matcher = (String, Vec<String>);
+pub type Matcher = (String, Vec<String>);
 
 /// What an expression speaks of.
 #[derive(Debug, Default)]
-pub(crate) struct Names {
+pub struct Names {
     /// The metrics, each with what it is chosen by.
-    pub(crate) chosen: Vec<(String, Vec<Matcher>)>,
+    pub chosen: Vec<(String, Vec<Matcher>)>,
     /// The labels that sums are kept apart by.
-    pub(crate) kept: Vec<String>,
+    pub kept: Vec<String>,
 }
 
-pub(crate) fn names(expression: &str) -> Names {
+pub fn names(expression: &str) -> Names {
     let mut names = Names::default();
     let mut rest = expression;
     while let Some(at) = rest.find("hapax_") {
@@ -69,7 +69,7 @@ fn split(matchers: &str) -> Vec<Matcher> {
 }
 
 /// What a gateway has to offer, by the names of metrics.
-pub(crate) struct Offered(BTreeMap<String, Family>);
+pub struct Offered(BTreeMap<String, Family>);
 
 #[derive(Default)]
 struct Family {
@@ -80,7 +80,7 @@ struct Family {
 
 impl Offered {
     /// Reads a scrape. A family without a series yet is known by its type alone.
-    pub(crate) fn read(scrape: &str) -> Offered {
+    pub fn read(scrape: &str) -> Offered {
         let mut offered: BTreeMap<String, Family> = BTreeMap::new();
         for line in scrape.lines() {
             if let Some((name, kind)) = line
@@ -114,7 +114,7 @@ impl Offered {
     /// Panics unless the gateway offers what the expression speaks of. `words` are further values
     /// of labels that a scrape need not have.
     #[track_caller]
-    pub(crate) fn check(&self, place: &str, expression: &str, words: &BTreeSet<String>) -> usize {
+    pub fn check(&self, place: &str, expression: &str, words: &BTreeSet<String>) -> usize {
         let names = names(expression);
         for (metric, matchers) in &names.chosen {
             let labels = &self
@@ -154,7 +154,7 @@ impl Offered {
     }
 
     /// The metrics of which a scrape had no series, so that their labels could not be looked at.
-    pub(crate) fn without_series(&self) -> Vec<&str> {
+    pub fn without_series(&self) -> Vec<&str> {
         self.0
             .iter()
             .filter(|(_, family)| !family.has_series)

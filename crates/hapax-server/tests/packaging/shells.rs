@@ -2,7 +2,8 @@
 
 use std::process::Command;
 
-use super::tools::{ended, hapax, needed, ran, run};
+use super::harness::{hapax, words};
+use super::tools::{ended, needed, ran, run};
 
 /// Sources the script and asks for what completes these words, as bash does on a tab.
 const BASH: &str = r#"
@@ -39,7 +40,7 @@ fn bash_completes_commands_flags_and_values() {
     };
     assert_eq!(completed(&["hapax", "ke"]), ["keys"]);
     assert_eq!(completed(&["hapax", "keys", "sett"]), ["settle"]);
-    assert_eq!(completed(&["hapax", "serve", "--ups"]), ["--upstream"]);
+    assert_eq!(completed(&words("hapax serve --ups")), ["--upstream"]);
     assert_eq!(completed(&["hapax", "completions", "zs"]), ["zsh"]);
     assert!(
         !completed(&["hapax", ""])

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 /// The root of the project.
-pub(crate) fn root() -> PathBuf {
+pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../..")
         .canonicalize()
@@ -14,34 +14,27 @@ pub(crate) fn root() -> PathBuf {
 }
 
 /// A file of the project, as text.
-pub(crate) fn text(path: &str) -> String {
+pub fn text(path: &str) -> String {
     let path = root().join(path);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// A YAML file of the project, of one document.
-pub(crate) fn yaml(path: &str) -> serde_json::Value {
+pub fn yaml(path: &str) -> serde_json::Value {
     serde_saphyr::from_str(&text(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
 /// The documents of a YAML file of the project.
-pub(crate) fn documents(path: &str) -> Vec<serde_json::Value> {
+pub fn documents(path: &str) -> Vec<serde_json::Value> {
     let read = |document| {
         serde_saphyr::from_str(document).unwrap_or_else(|error| panic!("{path}: {error}"))
     };
     text(path).split("\n---\n").map(read).collect()
 }
 
-/// The program that was built.
-pub(crate) fn hapax() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
-    command.stdin(Stdio::null());
-    command
-}
-
 /// Where a tool is, if it is there: on the path, or among those that `./check needs` put beside the
 /// build.
-pub(crate) fn tool(name: &str) -> Option<PathBuf> {
+pub fn tool(name: &str) -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("tools");
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -51,7 +44,7 @@ pub(crate) fn tool(name: &str) -> Option<PathBuf> {
 }
 
 /// The tool, or nothing, which is said where nobody can miss it.
-pub(crate) fn needed(test: &str, name: &str) -> Option<PathBuf> {
+pub fn needed(test: &str, name: &str) -> Option<PathBuf> {
     let found = tool(name);
     if found.is_none() {
         skipped(test, &format!("there is no {name} here"));
@@ -59,27 +52,27 @@ pub(crate) fn needed(test: &str, name: &str) -> Option<PathBuf> {
     found
 }
 
-pub(crate) fn skipped(test: &str, why: &str) {
+pub fn skipped(test: &str, why: &str) {
     // Not by a macro: those write nothing for tests that pass.
     std::io::stderr()
         .write_all(format!("SKIPPED: {test}: {why}\n").as_bytes())
         .unwrap();
 }
 
-pub(crate) fn is_root() -> bool {
+pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
 /// Runs it to its end: what it wrote on both outputs, if it ended well.
 #[track_caller]
-pub(crate) fn ran(command: &mut Command) -> String {
+pub fn ran(command: &mut Command) -> String {
     let (is_well, said) = ended(command);
     assert!(is_well, "{command:?} did not end well:\n{said}");
     said
 }
 
 /// Runs it to its end: whether that was well, and what it wrote on both outputs.
-pub(crate) fn ended(command: &mut Command) -> (bool, String) {
+pub fn ended(command: &mut Command) -> (bool, String) {
     let Output {
         status,
         stdout,
@@ -100,6 +93,6 @@ pub(crate) fn ended(command: &mut Command) -> (bool, String) {
 
 /// Runs a tool with these arguments.
 #[track_caller]
-pub(crate) fn run<A: AsRef<OsStr>>(tool: &Path, args: impl IntoIterator<Item = A>) -> String {
+pub fn run<A: AsRef<OsStr>>(tool: &Path, args: impl IntoIterator<Item = A>) -> String {
     ran(Command::new(tool).args(args))
 }

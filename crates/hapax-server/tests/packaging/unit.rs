@@ -6,9 +6,8 @@ use std::process::Command;
 
 use hapax_server::config::file;
 use hapax_testkit::origin::Origin;
-use rustix::process::Signal;
 
-use super::program::Program;
+use super::harness::{Program, Signal, hapax, words};
 use super::tools::{ended, is_root, needed, ran, root, run, skipped, text};
 
 const UNIT: &str = "packaging/systemd/hapax.service";
@@ -82,7 +81,7 @@ fn the_unit_waits_longer_than_a_drain_and_runs_what_the_program_takes() {
     assert_eq!(settings("ExecReload"), ["/bin/kill -HUP $MAINPID"]);
     let start = settings("ExecStart");
     let words: Vec<_> = start[0].split(' ').collect();
-    let help = ran(super::tools::hapax().args(["serve", "--help"]));
+    let help = ran(hapax().args(["serve", "--help"]));
     for flag in words.iter().filter(|word| word.starts_with("--")) {
         assert!(help.contains(flag), "hapax serve has no {flag}");
     }
@@ -173,7 +172,7 @@ async fn the_program_needs_nothing_that_the_unit_forbids() {
         return skipped(NAME, "only root can become the account of the service");
     }
     let directory = tempfile::tempdir().unwrap();
-    let upstream = Origin::start().await.unwrap();
+    let upstream = Origin::start().await;
     let (state, trace) = (
         directory.path().join("state"),
         directory.path().join("trace"),
@@ -186,15 +185,12 @@ async fn the_program_needs_nothing_that_the_unit_forbids() {
     std::fs::copy(env!("CARGO_BIN_EXE_hapax"), &program).unwrap();
     let mut command = Command::new(setpriv);
     command
-        .args([
-            "--reuid=65534",
-            "--regid=65534",
-            "--clear-groups",
-            "--no-new-privs",
-        ])
+        .args(words(
+            "--reuid=65534 --regid=65534 --clear-groups --no-new-privs",
+        ))
         .arg(strace);
     command
-        .args(["--follow-forks", "--quiet=all", "--signal=none", "--output"])
+        .args(words("--follow-forks --quiet=all --signal=none --output"))
         .arg(&trace)
         .arg(&program);
     let config = directory.path().join("hapax.toml");
@@ -204,19 +200,12 @@ async fn the_program_needs_nothing_that_the_unit_forbids() {
     )
     .unwrap();
     command
-        .args([
-            "serve",
-            "--listen",
-            "127.0.0.1:0",
-            "--admin",
-            "127.0.0.1:0",
-            "--log",
-            "text",
-            "--config",
-        ])
+        .args(words(
+            "serve --listen 127.0.0.1:0 --admin 127.0.0.1:0 --log text --config",
+        ))
         .arg(&config);
     command.args(["--store", "sqlite:hapax.db"]);
-    let mut program = Program::start(command.current_dir(&state).env("TMPDIR", &state));
+    let mut program = Program::serve(command.current_dir(&state).env("TMPDIR", &state));
     assert!(
         program
             .charge("small", b"amount=1")
@@ -233,7 +222,7 @@ async fn the_program_needs_nothing_that_the_unit_forbids() {
             .starts_with("HTTP/1.1 200")
     );
     assert!(program.ask("/metrics").contains("hapax_build_info"));
-    ran(super::tools::hapax().args(["reload", "--admin", &format!("http://{}", program.admin)]));
+    ran(hapax().args(["reload", "--admin", &format!("http://{}", program.admin)]));
     // strace ends with the program, and passes nothing on: it is told itself, by whoever it traces.
     signal_tracee(&trace);
     assert!(program.ended().success());

@@ -2,7 +2,8 @@
 
 use std::process::Command;
 
-use super::tools::{ended, hapax, ran, root};
+use super::harness::{hapax, words};
+use super::tools::{ended, ran, root};
 
 #[test]
 fn the_version_names_the_commit_and_its_day() {
@@ -26,7 +27,7 @@ fn the_version_names_the_commit_and_its_day() {
     );
     let is_tracked = ended(
         Command::new("git")
-            .args(["ls-files", "--error-unmatch", "build.rs"])
+            .args(words("ls-files --error-unmatch build.rs"))
             .current_dir(env!("CARGO_MANIFEST_DIR")),
     )
     .0;

@@ -7,6 +7,7 @@ use hapax_testkit::origin::Origin;
 use hapax_testkit::servers::Postgres;
 use serde_json::Value;
 
+use super::harness::Signal;
 use super::{database, hapax, migrated, nowhere};
 
 /// While a gateway serves from it and sweeps it.
@@ -15,7 +16,7 @@ async fn a_database_in_use_keeps_every_promise_and_is_left_tidy() {
     let Some(postgres) = Postgres::shared() else {
         return;
     };
-    let (url, upstream) = (migrated(postgres), Origin::start().await.unwrap());
+    let (url, upstream) = (migrated(postgres), Origin::start().await);
     let gateway = super::serve::gateway(&url, &upstream);
     assert!(
         gateway
@@ -74,18 +75,8 @@ fn a_database_that_breaks_a_promise_is_found_out() {
     postgres.psql(database(&url), &replaced);
     let said = hapax(&["store", "check", &url]);
     assert_eq!(said.code, 1, "{}", said.stdout);
-    assert!(
-        said.stdout
-            .contains("BROKEN   a sweep writes down lapsed attempts: "),
-        "{}",
-        said.stdout
-    );
-    assert!(
-        said.stderr
-            .contains("promises: Hapax must not be run on it"),
-        "{}",
-        said.stderr
-    );
+    said.assert_printed("BROKEN   a sweep writes down lapsed attempts: ");
+    said.assert_told("promises: Hapax must not be run on it");
     assert!(!said.stderr.contains("panicked"), "{}", said.stderr);
 }
 
@@ -115,12 +106,7 @@ async fn a_file_is_checked_while_nobody_uses_it() {
         "{}",
         said.stdout
     );
-    assert!(
-        said.stdout
-            .contains("SKIPPED  nothing but forgetting raises the epoch: "),
-        "{}",
-        said.stdout
-    );
+    said.assert_printed("SKIPPED  nothing but forgetting raises the epoch: ");
 }
 
 #[test]
@@ -168,11 +154,7 @@ fn an_interrupted_check_clears_up() {
             "it is over before it has begun"
         );
     }
-    rustix::process::kill_process(
-        rustix::process::Pid::from_child(&check),
-        rustix::process::Signal::INT,
-    )
-    .unwrap();
+    rustix::process::kill_process(rustix::process::Pid::from_child(&check), Signal::INT).unwrap();
     let ended = check.wait_with_output().unwrap();
     assert_eq!(
         ended.status.code(),

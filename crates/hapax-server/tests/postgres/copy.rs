@@ -4,9 +4,7 @@ use std::path::Path;
 
 use hapax_testkit::origin::{Origin, Step};
 use hapax_testkit::servers::Postgres;
-use rustix::process::Signal;
 
-use super::program::Program;
 use super::serve::gateway;
 use super::{as_role, hapax, migrated};
 
@@ -14,14 +12,9 @@ fn file(directory: &Path, name: &str) -> String {
     format!("sqlite:{}", directory.join(name).display())
 }
 
-fn stop(mut gateway: Program) {
-    gateway.signal(Signal::TERM);
-    assert!(gateway.ended().success());
-}
-
 fn copy(from: &str, to: &str) -> String {
     let said = hapax(&["store", "copy", from, to]);
-    assert_eq!(said.code, 0, "{}", said.stderr);
+    said.assert_code(0);
     said.stdout
 }
 
@@ -58,7 +51,7 @@ async fn what_was_done_on_a_file_is_replayed_from_postgres_and_back_and_never_do
     let (here, there, upstream) = (
         file(directory.path(), "hapax.db"),
         migrated(postgres),
-        Origin::start().await.unwrap(),
+        Origin::start().await,
     );
     let on_file = gateway(&here, &upstream);
     assert!(
@@ -72,7 +65,7 @@ async fn what_was_done_on_a_file_is_replayed_from_postgres_and_back_and_never_do
             .charge("order-2", b"amount=2")
             .starts_with("HTTP/1.1 502")
     );
-    stop(on_file);
+    on_file.end();
 
     let said = copy(&here, &there);
     assert!(

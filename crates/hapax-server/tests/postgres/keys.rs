@@ -91,7 +91,7 @@ async fn what_is_settled_and_forgotten_by_hand_counts_for_a_gateway_at_work() {
     let Some(postgres) = Postgres::shared() else {
         return;
     };
-    let (url, upstream) = (migrated(postgres), Origin::start().await.unwrap());
+    let (url, upstream) = (migrated(postgres), Origin::start().await);
     let gateway = super::serve::gateway(&url, &upstream);
     upstream.script([Step::Read, Step::Reset]);
     assert!(

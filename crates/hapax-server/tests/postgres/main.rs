@@ -1,23 +1,22 @@
 //! The program on a real Postgres, private to these tests: what is typed, and what is said and
 //! done.
 
+#![allow(unreachable_pub, reason = "modules of one test binary")]
+
 mod check;
 mod copy;
 #[allow(dead_code, reason = "other test binaries use the rest")]
 #[path = "../operators/fixture.rs"]
 mod fixture;
+#[path = "../harness/mod.rs"]
+mod harness;
 mod keys;
 mod migrate;
-#[allow(dead_code, reason = "other test binaries use the rest")]
-#[path = "../packaging/program.rs"]
-mod program;
 mod serve;
 mod watch;
 
-use std::process::Command;
-
-use fixture::{Said, said};
-use hapax_testkit::servers::Postgres;
+pub use harness::migrated;
+use harness::{Said, said};
 
 /// Runs the program to its end. Of the `PG*` variables none is meant for it.
 fn hapax(args: &[&str]) -> Said {
@@ -25,25 +24,10 @@ fn hapax(args: &[&str]) -> Said {
 }
 
 fn hapax_with(args: &[&str], variables: &[(&str, &str)]) -> Said {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
     let variables = variables.iter().copied();
-    said(
-        command
-            .args(args)
-            .env("USER", "ada")
-            .env("PGCONNECT_TIMEOUT", "2")
-            .envs(variables)
-            .output()
-            .expect("it runs"),
-    )
-}
-
-/// A new database that is prepared.
-fn migrated(postgres: &Postgres) -> String {
-    let url = postgres.database();
-    let said = hapax(&["migrate", "--store", &url]);
-    assert_eq!(said.code, 0, "{}", said.stderr);
-    url
+    let mut command = harness::hapax();
+    let command = command.args(args).env("USER", "ada");
+    said(command.env("PGCONNECT_TIMEOUT", "2").envs(variables))
 }
 
 /// The last part of a URL.

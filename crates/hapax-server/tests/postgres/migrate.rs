@@ -3,6 +3,7 @@
 use hapax_testkit::servers::Postgres;
 use serde_json::Value;
 
+use super::harness::words;
 use super::{as_role, database, hapax, hapax_with, migrated, nowhere};
 
 #[test]
@@ -12,13 +13,9 @@ fn a_database_is_prepared_once() {
     };
     let url = postgres.database();
     let said = hapax(&["migrate", "--store", &url]);
-    assert_eq!(said.code, 0, "{}", said.stderr);
+    said.assert_code(0);
     assert!(said.stdout.starts_with("applied 1 "), "{}", said.stdout);
-    assert!(
-        said.stdout.contains(&format!("{url} has schema version ")),
-        "{}",
-        said.stdout
-    );
+    said.assert_printed(&format!("{url} has schema version "));
     let again = hapax(&["migrate", "--store", &url, "--json"]);
     let told: Value = serde_json::from_str(&again.stdout).unwrap();
     assert_eq!(
@@ -65,8 +62,8 @@ fn a_dry_run_prints_what_would_run_and_changes_nothing() {
             .ends_with(": nothing was due\n")
     );
     let done = hapax(&["migrate", "--store", &url, "--dry-run"]);
-    assert_eq!((done.code, done.stdout.as_str()), (0, ""));
-    assert!(done.stderr.contains("nothing is due"), "{}", done.stderr);
+    done.assert_lines(0, 0);
+    done.assert_told("nothing is due");
 }
 
 #[test]
@@ -86,7 +83,7 @@ fn a_role_that_completes_is_granted_that() {
         "--completer",
         "completing",
     ]);
-    assert_eq!(dry.code, 0, "{}", dry.stderr);
+    dry.assert_code(0);
     for words in [
         "GRANT USAGE ON SCHEMA hapax TO \"node\"",
         "hapax.complete(text, int8, int8, jsonb, text) TO \"completing\"",
@@ -94,7 +91,7 @@ fn a_role_that_completes_is_granted_that() {
         assert!(dry.stdout.contains(words), "{words}");
     }
     let said = hapax(&["migrate", "--store", &url, "--completer", "completing"]);
-    assert_eq!(said.code, 0, "{}", said.stderr);
+    said.assert_code(0);
     assert!(
         said.stdout
             .ends_with("; the role completing may complete operations\n"),
@@ -145,7 +142,7 @@ fn a_role_that_completes_is_granted_that() {
 fn without_a_server_a_dry_run_prints_all_of_it() {
     let url = nowhere();
     let dry = hapax(&["migrate", "--store", &url, "--dry-run"]);
-    assert_eq!(dry.code, 0, "{}", dry.stderr);
+    dry.assert_code(0);
     assert!(
         dry.stdout.contains("CREATE SCHEMA hapax") && dry.stderr.contains("here is all of it"),
         "{}",
@@ -166,18 +163,18 @@ fn without_a_server_a_dry_run_prints_all_of_it() {
 fn what_cannot_be_migrated_says_what_to_do() {
     for (args, code, words) in [
         (
-            &["migrate", "--store", "sqlite:hapax.db"][..],
+            &words("migrate --store sqlite:hapax.db")[..],
             2,
             "needs no migration",
         ),
         (
-            &["migrate", "--store", "memory:"],
+            &words("migrate --store memory:"),
             2,
             "has nothing to migrate",
         ),
         (&["migrate"], 2, "which database?"),
         (
-            &["migrate", "--store", "hapax"],
+            &words("migrate --store hapax"),
             2,
             "lacks the kind of store",
         ),
@@ -225,7 +222,7 @@ fn the_database_is_named_by_a_configuration_a_variable_or_the_variables_of_postg
     // Without an upstream: that is what `hapax serve` needs.
     std::fs::write(&config, format!("store = \"{url}\"\n")).unwrap();
     let said = hapax(&["migrate", "--config", config.to_str().unwrap()]);
-    assert_eq!(said.code, 0, "{}", said.stderr);
+    said.assert_code(0);
     let said = hapax_with(&["migrate"], &[("HAPAX__STORE", &url)]);
     assert!(
         said.stdout.ends_with(": nothing was due\n"),
@@ -239,7 +236,7 @@ fn the_database_is_named_by_a_configuration_a_variable_or_the_variables_of_postg
         ("PGUSER", "postgres"),
         ("PGDATABASE", database(&url)),
     ];
-    let said = hapax_with(&["migrate", "--store", "postgres://"], &variables);
+    let said = hapax_with(&words("migrate --store postgres://"), &variables);
     assert!(
         said.stdout.ends_with(": nothing was due\n"),
         "{}",
@@ -276,7 +273,7 @@ fn an_operator_says_that_the_database_was_restored() {
         "--reason",
         "the disk of db-1 failed",
     ]);
-    assert_eq!(said.code, 0, "{}", said.stderr);
+    said.assert_code(0);
     for words in [
         "written into the audit log",
         "Every fence from now on is above ",
@@ -300,10 +297,6 @@ fn an_operator_says_that_the_database_was_restored() {
         (Some(2), floor)
     );
     let said = hapax(&["migrate", "--store", &url, "--reason", "why"]);
-    assert_eq!(
-        (said.code, said.stderr.contains("--restored")),
-        (2, true),
-        "{}",
-        said.stderr
-    );
+    said.assert_code(2);
+    said.assert_told("--restored");
 }

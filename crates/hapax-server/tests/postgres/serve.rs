@@ -6,28 +6,12 @@ use std::time::{Duration, Instant};
 use hapax_testkit::origin::Origin;
 use hapax_testkit::servers::Postgres;
 
-use super::program::Program;
+use super::harness::{Program, SERVE, Signal, serve_on, words};
 use super::{as_role, database, hapax, hapax_with, migrated, nowhere};
 
-const SERVE: [&str; 7] = [
-    "serve",
-    "--listen",
-    "127.0.0.1:0",
-    "--admin",
-    "127.0.0.1:0",
-    "--log",
-    "text",
-];
-
 /// A gateway on this database.
-pub(super) fn gateway(url: &str, upstream: &Origin) -> Program {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
-    Program::start(command.args(SERVE).args([
-        "--store",
-        url,
-        "--upstream",
-        &format!("http://{}", upstream.address()),
-    ]))
+pub fn gateway(url: &str, upstream: &Origin) -> Program {
+    serve_on(url, upstream.address())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -35,7 +19,7 @@ async fn what_one_node_has_done_another_replays() {
     let Some(postgres) = Postgres::shared() else {
         return;
     };
-    let (url, upstream) = (migrated(postgres), Origin::start().await.unwrap());
+    let (url, upstream) = (migrated(postgres), Origin::start().await);
     let (one, other) = (gateway(&url, &upstream), gateway(&url, &upstream));
     assert!(
         one.charge("order-1", b"amount=1")
@@ -83,7 +67,7 @@ async fn a_role_with_no_more_than_its_grants_serves() {
     let Some(postgres) = Postgres::shared() else {
         return;
     };
-    let (url, upstream) = (migrated(postgres), Origin::start().await.unwrap());
+    let (url, upstream) = (migrated(postgres), Origin::start().await);
     postgres.psql("postgres", "CREATE ROLE least LOGIN");
     let least = as_role(&url, "least");
     let refused = hapax(
@@ -197,7 +181,7 @@ async fn a_password_gets_in_and_is_never_shown() {
     let Some(postgres) = Postgres::start() else {
         return;
     };
-    let (url, upstream) = (migrated(&postgres), Origin::start().await.unwrap());
+    let (url, upstream) = (migrated(&postgres), Origin::start().await);
     postgres.psql("postgres", "CREATE ROLE app LOGIN PASSWORD 's3cr3t'");
     assert_eq!(
         hapax(&["migrate", "--store", &url, "--role", "app"]).code,
@@ -212,7 +196,7 @@ async fn a_password_gets_in_and_is_never_shown() {
     .unwrap();
     postgres.psql("postgres", "SELECT pg_reload_conf()");
 
-    let serve = [&SERVE[..], &["--upstream", "http://127.0.0.1:1", "--store"]].concat();
+    let serve = [&SERVE[..], &words("--upstream http://127.0.0.1:1 --store")].concat();
     let wrong = as_role(&url, "app:wr0ng");
     let said = hapax(&[&serve[..], &[&wrong]].concat());
     assert!(
@@ -244,9 +228,9 @@ async fn a_password_gets_in_and_is_never_shown() {
     };
     write("s3cr3t");
     let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
-    let mut gateway = Program::start(
+    let mut gateway = Program::serve(
         command
-            .args(["serve", "--log", "text", "--config"])
+            .args(words("serve --log text --config"))
             .arg(&config),
     );
     assert!(
@@ -273,7 +257,7 @@ async fn a_password_gets_in_and_is_never_shown() {
     );
     for args in [
         &["config", "print"][..],
-        &["config", "print", "--json"],
+        &words("config print --json"),
         &["config", "explain", "POST", "/"],
     ] {
         let said = hapax(&[args, &["--config", config.to_str().unwrap()]].concat());
@@ -283,7 +267,7 @@ async fn a_password_gets_in_and_is_never_shown() {
             said.stdout
         );
     }
-    gateway.signal(rustix::process::Signal::TERM);
+    gateway.signal(Signal::TERM);
     assert!(gateway.ended().success());
 }
 
@@ -293,7 +277,7 @@ async fn a_database_that_goes_away_and_comes_back_needs_no_restart() {
     let Some(mut postgres) = Postgres::start() else {
         return;
     };
-    let (url, upstream) = (migrated(&postgres), Origin::start().await.unwrap());
+    let (url, upstream) = (migrated(&postgres), Origin::start().await);
     let gateway = gateway(&url, &upstream);
     assert!(
         gateway
@@ -357,14 +341,10 @@ async fn a_database_that_goes_away_and_comes_back_needs_no_restart() {
 
 #[test]
 fn a_backup_is_made_with_postgres_own_tools() {
-    let said = hapax(&[
-        "store",
-        "backup",
-        "copy.db",
-        "--store",
-        "postgres://ada:s3cr3t@db/hapax",
-    ]);
-    assert_eq!((said.code, said.stdout.as_str()), (2, ""));
+    let said = hapax(&words(
+        "store backup copy.db --store postgres://ada:s3cr3t@db/hapax",
+    ));
+    said.assert_lines(2, 0);
     assert!(
         said.stderr.contains("pg_basebackup") && said.stderr.contains("pg_dump"),
         "{}",

@@ -72,7 +72,7 @@ async fn whoever_watches_waits_for_a_database_that_is_away() {
     let Some(mut postgres) = Postgres::start() else {
         return;
     };
-    let (url, upstream) = (migrated(&postgres), Origin::start().await.unwrap());
+    let (url, upstream) = (migrated(&postgres), Origin::start().await);
     let gateway = super::serve::gateway(&url, &upstream);
     let watch = Watch::start(&url);
     wait_for(&watch.stderr, "looking into the store");

@@ -2,11 +2,9 @@
 //! identify its sender.
 
 use hapax_server::config::AnonymousField;
-use http::Request;
-use http_body_util::{BodyExt, Full};
 
 use crate::client::{Tells, post};
-use crate::harness::{Answer, Client, ClientRequest, With};
+use crate::harness::{self, Answer, Client, ClientRequest, With};
 use crate::world::World;
 
 /// Fields by which proxies and services say who is asking. None of them may be taken for harmless.
@@ -122,10 +120,7 @@ fn with_query(key: &str, query: &str) -> ClientRequest {
     } else {
         format!("/charges?{query}")
     };
-    Request::post(target)
-        .body(Full::from("{}").boxed())
-        .unwrap()
-        .with("idempotency-key", key)
+    harness::post(&target, "{}").key(key)
 }
 
 /// That a request was refused because of this field, with the way out and without the field's
@@ -380,12 +375,7 @@ async fn identity_beside_the_credential_is_counted() {
     let world =
         World::start(|config, _| config.principal = "digest:x-api-key".parse().unwrap()).await;
     world
-        .send(
-            false,
-            post("k")
-                .with("x-api-key", "1")
-                .with("authorization", "Bearer ada"),
-        )
+        .send(false, post("k").with("x-api-key", "1").bearer("ada"))
         .await;
     assert_eq!(
         world

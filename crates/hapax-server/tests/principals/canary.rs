@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::harness::{
-    Answer, Client, ClientRequest, Program, Service, Serving, With, get, whole, with,
+    self, Answer, Client, ClientRequest, Program, Service, Serving, With, get, whole, with,
 };
 use crate::issuer::{AUDIENCE, ISSUER, Issuer, claims_but, jwks, now};
 use crate::world::{Upstream, ask, serve};
@@ -464,10 +464,7 @@ async fn no_canary_strays(source: Source) {
 
     // Something for the log to tell of.
     for caller in 0..CALLERS {
-        let lost = Request::post("/break-off")
-            .body(Full::from("{}").boxed())
-            .unwrap()
-            .with("idempotency-key", &format!("lost-{caller}"));
+        let lost = harness::post("/break-off", "{}").key(&format!("lost-{caller}"));
         let lost = source
             .good(caller)
             .iter()

@@ -3,17 +3,17 @@
 use crate::harness::{self, Answer, ClientRequest, With};
 
 /// A guarded request.
-pub(crate) fn post(key: &str) -> ClientRequest {
+pub fn post(key: &str) -> ClientRequest {
     unguarded().key(key)
 }
 
 /// The same without a key.
-pub(crate) fn unguarded() -> ClientRequest {
+pub fn unguarded() -> ClientRequest {
     harness::post("/charges?a=1", "{\"amount\":5}")
 }
 
 /// Looks for canaries.
-pub(crate) trait Tells {
+pub trait Tells {
     /// Whether anything of another answer is in this one.
     fn tells(&self, other: &Answer) -> bool;
 }

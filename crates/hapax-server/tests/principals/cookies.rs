@@ -84,9 +84,7 @@ async fn a_session_that_cannot_be_told_is_nobodys() {
             );
         }
         // Nor is a credential elsewhere one.
-        let got = world
-            .send(is_http2, post("k").with("authorization", "Bearer zebedee"))
-            .await;
+        let got = world.send(is_http2, post("k").bearer("zebedee")).await;
         assert_eq!(got.code(), "principal-missing", "{got:?}");
     }
     assert_eq!(world.upstream.effects(), 0);
@@ -155,7 +153,7 @@ async fn a_caller_with_another_credential_is_told_what_was_looked_at_and_what_to
         ),
         (
             "cookie:session",
-            post("k").with("authorization", "Bearer zebedee"),
+            post("k").bearer("zebedee"),
             "cookie session",
             "digest:authorization",
         ),

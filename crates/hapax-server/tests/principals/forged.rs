@@ -20,7 +20,7 @@ fn limited(config: &mut Config, directory: &Path) {
 /// The service knows every token but those that begin with `forged`.
 fn pay(token: &str, key: usize) -> ClientRequest {
     post("/v1/charges", "")
-        .with("authorization", &format!("Bearer {token}"))
+        .bearer(token)
         .key(&format!("key-{key}"))
 }
 

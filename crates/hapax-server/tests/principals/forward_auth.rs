@@ -29,7 +29,7 @@ async fn asking(address: SocketAddr, settle: impl FnOnce(&mut ForwardAuth)) -> W
 }
 
 fn as_ada() -> ClientRequest {
-    post("k").with("authorization", "Bearer ada")
+    post("k").bearer("ada")
 }
 
 fn yes() -> Vec<Step> {
@@ -120,7 +120,7 @@ async fn without_a_yes_there_is_no_replay() {
     for (name, steps, reason) in unclear() {
         for is_http2 in [false, true] {
             // A service for each, so that no connection of one case is left to the next.
-            let origin = Origin::start().await.unwrap();
+            let origin = Origin::start().await;
             let world = asking(origin.address(), |_| ()).await;
             origin.script(yes());
             let first = world.send(is_http2, as_ada()).await;
@@ -171,7 +171,7 @@ async fn a_service_that_is_not_there_gets_nobody_a_replay() {
 
 #[tokio::test]
 async fn a_no_is_passed_on_in_its_own_words_and_a_caller_refused_now_gets_no_replay() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let world = asking(origin.address(), |_| ()).await;
     for is_http2 in [false, true] {
         origin.script(yes());
@@ -305,12 +305,7 @@ async fn what_it_says_of_a_caller_reaches_the_upstream_and_nobody_else_can_say_i
     };
     for is_http2 in [false, true] {
         let key = format!("k-{is_http2}");
-        world
-            .send(
-                is_http2,
-                spoof(post(&key).with("authorization", "Bearer ada")),
-            )
-            .await;
+        world.send(is_http2, spoof(post(&key).bearer("ada"))).await;
         let roles = |headers: &http::HeaderMap| -> Vec<String> {
             let is_role =
                 |name: &http::HeaderName| name.as_str().replace(['_', '.'], "-") == "x-auth-role";
@@ -332,7 +327,7 @@ async fn what_it_says_of_a_caller_reaches_the_upstream_and_nobody_else_can_say_i
 
 #[tokio::test]
 async fn a_repeat_that_is_ready_to_wait_is_asked_about_too() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let world = asking(origin.address(), |_| ()).await;
     origin.script(yes());
     origin.script(told(403, "", ""));
@@ -345,7 +340,7 @@ async fn a_repeat_that_is_ready_to_wait_is_asked_about_too() {
 
 #[tokio::test]
 async fn no_more_are_asked_about_at_a_time_than_it_takes() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let world = asking(origin.address(), |settings| settings.concurrency_max = 1).await;
     origin.script([Step::Read, Step::Mark, Step::Wait]);
     let client = world.client(false);

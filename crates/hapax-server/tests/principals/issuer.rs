@@ -7,18 +7,18 @@ use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header};
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ED25519, PKCS_RSA_SHA256};
 use serde_json::{Value, json};
 
-pub(crate) const ISSUER: &str = "https://id.example";
-pub(crate) const AUDIENCE: &str = "payments";
+pub const ISSUER: &str = "https://id.example";
+pub const AUDIENCE: &str = "payments";
 
 /// One signing key of an issuer.
-pub(crate) struct Issuer {
-    pub(crate) kid: String,
-    pub(crate) algorithm: Algorithm,
+pub struct Issuer {
+    pub kid: String,
+    pub algorithm: Algorithm,
     pair: KeyPair,
 }
 
 impl Issuer {
-    pub(crate) fn new(kid: &str, algorithm: Algorithm) -> Issuer {
+    pub fn new(kid: &str, algorithm: Algorithm) -> Issuer {
         let kind = match algorithm {
             Algorithm::ES256 => &PKCS_ECDSA_P256_SHA256,
             Algorithm::EdDSA => &PKCS_ED25519,
@@ -31,12 +31,12 @@ impl Issuer {
         }
     }
 
-    pub(crate) fn public_pem(&self) -> String {
+    pub fn public_pem(&self) -> String {
         self.pair.public_key_pem()
     }
 
     /// What it publishes of this key.
-    pub(crate) fn jwk(&self) -> Value {
+    pub fn jwk(&self) -> Value {
         let pem = self.public_pem();
         let key = match self.algorithm {
             Algorithm::ES256 => DecodingKey::from_ec_pem(pem.as_bytes()),
@@ -50,23 +50,23 @@ impl Issuer {
         jwk
     }
 
-    pub(crate) fn header(&self) -> Header {
+    pub fn header(&self) -> Header {
         Header {
             kid: Some(self.kid.clone()),
             ..Header::new(self.algorithm)
         }
     }
 
-    pub(crate) fn token(&self, subject: &str) -> String {
+    pub fn token(&self, subject: &str) -> String {
         self.sign(&self.header(), &claims(subject))
     }
 
-    pub(crate) fn sign(&self, header: &Header, claims: &Value) -> String {
+    pub fn sign(&self, header: &Header, claims: &Value) -> String {
         jsonwebtoken::encode(header, claims, &self.signing_key()).unwrap()
     }
 
     /// Signs a head that no library would write.
-    pub(crate) fn sign_raw(&self, header: &Value, claims: &Value) -> String {
+    pub fn sign_raw(&self, header: &Value, claims: &Value) -> String {
         let message = format!(
             "{}.{}",
             base64(header.to_string().as_bytes()),
@@ -90,17 +90,17 @@ impl Issuer {
 }
 
 /// The published keys of these.
-pub(crate) fn jwks(issuers: &[&Issuer]) -> String {
+pub fn jwks(issuers: &[&Issuer]) -> String {
     json!({ "keys": issuers.iter().map(|issuer| issuer.jwk()).collect::<Vec<_>>() }).to_string()
 }
 
 /// Good claims.
-pub(crate) fn claims(subject: &str) -> Value {
+pub fn claims(subject: &str) -> Value {
     json!({"iss": ISSUER, "aud": AUDIENCE, "sub": subject, "exp": now() + 600, "iat": now()})
 }
 
 /// The same with one changed, or, with null, without it.
-pub(crate) fn claims_but(subject: &str, name: &str, value: Value) -> Value {
+pub fn claims_but(subject: &str, name: &str, value: Value) -> Value {
     let mut claims = claims(subject);
     match value {
         Value::Null => claims.as_object_mut().unwrap().remove(name),
@@ -112,7 +112,7 @@ pub(crate) fn claims_but(subject: &str, name: &str, value: Value) -> Value {
     claims
 }
 
-pub(crate) fn now() -> u64 {
+pub fn now() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap()
@@ -120,7 +120,7 @@ pub(crate) fn now() -> u64 {
 }
 
 /// base64url without padding.
-pub(crate) fn base64(bytes: &[u8]) -> String {
+pub fn base64(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let mut text = String::new();
     for chunk in bytes.chunks(3) {

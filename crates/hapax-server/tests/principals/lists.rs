@@ -40,8 +40,7 @@ async fn are_all_apart(world: &World, requests: &[&dyn Fn() -> ClientRequest]) {
 #[tokio::test]
 async fn one_credential_for_two_accounts_is_two_callers() {
     let world = World::start(|config, _| stripe(config)).await;
-    let as_platform =
-        |credential: &str| post("k").with("authorization", &format!("Bearer {credential}"));
+    let as_platform = |credential: &str| post("k").bearer(credential);
     are_all_apart(
         &world,
         &[
@@ -160,7 +159,7 @@ async fn the_same_name_from_another_provider_is_another_caller() {
         );
         let program = serve(directory.path(), &upstream, &settings);
         let got = Client::new(program.clients)
-            .send(post("k").with("authorization", "Bearer 1"))
+            .send(post("k").bearer("1"))
             .await;
         program.end();
         assert_eq!(got.status, 201, "{url}: {got:?}");

@@ -4,6 +4,8 @@
 //! `world.rs` is a gateway with an upstream that keeps its own ledger; `issuer.rs` makes tokens, good
 //! and bad.
 
+#![allow(unreachable_pub, reason = "modules of one test binary")]
+
 mod anonymous;
 mod canary;
 mod client;

@@ -11,19 +11,14 @@ use jsonwebtoken::{Algorithm, Header};
 use crate::client::{Tells, post};
 use crate::harness::{Answer, Asked, Service, Serving, With, replace};
 use crate::issuer::{Issuer, claims, jwks};
-use crate::sources::jwt;
+use crate::sources::{by_keys, jwt};
 use crate::world::{World, says};
 
 /// Only a broken test waits so long.
 const GUARD: Duration = Duration::from_secs(20);
 
 async fn send(world: &World, token: &str) -> Answer {
-    world
-        .send(
-            false,
-            post("k").with("authorization", &format!("Bearer {token}")),
-        )
-        .await
+    world.send(false, post("k").bearer(token)).await
 }
 
 /// Sends until the answer has this status.
@@ -66,7 +61,7 @@ async fn passes_over(world: &World, old: &Issuer, new: &Issuer, rotate: impl FnO
         "{replayed:?}"
     );
     for is_http2 in [false, true] {
-        let request = post("k").with("authorization", &format!("Bearer {}", old.token("ada")));
+        let request = post("k").bearer(&old.token("ada"));
         let refused = world.send(is_http2, request).await;
         assert!(
             refused.status == 401 && !refused.is_replay() && !refused.tells(&first),
@@ -83,10 +78,7 @@ async fn a_key_withdrawn_from_a_file_verifies_nothing() {
         Issuer::new("new", Algorithm::ES256),
     );
     let settle = |config: &mut Config, directory: &std::path::Path| {
-        let path = directory.join("jwks.json");
-        replace(&path, &jwks(&[&old]));
-        config.principal = "jwt:sub".parse().unwrap();
-        config.jwt = Some(jwt(Algorithm::ES256, KeysFrom::File(path)));
+        by_keys(config, directory, Algorithm::ES256, &jwks(&[&old]));
     };
     let world = World::start(settle).await;
     let path = world.directory.path().join("jwks.json");
@@ -184,10 +176,7 @@ async fn ends_and_begins(world: &World, issuer: &Issuer, publish: impl Fn(String
 async fn the_only_key_withdrawn_from_a_file_verifies_nothing() {
     let issuer = Issuer::new("only", Algorithm::ES256);
     let settle = |config: &mut Config, directory: &std::path::Path| {
-        let path = directory.join("jwks.json");
-        replace(&path, &jwks(&[&issuer]));
-        config.principal = "jwt:sub".parse().unwrap();
-        config.jwt = Some(jwt(Algorithm::ES256, KeysFrom::File(path)));
+        by_keys(config, directory, Algorithm::ES256, &jwks(&[&issuer]));
     };
     let world = World::start(settle).await;
     let path = world.directory.path().join("jwks.json");
@@ -347,12 +336,8 @@ async fn without_keys_from_the_start_guarded_requests_wait_for_them_in_vain() {
     ] {
         let before = service.asked().len();
         service.answer(move |_| answer.clone());
-        let begun = Instant::now();
         // A reading that began before this answer stood may end after it.
-        while service.asked().len() < before + 2 {
-            assert!(begun.elapsed() < GUARD);
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        service.wait_asked(before + 2).await;
         assert_eq!(send(&world, &issuer.token("ada")).await.status, 503);
     }
     assert!(stranger.asked().is_empty(), "no redirect is followed");
@@ -375,10 +360,7 @@ async fn a_file_of_keys_that_is_no_good_stops_the_start_with_its_name() {
         (issuer.public_pem(), "this key does not sign by RS256"),
     ] {
         let settle = |config: &mut Config, directory: &std::path::Path| {
-            let path = directory.join("jwks.json");
-            std::fs::write(&path, text).unwrap();
-            config.principal = "jwt:sub".parse().unwrap();
-            config.jwt = Some(jwt(Algorithm::RS256, KeysFrom::File(path)));
+            by_keys(config, directory, Algorithm::RS256, &text);
         };
         let error = World::try_start(Protocol::Http1, settle)
             .await

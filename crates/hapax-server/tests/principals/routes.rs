@@ -2,15 +2,13 @@
 //! through one gateway.
 
 use hapax_server::config::{Config, KeysFrom, Protocol, Route};
-use http::Request;
-use http_body_util::{BodyExt, Full};
 use jsonwebtoken::Algorithm;
 use serde_json::Value;
 
 use crate::client::Tells;
-use crate::harness::{Answer, Client, ClientRequest, Service, Serving, With, get};
+use crate::harness::{self, Answer, Client, ClientRequest, Service, Serving, With, get};
 use crate::issuer::{Issuer, jwks};
-use crate::sources::jwt;
+use crate::sources::{by_keys, jwt};
 use crate::world::{World, says};
 
 fn route(path: &str, principal: &str) -> Route {
@@ -22,10 +20,7 @@ fn route(path: &str, principal: &str) -> Route {
 
 /// Tokens everywhere, but for three routes.
 fn mixed(config: &mut Config, directory: &std::path::Path, issuer: &Issuer) {
-    let path = directory.join("jwks.json");
-    std::fs::write(&path, jwks(&[issuer])).unwrap();
-    config.principal = "jwt:sub".parse().unwrap();
-    config.jwt = Some(jwt(Algorithm::EdDSA, KeysFrom::File(path)));
+    by_keys(config, directory, Algorithm::EdDSA, &jwks(&[issuer]));
     config.trusted_proxies = vec!["127.0.0.1".parse().unwrap()];
     config.routes = vec![
         route("/hooks/provider", "digest:x-provider-token"),
@@ -35,10 +30,7 @@ fn mixed(config: &mut Config, directory: &std::path::Path, issuer: &Issuer) {
 }
 
 fn to(path: &str, key: &str) -> ClientRequest {
-    Request::post(path)
-        .body(Full::from("{\"amount\":5}").boxed())
-        .unwrap()
-        .with("idempotency-key", key)
+    harness::post(path, "{\"amount\":5}").key(key)
 }
 
 #[track_caller]
@@ -225,9 +217,7 @@ async fn a_path_that_may_be_of_two_sources_is_refused() {
         "/strict/",
         "/x/../strict",
     ] {
-        let got = world
-            .send(false, to(path, "k").with("authorization", "Bearer ada"))
-            .await;
+        let got = world.send(false, to(path, "k").bearer("ada")).await;
         assert_eq!(
             got.refusal(),
             (400, "path-ambiguous".to_owned()),
@@ -266,9 +256,7 @@ async fn routes_share_the_keys_of_tokens_and_publish_their_sources() {
                 .status,
             201
         );
-        let other = world
-            .send(false, to(path, "k").with("authorization", "Bearer forged"))
-            .await;
+        let other = world.send(false, to(path, "k").bearer("forged")).await;
         assert_eq!(other.code(), "credentials-invalid", "{other:?}");
     }
     let published = world.send(false, get("/.well-known/idempotency")).await;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::harness::{Client, Signal, get, replace};
+use crate::harness::{Client, Signal, get, replace, words};
 use crate::world::{Upstream, file, serve};
 use hapax_server::config::Protocol;
 
@@ -85,43 +85,20 @@ async fn a_secret_in_the_url_of_forward_auth_is_printed_nowhere() {
         );
     }
     for arguments in [
-        &["config", "print", "--config", "hapax.toml"][..],
-        &["config", "print", "--json", "--config", "hapax.toml"],
-        &["config", "explain", "POST", "/a", "--config", "hapax.toml"],
-        &[
-            "config",
-            "explain",
-            "POST",
-            "/a",
-            "--json",
-            "--config",
-            "hapax.toml",
-        ],
-        &["config", "check", "--config", "hapax.toml"],
-        &[
-            "config",
-            "print",
-            "--config",
-            "hapax.toml",
-            "--principal",
-            "forward-auth:http://127.0.0.1:3/verify?token=typed-s3cret",
-        ],
-        &[
-            "config",
-            "print",
-            "--config",
-            "hapax.toml",
-            "--principal",
-            "forward-auth:http://u:typed-s3cret@127.0.0.1:3/verify",
-        ],
-        &[
-            "config",
-            "print",
-            "--config",
-            "hapax.toml",
-            "--principal",
-            "forwardauth:http://127.0.0.1:3/verify?token=typed-s3cret",
-        ],
+        &words("config print --config hapax.toml")[..],
+        &words("config print --json --config hapax.toml"),
+        &words("config explain POST /a --config hapax.toml"),
+        &words("config explain POST /a --json --config hapax.toml"),
+        &words("config check --config hapax.toml"),
+        &words(
+            "config print --config hapax.toml --principal forward-auth:http://127.0.0.1:3/verify?token=typed-s3cret",
+        ),
+        &words(
+            "config print --config hapax.toml --principal forward-auth:http://u:typed-s3cret@127.0.0.1:3/verify",
+        ),
+        &words(
+            "config print --config hapax.toml --principal forwardauth:http://127.0.0.1:3/verify?token=typed-s3cret",
+        ),
     ] {
         let text = printed(path, arguments);
         assert!(
@@ -148,7 +125,7 @@ async fn a_secret_in_the_url_of_forward_auth_is_printed_nowhere() {
             format!("{bad}\n[upstream]\nurl = \"http://127.0.0.1:1\"\n"),
         )
         .unwrap();
-        let text = printed(path, &["config", "check", "--config", "bad.toml"]);
+        let text = printed(path, &words("config check --config bad.toml"));
         assert!(text.contains("bad.toml"), "{text}");
         holds_no_secret(&text, bad);
     }

@@ -3,14 +3,14 @@
 
 use std::time::{Duration, Instant};
 
-use hapax_server::config::{Config, ForwardAuth, KeysFrom};
+use hapax_server::config::{Config, ForwardAuth};
 use hapax_testkit::origin::{Origin, Step, answer};
 use jsonwebtoken::Algorithm;
 
 use crate::client::post;
 use crate::harness::With;
 use crate::issuer::{Issuer, claims_but, jwks, now};
-use crate::sources::jwt;
+use crate::sources::by_keys;
 use crate::world::World;
 
 /// How often the shadow foresaw this.
@@ -29,10 +29,7 @@ async fn a_token_that_is_no_good_passes_untouched_and_is_counted() {
         Issuer::new("one", Algorithm::ES256),
     );
     let settle = |config: &mut Config, directory: &std::path::Path| {
-        let path = directory.join("jwks.json");
-        std::fs::write(&path, jwks(&[&issuer])).unwrap();
-        config.principal = "jwt:sub".parse().unwrap();
-        config.jwt = Some(jwt(Algorithm::ES256, KeysFrom::File(path)));
+        by_keys(config, directory, Algorithm::ES256, &jwks(&[&issuer]));
         config.defaults.shadow = true;
     };
     let world = World::start(settle).await;
@@ -86,10 +83,7 @@ async fn a_token_that_is_no_good_passes_untouched_and_is_counted() {
     for _ in 0..2 {
         assert_eq!(
             world
-                .send(
-                    false,
-                    post("k").with("authorization", &format!("Bearer {}", issuer.token("ada")))
-                )
+                .send(false, post("k").bearer(&issuer.token("ada")))
                 .await
                 .status,
             201
@@ -107,7 +101,7 @@ async fn a_token_that_is_no_good_passes_untouched_and_is_counted() {
 
 #[tokio::test]
 async fn forward_auth_that_says_no_or_nothing_stops_nobody_and_costs_its_timeout_at_most() {
-    let auth = Origin::start().await.unwrap();
+    let auth = Origin::start().await;
     let timeout = Duration::from_millis(300);
     let settle = |config: &mut Config| {
         config.principal = format!("forward-auth:http://{}/verify", auth.address())
@@ -124,9 +118,7 @@ async fn forward_auth_that_says_no_or_nothing_stops_nobody_and_costs_its_timeout
     auth.script([Step::Read, Step::Wait]);
     let begun = Instant::now();
     for effects in 1..=2 {
-        let got = world
-            .send(false, post("k").with("authorization", "Bearer ada"))
-            .await;
+        let got = world.send(false, post("k").bearer("ada")).await;
         assert!(
             got.status == 201 && got.field("x-canary").is_some(),
             "{got:?}"

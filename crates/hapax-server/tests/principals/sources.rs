@@ -12,13 +12,21 @@ use crate::harness::{Answer, Client, Service, Serving, With, whole, with};
 use crate::issuer::{AUDIENCE, ISSUER, Issuer, jwks};
 use crate::world::{World, says};
 
-pub(crate) fn jwt(algorithm: Algorithm, keys: KeysFrom) -> Jwt {
+pub fn jwt(algorithm: Algorithm, keys: KeysFrom) -> Jwt {
     Jwt::new(
         vec![algorithm],
         keys,
         Wanted::Just(ISSUER.into()),
         Audience::OneOf(vec![AUDIENCE.to_owned()]),
     )
+}
+
+/// Knows callers by tokens that these published keys verify.
+pub fn by_keys(config: &mut Config, directory: &std::path::Path, algorithm: Algorithm, keys: &str) {
+    let path = directory.join("jwks.json");
+    std::fs::write(&path, keys).unwrap();
+    config.principal = "jwt:sub".parse().unwrap();
+    config.jwt = Some(jwt(algorithm, KeysFrom::File(path)));
 }
 
 /// How two callers show who they are, and what somebody gets who does not.
@@ -112,10 +120,7 @@ async fn callers_known_by_a_token_have_their_own_operations() {
     ] {
         let issuer = Issuer::new("one", algorithm);
         let settle = |config: &mut Config, directory: &std::path::Path| {
-            let path = directory.join("jwks.json");
-            std::fs::write(&path, jwks(&[&issuer])).unwrap();
-            config.principal = "jwt:sub".parse().unwrap();
-            config.jwt = Some(jwt(algorithm, KeysFrom::File(path)));
+            by_keys(config, directory, algorithm, &jwks(&[&issuer]));
         };
         let world = World::start(settle).await;
         each_has_their_own(
@@ -256,10 +261,7 @@ async fn keys_from_a_url_over_tls_need_its_certificate_to_be_believed() {
         };
         let world = World::start(settle).await;
         let got = world
-            .send(
-                false,
-                post("k").with("authorization", &format!("Bearer {}", issuer.token("ada"))),
-            )
+            .send(false, post("k").bearer(&issuer.token("ada")))
             .await;
         assert_eq!(got.status, if is_believed { 201 } else { 503 }, "{got:?}");
         world.end().await;

@@ -1,13 +1,13 @@
 //! Tokens that are not good: none of them gets a replay, nor an effect.
 
-use hapax_server::config::{Config, KeysFrom, Protocol};
+use hapax_server::config::{Config, Protocol};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use serde_json::{Value, json};
 
 use crate::client::{Tells, post};
 use crate::harness::{Client, Service, Serving, With};
 use crate::issuer::{AUDIENCE, ISSUER, Issuer, base64, claims, claims_but, jwks, now};
-use crate::sources::jwt;
+use crate::sources::by_keys;
 use crate::world::{Upstream, World, says, serve};
 
 /// A name, the lines of `Authorization`, the status, and what is counted.
@@ -307,10 +307,12 @@ async fn no_bad_token_gets_a_replay_or_an_effect() {
         Issuer::new("two", Algorithm::ES256),
     );
     let settle = |config: &mut Config, directory: &std::path::Path| {
-        let path = directory.join("jwks.json");
-        std::fs::write(&path, jwks(&[&issuer, &other])).unwrap();
-        config.principal = "jwt:sub".parse().unwrap();
-        config.jwt = Some(jwt(Algorithm::RS256, KeysFrom::File(path)));
+        by_keys(
+            config,
+            directory,
+            Algorithm::RS256,
+            &jwks(&[&issuer, &other]),
+        );
     };
     let world = World::start(settle).await;
     let good = format!("Bearer {}", issuer.token("ada"));
@@ -377,17 +379,11 @@ async fn no_bad_token_gets_a_replay_or_an_effect() {
 async fn a_token_may_be_renewed_between_two_tries_and_its_own_word_of_keys_is_ignored() {
     let issuer = Issuer::new("one", Algorithm::ES256);
     let settle = |config: &mut Config, directory: &std::path::Path| {
-        let path = directory.join("jwks.json");
-        std::fs::write(&path, jwks(&[&issuer])).unwrap();
-        config.principal = "jwt:sub".parse().unwrap();
-        config.jwt = Some(jwt(Algorithm::ES256, KeysFrom::File(path)));
+        by_keys(config, directory, Algorithm::ES256, &jwks(&[&issuer]));
     };
     let world = World::start(settle).await;
     let first = world
-        .send(
-            false,
-            post("k").with("authorization", &format!("Bearer {}", issuer.token("ada"))),
-        )
+        .send(false, post("k").bearer(&issuer.token("ada")))
         .await;
     let within_tolerance = issuer.sign(
         &issuer.header(),
@@ -426,30 +422,18 @@ async fn a_token_may_be_renewed_between_two_tries_and_its_own_word_of_keys_is_ig
 async fn a_number_may_name_a_caller_and_requests_without_a_key_are_nobodys_business() {
     let issuer = Issuer::new("one", Algorithm::EdDSA);
     let settle = |config: &mut Config, directory: &std::path::Path| {
-        let path = directory.join("jwks.json");
-        std::fs::write(&path, jwks(&[&issuer])).unwrap();
-        config.principal = "jwt:sub".parse().unwrap();
-        config.jwt = Some(jwt(Algorithm::EdDSA, KeysFrom::File(path)));
+        by_keys(config, directory, Algorithm::EdDSA, &jwks(&[&issuer]));
     };
     let world = World::start(settle).await;
     let numbered = issuer.sign(&issuer.header(), &claims_but("", "sub", json!(42)));
     assert_eq!(
-        world
-            .send(
-                false,
-                post("k").with("authorization", &format!("Bearer {numbered}"))
-            )
-            .await
-            .status,
+        world.send(false, post("k").bearer(&numbered)).await.status,
         201,
         "a number names too"
     );
     for is_http2 in [false, true] {
         let got = world
-            .send(
-                is_http2,
-                crate::client::unguarded().with("authorization", "Bearer garbage"),
-            )
+            .send(is_http2, crate::client::unguarded().bearer("garbage"))
             .await;
         assert_eq!(
             got.status, 201,
@@ -495,12 +479,8 @@ async fn the_quickstart_of_the_page_works() {
             &claims_but("ada", "exp", json!(now() + 600 + number)),
         )
     };
-    let first = client
-        .send(post("k").with("authorization", &format!("Bearer {}", refreshed(0))))
-        .await;
-    let again = client
-        .send(post("k").with("authorization", &format!("Bearer {}", refreshed(60))))
-        .await;
+    let first = client.send(post("k").bearer(&refreshed(0))).await;
+    let again = client.send(post("k").bearer(&refreshed(60))).await;
     assert!(
         first.status == 201 && again.is_replay() && again.tells(&first),
         "{first:?} {again:?}"

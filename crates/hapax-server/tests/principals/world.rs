@@ -16,10 +16,10 @@ use crate::harness::{
 };
 
 /// A service that does something with every request, and says which it was.
-pub(crate) struct Upstream(Service);
+pub struct Upstream(Service);
 
 impl Upstream {
-    pub(crate) fn start(protocol: Protocol) -> Upstream {
+    pub fn start(protocol: Protocol) -> Upstream {
         let serving = Serving {
             http2: protocol == Protocol::Http2,
             ..Serving::default()
@@ -28,17 +28,17 @@ impl Upstream {
     }
 
     /// How many requests have had their effect.
-    pub(crate) fn effects(&self) -> usize {
+    pub fn effects(&self) -> usize {
         self.all().len()
     }
 
-    pub(crate) fn all(&self) -> Vec<Asked> {
+    pub fn all(&self) -> Vec<Asked> {
         let mut asked = self.0.asked();
         asked.retain(|asked| !is_forged(asked));
         asked
     }
 
-    pub(crate) fn last(&self) -> Asked {
+    pub fn last(&self) -> Asked {
         self.all().pop().expect("something has arrived")
     }
 }
@@ -61,18 +61,18 @@ fn act(asked: &Asked) -> io::Result<Reply> {
 }
 
 /// An answer with this body.
-pub(crate) fn says(text: impl Into<String>) -> Response<String> {
+pub fn says(text: impl Into<String>) -> Response<String> {
     Response::new(text.into())
 }
 
 /// The program in this directory, with these settings before the first section. It logs all it can.
-pub(crate) fn serve(directory: &Path, upstream: &Upstream, settings: &str) -> Program {
+pub fn serve(directory: &Path, upstream: &Upstream, settings: &str) -> Program {
     let mut command = serve_command(directory, &file(upstream, settings));
     Program::serve(command.env("HAPAX_LOG", "trace").env("RUST_LOG", "trace"))
 }
 
 /// Its file with these settings.
-pub(crate) fn file(upstream: &Upstream, settings: &str) -> String {
+pub fn file(upstream: &Upstream, settings: &str) -> String {
     format!(
         "listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\nstore = \"sqlite:hapax.db\"\n{settings}\n\
          [upstream]\nurl = \"http://{}\"\n\n[drain]\nnotice = \"0s\"\n",
@@ -81,25 +81,25 @@ pub(crate) fn file(upstream: &Upstream, settings: &str) -> String {
 }
 
 /// What operators are told.
-pub(crate) async fn ask(admin: SocketAddr, target: &str) -> String {
+pub async fn ask(admin: SocketAddr, target: &str) -> String {
     let got = Client::new(admin).send(get(target)).await;
     assert_eq!(got.status, 200, "{target}: {got:?}");
     got.text().to_owned()
 }
 
 /// A gateway before such a service.
-pub(crate) struct World {
-    pub(crate) upstream: Upstream,
+pub struct World {
+    pub upstream: Upstream,
     gateway: Gateway,
-    pub(crate) directory: TempDir,
+    pub directory: TempDir,
 }
 
 impl World {
-    pub(crate) async fn start(settle: impl FnOnce(&mut Config, &Path)) -> World {
+    pub async fn start(settle: impl FnOnce(&mut Config, &Path)) -> World {
         World::try_start(Protocol::Http1, settle).await.unwrap()
     }
 
-    pub(crate) async fn try_start(
+    pub async fn try_start(
         protocol: Protocol,
         settle: impl FnOnce(&mut Config, &Path),
     ) -> Result<World, StartError> {
@@ -117,25 +117,25 @@ impl World {
         })
     }
 
-    pub(crate) fn client(&self, is_http2: bool) -> Client {
+    pub fn client(&self, is_http2: bool) -> Client {
         Client::new(self.gateway.address()).http2(is_http2)
     }
 
-    pub(crate) async fn send(&self, is_http2: bool, request: ClientRequest) -> Answer {
+    pub async fn send(&self, is_http2: bool, request: ClientRequest) -> Answer {
         self.client(is_http2).send(request).await
     }
 
-    pub(crate) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         self.gateway.address()
     }
 
     /// What operators are told.
-    pub(crate) async fn ask(&self, target: &str) -> String {
+    pub async fn ask(&self, target: &str) -> String {
         ask(self.gateway.admin().unwrap(), target).await
     }
 
     /// What the gateway counts under this name and reason.
-    pub(crate) async fn counted(&self, metric: &str) -> u64 {
+    pub async fn counted(&self, metric: &str) -> u64 {
         let metrics = self.ask("/metrics").await;
         let lines = metrics.lines().filter_map(|line| line.strip_prefix(metric));
         lines
@@ -144,11 +144,11 @@ impl World {
     }
 
     /// How many records the gateway's store has.
-    pub(crate) async fn records(&self) -> u64 {
+    pub async fn records(&self) -> u64 {
         self.counted("hapax_sqlite_records ").await
     }
 
-    pub(crate) async fn end(self) {
+    pub async fn end(self) {
         self.gateway.drain().await;
     }
 }

@@ -14,22 +14,22 @@ use tokio::net::TcpListener;
 
 /// One effect.
 #[derive(Clone, Debug)]
-pub(crate) struct Charge {
-    pub(crate) id: String,
-    pub(crate) order: String,
-    pub(crate) key: String,
+pub struct Charge {
+    pub id: String,
+    pub order: String,
+    pub key: String,
 }
 
 #[derive(Clone, Default)]
 struct Ledger(Arc<Mutex<Vec<Charge>>>);
 
-pub(crate) struct Api {
-    pub(crate) address: SocketAddr,
+pub struct Api {
+    pub address: SocketAddr,
     ledger: Ledger,
 }
 
 impl Api {
-    pub(crate) async fn start() -> Api {
+    pub async fn start() -> Api {
         let ledger = Ledger::default();
         let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = socket.local_addr().unwrap();
@@ -41,7 +41,7 @@ impl Api {
         Api { address, ledger }
     }
 
-    pub(crate) fn ledger(&self) -> Vec<Charge> {
+    pub fn ledger(&self) -> Vec<Charge> {
         self.ledger.0.lock().unwrap().clone()
     }
 }

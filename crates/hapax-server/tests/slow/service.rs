@@ -1,63 +1,51 @@
 //! The service behind the gateway: it answers at once, and tells when an answer that has no end is
 //! no longer wanted.
 
-use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::io;
 use std::pin::Pin;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::{Context, Poll};
 
-use axum::Router;
-use axum::body::Body;
-use axum::routing::get;
 use bytes::Bytes;
-use http::{Method, Uri};
+use http::Response;
 use http_body::Frame;
-use tokio::net::TcpListener;
-use tokio::runtime::Runtime;
+use http_body_util::BodyExt;
 
-pub(crate) struct Service {
-    pub(crate) address: SocketAddr,
+use crate::harness::{Serving, Upstream, whole};
+
+pub struct Service {
+    pub upstream: Upstream,
     /// An answer without end was given up.
-    pub(crate) given_up: Receiver<()>,
-    _runtime: Runtime,
+    pub given_up: Receiver<()>,
 }
 
 impl Service {
-    pub(crate) fn start() -> Service {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .unwrap();
-        let socket = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
-        let address = socket.local_addr().unwrap();
+    pub fn start() -> Service {
         let (sender, given_up) = channel();
-        let endless = get(move || async move { Body::new(Endless(sender)) });
-        let router = Router::new().route("/endless", endless).fallback(echo);
-        runtime.spawn(async move { axum::serve(socket, router).await });
-        Service {
-            address,
-            given_up,
-            _runtime: runtime,
-        }
+        let upstream = Upstream::start(Serving::default(), move |arrived| {
+            let sender = sender.clone();
+            async move {
+                let asked = arrived.read().await?;
+                if asked.uri.path() == "/endless" {
+                    return Ok(Response::new(Endless(sender).boxed()));
+                }
+                Ok(whole(200, format!("saw {} {}\n", asked.method, asked.uri)))
+            }
+        });
+        Service { upstream, given_up }
     }
-}
-
-async fn echo(method: Method, uri: Uri, _: Bytes) -> String {
-    format!("saw {method} {uri}\n")
 }
 
 struct Endless(Sender<()>);
 
 impl http_body::Body for Endless {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = io::Error;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&[b'x'; 16 << 10])))))
     }
 }

@@ -68,7 +68,7 @@ async fn assert_refused(sockets: &mut Vec<TcpStream>, count: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_half_sent_bodies_of_one_peer_stay_within_its_share_of_memory() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let settle = |config: &mut Config| {
         config.trusted_proxies = vec!["127.0.0.1".parse().unwrap()];
         config.limits.buffered_memory_bytes_max = 32 * MIB;
@@ -106,7 +106,7 @@ async fn many_half_sent_bodies_of_one_peer_stay_within_its_share_of_memory() {
 #[tokio::test]
 async fn spilled_bodies_fill_neither_the_disk_of_the_store_nor_the_share_of_others() {
     let (store, spill) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let settle = |config: &mut Config| {
         config.trusted_proxies = vec!["127.0.0.1".parse().unwrap()];
         config.store = StoreUrl::Sqlite(store.path().join("hapax.db"));

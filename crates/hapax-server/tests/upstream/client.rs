@@ -8,7 +8,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
 /// Sends a POST whose body is the key too: an origin that cannot read fields counts by it.
-pub(crate) async fn post(gateway: SocketAddr, key: &str) -> RawAnswer {
+pub async fn post(gateway: SocketAddr, key: &str) -> RawAnswer {
     let request = format!(
         "POST /charges HTTP/1.1\r\nhost: shop\r\nconnection: close\r\nidempotency-key: {key}\r\ncontent-length: {}\r\n\r\n{key}",
         key.len()
@@ -17,7 +17,7 @@ pub(crate) async fn post(gateway: SocketAddr, key: &str) -> RawAnswer {
 }
 
 /// The same without a key: nothing guards it.
-pub(crate) async fn post_unguarded(gateway: SocketAddr, body: &str) -> RawAnswer {
+pub async fn post_unguarded(gateway: SocketAddr, body: &str) -> RawAnswer {
     let request = format!(
         "POST /charges HTTP/1.1\r\nhost: shop\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
@@ -25,7 +25,7 @@ pub(crate) async fn post_unguarded(gateway: SocketAddr, body: &str) -> RawAnswer
     send_raw(gateway, request.as_bytes()).await
 }
 
-pub(crate) async fn get(gateway: SocketAddr, path: &str) -> RawAnswer {
+pub async fn get(gateway: SocketAddr, path: &str) -> RawAnswer {
     send_raw(
         gateway,
         format!("GET {path} HTTP/1.1\r\nhost: shop\r\nconnection: close\r\n\r\n").as_bytes(),
@@ -35,7 +35,7 @@ pub(crate) async fn get(gateway: SocketAddr, path: &str) -> RawAnswer {
 
 /// Waits until so many of these connections were answered or cut, and takes them out. The others
 /// stay open.
-pub(crate) async fn take_answered(sockets: &mut Vec<TcpStream>, count: usize) -> Vec<RawAnswer> {
+pub async fn take_answered(sockets: &mut Vec<TcpStream>, count: usize) -> Vec<RawAnswer> {
     let mut answers = Vec::new();
     while answers.len() < count {
         let mut index = 0;
@@ -52,4 +52,36 @@ pub(crate) async fn take_answered(sockets: &mut Vec<TcpStream>, count: usize) ->
         }
     }
     answers
+}
+
+/// Sends a POST with a key, and is told so.
+#[track_caller]
+pub fn posts<'a>(to: SocketAddr, key: &'a str, told: &'a str) -> impl Future<Output = ()> + 'a {
+    is_told(key, told, post(to, key))
+}
+
+/// The same without a key.
+#[track_caller]
+pub fn posts_unguarded<'a>(
+    to: SocketAddr,
+    body: &'a str,
+    told: &'a str,
+) -> impl Future<Output = ()> + 'a {
+    is_told(body, told, post_unguarded(to, body))
+}
+
+/// The same by a GET.
+#[track_caller]
+pub fn gets<'a>(to: SocketAddr, path: &'a str, told: &'a str) -> impl Future<Output = ()> + 'a {
+    is_told(path, told, get(to, path))
+}
+
+#[track_caller]
+fn is_told<'a>(
+    what: &'a str,
+    told: &'a str,
+    sent: impl Future<Output = RawAnswer> + 'a,
+) -> impl Future<Output = ()> + 'a {
+    let caller = std::panic::Location::caller();
+    async move { assert_eq!(sent.await.told(), told, "{what}, sent at {caller}") }
 }

@@ -630,7 +630,7 @@ fn http2_rows() -> Vec<Row<Step2>> {
 async fn whatever_an_http1_service_does_is_told_as_it_is() {
     let mut wrong = Vec::new();
     for row in http1_rows() {
-        let origin = Origin::start().await.expect("a free port");
+        let origin = Origin::start().await;
         let script = || origin.script(row.script.clone());
         wrong.extend(
             hold(
@@ -650,7 +650,7 @@ async fn whatever_an_http1_service_does_is_told_as_it_is() {
 async fn whatever_an_http2_service_does_is_told_as_it_is() {
     let mut wrong = Vec::new();
     for row in http2_rows() {
-        let origin = Origin2::start().await.expect("a free port");
+        let origin = Origin2::start().await;
         let script = || origin.script(row.script.clone());
         wrong.extend(
             hold(

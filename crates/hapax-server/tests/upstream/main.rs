@@ -1,9 +1,13 @@
 //! The gateway before services that misbehave on the wire.
 
+#![allow(unreachable_pub, reason = "modules of one test binary")]
+
 mod bench;
 mod bodies;
 mod client;
 mod faults;
+#[path = "../harness/mod.rs"]
+mod harness;
 mod reuse;
 mod review;
 mod servers;

@@ -10,7 +10,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::bench::{gateway, soon};
-use crate::client::{get, post, post_unguarded};
+use crate::client::{get, gets, post, post_unguarded, posts, posts_unguarded};
 use hapax_testkit::harness::send_raw;
 
 async fn before(origin: &Origin, change: impl FnOnce(&mut Config)) -> Gateway {
@@ -33,7 +33,7 @@ async fn a_lost_post_is_sent_once_whatever_may_be_reused() {
         Duration::from_nanos(1),
         Duration::from_secs(1),
     ] {
-        let origin = Origin::start().await.unwrap();
+        let origin = Origin::start().await;
         let gateway = before(&origin, |config| config.upstream.reuse_max = reuse_max).await;
         origin.script([Step::Read, Step::Close]);
         assert_eq!(
@@ -53,7 +53,7 @@ async fn a_lost_post_is_sent_once_whatever_may_be_reused() {
 
 #[tokio::test]
 async fn a_connection_that_was_closed_at_rest_is_never_used() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     origin.close_idle_after(Duration::from_millis(5));
     // However old: that it is closed is seen, not guessed.
     let gateway = before(&origin, |config| {
@@ -61,12 +61,7 @@ async fn a_connection_that_was_closed_at_rest_is_never_used() {
     })
     .await;
     for round in 1..=50 {
-        assert_eq!(
-            post(gateway.address(), &format!("key-{round}"))
-                .await
-                .told(),
-            "200"
-        );
+        posts(gateway.address(), &format!("key-{round}"), "200").await;
         soon("the service closes", origin.ledger().until_closed(round)).await;
     }
     assert_eq!(origin.ledger().connections(), 50);
@@ -74,16 +69,11 @@ async fn a_connection_that_was_closed_at_rest_is_never_used() {
 
 #[tokio::test]
 async fn an_http2_connection_that_was_closed_at_rest_is_never_used() {
-    let origin = Origin2::start().await.unwrap();
+    let origin = Origin2::start().await;
     origin.close_idle_after(Duration::from_millis(5));
     let gateway = gateway(origin.address(), Protocol::Http2, |_| ()).await;
     for round in 1..=50 {
-        assert_eq!(
-            post(gateway.address(), &format!("key-{round}"))
-                .await
-                .told(),
-            "200"
-        );
+        posts(gateway.address(), &format!("key-{round}"), "200").await;
         soon("the service closes", origin.ledger().until_closed(round)).await;
     }
     assert_eq!(origin.ledger().connections(), 50);
@@ -91,29 +81,17 @@ async fn an_http2_connection_that_was_closed_at_rest_is_never_used() {
 
 #[tokio::test]
 async fn a_post_whose_connection_closes_under_it_is_not_sent_again() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let gateway = before(&origin, |config| config.upstream.connections_max = 1).await;
-    assert_eq!(post(gateway.address(), "first").await.told(), "200");
+    posts(gateway.address(), "first", "200").await;
     origin.script(closes_under_the_request());
-    assert_eq!(
-        post(gateway.address(), "guarded").await.told(),
-        "502 outcome-unknown"
-    );
-    assert_eq!(
-        post(gateway.address(), "guarded").await.told(),
-        "409 outcome-unknown"
-    );
+    posts(gateway.address(), "guarded", "502 outcome-unknown").await;
+    posts(gateway.address(), "guarded", "409 outcome-unknown").await;
     assert_eq!(origin.ledger().connections(), 1);
 
-    assert_eq!(
-        post_unguarded(gateway.address(), "second").await.told(),
-        "200"
-    );
+    posts_unguarded(gateway.address(), "second", "200").await;
     origin.script(closes_under_the_request());
-    assert_eq!(
-        post_unguarded(gateway.address(), "bare").await.told(),
-        "502 upstream-failed"
-    );
+    posts_unguarded(gateway.address(), "bare", "502 upstream-failed").await;
     assert_eq!(
         (
             origin.ledger().count("guarded"),
@@ -126,31 +104,28 @@ async fn a_post_whose_connection_closes_under_it_is_not_sent_again() {
 
 #[tokio::test]
 async fn a_get_whose_old_connection_closes_under_it_is_sent_once_more() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     // Every connection that was used is old.
     let change = |config: &mut Config| {
         config.upstream.reuse_max = Duration::ZERO;
         config.upstream.connections_max = 1;
     };
     let gateway = before(&origin, change).await;
-    assert_eq!(get(gateway.address(), "/").await.told(), "200");
+    gets(gateway.address(), "/", "200").await;
     origin.script(closes_under_the_request());
-    assert_eq!(get(gateway.address(), "/").await.told(), "200");
+    gets(gateway.address(), "/", "200").await;
     assert_eq!(origin.ledger().connections(), 2);
 
     // The one that is sent once more is not sent a third time.
     origin.script(closes_under_the_request());
     origin.script(closes_under_the_request());
-    assert_eq!(
-        get(gateway.address(), "/").await.told(),
-        "502 upstream-failed"
-    );
+    gets(gateway.address(), "/", "502 upstream-failed").await;
     assert_eq!(origin.ledger().connections(), 3);
 }
 
 #[tokio::test]
 async fn answers_without_a_body_leave_their_connection_for_the_next() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     // So that the next request waits for the one connection until that has been quiet.
     let gateway = before(&origin, |config| config.upstream.connections_max = 1).await;
     let at = gateway.address();
@@ -182,8 +157,8 @@ async fn answers_without_a_body_leave_their_connection_for_the_next() {
         (200, Some("7"))
     );
     origin.script([Step::Read, Step::Write(answer(429, "", ""))]);
-    assert_eq!(post(at, "released").await.told(), "429");
-    assert_eq!(get(at, "/").await.told(), "200");
+    posts(at, "released", "429").await;
+    gets(at, "/", "200").await;
     assert_eq!(
         origin.ledger().connections(),
         2,
@@ -193,7 +168,7 @@ async fn answers_without_a_body_leave_their_connection_for_the_next() {
 
 #[tokio::test]
 async fn more_than_was_asked_for_is_nobodys_answer() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let gateway = before(&origin, |_| ()).await;
     let at = gateway.address();
     // At once with the answer.
@@ -220,7 +195,7 @@ async fn more_than_was_asked_for_is_nobodys_answer() {
 
 #[tokio::test]
 async fn an_answer_before_the_request_was_read_takes_its_connection_with_it() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let gateway = before(&origin, |_| ()).await;
     origin.script([
         Step::ReadHead,
@@ -234,13 +209,13 @@ async fn an_answer_before_the_request_was_read_takes_its_connection_with_it() {
             .told(),
         "413"
     );
-    assert_eq!(post(gateway.address(), "next").await.told(), "200");
+    posts(gateway.address(), "next", "200").await;
     assert_eq!(origin.ledger().connections(), 2);
 }
 
 #[tokio::test]
 async fn whoever_finds_no_connection_free_waits_for_one() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let gateway = before(&origin, |config| config.upstream.connections_max = 1).await;
     let at = gateway.address();
     origin.script([Step::Read, Step::Wait, Step::Write(answer(200, "", "slow"))]);
@@ -263,7 +238,7 @@ async fn whoever_finds_no_connection_free_waits_for_one() {
 
 #[tokio::test]
 async fn whoever_waits_gets_the_place_of_a_connection_that_is_lost() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let gateway = before(&origin, |config| config.upstream.connections_max = 1).await;
     let at = gateway.address();
     origin.script([Step::Read, Step::Wait, Step::Reset]);
@@ -289,7 +264,7 @@ async fn whoever_waits_gets_the_place_of_a_connection_that_is_lost() {
 
 #[tokio::test]
 async fn a_wait_for_a_connection_that_is_too_long_releases_the_key() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let change = |config: &mut Config| {
         config.upstream.connections_max = 1;
         config.timeouts.connect = Duration::from_millis(100);
@@ -316,7 +291,7 @@ async fn a_wait_for_a_connection_that_is_too_long_releases_the_key() {
 
 #[tokio::test]
 async fn a_client_that_hangs_up_does_not_stop_a_guarded_request() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let gateway = before(&origin, |_| ()).await;
     let at = gateway.address();
     origin.script([Step::Read, Step::Wait, Step::Write(answer(201, "", "made"))]);
@@ -325,7 +300,7 @@ async fn a_client_that_hangs_up_does_not_stop_a_guarded_request() {
     socket.write_all(request).await.unwrap();
     soon("the request arrives", origin.ledger().until_requests(1)).await;
     drop(socket);
-    assert_eq!(post(at, "left").await.told(), "409 in-flight");
+    posts(at, "left", "409 in-flight").await;
     origin.go();
     let wait = b"POST /charges HTTP/1.1\r\nhost: shop\r\nconnection: close\r\nprefer: wait=10\r\nidempotency-key: left\r\ncontent-length: 4\r\n\r\nleft";
     let replay = soon("the replay", send_raw(at, wait)).await;
@@ -339,7 +314,7 @@ async fn a_client_that_hangs_up_does_not_stop_a_guarded_request() {
 #[tokio::test]
 async fn a_client_that_names_no_host_reaches_either_kind_of_service() {
     let request = b"POST /charges HTTP/1.0\r\nidempotency-key: old\r\ncontent-length: 3\r\n\r\nold";
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let gateway1 = before(&origin, |_| ()).await;
     assert_eq!(send_raw(gateway1.address(), request).await.told(), "200");
     let host = format!("host: {}\r\n", origin.address());
@@ -349,7 +324,7 @@ async fn a_client_that_names_no_host_reaches_either_kind_of_service() {
         origin.ledger().all()[0].head
     );
 
-    let origin = Origin2::start().await.unwrap();
+    let origin = Origin2::start().await;
     let gateway2 = gateway(origin.address(), Protocol::Http2, |_| ()).await;
     assert_eq!(send_raw(gateway2.address(), request).await.told(), "200");
     assert_eq!(origin.ledger().count("old"), 1);
@@ -357,7 +332,7 @@ async fn a_client_that_names_no_host_reaches_either_kind_of_service() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_http2_connection_that_opens_serves_all_who_waited_for_a_place() {
-    let origin = Origin2::start().await.unwrap();
+    let origin = Origin2::start().await;
     let gateway = gateway(origin.address(), Protocol::Http2, |config| {
         config.upstream.connections_max = 1;
     })
@@ -375,9 +350,6 @@ async fn an_http2_connection_that_opens_serves_all_who_waited_for_a_place() {
             );
         }
         origin.script([Step2::Read, Step2::Drop]);
-        assert_eq!(
-            post(at, &format!("{round}-lost")).await.told(),
-            "502 outcome-unknown"
-        );
+        posts(at, &format!("{round}-lost"), "502 outcome-unknown").await;
     }
 }

@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::bench::{gateway, soon};
-use crate::client::post;
+use crate::client::{post, posts};
 use hapax_testkit::harness::{RawAnswer, send_raw};
 
 /// Longer than any test takes.
@@ -49,7 +49,7 @@ async fn get_guarded(gateway: SocketAddr, key: &str) -> RawAnswer {
 
 #[tokio::test]
 async fn a_guarded_get_is_not_sent_again_because_its_method_is_safe() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let gateway = before(&origin, |config| {
         config.routes = vec![guarded_gets()];
         // Every connection has rested for longer.
@@ -166,7 +166,7 @@ async fn a_request_that_finds_no_stream_free_is_released_and_never_sent() {
         soon("the second runs", post(at, "second")).await.told(),
         "200"
     );
-    assert_eq!(post(at, "second").await.told(), "200 replayed");
+    posts(at, "second", "200 replayed").await;
     assert_eq!(
         [service.arrived.recv().await, service.arrived.recv().await].map(Option::unwrap),
         ["third", "second"]
@@ -220,7 +220,7 @@ fn first_length(bytes: &[u8]) -> usize {
 
 #[tokio::test]
 async fn an_answer_with_both_lengths_is_one_answer_to_the_client() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let gateway = before(&origin, |_| ()).await;
     for (index, framing) in [
         "content-length: 3\r\ntransfer-encoding: chunked",
@@ -266,7 +266,7 @@ async fn an_answer_with_both_lengths_is_one_answer_to_the_client() {
 
 #[tokio::test]
 async fn a_known_method_in_lower_case_walks_around_no_guard() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let gateway = before(&origin, |_| ()).await;
     for method in ["patch", "post", "Post", "pATCH", "get"] {
         for key in ["", "idempotency-key: a\r\n"] {
@@ -303,7 +303,7 @@ async fn send_http2(gateway: SocketAddr, request: Request<()>) -> u16 {
 
 #[tokio::test]
 async fn a_cookie_in_crumbs_arrives_whole() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let gateway = before(&origin, |_| ()).await;
     let request = Request::builder()
         .uri("http://shop/")
@@ -329,7 +329,7 @@ async fn closed(socket: &mut TcpStream) {
 
 #[tokio::test]
 async fn one_silent_connection_too_many_closes_the_oldest() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let gateway = before(&origin, |config| {
         config.limits.silent_connections_max = 3;
         (config.timeouts.first_byte, config.timeouts.header) = (NEVER, NEVER);
@@ -355,7 +355,7 @@ async fn one_silent_connection_too_many_closes_the_oldest() {
 
 #[tokio::test]
 async fn a_connection_that_stays_silent_is_closed() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let gateway = before(&origin, |config| {
         (config.timeouts.first_byte, config.timeouts.header) = (Duration::from_millis(50), NEVER);
     })
@@ -365,7 +365,7 @@ async fn a_connection_that_stays_silent_is_closed() {
 
 #[tokio::test]
 async fn an_answer_without_a_length_that_is_cut_does_not_look_whole() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let gateway = before(&origin, |_| ()).await;
     for connection in ["close", "keep-alive"] {
         let half = Step::Write(b"HTTP/1.0 200 OK\r\n\r\nhalf".to_vec());

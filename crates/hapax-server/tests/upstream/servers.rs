@@ -17,7 +17,8 @@ use hapax_testkit::origin::Origin;
 use tokio::task::JoinSet;
 
 use crate::bench::gateway;
-use crate::client::post;
+use crate::client::{post, posts};
+use crate::harness::words;
 
 const NODE: &str = r"
 const http = require('http');
@@ -105,15 +106,9 @@ impl Server {
     fn gunicorn(program: &Path, folder: &Path) -> Server {
         std::fs::write(folder.join("service.py"), WSGI).expect("the folder is ours");
         let mut child = Command::new(program)
-            .args([
-                "--bind",
-                "127.0.0.1:0",
-                "--worker-class",
-                "gthread",
-                "--threads",
-                "16",
-                "service:app",
-            ])
+            .args(words(
+                "--bind 127.0.0.1:0 --worker-class gthread --threads 16 service:app",
+            ))
             .current_dir(folder)
             .stderr(Stdio::piped())
             .spawn()
@@ -308,7 +303,7 @@ fn gunicorn() -> Option<PathBuf> {
 /// number is printed; that nothing is sent twice is what holds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_close_that_crosses_a_request_is_unknown_and_nothing_worse() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     origin.close_idle_after(Duration::from_millis(50));
     let gateway = gateway(origin.address(), Protocol::Http1, |_| ()).await;
     let (mut seed, mut unknown) = (7_u64, 0);
@@ -322,10 +317,7 @@ async fn a_close_that_crosses_a_request_is_unknown_and_nothing_worse() {
             "200" => assert_eq!(origin.ledger().count(&key), 1),
             "502 outcome-unknown" => {
                 unknown += 1;
-                assert_eq!(
-                    post(gateway.address(), &key).await.told(),
-                    "409 outcome-unknown"
-                );
+                posts(gateway.address(), &key, "409 outcome-unknown").await;
                 assert!(origin.ledger().count(&key) <= 1);
             }
             told => panic!("{told}"),

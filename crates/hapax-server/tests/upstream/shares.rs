@@ -118,7 +118,7 @@ fn assert_busy(answer: &RawAnswer, limit: &str) {
 
 #[tokio::test]
 async fn guarded_requests_of_one_peer_leave_connections_to_others() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let gateway = gateway(origin.address(), Protocol::Http1, settle).await;
     let at = gateway.address();
     for _ in 0..CONNECTIONS {
@@ -165,7 +165,7 @@ async fn guarded_requests_of_one_peer_leave_connections_to_others() {
 
 #[tokio::test]
 async fn slow_uploads_of_one_peer_leave_connections_to_guarded_requests_and_to_others() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let gateway = gateway(origin.address(), Protocol::Http1, settle).await;
     let mut held = Vec::new();
     for _ in 0..3 * CONNECTIONS {
@@ -220,7 +220,7 @@ async fn slow_uploads_of_one_peer_leave_connections_to_guarded_requests_and_to_o
 
 #[tokio::test]
 async fn the_limit_that_was_reached_is_named() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let settle = |config: &mut Config| {
         settle(config);
         config.timeouts.connect = Duration::from_millis(300);
@@ -333,7 +333,7 @@ async fn tunnel(gateway: SocketAddr, peer: &str) -> (TcpStream, String) {
 
 #[tokio::test]
 async fn idle_websockets_leave_connections_to_guarded_requests_and_to_others() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let gateway = gateway(origin.address(), Protocol::Http1, settle).await;
     // One for each that may get through.
     for _ in 0..CONNECTIONS / 2 {
@@ -378,7 +378,7 @@ async fn idle_websockets_leave_connections_to_guarded_requests_and_to_others() {
 
 #[tokio::test]
 async fn a_tunnel_without_traffic_is_closed_and_its_place_is_free() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let settle = |config: &mut Config| {
         settle(config);
         config.upstream.connections_max = 1;

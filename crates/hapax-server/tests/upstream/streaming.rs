@@ -54,7 +54,7 @@ fn write(text: &str) -> Step {
 
 #[tokio::test]
 async fn an_answer_passes_while_its_rest_is_still_to_come() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let gateway1 = gateway(origin.address(), Protocol::Http1, |_| ()).await;
     origin.script([
         Step::Read,
@@ -68,7 +68,7 @@ async fn an_answer_passes_while_its_rest_is_still_to_come() {
     origin.go();
     talk.hear("rest\r\n0\r\n\r\n").await;
 
-    let origin = Origin2::start().await.unwrap();
+    let origin = Origin2::start().await;
     let gateway2 = gateway(origin.address(), Protocol::Http2, |_| ()).await;
     origin.script([
         Step2::Read,
@@ -85,7 +85,7 @@ async fn an_answer_passes_while_its_rest_is_still_to_come() {
 
 #[tokio::test]
 async fn the_head_of_an_answer_passes_before_its_body() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let gateway = gateway(origin.address(), Protocol::Http1, |_| ()).await;
     origin.script([
         Step::Read,
@@ -101,7 +101,7 @@ async fn the_head_of_an_answer_passes_before_its_body() {
 
 #[tokio::test]
 async fn a_request_passes_while_its_rest_is_still_to_come() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let gateway1 = gateway(origin.address(), Protocol::Http1, |_| ()).await;
     origin.script([
         Step::ReadHead,
@@ -117,7 +117,7 @@ async fn a_request_passes_while_its_rest_is_still_to_come() {
     talk.hear("204").await;
     assert_eq!(origin.ledger().all()[0].body, b"firstrest");
 
-    let origin = Origin2::start().await.unwrap();
+    let origin = Origin2::start().await;
     let gateway2 = gateway(origin.address(), Protocol::Http2, |_| ()).await;
     origin.script([
         Step2::ReadUntil("first"),
@@ -135,7 +135,7 @@ async fn a_request_passes_while_its_rest_is_still_to_come() {
 
 #[tokio::test]
 async fn request_and_answer_pass_in_turns() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let gateway = gateway(origin.address(), Protocol::Http1, |config| {
         config.upstream.connections_max = 1;
     })
@@ -165,7 +165,7 @@ async fn request_and_answer_pass_in_turns() {
 
 #[tokio::test]
 async fn the_length_of_a_body_is_told_where_the_client_told_it() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let gateway = gateway(origin.address(), Protocol::Http1, |_| ()).await;
     let mut talk = Talk::begin(
         gateway.address(),
@@ -183,7 +183,7 @@ async fn the_length_of_a_body_is_told_where_the_client_told_it() {
 #[tokio::test]
 async fn a_client_that_waits_for_100_is_told_to_go_on_by_the_gateway() {
     for key in ["", "idempotency-key: k\r\n"] {
-        let origin = Origin::start().await.unwrap();
+        let origin = Origin::start().await;
         let gateway = gateway(origin.address(), Protocol::Http1, |_| ()).await;
         let head = format!(
             "POST / HTTP/1.1\r\nhost: shop\r\n{key}expect: 100-continue\r\ncontent-length: 4\r\n\r\n"

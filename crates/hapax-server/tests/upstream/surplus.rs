@@ -84,7 +84,7 @@ struct Strayed {
 }
 
 async fn round(method: &str, head: &str, delay: Duration, is_trusted: bool) -> Strayed {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let change =
         |config: &mut hapax_server::config::Config| config.principal = PrincipalSources::default();
     let gateway = gateway(origin.address(), Protocol::Http1, change).await;
@@ -190,7 +190,7 @@ async fn what_follows_an_answer_without_a_body_is_nobodys_though_the_service_was
 /// The first time it says too much is the last time that one of its connections is used twice.
 #[tokio::test]
 async fn a_service_that_says_too_much_loses_the_reuse_of_its_connections() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let gateway = gateway(origin.address(), Protocol::Http1, |_| ()).await;
     let at = gateway.address();
     earn_trust(&origin, at).await;

@@ -12,12 +12,12 @@ use crate::bench::{gateway, soon};
 use hapax_testkit::harness::send_raw;
 
 /// The handshake of RFC 6455 section 1.2.
-pub(crate) const ASKS: &str = "GET /chat HTTP/1.1\r\nhost: shop\r\nupgrade: websocket\r\nconnection: Upgrade\r\n\
+pub const ASKS: &str = "GET /chat HTTP/1.1\r\nhost: shop\r\nupgrade: websocket\r\nconnection: Upgrade\r\n\
     sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n";
-pub(crate) const AGREES: &str = "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n\
+pub const AGREES: &str = "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n\
     sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
 /// "Hello", masked, as in RFC 6455 section 5.7.
-pub(crate) const HELLO: [u8; 11] = [
+pub const HELLO: [u8; 11] = [
     0x81, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58,
 ];
 
@@ -25,7 +25,7 @@ fn write(text: &str) -> Step {
     Step::Write(text.as_bytes().to_vec())
 }
 
-pub(crate) async fn read_head(socket: &mut TcpStream) -> String {
+pub async fn read_head(socket: &mut TcpStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(
@@ -54,7 +54,7 @@ async fn upgraded(gateway: SocketAddr) -> TcpStream {
 
 #[tokio::test]
 async fn a_websocket_passes_both_ways_until_the_client_closes() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let gateway = gateway(origin.address(), Protocol::Http1, |_| ()).await;
     origin.script([Step::ReadHead, write(AGREES), Step::Echo]);
     let mut socket = upgraded(gateway.address()).await;
@@ -72,7 +72,7 @@ async fn a_websocket_passes_both_ways_until_the_client_closes() {
 
 #[tokio::test]
 async fn a_websocket_ends_for_the_client_when_the_service_closes() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let gateway = gateway(origin.address(), Protocol::Http1, |config| {
         config.upstream.connections_max = 1;
     })
@@ -92,7 +92,7 @@ async fn a_websocket_ends_for_the_client_when_the_service_closes() {
 
 #[tokio::test]
 async fn a_service_that_does_not_want_to_upgrade_says_so() {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let gateway = gateway(origin.address(), Protocol::Http1, |_| ()).await;
     origin.script([Step::Read, Step::Write(answer(403, "", "no chat"))]);
     let mut socket = TcpStream::connect(gateway.address()).await.unwrap();
@@ -114,7 +114,7 @@ fn guard_get(config: &mut Config) {
 
 /// What the origin reads of a request: its head, in small letters.
 async fn passed_on(request: &str, change: impl FnOnce(&mut Config)) -> (String, String) {
-    let origin = Origin::start().await.unwrap();
+    let origin = Origin::start().await;
     let gateway = gateway(origin.address(), Protocol::Http1, change).await;
     let told = soon(
         "the answer",

@@ -47,8 +47,8 @@ enum Service {
 impl Service {
     async fn start(protocol: Protocol) -> Service {
         match protocol {
-            Protocol::Http2 => Service::Http2(Origin2::start().await.unwrap()),
-            _ => Service::Http1(Origin::start().await.unwrap()),
+            Protocol::Http2 => Service::Http2(Origin2::start().await),
+            _ => Service::Http1(Origin::start().await),
         }
     }
 
@@ -389,7 +389,7 @@ async fn an_answer_over_http1_that_breaks_off_is_never_taken_for_whole() {
     );
     let (mut cuts, mut whole) = (0, 0);
     for answer in [length, chunks] {
-        let service = Origin::start().await.unwrap();
+        let service = Origin::start().await;
         let gateway = gateway(service.address(), Protocol::Http1, |_| ()).await;
         for cut in (0..=answer.len()).rev().step_by(stride(4)) {
             for last in [Step::Close, Step::Reset] {
@@ -427,7 +427,7 @@ async fn an_answer_over_http2_that_breaks_off_is_never_taken_for_whole() {
     ]);
     let mut cuts = 0;
     for has_length in [false, true] {
-        let service = Origin2::start().await.unwrap();
+        let service = Origin2::start().await;
         let gateway = gateway(service.address(), Protocol::Http2, |_| ()).await;
         for cut in 0..=parts.len() + 1 {
             for (n, end) in ends.iter().enumerate() {
@@ -460,7 +460,7 @@ async fn an_answer_over_http2_that_breaks_off_is_never_taken_for_whole() {
 #[tokio::test]
 async fn an_answer_that_ends_with_its_connection_is_not_kept() {
     for (is_accepted, expected) in [(false, "409 answer-not-kept"), (true, "200 replayed")] {
-        let service = Origin::start().await.unwrap();
+        let service = Origin::start().await;
         let gateway = gateway(service.address(), Protocol::Http1, |config| {
             config.defaults.keep_close_delimited = is_accepted;
         })
@@ -480,7 +480,7 @@ async fn an_answer_that_ends_with_its_connection_is_not_kept() {
         }
         assert_eq!(service.ledger().all().len(), 3);
     }
-    let service = Origin::start().await.unwrap();
+    let service = Origin::start().await;
     let gateway = gateway(service.address(), Protocol::Http1, |_| ()).await;
     service.script([
         Step::Read,
@@ -499,7 +499,7 @@ async fn an_answer_that_ends_with_its_connection_is_not_kept() {
 #[tokio::test]
 async fn an_answer_in_another_coding_is_unknown() {
     for coding in ["gzip", "gzip, chunked", "identity", "chunked, chunked"] {
-        let service = Origin::start().await.unwrap();
+        let service = Origin::start().await;
         let gateway = gateway(service.address(), Protocol::Http1, |_| ()).await;
         let said =
             format!("HTTP/1.1 200 OK\r\ntransfer-encoding: {coding}\r\n\r\n4\r\npaid\r\n0\r\n\r\n");
@@ -516,7 +516,7 @@ async fn an_answer_in_another_coding_is_unknown() {
 
 #[tokio::test]
 async fn an_answer_may_have_many_fields() {
-    let service = Origin::start().await.unwrap();
+    let service = Origin::start().await;
     let gateway = gateway(service.address(), Protocol::Http1, |_| ()).await;
     let fields: String = (0..200).map(|n| format!("x-field-{n}: {n}\r\n")).collect();
     service.script([

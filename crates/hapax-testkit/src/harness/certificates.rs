@@ -56,9 +56,10 @@ impl Authority {
 }
 
 impl Certified {
-    /// Writes certificate and key into a directory; returns where they are.
-    pub fn write(&self, directory: &Path) -> (PathBuf, PathBuf) {
-        let (certificate, key) = (directory.join("certificate.pem"), directory.join("key.pem"));
+    /// Writes certificate and key into a directory, `NAME.pem` and `NAME.key`; returns where they are.
+    pub fn write(&self, directory: &Path, name: &str) -> (PathBuf, PathBuf) {
+        let certificate = directory.join(format!("{name}.pem"));
+        let key = directory.join(format!("{name}.key"));
         std::fs::write(&certificate, &self.certificate).unwrap();
         std::fs::write(&key, &self.key).unwrap();
         (certificate, key)

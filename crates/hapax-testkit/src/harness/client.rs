@@ -51,6 +51,11 @@ pub trait With: Sized {
     fn key(self, key: &str) -> Self {
         self.with("idempotency-key", key)
     }
+
+    /// With this token as its credential.
+    fn bearer(self, token: &str) -> Self {
+        self.with("authorization", &format!("Bearer {token}"))
+    }
 }
 
 impl With for ClientRequest {

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 pub use certificates::{Authority, Certified};
 pub use client::{Answer, Client, ClientRequest, Connection, With, body, get, post};
-pub use program::{Program, Signal, exchange};
+pub use program::{Program, Signal, exchange, send};
 pub use raw::{RawAnswer, send_raw};
 pub use upstream::{
     Arrived, Asked, Ends, Gate, IntoReply, Part, Reply, Service, Serving, Upstream, broken_off,

@@ -66,15 +66,20 @@ impl Program {
     /// Starts a command that ends in `hapax serve --log text`, and waits until it serves.
     pub fn serve(command: &mut Command) -> Program {
         let mut program = Program::start(command);
+        program.wait_served();
+        program
+    }
+
+    /// Waits until a gateway that logs as text serves, and learns where.
+    pub fn wait_served(&mut self) {
         let address = |line: &str| {
             let (_, rest) = line.split_once("://")?;
             rest.split('/').next()?.parse().ok()
         };
-        program.clients = address(&program.wait_for("  clients ")).expect("an address");
-        program.admin = address(&program.wait_for("  operators ")).unwrap_or(program.admin);
+        self.clients = address(&self.wait_for("  clients ")).expect("an address");
+        self.admin = address(&self.wait_for("  operators ")).unwrap_or(self.admin);
         // The banner ends with where to look.
-        program.wait_for("/.well-known/idempotency");
-        program
+        self.wait_for("/.well-known/idempotency");
     }
 
     /// The first line with this in it, of those that were there and those to come, but for lines
@@ -89,7 +94,7 @@ impl Program {
             return self.unheard.remove(index);
         }
         loop {
-            let Some(line) = self.next() else {
+            let Some(line) = self.next_line() else {
                 panic!("it never said {what:?}, but:\n{}", self.log);
             };
             if is_wanted(&line) {
@@ -99,7 +104,8 @@ impl Program {
         }
     }
 
-    fn next(&mut self) -> Option<String> {
+    /// The next line; none when it has ended.
+    pub fn next_line(&mut self) -> Option<String> {
         let line = self.lines.recv_timeout(GUARD).ok()?;
         self.log += &line;
         self.log.push('\n');
@@ -162,7 +168,7 @@ impl Program {
 
     /// Waits until it has ended, and its output with it.
     pub fn ended(&mut self) -> ExitStatus {
-        while self.next().is_some() {}
+        while self.next_line().is_some() {}
         self.process.wait().expect("it is ours")
     }
 
@@ -176,17 +182,12 @@ impl Program {
 
     /// A charge under this key: the answer of the gateway, head and all.
     pub fn charge(&self, key: &str, body: &[u8]) -> String {
-        self.send("POST /charges", key, body)
+        send(self.clients, "POST /charges", key, body)
     }
 
     /// Something else under this key.
     pub fn send(&self, operation: &str, key: &str, body: &[u8]) -> String {
-        let length = body.len();
-        let head = format!(
-            "{operation} HTTP/1.1\r\nHost: h\r\nIdempotency-Key: {key}\r\n\
-             Content-Length: {length}\r\nConnection: close\r\n\r\n"
-        );
-        exchange(self.clients, &[head.as_bytes(), body].concat())
+        send(self.clients, operation, key, body)
     }
 
     /// What the admin listener says at this path, head and all.
@@ -212,6 +213,16 @@ fn read(stream: impl Read + Send + 'static, to: Sender<String>) {
             let _ = to.send(line);
         }
     });
+}
+
+/// A request under this key: the answer, head and all.
+pub fn send(to: SocketAddr, operation: &str, key: &str, body: &[u8]) -> String {
+    let length = body.len();
+    let head = format!(
+        "{operation} HTTP/1.1\r\nHost: h\r\nIdempotency-Key: {key}\r\n\
+         Content-Length: {length}\r\nConnection: close\r\n\r\n"
+    );
+    exchange(to, &[head.as_bytes(), body].concat())
 }
 
 /// One request on a connection of its own, which is to be closed after it: all that comes back.

@@ -2,8 +2,11 @@
 
 use std::net::SocketAddr;
 
+use http::{HeaderMap, HeaderName};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+
+use super::Answer;
 
 /// As much of an answer as came.
 #[derive(Debug)]
@@ -14,6 +17,22 @@ pub struct RawAnswer {
     /// Without its framing.
     pub body: Vec<u8>,
     pub is_whole: bool,
+}
+
+impl From<RawAnswer> for Answer {
+    fn from(raw: RawAnswer) -> Answer {
+        let fields = raw.head.lines().filter_map(|line| line.split_once(": "));
+        let field = |(name, value): (&str, &str)| {
+            let name = HeaderName::try_from(name).expect("a field's name");
+            (name, value.parse().expect("a field's value"))
+        };
+        Answer {
+            status: raw.status,
+            headers: HeaderMap::from_iter(fields.map(field)),
+            body: raw.body.into(),
+            trailers: None,
+        }
+    }
 }
 
 /// Sends bytes that make one request and ask for the connection's end, and reads until then.

@@ -221,7 +221,7 @@ fn field<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
 /// A service that keeps what it was asked, and answers as it is told at the time.
 pub struct Service {
     pub address: SocketAddr,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    asked: Arc<watch::Sender<Vec<Asked>>>,
     answers: Arc<Mutex<Arc<Answers>>>,
     _upstream: Upstream,
 }
@@ -233,7 +233,7 @@ impl Service {
         serving: Serving,
         answers: impl Fn(&Asked) -> R + Send + Sync + 'static,
     ) -> Service {
-        let asked = Arc::<Mutex<Vec<Asked>>>::default();
+        let asked = Arc::new(watch::Sender::new(Vec::new()));
         let answers = Arc::new(Mutex::new(boxed(answers)));
         let (kept, current) = (asked.clone(), answers.clone());
         let upstream = Upstream::start(serving, move |arrived| {
@@ -241,7 +241,7 @@ impl Service {
             async move {
                 let asked = arrived.read().await?;
                 let answers = current.lock().expect("no panic").clone();
-                kept.lock().expect("no panic").push(asked.clone());
+                kept.send_modify(|kept: &mut Vec<Asked>| kept.push(asked.clone()));
                 answers(&asked)
             }
         });
@@ -260,7 +260,14 @@ impl Service {
 
     /// All that it was asked so far.
     pub fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().expect("no panic").clone()
+        self.asked.borrow().clone()
+    }
+
+    /// Waits until it was asked so often.
+    pub async fn wait_asked(&self, count: usize) {
+        let mut asked = self.asked.subscribe();
+        let waited = in_time("it is asked", asked.wait_for(|asked| asked.len() >= count)).await;
+        drop(waited.expect("the service is there"));
     }
 
     /// The last of it.

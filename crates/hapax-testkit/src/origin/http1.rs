@@ -1,16 +1,14 @@
 //! An HTTP/1.1 service by hand.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinHandle;
+use tokio::net::TcpStream;
 
-use super::scripts::Scripts;
-use super::{Ledger, Seen};
+use super::Seen;
+use super::scripts::{Scripted, Scripts};
 
 /// What is done about a request, one thing after the other. What is not read or written by a step
 /// is left alone. After the last step the connection takes its next request.
@@ -26,7 +24,7 @@ pub enum Step {
     ReadUntil(&'static str),
     /// Writes these bytes.
     Write(Vec<u8>),
-    /// Waits for [`Origin::go`].
+    /// Waits for [`Scripted::go`].
     Wait,
     /// Does nothing for so long: for bytes that come late, however the other side is timed.
     Pause(Duration),
@@ -41,72 +39,20 @@ pub enum Step {
 }
 
 /// A scripted HTTP/1.1 service. Stops when dropped.
-#[derive(Debug)]
-pub struct Origin {
-    address: SocketAddr,
-    scripts: Arc<Scripts<Step>>,
-    accepting: JoinHandle<()>,
-}
+pub type Origin = Scripted<Step>;
 
 impl Origin {
     /// Listens on a free port of the loopback interface.
-    pub async fn start() -> io::Result<Origin> {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-        let (address, scripts) = (listener.local_addr()?, Arc::new(Scripts::new()));
-        let shared = scripts.clone();
-        let accepting = tokio::spawn(async move {
-            while let Ok((socket, _)) = listener.accept().await {
-                let shared = shared.clone();
-                shared.ledger.connected();
-                tokio::spawn(async move {
-                    // However it ends is how it was scripted, or the other side's doing.
-                    let _ = Connection {
-                        socket,
-                        buffer: Vec::new(),
-                        scripts: shared.clone(),
-                    }
-                    .run()
-                    .await;
-                    shared.ledger.ended();
-                });
-            }
-        });
-        Ok(Origin {
-            address,
-            scripts,
-            accepting,
+    pub async fn start() -> Origin {
+        Scripted::listen(|socket, scripts| {
+            let connection = Connection {
+                socket,
+                buffer: Vec::new(),
+                scripts,
+            };
+            connection.run()
         })
-    }
-
-    /// Where it listens.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// What to do about the next request that has no script yet.
-    pub fn script(&self, steps: impl IntoIterator<Item = Step>) {
-        self.scripts.add(steps);
-    }
-
-    /// Closes a connection that has been without a request for so long.
-    pub fn close_idle_after(&self, idle_max: Duration) {
-        self.scripts.set_idle_max(idle_max);
-    }
-
-    /// Lets one script go on that waits, or the next that will.
-    pub fn go(&self) {
-        self.scripts.go();
-    }
-
-    /// What reached it.
-    pub fn ledger(&self) -> &Ledger {
-        &self.scripts.ledger
-    }
-}
-
-impl Drop for Origin {
-    fn drop(&mut self) {
-        self.accepting.abort();
+        .await
     }
 }
 

@@ -3,18 +3,15 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, mpsc};
-use tokio::task::JoinHandle;
 
-use super::scripts::Scripts;
-use super::{Ledger, Seen};
+use super::Seen;
+use super::scripts::{Scripted, Scripts};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// What a request's body may be without another word from us.
@@ -74,7 +71,7 @@ pub enum Step2 {
     GoAway(i32, u32),
     /// Sends bytes that are no frame.
     Garbage,
-    /// Waits for [`Origin2::go`].
+    /// Waits for [`Scripted::go`].
     Wait,
     /// Tells the ledger that the script has come so far.
     Mark,
@@ -85,61 +82,12 @@ pub enum Step2 {
 }
 
 /// A scripted HTTP/2 service, without TLS, by prior knowledge. Stops when dropped.
-#[derive(Debug)]
-pub struct Origin2 {
-    address: SocketAddr,
-    scripts: Arc<Scripts<Step2>>,
-    accepting: JoinHandle<()>,
-}
+pub type Origin2 = Scripted<Step2>;
 
 impl Origin2 {
     /// Listens on a free port of the loopback interface.
-    pub async fn start() -> io::Result<Origin2> {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-        let (address, scripts) = (listener.local_addr()?, Arc::new(Scripts::new()));
-        let shared = scripts.clone();
-        let accepting = tokio::spawn(async move {
-            while let Ok((socket, _)) = listener.accept().await {
-                shared.ledger.connected();
-                tokio::spawn(serve(socket, shared.clone()));
-            }
-        });
-        Ok(Origin2 {
-            address,
-            scripts,
-            accepting,
-        })
-    }
-
-    /// Where it listens.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// What to do about the next request that has no script yet.
-    pub fn script(&self, steps: impl IntoIterator<Item = Step2>) {
-        self.scripts.add(steps);
-    }
-
-    /// Says goodbye and closes a connection on which nothing has come for so long.
-    pub fn close_idle_after(&self, idle_max: Duration) {
-        self.scripts.set_idle_max(idle_max);
-    }
-
-    /// Lets one script go on that waits, or the next that will.
-    pub fn go(&self) {
-        self.scripts.go();
-    }
-
-    /// What reached it.
-    pub fn ledger(&self) -> &Ledger {
-        &self.scripts.ledger
-    }
-}
-
-impl Drop for Origin2 {
-    fn drop(&mut self) {
-        self.accepting.abort();
+    pub async fn start() -> Origin2 {
+        Scripted::listen(converse).await
     }
 }
 
@@ -213,12 +161,6 @@ impl Writer {
         }
         Ok(())
     }
-}
-
-async fn serve(socket: TcpStream, scripts: Arc<Scripts<Step2>>) {
-    let ledger = scripts.ledger.clone();
-    let _ = converse(socket, scripts).await;
-    ledger.ended();
 }
 
 async fn converse(socket: TcpStream, scripts: Arc<Scripts<Step2>>) -> io::Result<()> {

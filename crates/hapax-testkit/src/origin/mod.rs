@@ -8,12 +8,11 @@
 //! ```
 //! use hapax_testkit::origin::{Origin, Step};
 //!
-//! # async fn example() -> std::io::Result<()> {
-//! let origin = Origin::start().await?;
+//! # async fn example() {
+//! let origin = Origin::start().await;
 //! origin.script([Step::Read, Step::Reset]);
 //! // Send something with the key `k` to `origin.address()`, twice, and then:
 //! assert_eq!(origin.ledger().count("k"), 2);
-//! # Ok(())
 //! # }
 //! ```
 
@@ -25,3 +24,4 @@ mod scripts;
 pub use http1::{Origin, Step, answer};
 pub use http2::{Origin2, Step2, code};
 pub use ledger::{Ledger, Seen};
+pub use scripts::Scripted;

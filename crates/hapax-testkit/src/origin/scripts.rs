@@ -1,12 +1,88 @@
 //! What both origins share: the scripts, the ledger, and the word to go on.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 
 use super::Ledger;
+
+/// A service that goes by scripts of such steps. Stops when dropped.
+#[derive(Debug)]
+pub struct Scripted<S> {
+    address: SocketAddr,
+    scripts: Arc<Scripts<S>>,
+    accepting: JoinHandle<()>,
+}
+
+impl<S: Send + 'static> Scripted<S> {
+    /// Listens on a free port of the loopback interface, and speaks so on each connection.
+    pub(super) async fn listen<R>(
+        speak: impl Fn(TcpStream, Arc<Scripts<S>>) -> R + Send + 'static,
+    ) -> Scripted<S>
+    where
+        R: Future<Output = io::Result<()>> + Send + 'static,
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("a socket");
+        let scripts = Arc::new(Scripts::new());
+        let shared = scripts.clone();
+        let accepting = tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                let ledger = shared.ledger.clone();
+                ledger.connected();
+                let speaking = speak(socket, shared.clone());
+                tokio::spawn(async move {
+                    // However it ends is how it was scripted, or the other side's doing.
+                    let _ = speaking.await;
+                    ledger.ended();
+                });
+            }
+        });
+        Scripted {
+            address,
+            scripts,
+            accepting,
+        }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What to do about the next request that has no script yet.
+    pub fn script(&self, steps: impl IntoIterator<Item = S>) {
+        self.scripts.add(steps);
+    }
+
+    /// Closes a connection that has been without a request for so long, after a goodbye where the
+    /// protocol has one.
+    pub fn close_idle_after(&self, idle_max: Duration) {
+        self.scripts.set_idle_max(idle_max);
+    }
+
+    /// Lets one script go on that waits, or the next that will.
+    pub fn go(&self) {
+        self.scripts.go();
+    }
+
+    /// What reached it.
+    pub fn ledger(&self) -> &Ledger {
+        &self.scripts.ledger
+    }
+}
+
+impl<S> Drop for Scripted<S> {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
 
 /// The scripts of an origin, one for each request to come.
 #[derive(Debug)]

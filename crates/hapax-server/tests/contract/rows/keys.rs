@@ -11,7 +11,7 @@ use crate::harness::With;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-pub(super) fn rows() -> Vec<Row> {
+pub fn rows() -> Vec<Row> {
     let issued = |policy: &mut Policy| policy.key = KeyRule::Issued;
     let rejected = |name, status, code| rejected(name, status, code, 0);
     vec![
@@ -90,7 +90,7 @@ pub(super) fn rows() -> Vec<Row> {
                     .await
                     .unwrap();
                 world
-                    .send(post(token.as_str(), "charge").with("authorization", "Bearer ada"))
+                    .send(post(token.as_str(), "charge").bearer("ada"))
                     .await
             }),
         rejected("token past its life", 410, "key-expired")

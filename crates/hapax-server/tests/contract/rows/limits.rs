@@ -9,7 +9,7 @@ use crate::client::{post, without_key};
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
 
-pub(super) fn rows() -> Vec<Row> {
+pub fn rows() -> Vec<Row> {
     vec![
         Row::new("key in the body, repeated", 201, Says::Replay, 1)
             .policy(in_body)

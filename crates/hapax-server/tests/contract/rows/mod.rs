@@ -18,7 +18,7 @@ use crate::world::{World, everywhere};
 
 /// What an answer has to say about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Says {
+pub enum Says {
     /// Ours, by the table, with advice whether to try again.
     Rejection { code: &'static str, again: bool },
     /// The gateway's own about a request that was not guarded, without such advice.
@@ -40,14 +40,14 @@ type Settle = Box<dyn Fn(&mut Config)>;
 /// What provokes the answer. The world comes back with it, because some rows start another.
 type Provoke = Box<dyn Fn(World) -> Pin<Box<dyn Future<Output = (World, Answer)>>>>;
 
-pub(crate) struct Row {
-    pub(crate) name: &'static str,
-    pub(crate) status: u16,
-    pub(crate) says: Says,
+pub struct Row {
+    pub name: &'static str,
+    pub status: u16,
+    pub says: Says,
     /// What the upstream counts in the end.
-    pub(crate) effects: usize,
-    pub(crate) needs_small_disk: bool,
-    pub(crate) needs_database: bool,
+    pub effects: usize,
+    pub needs_small_disk: bool,
+    pub needs_database: bool,
     settle: Vec<Settle>,
     provoke: Option<Provoke>,
 }
@@ -109,11 +109,11 @@ impl Row {
         self
     }
 
-    pub(crate) fn settle(&self, config: &mut Config) {
+    pub fn settle(&self, config: &mut Config) {
         self.settle.iter().for_each(|change| change(config));
     }
 
-    pub(crate) async fn provoke(&self, world: World) -> (World, Answer) {
+    pub async fn provoke(&self, world: World) -> (World, Answer) {
         let provoke = self
             .provoke
             .as_ref()
@@ -136,7 +136,7 @@ fn deferred(name: &'static str, status: u16, code: &'static str, effects: usize)
     Row::new(name, status, Says::Rejection { code, again: true }, effects)
 }
 
-pub(crate) fn all() -> Vec<Row> {
+pub fn all() -> Vec<Row> {
     [
         keys::rows(),
         limits::rows(),

@@ -12,15 +12,11 @@ use crate::harness::With;
 
 const SECRET: &[u8] = b"a secret that issuer and gateway share";
 
-pub(super) fn rows() -> Vec<Row> {
+pub fn rows() -> Vec<Row> {
     vec![
         rejected("token that is none", 401, "credentials-invalid", 0)
             .config(by_token)
-            .by(async |world| {
-                world
-                    .send(post("k", "charge").with("authorization", "Bearer garbage"))
-                    .await
-            }),
+            .by(async |world| world.send(post("k", "charge").bearer("garbage")).await),
         rejected("token that has expired", 401, "credentials-invalid", 1)
             .config(by_token)
             .by(async |world| {

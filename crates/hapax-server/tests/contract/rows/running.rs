@@ -18,7 +18,7 @@ fn brief(policy: &mut Policy) {
     (policy.retention, policy.lease) = (MOMENT, MOMENT);
 }
 
-pub(super) fn rows() -> Vec<Row> {
+pub fn rows() -> Vec<Row> {
     vec![
         Row::new("first", 201, Says::First, 1)
             .by(async |world| world.send(post("k", "charge")).await),
@@ -48,12 +48,8 @@ pub(super) fn rows() -> Vec<Row> {
             world.send(post("k", "charge")).await
         }),
         Row::new("the same key by somebody else", 201, Says::First, 2).by(async |world| {
-            world
-                .send(post("k", "charge").with("authorization", "Bearer ada"))
-                .await;
-            world
-                .send(post("k", "charge").with("authorization", "Bearer bob"))
-                .await
+            world.send(post("k", "charge").bearer("ada")).await;
+            world.send(post("k", "charge").bearer("bob")).await
         }),
         deferred("still running", 409, "in-flight", 1).by(async |world| {
             world.begin(post("k", "wait")).await;

@@ -13,7 +13,7 @@ fn hasty(policy: &mut Policy) {
     policy.store_timeout = Duration::from_secs(1);
 }
 
-pub(super) fn rows() -> Vec<Row> {
+pub fn rows() -> Vec<Row> {
     vec![
         deferred("store unreachable", 503, "store-unavailable", 0)
             .policy(hasty)

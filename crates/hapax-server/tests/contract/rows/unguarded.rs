@@ -39,7 +39,7 @@ fn charges() -> Route {
     }
 }
 
-pub(super) fn rows() -> Vec<Row> {
+pub fn rows() -> Vec<Row> {
     let problem =
         |name, status, code, effects| Row::new(name, status, Says::Problem(code), effects);
     vec![

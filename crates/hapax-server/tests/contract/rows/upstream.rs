@@ -10,12 +10,12 @@ use crate::client::{post, without_key};
 use crate::world::everywhere;
 
 /// Nobody listens on the first of all ports.
-pub(super) fn nobody(config: &mut Config) {
+pub fn nobody(config: &mut Config) {
     config.upstream.url = "http://127.0.0.1:1".parse().unwrap();
 }
 
 /// Nothing takes so long unless it hangs.
-pub(super) fn impatient(config: &mut Config) {
+pub fn impatient(config: &mut Config) {
     config.timeouts.answer = Duration::from_millis(200);
 }
 
@@ -36,7 +36,7 @@ fn held(name: &'static str, status: u16, effects: usize) -> Row {
     Row::new(name, status, Says::Held { again: false }, effects)
 }
 
-pub(super) fn rows() -> Vec<Row> {
+pub fn rows() -> Vec<Row> {
     vec![
         deferred("upstream never reached", 502, "upstream-unreachable", 0)
             .config(nobody)

@@ -2,7 +2,7 @@
 
 use super::{Case, SMUGGLED, broken_off, len, passes, post, then_refused};
 
-pub(super) fn cases(all: &mut Vec<Case>) {
+pub fn cases(all: &mut Vec<Case>) {
     let long = format!("5;{}\r\nhello\r\n0\r\n\r\n", "x".repeat(300));
     let many = format!(
         "{}0\r\n\r\n",

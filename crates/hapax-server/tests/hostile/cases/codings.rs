@@ -4,7 +4,7 @@ use super::{Case, SMUGGLED, alone, len, passes, post, refused, request};
 
 const CHUNKS: &str = "5\r\nhello\r\n0\r\n\r\n";
 
-pub(super) fn cases(all: &mut Vec<Case>) {
+pub fn cases(all: &mut Vec<Case>) {
     for (name, value) in [
         ("coding chunked, chunked", "chunked, chunked"),
         ("coding chunked, identity", "chunked, identity"),

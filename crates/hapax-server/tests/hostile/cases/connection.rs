@@ -2,7 +2,7 @@
 
 use super::{Case, alone, passes, post, refused};
 
-pub(super) fn cases(all: &mut Vec<Case>) {
+pub fn cases(all: &mut Vec<Case>) {
     let with = |fields: &str| post(&format!("{fields}Content-Length: 5\r\n"), "hello");
     for (name, value) in [
         ("Connection: idempotency-key", "idempotency-key"),

@@ -2,7 +2,7 @@
 
 use super::{Case, passes, post, refused, too_large};
 
-pub(super) fn cases(all: &mut Vec<Case>) {
+pub fn cases(all: &mut Vec<Case>) {
     for (name, line) in [
         ("a folded field", "A: b\r\n c\r\n"),
         ("a field folded with a tab", "A: b\r\n\tc\r\n"),

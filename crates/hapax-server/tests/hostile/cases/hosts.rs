@@ -6,7 +6,7 @@ fn with(hosts: &str) -> String {
     format!("POST /first-{{n}} HTTP/1.1\r\n{hosts}{{key}}Content-Length: 5\r\n\r\nhello")
 }
 
-pub(super) fn cases(all: &mut Vec<Case>) {
+pub fn cases(all: &mut Vec<Case>) {
     for (name, hosts) in [
         ("no Host", ""),
         ("Host twice", "Host: h\r\nHost: h\r\n"),

@@ -14,7 +14,7 @@ const GOOD: [(&str, &str); 5] = [
     ("{key}", ""),
 ];
 
-pub(super) fn cases(all: &mut Vec<Case>) {
+pub fn cases(all: &mut Vec<Case>) {
     pseudo(all);
     paths(all);
     fields(all);

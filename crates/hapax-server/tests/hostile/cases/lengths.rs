@@ -5,7 +5,7 @@ use super::{
     then_refused,
 };
 
-pub(super) fn cases(all: &mut Vec<Case>) {
+pub fn cases(all: &mut Vec<Case>) {
     both(all);
     repeated(all);
     odd(all);

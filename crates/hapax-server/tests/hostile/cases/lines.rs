@@ -2,7 +2,7 @@
 
 use super::{Case, SMUGGLED, broken_off, passes, post, refused, request, then_refused};
 
-pub(super) fn cases(all: &mut Vec<Case>) {
+pub fn cases(all: &mut Vec<Case>) {
     ends(all);
     request_lines(all);
     around(all);

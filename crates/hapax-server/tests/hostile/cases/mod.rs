@@ -17,30 +17,30 @@ mod upgrades;
 use hapax_testkit::harness::frames::Frame;
 
 /// A request that is never to be seen: it stands in bodies and behind ambiguous ends.
-pub(crate) const SMUGGLED: &str = "GET /smuggled-{n} HTTP/1.1\r\nHost: h\r\n\r\n";
+pub const SMUGGLED: &str = "GET /smuggled-{n} HTTP/1.1\r\nHost: h\r\n\r\n";
 /// The request behind each hostile one.
-pub(crate) const SECOND: &str = "GET /second-{n} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+pub const SECOND: &str = "GET /second-{n} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
 /// Bytes of what stands for `{n}`.
-pub(crate) const NONCE_BYTES: usize = 8;
+pub const NONCE_BYTES: usize = 8;
 
 /// An input and its verdicts.
-pub(crate) struct Case {
-    pub(crate) name: &'static str,
-    pub(crate) input: Input,
+pub struct Case {
+    pub name: &'static str,
+    pub input: Input,
     /// With a key.
-    pub(crate) guarded: Expect,
+    pub guarded: Expect,
     /// Without one.
-    pub(crate) unguarded: Expect,
+    pub unguarded: Expect,
 }
 
-pub(crate) enum Input {
+pub enum Input {
     Http1(String),
     Http2(Vec<Frame>),
 }
 
 /// What must become of it.
 #[derive(Clone, Debug)]
-pub(crate) enum Expect {
+pub enum Expect {
     /// Nothing of it reaches the upstream, and the connection ends with this answer. Over HTTP/2 a
     /// reset is as good.
     Refused(u16),
@@ -59,10 +59,10 @@ pub(crate) enum Expect {
 
 /// The first request as the upstream is to see it.
 #[derive(Clone, Debug)]
-pub(crate) struct First {
-    pub(crate) method: &'static str,
-    pub(crate) target: String,
-    pub(crate) body: String,
+pub struct First {
+    pub method: &'static str,
+    pub target: String,
+    pub body: String,
 }
 
 impl First {
@@ -115,7 +115,7 @@ impl Case {
     }
 
     /// Whether there is a place for a key in it.
-    pub(crate) fn takes_key(&self) -> bool {
+    pub fn takes_key(&self) -> bool {
         match &self.input {
             Input::Http1(template) => template.contains("{key}"),
             Input::Http2(frames) => frames.iter().any(Frame::takes_key),
@@ -124,7 +124,7 @@ impl Case {
 }
 
 /// Every input.
-pub(crate) fn all() -> Vec<Case> {
+pub fn all() -> Vec<Case> {
     let mut all = Vec::new();
     for add in [
         lengths::cases,

@@ -10,7 +10,7 @@ fn to(target: &str) -> String {
     )
 }
 
-pub(super) fn cases(all: &mut Vec<Case>) {
+pub fn cases(all: &mut Vec<Case>) {
     for (name, target) in [
         ("target //x", "//x-{n}"),
         ("target ///x", "///x-{n}"),

@@ -5,7 +5,7 @@ use super::{Case, alone, passes, refused, request};
 const GET: &str = "GET /first-{n} HTTP/1.1";
 const POST: &str = "POST /first-{n} HTTP/1.1";
 
-pub(super) fn cases(all: &mut Vec<Case>) {
+pub fn cases(all: &mut Vec<Case>) {
     let h2c = "Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n";
     let websocket = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n";
     for (name, fields) in [

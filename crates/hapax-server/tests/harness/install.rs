@@ -1,0 +1,134 @@
+//! Programs in other languages with their dependencies, installed once from their registries under
+//! the build directory, and again when what is wanted of them changes.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+
+use super::words;
+
+/// Written last, with what was wanted: a directory without it was given up half way.
+const STAMP: &str = "installed";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Language {
+    Python,
+    Node,
+}
+
+/// A file: its name, and what is in it.
+pub type File = (&'static str, String);
+
+/// Where something is installed.
+#[derive(Clone)]
+pub struct Installed {
+    pub language: Language,
+    pub directory: PathBuf,
+}
+
+/// Installs what is `wanted` by exact versions and hashes, and puts the sources beside it. Nothing
+/// when it cannot be had here, which is said where nobody can miss it.
+pub fn install(
+    name: &str,
+    language: Language,
+    wanted: &[File],
+    sources: &[File],
+) -> Option<Installed> {
+    // Several tests want the same one.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap();
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name(name);
+    let installed = Installed {
+        language,
+        directory,
+    };
+    let made = installed.make(wanted);
+    if let Err(reason) = made {
+        // Unlike a registry that is out of reach, this must not go unnoticed.
+        let was_tampered_with = ["DO NOT MATCH THE HASHES", "EINTEGRITY"]
+            .iter()
+            .any(|word| reason.contains(word));
+        assert!(
+            !was_tampered_with,
+            "{name} is not what was pinned:\n{reason}"
+        );
+        skipped(&format!("{name} cannot be installed: {reason}"));
+        return None;
+    }
+    // Modules are looked for from where the program is.
+    sources.iter().for_each(|source| installed.put(source));
+    Some(installed)
+}
+
+/// Says aloud that a test has not run, and why.
+pub fn skipped(why: &str) {
+    // The harness names a test's thread after it. Not by a macro: those write nothing for tests
+    // that pass.
+    let thread = std::thread::current();
+    let line = format!("SKIPPED {}: {why}\n", thread.name().unwrap_or("a test"));
+    std::io::stderr().write_all(line.as_bytes()).unwrap();
+}
+
+impl Installed {
+    /// What runs a program with these dependencies, from where they are.
+    pub fn interpreter(&self) -> Command {
+        let mut command = match self.language {
+            Language::Python => Command::new(self.directory.join("bin/python")),
+            Language::Node => Command::new("node"),
+        };
+        command.current_dir(&self.directory);
+        command
+    }
+
+    fn make(&self, wanted: &[File]) -> Result<(), String> {
+        let (stamp, directory) = (self.directory.join(STAMP), &self.directory);
+        let text: String = wanted.iter().map(|(_, text)| text.as_str()).collect();
+        if std::fs::read_to_string(&stamp).ok().as_ref() == Some(&text) {
+            return Ok(());
+        }
+        if directory.exists() {
+            std::fs::remove_dir_all(directory).unwrap();
+        }
+        std::fs::create_dir_all(directory).unwrap();
+        wanted.iter().for_each(|file| self.put(file));
+        match self.language {
+            Language::Python => {
+                succeed(Command::new("python3").args(["-m", "venv"]).arg(directory))?;
+                succeed(self.interpreter().args(words(
+                    "-m pip install --quiet --timeout 20 --retries 2 \
+                     --require-hashes --only-binary :all: --requirement requirements.txt",
+                )))?;
+            }
+            Language::Node => {
+                succeed(self.interpreter().arg("--version"))?;
+                let npm = words(
+                    "ci --ignore-scripts --no-audit --no-fund --fetch-timeout=20000 \
+                     --fetch-retries=2 --fetch-retry-mintimeout=500 --fetch-retry-maxtimeout=2000",
+                );
+                succeed(Command::new("npm").args(npm).current_dir(directory))?;
+            }
+        }
+        std::fs::write(stamp, text).unwrap();
+        Ok(())
+    }
+
+    /// Only if it differs: another run of the tests may be about to read it.
+    fn put(&self, (name, text): &File) {
+        let to = self.directory.join(name);
+        if std::fs::read_to_string(&to).ok().as_ref() != Some(text) {
+            std::fs::write(to, text).unwrap();
+        }
+    }
+}
+
+fn succeed(command: &mut Command) -> Result<(), String> {
+    let ran = command
+        .output()
+        .map_err(|error| format!("{}: {error}", command.get_program().display()))?;
+    if ran.status.success() {
+        return Ok(());
+    }
+    let told = [&ran.stdout[..], &ran.stderr].map(String::from_utf8_lossy);
+    Err(format!("{command:?} failed: {}", told.concat().trim()))
+}
