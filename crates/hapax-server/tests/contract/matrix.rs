@@ -114,7 +114,8 @@ async fn ask_every_way(row: &Rc<Row>) -> Vec<Cell> {
 async fn ask(row: Rc<Row>, way: Way) -> Cell {
     let mut database = None;
     if row.needs_database {
-        database = world::database();
+        // Not on this thread, where the other ways wait for their own.
+        database = tokio::task::spawn_blocking(world::database).await.unwrap();
         if database.is_none() {
             return Cell::Skipped("needs PostgreSQL".to_owned());
         }
