@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use hapax_core::Store;
-use hapax_core::store::{Pulse, Swept};
+use hapax_core::store::{StoreInfo, Swept};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::subject::Subject;
@@ -124,8 +124,8 @@ impl Bench {
         Subject::new(self.store.clone())
     }
 
-    pub(super) async fn pulse(&self) -> Pulse {
-        self.store.pulse().await.expect("pulse")
+    pub(super) async fn info(&self) -> StoreInfo {
+        self.store.info().await.expect("info")
     }
 
     /// Sweeps until nothing is due, and adds up.

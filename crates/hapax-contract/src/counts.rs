@@ -98,13 +98,13 @@ pub(super) async fn refused_records_are_counted_until_they_are_tried_again(bench
 }
 
 pub(super) async fn principals_are_known_until_their_time(bench: &Bench) {
-    if bench.pulse().await.counts.is_none() {
+    if bench.info().await.counts.is_none() {
         return bench.skip("this store does not count");
     }
     let ids: [PrincipalId; 3] =
         std::array::from_fn(|_| PrincipalId::of(&bench.subject().scope).expect("a name"));
     let [ann, bob, nobody] = ids;
-    let now = bench.pulse().await.now;
+    let now = bench.info().await.now;
     let (soon, late) = (now.after(Duration::from_secs(1)), now.after(LONG));
     remember(bench, &[(ann, soon), (bob, late), (ann, late)]).await;
     remember(bench, &[(bob, soon)]).await;
@@ -118,7 +118,7 @@ pub(super) async fn principals_are_known_until_their_time(bench: &Bench) {
         bench.pass(Duration::from_secs(1)).await;
         bench.sweep().await;
     }
-    remember(bench, &[(nobody, bench.pulse().await.now.after(SHORT))]).await;
+    remember(bench, &[(nobody, bench.info().await.now.after(SHORT))]).await;
     bench.pass(SHORT).await;
     assert!(!knows(bench, nobody).await, "its time is over");
     bench.sweep().await;
@@ -145,7 +145,7 @@ async fn counted(bench: &Bench) -> Option<Counts> {
     }
     bench.pass(COUNTED_EVERY).await;
     bench.sweep().await;
-    let counts = bench.pulse().await.counts;
+    let counts = bench.info().await.counts;
     if counts.is_none() {
         bench.skip("this store does not count");
     }

@@ -171,10 +171,10 @@ pub(super) async fn forgetting_raises_the_epoch(bench: &Bench) {
     for change in [completed("paid"), released(KEPT), unknown(KEPT)] {
         let subject = bench.subject();
         let head = subject.ended(change).await;
-        let before = bench.pulse().await.epoch;
+        let before = bench.info().await.epoch;
         subject.wins(at(&head), forgetting(KEPT)).await;
         assert!(
-            bench.pulse().await.epoch > before,
+            bench.info().await.epoch > before,
             "copies made before the forgetting still count"
         );
     }
@@ -186,7 +186,7 @@ pub(super) async fn nothing_but_forgetting_raises_the_epoch(bench: &Bench) {
         return bench.skip("somebody else may be forgetting at the same time");
     }
     let subject = bench.subject();
-    let before = bench.pulse().await.epoch;
+    let before = bench.info().await.epoch;
     let lost = subject.ended(unknown(KEPT)).await;
     let second = subject.taken_over(lost.fence, SHORT).await;
     subject.renew(second.fence, SHORT).await;
@@ -204,7 +204,7 @@ pub(super) async fn nothing_but_forgetting_raises_the_epoch(bench: &Bench) {
     subject
         .wins(at(&lost), settled(State::Completed, "settled"))
         .await;
-    assert_eq!(bench.pulse().await.epoch, before);
+    assert_eq!(bench.info().await.epoch, before);
 }
 
 pub(super) async fn a_running_record_cannot_be_forgotten(bench: &Bench) {

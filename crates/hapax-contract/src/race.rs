@@ -138,7 +138,7 @@ pub(super) async fn a_dropped_future_leaves_the_store_usable(bench: &Bench) {
             limit: 1,
         }))
         .await;
-        polled_once(store.pulse()).await;
+        polled_once(store.info()).await;
 
         let head = match subject
             .put(Condition::Absent, Change::Claim(claim.clone()))

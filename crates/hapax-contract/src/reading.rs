@@ -1,4 +1,4 @@
-//! `get`, `list` and `pulse`: what a store shows without changing anything.
+//! `get`, `list` and `info`: what a store shows without changing anything.
 
 use std::collections::BTreeMap;
 
@@ -108,7 +108,7 @@ pub(super) async fn a_list_has_as_many_heads_as_asked_for(bench: &Bench) {
 
 /// Whichever verb tells the time, it is the same time.
 pub(super) async fn the_stores_time_never_runs_back(bench: &Bench) {
-    let mut times = vec![bench.pulse().await.now];
+    let mut times = vec![bench.info().await.now];
     for _ in 0..4 {
         let subject = bench.subject();
         for _ in 0..2 {
@@ -123,7 +123,7 @@ pub(super) async fn the_stores_time_never_runs_back(bench: &Bench) {
             );
         }
         times.push(bench.store.get(vec![subject.id]).await.expect("get").now);
-        times.push(bench.pulse().await.now);
+        times.push(bench.info().await.now);
         bench.pass(SHORT / 4).await;
     }
     assert!(times.is_sorted(), "{times:?}");
@@ -136,10 +136,10 @@ pub(super) async fn the_stores_time_never_runs_back(bench: &Bench) {
 
 /// Operation ids and issued tokens outlive any one reading.
 pub(super) async fn the_secret_stays_the_same(bench: &Bench) {
-    let first = bench.pulse().await.secret;
+    let first = bench.info().await.secret;
     bench.subject().running(LONG).await;
     assert!(
-        bench.pulse().await.secret == first,
+        bench.info().await.secret == first,
         "every operation would have a new name"
     );
 }

@@ -13,9 +13,9 @@ pub(super) async fn a_renewal_extends_the_lease_and_nothing_else(bench: &Bench) 
     let running = subject.running(LONG).await;
     bench.pass(SHORT).await;
     let (before, renewed, after) = (
-        bench.pulse().await.now,
+        bench.info().await.now,
         subject.renew(running.fence, LONG).await,
-        bench.pulse().await.now,
+        bench.info().await.now,
     );
 
     assert!(renewed);

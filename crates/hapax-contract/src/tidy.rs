@@ -8,8 +8,8 @@ use hapax_core::audit::{LogEntry, LogQuery, Note, Signed};
 use hapax_core::record::{Head, Last};
 use hapax_core::scope::PrincipalId;
 use hapax_core::store::{
-    Change, Finish, Joins, KnownPrincipal, Lifetime, ListQuery, Pulse, Reading, Renewal, Reply,
-    StoreError, Swept, Written,
+    Change, Finish, Joins, KnownPrincipal, Lifetime, ListQuery, Reading, Renewal, Reply,
+    StoreError, StoreInfo, Swept, Written,
 };
 use hapax_core::{Condition, Put, RecordId, State, Store, Timestamp};
 
@@ -170,8 +170,8 @@ impl Store for Tidy {
         self.store.sweep(limit)
     }
 
-    fn pulse(&self) -> Reply<'_, Pulse> {
-        self.store.pulse()
+    fn info(&self) -> Reply<'_, StoreInfo> {
+        self.store.info()
     }
 
     fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()> {

@@ -73,7 +73,7 @@ async fn of_all_cases_only_tombstones_and_entries_are_left() {
         "{left:?}"
     );
 
-    let now = store.pulse().await.unwrap().now;
+    let now = store.info().await.unwrap().now;
     let rest = left.until.since(now);
     assert!(
         rest > Duration::ZERO && rest < Duration::from_secs(3 * 60 * 60),

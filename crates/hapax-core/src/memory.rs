@@ -12,8 +12,8 @@ use crate::operation::Secret;
 use crate::record::{Fence, Head, Record};
 use crate::scope::{PrincipalId, RecordId};
 use crate::store::{
-    Change, Counts, KnownPrincipal, Lifetime, ListQuery, Pulse, Put, Reading, Renewal, Reply, Seen,
-    Store, Swept, Won, Written,
+    Change, Counts, KnownPrincipal, Lifetime, ListQuery, Put, Reading, Renewal, Reply, Seen, Store,
+    StoreInfo, Swept, Won, Written,
 };
 use crate::time::{Clock, Timestamp};
 use crate::transfer::Standing;
@@ -118,10 +118,10 @@ impl Store for Memory {
         })
     }
 
-    fn pulse(&self) -> Reply<'_, Pulse> {
+    fn info(&self) -> Reply<'_, StoreInfo> {
         Box::pin(async move {
             let (inside, now) = self.lock();
-            Ok(Pulse {
+            Ok(StoreInfo {
                 now,
                 epoch: inside.epoch,
                 secret: inside.secret,

@@ -33,7 +33,7 @@
 //!     kind [`StoreErrorKind::Unerased`]. Copies that others made are beyond it, and so is what a
 //!     database server does with a row that it was told to delete: a store on one says so.
 //! 11. **Counted.** After a sweep, and at least a second after the sweep before, the
-//!     [pulse](Store::pulse) tells how many records there are. A store that remembers a principal
+//!     [info](Store::info) tells how many records there are. A store that remembers a principal
 //!     knows it until its time, and not longer.
 
 use std::error::Error;
@@ -77,7 +77,7 @@ pub trait Store: Send + Sync + 'static {
     fn sweep(&self, limit: usize) -> Reply<'_, Swept>;
 
     /// The store's time, its forget-epoch, its secret, and how many records it has.
-    fn pulse(&self) -> Reply<'_, Pulse>;
+    fn info(&self) -> Reply<'_, StoreInfo>;
 
     /// Remembers principals who have records, each until a time by the store's clock. Of two times
     /// the later counts.
@@ -438,7 +438,7 @@ impl AddAssign for Swept {
 
 /// What a node asks of its store each second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pulse {
+pub struct StoreInfo {
     /// The store's time.
     pub now: Timestamp,
     /// Counts every `forget`: an in-process copy is good only under the epoch it was made in.
@@ -453,7 +453,7 @@ pub struct Pulse {
     pub counts: Option<Counts>,
 }
 
-impl Pulse {
+impl StoreInfo {
     /// What makes the store's operation ids.
     pub const fn operation_ids(&self) -> OperationIds {
         OperationIds::new(self.secret, self.lives_since)

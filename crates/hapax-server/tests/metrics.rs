@@ -194,7 +194,7 @@ async fn unknown_outcomes_are_counted_from_the_store_now_and_then() {
         Arc::new(Readiness::default()),
         Rules::new(&Config::new(http::Uri::default())),
     );
-    let ids = shop.store.pulse().await.unwrap().operation_ids();
+    let ids = shop.store.info().await.unwrap().operation_ids();
     let mut admin = hapax_server::admin::router(Admin::new(
         ready,
         shop.metrics.clone(),

@@ -20,8 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hapax_core::audit::{LogEntry, LogQuery, Note};
 use hapax_core::scope::PrincipalId;
 use hapax_core::store::{
-    Joins, KnownPrincipal, ListQuery, Pulse, Put, Reading, Renewal, Reply, StoreErrorKind, Swept,
-    Written,
+    Joins, KnownPrincipal, ListQuery, Put, Reading, Renewal, Reply, StoreErrorKind, StoreInfo,
+    Swept, Written,
 };
 use hapax_core::{Head, RecordId, Store, StoreError};
 use tokio::sync::watch;
@@ -57,8 +57,8 @@ pub enum Verb {
     List,
     /// [`Store::sweep`].
     Sweep,
-    /// [`Store::pulse`].
-    Pulse,
+    /// [`Store::info`].
+    Info,
     /// [`Store::remember`].
     Remember,
     /// [`Store::knows`].
@@ -261,9 +261,9 @@ impl Store for Faulty {
         })
     }
 
-    fn pulse(&self) -> Reply<'_, Pulse> {
-        self.call(Verb::Pulse, None, |store| {
-            Box::pin(async move { store.pulse().await })
+    fn info(&self) -> Reply<'_, StoreInfo> {
+        self.call(Verb::Info, None, |store| {
+            Box::pin(async move { store.info().await })
         })
     }
 

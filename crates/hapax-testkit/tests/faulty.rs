@@ -98,18 +98,18 @@ async fn an_error_before_leaves_nothing_and_one_after_leaves_the_write() {
 #[tokio::test]
 async fn a_script_is_followed_call_by_call_and_verb_by_verb() {
     let (faulty, _) = stores();
-    faulty.let_through(Verb::Pulse, 2);
-    faulty.fail_next(Verb::Pulse, Fault::ErrorBefore, 0);
-    faulty.fail_next(Verb::Pulse, Fault::ErrorBefore, 2);
-    faulty.let_through(Verb::Pulse, 1);
-    faulty.fail_next(Verb::Pulse, Fault::ErrorAfter, 1);
+    faulty.let_through(Verb::Info, 2);
+    faulty.fail_next(Verb::Info, Fault::ErrorBefore, 0);
+    faulty.fail_next(Verb::Info, Fault::ErrorBefore, 2);
+    faulty.let_through(Verb::Info, 1);
+    faulty.fail_next(Verb::Info, Fault::ErrorAfter, 1);
     let mut went_well = Vec::new();
     for _ in 0..7 {
         assert!(
             faulty.get(Vec::new()).await.is_ok(),
             "another verb, another script"
         );
-        went_well.push(faulty.pulse().await.is_ok());
+        went_well.push(faulty.info().await.is_ok());
     }
     assert_eq!(went_well, [true, true, false, false, true, false, true]);
 }
@@ -178,12 +178,12 @@ async fn a_late_call_replies_to_a_caller_who_waits() {
 async fn a_release_frees_only_what_waits_already() {
     let (faulty, _) = stores();
     faulty.release();
-    faulty.fail_next(Verb::Pulse, Fault::Hang, 1);
+    faulty.fail_next(Verb::Info, Fault::Hang, 1);
     let call = tokio::spawn({
         let faulty = faulty.clone();
-        async move { faulty.pulse().await }
+        async move { faulty.info().await }
     });
-    faulty.wait_for_calls(Verb::Pulse, 1).await;
+    faulty.wait_for_calls(Verb::Info, 1).await;
     tokio::task::yield_now().await;
     assert!(!call.is_finished());
     faulty.release();
@@ -223,7 +223,7 @@ async fn a_store_that_is_down_fails_every_verb_until_it_is_up() {
             .await
     ));
     assert!(is_unavailable(&faulty.sweep(1).await));
-    assert!(is_unavailable(&faulty.pulse().await));
+    assert!(is_unavailable(&faulty.info().await));
     assert_eq!(faulty.faults_landed(), 6);
     assert_eq!(stored(&inner, &claim("a")).await, None);
     faulty.down(false);

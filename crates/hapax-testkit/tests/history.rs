@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hapax_core::audit::{LogEntry, LogQuery, Note};
 use hapax_core::scope::PrincipalId;
 use hapax_core::store::{
-    KnownPrincipal, ListQuery, Pulse, Reading, Renewal, Reply, Swept, Written,
+    KnownPrincipal, ListQuery, Reading, Renewal, Reply, StoreInfo, Swept, Written,
 };
 use hapax_core::{Head, Memory, Put, RecordId, Secret, Store};
 use hapax_testkit::history::{self, Tally};
@@ -141,8 +141,8 @@ impl Store for Forgetful {
         self.0.sweep(limit)
     }
 
-    fn pulse(&self) -> Reply<'_, Pulse> {
-        self.0.pulse()
+    fn info(&self) -> Reply<'_, StoreInfo> {
+        self.0.info()
     }
 
     fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()> {

@@ -621,7 +621,7 @@ async fn in_store(store: &dyn Store, user: &str) -> (u64, u64) {
         })
         .await
         .unwrap();
-    let now = store.pulse().await.unwrap().now;
+    let now = store.info().await.unwrap().now;
     let is_live = |head: &hapax_core::Head| !matches!(head.state_at(now), State::Expired(_));
     let ids: Vec<_> = heads
         .iter()

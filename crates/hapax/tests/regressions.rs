@@ -100,7 +100,7 @@ async fn only_the_error_itself_says_that_nothing_was_dispatched() {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_hangs_from_the_start_is_a_503_inside_the_deadline_for_all() {
     let (store, _) = faulty();
-    store.fail_next(Verb::Pulse, Fault::Hang, usize::MAX);
+    store.fail_next(Verb::Info, Fault::Hang, usize::MAX);
     let (service, _) = charges(&quiet(store), Policy::default());
     let began = tokio::time::Instant::now();
     let calls: Vec<_> = (0..50)
@@ -412,10 +412,10 @@ async fn a_slow_pulse_does_not_bring_back_what_was_forgotten() {
     );
     assert_eq!(send(&service, post("/", "k", "x")).await.status, 201);
     tokio::time::sleep(Duration::from_secs(5)).await;
-    two.fail_next(Verb::Pulse, Fault::HangAfter, 1);
-    let pulses = two.calls(Verb::Pulse);
+    two.fail_next(Verb::Info, Fault::HangAfter, 1);
+    let pulses = two.calls(Verb::Info);
     let slow = spawn(&service, post("/", "k", "x"));
-    two.wait_for_calls(Verb::Pulse, pulses + 1).await;
+    two.wait_for_calls(Verb::Info, pulses + 1).await;
     let id = here
         .list(ListQuery {
             state: None,

@@ -411,7 +411,7 @@ async fn provoke(row: &str, world: &World, way: &Way) -> Got {
             way.send(post("k", "201")).await;
             world.clock.advance(day);
             // Not from memory either, which goes by the runtime's clock.
-            world.store.fail_next(Verb::Pulse, Fault::ErrorBefore, 1);
+            world.store.fail_next(Verb::Info, Fault::ErrorBefore, 1);
             let fresh = Hapax::builder_shared(world.store.clone())
                 .sweep(None)
                 .build();

@@ -140,7 +140,7 @@ async fn what_was_acknowledged_is_there_after_reopening_and_a_dead_owners_leases
 {
     let file = file();
     let store = open(&file.path, &file.clock).await;
-    let secret = store.pulse().await.unwrap().secret;
+    let secret = store.info().await.unwrap().secret;
     let done = win(&store, claim("done")).await;
     win(&store, complete(&done, "answer")).await;
     let running = win(&store, claim("running")).await;
@@ -148,7 +148,7 @@ async fn what_was_acknowledged_is_there_after_reopening_and_a_dead_owners_leases
 
     let store = open(&file.path, &file.clock).await;
     assert_eq!(
-        store.pulse().await.unwrap().secret,
+        store.info().await.unwrap().secret,
         secret,
         "operation ids are the same after a restart"
     );

@@ -57,7 +57,7 @@ async fn an_answer_of_another_version_is_neither_sent_nor_made_again() {
                 let (changed, again) = charges(&hapax, version(now));
                 let path = format!(
                     "/charges/{number}/{}",
-                    store.pulse().await.unwrap().now.as_micros()
+                    store.info().await.unwrap().now.as_micros()
                 );
                 let ask = || post(&path, "k", "5");
                 let got = send(&first, ask()).await;

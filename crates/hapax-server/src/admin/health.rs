@@ -115,7 +115,7 @@ impl Watch {
         let Some(store) = self.store.upgrade() else {
             return Some("it is closed".to_owned());
         };
-        match tokio::time::timeout(PATIENCE, store.pulse()).await {
+        match tokio::time::timeout(PATIENCE, store.info()).await {
             Ok(Ok(_)) => None,
             Ok(Err(error)) => Some(error.to_string()),
             Err(_) => Some(format!("it did not answer within {PATIENCE:?}")),

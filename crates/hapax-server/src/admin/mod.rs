@@ -219,7 +219,7 @@ mod tests {
         *trouble.lock().unwrap() = Some("disk\nfull".to_owned());
         assert_eq!(ready().await, "not ready: the store fails: disk full\n");
         *trouble.lock().unwrap() = None;
-        store.fail_next(Verb::Pulse, Fault::ErrorBefore, 1);
+        store.fail_next(Verb::Info, Fault::ErrorBefore, 1);
         assert!(ready().await.starts_with("not ready: the store fails: "));
         assert_eq!(ready().await, "ready\n");
         drop((store, shared));

@@ -154,7 +154,7 @@ impl Gateway {
         let store = open(&config, &metrics, &ready).await?;
         tell_of_lost(&*store).await;
         let operation_ids = store
-            .pulse()
+            .info()
             .await
             .map_err(|error| store_error(&config, &error))?
             .operation_ids();

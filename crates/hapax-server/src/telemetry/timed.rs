@@ -9,8 +9,8 @@ use hapax::core::audit::{LogEntry, LogQuery, Note};
 use hapax::core::record::Head;
 use hapax::core::scope::PrincipalId;
 use hapax::core::store::{
-    Joins, KnownPrincipal, ListQuery, Pulse, Put, Reading, Renewal, Reply, StoreError,
-    StoreErrorKind, Swept, Written,
+    Joins, KnownPrincipal, ListQuery, Put, Reading, Renewal, Reply, StoreError, StoreErrorKind,
+    StoreInfo, Swept, Written,
 };
 use hapax::{RecordId, Store};
 use prometheus_client::metrics::counter::Counter;
@@ -38,7 +38,7 @@ pub(super) struct Clocks {
     renew: Histogram,
     list: Histogram,
     sweep: Histogram,
-    pulse: Histogram,
+    info: Histogram,
     remember: Histogram,
     knows: Histogram,
     log: Histogram,
@@ -107,8 +107,8 @@ impl Store for Timed {
         self.measure(&self.clocks.sweep, Instant::now(), self.store.sweep(limit))
     }
 
-    fn pulse(&self) -> Reply<'_, Pulse> {
-        self.measure(&self.clocks.pulse, Instant::now(), self.store.pulse())
+    fn info(&self) -> Reply<'_, StoreInfo> {
+        self.measure(&self.clocks.info, Instant::now(), self.store.info())
     }
 
     fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()> {
@@ -189,7 +189,7 @@ impl Clocks {
             renew: verb("renew"),
             list: verb("list"),
             sweep: verb("sweep"),
-            pulse: verb("pulse"),
+            info: verb("info"),
             remember: verb("remember"),
             knows: verb("knows"),
             log: verb("log"),

@@ -16,7 +16,7 @@ async fn listener(limits: Limits) -> (std::net::SocketAddr, Metrics) {
     let store: Arc<dyn Store> = Arc::new(hapax::store::memory());
     let (socket, ids) = (
         TcpListener::bind("127.0.0.1:0").await.unwrap(),
-        store.pulse().await.unwrap().operation_ids(),
+        store.info().await.unwrap().operation_ids(),
     );
     let (address, metrics) = (socket.local_addr().unwrap(), Metrics::new());
     let hapax = Hapax::builder_shared(store).sweep(None).build();

@@ -29,11 +29,7 @@ async fn admin_of(store: Arc<dyn Store>) -> Admin {
         route("refunds", "POST /v1/refunds"),
         route("versioned", "/v1/**"),
     ];
-    let operation_ids = store
-        .pulse()
-        .await
-        .expect("the store works")
-        .operation_ids();
+    let operation_ids = store.info().await.expect("the store works").operation_ids();
     let hapax = Hapax::builder_shared(store).sweep(None).build();
     Admin::new(
         Arc::default(),

@@ -178,10 +178,10 @@ impl<'a> History<'a> {
             self.a.get(planner.ids()).await,
             self.b.get(planner.ids()).await,
         );
-        let (a, b) = (self.a.pulse().await, self.b.pulse().await);
+        let (a, b) = (self.a.info().await, self.b.info().await);
         self.agree(
-            a.map(|pulse| (pulse.now, pulse.epoch)),
-            b.map(|pulse| (pulse.now, pulse.epoch)),
+            a.map(|info| (info.now, info.epoch)),
+            b.map(|info| (info.now, info.epoch)),
         );
         let head = |record: Option<Record>| {
             record.map(|record| {

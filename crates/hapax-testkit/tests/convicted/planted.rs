@@ -9,8 +9,8 @@ use hapax_core::guard::{self, Due, Refused};
 use hapax_core::record::Last;
 use hapax_core::scope::PrincipalId;
 use hapax_core::store::{
-    Change, Claim, Counts, KnownPrincipal, Lifetime, ListQuery, Pulse, Reading, Renewal, Reply,
-    Seen, Swept, Won, Written,
+    Change, Claim, Counts, KnownPrincipal, Lifetime, ListQuery, Reading, Renewal, Reply, Seen,
+    StoreInfo, Swept, Won, Written,
 };
 use hapax_core::{
     Answer, Condition, Fence, FingerprintPolicy, Head, Principal, Put, Record, RecordId, Scope,
@@ -494,7 +494,7 @@ impl Store for Planted {
         })
     }
 
-    fn pulse(&self) -> Reply<'_, Pulse> {
+    fn info(&self) -> Reply<'_, StoreInfo> {
         Box::pin(async move {
             let (now, inside) = (self.clock.now(), self.inside());
             let live = || {
@@ -516,7 +516,7 @@ impl Store for Planted {
                 records: records as u64,
                 refused: refused.count() as u64,
             });
-            Ok(Pulse {
+            Ok(StoreInfo {
                 now,
                 epoch: inside.epoch,
                 secret: Secret::from_bytes([7; 32]),

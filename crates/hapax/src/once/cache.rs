@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use hapax_core::record::Record;
 use hapax_core::scope::RecordId;
-use hapax_core::store::{Pulse, Seen};
+use hapax_core::store::{Seen, StoreInfo};
 use hapax_core::time::Timestamp;
 use parking_lot::Mutex;
 use quick_cache::Weighter;
@@ -76,12 +76,12 @@ impl Cache {
             .map(|(_, epoch)| epoch)
     }
 
-    /// Takes note of a pulse that was asked for at `asked_at`; counting from then errs on the safe
+    /// Takes note of the store info that was asked for at `asked_at`; counting from then errs on the safe
     /// side.
-    pub(crate) fn learn(&self, pulse: &Pulse, asked_at: Instant) {
+    pub(crate) fn learn(&self, info: &StoreInfo, asked_at: Instant) {
         let mut known = self.epoch.lock();
         if known.is_none_or(|(read_at, _)| read_at < asked_at) {
-            *known = Some((asked_at, pulse.epoch));
+            *known = Some((asked_at, info.epoch));
         }
     }
 

@@ -1,6 +1,6 @@
 //! Room for new keys: how many records a store may hold, and for whom the last of it is kept.
 //!
-//! The store counts its records, and every node reads the counts with the pulse, once a second at
+//! The store counts its records, and every node reads the counts with the store info, once a second at
 //! most. In between a node adds what it has begun itself. So a limit may be passed by what all
 //! nodes begin in about a second; no record is ever removed to make room.
 //!
@@ -18,7 +18,7 @@ use hapax_core::outcome::REFUSED_FOR;
 use hapax_core::record::{Head, State};
 use hapax_core::rejection::Rejection;
 use hapax_core::scope::{PrincipalId, Scope};
-use hapax_core::store::{Counts, KnownPrincipal, Pulse, Store};
+use hapax_core::store::{Counts, KnownPrincipal, Store, StoreInfo};
 use hapax_core::time::Timestamp;
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -95,11 +95,11 @@ impl Capacity {
     }
 
     /// What the store has counted.
-    pub(super) fn learn(&self, pulse: &Pulse) {
-        let Counts { records, refused } = pulse.counts.unwrap_or_default();
+    pub(super) fn learn(&self, info: &StoreInfo) {
+        let Counts { records, refused } = info.counts.unwrap_or_default();
         self.records.store(records, Ordering::Relaxed);
         self.refused.store(refused, Ordering::Relaxed);
-        self.now.store(pulse.now.as_micros(), Ordering::Relaxed);
+        self.now.store(info.now.as_micros(), Ordering::Relaxed);
     }
 
     /// One more record, begun here.

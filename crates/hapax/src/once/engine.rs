@@ -212,15 +212,15 @@ impl Engine {
         // One asks for all; the others do without for the moment.
         let _asking = self.pulsing.try_lock().ok()?;
         let asked_at = Instant::now();
-        let pulse = tokio::time::timeout(timeout / 4, self.store.pulse())
+        let info = tokio::time::timeout(timeout / 4, self.store.info())
             .await
             .ok()?
             .ok()?;
-        self.cache.learn(&pulse, asked_at);
-        self.store.learn(pulse.now);
-        self.capacity.learn(&pulse);
-        let _ = self.operation_ids.set(pulse.operation_ids());
-        // Not the pulse's: its reply may have been so slow that it is good for nothing by now.
+        self.cache.learn(&info, asked_at);
+        self.store.learn(info.now);
+        self.capacity.learn(&info);
+        let _ = self.operation_ids.set(info.operation_ids());
+        // Not the store info's: its reply may have been so slow that it is good for nothing by now.
         self.cache.epoch()
     }
 
@@ -233,9 +233,9 @@ impl Engine {
         // The limit is on waiting for whoever asks first, too: else many would wait one after the
         // other.
         let ask = self.operation_ids.get_or_try_init(|| async {
-            self.ask_in(timeout, self.store.pulse())
+            self.ask_in(timeout, self.store.info())
                 .await
-                .map(|pulse| pulse.operation_ids())
+                .map(|info| info.operation_ids())
         });
         tokio::time::timeout(timeout, ask)
             .await

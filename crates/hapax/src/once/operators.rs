@@ -148,7 +148,7 @@ impl Engine {
             .pop()
             .filter(|head| head.id == id)
             .ok_or(error)?;
-        let state = head.state_at(self.store.pulse().await?.now);
+        let state = head.state_at(self.store.info().await?.now);
         Ok((Record { head, answer: None }, state))
     }
 

@@ -11,7 +11,7 @@ use hapax_core::audit::{LogEntry, LogQuery, Note};
 use hapax_core::record::{Head, Record};
 use hapax_core::scope::{Principal, PrincipalId, RecordId, Scope};
 use hapax_core::store::{
-    Joins, KnownPrincipal, ListQuery, Pulse, Put, Reading, Renewal, Reply, Store, StoreError,
+    Joins, KnownPrincipal, ListQuery, Put, Reading, Renewal, Reply, Store, StoreError, StoreInfo,
     Swept, Written,
 };
 use hapax_core::time::Timestamp;
@@ -186,7 +186,7 @@ impl QuotaStore {
                 limit: HEADS_BATCH,
             })
             .await?;
-        let now = self.store.pulse().await?.now;
+        let now = self.store.info().await?.now;
         let last = heads.last().map(|head| head.id);
         let (kept, others): (Vec<Head>, Vec<Head>) = heads
             .into_iter()
@@ -275,8 +275,8 @@ impl Store for QuotaStore {
         self.store.sweep(limit)
     }
 
-    fn pulse(&self) -> Reply<'_, Pulse> {
-        self.store.pulse()
+    fn info(&self) -> Reply<'_, StoreInfo> {
+        self.store.info()
     }
 
     fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()> {

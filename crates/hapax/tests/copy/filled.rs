@@ -152,8 +152,8 @@ pub async fn fill(store: &dyn Store) {
         .await
         .unwrap();
     // What is short is over when it is copied.
-    let now = store.pulse().await.unwrap().now;
-    while store.pulse().await.unwrap().now <= now.after(Duration::from_millis(1)) {
+    let now = store.info().await.unwrap().now;
+    while store.info().await.unwrap().now <= now.after(Duration::from_millis(1)) {
         tokio::task::yield_now().await;
     }
 }

@@ -127,9 +127,9 @@ async fn a_node_on_a_database_into_which_another_store_was_copied_stops() {
     let here = world.place(Kind::Sqlite, "here.db").await.unwrap();
     fill(&*here.open().await.unwrap()).await;
     let early = there.open().await.unwrap();
-    early.pulse().await.unwrap();
+    early.info().await.unwrap();
     copy(&here, &there).await.unwrap();
-    let error = early.pulse().await.unwrap_err();
+    let error = early.info().await.unwrap_err();
     assert!(error.to_string().contains("another store in it"), "{error}");
     let error = early
         .put_if(claim("early", Duration::from_secs(1)))

@@ -121,7 +121,7 @@ async fn the_rule_of_operation_ids_goes_along() {
                 .open()
                 .await
                 .unwrap()
-                .pulse()
+                .info()
                 .await
                 .unwrap()
                 .lives_since,

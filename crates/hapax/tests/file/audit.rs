@@ -82,7 +82,7 @@ async fn a_file_of_format_2_keeps_everything_and_gets_a_log() {
         answer(&store, "paid").await,
         Some(b"paid by format 2".to_vec())
     );
-    let ids = store.pulse().await.unwrap().operation_ids();
+    let ids = store.info().await.unwrap().operation_ids();
     for (key, word) in [
         ("paid", "completed"),
         ("expired", "expired"),

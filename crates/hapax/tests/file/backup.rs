@@ -179,7 +179,7 @@ async fn an_old_state_raises_the_epoch_and_an_alarm_and_fences_still_grow() {
             shop.open().await
         };
         assert_eq!(store.restored(), None);
-        let epoch = store.pulse().await.unwrap().epoch;
+        let epoch = store.info().await.unwrap().epoch;
         // Fences run ahead of a clock that stands.
         let mut lost = win(&store, claim("since")).await;
         for _ in 0..20 {
@@ -194,7 +194,7 @@ async fn an_old_state_raises_the_epoch_and_an_alarm_and_fences_still_grow() {
         let store = shop.open().await;
         let restored = store.restored().expect("an alarm");
         assert_eq!(restored.copied_at.is_some(), is_backup);
-        assert!(store.pulse().await.unwrap().epoch > epoch);
+        assert!(store.info().await.unwrap().epoch > epoch);
         assert_eq!(answer(&store, "old").await, Some(b"paid".to_vec()));
         let Written::Won(again) = store.put_if(claim("since")).await.unwrap() else {
             panic!("it was forgotten")

@@ -18,8 +18,8 @@ async fn what_one_guest_writes_all_others_see() {
     let shop = Shop::new();
     let (one, other) = (shop.guest().await, shop.guest().await);
     assert_eq!(
-        one.pulse().await.unwrap().secret,
-        other.pulse().await.unwrap().secret
+        one.info().await.unwrap().secret,
+        other.info().await.unwrap().secret
     );
     let head = win(&one, claim("k")).await;
     assert_eq!(lose(&other, claim("k")).await, Some(head.clone()));
@@ -48,9 +48,9 @@ async fn all_guests_of_a_file_go_by_one_clock() {
         Guest::open(&shop.path).await.unwrap(),
         Guest::open(&shop.path).await.unwrap(),
     );
-    let mut last = one.pulse().await.unwrap().now;
+    let mut last = one.info().await.unwrap().now;
     for guest in [&other, &one, &other, &one] {
-        let now = guest.pulse().await.unwrap().now;
+        let now = guest.info().await.unwrap().now;
         assert!(now >= last, "time runs back from one guest to the next");
         last = now;
     }
@@ -75,7 +75,7 @@ async fn no_clock_begins_before_the_last_change() {
         .execute("UPDATE hapax_meta SET boot_id = 'another'", [])
         .unwrap();
     let guest = Guest::open(&shop.path).await.unwrap();
-    assert!(guest.pulse().await.unwrap().now >= head.claimed_at);
+    assert!(guest.info().await.unwrap().now >= head.claimed_at);
 }
 
 /// Of all who ask at once, by whichever guest, one runs; and with the effect in its own transaction

@@ -194,7 +194,7 @@ async fn a_file_of_format_1_keeps_its_operations() {
         .unwrap();
 
     let guest = shop.guest().await;
-    let ids = guest.pulse().await.unwrap().operation_ids();
+    let ids = guest.info().await.unwrap().operation_ids();
     let first_rule = OperationIds::new(*ids.secret(), Timestamp::from_micros(u64::MAX));
     shop.clock.advance(LEASE);
     let after = win(&guest, takeover("k", &before)).await;
@@ -213,7 +213,7 @@ async fn a_file_of_format_1_keeps_its_operations() {
     );
     drop(guest);
     assert_eq!(
-        shop.guest().await.pulse().await.unwrap().operation_ids(),
+        shop.guest().await.info().await.unwrap().operation_ids(),
         ids,
         "told once"
     );

@@ -72,14 +72,14 @@ async fn a_forgotten_answer_is_written_over_and_cut_from_the_log() {
                 !files_with_canary(&shop).is_empty(),
                 "there is nothing to be forgotten"
             );
-            let epoch = guest.pulse().await.unwrap().epoch;
+            let epoch = guest.info().await.unwrap().epoch;
             win(&guest, forgetting(&head)).await;
             assert_eq!(
                 files_with_canary(&shop),
                 Vec::<PathBuf>::new(),
                 "{bytes} bytes, joined: {is_joined}"
             );
-            assert_eq!(guest.pulse().await.unwrap().epoch, epoch + 1);
+            assert_eq!(guest.info().await.unwrap().epoch, epoch + 1);
             assert_eq!(guest.log(LogQuery::latest(9)).await.unwrap().len(), 1);
         }
     }

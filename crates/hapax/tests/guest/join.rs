@@ -438,7 +438,7 @@ async fn an_open_transaction_holds_up_no_reading_and_no_duplicate() {
             .len(),
         2
     );
-    guest.pulse().await.unwrap();
+    guest.info().await.unwrap();
     let statement_is_made = joining(&guest, &complete(&other, "later"));
 
     // Whoever has to write waits, and is told that nothing was written.

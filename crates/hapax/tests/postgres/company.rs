@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use hapax_core::audit::{LogEntry, LogQuery, Note};
 use hapax_core::scope::PrincipalId;
 use hapax_core::store::{
-    Change, KnownPrincipal, ListQuery, Pulse, Reading, Renewal, Reply, StoreError, Swept, Written,
+    Change, KnownPrincipal, ListQuery, Reading, Renewal, Reply, StoreError, StoreInfo, Swept,
+    Written,
 };
 use hapax_core::{Condition, Fence, Head, Put, RecordId, Store};
 
@@ -91,8 +92,8 @@ impl<S: Store> Store for InCompany<S> {
         self.0.sweep(limit)
     }
 
-    fn pulse(&self) -> Reply<'_, Pulse> {
-        self.0.pulse()
+    fn info(&self) -> Reply<'_, StoreInfo> {
+        self.0.info()
     }
 
     fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()> {

@@ -52,7 +52,7 @@ impl Node {
     async fn count(&self, records: u64) {
         until(async || {
             self.store.sweep(1).await.unwrap();
-            self.store.pulse().await.unwrap().counts
+            self.store.info().await.unwrap().counts
                 == Some(Counts {
                     records,
                     refused: 0,

@@ -9,7 +9,7 @@ use hapax_contract::{Bench, CASES};
 use hapax_core::audit::{LogEntry, LogQuery, Note};
 use hapax_core::scope::PrincipalId;
 use hapax_core::store::{
-    Change, Finish, KnownPrincipal, Lifetime, ListQuery, Pulse, Reading, Renewal, Reply, Swept,
+    Change, Finish, KnownPrincipal, Lifetime, ListQuery, Reading, Renewal, Reply, StoreInfo, Swept,
     Written,
 };
 use hapax_core::{AttemptToken, Head, Put, RecordId, Store};
@@ -150,8 +150,8 @@ impl<S: Store> Store for Nodes<S> {
         self.next().sweep(limit)
     }
 
-    fn pulse(&self) -> Reply<'_, Pulse> {
-        self.next().pulse()
+    fn info(&self) -> Reply<'_, StoreInfo> {
+        self.next().info()
     }
 
     fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()> {

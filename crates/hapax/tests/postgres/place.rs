@@ -10,7 +10,7 @@ use hapax_contract::{Bench, ManualClock};
 use hapax_core::audit::{LogEntry, LogQuery, Note};
 use hapax_core::scope::PrincipalId;
 use hapax_core::store::{
-    KnownPrincipal, ListQuery, Pulse, Put, Reading, Renewal, Reply, Swept, Written,
+    KnownPrincipal, ListQuery, Put, Reading, Renewal, Reply, StoreInfo, Swept, Written,
 };
 use hapax_core::{Head, RecordId, Store};
 use hapax_testkit::servers::{self, PgBouncer};
@@ -156,8 +156,8 @@ impl Store for ByHand {
         at_the_time!(self.sweep(limit))
     }
 
-    fn pulse(&self) -> Reply<'_, Pulse> {
-        at_the_time!(self.pulse())
+    fn info(&self) -> Reply<'_, StoreInfo> {
+        at_the_time!(self.info())
     }
 
     fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()> {

@@ -35,7 +35,7 @@ async fn a_database_that_is_not_prepared_is_refused_and_one_that_is_opens() {
     );
     place::open(&url)
         .await
-        .pulse()
+        .info()
         .await
         .expect("it can be used");
     // And a second time there is nothing to do.
@@ -127,10 +127,10 @@ async fn a_program_works_on_a_newer_schema_for_as_long_as_that_serves_it() {
     )
     .await
     .expect("the next one");
-    running.pulse().await.expect("one that ran before it");
+    running.info().await.expect("one that ran before it");
     place::open(&url)
         .await
-        .pulse()
+        .info()
         .await
         .expect("one that was started after it");
 
@@ -143,7 +143,7 @@ async fn a_program_works_on_a_newer_schema_for_as_long_as_that_serves_it() {
         panic!("left behind, and opened")
     };
     assert!(matches!(error, OpenError::TooNew { .. }), "{error}");
-    assert!(running.pulse().await.is_err());
+    assert!(running.info().await.is_err());
     let read = running
         .get(vec![hapax_core::RecordId::from_bytes([1; 32])])
         .await;
@@ -187,8 +187,8 @@ async fn programs_of_version_1_go_on_until_lives_are_told_apart() {
             .expect("asked")
             .get::<_, i32>(0)
     };
-    let pulse = place::open(&url).await.pulse().await.expect("this version");
-    let grace = pulse.lives_since.since(pulse.now);
+    let info = place::open(&url).await.info().await.expect("this version");
+    let grace = info.lives_since.since(info.now);
     assert!(
         grace <= GRACE && grace > GRACE - Duration::from_secs(60),
         "{grace:?}"
@@ -221,9 +221,9 @@ async fn programs_of_version_1_go_on_until_lives_are_told_apart() {
     assert_eq!(
         place::open(&url)
             .await
-            .pulse()
+            .info()
             .await
-            .expect("pulse")
+            .expect("info")
             .lives_since,
         Timestamp::ZERO
     );
@@ -435,7 +435,7 @@ async fn a_role_may_use_what_a_later_version_adds() {
     let store = place::open(&url.replace("postgres@", "early@")).await;
     store.sweep(1).await.expect("swept");
     assert_eq!(
-        store.pulse().await.expect("a pulse").counts,
+        store.info().await.expect("the store info").counts,
         Some(hapax_core::store::Counts::default())
     );
     session

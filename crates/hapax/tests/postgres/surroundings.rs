@@ -19,18 +19,18 @@ async fn a_clock_that_is_set_back_neither_turns_time_back_nor_stops_it() {
         return;
     };
     let (store, session) = (place::open(&url).await, place::session(&url).await);
-    let before = store.pulse().await.expect("pulse").now;
+    let before = store.info().await.expect("info").now;
     // As if it had been two hours later a moment ago.
     session
         .batch_execute("UPDATE hapax.pace SET clock_floor = hapax.now() + 7200000000")
         .await
         .expect("another time");
     store.sweep(1).await.expect("sweep");
-    let first = store.pulse().await.expect("pulse").now;
+    let first = store.info().await.expect("info").now;
     assert!(first.since(before) >= 2 * HOUR, "time has run back");
     let mut later = first;
     while later == first {
-        later = store.pulse().await.expect("pulse").now;
+        later = store.info().await.expect("info").now;
     }
     assert!(
         later > first && later.since(first) < HOUR,

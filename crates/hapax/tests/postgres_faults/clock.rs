@@ -68,7 +68,7 @@ impl World {
     }
 
     async fn now(&self) -> Timestamp {
-        self.store.pulse().await.unwrap().now
+        self.store.info().await.unwrap().now
     }
 }
 

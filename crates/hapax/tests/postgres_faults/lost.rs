@@ -30,7 +30,7 @@ async fn charge(store: &Postgres, name: &str) {
 /// Asks until the store is back, as every node does each second.
 async fn comes_back(store: &Postgres) {
     let asking = async {
-        while store.pulse().await.is_err() {
+        while store.info().await.is_err() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };

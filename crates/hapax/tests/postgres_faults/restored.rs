@@ -71,7 +71,7 @@ fn alarms() -> usize {
 /// What a node found when it began: whether the database went back, and the epoch and the highest
 /// fence it gives now.
 async fn found(store: &Postgres) -> (bool, u64, u64) {
-    let epoch = store.pulse().await.expect("pulse").epoch;
+    let epoch = store.info().await.expect("info").epoch;
     let Ok(Written::Won(won)) = store
         .put_if(Subject::new(&uuid::Uuid::new_v4().to_string()).claim(LONG))
         .await

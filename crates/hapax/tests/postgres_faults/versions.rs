@@ -101,8 +101,8 @@ async fn a_schema_that_has_left_a_program_behind_is_not_written_to() {
         ),
         other => panic!("{other:?}"),
     }
-    // A program that runs finds out with its next pulse, which is asked for each second.
-    let error = store.pulse().await.expect_err("it is left behind");
+    // A program that runs finds out with its next look at the store info, which is asked for each second.
+    let error = store.info().await.expect_err("it is left behind");
     assert_eq!(error.kind(), StoreErrorKind::Unsupported, "{error}");
     assert!(
         error.to_string().contains("run a newer version of Hapax"),

@@ -11,8 +11,8 @@ use hapax_core::audit::{LogEntry, LogQuery, Note};
 use hapax_core::record::{Head, State};
 use hapax_core::scope::PrincipalId;
 use hapax_core::store::{
-    Change, Joins, KnownPrincipal, ListQuery, Pulse, Put, Reading, Renewal, Reply, Seen,
-    StoreError, Swept, Written,
+    Change, Joins, KnownPrincipal, ListQuery, Put, Reading, Renewal, Reply, Seen, StoreError,
+    StoreInfo, Swept, Written,
 };
 
 pub(crate) struct Watched {
@@ -181,8 +181,8 @@ impl Store for Watched {
         self.store.sweep(limit)
     }
 
-    fn pulse(&self) -> Reply<'_, Pulse> {
-        self.store.pulse()
+    fn info(&self) -> Reply<'_, StoreInfo> {
+        self.store.info()
     }
 
     fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()> {

@@ -59,7 +59,7 @@ impl Direct {
         inside: fn(Hapax, Arc<dyn Store>) -> Inside,
     ) -> Result<Direct, Exit> {
         let operation_ids = store
-            .pulse()
+            .info()
             .await
             .map_err(Exit::unreachable)?
             .operation_ids();
@@ -117,7 +117,7 @@ impl Records for Direct {
         match &self.inside {
             Inside::View(view) => view.get(&[]).map(|reading| reading.now),
             Inside::File(_, store) | Inside::Database(_, store) => {
-                store.pulse().await.map(|pulse| pulse.now)
+                store.info().await.map(|info| info.now)
             }
         }
     }

@@ -54,8 +54,8 @@ use hapax_core::audit::{LogEntry, LogQuery, Note};
 use hapax_core::record::Head;
 use hapax_core::scope::{PrincipalId, RecordId};
 use hapax_core::store::{
-    Change, Joins, KnownPrincipal, ListQuery, Pulse, Put, Reading, Renewal, Reply, Store,
-    StoreError, Swept, Written,
+    Change, Joins, KnownPrincipal, ListQuery, Put, Reading, Renewal, Reply, Store, StoreError,
+    StoreInfo, Swept, Written,
 };
 use hapax_core::time::Clock;
 use rusqlite::Connection;
@@ -234,7 +234,7 @@ impl Store for Guest {
         self.writer.ask(move |transaction| transaction.sweep(limit))
     }
 
-    fn pulse(&self) -> Reply<'_, Pulse> {
+    fn info(&self) -> Reply<'_, StoreInfo> {
         let shared = self.shared.clone();
         self.readers.ask(move |connection| {
             let Meta {
@@ -244,7 +244,7 @@ impl Store for Guest {
                 ..
             } = Meta::read(connection)?;
             // Counting would read the whole table.
-            Ok(Pulse {
+            Ok(StoreInfo {
                 now: shared.clock.now(),
                 epoch,
                 secret,

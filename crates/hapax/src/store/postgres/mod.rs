@@ -64,8 +64,8 @@ use hapax_core::planted::{self, Bug};
 use hapax_core::record::{Fence, Head, State};
 use hapax_core::scope::{PrincipalId, RecordId};
 use hapax_core::store::{
-    Change, Claim, Condition, Joins, KnownPrincipal, ListQuery, Pulse, Put, Reading, Renewal,
-    Reply, Seen, Store, StoreError, StoreErrorKind, Swept, Written,
+    Change, Claim, Condition, Joins, KnownPrincipal, ListQuery, Put, Reading, Renewal, Reply, Seen,
+    Store, StoreError, StoreErrorKind, StoreInfo, Swept, Written,
 };
 use hapax_core::time::Clock;
 use tokio::sync::Semaphore;
@@ -393,12 +393,12 @@ impl Store for Postgres {
         Box::pin(self.clear(limit))
     }
 
-    fn pulse(&self) -> Reply<'_, Pulse> {
+    fn info(&self) -> Reply<'_, StoreInfo> {
         Box::pin(async {
             let (info, counts) = tokio::try_join!(self.server_info(), self.read_counts())?;
-            Ok(Pulse {
+            Ok(StoreInfo {
                 counts: Some(counts),
-                ..info.pulse
+                ..info.store
             })
         })
     }

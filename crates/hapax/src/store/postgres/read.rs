@@ -76,7 +76,7 @@ impl Postgres {
         if ids.is_empty() {
             return Ok(Reading {
                 records: Vec::new(),
-                now: self.server_info().await?.pulse.now,
+                now: self.server_info().await?.store.now,
             });
         }
         let rows = self.through(&self.reads, Arc::new(ids)).await?;

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use hapax_core::operation::Secret;
 use hapax_core::record::Head;
 use hapax_core::scope::RecordId;
-use hapax_core::store::{Pulse, StoreError};
+use hapax_core::store::{StoreError, StoreInfo};
 use hapax_core::time::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -48,7 +48,7 @@ struct Timeline {
 
 /// What the database says of itself.
 pub(super) struct ServerInfo {
-    pub(super) pulse: Pulse,
+    pub(super) store: StoreInfo,
     line: Timeline,
     /// What the last node that noticed a change took note of.
     known: Timeline,
@@ -72,7 +72,7 @@ impl ServerInfo {
         };
         let secret = Secret::from_bytes(row::array(row::get(row, 2)?)?);
         Ok(ServerInfo {
-            pulse: Pulse {
+            store: StoreInfo {
                 now: row::time(row, 0)?,
                 epoch: row::number(row, 1)?,
                 secret,
@@ -93,7 +93,7 @@ impl ServerInfo {
         database: &ConnectOptions,
         secret: &Secret,
     ) -> Result<(), OpenError> {
-        if self.pulse.secret != *secret {
+        if self.store.secret != *secret {
             return Err(OpenError::AnotherStore {
                 database: database.to_string(),
             });
@@ -279,7 +279,7 @@ impl ServerHistory {
         let seen = *self.seen.lock();
         let before = seen.unwrap_or(info.known);
         let has_changed = before != info.line;
-        let expected = self.witnesses(info.pulse.now);
+        let expected = self.witnesses(info.store.now);
         let mut missing = 0;
         for page in expected.chunks(PAGE) {
             missing += missing_of(page, link, shared).await?;
@@ -329,7 +329,7 @@ impl ServerHistory {
         link: &Link,
         shared: &Shared,
     ) -> Result<bool, Failure> {
-        let mut latest = self.witnesses(info.pulse.now);
+        let mut latest = self.witnesses(info.store.now);
         latest.drain(..latest.len().saturating_sub(LATEST));
         Ok(!latest.is_empty() && missing_of(&latest, link, shared).await? > 0)
     }

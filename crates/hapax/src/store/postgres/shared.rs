@@ -68,9 +68,9 @@ impl Shared {
         let info = ServerInfo::read(&rows).map_err(unusable)?;
         info.check(
             &self.options.connection,
-            self.secret.get_or_init(|| info.pulse.secret),
+            self.secret.get_or_init(|| info.store.secret),
         )?;
-        self.recall(&info.pulse.secret);
+        self.recall(&info.store.secret);
         self.server_history
             .meet(begun, &info, &link, self)
             .await

@@ -150,7 +150,7 @@ impl Postgres {
         }
         let rows = asked?;
         let info = ServerInfo::read(&rows)?;
-        let secret = self.shared.secret.get_or_init(|| info.pulse.secret);
+        let secret = self.shared.secret.get_or_init(|| info.store.secret);
         if let Err(error) = info.check(&self.shared.options.connection, secret) {
             tracing::error!(%error, "the database can no longer be used by this program");
             // All pipelines begin anew and find the same: nothing is written into what we do not

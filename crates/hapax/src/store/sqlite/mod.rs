@@ -55,8 +55,8 @@ use hapax_core::audit::{LogEntry, LogQuery, Note, REASON_BYTES_MAX};
 use hapax_core::record::Head;
 use hapax_core::scope::{PrincipalId, RecordId};
 use hapax_core::store::{
-    Condition, Counts, KnownPrincipal, ListQuery, Pulse, Put, Reading, Renewal, Reply, Seen, Store,
-    StoreError, Swept, Written,
+    Condition, Counts, KnownPrincipal, ListQuery, Put, Reading, Renewal, Reply, Seen, Store,
+    StoreError, StoreInfo, Swept, Written,
 };
 use hapax_core::time::{Clock, Timestamp};
 
@@ -377,7 +377,7 @@ impl Store for Sqlite {
             .write(0, move |transaction| transaction.sweep(limit))
     }
 
-    fn pulse(&self) -> Reply<'_, Pulse> {
+    fn info(&self) -> Reply<'_, StoreInfo> {
         let shared = self.shared.clone();
         self.readers.ask(move |connection| {
             let Meta {
@@ -391,7 +391,7 @@ impl Store for Sqlite {
                 records: index.len() as u64,
                 refused: index.refused(now),
             };
-            Ok(Pulse {
+            Ok(StoreInfo {
                 now,
                 epoch: epoch.unsigned_abs(),
                 secret,

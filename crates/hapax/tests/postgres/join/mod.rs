@@ -60,7 +60,7 @@ impl Shop {
 
     async fn at(url: String) -> Shop {
         let store = Arc::new(place::open(&url).await);
-        let operation_ids = store.pulse().await.expect("pulse").operation_ids();
+        let operation_ids = store.info().await.expect("info").operation_ids();
         let shop = Shop {
             url,
             store,

@@ -493,7 +493,7 @@ async fn a_record_from_before_lives_keeps_its_operation_through_a_takeover() {
         .batch_execute(&sql)
         .await
         .expect("the schema was brought forward after the claim");
-    let ids = shop.store.pulse().await.expect("pulse").operation_ids();
+    let ids = shop.store.info().await.expect("info").operation_ids();
     let head = won(shop.take_over(&before).await);
     assert_eq!(
         ids.make(&head.id, head.created_at),
