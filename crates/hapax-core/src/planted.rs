@@ -25,20 +25,8 @@ pub enum Bug {
     PgUnfencedCompletion,
     /// Postgres: completions sent together do not name the fences of their attempts.
     PgUnfencedBatch,
-    /// Postgres: the end of a lease is reckoned by the clock of the node that claims.
-    PgLeaseByNodeClock,
     /// Postgres: an insert that meets another's row is taken for one that has made it.
     PgConflictIsWon,
-    /// Postgres: no row in a result is taken for no record.
-    PgEmptyIsAbsence,
-    /// Postgres: a write whose reply was lost is taken for one that did not take place.
-    PgLostReplyIsFailure,
-    /// Postgres: the rows of a batch are dealt out by their place, not by their id.
-    PgRowsByPosition,
-    /// Postgres: one locked record fails everything that was sent together with it.
-    PgRestIsRefused,
-    /// Postgres: a lease that cannot be renewed because somebody has its row is taken for lost.
-    PgLockedIsLost,
     /// Postgres: an answer is found by its fence alone, which records claimed together share.
     PgAnswerByFence,
     /// Postgres: answers that end together go into one table, however long each is kept.
@@ -87,13 +75,7 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("pg-stale-tombstone", Bug::PgStaleTombstone),
     ("pg-unfenced-completion", Bug::PgUnfencedCompletion),
     ("pg-unfenced-batch", Bug::PgUnfencedBatch),
-    ("pg-lease-by-node-clock", Bug::PgLeaseByNodeClock),
     ("pg-conflict-is-won", Bug::PgConflictIsWon),
-    ("pg-empty-is-absence", Bug::PgEmptyIsAbsence),
-    ("pg-lost-reply-is-failure", Bug::PgLostReplyIsFailure),
-    ("pg-rows-by-position", Bug::PgRowsByPosition),
-    ("pg-rest-is-refused", Bug::PgRestIsRefused),
-    ("pg-locked-is-lost", Bug::PgLockedIsLost),
     ("pg-answer-by-fence", Bug::PgAnswerByFence),
     ("pg-answers-in-one-table", Bug::PgAnswersInOneTable),
     ("pg-ring-turns-early", Bug::PgRingTurnsEarly),

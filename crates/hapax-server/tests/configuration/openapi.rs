@@ -9,7 +9,6 @@ use hapax_server::config::Config;
 use hapax_server::config::file;
 use tempfile::TempDir;
 
-use crate::harness::words;
 use crate::{hapax, upstream};
 
 const DOCUMENTS: [&str; 3] = ["payments.yaml", "orders.json", "hurtful.json"];

@@ -6,7 +6,6 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use hapax_core::planted::{self, Bug};
 use hapax_core::scope::RecordId;
 use hapax_core::store::StoreError;
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -151,7 +150,7 @@ async fn send<V: Verb>(
     let is_of_a_part = rows
         .as_ref()
         .is_err_and(|failure| matches!(failure.fault, Fault::Locked | Fault::Part));
-    if is_of_a_part && batch.len() > 1 && !planted::is(Bug::PgRestIsRefused) {
+    if is_of_a_part && batch.len() > 1 {
         return Some(batch);
     }
     deal(batch, rows);
@@ -249,13 +248,7 @@ impl<V: Verb> Batch<V> {
 
 /// Gives everybody their rows.
 fn deal<V: Verb>(batch: Vec<Asked<V>>, rows: Result<Vec<Row>, Failure>) {
-    let rows = rows.and_then(|rows| {
-        if planted::is(Bug::PgRowsByPosition) {
-            Ok(by_position(&batch, rows))
-        } else {
-            by_id(rows)
-        }
-    });
+    let rows = rows.and_then(by_id);
     for Asked { part, reply } in batch {
         let mine = rows
             .as_ref()
@@ -294,12 +287,6 @@ fn by_id(rows: Vec<Row>) -> Result<Rows, Failure> {
     rows.into_iter()
         .map(|row| Ok((row::id(&row).map_err(broken)?, Arc::new(row))))
         .collect()
-}
-
-/// See [`hapax_core::planted`].
-fn by_position<V: Verb>(batch: &[Asked<V>], rows: Vec<Row>) -> Rows {
-    let ids = batch.iter().flat_map(|asked| V::ids(&asked.part));
-    ids.copied().zip(rows.into_iter().map(Arc::new)).collect()
 }
 
 /// Says nothing, so that it is sent again.

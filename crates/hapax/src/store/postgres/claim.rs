@@ -1,9 +1,7 @@
 //! Claims: many callers' in one statement.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use hapax_core::planted::{self, Bug};
 use hapax_core::record::Fence;
 use hapax_core::scope::RecordId;
 use hapax_core::store::Claim;
@@ -77,13 +75,5 @@ impl Verb for Claims {
 
 /// A duration: only the database says from when on.
 fn lease(part: &Wanted) -> i64 {
-    let lease = micros(part.claim.lease);
-    if planted::is(Bug::PgLeaseByNodeClock) {
-        return micros(
-            SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .unwrap_or_default(),
-        ) + lease;
-    }
-    lease
+    micros(part.claim.lease)
 }

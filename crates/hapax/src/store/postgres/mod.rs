@@ -60,7 +60,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use hapax_core::audit::{LogEntry, LogQuery, Note};
-use hapax_core::planted::{self, Bug};
 use hapax_core::record::{Fence, Head, State};
 use hapax_core::scope::{PrincipalId, RecordId};
 use hapax_core::store::{
@@ -275,14 +274,7 @@ impl Postgres {
         claim: Option<&Claim>,
     ) -> Result<Written, StoreError> {
         let Some(row) = row else {
-            return if planted::is(Bug::PgEmptyIsAbsence) || planted::is(Bug::PgLostReplyIsFailure) {
-                Ok(Written::Lost(Seen {
-                    record: None,
-                    now: hapax_core::Timestamp::ZERO,
-                }))
-            } else {
-                Err(StoreError::unavailable("the database left out an answer"))
-            };
+            return Err(StoreError::unavailable("the database left out an answer"));
         };
         self.shared.policies.learn([row], &self.aside).await?;
         row::written(row, &self.shared.policies, claim)
@@ -309,9 +301,6 @@ impl Postgres {
                 .is_err_and(|failure| failure.fault == Fault::Clock)
             {
                 self.keep_time().await?;
-            }
-            if V::CHANGES && sent.as_ref().is_err_and(is_taken_for_absence) {
-                return Ok(Vec::new());
             }
             if let Some(rows) = retries.judge(sent.and_then(decided)).await? {
                 return Ok(rows);
@@ -352,15 +341,6 @@ impl Postgres {
                 return Ok(rows);
             }
         }
-    }
-}
-
-/// Whether what says nothing is taken for a word: never. See [`hapax_core::planted`].
-fn is_taken_for_absence(failure: &Failure) -> bool {
-    match failure.fault {
-        Fault::Undecided => planted::is(Bug::PgEmptyIsAbsence),
-        Fault::Connection => planted::is(Bug::PgLostReplyIsFailure),
-        _ => false,
     }
 }
 

@@ -4,7 +4,6 @@
 use std::borrow::Borrow;
 use std::time::Duration;
 
-use hapax_core::planted::{self, Bug};
 use hapax_core::store::StoreError;
 use tokio::time::Instant;
 use tokio_postgres::Row;
@@ -70,12 +69,6 @@ impl Retries {
                 fault: Fault::Part,
                 error,
             }) if self.is_alone => return Err(error),
-            Err(Failure {
-                fault: Fault::Locked,
-                error,
-            }) if !self.is_alone && planted::is(Bug::PgRestIsRefused) => {
-                return Err(error);
-            }
             Err(Failure {
                 fault: Fault::Locked | Fault::Part,
                 error,

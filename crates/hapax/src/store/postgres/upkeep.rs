@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-use hapax_core::planted::{self, Bug};
 use hapax_core::scope::RecordId;
 use hapax_core::store::{Renewal, StoreError, Swept};
 use hapax_core::time::Timestamp;
@@ -56,7 +55,6 @@ impl Postgres {
             .await?;
         // Locked is not lost, and has no row: whoever holds the row is most likely the attempt
         // itself, in a transaction of its own.
-        let if_locked = !planted::is(Bug::PgLockedIsLost);
         let mut told = HashMap::with_hasher(Ids::default());
         for row in &rows {
             told.insert(
@@ -66,7 +64,7 @@ impl Postgres {
         }
         Ok(renewals
             .iter()
-            .map(|renewal| told.get(&renewal.id).copied().unwrap_or(if_locked))
+            .map(|renewal| told.get(&renewal.id).copied().unwrap_or(true))
             .collect())
     }
 

@@ -22,15 +22,6 @@ const PLANTS: &[Plant] = &[
     ),
     (Bug::PgUnfencedCompletion, &[("o.fence = fences[1] AND o.state IN (1, 5, 13)", "o.state IN (1, 5, 13)")]),
     (Bug::PgUnfencedBatch, &[("o.fence = g.fence AND o.state IN (1, 5, 13)", "o.state IN (1, 5, 13)")]),
-    // The node sends a time instead of a duration.
-    (
-        Bug::PgLeaseByNodeClock,
-        &[
-            ("minted, minted, moment + leases[1],", "minted, minted, leases[1],"),
-            ("minted, minted, moment + g.lease,", "minted, minted, g.lease,"),
-            ("lease_until = moment + leases[place]", "lease_until = leases[place]"),
-        ],
-    ),
     (Bug::PgConflictIsWon, &[("ON CONFLICT (id) DO NOTHING", "ON CONFLICT (id) DO UPDATE SET id = excluded.id")]),
     (
         Bug::PgAnswerByFence,
