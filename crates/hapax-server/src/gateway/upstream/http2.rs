@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hapax::{Body, Peer};
+use hapax::{Body, NeverDispatched, Peer};
 use http::{Request, Response};
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
@@ -20,6 +20,7 @@ use tokio::sync::{MutexGuard, Notify};
 
 use super::BoxError;
 use super::admission::{Busy, Shares, User};
+use super::go_away::{StreamIds, Watched};
 use super::link::Lost;
 use super::pool::Slot;
 use crate::gateway::stream::Stream;
@@ -97,10 +98,16 @@ impl Shared {
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
         // Until the upstream has said how many streams it takes.
         builder.initial_max_send_streams(1);
+        let stream = Watched::new(stream);
+        let ids = stream.ids();
         let (requests, connection) = builder.handshake(TokioIo::new(stream)).await?;
         let streams = Arc::new(Streams::new(self.per_peer_max));
         tokio::spawn(streams.clone().attend(connection, slot));
-        let sender = Sender { requests, streams };
+        let sender = Sender {
+            requests,
+            streams,
+            ids,
+        };
         self.is_spoken.store(true, Ordering::Relaxed);
         *self.sender.lock() = Some(sender.clone());
         self.opened.notify_waiters();
@@ -113,6 +120,7 @@ impl Shared {
 pub(super) struct Sender {
     requests: SendRequest<Body>,
     streams: Arc<Streams>,
+    ids: Arc<StreamIds>,
 }
 
 impl Sender {
@@ -150,6 +158,8 @@ impl Sender {
         }
     }
 
+    /// Sends a request and reads the head of the answer. The error is [`NeverDispatched`] if the
+    /// upstream says that it does not process the request.
     pub(super) async fn exchange(
         mut self,
         request: Request<Body>,
@@ -167,10 +177,15 @@ impl Sender {
                 })
             })
         };
-        self.requests
-            .try_send_request(request)
-            .await
-            .map_err(Lost::from)
+        let newest_before = self.ids.newest_opened();
+        let answered = self.requests.try_send_request(request).await;
+        answered.map_err(|error| {
+            let mut lost = Lost::from(error);
+            if is_unprocessed(&lost.error, &self.ids, newest_before) {
+                lost.error = NeverDispatched(lost.error).into();
+            }
+            lost
+        })
     }
 }
 
@@ -361,13 +376,15 @@ impl Drop for Place {
     }
 }
 
-/// Whether the upstream says that it has not looked at the request (RFC 9113 section 8.7): a stream
-/// it refused, or one beyond the last that it goes away after.
-///
-/// Of the latter hyper may also speak when the upstream goes away *in good order*, at the very
-/// moment at which the head was sent. With a body still to come the request was not complete then;
-/// without one it was, and nobody knows.
-pub(super) fn is_unprocessed(error: &BoxError, has_body: bool) -> bool {
+/// Whether the upstream says that it does not process the request (RFC 9113 section 8.7): it refused
+/// the stream, or goes away after an earlier one. `newest_before` is a stream that was opened before
+/// the request was handed to hyper.
+fn is_unprocessed(error: &BoxError, ids: &StreamIds, newest_before: u32) -> bool {
+    let last_processed = ids.last_processed();
+    // The request's stream is later than `newest_before`, whatever the error says.
+    if last_processed <= newest_before {
+        return true;
+    }
     let Some(error) = error
         .source()
         .and_then(|source| source.downcast_ref::<h2::Error>())
@@ -375,5 +392,111 @@ pub(super) fn is_unprocessed(error: &BoxError, has_body: bool) -> bool {
         return false;
     };
     let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
-    error.is_remote() && (is_refused || has_body && error.is_go_away())
+    // h2 gives this error to each stream after the last one that the upstream processes. hyper also
+    // gives it to a request whose stream it was just opening, even if the upstream processes that
+    // stream. hyper opens none after that one, so that it is the newest.
+    let is_after_last = error.is_go_away() && last_processed < ids.newest_opened();
+    error.is_remote() && (is_refused || is_after_last)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::task::{JoinHandle, yield_now};
+
+    use super::*;
+    use crate::gateway::upstream::pool::{self, Pool, Turn};
+    use crate::telemetry::Metrics;
+
+    const NO_STREAMS: &[u8] = &[0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0];
+    const ANY_STREAMS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
+    const ANSWER_ON_STREAM_1: &[u8] = &[0, 0, 1, 1, 5, 0, 0, 0, 1, 0x88];
+
+    fn go_away(last: u32) -> Vec<u8> {
+        let head = [0, 0, 8, 7, 0, 0, 0, 0, 0];
+        [&head[..], &last.to_be_bytes(), &[0; 4]].concat()
+    }
+
+    async fn connect() -> (Sender, TcpStream) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let stream = Stream::Plain(TcpStream::connect(address).await.unwrap());
+        let pool = Pool::new(1, Duration::ZERO, Metrics::new());
+        let pool::Place::Now(Turn::Dial(slot)) = pool.take(Duration::ZERO, true) else {
+            panic!("the pool is empty");
+        };
+        let sender = Shared::new(None).open(stream, slot).await.unwrap();
+        (sender, listener.accept().await.unwrap().0)
+    }
+
+    type Answered = Result<Response<Incoming>, Lost>;
+
+    async fn post(sender: &Sender, body: &'static str) -> JoinHandle<Answered> {
+        let place = sender.place(User::Guarded).await.unwrap();
+        let sender = sender.clone();
+        let mut request = Request::new(Body::from(body));
+        *request.method_mut() = http::Method::POST;
+        *request.uri_mut() = "http://shop/".parse().unwrap();
+        tokio::spawn(async move { sender.exchange(request, &place).await })
+    }
+
+    async fn until_opened(sender: &Sender, stream: u32) {
+        while sender.ids.newest_opened() < stream {
+            yield_now().await;
+        }
+    }
+
+    async fn is_released(lost: JoinHandle<Answered>) -> bool {
+        let lost = lost.await.unwrap().err().expect("no answer came");
+        assert!(lost.unsent.is_none(), "hyper had taken the request");
+        lost.error.is::<NeverDispatched>()
+    }
+
+    /// hyper then drops the request without a word about `GOAWAY`.
+    #[tokio::test]
+    async fn a_goaway_while_a_stream_waits_to_open_releases_what_comes_after_its_last_stream() {
+        let cases = [(0, true), (1, true), (3, false), (u32::MAX >> 1, false)];
+        for (body, (last, expected)) in ["", "body"]
+            .into_iter()
+            .flat_map(|body| cases.map(|case| (body, case)))
+        {
+            let (sender, mut upstream) = connect().await;
+            let first = post(&sender, "body").await;
+            until_opened(&sender, 1).await;
+            let answer = [NO_STREAMS, ANSWER_ON_STREAM_1].concat();
+            upstream.write_all(&answer).await.unwrap();
+            assert!(first.await.unwrap().is_ok());
+
+            let waiting = post(&sender, body).await;
+            // Until hyper has taken the request.
+            for _ in 0..10 {
+                yield_now().await;
+            }
+            upstream.write_all(&go_away(last)).await.unwrap();
+            assert_eq!(
+                is_released(waiting).await,
+                expected,
+                "{body:?}, GOAWAY after {last}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_goaway_between_two_streams_releases_the_second_only() {
+        let (sender, mut upstream) = connect().await;
+        upstream.write_all(ANY_STREAMS).await.unwrap();
+        let places = (
+            sender.place(User::Guarded).await,
+            sender.place(User::Guarded).await,
+        );
+        drop(places);
+
+        let (first, second) = (post(&sender, "body").await, post(&sender, "").await);
+        until_opened(&sender, 3).await;
+        upstream.write_all(&go_away(1)).await.unwrap();
+        assert!(is_released(second).await);
+        drop(upstream);
+        assert!(!is_released(first).await);
+    }
 }

@@ -9,6 +9,7 @@ mod answer;
 mod dial;
 mod exchange;
 mod framing;
+mod go_away;
 mod http2;
 mod link;
 mod pool;
@@ -256,7 +257,6 @@ impl Inside {
         } else {
             self.reuse_max
         };
-        let has_body = !request.body().is_end_stream();
         for _ in 0..UNSENT_MAX {
             let lost = match self
                 .way(age_max, user, until)
@@ -311,12 +311,6 @@ impl Inside {
                     unsent: Some(unsent),
                     ..
                 } => request = unsent,
-                Lost {
-                    error,
-                    unsent: None,
-                } if http2::is_unprocessed(&error, has_body) => {
-                    return Err(NeverDispatched(error).into());
-                }
                 Lost {
                     error,
                     unsent: None,
