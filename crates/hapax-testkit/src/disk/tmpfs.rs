@@ -82,7 +82,11 @@ pub struct Filler {
 
 impl Drop for Filler {
     fn drop(&mut self) {
-        std::fs::remove_file(&self.path).expect("a filler can be removed");
+        // Emptied first: a process that was just forked elsewhere may have it open for a moment.
+        let file = File::options().write(true).open(&self.path);
+        file.and_then(|file| file.set_len(0))
+            .and_then(|()| std::fs::remove_file(&self.path))
+            .expect("a filler can be removed");
     }
 }
 
