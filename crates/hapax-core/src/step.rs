@@ -3,7 +3,7 @@
 //! [`decide`](mod@crate::decide) says what a record means for a request. [`Step::next`] says what
 //! the node does about it, from the first question to the store until the end of the attempt is
 //! written. A step is one thing to do; doing it brings one event; the event leads to the next step.
-//! Whoever performs the steps adds time limits and pauses, and no rule. The model in
+//! The code that performs the steps adds time limits and pauses, and no rule. The model in
 //! `tests/model.rs` drives this very code through every interleaving.
 //!
 //! # Before the work
