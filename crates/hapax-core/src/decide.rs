@@ -35,7 +35,7 @@ pub enum Decision {
     /// An attempt is running: wait for it, or tell the caller to come back.
     Wait,
     /// The attempt's lease is over: write down that it is lost, under this condition, then say so.
-    Hold(Condition),
+    WriteLost(Condition),
     /// Answer with this.
     Reject(Rejection),
 }
@@ -84,7 +84,7 @@ pub fn decide(record: Option<&Head>, ask: &Ask<'_>, now: Timestamp, policy: &Pol
         {
             Decision::Attempt(lapsed)
         }
-        State::Unknown if head.state == State::Running => Decision::Hold(lapsed),
+        State::Unknown if head.state == State::Running => Decision::WriteLost(lapsed),
         State::Unknown => Decision::Reject(Rejection::OutcomeUnknown),
         State::Expired(Last::Unknown) => Decision::Reject(Rejection::OutcomeUnknown),
         State::Expired(last) => Decision::Reject(Rejection::KeyExpired {

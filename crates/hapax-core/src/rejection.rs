@@ -1,4 +1,11 @@
-//! The rejections: every answer Hapax gives by itself, in one table.
+//! The rejections: every answer the layer gives by itself, in one table. What the gateway refuses
+//! before it asks the layer is in its `stack.rs`, and what is no HTTP request in its `wire/`.
+//!
+//! To add one: a variant here, its row in [`Rejection::row`] and its sentence in
+//! [`Rejection::detail`]; a section in `docs/problems.md` and a row in `docs/http.md`; a case in the
+//! library's test `rejections` and in the server's test `contract`, whose snapshots `HAPAX_BLESS=1`
+//! writes. Then look at the matches that have a last arm for all others: `members` in the
+//! middleware's `problem.rs`, `is_duplicate` in the server's telemetry, `cause` in its access log.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -4,7 +4,8 @@
 //! the node does about it, from the first question to the store until the end of the attempt is
 //! written. A step is one thing to do; doing it brings one event; the event leads to the next step.
 //! The code that performs the steps adds time limits and pauses, and no rule. The model in
-//! `tests/model.rs` drives this very code through every interleaving.
+//! `tests/model.rs` drives this code through every interleaving of nodes that crash and a network
+//! that loses and delays; the table in `step/tests.rs` has every pair of step and event.
 //!
 //! # Before the work
 //!
@@ -220,6 +221,26 @@ impl Step {
         Step::Claim {
             claiming,
             seen: None,
+        }
+    }
+
+    /// Whether nothing of the call is in the store that would have to be seen to: a node that has
+    /// found the record changed too often may stop here.
+    pub fn may_be_left(&self) -> bool {
+        match self {
+            Step::Read { .. } | Step::WriteLost(_) => true,
+            Step::Claim { claiming, .. } => !claiming.may_be_written,
+            _ => false,
+        }
+    }
+
+    /// The record that the caller's request is compared with when this event comes, if it is.
+    pub fn judged<'a>(&self, event: &'a Event, token: AttemptToken) -> Option<&'a Head> {
+        match (self, event) {
+            (Step::Claim { .. }, Event::Seen(seen)) if mine(seen, token).is_some() => None,
+            (_, Event::Seen(seen)) => seen.head(),
+            (Step::WriteLost(_) | Step::Release { .. }, Event::Won(won)) => Some(&won.head),
+            _ => None,
         }
     }
 
@@ -513,7 +534,7 @@ impl Caller<'_> {
             },
             Decision::Replay => Step::Replay(seen),
             Decision::Wait => Step::Wait(seen),
-            Decision::Hold(condition) => Step::WriteLost(condition),
+            Decision::WriteLost(condition) => Step::WriteLost(condition),
             Decision::Reject(rejection) => Step::Reject {
                 rejection,
                 seen: Some(seen),

@@ -25,6 +25,10 @@
 //!
 //! # What is bounded
 //!
+//! Not part of this world: reading before claiming, being refused by a limit, locked and unreadable
+//! records, and letting go and giving up while the work runs. The table in `step/tests.rs` has
+//! them. In a transaction the work always joins; its other ends are in that table too.
+//!
 //! [`Bounds`] says how many requests, crashes, repeated puts and settlements a world has; each
 //! search is exhaustive within them. Time is one moment: the store's clock passing a lease is a
 //! step that moves the lease before that moment, not the moment after it. So retention never ends
@@ -338,6 +342,7 @@ enum Operator {
 enum Breach {
     SecondDispatch,
     SecondEffect,
+    ReleasedAfterDispatch,
     LeaseCutShort,
     FenceDidNotGrow,
     VersionDidNotGrow,
@@ -767,6 +772,16 @@ impl Search {
         }
     }
 
+    /// The same of what a node has sent. What has run is never released as if it had not.
+    fn judge_sent(&self, world: &mut World, key: usize, what: What, token: u8) -> Reply {
+        let ledger = world.keys[key].ledger;
+        let reply = self.judge(world, key, &self.put(what, token));
+        if let (What::Release(_, fence), Reply::Won(_)) = (what, &reply) {
+            world.note(Breach::ReleasedAfterDispatch, ledger & bit(fence) != 0);
+        }
+        reply
+    }
+
     fn refused(&self, place: &Place, put: &Put) {
         let current = place.record.map(|kept| large(kept.fence));
         match (&put.change, put.condition) {
@@ -927,21 +942,27 @@ impl Search {
             rejection: Rejection::StoreUnavailable,
             is_time_left,
         };
-        // What the work's own transaction came to its node asks again.
-        if matches!(what, What::Finish(..)) {
+        // What became of the work's own transaction its node asks again.
+        if matches!(what, What::Finish(_, End::Kept)) && self.bounds.mode == Mode::Transaction {
             return Some(());
         }
         let mine = token_of(node);
-        world.nodes[node][key] = match self
+        let next = self
             .act(what, mine, gave_up)
-            .next(failed, &self.caller(mine))
-        {
-            Act::Claim { claiming, .. } if claiming.is_orphan => {
-                Slot::GaveUp(What::Claim(under(&claiming)))
+            .next(failed, &self.caller(mine));
+        world.nodes[node][key] = match next {
+            Act::Claim { claiming, .. } => {
+                assert!(claiming.may_be_written, "it was sent before");
+                let what = What::Claim(under(&claiming));
+                if claiming.is_orphan {
+                    Slot::GaveUp(what)
+                } else {
+                    Slot::Asked(what)
+                }
             }
-            Act::Claim { claiming, .. } => Slot::Asked(What::Claim(under(&claiming))),
             Act::Abandon { claiming, .. } => Slot::GaveUp(What::Claim(under(&claiming))),
-            other => unreachable!("a node that hears nothing does {other:?}"),
+            Act::WriteEnd(_) => Slot::Asked(what),
+            other => self.follow(world, node, key, other),
         };
         Some(())
     }
@@ -950,6 +971,7 @@ impl Search {
     fn follow(&self, world: &mut World, node: usize, key: usize, next: Act) -> Slot {
         match next {
             Act::Claim { claiming, .. } => {
+                assert!(!claiming.may_be_written, "a new claim was never sent");
                 // A new claim has a token of its own: copies of an earlier one are no longer its
                 // business.
                 let mine = token_of(node);
@@ -1234,12 +1256,12 @@ impl Model for Search {
                 let (Slot::Asked(what) | Slot::GaveUp(what)) = world.nodes[node][key] else {
                     return None;
                 };
-                let reply = self.judge(&mut world, key, &self.put(what, token_of(node)));
+                let reply = self.judge_sent(&mut world, key, what, token_of(node));
                 self.replied(&mut world, node, key, what, reply);
             }
             Step::LandsLate { key, which } => {
                 let Late { what, token } = world.keys[key].late[which].take()?;
-                self.judge(&mut world, key, &self.put(what, token));
+                self.judge_sent(&mut world, key, what, token);
             }
             Step::SendsAgain { node, key } => self.hears_nothing(&mut world, node, key, true)?,
             Step::GivesUp { node, key } => self.hears_nothing(&mut world, node, key, false)?,
@@ -1265,6 +1287,10 @@ impl Model for Search {
             Property::always(
                 "in hold one dispatch, until an attempt ends retryable; one for each fence in rerun",
                 |_, world: &World| world.breach != Some(Breach::SecondDispatch),
+            ),
+            Property::always(
+                "a claim that ran is never released as if it had not",
+                |_, world: &World| world.breach != Some(Breach::ReleasedAfterDispatch),
             ),
             Property::always("in transactions one effect at most", |_, world: &World| {
                 world.breach != Some(Breach::SecondEffect)

@@ -1,7 +1,8 @@
 //! Tasks beside the calls.
 
 /// Runs `work` on a task of its own. A runtime that shuts down drops its tasks before they have
-/// ended; then `when_dropped` is called, so that the next call can start the work again.
+/// ended; then `when_dropped` is called, so that the next call can start the work again. That may
+/// be inside of this call: hold no lock that `when_dropped` takes.
 pub(crate) fn spawn(
     work: impl Future<Output = ()> + Send + 'static,
     when_dropped: impl FnOnce() + Send + 'static,

@@ -162,7 +162,7 @@ fn word(decision: &Decision) -> String {
         Decision::Attempt(Condition::Lapsed { fence }) if fence.as_u64() == 7 => {
             "attempt lapsed".into()
         }
-        Decision::Hold(Condition::Lapsed { fence }) if fence.as_u64() == 7 => "hold".into(),
+        Decision::WriteLost(Condition::Lapsed { fence }) if fence.as_u64() == 7 => "hold".into(),
         Decision::Replay => "replay".into(),
         Decision::Wait => "wait".into(),
         Decision::Reject(Rejection::AnswerNotKept {

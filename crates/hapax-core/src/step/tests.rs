@@ -436,3 +436,58 @@ fn a_claim_that_was_sent_before_is_not_given_up_because_its_record_is_locked() {
     };
     assert_eq!(rejection(lapsed), Rejection::in_flight(Duration::ZERO));
 }
+
+/// A node that stops anywhere else would leave something behind that nobody sees to: a won claim
+/// that never runs ends as a false unknown.
+#[test]
+fn a_call_may_be_left_only_where_nothing_of_it_can_be_in_the_store() {
+    let again = Step::Claim {
+        claiming: Claiming {
+            may_be_written: true,
+            ..Claiming::new(Condition::Absent, None)
+        },
+        seen: None,
+    };
+    let lapsed = Condition::Lapsed {
+        fence: Fence::from_u64(6),
+    };
+    let release = Step::Release {
+        claiming: Claiming::new(Condition::Absent, None),
+        fence: Fence::from_u64(7),
+    };
+    for step in [
+        Step::Read { otherwise: None },
+        claim(Condition::Absent),
+        Step::WriteLost(lapsed),
+    ] {
+        assert!(step.may_be_left(), "{step:?}");
+    }
+    for step in [
+        again,
+        release,
+        Step::Run(Box::new(running())),
+        Step::Abandon {
+            claiming: orphan(),
+            rejection: Rejection::StoreUnavailable,
+        },
+    ] {
+        assert!(!step.may_be_left(), "{step:?}");
+    }
+}
+
+#[test]
+fn a_request_is_compared_with_what_is_there_and_not_with_its_own_claim() {
+    let judged = |step: Step, event: Event| step.judged(&event, MINE).is_some();
+    let read = || Step::Read { otherwise: None };
+    let claim = || claim(Condition::Absent);
+    assert!(judged(read(), seen(Some(head(State::Running, THEIRS)))));
+    assert!(judged(claim(), seen(Some(head(State::Completed, THEIRS)))));
+    assert!(!judged(claim(), seen(Some(head(State::Running, MINE)))));
+    assert!(!judged(claim(), won(head(State::Running, MINE))));
+    assert!(!judged(read(), seen(None)));
+    let release = Step::Release {
+        claiming: Claiming::new(Condition::Absent, None),
+        fence: Fence::from_u64(7),
+    };
+    assert!(judged(release, won(head(State::Retryable, MINE))));
+}

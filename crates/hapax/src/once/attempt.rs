@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::answer::Answer;
+use hapax_core::fingerprint::Fingerprint;
 use hapax_core::guard;
 use hapax_core::outcome::{Loss, Outcome};
 use hapax_core::policy::Mode;
@@ -59,8 +60,9 @@ pub(super) async fn run<T, W, F>(
         is_logged: false,
     };
     let head = &attempt.claimed.running.head;
-    if let (Some(flight), Some(fingerprint)) = (&audience.flight, head.fingerprint.clone()) {
-        flight.running(fingerprint, audience.since);
+    let fingerprint = head.fingerprint.clone().expect("a claim has a fingerprint");
+    if let Some(flight) = &audience.flight {
+        flight.running(fingerprint.clone(), audience.since);
     }
     let operation = attempt.claimed.operation.clone();
     let renewed = renew::keep(&attempt.engine, head.id, &operation, &attempt.call.policy);
@@ -75,7 +77,7 @@ pub(super) async fn run<T, W, F>(
     let work = Box::pin(async move { work(operation).await }.instrument(span.clone()));
     let task = tokio::spawn(work);
     attempt
-        .take_steps(task, &mut audience)
+        .take_steps(task, &fingerprint, &mut audience)
         .instrument(span)
         .await;
     drop(renewed);
@@ -136,11 +138,19 @@ impl Attempt {
         tracing::error_span!("hapax.attempt", request_id, operation = %operation.id(), fence = %head.fence, attempt = head.attempts)
     }
 
-    async fn take_steps<T, F>(&self, mut task: JoinHandle<Ended<T>>, audience: &mut Audience<T, F>)
-    where
+    async fn take_steps<T, F>(
+        &self,
+        mut task: JoinHandle<Ended<T>>,
+        fingerprint: &Fingerprint,
+        audience: &mut Audience<T, F>,
+    ) where
         F: FnOnce(Result<Reply<T>, Rejection>),
     {
-        let caller = self.caller();
+        let caller = Caller {
+            ask: self.call.ask(fingerprint),
+            policy: &self.call.policy,
+            token: self.claimed.running.head.token,
+        };
         let mut longest = std::pin::pin!(tokio::time::sleep(self.call.policy.longest_attempt));
         let mut outcome = Outcome::Lost(Loss::NoAnswer);
         let mut step = Step::Run(Box::new(self.claimed.running.clone()));
@@ -175,19 +185,6 @@ impl Attempt {
                 }
                 other => unreachable!("{other:?} comes before the work"),
             };
-        }
-    }
-
-    fn caller(&self) -> Caller<'_> {
-        let head = &self.claimed.running.head;
-        let fingerprint = head
-            .fingerprint
-            .as_ref()
-            .expect("a claim has a fingerprint");
-        Caller {
-            ask: self.call.ask(fingerprint),
-            policy: &self.call.policy,
-            token: head.token,
         }
     }
 
@@ -408,6 +405,7 @@ impl Attempt {
             }
             Conclusion::Unreadable => {
                 self.engine.observe(&Event::FencedOut(subject));
+                tracing::warn!(method = %scope.method, path = %scope.path, record = %id, %fence, "the end of an attempt was not written: its record cannot be read");
                 audience.tell(Err(Rejection::AnswerCorrupt));
             }
         }

@@ -98,7 +98,7 @@ impl Engine {
                         Led::Wait { work: unused, .. } => work = unused,
                     }
                 }
-                Entry::Join(flight) => match self.join(call, flight, patience).await? {
+                Entry::Join(flight) => match self.wait_for_flight(call, flight, patience).await? {
                     None => {}
                     Some(seen) => match self.reply_from(call, &seen, Source::Wait).await {
                         Found::Reply(reply) => return reply,
@@ -150,8 +150,8 @@ impl Engine {
         }))
     }
 
-    /// Joins a flight: the record it ended with, or nothing if the caller should look again.
-    async fn join(
+    /// Waits for a flight: the record it ended with, or nothing if the caller should look again.
+    async fn wait_for_flight(
         &self,
         call: &Call,
         flight: Arc<Flight>,
@@ -211,7 +211,7 @@ impl Engine {
             Decision::Replay => Found::Reply(self.replay(call, seen, source)),
             Decision::Reject(rejection) => Found::Reply(Err(rejection)),
             Decision::Wait => Found::Running,
-            Decision::Attempt(_) | Decision::Hold(_) => Found::MayRun,
+            Decision::Attempt(_) | Decision::WriteLost(_) => Found::MayRun,
         }
     }
 

@@ -146,7 +146,7 @@ pub(crate) struct Engine {
     pub(crate) sweep: Option<Sweep>,
     pub(crate) sweeping: AtomicBool,
     operation_ids: OnceCell<OperationIds>,
-    pulsing: Mutex<()>,
+    asking_info: Mutex<()>,
 }
 
 impl Engine {
@@ -177,7 +177,7 @@ impl Engine {
             sweep,
             sweeping: AtomicBool::new(false),
             operation_ids: OnceCell::new(),
-            pulsing: Mutex::new(()),
+            asking_info: Mutex::new(()),
         })
     }
 
@@ -210,7 +210,7 @@ impl Engine {
             return Some(epoch);
         }
         // One asks for all; the others do without for the moment.
-        let _asking = self.pulsing.try_lock().ok()?;
+        let _asking = self.asking_info.try_lock().ok()?;
         let asked_at = Instant::now();
         let info = tokio::time::timeout(timeout / 4, self.store.info())
             .await

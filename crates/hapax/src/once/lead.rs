@@ -96,18 +96,23 @@ impl<'a> Leader<'a> {
 
     /// Takes one step after the other. `known` is what was learnt by joining, if anything.
     pub(super) async fn lead(mut self, known: Option<Seen>) -> Lead {
+        let head = known.as_ref().and_then(Seen::head);
+        let mut fingerprint = match self.call.fingerprint_for(head).await {
+            Ok(fingerprint) => fingerprint,
+            Err(rejection) => return rejection.into(),
+        };
         let mut step = match known {
             None => Step::first(self.looks_first()),
-            Some(seen) => match self.fingerprint(&step::Event::Seen(seen.clone())).await {
-                Ok(fingerprint) => self.caller(&fingerprint).decide(seen),
-                Err(rejection) => return rejection.into(),
-            },
+            Some(seen) => self.caller(&fingerprint).decide(seen),
         };
         let mut rounds = 0;
-        while rounds < ROUNDS_MAX {
-            let is_repeat =
-                matches!(&step, Step::Claim { claiming, .. } if claiming.may_be_written);
-            rounds += usize::from(!is_repeat);
+        loop {
+            if step.may_be_left() {
+                if rounds == ROUNDS_MAX {
+                    return Rejection::in_flight(Duration::ZERO).into();
+                }
+                rounds += 1;
+            }
             let event = match &step {
                 Step::Read { .. } => self.read().await,
                 Step::Claim { claiming, .. } => match self.claim(*claiming).await {
@@ -119,24 +124,19 @@ impl<'a> Leader<'a> {
                     let lifetime = (&*self.call.policy).into();
                     self.put(claiming.release(sent, *fence, lifetime)).await
                 }
-                Step::WriteLost(condition) => {
-                    let change = Change::Lose((&*self.call.policy).into());
-                    self.put(Put {
-                        id: self.call.id,
-                        condition: *condition,
-                        change,
-                    })
-                    .await
-                }
+                Step::WriteLost(condition) => self.write_lost(*condition).await,
                 _ => return self.conclude(step),
             };
-            let fingerprint = match self.fingerprint(&event).await {
-                Ok(fingerprint) => fingerprint,
-                Err(rejection) => return rejection.into(),
-            };
+            // Only where it is compared: between a won claim and its work nothing may take long, or
+            // fail.
+            if let Some(head) = step.judged(&event, self.token()) {
+                fingerprint = match self.call.fingerprint_for(Some(head)).await {
+                    Ok(fingerprint) => fingerprint,
+                    Err(rejection) => return rejection.into(),
+                };
+            }
             step = step.next(event, &self.caller(&fingerprint));
         }
-        Rejection::in_flight(Duration::ZERO).into()
     }
 
     fn conclude(mut self, step: Step) -> Lead {
@@ -163,28 +163,22 @@ impl<'a> Leader<'a> {
         !self.call.counted.is_empty() || self.engine.store.is_counting() || self.call.is_late(now)
     }
 
-    /// The request's fingerprint as the record in this event would have it.
-    async fn fingerprint(&self, event: &step::Event) -> Result<Fingerprint, Rejection> {
-        let head = match event {
-            step::Event::Seen(seen) => seen.record.as_ref().map(|record| &record.head),
-            step::Event::Won(won) => Some(&won.head),
-            _ => None,
-        };
-        self.call.fingerprint_for(head).await
-    }
-
     fn caller<'f>(&'f self, fingerprint: &'f Fingerprint) -> Caller<'f> {
         Caller {
             ask: self.call.ask(fingerprint),
             policy: &self.call.policy,
-            token: self
-                .sent
-                .as_ref()
-                .map_or_else(AttemptToken::default, |sent| sent.token),
+            token: self.token(),
         }
     }
 
-    async fn read(&self) -> step::Event {
+    fn token(&self) -> AttemptToken {
+        self.sent
+            .as_ref()
+            .map_or_else(AttemptToken::default, |sent| sent.token)
+    }
+
+    async fn read(&mut self) -> step::Event {
+        self.sent = None;
         let reading = self.engine.store.get(vec![self.call.id]);
         match self
             .engine
@@ -197,6 +191,18 @@ impl<'a> Leader<'a> {
             }),
             Err(rejection) => failed(rejection, false),
         }
+    }
+
+    async fn write_lost(&mut self, condition: Condition) -> step::Event {
+        // What a claim has taken up is given back: this one lost.
+        self.sent = None;
+        let change = Change::Lose((&*self.call.policy).into());
+        self.put(Put {
+            id: self.call.id,
+            condition,
+            change,
+        })
+        .await
     }
 
     async fn put(&self, put: Put) -> step::Event {
@@ -431,14 +437,16 @@ impl Engine {
             claiming,
             seen: None,
         };
-        for _ in 0..ORPHAN_TRIES_MAX {
+        let mut tries = 0;
+        loop {
             let put = match &step {
                 Step::Release { claiming, fence } => claiming.release(claim, *fence, policy.into()),
-                Step::Claim { .. } => {
+                Step::Claim { .. } if tries < ORPHAN_TRIES_MAX => {
+                    tries += 1;
                     backoff.pause().await;
                     claim.clone()
                 }
-                _ => return true,
+                other => return *other == Step::Over,
             };
             let written = self
                 .ask_in(policy.store_timeout, self.store.put_if(put))
@@ -446,7 +454,6 @@ impl Engine {
             let event = written.map_or_else(|rejection| failed(rejection, true), Into::into);
             step = step.next(event, &caller);
         }
-        step == Step::Over
     }
 }
 

@@ -33,7 +33,9 @@ struct Followed {
 pub(crate) fn follow(engine: &Arc<Engine>, lead: FlightLead, fence: Fence) {
     let mut followed = engine.remote.followed.lock();
     followed.leads.insert(lead.id(), (lead, fence));
-    if !std::mem::replace(&mut followed.polling, true) {
+    let is_polling = std::mem::replace(&mut followed.polling, true);
+    drop(followed);
+    if !is_polling {
         let engine = Arc::downgrade(engine);
         background::spawn(poll(engine.clone()), move || {
             if let Some(engine) = engine.upgrade() {

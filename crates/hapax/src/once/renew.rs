@@ -73,9 +73,11 @@ pub(crate) fn keep(
             due,
         },
     );
-    match inside.next_look {
+    let next_look = inside.next_look;
+    inside.next_look = next_look.or(Some(due));
+    drop(inside);
+    match next_look {
         None => {
-            inside.next_look = Some(due);
             let renewals = engine.renewals.clone();
             background::spawn(run(Arc::downgrade(engine), renewals.clone()), move || {
                 renewals.inside.lock().next_look = None;
