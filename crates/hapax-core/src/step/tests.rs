@@ -379,6 +379,9 @@ fn the_end_of_an_attempt_in_each_mode() {
         "not-committed"
     );
     assert_eq!(end_of(released(), transaction, State::Retryable), "written");
+    // What is lost to us was released by the one who found out that it did not commit.
+    let lost = || Outcome::Lost(Loss::TimedOut);
+    assert_eq!(end_of(lost(), transaction, State::Retryable), "written");
     assert_eq!(end_of(done(), transaction, State::Unknown), "not-joined");
     // The same state of somebody else's attempt says nothing of ours.
     assert_eq!(
@@ -413,7 +416,7 @@ fn a_claim_that_was_sent_before_is_not_given_up_because_its_record_is_locked() {
         },
         seen: None,
     };
-    assert_eq!(next(again, locked(), Mode::Hold), "abandon");
+    assert_eq!(next(again.clone(), locked(), Mode::Hold), "abandon");
     let policy = Policy::default();
     let fingerprint = fingerprint();
     let caller = Caller {
@@ -425,6 +428,10 @@ fn a_claim_that_was_sent_before_is_not_given_up_because_its_record_is_locked() {
         policy: &policy,
         token: MINE,
     };
+    let Step::Abandon { claiming, .. } = again.next(locked(), &caller) else {
+        panic!("it is abandoned")
+    };
+    assert_eq!(claiming, orphan(), "it goes on without its caller");
     // Of a new key there is no record that anybody could hold.
     let rejection = |condition| match claim(condition).next(locked(), &caller) {
         Step::Reject { rejection, .. } => rejection,

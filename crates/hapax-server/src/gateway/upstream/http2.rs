@@ -448,7 +448,7 @@ mod tests {
     }
 
     async fn is_released(lost: JoinHandle<Answered>) -> bool {
-        let lost = lost.await.unwrap().err().expect("no answer came");
+        let lost = lost.await.unwrap().expect_err("no answer came");
         assert!(lost.unsent.is_none(), "hyper had taken the request");
         lost.error.is::<NeverDispatched>()
     }
