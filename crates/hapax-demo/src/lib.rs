@@ -1,7 +1,7 @@
 //! `hapax demo`: a payments service that fails its callers, a storm of customers who try again, and
 //! what the ledgers say: once with Hapax between them, and once without.
 //!
-//! Nothing is pretended. The service is a process of its own ([`service`]) that a [`supervisor`]
+//! Nothing is pretended. The service is a process of its own (`service`) that a `supervisor`
 //! starts again when it dies; the gateway is the one of `hapax serve`; customers, balancer and
 //! service meet over sockets; the verdict is read from the ledgers.
 
